@@ -38,8 +38,8 @@ record! {
     pub struct BenchmarkProgress {
         /// Whether the benchmark has ended.
         pub is_over: bool,
-        /// Whether the target bypasses the page cache. It always bypasses the cache if its file
-        /// system supports this.
+        /// Whether the target bypasses the page cache. `false` means that its file system does not
+        /// support this.
         pub is_direct: bool,
         /// Bytes written or read so far.
         pub bytes: u64,
@@ -61,8 +61,8 @@ record! {
 }
 
 record! {
-    /// Carries bulk data that the receiver discards. Before that, the receiver checks the
-    /// checksums, as it does for a write. A request without bulk data measures a round trip.
+    /// Carries bulk data whose checksums the receiver checks, as for a write. Then the receiver
+    /// discards the data. A request without bulk data measures a round trip.
     pub struct DiscardData {
         /// CRC-32C of each 4,096 bytes of the bulk data.
         pub checksums: Vec<u32>,

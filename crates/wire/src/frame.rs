@@ -51,7 +51,7 @@ skep_types::record! {
         /// request in flight on the connection has. The reply has the tag of its request.
         pub tag: u64,
         /// Session of the requester. Zero means no session. In requests to management, this is the
-        /// random number of the sender.
+        /// number that the sender drew at random when it started.
         pub session: SessionId,
         /// Slot of the session in which a modifying request runs.
         pub slot: u32,
@@ -82,8 +82,8 @@ skep_types::record! {
         /// In requests of a metadata or storage target: the group that the sender leads as
         /// primary. Zero in requests of clients, tools and nodes.
         pub sender_group: GroupId,
-        /// Epoch of `sender_group` in the sender's cluster map. A metadata target numbers its
-        /// starts. In a change that a client requests from it, this field is the number of the
+        /// Epoch of `sender_group` in the sender's cluster map. In a change that a client requests
+        /// from a metadata target, this field is a start number of this target: the number of the
         /// start in which the client opened its session or last compared its acknowledged changes.
         pub sender_epoch: Epoch,
         /// User id of the program that caused the request, plus one. Zero means that no program

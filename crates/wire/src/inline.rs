@@ -10,7 +10,7 @@ record! {
     /// finds out by this position whether the write was lost.
     #[derive(Copy)]
     pub struct InlineMark {
-        /// Number of the target's start in which it logged the write.
+        /// Start number of the target when it logged the write.
         pub start: u64,
         /// Log sequence number of the record with the write.
         pub record: Lsn,
@@ -133,7 +133,7 @@ record! {
     pub struct SyncInline {
         /// The file.
         pub inode: InodeId,
-        /// The position of the client's newest write in each start of the target.
+        /// For each start number of the target, the position of the client's newest write.
         pub written: Vec<InlineMark>,
     }
 }

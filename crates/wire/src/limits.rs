@@ -18,7 +18,8 @@ pub const MAX_XATTR_LIST_BYTES: usize = 64 << 10;
 pub const MAX_LINKS: u32 = 1 << 31;
 /// Maximum number of bytes of entries in one reply to `ReadDirectory`.
 pub const MAX_DIRECTORY_BYTES: u32 = 1 << 20;
-/// Maximum number of groups in one heartbeat for which the sender's requests wait.
+/// Maximum number of groups in one heartbeat. These are the groups for which requests of the sender
+/// wait.
 pub const MAX_REPORTED_WAITS: usize = 16;
 /// Maximum length of the error text of a `RequestWait`, in characters.
 pub const MAX_WAIT_ERROR_CHARS: usize = 240;

@@ -44,8 +44,8 @@ record! {
         pub nonce: u128,
         /// Id of the secret in the `Hello` that both sides use for their proofs.
         pub secret: u64,
-        /// Lower half of the HMAC-SHA-256 over "skep server", the `Hello` and this message without
-        /// proof.
+        /// Lower half of the HMAC-SHA-256 over "skep server", the `Hello`, and this message without
+        /// its proof.
         pub proof_low: u128,
         /// Upper half of the HMAC whose lower half is `proof_low`.
         pub proof_high: u128,
@@ -56,8 +56,8 @@ record! {
     /// Third frame of the handshake. Proves that the connecting side knows the secret of the
     /// cluster.
     pub struct Proof {
-        /// Lower half of the HMAC-SHA-256 over "skep client", the `Hello` and the `Challenge`
-        /// without proof.
+        /// Lower half of the HMAC-SHA-256 over "skep client", the `Hello`, and the `Challenge`
+        /// without its proof.
         pub proof_low: u128,
         /// Upper half of the HMAC whose lower half is `proof_low`.
         pub proof_high: u128,

@@ -24,7 +24,7 @@ record! {
         /// Lease in milliseconds. The target ends the session if it receives no request of the
         /// session for this time.
         pub lease_ms: u32,
-        /// Number of the target's start. If it differs from the number that the client knows, the
+        /// Start number of the target. If it differs from the number that the client knows, the
         /// client sends `CompareOpens`, because a power loss of the target may have reverted opens
         /// of the session. Zero means that the number is not durable yet.
         pub start: u64,
@@ -45,7 +45,7 @@ record! {
     pub struct KeepAliveReply {
         /// The lease that the client must assume from now on, in milliseconds.
         pub lease_ms: u32,
-        /// Number of the target's start, as in [`OpenSessionReply`].
+        /// Start number of the target, as in [`OpenSessionReply`].
         pub start: u64,
     }
 }
@@ -87,12 +87,12 @@ record! {
 }
 
 record! {
-    /// Asks for the last request that the target has executed in each slot of the session. A target
-    /// numbers its starts, and each change that a client requests contains the number of the start
-    /// that the client knows. After the next start the target refuses such a change with
+    /// Asks for the last request that the target has executed in each slot of the session. Each
+    /// change that a client requests contains the start number of the target that the client knows.
+    /// After its next start, the target refuses a change with an earlier start number with
     /// `StaleStart`, because a power loss may have reverted acknowledged changes on which the
     /// change depends. So the client first compares its acknowledged changes with the reply to this
-    /// request. From then on, its changes contain the number of the new start.
+    /// request. From then on, its changes contain the new start number.
     pub struct CompareSlots {}
 }
 
