@@ -7,8 +7,7 @@ use crate::{GroupId, NodeId, Timestamp};
 byte_enum! {
     /// The reason why management removed a client that had not left.
     pub enum EvictionCause {
-        /// There is a metadata group that received no request of the client for the time of one
-        /// lease.
+        /// A metadata group received no request of the client for the time of one lease.
         LeaseExpired = 1,
         /// An administrator called `skep client evict`.
         Administrator = 2,

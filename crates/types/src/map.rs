@@ -96,7 +96,7 @@ record! {
         pub total_bytes: u64,
         /// Free space that Skep may use, in bytes.
         pub free_bytes: u64,
-        /// Number of inodes. Zero for metadata targets, which have no inode limit of their own.
+        /// Number of inodes that the file system can have. Zero if it has no such limit.
         pub total_inodes: u64,
         /// Number of free inodes.
         pub free_inodes: u64,
@@ -340,8 +340,8 @@ record! {
         /// Maximum number of bytes of log segments that a member of a metadata group keeps on disk
         /// only for members that do not serve.
         pub metadata_log_kept: u64,
-        /// Length of a lease in a metadata group, in milliseconds. For this time since it has sent
-        /// a request that a member acknowledges, a primary replies to clients.
+        /// Length of a lease in a metadata group, in milliseconds. After a primary has sent a
+        /// request that the other members acknowledge, it replies to clients for this time.
         pub metadata_lease_ms: u32,
         /// Time in milliseconds after which a member of a metadata group takes over if it receives
         /// nothing from the primary.
