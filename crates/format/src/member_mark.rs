@@ -38,8 +38,8 @@ record! {
     /// - The target itself: as a backup, it has asked to become the primary.
     #[derive(Default)]
     pub struct CountedMembers {
-        /// The newest group epoch in which the target has been the primary or a backup. The
-        /// requests belong to it. Zero means that there was no such epoch.
+        /// The newest group epoch in which the target has been the primary or a backup. The target
+        /// sent the requests in this epoch. Zero means that there was no such epoch.
         pub epoch: Epoch,
         /// A version of the cluster map that has this epoch and names all these members.
         pub version: MapVersion,
@@ -65,7 +65,8 @@ impl CountedMembers {
     }
 
     /// Returns this list after the target has received the cluster map of the version `version`, in
-    /// which its group has the epoch `epoch`. No requests belong to a new epoch yet.
+    /// which its group has the epoch `epoch`. In a new epoch, the target has sent no requests yet,
+    /// so the list is empty.
     #[must_use]
     pub fn after_map(&self, epoch: Epoch, version: MapVersion) -> Self {
         if epoch <= self.epoch {

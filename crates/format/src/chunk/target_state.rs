@@ -30,8 +30,8 @@ record! {
     /// the file at each start and at each clean shutdown.
     #[derive(Copy)]
     pub struct TargetState {
-        /// Number of starts of the target, including this start. Region pages contain the number of
-        /// the start in which they were written.
+        /// Start number of the target: the number of its starts, including this one. A region page
+        /// contains the start number of the target when the page was written.
         pub start: u64,
         /// The host incarnation that the target writes into its replies.
         pub incarnation: HostIncarnation,
@@ -41,8 +41,8 @@ record! {
         /// Whether a write or sync has failed. If set, acknowledged writes may be lost even without
         /// a reboot.
         pub failed: bool,
-        /// Number of the earliest start since which no page has been lost from the page cache.
-        /// Pages that were written in this start or later cannot have been torn.
+        /// Start number of the earliest start since which no page has been lost from the page
+        /// cache. Pages with this start number or a higher one cannot have been torn.
         pub kept_since: u64,
         /// Mark of the host's page cache when this state was written.
         pub host: HostMark,

@@ -31,7 +31,8 @@ pub enum Key<'a> {
     /// A chunk file that the target must still remove at a storage group. Value: empty.
     Removal(GroupId, ChunkFileKey),
     /// A file whose size the target must recover from its chunk files, because a writer died.
-    /// Value: the number of the last death of a writer, a `u64`.
+    /// Value: a `u64` that identifies the last death of a writer, because each death gets a new
+    /// number.
     SizeRecovery(InodeId),
     /// A truncation whose chunk files are not truncated durably yet. Value: `TruncationRecord`.
     Truncation(InodeId),
@@ -58,8 +59,8 @@ pub enum Key<'a> {
     Xattr(InodeId, &'a [u8]),
     /// The numbers of opens of an inode that all sessions together have. Value: `OpenCounts`.
     Opens(InodeId),
-    /// A start of the target, by its number. Value: the number of the first log record after that
-    /// start, an `Lsn`.
+    /// A start of the target, by its start number. Value: the number of the first log record after
+    /// that start, an `Lsn`.
     Start(u64),
     /// A part of the inline bytes of a file, by its number. Value: `InlineRecord`. A missing record
     /// means that all bytes of the part are zeros. The key of part 0 has no number, because earlier
