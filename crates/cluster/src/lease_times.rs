@@ -8,9 +8,9 @@
 //! before the promise that covers it, whatever settings the primary has.
 //!
 //! # Restarts
-//! A promise outlives the process of the member. So the member keeps a bound of its promises
-//! durably: no promise ends later than this time from now. [`raised_bound`], [`lowered_bound`] and
-//! [`bound_of_primary`] are the only changes of the bound.
+//! A promise outlives the process of the member. So the member durably stores a bound of its
+//! promises. The bound is a time span, and no promise ends later than this span from now.
+//! [`raised_bound`], [`lowered_bound`] and [`bound_of_primary`] are the only changes of the bound.
 
 use crate::limits::{CLOCK_DRIFT, LEASE_MARGIN};
 use skep_types::map::Policy;
@@ -50,8 +50,8 @@ pub fn raised_bound(bound: Duration, take_over_after: Duration) -> Duration {
     bound.max(take_over_after)
 }
 
-/// Returns the lowest bound that a backup may store now. `take_over_after` is the time of its
-/// cluster map, and the last of its promises ends after the time `promise_left`.
+/// Returns the lowest bound that a backup may store now. `take_over_after` is the time in its
+/// cluster map. `promise_left` is the time until the last of its promises ends.
 pub fn lowered_bound(
     bound: Duration,
     take_over_after: Duration,
@@ -60,10 +60,10 @@ pub fn lowered_bound(
     if promise_left <= take_over_after { bound.min(take_over_after) } else { bound }
 }
 
-/// Returns the lowest bound that a primary may store now. The leases of all earlier primaries end
-/// after the time `wait_left`. From then on, no promise of the member is left, and a primary makes
-/// no new promise. So the next process of the member need not wait if it is the primary of the same
-/// term.
+/// Returns the lowest bound that a primary may store now. `wait_left` is the time until the leases
+/// of all earlier primaries end. From then on, no promise of the member is left, and a primary
+/// makes no new promise. So the next process of the member need not wait if it is the primary of
+/// the same term.
 pub fn bound_of_primary(bound: Duration, wait_left: Duration) -> Duration {
     if wait_left.is_zero() { Duration::ZERO } else { bound }
 }

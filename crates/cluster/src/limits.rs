@@ -47,18 +47,18 @@ pub const MAX_COPY_RATE: u64 = 1 << 40;
 pub const MAX_LOG_KEPT: u64 = 1 << 40;
 /// Minimum value of the setting `metadata-lease`. A primary renews its lease twice in this time.
 pub const MIN_METADATA_LEASE_MS: u32 = 1_000;
-/// Maximum value of the setting `metadata-lease`. A group without its primary stands still for
-/// longer than this time.
+/// Maximum value of the setting `metadata-lease`. If a primary fails, its group stands still for
+/// longer than one lease.
 pub const MAX_METADATA_LEASE_MS: u32 = 60_000;
-/// Minimum value of the setting `metadata-take-over-after`. It grants a lease of
-/// [`MIN_METADATA_LEASE_MS`].
+/// Minimum value of the setting `metadata-take-over-after`. With this value, a member grants leases
+/// of at least [`MIN_METADATA_LEASE_MS`].
 pub const MIN_TAKE_OVER_AFTER_MS: u32 = 1_250;
-/// Maximum value of the setting `metadata-take-over-after`. It grants a lease of
-/// [`MAX_METADATA_LEASE_MS`].
+/// Maximum value of the setting `metadata-take-over-after`. With this value, a member grants leases
+/// of at least [`MAX_METADATA_LEASE_MS`].
 pub const MAX_TAKE_OVER_AFTER_MS: u32 = 75_000;
-/// A member of a metadata group waits for this time longer than the lease that it grants, in
-/// addition to [`CLOCK_DRIFT`]. The time covers a batch of the primary that began while the lease
-/// was valid.
+/// Time that a member of a metadata group waits after the end of the lease that it grants, before
+/// it takes over. The share [`CLOCK_DRIFT`] comes in addition. In this time, the primary completes
+/// a batch of requests that it began while the lease was valid.
 pub const LEASE_MARGIN: Duration = Duration::from_millis(200);
 /// The rates of the clocks of two hosts differ by less than one part in this number, because each
 /// rate is within 1 % of the true rate.

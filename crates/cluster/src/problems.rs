@@ -255,7 +255,7 @@ fn condition(map: &ClusterMap, target: &Target) -> Option<Problem> {
             "check the disk of this target and the kernel's log on its host; operations on its \
              files wait",
         )),
-        // The target serves again after a moment.
+        // The target serves again after a moment, so this is no problem.
         Condition::Down if reason == TargetHealth::REOPENS => None,
         Condition::Down if reason == UNREPORTED => Some(problem(
             (map, target),
@@ -450,7 +450,8 @@ mod tests {
         let [note] = &lost_targets(&map(lost))[..] else { panic!("one target is lost") };
         assert!(note.what.contains("t7 on storage-2"), "{}", note.what);
         assert!(note.what.contains("skep target files --paths 7"), "{}", note.what);
-        // A file without bytes on the target is not in the list of losses, and cannot grow.
+        // `skep target files` does not list a file that has no bytes on the target yet, but a write
+        // that makes the file grow onto the target fails. So the text must mention such files.
         assert!(note.what.contains("grows onto it"), "{}", note.what);
         assert!(note.remedy.contains("copy the other files"), "{}", note.remedy);
     }

@@ -55,7 +55,8 @@ use skep_types::{
 
 /// Encoded length of a node without its texts.
 const NODE_BYTES: usize = 24;
-/// Encoded length of a target without its path, including a group that has only this member.
+/// Encoded length of a target without its path, plus the length of a group whose only member is
+/// this target.
 const TARGET_BYTES: usize = 108;
 
 record! {

@@ -100,8 +100,9 @@ impl Domains {
             }
             return;
         }
-        // The array has space for all domains: either there are more picks than domains, or all
-        // servers provide at least one group already. A file has at most `MAX_STRIPE_WIDTH` groups.
+        // The array has space for all domains. Either there are more picks than domains, or all
+        // servers provide at least one group already. In both cases, the file has at least one
+        // group for each domain, and a file has at most `MAX_STRIPE_WIDTH` groups.
         let mut quotas = [Quota::default(); MAX_STRIPE_WIDTH];
         let quotas = &mut quotas[..self.list.len()];
         for (quota, domain) in quotas.iter_mut().zip(&self.list) {

@@ -10,8 +10,8 @@ use crate::groups;
 use crate::versions::{MAX_STARTS, starts_of};
 use skep_types::{MapVersion, NodeId, Result};
 
-/// Number of start numbers of management that are skipped. It is larger than any plausible number
-/// of starts between a backup and its restoration, so no start number is used twice.
+/// Number of starts of management that are skipped. It is larger than any plausible number of
+/// starts between a backup and its restoration, so no map version is used twice.
 const SKIPPED_STARTS: u64 = 1 << 12;
 /// Number of node ids that are skipped. Each mount takes one id.
 const SKIPPED_NODES: u32 = 1 << 20;

@@ -39,7 +39,8 @@ pub(super) fn generated(kind: NodeKind, number: u32) -> String {
     format!("{}-{number}", super::kind_word(kind))
 }
 
-/// Checks that a new name of the server `id` names no other node in a command or a log.
+/// Checks that a command or a log that contains the new name of the server `id` cannot mean another
+/// node.
 ///
 /// # Errors
 /// - `Exists` if another server has the name.
