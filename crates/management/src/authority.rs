@@ -77,8 +77,8 @@ pub(crate) struct Lead {
     /// The number of `Start` commands in the log up to the one of this leadership. No other
     /// leadership has this number.
     starts: u64,
-    /// Time at which the leader sent its newest question that a majority has confirmed. At
-    /// intervals, the leader asks the members whether it is still the leader.
+    /// At intervals, the leader asks the members whether it is still the leader. This is the time
+    /// at which it sent the newest question to which a majority has agreed.
     confirmed_at: Duration,
     soft: SoftState,
     /// The versions of published maps.

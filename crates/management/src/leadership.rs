@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Follows the elections until the process ends. `own` is the registration of this member.
-/// `take_overs` counts the times from an election of this member until it leads.
+/// `take_overs` records the durations from an election of this member until it leads.
 pub(crate) async fn keep(
     authority: Rc<Authority>,
     own: ServerRegistration,
@@ -41,8 +41,8 @@ pub(crate) async fn keep(
             match begin(&authority, &own).await {
                 Ok(()) => {
                     take_overs.record(skep_env::now().saturating_sub(since));
-                    // This node may lose the next election and win the one after it within one
-                    // turn of this loop.
+                    // Forget this election at once, because this node may lose the next election
+                    // and win the one after it within one turn of this loop.
                     elected_at = None;
                 }
                 Err(error) => {

@@ -15,7 +15,7 @@ use std::sync::Arc;
 pub(crate) struct Meter {
     table: OperationTable,
     pub(crate) figures: Rc<Figures>,
-    /// Times from the election of this node as the leader until it leads.
+    /// Durations from the election of this node as the leader until it leads.
     pub(crate) take_overs: Arc<Histogram>,
 }
 

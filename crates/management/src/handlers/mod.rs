@@ -84,7 +84,7 @@ fn answer_map(outbox: &Rc<Outbox>, request: &Header, newer: Option<Rc<[u8]>>) {
     }
 }
 
-/// Returns the time for which a request may wait such that its reply still arrives before its
+/// Returns the longest time for which a request may wait if its reply must arrive before its
 /// deadline.
 fn longest_wait(request: &Header) -> Duration {
     let wait = match request.time_left_ms {

@@ -17,8 +17,8 @@ pub(super) async fn handle(
     let command = Command::RegisterClient(registration);
     let outcome = authority.command(id, command).await?;
     if authority.map().node(outcome.node).is_some() {
-        // If the map does not have the node, this request is a late retry, and the client was
-        // removed in the meantime.
+        // Omit this if the map does not have the node: then the request is a late retry, and the
+        // client was removed in the meantime.
         authority.note_alive(outcome.node, &[]);
     }
     let map = (*authority.map()).clone();
