@@ -1,7 +1,7 @@
 //! The threads of a copy and their queue of work.
 //!
 //! Threads take the newest unit of work first. So they finish a directory before they open the next
-//! one beside it, so few directories are open at the same time.
+//! one beside it, and few directories are open at the same time.
 
 use crate::context::{Context, Options};
 use crate::failure::Failure;

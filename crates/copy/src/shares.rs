@@ -58,7 +58,7 @@ impl Key {
         Self::of(number as u64, OsStr::new(""))
     }
 
-    /// `self` is the key of a directory. Returns the key of the directory's entry `name`.
+    /// Returns the key of the entry `name` of a directory. `self` is the key of the directory.
     #[must_use]
     pub fn entry(self, name: &OsStr) -> Self {
         Self::of(self.0, name)
