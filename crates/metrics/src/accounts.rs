@@ -287,7 +287,7 @@ pub struct Accounts {
     positions: HashMap<u64, usize>,
     candidates: Vec<Candidate>,
     rank_sum: u64,
-    /// The id of the last operation, and the position of this id in `candidates`. It saves a
+    /// The id of the last operation, and the position of this id in `candidates`. This pair saves a
     /// look-up, because the next operation often has the same id.
     last: Option<(u64, usize)>,
 }

@@ -12,7 +12,7 @@ const ALWAYS_SLOW: Duration = Duration::from_millis(100);
 const NEVER_SLOW: Duration = Duration::from_millis(1);
 /// An operation is slow if it takes at least this many times the mean duration of its kind.
 const TIMES_THE_MEAN: u64 = 16;
-/// Number of operations after which an operation has little influence on the mean.
+/// After this number of further operations, an operation has little influence on the mean.
 const MEAN_OVER: u64 = 1024;
 
 /// The mean duration of one kind of operation, on one thread.

@@ -83,8 +83,8 @@ fn escaped(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
-/// Writes an integer as a decimal number, without rounding. The integer is a multiple of a power of
-/// ten that `unit` determines.
+/// Writes an integer as a decimal number, without rounding. `unit` determines what the integer
+/// counts: ones, nanoseconds or millionths.
 fn decimal(number: i64, unit: Unit) -> String {
     let decimals = unit.decimals();
     if decimals == 0 {
