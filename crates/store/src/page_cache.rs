@@ -158,8 +158,9 @@ impl MemberMarkFile {
         self.write(MemberMark { counted: present.counted.after_map(epoch, version), ..present })
     }
 
-    /// Returns the bound of the member's promises: no promise ends later than this time from now.
-    /// Zero if the target has never been a member of a group of several targets.
+    /// Returns the bound of the member's promises. It is a time span, and no promise ends later
+    /// than this span from now. Zero if the target has never been a member of a group of several
+    /// targets.
     pub fn promise_bound(&self) -> Duration {
         Duration::from_millis(self.present().promise_bound_ms.into())
     }
