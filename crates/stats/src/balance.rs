@@ -179,7 +179,8 @@ pub struct FileSystem<'a> {
     pub target: &'a Target,
     /// Number of targets.
     pub targets: usize,
-    /// Space and inodes. If the targets report different values, those with the least free.
+    /// Space and inodes. If the targets report different values, the smallest free space and the
+    /// smallest number of free inodes count.
     pub capacity: Capacity,
 }
 

@@ -5,8 +5,8 @@ use skep_metrics::HistogramValue;
 use skep_wire::node::{Statistics, StatisticsSeries};
 use std::collections::HashMap;
 
-/// Id of the account that contains the load of all clients, users, groups and jobs without an
-/// account of their own.
+/// Id of the account that contains the load of all clients, users, groups, jobs and directories
+/// without an account of their own.
 pub const LEFT_OUT: &str = "other";
 
 /// The change of one series.

@@ -156,8 +156,8 @@ pub fn explain(
     })
 }
 
-/// Returns the slowest operations in `records` that ended after `since_us`, but at most `most`
-/// operations.
+/// Returns the slow operations in `records` that ended at `since_us` or later, the slowest first,
+/// but at most `most` operations.
 pub fn slowest<'a>(
     records: impl IntoIterator<Item = &'a TraceRecord>,
     map: &ClusterMap,

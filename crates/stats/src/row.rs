@@ -49,8 +49,8 @@ pub struct Row {
     /// client, a user id, a group id or the number of a job. `other` stands for all objects that
     /// were left out.
     pub id: String,
-    /// The service that executed the operations: `metadata` or `storage`. Empty for sums over
-    /// services.
+    /// The kind of the service that executed the operations: `management`, `metadata` or `storage`.
+    /// Empty for clients, users, groups and jobs, whose rows add up the load at all services.
     pub service: String,
     /// Number of operations.
     pub operations: u64,

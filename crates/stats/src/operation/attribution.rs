@@ -26,8 +26,9 @@ pub(super) struct Time {
     pub(super) requests: BTreeMap<String, f64>,
 }
 
-/// Returns the time that the operation spent at each place. The sum over all places is the duration
-/// of the operation.
+/// Returns the time that the operation spent at each place. For the record of a mount, the sum over
+/// all places is the duration of the operation. For the record of a service, the sum may be
+/// shorter.
 pub(super) fn attribute(record: &TraceRecord) -> BTreeMap<Place, Time> {
     let mut times: BTreeMap<Place, Time> = BTreeMap::new();
     let all = record.duration_us as f64;

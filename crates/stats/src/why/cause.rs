@@ -26,8 +26,8 @@ pub struct Cause {
     pub rule: &'static str,
     /// How much the cause hurts users.
     pub severity: Severity,
-    /// The object that causes the slowness: `t7` for a target, `n2` for a node, `user 1000`, or a
-    /// directory.
+    /// The object that causes the slowness: `t7` for a target, `n2` for a node, `host 10.0.0.3`,
+    /// `user 1000`, a directory, or `management`.
     pub object: String,
     /// The targets whose requests are slow because of the cause. An empty list means all targets.
     pub targets: Vec<u32>,

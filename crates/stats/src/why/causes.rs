@@ -1,5 +1,6 @@
 //! Finds the causes of slowness: disks, logs, links, the load of one user or one directory, hosts
-//! without memory, and silent clients that make other clients wait.
+//! that lack memory or have a full page cache, silent clients that make other clients wait, and
+//! requests without a reply.
 //!
 //! Each rule requires a fact that only its cause can explain. So the rules find no cause in a
 //! cluster under heavy but even load. The module is pure: it does no I/O and reads no clock.

@@ -3,10 +3,10 @@
 //!
 //! The rule judges a link separately in each interval of the evidence. It compares the data rates
 //! of the links, each during the time in which its data moves. It reports a link that is slow in
-//! several intervals. A client is slow only if it is also slower than the other clients of the same
-//! servers. A server is slow only if most of its clients move data faster at other servers. So a
-//! server that many clients use at once makes none of these clients look slow, and a slow client
-//! makes no server look slow.
+//! several intervals, and in most of the intervals in which the link was judged. A client is slow
+//! only if it is also slower than the other clients of the same servers. A server is slow only if
+//! most of its clients move data faster at other servers. So a server that many clients use at once
+//! makes none of these clients look slow, and a slow client makes no server look slow.
 //!
 //! `traffic` has the measured traffic.
 
@@ -124,7 +124,8 @@ impl Links {
     }
 
     /// Whether a server is slow for most of its clients. Only clients that also use other servers
-    /// count. The server is slow for a client that moves data faster at the other servers.
+    /// count. The server is slow for a client that moves data faster at the other servers. If no
+    /// client uses other servers, the result is true.
     fn is_slow_for_most_clients(&self, server: u32) -> bool {
         let own = self.pairs.iter().filter(|((_, it), _)| *it == server);
         let verdicts: Vec<bool> = own

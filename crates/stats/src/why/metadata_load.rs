@@ -22,9 +22,10 @@ use std::collections::BTreeMap;
 /// with one server: if the busy share is `r`, requests that arrive at random wait `r / (1 - r)`
 /// times as long as the thread works on them.
 const BUSY_PERCENT: u64 = 50;
-/// Minimum number of requests of a target before the rule judges the target. Also the minimum
-/// number of requests of other users.
+/// Minimum number of requests of a target before the rule judges the target.
 const FEWEST_REQUESTS: u64 = 100;
+/// Minimum number of requests whose waiting time the rule tests, such as the requests of other
+/// users.
 const FEWEST_OF_OTHERS: u64 = 3;
 /// Minimum share of the requests, in percent, that a user or a directory must have to be the cause.
 const MOST_PERCENT: u64 = 60;
@@ -45,8 +46,8 @@ fn most<'a>(counts: impl Iterator<Item = (&'a String, u64)>, all: u64) -> Option
     (names::percent(count, all) >= MOST_PERCENT).then_some((id, count))
 }
 
-/// Whether, on average, requests stay in the queue and in the batches of the thread for longer than
-/// the thread works on a request.
+/// Whether, on average, requests stay in the queue and in the batches of the thread for at least as
+/// long as the thread works on a request.
 fn wait(requests: &Times, target: &TargetEvidence, all: u64) -> bool {
     let work_ns = target.working_ns / all.max(1);
     let held = requests.held_ns().checked_div(requests.requests);

@@ -46,7 +46,7 @@ pub(crate) fn client(map: &ClusterMap, id: u32) -> String {
     }
 }
 
-/// Returns a duration with two digits and its unit.
+/// Returns a duration with its unit: with one decimal place below 10, otherwise as a whole number.
 pub(crate) fn time(ns: u64) -> String {
     let ns = ns as f64;
     let with_digits = |value: f64, unit: &str| match value < 9.95 {

@@ -66,7 +66,8 @@ pub struct Report {
     /// adds these operations.
     #[serde(default)]
     pub slowest: Vec<SlowOperation>,
-    /// Services that sent no statistics, each with the reason.
+    /// Services that sent no statistics, each with the reason. Also a text about the targets whose
+    /// figures may lack requests of the client, user or job in the scope.
     pub unreachable: Vec<String>,
 }
 
