@@ -286,7 +286,7 @@ impl Benchmark {
         let current = self.current.borrow().clone().filter(|current| current.id == run);
         let Some(run) = current else { return Ok(()) };
         run.is_stopped.set(true);
-        // Wait until all streams have ended. Each stream checks `is_stopped` after each block.
+        // Wait until all streams have ended. Each stream checks `is_stopped` before each block.
         while !run.phase.borrow().is_over() {
             skep_env::sleep(Duration::from_millis(10)).await;
         }

@@ -117,7 +117,7 @@ impl Device {
         (settings.rate.0 > 0).then(|| Self(RefCell::new(queue)))
     }
 
-    /// Accepts a request. Returns `None` for messages that do not use the device.
+    /// Accepts a request. Returns `None` for a request that does not use the device.
     pub(crate) fn begin(&self, incoming: &Incoming) -> Option<EmulatedRequest> {
         let now = skep_env::now();
         let accept = |bytes| Some(EmulatedRequest::Until(self.0.borrow_mut().accept(now, bytes)));
@@ -140,7 +140,8 @@ impl Device {
         self.end(EmulatedRequest::Since(skep_env::now()), bytes).await;
     }
 
-    /// Waits until the device would have completed a request. `bytes` is the size of a read.
+    /// Waits until the device would have completed a request. `bytes` is the size of a request
+    /// whose size was not known when the device accepted it.
     pub(crate) async fn end(&self, begun: EmulatedRequest, bytes: usize) {
         let until = match begun {
             EmulatedRequest::Until(until) => until,

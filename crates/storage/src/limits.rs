@@ -53,8 +53,8 @@ pub(crate) const SCARCE_BYTES: u64 = 256 << 20;
 /// Maximum number of bytes that one request reserves. A file system needs some milliseconds for
 /// this amount.
 pub(crate) const MAX_RESERVED_BYTES: u64 = 1 << 30;
-/// Maximum number of regions, and of holes between regions, that one request clears. This is up to
-/// 1 GiB of data, and the target writes one page per region.
+/// Maximum number of regions and of holes between regions, counted together, that one request
+/// clears. This is up to 1 GiB of data, and the target writes one page per region.
 pub(crate) const MAX_CLEARED_STEPS: usize = 512;
 /// Number of region pages that a search for data or holes examines before it yields to other
 /// requests.

@@ -97,7 +97,7 @@ pub(crate) struct Handled {
     pub(crate) is_failed: bool,
     /// Number of bytes of bulk data in the reply.
     pub(crate) sent_bytes: u64,
-    /// The time that the handler spent in each state.
+    /// The time for which the handler ran, blocked its thread, or waited.
     pub(crate) spent: TimeSpent,
 }
 

@@ -38,7 +38,8 @@ pub(super) fn replace_record(directory: &Path, path: &Path, bytes: &[u8]) -> Res
     }
 }
 
-/// Frees the reserved space. Returns `false` if no space is reserved.
+/// Frees the reserved space. Returns `false` if the file `reserved` does not exist or cannot be
+/// truncated.
 fn release(directory: &Path) -> bool {
     let Ok(file) = OpenOptions::new().write(true).open(directory.join(RESERVED_FILE)) else {
         return false;

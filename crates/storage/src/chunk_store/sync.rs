@@ -101,8 +101,8 @@ impl ChunkStore {
         let mut is_complete = true;
         for index in self.dirty.regions_of(&file.key) {
             let cached = file.regions.borrow().get(&index).map(Rc::clone);
-            // If the page cache lacks the page, the region in the file may be older than
-            // acknowledged writes, so it counts as incomplete.
+            // If the target does not have the region page in memory, the page in the file may be
+            // older than acknowledged writes, so the region counts as incomplete.
             is_complete &= cached.is_some();
             let region = match cached {
                 Some(region) => region,
