@@ -54,8 +54,9 @@ record! {
 }
 
 record! {
-    /// Reads a range of a chunk file. The target returns fewer bytes if the range ends in a hole or
-    /// beyond the end of the chunk file. The missing bytes are zeros.
+    /// Reads a range of a chunk file. Bytes in holes are zeros. If the range ends beyond the end of
+    /// the chunk file, the target returns only the bytes up to this end, and the missing bytes
+    /// count as zeros.
     pub struct ReadChunk {
         /// The chunk file.
         pub key: ChunkFileKey,
