@@ -146,7 +146,7 @@ impl Authority {
     }
 
     /// Checks that this member is the leader, and that a majority has confirmed this within
-    /// [`CONFIRMED_FOR`].
+    /// [`CONFIRMED_FOR`]. The only voter needs no confirmation.
     ///
     /// # Errors
     /// `NotLeader` with the addresses of the leader.
@@ -186,9 +186,9 @@ impl Authority {
 
     /// Begins to lead. `starts` is the number of starts that belongs to this leadership.
     /// `confirmed_at` is the time at which the leader sent the question that the majority
-    /// confirmed. If this member does not have the previous leader's map, the leader first collects
-    /// heartbeats for one interval. Otherwise each election would show all nodes as unreachable for
-    /// a moment.
+    /// confirmed. If this member does not have the previous leader's map and is not the only voter,
+    /// the leader first collects heartbeats for a little more than one interval. Otherwise each
+    /// election would show all nodes as unreachable for a moment.
     pub(crate) fn begin_lead(&self, starts: u64, confirmed_at: Duration) {
         let mut inner = self.inner.borrow_mut();
         let has_map = inner.published.version.raw() > 0;
@@ -331,8 +331,8 @@ impl Authority {
         self.member.with_state(|it| it.state.map().has_removed(node))
     }
 
-    /// Checks that the published map is a map of this cluster, and that its version belongs to this
-    /// leadership.
+    /// Checks that the published map is a map of this cluster. If this leader has published a map,
+    /// also checks that its version belongs to this leadership.
     ///
     /// # Panics
     /// Panics if one of these conditions does not hold.

@@ -56,8 +56,8 @@ impl LogLevelChanges {
         self.inner.borrow().orders.get(&client).map(|(order, _)| order.clone())
     }
 
-    /// Completes the change that a client has confirmed. Ignores the confirmation if no request
-    /// waits for it any more.
+    /// Completes the change that a client has confirmed or refused. Ignores the message of the
+    /// client if no request waits for it any more.
     pub(crate) fn confirm(&self, confirmation: ConfirmLogLevel) {
         if let Some(sender) = self.take(confirmation.client, confirmation.number) {
             let refused = || Error::new(ErrorCode::InvalidArgument, confirmation.refusal);

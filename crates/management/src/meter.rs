@@ -41,8 +41,8 @@ impl Meter {
         self.table.connections().add(change);
     }
 
-    /// Runs `handle`, and counts the request that it handles. If `handle` returns an error, the
-    /// request counts as failed.
+    /// Runs `handle`, and counts the request that it handles. If `handle` sends an error as the
+    /// reply, the request counts as failed.
     pub(crate) async fn count(
         &self,
         incoming: Incoming,

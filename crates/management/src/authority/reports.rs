@@ -85,8 +85,8 @@ impl Authority {
         self.inner.borrow_mut().lead.as_mut().is_some_and(|lead| change(&mut lead.soft))
     }
 
-    /// Returns the time since the last heartbeat of a server or since its clean shutdown, but at
-    /// most the time since this member began to lead.
+    /// Returns the time since the last heartbeat of a node or since its clean shutdown, but at most
+    /// the time since this member began to lead.
     pub(crate) fn silence(&self, node: NodeId) -> Duration {
         let inner = self.inner.borrow();
         let silent_ms = inner.lead.as_ref().and_then(|lead| lead.soft.silent_ms(now_ms(), node));

@@ -1,5 +1,6 @@
 //! `AskTakeOver`: a member of a metadata group that receives nothing from the primary asks to
-//! become the primary.
+//! become the primary. A member whose host may have lost records reports this with the same
+//! request.
 
 use crate::authority::Authority;
 use crate::map_log::{self, Asker};

@@ -1,4 +1,4 @@
-//! `ConfirmLogLevel`: a client confirms that it has changed its log level.
+//! `ConfirmLogLevel`: a client reports whether it has changed its log level.
 
 use crate::authority::Authority;
 use skep_types::Result;

@@ -1,5 +1,5 @@
-//! `SetClientLogLevel`: changes a client's log level. Replies when the client has confirmed the
-//! change.
+//! `SetClientLogLevel`: changes a client's log level. Replies when the client has confirmed or
+//! refused the change.
 
 use super::longest_wait;
 use crate::authority::Authority;
@@ -66,8 +66,8 @@ async fn order(
     }
 }
 
-/// A pending change of a client's log level. A request waits until the client confirms the change.
-/// When this guard is dropped, it removes the change.
+/// A pending change of a client's log level. A request waits until the client confirms or refuses
+/// the change. When this guard is dropped, it removes the change.
 struct PendingOrder<'a> {
     authority: &'a Authority,
     client: NodeId,
