@@ -100,7 +100,8 @@ pub struct Recovered {
     pub records: Vec<Record>,
     /// Group epoch of the last record, or zero if there is no record.
     pub epoch: Epoch,
-    /// Number of bytes after the last complete record. The log has truncated them.
+    /// Number of bytes after the last complete record, without the zeros that the log had written
+    /// ahead. The log has truncated these bytes.
     pub truncated_bytes: u64,
 }
 

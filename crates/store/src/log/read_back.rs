@@ -52,7 +52,8 @@ impl LogPlace {
 /// The records that a read has found.
 #[derive(Debug)]
 pub struct ReadBack {
-    /// Number of the log's first record.
+    /// Number of the log's first record at the time of the view, or a later number if the read
+    /// found that the log has removed segments.
     pub begins: Lsn,
     /// The records from the requested one on. Empty if the log begins after the requested record.
     pub records: Vec<Record>,
@@ -129,7 +130,8 @@ impl Log {
 }
 
 impl LogView {
-    /// Reads records back. `place` is the place after an earlier read, if there was one.
+    /// Reads records back. `place` is the place that an earlier read has returned, if there was
+    /// one.
     ///
     /// # Errors
     /// - `Corrupt`, which names file and offset, if a record is missing or damaged.
