@@ -12,12 +12,13 @@
 //! - A group has at least one serving member, and its primary is one of them. Therefore no change
 //!   removes the last serving member.
 //! - The epoch rises by one with each change of the primary or of the serving members, and when a
-//!   member that does not serve is dropped or removed. It does not rise with any other change.
-//!   Therefore a group has only one primary in each epoch.
+//!   member that does not serve is dropped or removed. With a restore of management, it rises by
+//!   far more ([`continue_above_copy`]). It does not rise otherwise. Therefore a group has only one
+//!   primary in each epoch.
 //! - `primary_since` is the epoch in which the current primary became the primary.
 //! - A member that does not serve never becomes the primary. It must first be marked as in sync.
 //!
-//! [`check_invariants`] asserts them.
+//! [`check_invariants`] asserts what the state of a group at one moment shows of them.
 //!
 //! # Hazard: late requests to mark a member as in sync
 //! Before a primary asks management to mark a member as in sync, it begins to delay each reply

@@ -1,10 +1,11 @@
 //! Chooses the groups of a new file.
 //!
 //! [`Candidates`] holds the storage groups of a map, sorted by fitness. Groups with little free
-//! space are chosen only if there are too few other groups. Unreachable or untrusted groups are
-//! chosen only if there are no other groups at all. Groups that an administrator has closed are
-//! never chosen. Among equally fit groups the [`Chooser`] decides: [`balanced`] is the default, and
-//! [`established`] contains the policies of an established system for comparison.
+//! space are chosen only if there are too few other groups. Groups that are almost full, faulty,
+//! unreachable or untrusted are chosen only if there are no other groups at all. Groups that an
+//! administrator has closed are never chosen. Among equally fit groups the [`Chooser`] decides:
+//! [`balanced`] is the default, and [`established`] contains the policies of an established system
+//! for comparison.
 //!
 //! The result depends only on map, seed and cursor. A seed is a number that differs from file to
 //! file. Consecutive numbers, such as inode numbers, are good seeds.
@@ -109,7 +110,7 @@ impl Candidates {
         Some(self.closed[at])
     }
 
-    /// Whether there is no storage group at all.
+    /// Whether there is no storage group that may get new files.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -35,7 +35,8 @@ pub struct Problem {
     pub rule: &'static str,
     /// How strongly the problem affects users.
     pub severity: Severity,
-    /// The target that has the problem.
+    /// The target that has the problem, or the primary of the group that has it. `None` if the
+    /// problem belongs to the whole cluster.
     pub target: Option<TargetId>,
     /// The affected object, such as a target, and its fault.
     pub what: String,

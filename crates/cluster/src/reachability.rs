@@ -3,7 +3,8 @@
 //!
 //! This state is soft: management does not log it. A restart loses the state, and the heartbeats of
 //! the nodes restore it within one heartbeat interval. Until then a node counts as
-//! `ProbablyOffline`, because management has no information yet whether the node runs. Times are
+//! `ProbablyOffline`, because management has no information yet whether the node runs. But a new
+//! leader that has the last map of the previous leader begins with the state in that map. Times are
 //! milliseconds of a clock that never goes back and that continues while the host is suspended.
 //!
 //! Does not own the publication of maps. The methods return whether a change justifies a new map.
@@ -224,7 +225,8 @@ impl SoftState {
         self.nodes.get(&node).map(|contact| now_ms.saturating_sub(contact.silent_since_ms))
     }
 
-    /// Returns the nodes that are not `Online`, with the time since their last heartbeats.
+    /// Returns the nodes that are not `Online`, with the time since their last heartbeats or clean
+    /// shutdowns.
     pub fn silent_nodes(&self, now_ms: u64) -> impl Iterator<Item = (NodeId, Outage)> {
         let silent = self.nodes.iter().filter(|(_, it)| it.reachability != Reachability::Online);
         silent.map(move |(node, contact)| {

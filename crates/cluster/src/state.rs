@@ -206,15 +206,18 @@ impl ClusterState {
     ///
     /// # Errors
     /// - `InvalidArgument` if the command is malformed.
-    /// - `NotPermitted` if a registration claims the id of another node or target, or if the node
-    ///   to remove is a server.
-    /// - `Exists` if the name of a server is in use, or if the cluster is formatted already.
+    /// - `NotPermitted` if a registration claims the id of another node or target, if the client to
+    ///   remove is a server, or if the state of a member or target does not allow the change.
+    /// - `Exists` if the name of a server is in use, if a target has a group already, or if the
+    ///   cluster is formatted already.
     /// - `NotReady` if the cluster to format has no metadata group.
-    /// - `NotFound` if a target or group does not exist.
+    /// - `NotFound` if a node, target or group does not exist.
+    /// - `Unsupported` if the new group would have several storage targets.
     /// - `StaleMap` if the group to change has another epoch than the command.
     /// - `InUse` if a target or server to remove is still in use.
-    /// - `LimitReached` if the cluster has the maximum number of servers or clients, if the map
-    ///   would be too long for a message, or if no ids of a kind would be left.
+    /// - `LimitReached` if the cluster has the maximum number of servers or clients, if a group has
+    ///   the maximum number of members, if the map would be too long for a message, or if no ids of
+    ///   a kind would be left.
     ///
     /// The context names the object and how to fix the problem.
     pub fn apply(&mut self, command: &Command) -> Result<Outcome> {

@@ -1,12 +1,12 @@
 //! Versions of the cluster maps that management publishes.
 //!
 //! A version is `starts << 40 | count`. `starts` counts the `Start` commands in management's log. A
-//! management process proposes a `Start` before it publishes maps, so the number of starts is
-//! durable, and no two processes have the same one. `count` is zero for the first map that a
-//! process publishes, and one higher for each later map. So two maps never share a version,
-//! although management logs no version. Every map of a process has a higher version than all maps
-//! of earlier processes. A process may be suspended and continue while its successor runs. All
-//! versions that it then publishes are lower than the successor's versions.
+//! leader of management proposes a `Start` before it publishes maps, so the number of starts is
+//! durable, and no two leaderships have the same one. `count` is zero for the first map of a
+//! leadership, and one higher for each later map. So two maps never share a version, although
+//! management logs no version. Every map of a leader has a higher version than all maps of earlier
+//! leaders. A leader may be suspended and continue after another member has begun to lead. All
+//! versions that the suspended leader then publishes are lower than the versions of its successor.
 //!
 //! Does not own the number of starts, which is in [`crate::ClusterState`].
 
@@ -23,14 +23,15 @@ pub fn starts_of(version: MapVersion) -> u64 {
     version.raw() >> COUNT_BITS
 }
 
-/// Assigns the versions of the maps that one process publishes.
+/// Assigns the versions of the maps that one leader publishes.
 #[derive(Debug, Default)]
 pub struct VersionSequence {
     last: MapVersion,
 }
 
 impl VersionSequence {
-    /// Returns the version of the next map. `starts` is this process's number of starts.
+    /// Returns the version of the next map. `starts` is the number of starts that belongs to the
+    /// leadership.
     ///
     /// # Panics
     /// Panics if `starts` is lower than at an earlier call, or if no version is left. In both cases

@@ -89,7 +89,8 @@ impl Durable {
                 node.name
             ),
             // Management assigns ids in ascending order, also after a restore from a backup. So a
-            // lower id belonged to a server that was removed.
+            // lower id belonged to a server that was removed, or that registered after the backup
+            // was made.
             None if claimed.raw() < self.next_node => format!(
                 "cannot register a {word} service as {claimed}: {claimed} is no longer in this \
                  cluster; it was removed, or management was restored from a backup that is older \
@@ -193,8 +194,9 @@ impl Durable {
         Ok(id)
     }
 
-    /// Adds a target. Unless metadata targets wait for a group, also adds a group with this target
-    /// as its only member. Returns the target's id.
+    /// Adds a target. Also adds a group with this target as its only member, unless it is a
+    /// metadata target and groups of metadata targets must have several members. Returns the
+    /// target's id.
     fn add_target(&mut self, node: NodeId, claim: &TargetClaim) -> TargetId {
         let id = TargetId::new(self.next_target);
         self.next_target += 1;
