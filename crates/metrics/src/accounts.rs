@@ -6,7 +6,8 @@
 //! Abbadi, 2005). The new account inherits the rank of the replaced account. So a new account with
 //! much load stays in the table, and many new accounts with little load do not replace the heavy
 //! accounts. The load of a replaced account is added to the account [`LEFT_OUT`]. So the sum over
-//! all accounts is always exact, and a reader sees how much load belongs to no account.
+//! all accounts is exact, except at the moment of a replacement, and a reader sees how much load
+//! belongs to no account.
 //!
 //! # Directories
 //! Programs visit millions of directories, and each account is a separate series in a monitoring

@@ -7,7 +7,8 @@ use crate::definition::Definition;
 /// The definitions of the metrics of one kind of table.
 #[derive(Debug)]
 pub struct OperationFamily {
-    /// Value of the label `service` in the metrics of the load of each client, user, group and job.
+    /// Value of the label `service` in the metrics of the load of each client, user, group, job and
+    /// directory.
     pub service: &'static str,
     /// Number of completed operations, including failed operations.
     pub operations: &'static Definition,

@@ -1,9 +1,9 @@
 //! The switch that turns the statistics of this process off. It exists only for measurements of
 //! their cost (`cargo xtask bench-cost`).
 //!
-//! The switch affects the work for each operation: counters and histograms of operations, accounts
-//! of load, tables of open requests, and records of operations. Gauges, and figures that are
-//! computed only for a reader, stay.
+//! The switch affects the work for each operation: counters and histograms of operations, counters
+//! of cache uses, accounts of load, tables of open requests, and records of operations. Gauges, and
+//! figures that are computed only for a reader, stay.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

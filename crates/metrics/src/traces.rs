@@ -5,8 +5,8 @@
 //!
 //! # Invariants
 //! - For an operation without a record, the thread takes no lock and allocates no memory.
-//! - A thread that wants to store a record never waits for a reader. Instead, it counts the
-//!   operation as lost.
+//! - A thread that wants to store a record never waits for the lock of the rings. If another thread
+//!   has the lock, the thread counts the operation as lost.
 //! - The rings are bounded. A new record replaces the oldest record of its ring.
 
 use crate::accounts::Origin;
@@ -107,7 +107,7 @@ pub struct KeptOperation {
     pub service: &'static str,
     /// Name of the kind of operation.
     pub name: String,
-    /// Id of the target at which the operation ran. Zero in a mount.
+    /// Id of the target at which the operation ran. Zero in a mount and in management.
     pub target: u32,
     /// The requests of the operation, if the process is a mount.
     pub calls: TracedCalls,
@@ -118,8 +118,8 @@ pub struct KeptOperation {
 pub struct KeptOperations {
     /// The records in the order of their numbers.
     pub operations: Vec<KeptOperation>,
-    /// Number of operations since the start of the process that have no record, because a reader
-    /// held the lock at that moment.
+    /// Number of operations since the start of the process that have no record, because a reader or
+    /// another thread held the lock at that moment.
     pub lost: u64,
     /// Position for the next query. Each record up to this position is in `operations`, does not
     /// match the query, or was replaced.
