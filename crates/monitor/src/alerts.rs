@@ -168,6 +168,7 @@ impl AlertBook {
         active.alert.what = finding.what;
         active.alert.remedy = finding.remedy;
         // If the finding of the cause has ended, the alert of the cause still exists for a moment.
+        // So keep this cause.
         active.cause = finding.cause.or(active.cause.take());
     }
 

@@ -54,7 +54,8 @@ fn named(map: &ClusterMap, id: TargetId) -> String {
     node.map_or_else(|| id.to_string(), |node| format!("{id} on {}", printable(&node.name)))
 }
 
-/// Returns the work for a member that lacks changes. `None` means that the member lacks none.
+/// Returns the work for a member that lacks changes. `None` means that the member lacks none, or is
+/// so close behind the primary that this is no background work.
 fn of_member(map: &ClusterMap, group: GroupId, member: &MemberProgress) -> Option<Work> {
     let work = Work {
         kind: "copy",

@@ -41,7 +41,9 @@ fn leaves(round: &Round) -> Option<(u64, u64)> {
 
 impl EvictionWatch {
     /// Takes the clients of the newest map and the replies of a round that began after the map was
-    /// read. Returns the names of the clients that were evicted within the last minute.
+    /// read. Returns the names of the clients that were evicted within the last minute. If some of
+    /// several clients were evicted and it is not known which ones, a single text lists the names
+    /// of all of them.
     pub(crate) fn update(
         &mut self,
         now_ms: u64,

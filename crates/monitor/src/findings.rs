@@ -23,7 +23,8 @@ use skep_types::text::{escape_controls, shorten};
 use skep_types::{ClusterMap, NodeKind, Target, TargetKind};
 use std::collections::VecDeque;
 
-/// Number of the newest frames that the rules about load use. These frames cover a minute.
+/// Number of the newest frames that the rules about load use. With the default interval of rounds,
+/// these frames cover a minute.
 const WINDOW: usize = 60;
 
 /// A current problem.

@@ -1,5 +1,5 @@
-//! The history of a cluster: a frame for each second of the last hour, for each minute of the last
-//! month, and for each hour of the last two years.
+//! The history of a cluster: a frame for each second (for each round, if rounds are further apart)
+//! of the last hour, for each minute of the last month, and for each hour of the last two years.
 //!
 //! The module owns the three tiers (seconds, minutes, hours), the limit of the total size, and the
 //! reaction to a full disk. It also adds up the frames of one tier for the frames of the next tier.
@@ -81,8 +81,8 @@ impl History {
         Ok(Self { tiers, open, recent, max_bytes, problem: None })
     }
 
-    /// Adds the frame of one interval of about a second. If the write of the frame fails, the error
-    /// is logged, [`Self::state`] reports it, and the frame stays in memory.
+    /// Adds the frame of one round. If the write of the frame fails, the error is logged,
+    /// [`Self::state`] reports it, and the frame stays in memory.
     pub fn add(&mut self, frame: Frame) {
         let now_ms = frame.start_ms + frame.span_ms;
         self.store(0, &frame);
@@ -144,7 +144,7 @@ impl History {
         by_size.into_iter().any(|index| self.tiers[index].remove_oldest())
     }
 
-    /// Returns the newest frames of one second, the oldest first. They cover at most ten minutes.
+    /// Returns the newest frames of single rounds, the oldest first, at most [`RECENT_FRAMES`].
     pub fn recent(&self) -> &VecDeque<Frame> {
         &self.recent
     }

@@ -177,8 +177,9 @@ async fn serve(settings: &MonitorSettings, clusters: &[WatchedCluster]) -> Resul
 }
 
 /// Starts the tasks for one cluster: its rounds, the requests for records and for the progress of
-/// background work, and the copies for other programs. The tasks end when they are dropped. `name`
-/// is the name of the cluster for the log, or `None` if the monitor watches only one cluster.
+/// background work, and the alerts and copies for other programs. The tasks end when they are
+/// dropped. `name` is the name of the cluster for the log, or `None` if the monitor watches only
+/// one cluster.
 fn watch(
     settings: &MonitorSettings,
     token: &JoinToken,

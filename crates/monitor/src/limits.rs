@@ -6,8 +6,8 @@ use std::time::Duration;
 /// Administrators are interested in the clients and users with the most load. The limit makes the
 /// size of a frame independent of the number of users.
 pub const MAX_CAUSES: usize = 64;
-/// Number of frames of one second that the monitor has in memory for its web page and its rules.
-/// These frames are the newest ones, and cover ten minutes.
+/// Number of frames of single rounds that the monitor has in memory for its web page and its rules.
+/// These frames are the newest ones. With the default interval of rounds, they cover ten minutes.
 pub const RECENT_FRAMES: usize = 600;
 /// Maximum length of a stored frame. A larger length in a file shows that the file is damaged.
 pub const MAX_FRAME_BYTES: usize = 16 << 20;
@@ -89,8 +89,8 @@ pub const MAX_SENT_ALERTS: usize = 500;
 /// If there are more, the monitor drops the oldest. With the default interval they cover ten
 /// minutes, and take up to 20 MB on a large cluster.
 pub const MAX_WAITING_COPIES: usize = 60;
-/// Maximum pause after a failed attempt to send copies of the load or of traces. If the interval of
-/// the copies is longer, the pause is this interval.
+/// Maximum pause after a failed attempt to send alerts, or copies of the load or of traces. If the
+/// interval of the copies is longer, the pause is this interval.
 pub const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// Length of the time span before a query of gmetad over which the figures are averaged. It is the
 /// usual interval of these queries.
@@ -99,7 +99,8 @@ pub const GANGLIA_SPAN_MS: u64 = 15_000;
 pub const GANGLIA_PATIENCE: Duration = Duration::from_secs(10);
 /// Maximum number of simultaneous connections of gmetad.
 pub const MAX_GANGLIA_CONNECTIONS: usize = 16;
-/// Time limit for a request to a webhook, for a notified program, and for a copy of the load.
+/// Time limit for each request to another program over HTTP, such as a webhook, and for the run of
+/// a notified program.
 pub const SEND_PATIENCE: Duration = Duration::from_secs(10);
 /// Maximum length of a reply that the monitor reads from another program over HTTP.
 pub const MAX_REPLY_BYTES: usize = 64 << 20;

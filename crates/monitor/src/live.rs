@@ -30,7 +30,8 @@ use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-/// Maximum number of clients, users, jobs and operations in the description of the current state.
+/// Maximum number of clients, of users, of groups, of jobs and of kinds of operations in the
+/// description of the current state.
 const TOP: usize = 20;
 
 /// Length of the time span whose phases the description shows.
@@ -48,7 +49,8 @@ const DISCOVERY_MS: u64 = 3_600_000;
 const STOPPING: [&str; 6] =
     ["target-offline", "target-down", "target-hung", "target-failed", "service-unreachable", HOST];
 
-/// Whether requests of a scope waited or failed during the time of an alert.
+/// Whether requests of a scope waited or failed during the time of an alert. An alert about a
+/// service or a host counts for every scope.
 fn stops_requests(alert: &Alert, scope: &Scope) -> bool {
     let target = alert.object.strip_prefix('t').and_then(|id| id.parse::<u32>().ok());
     let is_in_scope = match (&scope.targets, target) {
@@ -81,7 +83,7 @@ const SLOWEST_SPAN_MS: u64 = 600_000;
 /// Maximum number of slowest operations in the description of the current state.
 const SLOWEST_SHOWN: usize = 5;
 
-/// The state of the monitor.
+/// The state of the monitor for one cluster.
 #[derive(Debug)]
 pub(crate) struct MonitorState {
     pub(crate) history: History,

@@ -8,9 +8,9 @@ use std::collections::{BTreeMap, HashMap};
 /// Maximum number of clients whose names are stored although the clients have left the cluster.
 const MAX_FORMER: usize = 4096;
 
-/// Parses the names of user or group ids in `file`, the contents of a file such as `/etc/passwd`.
-/// Ids from other sources, such as LDAP, have no name. Control characters are replaced, so that a
-/// name cannot move the cursor of a terminal.
+/// Reads the names of user or group ids from the file with the path `file`, such as `/etc/passwd`.
+/// Returns no names if the file cannot be read. Ids from other sources, such as LDAP, have no name.
+/// Control characters are replaced, so that a name cannot move the cursor of a terminal.
 pub fn names_in(file: &str) -> HashMap<String, String> {
     let text = std::fs::read_to_string(file).unwrap_or_default();
     text.lines()

@@ -6,8 +6,9 @@
 //!
 //! - A notification that a webhook cannot accept is sent again after growing pauses, but only a
 //!   limited number of times.
-//! - A program is started once for each notification. The monitor cannot detect which part of its
-//!   work a failed program has done.
+//! - A program is started only once for each notification, even if it fails. The monitor cannot
+//!   detect which part of its work a failed program has done, so a second start could do this part
+//!   twice.
 //! - The log has one line when a receiver begins to fail, and one line when it accepts
 //!   notifications again.
 //!

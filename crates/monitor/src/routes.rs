@@ -1,9 +1,9 @@
 //! The paths of the monitor's HTTP server, and the check whether a request is permitted.
 //!
-//! No request changes any state, so the only danger is that other web pages read the replies. If
-//! there is no password, only this host can connect, and the header `Host` must name this host.
-//! Otherwise, a foreign web page in the browser of a user of this host could make its own host name
-//! resolve to this address (DNS rebinding), and could read the replies.
+//! No request changes the cluster or the history, so the only danger is that other web pages read
+//! the replies. If there is no password, only this host can connect, and the header `Host` must
+//! name this host. Otherwise, a foreign web page in the browser of a user of this host could make
+//! its own host name resolve to this address (DNS rebinding), and could read the replies.
 
 use crate::consequences::service_of_object;
 use crate::export;
