@@ -68,8 +68,8 @@ byte_enum! {
         /// Little free space or few free inodes are left. New files use the target only if there
         /// are too few `Normal` targets.
         Low = 2,
-        /// Almost no free space or inodes are left. New files use the target only if there are too
-        /// few `Normal` and `Low` targets.
+        /// Almost no free space or inodes are left. New files use the target only if there is no
+        /// `Normal` and no `Low` target.
         Emergency = 3,
     }
 }
@@ -248,7 +248,7 @@ record! {
         /// Kind of all targets in the group.
         pub kind: TargetKind,
         /// Epoch of the group. Management raises it with each change of the primary or of the
-        /// serving members.
+        /// serving members, and when it drops or removes a member that does not serve.
         pub epoch: Epoch,
         /// The primary, which is a serving member.
         pub primary: TargetId,

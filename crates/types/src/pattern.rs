@@ -40,7 +40,7 @@ byte_enum! {
         RandomRobin = 4,
         /// One random group from each of several servers.
         RandomInterNode = 5,
-        /// All groups from one random server.
+        /// Several groups of one random server.
         RandomIntraNode = 6,
         /// No policy, because the request lists the groups.
         Listed = 7,
