@@ -39,8 +39,9 @@ impl std::fmt::Display for DirectoryKind {
 }
 
 record! {
-    /// Identity of a directory. Cluster, kind and uuids never change. The ids of node and target
-    /// are zero until management assigns them at the first registration.
+    /// Identity of a directory. Cluster, kind and the target's uuid never change. The node's uuid
+    /// changes only if management continues from a backup, as a new node. The ids of node and
+    /// target are zero until management assigns them at the first registration.
     #[derive(Copy)]
     pub struct Identity {
         /// Kind of the directory.

@@ -119,8 +119,8 @@ fn decode_record(owner: LogOwner, bytes: &[u8]) -> Option<(Record, usize)> {
 pub struct Scan {
     /// The records in ascending order of their numbers.
     pub records: Vec<Record>,
-    /// End of the last record, in bytes from the start of the segment. The caller must truncate the
-    /// segment to this length.
+    /// End of the last record, in bytes from the start of the scanned bytes. A caller that appends
+    /// to the segment must first truncate the segment there.
     pub end: usize,
 }
 
