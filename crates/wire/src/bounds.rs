@@ -18,7 +18,7 @@ use skep_types::NodeKind;
 pub enum Senders {
     /// All nodes, and administration tools.
     Any,
-    /// Metadata and storage services.
+    /// All services.
     Services,
     /// Metadata services.
     Metadata,

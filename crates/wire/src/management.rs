@@ -16,7 +16,7 @@ record! {
     /// Registers a server with all its targets. Each server sends this request when it starts.
     /// Idempotent.
     pub struct RegisterServer {
-        /// The server, of kind `Metadata` or `Storage`.
+        /// The server, of any kind except `Client`.
         pub server: ServerRegistration,
         /// Capacities of the server's targets, in the order of the registration.
         pub capacities: Vec<Capacity>,
@@ -194,7 +194,8 @@ record! {
     /// Reply to [`Heartbeat`].
     pub struct HeartbeatReply {
         /// Capacity of the whole cluster for file data, from the newest reports of storage targets.
-        /// `None` after a start of management, until all storage targets have reported.
+        /// `None` after a start of management, until all storage targets have reported, but for one
+        /// lease at most.
         pub capacity: Option<Capacity>,
         /// A pending change of the client's log level. Clients accept no connections, so management
         /// delivers the change in this reply.
@@ -463,8 +464,9 @@ record! {
         pub pid: u32,
         /// Time of the registration, by management's clock.
         pub registered: Timestamp,
-        /// Time since the client's last heartbeat, in milliseconds. `None` means that no heartbeat
-        /// has arrived since management started.
+        /// Time since the client's last heartbeat, in milliseconds, but at most the time since the
+        /// sender of this reply became the leader of management. `None` means that the leader has
+        /// no information about the client.
         pub silent_ms: Option<u64>,
     }
 }
