@@ -91,7 +91,8 @@ pub struct Outcome {
     /// All limits in ascending order.
     pub limits: Vec<Limit>,
     /// The smallest limit of the servers if links and disks attained their full rates. Does not
-    /// include the processors.
+    /// include the processors, except for operations on metadata, for which servers have no other
+    /// limit.
     pub hardware_limit: f64,
 }
 
