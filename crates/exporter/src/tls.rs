@@ -76,7 +76,7 @@ impl ServerTls {
     ///
     /// # Errors
     /// - `Configuration` if a file cannot be read, is no PEM, or does not match the other file, or
-    ///   if other users can read the key.
+    ///   if all users of the host can access the key.
     /// - `Unsupported` if the processor lacks instructions.
     pub fn open(certificate: &Path, key: &Path) -> Result<Rc<Self>> {
         let marks = marks(certificate, key);
