@@ -90,7 +90,10 @@ pub type Sink<'a> = &'a mut dyn FnMut(&[u8]) -> Result<()>;
 /// All operations can fail with these errors. `NotFound`: the bucket or the object does not exist.
 /// `PermissionDenied`: the credentials do not permit the operation. `Disconnected`: the service has
 /// not answered within the limit of attempts. `Stale`: the object has changed since its entity tag
-/// was read. `Corrupt`: bytes do not have their checksum. `Io`: any other refusal.
+/// was read. `Corrupt`: bytes do not have their checksum. `NoSpace`: the service has no space left.
+/// `AuthenticationFailed`: there are no valid credentials, the clocks differ too much, or the
+/// certificate of the service is not trusted. `InvalidArgument`: the bucket is in another region.
+/// `Protocol`: the reply is not a reply of S3. `Io`: any other refusal.
 pub trait Objects: Sync {
     /// Returns a page of the objects whose keys begin with `prefix`. `next` is the token that the
     /// previous page contains.
