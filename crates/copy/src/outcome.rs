@@ -43,7 +43,8 @@ pub struct Outcome {
     pub problems: Vec<Problem>,
     /// Whether the copy ended early because the destination is full.
     pub is_full: bool,
-    /// Whether the copy ended early because the destination is full or a file system was lost.
+    /// Whether the copy ended early because the destination is full, or because a file system or
+    /// the object store cannot be used any more.
     pub has_ended_early: bool,
     /// Duration of the copy.
     pub seconds: f64,
@@ -60,7 +61,8 @@ pub(crate) struct Counters {
     pub(crate) verified: AtomicU64,
     /// Number of entries that the walk has found.
     pub(crate) found: AtomicU64,
-    /// Number of files that were found and are copied in pieces.
+    /// Number of files that were found and are copied in pieces. Counted only in the first part of
+    /// a copy by several hosts.
     pub(crate) large: AtomicU64,
     /// Number of directories that the walk has found and has not read completely.
     pub(crate) unread: AtomicU64,
@@ -129,7 +131,8 @@ pub struct Progress {
     pub done: u64,
     /// Number of entries that the walk has found, without directories.
     pub found: u64,
-    /// Number of files that were found and are copied in pieces.
+    /// Number of files that were found and are copied in pieces. Counted only in the first part of
+    /// a copy by several hosts.
     pub large: u64,
     /// Whether the walk is still running, so that it may find more entries.
     pub is_walking: bool,

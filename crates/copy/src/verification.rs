@@ -84,8 +84,8 @@ pub(crate) fn compare(
     Ok(())
 }
 
-/// Returns the CRC-32C of a range of a file that [`open`] has opened. `None` means that the file
-/// ends inside the range.
+/// Returns the CRC-32C of a range of a file. If the file is open with `O_DIRECT`, the range must
+/// begin at a multiple of [`ALIGNMENT`]. `None` means that the file ends inside the range.
 pub(crate) fn checksum(
     copy: &File,
     range: Range<u64>,

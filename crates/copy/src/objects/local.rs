@@ -72,8 +72,8 @@ pub(super) struct Folder<'a> {
 }
 
 impl<'a> Folder<'a> {
-    /// Opens the directory that contains the copy of a single object, or the top directory of a
-    /// tree.
+    /// Takes the open directory that contains the copy of a single object, or that contains the top
+    /// directory of a tree.
     pub(super) fn above(
         top: Arc<Top<'a>>,
         context: Arc<Context>,

@@ -45,9 +45,8 @@ struct Run<'a> {
 }
 
 /// Uploads the file or tree at the path of each pair to the object key of the pair. If
-/// `options.part` is not `Whole`, uploads only this host's share of the files. Uploads large
-/// objects in pieces of `part` bytes.
-/// Calls `report` once per second, and at the end.
+/// `options.part` is not `Whole`, does only this part of the copy. Uploads large files in parts of
+/// `part` bytes. Calls `report` once per second, and at the end.
 ///
 /// # Errors
 /// Returns the error of a source or bucket that cannot be opened. In this case nothing was copied.
