@@ -15,7 +15,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// Time limit for a command to end after SIGTERM, which it gets at its timeout. After this time,
-/// the command gets SIGKILL.
+/// the command gets SIGKILL. Also the time limit for the output of background processes after the
+/// end of the commands.
 const END_PATIENCE: Duration = Duration::from_secs(2);
 /// Environment variable that contains the name of the host on which a command runs.
 const HOST_VARIABLE: &str = "SKEP_LAB_HOST";
@@ -83,8 +84,8 @@ struct HostProcess {
 }
 
 /// Runs a command on several hosts at the same time. On a client host, the working directory of the
-/// command is the mount. Passes each output line to `on_line`. Does not wait for background
-/// processes that the command leaves behind.
+/// command is the mount. Passes each output line to `on_line`. If background processes that the
+/// command leaves behind have its output open, waits for them at most two seconds.
 ///
 /// # Errors
 /// - `InvalidArgument`: the command is empty, or no host is named.
