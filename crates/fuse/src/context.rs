@@ -21,6 +21,8 @@ pub struct RequestOptions {
     /// Whether a new file gets the stripe pattern in `SKEP_PATTERN`, if the environment of the
     /// program that creates the file has this variable.
     pub has_job_patterns: bool,
+    /// Whether reads and writes through all handles bypass the kernel's page cache.
+    pub has_direct_io: bool,
     /// How long the kernel may cache names and attributes.
     pub validity: Duration,
     /// The environment variables in which the mount finds the id of the calling process's job. The

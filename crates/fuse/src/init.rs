@@ -102,12 +102,17 @@ pub(crate) struct KernelFeatures {
 }
 
 /// Reads the kernel's first request and replies to it. Returns the features that both sides then
-/// use.
+/// use. The kernel's read-ahead is then at most `read_ahead_bytes`, and at most 128 KiB
+/// (`mount_point::set_read_ahead` raises it).
 ///
 /// # Errors
 /// - `VersionMismatch`: the kernel is too old, or its first request is not `INIT`.
 /// - `Io`: the mount has ended already.
-pub(crate) fn negotiate(fd: &OwnedFd, preferred: TransportKind) -> Result<KernelFeatures> {
+pub(crate) fn negotiate(
+    fd: &OwnedFd,
+    preferred: TransportKind,
+    read_ahead_bytes: u32,
+) -> Result<KernelFeatures> {
     let request = Buf::new(MIN_READ_BYTES);
     let len = loop {
         match kernel::read(fd, &request) {
@@ -119,7 +124,7 @@ pub(crate) fn negotiate(fd: &OwnedFd, preferred: TransportKind) -> Result<Kernel
         }
     };
     let (header, init) = parse(&request.bytes()[..len])?;
-    let (reply, transport) = reply_to(&init, preferred);
+    let (reply, transport) = reply_to(&init, preferred, read_ahead_bytes);
     let mut w = Writer::new();
     let body = reply.to_bytes();
     let len = (OUT_HEADER_BYTES + body.len()) as u32;
@@ -135,7 +140,6 @@ pub(crate) fn negotiate(fd: &OwnedFd, preferred: TransportKind) -> Result<Kernel
 
 struct Offer {
     minor: u32,
-    max_readahead: u32,
     flags: u64,
 }
 
@@ -162,10 +166,14 @@ fn parse(bytes: &[u8]) -> Result<(InHeader, Offer)> {
     if flags & flag::INIT_EXT != 0 {
         flags |= u64::from(u32::decode(&mut reader)?) << 32;
     }
-    Ok((header, Offer { minor: init.minor, max_readahead: init.max_readahead, flags }))
+    Ok((header, Offer { minor: init.minor, flags }))
 }
 
-fn reply_to(offer: &Offer, preferred: TransportKind) -> (InitOut, TransportKind) {
+fn reply_to(
+    offer: &Offer,
+    preferred: TransportKind,
+    read_ahead_bytes: u32,
+) -> (InitOut, TransportKind) {
     let mut flags = REQUESTED_FLAGS & offer.flags;
     let mut transport = TransportKind::Device;
     if preferred == TransportKind::Uring && offer.flags & flag::OVER_IO_URING != 0 {
@@ -175,7 +183,7 @@ fn reply_to(offer: &Offer, preferred: TransportKind) -> (InitOut, TransportKind)
     let reply = InitOut {
         major: MAJOR,
         minor: offer.minor.min(MINOR),
-        max_readahead: offer.max_readahead.max(limits::READ_AHEAD_KIB << 10),
+        max_readahead: read_ahead_bytes,
         flags: flags as u32,
         max_background: limits::MAX_BACKGROUND,
         congestion_threshold: limits::CONGESTION_THRESHOLD,
@@ -199,21 +207,21 @@ mod tests {
     use super::*;
 
     fn offer(flags: u64) -> Offer {
-        Offer { minor: 99, max_readahead: 131_072, flags }
+        Offer { minor: 99, flags }
     }
 
     #[test]
     fn mount_uses_only_features_that_the_kernel_offers() {
-        let (reply, transport) = reply_to(&offer(flag::BIG_WRITES), TransportKind::Uring);
+        let (reply, transport) = reply_to(&offer(flag::BIG_WRITES), TransportKind::Uring, 65_536);
         assert_eq!(reply.flags, flag::BIG_WRITES as u32);
         assert_eq!((reply.flags2, transport), (0, TransportKind::Device));
-        assert_eq!(reply.minor, MINOR);
+        assert_eq!((reply.minor, reply.max_readahead), (MINOR, 65_536));
     }
 
     #[test]
     fn io_uring_is_used_when_requested_and_offered() {
         let all = offer(u64::MAX);
-        let uring = |kind| reply_to(&all, kind).0.flags2 & 1 << 9;
+        let uring = |kind| reply_to(&all, kind, limits::READ_AHEAD_BYTES).0.flags2 & 1 << 9;
         assert_eq!(uring(TransportKind::Uring), 1 << 9);
         assert_eq!(uring(TransportKind::Device), 0);
     }

@@ -55,13 +55,14 @@ pub use errno::errno;
 pub use file_system::FileSystem;
 pub use following::{EntryNames, FollowedOperation, FollowedOperations};
 pub use job_variables::JobVariables;
-pub use limits::VALIDITY;
+pub use limits::{MAX_READ_AHEAD_BYTES, READ_AHEAD_BYTES, VALIDITY};
 pub use mount::{ServeOptions, remount, serve};
 pub use mount_flags::MountFlags;
 pub use mount_point::check_mount_point;
 pub use ops::xattrs::{
-    ANCESTORS_XATTR, CLUSTER_MAP_XATTR, INFO_XATTR, LOAD_XATTR, MAP_XATTR, OPERATIONS_XATTR,
-    PATTERN_XATTR, SLOW_OPERATIONS, TIMEOUT_XATTR, TRANSPORT_XATTR, USERS_XATTR, WAITING_XATTR,
+    ANCESTORS_XATTR, CLUSTER_MAP_XATTR, DIRECT_IO_XATTR, INFO_XATTR, LOAD_XATTR, MAP_XATTR,
+    OPERATIONS_XATTR, PATTERN_XATTR, SLOW_OPERATIONS, TIMEOUT_XATTR, TRANSPORT_XATTR, USERS_XATTR,
+    WAITING_XATTR,
 };
 pub use request::is_request;
 pub use transport::kernel::check_helper;

@@ -30,8 +30,15 @@ pub(crate) const SLOTS_PER_WORKER: usize = 16;
 /// Maximum number of threads for `/dev/fuse`. More threads would contend for the queue that they
 /// share.
 pub(crate) const MAX_DEVICE_WORKERS: usize = 8;
-/// Read-ahead of the mount in KiB: four requests, enough to use all targets of a default pattern.
-pub(crate) const READ_AHEAD_KIB: u32 = 4096;
+/// Read-ahead of the mount in bytes, unless an option changes it: four requests, enough to use all
+/// targets of a default pattern.
+pub const READ_AHEAD_BYTES: u32 = 4 << 20;
+/// The kernel's own limit for the read-ahead of a mount in bytes, which only root can raise (Linux
+/// 6.18: `VM_READAHEAD_PAGES`).
+pub(crate) const KERNEL_READ_AHEAD_BYTES: u32 = 128 << 10;
+/// Maximum read-ahead of a mount in bytes. The kernel keeps at most `MAX_BACKGROUND` requests of
+/// its read-ahead in flight, so a larger read-ahead would only use more memory.
+pub const MAX_READ_AHEAD_BYTES: u32 = MAX_BACKGROUND as u32 * MAX_IO_BYTES as u32;
 /// How long the control thread pauses after a `FORGET`, which has no reply. The pause lets the
 /// thread read several messages at once, so that the kernel does not wake the thread for each
 /// message.

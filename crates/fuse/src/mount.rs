@@ -31,6 +31,10 @@ pub struct ServeOptions {
     pub allows_others: bool,
     /// The choice of the transport.
     pub transport: TransportChoice,
+    /// How many bytes the kernel reads ahead of a program that reads a file sequentially, at most
+    /// [`crate::MAX_READ_AHEAD_BYTES`]. `None` means [`crate::READ_AHEAD_BYTES`]. The kernel
+    /// limits the read-ahead to 128 KiB if another user than root mounts.
+    pub read_ahead_bytes: Option<u32>,
     /// Options of the replies to the kernel.
     pub requests: RequestOptions,
     /// Whether SIGTERM and SIGINT unmount the file system and end the process. If true, the caller
@@ -66,15 +70,20 @@ where
     serve_with(options, signals, connect)
 }
 
-/// Replaces all flags of the mount on a directory, like a remount by mount(2).
+/// Replaces all flags of the mount on a directory, like a remount by mount(2). Sets the read-ahead
+/// of the mount to `read_ahead_bytes`, if this is not `None`.
 ///
 /// # Errors
-/// Returns the errors of mount(2). The context names the directory.
-pub fn remount(mount_point: &Path, flags: MountFlags) -> Result<()> {
-    kernel::remount(mount_point, flags).map_err(|error| {
+/// Returns the errors of mount(2) and of the write to the kernel's setting of the read-ahead. The
+/// context names the directory.
+pub fn remount(mount_point: &Path, flags: MountFlags, read_ahead_bytes: Option<u32>) -> Result<()> {
+    let failed = |error: std::io::Error| {
         let what = format!("cannot change the mount on {}: {error}", mount_point.display());
         Error::new(Error::from(error).code(), what)
-    })
+    };
+    kernel::remount(mount_point, flags).map_err(failed)?;
+    let Some(bytes) = read_ahead_bytes else { return Ok(()) };
+    mount_point::set_read_ahead(&mount_point::absolute(mount_point).map_err(failed)?, bytes)
 }
 
 /// Blocks in this thread the signals that end the mount, and returns these signals. `None` means
@@ -107,7 +116,16 @@ where
     let mut on_ready = Some(options.on_ready);
     let mut transports = candidates(options.transport)?.into_iter().peekable();
     while let Some(transport) = transports.next() {
-        let Some((fd, features)) = open(&call, (transport, options.transport))? else { continue };
+        let read_ahead = options.read_ahead_bytes;
+        let Some((fd, features)) = open(&call, (transport, options.transport), read_ahead)? else {
+            continue;
+        };
+        if options.requests.has_direct_io && !features.has_direct_mmap {
+            tracing::warn!(
+                "with direct_io, mmap with MAP_SHARED fails with ENODEV on this kernel; it works \
+                 from Linux 6.6 on"
+            );
+        }
         let session = Session {
             fd: Arc::new(fd),
             mount_point: mount_point.clone(),
@@ -171,7 +189,9 @@ fn candidates(choice: TransportChoice) -> Result<Vec<TransportKind>> {
 fn open(
     call: &MountCall<'_>,
     (preferred, choice): (TransportKind, TransportChoice),
+    read_ahead: Option<u32>,
 ) -> Result<Option<(OwnedFd, KernelFeatures)>> {
+    let read_ahead_bytes = read_ahead.unwrap_or(limits::READ_AHEAD_BYTES);
     let mount_point = call.mount_point;
     let fd = mount(call)?;
     let unmount = || {
@@ -182,13 +202,21 @@ fn open(
             );
         }
     };
-    let features = init::negotiate(&fd, preferred).and_then(|features| {
+    let features = init::negotiate(&fd, preferred, read_ahead_bytes).and_then(|features| {
         kernel::set_nonblocking(&fd)?;
         Ok(features)
     });
     match features {
         Ok(features) if features.transport == preferred || choice == TransportChoice::Auto => {
-            mount_point::raise_read_ahead(mount_point, limits::READ_AHEAD_KIB);
+            if let Err(error) = mount_point::set_read_ahead(mount_point, read_ahead_bytes) {
+                // The reply to INIT has already lowered the read-ahead where necessary.
+                match read_ahead {
+                    Some(bytes) if bytes > limits::KERNEL_READ_AHEAD_BYTES => {
+                        tracing::warn!("{error}; the kernel reads 128 KiB ahead");
+                    }
+                    _ => tracing::debug!("{error}"),
+                }
+            }
             Ok(Some((fd, features)))
         }
         Ok(_) => {

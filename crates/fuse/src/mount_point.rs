@@ -59,7 +59,7 @@ pub(crate) fn find(path: &Path) -> Option<MountEntry> {
 
 /// Returns the absolute path without links and dots. If the last component is a dead mount, only
 /// its parent is resolved, since any access to a dead mount fails.
-fn absolute(path: &Path) -> io::Result<PathBuf> {
+pub(crate) fn absolute(path: &Path) -> io::Result<PathBuf> {
     if let Ok(path) = path.canonicalize() {
         return Ok(path);
     }
@@ -170,14 +170,21 @@ pub(crate) fn unmount(mount_point: &Path, how: Unmount) -> io::Result<()> {
     }
 }
 
-/// Raises the read-ahead of a mount to `kib` KiB. The kernel limits the read-ahead to 128 KiB
-/// unless root raises this setting.
-pub(crate) fn raise_read_ahead(mount_point: &Path, kib: u32) {
-    let Some(entry) = find(mount_point) else { return };
+/// Sets the read-ahead of the mount on an absolute path to `bytes`, rounded up to whole KiB. The
+/// kernel limits the read-ahead to 128 KiB unless root raises this setting. This function sends no
+/// request to the mount, so the mount's own process may call it before it serves requests.
+///
+/// # Errors
+/// `PermissionDenied` for users other than root. Other errors mean that the path is not a mount
+/// point, or that the kernel refused the value.
+pub(crate) fn set_read_ahead(mount_point: &Path, bytes: u32) -> Result<()> {
+    let failed = |error: io::Error| {
+        let what = format!("cannot set the read-ahead of {}: {error}", mount_point.display());
+        Error::new(Error::from(error).code(), what)
+    };
+    let entry = find(mount_point).ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
     let setting = format!("/sys/class/bdi/{}/read_ahead_kb", entry.device);
-    if let Err(error) = std::fs::write(&setting, kib.to_string()) {
-        tracing::debug!("cannot raise the read-ahead by {setting}: {error:#}");
-    }
+    std::fs::write(setting, bytes.div_ceil(1024).to_string()).map_err(failed)
 }
 
 #[cfg(test)]

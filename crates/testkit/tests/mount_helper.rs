@@ -90,13 +90,17 @@ fn mount_flags_reach_the_kernel_and_can_be_changed() {
     for (options, words) in [
         ("remount,transport=device", "from uring to device"),
         ("remount,attribute_timeout=7", "from 1 to 7"),
+        ("remount,direct_io", "direct_io"),
+        ("remount,read_ahead=1GiB", "at most 128 MiB"),
     ] {
         let printed = place.helper(options).expect_failure();
         assert!(printed.contains(words), "{options}: {printed}");
     }
     assert!(is_read_only(&mount_point), "nothing was changed");
     // A remount accepts options of Skep if their values do not change.
-    place.helper("remount,rw,nosuid,transport=uring,attribute_timeout=1").expect_success();
+    let same = "transport=uring,attribute_timeout=1";
+    place.helper(&format!("remount,rw,nosuid,{same},read_ahead=256KiB")).expect_success();
+    assert_eq!(read_ahead_kib(&mount_point), 256);
     let shown = place.shown().expect("mounted");
     assert!(shown.starts_with("rw,nosuid") && !shown.contains("noexec"), "{shown}");
     fs::write(mount_point.join("file"), "written").expect("no longer read-only");
@@ -147,6 +151,14 @@ fn xattr_as_root(mount_point: &Path, name: &str) -> String {
     let mut bytes = [0_u8; 64];
     let len = rustix::fs::getxattr(mount_point, name, &mut bytes).or_fail("getxattr", mount_point);
     String::from_utf8_lossy(&bytes[..len]).into_owned()
+}
+
+/// Returns the kernel's read-ahead of a mount in KiB.
+fn read_ahead_kib(mount_point: &Path) -> u64 {
+    let device = rustix::fs::stat(mount_point).or_fail("stat", mount_point).st_dev;
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let setting = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
+    files::read_to_string(setting).trim().parse().expect("a number")
 }
 
 /// Fills the log to the maximum length that the mount allows.
@@ -240,6 +252,47 @@ fn each_mount_option_has_its_effect() {
     wait_for("the mount's process ends with its last user", PATIENCE, || {
         (serves() == 0).then_some(())
     });
+    place.cluster.stop();
+}
+
+/// Command: skep mount, with the options `direct_io` and `read_ahead`. The test
+/// `direct_io_sends_each_read_and_write_to_storage` in request_counts.rs counts the requests.
+#[test]
+fn direct_io_and_read_ahead_of_a_mount_have_their_effect() {
+    let place = Place::new();
+    let mount_point = place.mount_point();
+    let path = mount_point.join("file");
+    let content: Vec<_> = (0..3_u32 << 20).map(|at| (at % 251) as u8).collect();
+    place.helper("defaults").expect_success();
+    assert_eq!(xattr_as_root(&mount_point, "user.skep.direct_io"), "false");
+    assert_eq!(read_ahead_kib(&mount_point), 4096);
+    files::write(&path, &content);
+    place.umount();
+    place.helper("direct_io,read_ahead=64KiB").expect_success();
+    assert_eq!(xattr_as_root(&mount_point, "user.skep.direct_io"), "true");
+    assert_eq!(read_ahead_kib(&mount_point), 64);
+    assert!(files::read(&path) == content);
+    // Any alignment works, unlike with O_DIRECT.
+    let file = files::open_with(fs::OpenOptions::new().read(true).write(true), &path);
+    files::write_all_at(&file, b"changed", 4_095);
+    let mut bytes = [0; 9];
+    files::read_exact_at(&file, &mut bytes, 4_094);
+    let changed = [content[4_094..4_095].to_vec(), b"changed".to_vec(), vec![content[4_102]]];
+    assert_eq!(bytes.as_slice(), changed.concat());
+    // docs/semantics.md 2.8: programs can still map files, and see the writes of this mount there.
+    let script = "import mmap, os, sys\n\
+                  f = os.open(sys.argv[1], os.O_RDWR)\n\
+                  m = mmap.mmap(f, 0)\n\
+                  assert m[4095:4102] == b'changed', m[4090:4110]\n\
+                  os.pwrite(f, b'written', 4095)\n\
+                  assert m[4095:4102] == b'written', m[4090:4110]\n\
+                  m[0:6] = b'mapped'\n\
+                  m.flush()\n\
+                  assert os.pread(f, 6, 0) == b'mapped'\n";
+    let mut program = Command::new("python3");
+    finish(program.args(["-c", script]).arg(&path), PATIENCE).expect_success();
+    drop(file);
+    place.umount();
     place.cluster.stop();
 }
 

@@ -69,8 +69,12 @@ fn operations(mut stream: impl Read + Write, service: &str) -> Requests {
 
 impl Counted {
     fn new() -> Self {
+        Self::with("attribute_timeout=3600")
+    }
+
+    fn with(mount_options: &str) -> Self {
         let mut cluster = Cluster::start(Shape::small());
-        let mount = cluster.mount_with(Transport::Uring, "attribute_timeout=3600");
+        let mount = cluster.mount_with(Transport::Uring, mount_options);
         Self { cluster, mount }
     }
 
@@ -345,6 +349,31 @@ fn writes_and_syncs_send_the_documented_requests() {
         "mount.write storage.write_chunk mount.fsync",
         |number| files::write_all_at(&file, &[5; 4096], place(number)),
     );
+}
+
+/// The mount option `direct_io`. Without it, the kernel answers the repeated reads from its pages.
+#[test]
+fn direct_io_sends_each_read_and_write_to_storage() {
+    for (options, expected) in [
+        ("attribute_timeout=3600", ""),
+        ("attribute_timeout=3600,direct_io", "mount.read storage.read_chunk"),
+    ] {
+        let counted = Counted::with(options);
+        let path = counted.path("file");
+        files::write(&path, vec![1; 4096 * CALLS]);
+        // While this mount has a file open for writing, the kernel asks for its attributes before
+        // each read from its pages. So the reads use a handle that cannot write.
+        let file = files::open(&path);
+        files::sync_all(&file);
+        files::read_exact_at(&file, &mut [0; 4096], 0);
+        counted.check("read the same page again", expected, |_| {
+            files::read_exact_at(&file, &mut [0; 4096], 0);
+        });
+        let file = open(&path, OFlags::empty());
+        counted.check("write one byte", "mount.write storage.write_chunk", |number| {
+            files::write_all_at(&file, &[2], number as u64);
+        });
+    }
 }
 
 #[test]

@@ -16,7 +16,7 @@ pub(crate) async fn perform<F: FileSystem>(
     caller: Caller,
 ) -> Outcome {
     match request {
-        DataRequest::Read(arguments) => read(&context.file_system, arguments).await,
+        DataRequest::Read(arguments) => read(context, arguments).await,
         DataRequest::Write(arguments) => write(context, arguments, caller).await,
         DataRequest::Allocate(arguments) => allocation::allocate(context, arguments, caller).await,
         DataRequest::Seek(arguments) => allocation::seek(context, arguments, caller).await,
@@ -24,9 +24,12 @@ pub(crate) async fn perform<F: FileSystem>(
     }
 }
 
-async fn read(fs: &impl FileSystem, read: Read) -> Outcome {
-    let Read { handle, offset, into, is_direct } = read;
-    if !is_direct {
+async fn read<F: FileSystem>(context: &Context<F>, read: Read) -> Outcome {
+    let Read { handle, offset, into, is_direct, fills_pages } = read;
+    let fs = &context.file_system;
+    // With `direct_io` the kernel has only the pages of mapped files. Without this distinction,
+    // each write after a read would make the kernel drop pages that it does not have.
+    if !is_direct && (fills_pages || !context.options.has_direct_io) {
         fs.note_cached(handle);
     }
     let max_bytes = into.len();
@@ -35,8 +38,8 @@ async fn read(fs: &impl FileSystem, read: Read) -> Outcome {
 }
 
 async fn write<F: FileSystem>(context: &Context<F>, write: Write, caller: Caller) -> Outcome {
-    let Write { inode, handle, offset, data, appends, is_direct, is_synced, kill_privileges } =
-        write;
+    let Write { inode, handle, offset, data, appends, is_synced, kill_privileges, .. } = write;
+    let is_direct = write.is_direct || (context.options.has_direct_io && !write.is_write_back);
     if kill_privileges {
         privileges::clear(context, inode, caller).await?;
     }

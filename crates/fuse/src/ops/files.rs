@@ -18,7 +18,7 @@ pub(crate) async fn perform<F: FileSystem>(
     Ok(match request {
         FileRequest::Open(arguments) => return open(context, arguments, caller).await,
         FileRequest::Create { mut request, is_exclusive, appends, is_synced } => {
-            let is_direct = appends && context.features.has_direct_mmap;
+            let is_direct = bypasses_pages(context, appends);
             request.pattern = jobs::pattern(context, caller.pid, request.kind)?;
             let created = create(context, request, is_exclusive, caller).await?;
             created_reply(fs, created, is_direct, is_synced)?
@@ -26,7 +26,7 @@ pub(crate) async fn perform<F: FileSystem>(
         FileRequest::CreateUnnamed { directory, new, mode, is_synced } => {
             let pattern = jobs::pattern(context, caller.pid, FileKind::Regular)?;
             let created = fs.create_unnamed(directory, new, mode, pattern).await?;
-            created_reply(fs, created, false, is_synced)?
+            created_reply(fs, created, bypasses_pages(context, false), is_synced)?
         }
         FileRequest::Flush { handle, owner } => {
             let unlocked = fs.unlock_process(handle, owner).await;
@@ -78,12 +78,19 @@ async fn open<F: FileSystem>(context: &Context<F>, open: Open, caller: Caller) -
         // that reads small files causes a third fewer requests. But after a process has locked
         // bytes of a file, every close(2) must send a FLUSH, since any close may release locks.
         no_flush: mode == OpenMode::Read && !fs.has_process_locks(),
-        is_direct: (opened.is_shared || appends) && context.features.has_direct_mmap,
+        is_direct: bypasses_pages(context, opened.is_shared || appends),
     };
     if is_synced {
         fs.set_synced(opened.handle);
     }
     Ok(ReplyBody::OpenReply(opened.handle, flags))
+}
+
+/// Whether reads and writes through a new handle bypass the page cache. `is_needed` means that
+/// another mount may change the file or its end. A kernel that cannot map files without its page
+/// cache then uses the cache nevertheless, unless the mount option `direct_io` is set.
+fn bypasses_pages<F>(context: &Context<F>, is_needed: bool) -> bool {
+    context.options.has_direct_io || (is_needed && context.features.has_direct_mmap)
 }
 
 /// Creates and opens a file. The kernel sends CREATE after it found no entry of this name. If

@@ -1,8 +1,9 @@
 //! Operations on extended attributes. All attributes are stored with their inodes, except for
-//! eleven kinds whose values the mount computes:
+//! twelve kinds whose values the mount computes:
 //! - `user.skep.transport` of the root directory: the transport in use.
 //! - `user.skep.attribute_timeout` of the root directory: the seconds for which the kernel caches
 //!   names and attributes.
+//! - `user.skep.direct_io` of the root directory: `true` if reads and writes bypass the page cache.
 //! - `user.skep.pattern`: the stripe pattern of an inode.
 //! - `user.skep.map`: the targets that store the bytes of a file.
 //! - `user.skep.info`: the record of metadata about an inode, for `skep entry info`.
@@ -34,6 +35,10 @@ pub const TRANSPORT_XATTR: &str = "user.skep.transport";
 /// Attribute of the root directory whose value is the number of seconds for which the kernel caches
 /// names and attributes.
 pub const TIMEOUT_XATTR: &str = "user.skep.attribute_timeout";
+
+/// Attribute of the root directory whose value is `true` if the mount option `direct_io` is set,
+/// and otherwise `false`.
+pub const DIRECT_IO_XATTR: &str = "user.skep.direct_io";
 
 /// Attribute whose value is the stripe pattern of a file, or the pattern that new entries of a
 /// directory inherit.
@@ -168,15 +173,14 @@ async fn get<F: FileSystem>(
     name: &[u8],
     max_bytes: u32,
 ) -> Outcome {
-    if inode == InodeId::ROOT && name == TRANSPORT_XATTR.as_bytes() {
-        return sized(context.features.transport.to_string().into_bytes(), max_bytes);
-    }
-    if inode == InodeId::ROOT && name == TIMEOUT_XATTR.as_bytes() {
-        return sized(context.options.validity.as_secs_f64().to_string().into_bytes(), max_bytes);
+    let name_text = std::str::from_utf8(name);
+    if inode == InodeId::ROOT
+        && let Some(value) = name_text.ok().and_then(|name| of_mount(context, name))
+    {
+        return sized(value.into_bytes(), max_bytes);
     }
     check(name)?;
     let fs = &context.file_system;
-    let name_text = std::str::from_utf8(name);
     if let Ok(name) = name_text
         && let Some(page) = name.strip_prefix(CLUSTER_MAP_XATTR)
     {
@@ -195,6 +199,17 @@ async fn get<F: FileSystem>(
         _ => fs.get_xattr(inode, name).await?,
     };
     sized(value, max_bytes)
+}
+
+/// Returns an attribute of the root directory that describes the mount. `None` means that `name` is
+/// not such an attribute.
+fn of_mount<F>(context: &Context<F>, name: &str) -> Option<String> {
+    Some(match name {
+        TRANSPORT_XATTR => context.features.transport.to_string(),
+        TIMEOUT_XATTR => context.options.validity.as_secs_f64().to_string(),
+        DIRECT_IO_XATTR => context.options.has_direct_io.to_string(),
+        _ => return None,
+    })
 }
 
 /// Returns the result of a query whose argument is a part of the attribute's name. `None` means
@@ -221,7 +236,10 @@ async fn set(fs: &impl FileSystem, change: XattrChange) -> Outcome {
             fs.set_pattern(inode, Some(&value), uid).await.map_err(pattern_failure)?;
             return Ok(ReplyBody::Empty);
         }
-        Ok(MAP_XATTR | INFO_XATTR | TRANSPORT_XATTR | TIMEOUT_XATTR | WAITING_XATTR) => {
+        Ok(
+            MAP_XATTR | INFO_XATTR | TRANSPORT_XATTR | TIMEOUT_XATTR | DIRECT_IO_XATTR
+            | WAITING_XATTR,
+        ) => {
             return Err(Failure::Errno(libc::EPERM));
         }
         Ok(name)

@@ -16,6 +16,10 @@ use std::ops::Range;
 /// any open handle of the file.
 pub(crate) const WRITE_CACHE: u32 = 1 << 0;
 
+/// Flag in [`ReadIn::read_flags`]: the request has a lock owner. The kernel sets it for each read
+/// that bypasses the page cache, and for no other read (Linux 6.18: `fuse_send_read`).
+const READ_LOCKOWNER: u32 = 1 << 1;
+
 /// Flag in [`WriteIn::write_flags`]: the daemon must clear the set-user-id and set-group-id bits.
 pub(crate) const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 
@@ -98,6 +102,9 @@ pub(crate) struct Read {
     pub(crate) into: Buf,
     /// Whether the handle was opened with `O_DIRECT`. If true, the kernel caches none of the bytes.
     pub(crate) is_direct: bool,
+    /// Whether the kernel puts the bytes into its page cache. False for each read that bypasses the
+    /// page cache, also if the handle was opened without `O_DIRECT`.
+    pub(crate) fills_pages: bool,
 }
 
 /// The arguments of a write.
@@ -113,6 +120,8 @@ pub(crate) struct Write {
     /// Whether the handle was opened with `O_DIRECT` and this is not a write-back of the page
     /// cache.
     pub(crate) is_direct: bool,
+    /// Whether this is a write-back of the page cache.
+    pub(crate) is_write_back: bool,
     /// Whether the handle was opened with `O_SYNC` or `O_DSYNC`.
     pub(crate) is_synced: bool,
     pub(crate) kill_privileges: bool,
@@ -196,6 +205,7 @@ fn parse_read(raw: &RawRequest) -> Result<DataRequest, i32> {
         offset: arguments.offset,
         into: raw.reply.slice(0..size),
         is_direct: has_flag(arguments.flags, libc::O_DIRECT),
+        fills_pages: arguments.read_flags & READ_LOCKOWNER == 0,
     }))
 }
 
@@ -205,14 +215,15 @@ fn parse_write(raw: &RawRequest) -> Result<DataRequest, i32> {
     if size > raw.payload.len() {
         return Err(libc::EINVAL);
     }
+    let is_write_back = arguments.write_flags & WRITE_CACHE != 0;
     Ok(DataRequest::Write(Write {
         inode: raw.node(),
         handle: HandleId::new(arguments.handle),
         offset: arguments.offset,
         data: raw.payload.slice(0..size),
         appends: appends(&arguments),
-        is_direct: has_flag(arguments.flags, libc::O_DIRECT)
-            && arguments.write_flags & WRITE_CACHE == 0,
+        is_direct: has_flag(arguments.flags, libc::O_DIRECT) && !is_write_back,
+        is_write_back,
         is_synced: has_flag(arguments.flags, libc::O_DSYNC),
         kill_privileges: arguments.write_flags & WRITE_KILL_SUIDGID != 0,
     }))

@@ -74,6 +74,45 @@ fn write_with_less_data_than_its_size_is_refused() {
     assert!(write.is_synced);
 }
 
+/// Linux 6.18, fs/fuse/file.c: `fuse_send_read` sets the flag of the lock owner for direct I/O, and
+/// `fuse_send_readpages` does not.
+#[test]
+fn direct_io_is_distinguished_from_io_of_the_page_cache() {
+    let fills_pages = |read_flags| {
+        let arguments = ReadIn {
+            handle: 5,
+            offset: 0,
+            size: 4,
+            read_flags,
+            lock_owner: 0,
+            flags: 0,
+            padding: 0,
+        };
+        let got = request(Opcode::Read as u32, &arguments.to_bytes(), &[]).parse();
+        let Ok(Request::Data(DataRequest::Read(read))) = got else { panic!("{got:?}") };
+        read.fills_pages
+    };
+    assert!(fills_pages(0));
+    assert!(!fills_pages(1 << 1));
+    let is_write_back = |write_flags| {
+        let arguments = WriteIn {
+            handle: 5,
+            offset: 0,
+            size: 4,
+            write_flags,
+            lock_owner: 0,
+            flags: libc::O_DIRECT as u32,
+            padding: 0,
+        };
+        let got = request(Opcode::Write as u32, &arguments.to_bytes(), b"abcd").parse();
+        let Ok(Request::Data(DataRequest::Write(write))) = got else { panic!("{got:?}") };
+        assert_eq!(write.is_direct, !write.is_write_back);
+        write.is_write_back
+    };
+    assert!(is_write_back(1 << 0));
+    assert!(!is_write_back(1 << 1));
+}
+
 #[test]
 fn setattr_sets_an_explicit_time_or_the_current_time() {
     let mut arguments = SetAttrIn::decode(&mut Reader::new(&[0; 88])).unwrap();

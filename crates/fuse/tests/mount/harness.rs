@@ -23,8 +23,10 @@ pub(crate) fn serve_if_asked() -> Option<i32> {
         mount_point: mount_point.into(),
         source: "memory".into(),
         transport: transport.parse().unwrap(),
+        read_ahead_bytes: None,
         requests: RequestOptions {
             has_job_patterns: false,
+            has_direct_io: false,
             validity: skep_fuse::VALIDITY,
             job_variables: None,
             metrics: skep_metrics::Registry::new(),

@@ -154,7 +154,7 @@ pub(crate) fn run(args: &MountArgs) -> Result<()> {
         refuse_fixed_options(args, options)?;
         return match args.is_dry_run || args.is_fake {
             true => Ok(()),
-            false => skep_fuse::remount(&args.directory, options.flags),
+            false => skep_fuse::remount(&args.directory, options.flags, options.read_ahead_bytes),
         };
     }
     let transport: TransportChoice = args
@@ -234,8 +234,10 @@ fn mount(
         flags: asked.flags,
         allows_others: asked.allows_others,
         transport,
+        read_ahead_bytes: asked.read_ahead_bytes,
         requests: RequestOptions {
             has_job_patterns: args.has_job_patterns,
+            has_direct_io: asked.has_direct_io,
             job_variables: job_variables(args),
             metrics: Registry::new(),
             validity: asked.attribute_timeout.unwrap_or(skep_fuse::VALIDITY),
@@ -326,6 +328,9 @@ fn refuse_fixed_options(args: &MountArgs, asked: Options) -> Result<()> {
         if timeout.parse().ok().map(Duration::from_secs_f64) != Some(wanted) {
             return refused("attribute_timeout", &timeout, &wanted.as_secs_f64().to_string());
         }
+    }
+    if asked.has_direct_io && found(skep_fuse::DIRECT_IO_XATTR)? != "true" {
+        return refused("direct_io", "off", "on");
     }
     Ok(())
 }

@@ -64,6 +64,19 @@ pub(crate) const OWN: &[OwnOption] = &[
          with 0 the kernel asks the mount each time",
     ),
     OwnOption::new(
+        "direct_io",
+        None,
+        "reads and writes of all programs bypass the kernel's page cache, as if they opened their \
+         files with O_DIRECT, but with any alignment; for measurements, and for hosts whose memory \
+         the programs need",
+    ),
+    OwnOption::new(
+        "read_ahead",
+        Some("SIZE"),
+        "how far the kernel reads ahead of a program that reads a file sequentially, at most \
+         128MiB (default 4MiB); 0: not at all; without root the kernel's limit is 128KiB",
+    ),
+    OwnOption::new(
         "log",
         Some("LEVEL"),
         "log level: `error`, `warn`, `info`, `debug`, `trace`, or a filter",
@@ -108,8 +121,8 @@ pub(crate) const OWN: &[OwnOption] = &[
     OwnOption::new(
         "remount",
         None,
-        "change the flags of an existing mount, as in `mount -o remount,ro`; `transport` and \
-         `attribute_timeout` cannot change",
+        "change the flags and `read_ahead` of an existing mount, as in `mount -o remount,ro`; \
+         `transport`, `attribute_timeout` and `direct_io` cannot change",
     ),
 ];
 
@@ -175,6 +188,10 @@ pub(crate) struct Options {
     pub(crate) attribute_timeout: Option<Duration>,
     /// Whether other users may access a mount that an unprivileged user created.
     pub(crate) allows_others: bool,
+    /// Whether reads and writes bypass the kernel's page cache.
+    pub(crate) has_direct_io: bool,
+    /// The kernel's read-ahead in bytes. `None` means the default of Skep.
+    pub(crate) read_ahead_bytes: Option<u32>,
 }
 
 impl Options {
@@ -183,13 +200,26 @@ impl Options {
     pub(crate) fn words(self) -> String {
         let timeout = self.attribute_timeout;
         let timeout = timeout.map(|it| format!(",attribute_timeout={}", it.as_secs_f64()));
+        let read_ahead = self.read_ahead_bytes;
+        let read_ahead = read_ahead.map(|bytes| format!(",read_ahead={bytes}"));
+        let direct = if self.has_direct_io { ",direct_io" } else { "" };
         let others = if self.allows_others { ",allow_other" } else { "" };
-        format!("{}{}{others}", self.flags.words(), timeout.unwrap_or_default())
+        format!(
+            "{}{}{direct}{}{others}",
+            self.flags.words(),
+            timeout.unwrap_or_default(),
+            read_ahead.unwrap_or_default()
+        )
     }
 }
 
 fn refused(what: String) -> Error {
     Error::new(ErrorCode::Configuration, what)
+}
+
+/// Returns the parsed value of an option. An error names the option.
+fn parsed<T>(option: &str, value: Result<T, String>) -> Result<T> {
+    value.map_err(|why| refused(format!("option {option}: {why}")))
 }
 
 /// Parses lists of mount options. An option that `skep mount` also has as an argument is stored in
@@ -217,9 +247,7 @@ pub(crate) fn read(lists: &[String], is_sloppy: bool, args: &mut MountArgs) -> R
             ("job_patterns", "") => args.has_job_patterns = true,
             ("job_accounting", "") => args.has_job_accounting = true,
             ("job_variables", names) => {
-                let names: Result<JobVariables, _> = names.parse();
-                let names = names.map_err(|why| refused(format!("option {option}: {why}")))?;
-                args.job_variables = Some(names);
+                args.job_variables = Some(parsed(option, names.parse::<JobVariables>())?);
             }
             ("metrics", address) => {
                 let address = metrics_address(address);
@@ -227,6 +255,10 @@ pub(crate) fn read(lists: &[String], is_sloppy: bool, args: &mut MountArgs) -> R
                 args.metrics = Some(address);
             }
             ("remount", "") => options.is_remount = true,
+            ("direct_io", "") => options.has_direct_io = true,
+            ("read_ahead", size) => {
+                options.read_ahead_bytes = Some(parsed(option, read_ahead(size))?);
+            }
             (ALLOW_OTHER, "") => options.allows_others = true,
             ("token_file", file) if !file.is_empty() => {
                 args.cluster.token_file = Some(file.into());
@@ -238,20 +270,12 @@ pub(crate) fn read(lists: &[String], is_sloppy: bool, args: &mut MountArgs) -> R
                 filter.clone_into(&mut args.log);
             }
             ("log_file", file) if !file.is_empty() => args.log_file = Some(file.into()),
-            ("retry", time) => {
-                let retry: Result<Retry, _> = time.parse();
-                let retry = retry.map_err(|why| refused(format!("option {option}: {why}")))?;
-                args.retry = Some(retry);
-            }
+            ("retry", time) => args.retry = Some(parsed(option, time.parse::<Retry>())?),
             ("log_limit", size) => {
-                let size: Result<ByteSize, _> = size.parse();
-                let size = size.map_err(|why| refused(format!("option {option}: {why}")))?;
-                args.log_limit = Some(size);
+                args.log_limit = Some(parsed(option, size.parse::<ByteSize>())?);
             }
             ("attribute_timeout", seconds) => {
-                let timeout = attribute_timeout(seconds);
-                let timeout = timeout.map_err(|why| refused(format!("option {option}: {why}")))?;
-                options.attribute_timeout = Some(timeout);
+                options.attribute_timeout = Some(parsed(option, attribute_timeout(seconds))?);
             }
             _ => {
                 let own: Vec<_> = OWN.iter().map(|option| option.name).collect();
@@ -287,6 +311,16 @@ fn attribute_timeout(seconds: &str) -> Result<Duration, String> {
         .ok_or_else(|| format!("expected a number of seconds, at most {}", longest.as_secs()))
 }
 
+/// Parses the size of the kernel's read-ahead. Returns a number of bytes.
+fn read_ahead(size: &str) -> Result<u32, String> {
+    let most = skep_fuse::MAX_READ_AHEAD_BYTES;
+    let size = size.parse::<ByteSize>()?;
+    u32::try_from(size.0)
+        .ok()
+        .filter(|bytes| *bytes <= most)
+        .ok_or_else(|| format!("expected a size of at most {}", ByteSize(most.into())))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -298,10 +332,12 @@ mod tests {
 
     #[test]
     fn options_survive_formatting_and_parsing() {
-        let list = ["ro,attribute_timeout=0.25,allow_other,nosuid".to_owned()];
-        let options = read(&list, false, &mut MountArgs::default()).unwrap();
+        let list = "read_ahead=16MiB,ro,attribute_timeout=0.25,allow_other,nosuid,direct_io";
+        let options = read(&[list.to_owned()], false, &mut MountArgs::default()).unwrap();
         assert_eq!(options.attribute_timeout, Some(Duration::from_millis(250)));
-        assert_eq!(options.words(), "ro,nosuid,attribute_timeout=0.25,allow_other");
+        assert_eq!((options.has_direct_io, options.read_ahead_bytes), (true, Some(16 << 20)));
+        let words = "ro,nosuid,attribute_timeout=0.25,direct_io,read_ahead=16777216,allow_other";
+        assert_eq!(options.words(), words);
         assert_eq!(read(&[options.words()], false, &mut MountArgs::default()).unwrap(), options);
     }
 
@@ -369,6 +405,24 @@ mod tests {
             read(std::slice::from_ref(&typed), false, &mut MountArgs::default())
                 .unwrap_or_else(|error| panic!("{typed}: {error}"));
         }
+    }
+
+    #[test]
+    fn read_ahead_must_be_a_bounded_size() {
+        let read_ahead = |size: &str| {
+            let list = [format!("read_ahead={size}")];
+            read(&list, false, &mut MountArgs::default()).map(|it| it.read_ahead_bytes)
+        };
+        assert_eq!(read_ahead("0").unwrap(), Some(0));
+        assert_eq!(read_ahead("128MiB").unwrap(), Some(skep_fuse::MAX_READ_AHEAD_BYTES));
+        for wrong in ["134217729", "5GiB"] {
+            let error = read_ahead(wrong).unwrap_err();
+            assert!(error.to_string().contains("at most 128 MiB"), "{wrong}: {error}");
+        }
+        for wrong in ["", "many", "-1"] {
+            assert!(read_ahead(wrong).is_err(), "{wrong}");
+        }
+        assert!(read(&["direct_io=1".to_owned()], false, &mut MountArgs::default()).is_err());
     }
 
     #[test]
