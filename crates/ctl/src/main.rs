@@ -24,6 +24,8 @@ mod mounts;
 mod near_misses;
 mod output;
 mod program;
+#[cfg(test)]
+mod sizing_page;
 mod slurm_job;
 mod table_layout;
 mod through_mount;

@@ -1,0 +1,151 @@
+//! Compares the page docs/operations/sizing.md with the formats and limits of this program.
+
+use skep_cluster::limits as cluster;
+use skep_format::metadata::{DentryRecord, InlineRecord, InodeRecord, Key};
+use skep_types::codec::{Bytes, Codec};
+use skep_types::pattern::{MAX_COMPONENTS, MAX_INLINE_BYTES, MAX_STRIPE_WIDTH};
+use skep_types::{
+    Attributes, Chooser, ChunkFileSet, Component, FileKind, GroupId, InodeId, MAX_FILE_BYTES,
+    MAX_NAME_BYTES, PatternOrigin, Redundancy, SHARD_COUNT, StripePattern, Timestamp,
+};
+use skep_wire::limits as wire;
+
+const PAGE: &str = include_str!("../../../docs/operations/sizing.md");
+
+fn check(text: &str) {
+    assert!(PAGE.contains(text), "docs/operations/sizing.md lacks: {text}");
+}
+
+/// Writes a number as on the page, with a comma before each three digits.
+fn with_commas(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+fn component(start: u64, groups: u32) -> Component {
+    Component {
+        start,
+        chunk_bytes: 512 << 10,
+        wanted: 32,
+        redundancy: Redundancy::Stripe,
+        chooser: Chooser::Cluster,
+        groups: (1..=groups).map(GroupId::new).collect(),
+    }
+}
+
+/// Returns the number of bytes of the record of an inode with a pattern of these components.
+fn inode_bytes(kind: FileKind, components: Vec<Component>) -> usize {
+    let attributes = Attributes::new(InodeId::ROOT, kind, 0o644, Timestamp::default());
+    let mut synced_chunk_files = ChunkFileSet::default();
+    if kind == FileKind::Regular {
+        synced_chunk_files.insert(0);
+    }
+    let pattern = StripePattern { generation: 1, origin: PatternOrigin::Cluster, components };
+    let record = InodeRecord {
+        attributes,
+        parent: InodeId::ROOT,
+        pattern: (kind == FileKind::Regular).then_some(pattern),
+        link_target: Bytes(Vec::new()),
+        has_xattrs: false,
+        high_water: 0,
+        may_be_named: false,
+        synced_chunk_files,
+    };
+    record.to_bytes().len()
+}
+
+fn file_bytes(targets: u32) -> usize {
+    inode_bytes(FileKind::Regular, vec![component(0, 1), component(4 << 20, targets)])
+}
+
+fn name_bytes(name: &str) -> usize {
+    let name = Bytes(name.as_bytes().to_vec());
+    DentryRecord { name, inode: InodeId::ROOT, kind: FileKind::Regular }.to_bytes().len()
+}
+
+#[test]
+fn sizing_page_has_the_sizes_of_records() {
+    let root = InodeId::ROOT;
+    let key = Key::Inode(root).to_bytes().len();
+    let file = file_bytes(0);
+    assert_eq!(file_bytes(32), file + 4 * 32);
+    check(&format!(
+        "| inode of a file of the default pattern | {key} | {file}, and 4 for each target of its \
+         wide part |"
+    ));
+    let directory = inode_bytes(FileKind::Directory, Vec::new());
+    check(&format!("| inode of a directory | {key} | {directory} |"));
+    let name_key = Key::Dentry(root, 256).to_bytes().len();
+    let name = name_bytes("");
+    check(&format!("| a name in a directory | {name_key} | {name}, and the name |"));
+    let inline = InlineRecord { checksum: 0, bytes: Bytes(Vec::new()) }.to_bytes().len();
+    let inline_key = Key::Inline(root).to_bytes().len();
+    check(&format!("| inline bytes of a file | {inline_key} | {inline}, and the bytes |"));
+    let xattr_key = Key::Xattr(root, b"").to_bytes().len();
+    check(&format!("| an extended attribute | {xattr_key}, and its name | the value |"));
+
+    let name = name_key + name_bytes("a-name-of-20-letters");
+    check(&format!("1.1 x ({} + 4 x targets + 24)", key + file + name));
+    for targets in [8, 32] {
+        let records = key + file_bytes(targets) + name;
+        let each = (records + 2 * 12) * 11 / 10;
+        let gigabytes = |files: usize| (each * files) as f64 / 1e9;
+        check(&format!(
+            "| {targets} | {each} | {:.2} GB | {:.1} GB |",
+            gigabytes(10_000_000),
+            gigabytes(100_000_000)
+        ));
+    }
+}
+
+#[test]
+fn sizing_page_has_the_limits_of_the_system() {
+    for (what, limit) in [
+        ("nodes with services", cluster::MAX_SERVERS as u64),
+        ("clients (mounts) at a time", cluster::MAX_CLIENTS as u64),
+        ("targets of one node", cluster::MAX_TARGETS_PER_NODE as u64),
+        ("copies of metadata", u64::from(cluster::MAX_METADATA_COPIES)),
+        ("shards of the namespace", u64::from(SHARD_COUNT)),
+        ("inodes of one shard, ever", InodeId::MAX_NUMBER),
+        ("targets of one part of a file", MAX_STRIPE_WIDTH as u64),
+        ("parts of a pattern", MAX_COMPONENTS as u64),
+        ("hard links of a file", u64::from(wire::MAX_LINKS)),
+        ("locked ranges on a metadata target", skep_metadata::limits::MAX_FILE_LOCKS as u64),
+    ] {
+        check(&format!("| {what} | {} |", with_commas(limit)));
+    }
+    for (what, limit) in [
+        ("size of a file", MAX_FILE_BYTES),
+        ("length of a name", MAX_NAME_BYTES as u64),
+        ("length of the target of a symbolic link", wire::MAX_SYMLINK_BYTES as u64),
+        ("value of an extended attribute", wire::MAX_XATTR_VALUE_BYTES as u64),
+        ("names of all extended attributes of an inode", wire::MAX_XATTR_LIST_BYTES as u64),
+    ] {
+        check(&format!("| {what} | {} bytes |", with_commas(limit)));
+    }
+    let map = skep_service::ByteSize(cluster::MAX_MAP_BYTES as u64);
+    check(&format!("| size of the cluster map | {map} |"));
+    check(&format!("| inline bytes of a file | {} |", skep_service::ByteSize(MAX_INLINE_BYTES)));
+    let [least, most] =
+        [skep_types::pattern::MIN_CHUNK_BYTES, skep_types::pattern::MAX_CHUNK_BYTES]
+            .map(skep_service::ByteSize);
+    check(&format!("| chunk size | {least} to {most} |"));
+}
+
+/// The hosts files of the reference layouts are accepted by `skep deploy`.
+#[test]
+fn sizing_page_has_hosts_files_without_problems() {
+    let files: Vec<_> = PAGE.split("```toml\n").skip(1).collect();
+    assert_eq!(files.len(), 2);
+    for file in files {
+        let file = file.split("```").next().unwrap();
+        skep_deploy::hosts::Deployment::parse(file).unwrap();
+    }
+}
