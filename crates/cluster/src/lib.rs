@@ -18,6 +18,7 @@
 //! Architecture invariant: no function here reads a clock, draws a random number, or does I/O.
 //! Times and seeds are arguments, so simulator and tests run the same code as the services.
 
+pub mod capacity_pools;
 pub mod command;
 pub mod deadlock;
 pub mod groups;

@@ -87,19 +87,15 @@ pub const MIN_CLEANUP_INTERVAL_MS: u32 = 100;
 /// finds such a file, the file takes up space.
 pub const MAX_CLEANUP_INTERVAL_MS: u32 = 2_592_000_000;
 
-/// Percentage of free bytes or inodes below which a target is `Low`.
-pub const LOW_PERCENT: u64 = 10;
-/// Percentage of free bytes or inodes below which a target is `Emergency`.
-pub const EMERGENCY_PERCENT: u64 = 2;
-/// Number of free bytes at or above which a target is never `Low`, however large the target is. Ten
-/// percent of a large disk array are enough for months.
-pub const LOW_CAP_BYTES: u64 = 512 << 30;
-/// Number of free bytes at or above which a target is never `Emergency`.
-pub const EMERGENCY_CAP_BYTES: u64 = 20 << 30;
+/// Maximum value of the settings `low-percent` and `emergency-percent`. With 100, a target would
+/// never be `Normal`.
+pub const MAX_FREE_PERCENT: u8 = 99;
+/// Maximum value of the settings `low-free` and `emergency-free`. Few targets are as large as this.
+pub const MAX_FREE_BYTES: u64 = 1 << 50;
 /// Number of free inodes at or above which a target is never `Low`.
-pub const LOW_CAP_INODES: u64 = 10_000_000;
+pub const LOW_FREE_INODES: u64 = 10_000_000;
 /// Number of free inodes at or above which a target is never `Emergency`.
-pub const EMERGENCY_CAP_INODES: u64 = 1_000_000;
+pub const EMERGENCY_FREE_INODES: u64 = 1_000_000;
 
 /// Management publishes a new map if size or free space of a target changes by more than this
 /// percentage of its size. Smaller changes affect no decision, and management sends each new map to

@@ -16,12 +16,10 @@
 //!
 //! [`SoftState::check_invariants`] asserts these invariants.
 
-use crate::limits::{
-    EMERGENCY_CAP_BYTES, EMERGENCY_CAP_INODES, EMERGENCY_PERCENT, LEASES_UNTIL_OFFLINE,
-    LEASES_UNTIL_REMOVED, LOW_CAP_BYTES, LOW_CAP_INODES, LOW_PERCENT, NOTABLE_CHANGE_PERCENT,
-};
+use crate::capacity_pools::PoolLimits;
+use crate::limits::{LEASES_UNTIL_OFFLINE, LEASES_UNTIL_REMOVED, NOTABLE_CHANGE_PERCENT};
 use crate::state::ClusterState;
-use skep_types::map::{Capacity, CapacityPool, Condition, Reachability, TargetHealth};
+use skep_types::map::{Capacity, Condition, Reachability, TargetHealth};
 use skep_types::{ClusterMap, NodeId, NodeKind, Target, TargetId, TargetKind};
 use std::collections::BTreeMap;
 
@@ -76,6 +74,8 @@ pub struct SoftState {
     ticked_ms: u64,
     /// The lease at the last tick.
     lease_ms: u64,
+    /// The limits of capacity pools at the last tick.
+    pool_limits: PoolLimits,
 }
 
 /// The changes that a tick has caused.
@@ -107,6 +107,7 @@ impl SoftState {
             started_ms: now_ms,
             ticked_ms: now_ms,
             lease_ms: u64::from(state.map().policy.lease_ms),
+            pool_limits: PoolLimits::of(&state.map().policy),
         }
     }
 
@@ -160,7 +161,7 @@ impl SoftState {
     pub fn report(&mut self, target: TargetId, capacity: Capacity) -> bool {
         self.reported.insert(target, capacity);
         let shown = self.published.entry(target).or_default();
-        let notable = is_notable(shown, &capacity);
+        let notable = is_notable(self.pool_limits, shown, &capacity);
         if notable {
             *shown = capacity;
         }
@@ -269,6 +270,7 @@ impl SoftState {
         let missed_ms = if gap_ms > lease_ms { gap_ms } else { 0 };
         let is_shorter = lease_ms < std::mem::replace(&mut self.lease_ms, lease_ms);
         self.ticked_ms = now_ms;
+        self.pool_limits = PoolLimits::of(&state.map().policy);
         let mut changes = ReachabilityChanges::default();
         for (id, contact) in &mut self.nodes {
             let Some(last_ms) = &mut contact.last_ms else { continue };
@@ -323,43 +325,24 @@ impl SoftState {
         for node in &mut map.nodes {
             node.reachability = reachability(node.id);
         }
+        let limits = PoolLimits::of(&map.policy);
         for target in &mut map.targets {
             target.reachability = reachability(target.node);
             let fault = self.faults.get(&target.id);
             target.health = fault.map(|fault| fault.health.clone()).unwrap_or_default();
             target.capacity = self.published.get(&target.id).copied().unwrap_or_default();
-            target.capacity_pool = capacity_pool(&target.capacity);
+            target.capacity_pool = limits.pool(&target.capacity);
         }
     }
 }
 
-/// Returns the capacity pool of a target with this capacity. A target that has not reported its
-/// capacity yet is `Normal`.
-pub fn capacity_pool(capacity: &Capacity) -> CapacityPool {
-    let below = |free: u64, total: u64, percent: u64, cap: u64| {
-        total > 0 && free < cap && u128::from(free) * 100 < u128::from(total) * u128::from(percent)
-    };
-    let Capacity { total_bytes, free_bytes, total_inodes, free_inodes, .. } = *capacity;
-    if below(free_bytes, total_bytes, EMERGENCY_PERCENT, EMERGENCY_CAP_BYTES)
-        || below(free_inodes, total_inodes, EMERGENCY_PERCENT, EMERGENCY_CAP_INODES)
-    {
-        CapacityPool::Emergency
-    } else if below(free_bytes, total_bytes, LOW_PERCENT, LOW_CAP_BYTES)
-        || below(free_inodes, total_inodes, LOW_PERCENT, LOW_CAP_INODES)
-    {
-        CapacityPool::Low
-    } else {
-        CapacityPool::Normal
-    }
-}
-
-fn is_notable(shown: &Capacity, now: &Capacity) -> bool {
+fn is_notable(limits: PoolLimits, shown: &Capacity, now: &Capacity) -> bool {
     let far = |a: u64, b: u64, total: u64| {
         u128::from(a.abs_diff(b)) * 100 > u128::from(total) * u128::from(NOTABLE_CHANGE_PERCENT)
     };
     shown.file_system != now.file_system
         || far(shown.total_bytes, now.total_bytes, now.total_bytes)
-        || capacity_pool(shown) != capacity_pool(now)
+        || limits.pool(shown) != limits.pool(now)
         || shown.is_full() != now.is_full()
         || far(shown.free_bytes, now.free_bytes, now.total_bytes)
         || far(shown.free_inodes, now.free_inodes, now.total_inodes)
@@ -369,8 +352,9 @@ fn is_notable(shown: &Capacity, now: &Capacity) -> bool {
 mod tests {
     use super::*;
     use crate::command::{ClientRegistration, Command};
+    use crate::settings::Setting;
     use crate::state::tests::{cluster, server};
-    use skep_types::map::Policy;
+    use skep_types::map::{CapacityPool, Policy};
 
     const LEASE: u64 = 5_000;
 
@@ -527,6 +511,26 @@ mod tests {
     }
 
     #[test]
+    fn changed_limits_of_free_space_change_the_pools_in_the_map() {
+        let (mut state, mut soft, ..) = in_contact();
+        let target = state.map().targets[0].id;
+        let half = Capacity { total_bytes: 1_000, free_bytes: 500, ..Capacity::default() };
+        soft.report(target, half);
+        let pool = |state: &ClusterState, soft: &SoftState| {
+            let mut map = state.map().clone();
+            soft.overlay(&mut map);
+            map.targets[0].capacity_pool
+        };
+        assert_eq!(pool(&state, &soft), CapacityPool::Normal);
+        let command = Setting::named("low-percent").unwrap().change(50).unwrap();
+        state.apply(&command).unwrap();
+        soft.tick(1, &state);
+        assert_eq!(pool(&state, &soft), CapacityPool::Normal, "exactly half is free");
+        assert!(soft.report(target, Capacity { free_bytes: 499, ..half }), "the pool changes");
+        assert_eq!(pool(&state, &soft), CapacityPool::Low);
+    }
+
+    #[test]
     fn cluster_map_shows_the_condition_of_a_target_that_failed() {
         let (state, mut soft, ..) = in_contact();
         let target = state.map().targets[0].id;
@@ -585,22 +589,5 @@ mod tests {
         assert!(!soft.report(second, total_capacity(299)), "the change is too small for a new map");
         let whole = soft.total_capacity(state.map()).unwrap();
         assert_eq!((whole.total_bytes, whole.free_bytes), (2_000, 799));
-    }
-
-    #[test]
-    fn capacity_pool_follows_from_free_bytes_and_inodes() {
-        let check = |total_bytes, free_bytes, total_inodes, free_inodes, expected| {
-            let total_capacity = Capacity { total_bytes, free_bytes, ..Capacity::default() };
-            let capacity = Capacity { total_inodes, free_inodes, ..total_capacity };
-            assert_eq!(capacity_pool(&capacity), expected, "{capacity:?}");
-        };
-        check(0, 0, 0, 0, CapacityPool::Normal);
-        check(1_000, 100, 0, 0, CapacityPool::Normal);
-        check(1_000, 99, 0, 0, CapacityPool::Low);
-        check(1_000, 19, 0, 0, CapacityPool::Emergency);
-        check(1_000, 900, 1_000, 50, CapacityPool::Low);
-        check(1_000, 900, 1_000, 0, CapacityPool::Emergency);
-        check(1 << 50, LOW_CAP_BYTES, 0, 0, CapacityPool::Normal);
-        check(1 << 50, EMERGENCY_CAP_BYTES, 0, 0, CapacityPool::Low);
     }
 }

@@ -10,7 +10,7 @@ use skep_types::codec::record;
 use skep_types::{ClusterMap, Result};
 
 const MAGIC: [u8; 8] = *b"SKEPKMAP";
-const VERSION: u16 = 6;
+const VERSION: u16 = 7;
 
 record! {
     /// A cluster map and the identity of the node that stored it.
@@ -45,12 +45,12 @@ mod tests {
     use skep_types::{ClusterId, MapVersion};
 
     #[test]
-    fn cached_map_bytes_of_version_6_never_change() {
+    fn cached_map_bytes_of_version_7_never_change() {
         let mut map = ClusterMap::empty(ClusterId::new([0x11; 16]));
         map.version = MapVersion::new(0x22);
         let cached = CachedMap { node_uuid: 0x33, map };
         let bytes = cached.to_file();
-        assert_eq!(&bytes[..16], b"SKEPKMAP\x06\0\0\0\x99\0\0\0");
+        assert_eq!(&bytes[..16], b"SKEPKMAP\x07\0\0\0\xab\0\0\0");
         assert_eq!(bytes[16..32], 0x33_u128.to_le_bytes());
         assert_eq!(bytes[32..48], [0x11; 16]);
         assert_eq!(bytes[48..56], 0x22_u64.to_le_bytes());

@@ -4,10 +4,11 @@
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use skep_testkit::files;
+use skep_testkit::power::Disk;
 use skep_testkit::program::finish;
 use skep_testkit::schema::check;
 use skep_testkit::view::{RULES_OF_THE_HOST, Typed};
-use skep_testkit::{Cluster, PATIENCE, Shape, Transport, cluster, wait_for};
+use skep_testkit::{Cluster, PATIENCE, Scratch, Shape, Transport, cluster, wait_for};
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::process::Command;
@@ -379,6 +380,9 @@ fn settings_change_at_run_time_and_refuse_wrong_values() {
         (["heartbeat", "4s"], "half a lease of 5000 ms"),
         (["stripe-width", "-"], "from 1 to 256"),
         (["feature-level", "2"], "feature-level"),
+        (["low-percent", "1"], "emergency-percent of 2 % is more than a low-percent of 1 %"),
+        (["low-percent", "100%"], "low-percent: 100 percent is not between 0 and 99 percent"),
+        (["low-percent", "few"], "from 0 to 99"),
         (["colour", "red"], "expected one of lease, heartbeat"),
         (
             ["chooser", "best"],
@@ -400,5 +404,42 @@ fn settings_change_at_run_time_and_refuse_wrong_values() {
     cluster.stop();
     cluster.up().expect_success();
     assert_eq!(value("chunk-size"), json!(1 << 20));
+    cluster.stop();
+}
+
+/// Command: skep config set, skep health df, skep health check.
+#[test]
+fn limits_of_free_space_are_settings_of_the_cluster() {
+    let scratch = Scratch::new();
+    // The logs and stores of the services take more than a twentieth of this disk.
+    let disk = Disk::new(&scratch, 512 << 20);
+    let cluster = Cluster::start_in(disk.path(), Shape::small());
+    let becomes = |pool: &str| {
+        wait_for(&format!("all targets are {pool}"), PATIENCE, || {
+            let targets = cluster.skep_json(&["health", "df"]);
+            targets.list().iter().all(|it| it["pool"] == pool).then_some(())
+        });
+    };
+    let set = |name: &str, value: &str| cluster.skep(&["config", "set", name, value]);
+    let has_problem = |rule: &str| {
+        let health = cluster.try_skep(&["health", "check", "--output", "json"]).stdout;
+        health.contains(&format!("\"{rule}\""))
+    };
+    becomes("normal");
+    assert!(!has_problem("target-low"));
+    set("low-percent", "95%");
+    becomes("low");
+    assert!(has_problem("target-low"));
+    set("emergency-percent", "95");
+    becomes("emergency");
+    assert!(has_problem("target-full"));
+    // Targets with more free bytes than this are never almost full.
+    set("emergency-free", "1MiB");
+    becomes("low");
+    let printed = refusal(&cluster, &["config", "set", "low-percent", "default"]);
+    assert!(printed.contains("change the other of the two settings first"), "{printed}");
+    set("emergency-percent", "default");
+    set("low-percent", "default");
+    becomes("normal");
     cluster.stop();
 }

@@ -346,6 +346,15 @@ record! {
         /// Time in milliseconds after which a member of a metadata group takes over if it receives
         /// nothing from the primary.
         pub metadata_take_over_after_ms: u32,
+        /// A target is `Low` if less than this percentage of its bytes is free, and also fewer
+        /// bytes than `low_free_bytes`.
+        pub low_percent: u8,
+        /// Number of free bytes at or above which a target is never `Low` for lack of bytes.
+        pub low_free_bytes: u64,
+        /// Like `low_percent`, for `Emergency`.
+        pub emergency_percent: u8,
+        /// Like `low_free_bytes`, for `Emergency`.
+        pub emergency_free_bytes: u64,
     }
 }
 
@@ -370,6 +379,11 @@ impl Default for Policy {
             metadata_log_kept: 1 << 30,
             metadata_lease_ms: 2_000,
             metadata_take_over_after_ms: 2_500,
+            low_percent: 10,
+            // Ten percent of a large disk array are enough for months.
+            low_free_bytes: 512 << 30,
+            emergency_percent: 2,
+            emergency_free_bytes: 20 << 30,
         }
     }
 }

@@ -40,6 +40,20 @@ pub(crate) fn problems(policy: &Policy) -> Vec<String> {
              are {below} and {above}"
         ));
     }
+    let Policy { low_percent, emergency_percent, low_free_bytes, emergency_free_bytes, .. } =
+        *policy;
+    if problems.is_empty() && emergency_percent > low_percent {
+        problems.push(format!(
+            "an emergency-percent of {emergency_percent} % is more than a low-percent of \
+             {low_percent} %; change the other of the two settings first"
+        ));
+    }
+    if problems.is_empty() && emergency_free_bytes > low_free_bytes {
+        problems.push(format!(
+            "an emergency-free of {emergency_free_bytes} bytes is more than a low-free of \
+             {low_free_bytes} bytes; change the other of the two settings first"
+        ));
+    }
     let (least, most) = (policy.user_min_chunk_bytes, policy.user_max_chunk_bytes);
     if problems.is_empty() && least > most {
         problems.push(format!(

@@ -2,6 +2,10 @@
 
 use super::*;
 use crate::ClusterState;
+use crate::limits::{
+    MAX_LEASE_MS, MAX_TAKE_OVER_AFTER_MS, MIN_HEARTBEAT_MS, MIN_METADATA_LEASE_MS,
+};
+use skep_types::pattern::MIN_CHUNK_BYTES;
 
 fn change(state: &mut ClusterState, name: &str, value: u64) -> Result<()> {
     let command = Setting::named(name)?.change(value)?;
@@ -35,6 +39,15 @@ fn setting_accepts_only_values_in_its_range() {
         }
         if setting.name == "user-chunk-size-max" {
             change(&mut state, "user-chunk-size-min", MIN_CHUNK_BYTES).unwrap();
+        }
+        for (low, emergency) in
+            [("low-percent", "emergency-percent"), ("low-free", "emergency-free")]
+        {
+            if setting.name == emergency {
+                change(&mut state, low, Setting::named(low).unwrap().max).unwrap();
+            } else {
+                change(&mut state, emergency, 0).unwrap();
+            }
         }
         for value in [setting.min, setting.max] {
             change(&mut state, setting.name, value).unwrap();
@@ -88,6 +101,8 @@ fn contradictory_settings_are_refused_with_a_remedy() {
     assert!(refused("metadata-take-over-after", 2_000).contains("change the other"));
     assert!(refused("colour", 1).contains("cleanup-interval"));
     assert!(refused("chooser", 7).contains("balanced, randomized, roundrobin"));
+    assert!(refused("low-percent", 1).contains("emergency-percent of 2 % is more"));
+    assert!(refused("emergency-free", 1 << 40).contains("change the other"));
     change(&mut state, "user-chunk-size-max", 1 << 20).unwrap();
     let mut refused =
         |name, value| change(&mut state, name, value).unwrap_err().context().to_owned();

@@ -81,6 +81,7 @@ fn in_unit(setting: &Setting, value: u64) -> String {
         Unit::Targets => format!("{value} targets"),
         Unit::Files if value == 1 => "1 file".into(),
         Unit::Files => format!("{value} files"),
+        Unit::Percent => format!("{value} %"),
         Unit::Level => value.to_string(),
         Unit::Choice(_) => setting.word(value).unwrap_or("unknown").to_owned(),
     }
@@ -103,11 +104,17 @@ fn parse(setting: &Setting, text: &str) -> Result<u64> {
                 Err(wrong(format!("invalid value '{text}': expected one of {}", words.join(", "))))
             }
         },
-        Unit::Targets | Unit::Files | Unit::Level => text.parse().map_err(|_| {
-            wrong(format!(
-                "invalid value '{text}': expected a number from {} to {}",
-                setting.min, setting.max
-            ))
-        }),
+        Unit::Targets | Unit::Files | Unit::Percent | Unit::Level => {
+            let number = match setting.unit {
+                Unit::Percent => text.strip_suffix('%').unwrap_or(text).trim_end(),
+                _ => text,
+            };
+            number.parse().map_err(|_| {
+                wrong(format!(
+                    "invalid value '{text}': expected a number from {} to {}",
+                    setting.min, setting.max
+                ))
+            })
+        }
     }
 }
