@@ -30,6 +30,9 @@ const ANSWERS: &[(&str, &str)] = &[
     ("shutdown", "down"),
     ("unmount", "umount"),
     ("info", "entry info"),
+    ("identify", "cluster info"),
+    ("about", "cluster info"),
+    ("id", "cluster info"),
     ("stat", "entry info"),
     ("getstripe", "entry info"),
     ("setstripe", "entry set"),
@@ -66,6 +69,17 @@ const ANSWERS: &[(&str, &str)] = &[
 const OF_NOUNS: &[(&str, &str)] =
     &[("ls", "list"), ("show", "list"), ("status", "list"), ("info", "list")];
 
+/// Words that users type after `cluster`, each with the subcommand that Skep suggests.
+const OF_CLUSTER: &[(&str, &str)] = &[
+    ("status", "info"),
+    ("show", "info"),
+    ("list", "info"),
+    ("ls", "info"),
+    ("identify", "info"),
+    ("id", "info"),
+    ("uuid", "info"),
+];
+
 /// Returns the suggestion for a command that does not exist. `None` means that there is no
 /// suggestion, so that the parser's own error is reported.
 pub(crate) fn answer(error: &clap::Error) -> Option<String> {
@@ -80,6 +94,8 @@ pub(crate) fn answer(error: &clap::Error) -> Option<String> {
     let noun = usage.split_whitespace().skip_while(|it| *it != "skep").nth(1);
     match noun.filter(|noun| !noun.starts_with(['[', '<'])) {
         None => of_table(ANSWERS, word).map(|found| sentence(word, found)),
+        Some("cluster") => of_table(OF_CLUSTER, word)
+            .map(|found| sentence(&format!("cluster {word}"), &format!("cluster {found}"))),
         Some(noun) => {
             let found = of_table(OF_NOUNS, word)?;
             let nouns = ["node", "target", "group", "client", "session", "lock", "config", "token"];
@@ -185,6 +201,8 @@ mod tests {
         assert!(answer("skep version").ends_with("try `skep --version`"));
         assert!(answer("skep quota").ends_with("no quotas yet"));
         assert!(answer("skep node ls").ends_with("`skep node ls`: try `skep node list`"));
+        assert!(answer("skep identify").ends_with("try `skep cluster info`"));
+        assert!(answer("skep cluster uuid").ends_with("try `skep cluster info`"));
         assert_eq!(answer_to("skep helth"), None);
         assert_eq!(answer_to("skep entry lst"), None);
     }

@@ -255,7 +255,8 @@ fn each_mount_option_has_its_effect() {
     place.cluster.stop();
 }
 
-/// Command: skep mount, with the options `direct_io` and `read_ahead`. The test
+/// Command: skep mount.
+///
 /// `direct_io_sends_each_read_and_write_to_storage` in request_counts.rs counts the requests.
 #[test]
 fn direct_io_and_read_ahead_of_a_mount_have_their_effect() {

@@ -152,6 +152,7 @@ fn json_output_matches_its_schemas() {
         (&["config", "get", "lease"], "config-get"),
         (&["config", "set", "lease", "6s", "--dry-run"], "config-set"),
         (&["cluster", "token"], "cluster-token"),
+        (&["cluster", "info"], "cluster-info"),
         (&["man", "--dir", "pages"], "man"),
     ] {
         check_command(&directory, arguments, name);

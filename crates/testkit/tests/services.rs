@@ -87,6 +87,7 @@ fn start_all(scratch: &Scratch, address: &str) -> (Vec<Service>, String) {
 }
 
 /// Command: skep management, skep metadata, skep storage, skep cluster token, skep cluster format.
+/// Command: skep cluster info.
 #[test]
 fn services_notify_systemd_and_join_by_the_printed_token() {
     let scratch = Scratch::new();
@@ -99,7 +100,17 @@ fn services_notify_systemd_and_join_by_the_printed_token() {
     let mount_point = scratch.directory("mnt").display().to_string();
     // The mount needs nothing but the printed token, because the token contains the address of
     // management.
-    files::write_secret(scratch.join("token"), token);
+    files::write_secret(scratch.join("token"), &token);
+    let printed = run(&["cluster", "info", "--token-file", "token", "--output", "json"]);
+    let info: serde_json::Value = serde_json::from_str(&printed).expect("JSON");
+    let (identity, addresses) = token.split_once('@').expect("the addresses of management");
+    let (id, secret) = identity.rsplit_once('-').expect("the secret");
+    assert_eq!(info["cluster_id"].as_str(), id.strip_prefix("skep1-"));
+    assert_eq!(info["management"][0]["addresses"][0], addresses.trim());
+    assert_eq!(info["is_formatted"], true);
+    let nodes = ["management", "metadata", "storage", "clients"].map(|kind| &info["nodes"][kind]);
+    assert_eq!(nodes, [1, 1, 1, 0]);
+    assert!(!printed.contains(secret), "a secret is in the output");
     run(&["mount", "--detach", "--token-file", "token", &mount_point]);
     files::write(scratch.join("mnt/file"), "text");
     assert_eq!(files::read(scratch.join("mnt/file")), b"text");
