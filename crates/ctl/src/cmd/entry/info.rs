@@ -11,8 +11,8 @@ use skep_cluster::state::closed_groups;
 use skep_rpc::{CallOptions, Channel, MapCell, Router};
 use skep_types::{
     Chooser, ChunkFileKey, ClusterMap, Component, Error, FileKind, GroupId, InodeId, NodeId,
-    PatternOrigin, PatternRequest, Redundancy, Result, StripePattern, Target, TargetKind,
-    Timestamp,
+    PatternOrigin, PatternRequest, Redundancy, Result, SHARD_COUNT, StripePattern, Target,
+    TargetKind, Timestamp,
 };
 use skep_wire::metadata::{EntryInfo, GetEntryInfo};
 use std::collections::BTreeMap;
@@ -61,6 +61,8 @@ struct Info {
     kind: &'static str,
     entry_id: String,
     parent_id: String,
+    /// The virtual shard of the inode, which is the first number of the entry id.
+    shard: u16,
     metadata: Option<TargetLocation>,
     size_bytes: u64,
     links: u32,
@@ -208,6 +210,7 @@ fn special(
         kind: kind_word(kind),
         entry_id: inode.to_string(),
         parent_id: InodeId::new(parent).to_string(),
+        shard: inode.shard().raw(),
         metadata: map.shard_group(inode.shard()).map(|group| place(map, group)),
         size_bytes: found.size(),
         links: u32::try_from(found.nlink()).unwrap_or(u32::MAX),
@@ -250,6 +253,7 @@ fn describe(map: &ClusterMap, inode: InodeId, path: PathBuf, info: &EntryInfo) -
         kind: kind_word(attributes.kind),
         entry_id: inode.to_string(),
         parent_id: info.parent.to_string(),
+        shard: inode.shard().raw(),
         metadata: map.shard_group(inode.shard()).map(|group| place(map, group)),
         size_bytes: attributes.size,
         links: attributes.links,
@@ -405,13 +409,15 @@ fn as_text(info: &Info, verbose: bool) -> String {
     line(format!("Entry type: {}", info.kind));
     line(format!("EntryID: {}", info.entry_id));
     line(format!("ParentID: {}", info.parent_id));
+    line(format!("Shard: {0} of {SHARD_COUNT} ({0:X} in the EntryID)", info.shard));
     match &info.metadata {
         Some(it) => line(format!(
-            "Metadata node: {} [ID: {}], target {}{}",
+            "Metadata node: {} [ID: {}], target {}, group {}{}",
             it.node_name,
             it.node,
             it.target,
-            if verbose { format!(", group {}, {}", it.group, it.path) } else { String::new() }
+            it.group,
+            if verbose { format!(", {}", it.path) } else { String::new() }
         )),
         None => line(
             "Metadata node: none, since no metadata target serves the shard of this inode".into(),
@@ -502,7 +508,12 @@ mod tests {
         let (inode, map) = (InodeId::new(9), ClusterMap::empty(ClusterId::default()));
         let info = special(&link, scratch.path(), (inode, &map)).unwrap().unwrap();
         assert_eq!((info.kind, info.links, info.size_bytes), ("symbolic link", 1, 6));
-        assert_eq!(info.entry_id, "0-9");
+        assert_eq!((info.entry_id.as_str(), info.shard), ("0-9", 0));
+        let elsewhere = InodeId::from_parts(skep_types::ShardId::new(42), 9);
+        let elsewhere = special(&link, scratch.path(), (elsewhere, &map)).unwrap().unwrap();
+        let shown = as_text(&elsewhere, false);
+        assert!(shown.contains("EntryID: 2A-9\n"), "{shown}");
+        assert!(shown.contains("Shard: 42 of 65536 (2A in the EntryID)\n"), "{shown}");
         let found = special(scratch.path(), scratch.path(), (inode, &map)).unwrap();
         assert!(found.is_none(), "a directory");
     }
