@@ -23,6 +23,8 @@ const ANSWERS: &[(&str, &str)] = &[
     ("clients", "client list"),
     ("mounts", "client list"),
     ("locks", "lock list"),
+    ("disks", "node disks"),
+    ("iostat", "node disks"),
     ("sessions", "session list"),
     ("start", "up"),
     ("run", "up"),

@@ -2,10 +2,11 @@
 
 use rustix::process::Signal;
 use serde_json::Value;
+use skep_testkit::power::Disk;
 use skep_testkit::program::finish;
 use skep_testkit::schema;
 use skep_testkit::view::Typed;
-use skep_testkit::{Cluster, PATIENCE, Shape, Transport, cluster, wait_for};
+use skep_testkit::{Cluster, PATIENCE, Scratch, Shape, Transport, cluster, files, wait_for};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -397,4 +398,44 @@ fn filter_and_node_select_rows_in_all_outputs() {
     let mount = cluster.skep_json(&["client", "list"])[0]["name"].text().to_owned();
     let refused = cluster.try_skep(&["stats", "--once", "--node", &mount]).expect_failure();
     assert!(refused.contains("it is a client"), "{refused}");
+}
+
+/// Command: skep node disks.
+#[test]
+fn disks_of_hosts_are_shown_with_the_figures_of_iostat() {
+    let scratch = Scratch::new();
+    // The disk of the cluster is a loop device, on which only this test writes.
+    let disk = Disk::new(&scratch, 512 << 20);
+    let cluster = Cluster::start_in(disk.path(), Shape::small());
+    let (is_done, path) = (Arc::new(AtomicBool::new(false)), cluster.path().join("file"));
+    let writer = {
+        let is_done = Arc::clone(&is_done);
+        std::thread::spawn(move || {
+            let file = files::create(&path);
+            while !is_done.load(Ordering::Relaxed) {
+                files::write_all_at(&file, &[7; MIB], 0);
+                files::sync_all(&file);
+            }
+        })
+    };
+    let arguments = ["node", "disks", "--once", "--interval", "300ms"];
+    let written = wait_for("a loop device is written", PATIENCE, || {
+        let disks = cluster.skep_json(&[&arguments[..], &["--filter", "LOOP"]].concat());
+        schema::check("node-disks", &disks);
+        let disks = disks.as_array().expect("an array").clone();
+        assert!(disks.iter().all(|it| it["disk"].text().starts_with("loop")), "{disks:?}");
+        disks.into_iter().find(|it| it["written_bytes_per_second"].as_f64() > Some(0.0))
+    });
+    for figure in ["writes_per_second", "write_await_us", "queue", "utilisation"] {
+        assert!(written[figure].as_f64() > Some(0.0), "{figure}: {written}");
+    }
+    assert!(written["utilisation"].as_f64() <= Some(1.0), "{written}");
+    let shown = cluster.skep(&arguments);
+    assert!(shown.contains("WRITTEN/s") && shown.contains("UTIL"), "{shown}");
+    // All services of this cluster are on one host, whose disks are shown once.
+    let names = |line: &str| line.split_whitespace().any(|cell| cell == written["disk"].text());
+    assert_eq!(shown.lines().filter(|line| names(line)).count(), 1, "{shown}");
+    is_done.store(true, Ordering::Relaxed);
+    writer.join().expect("the writer ends");
+    cluster.stop();
 }

@@ -242,7 +242,7 @@ async fn print_past(access: &Access, by: Division, span: &SpanArgs, past: Durati
 
 /// If the output is not a terminal, prints that the command does not end by itself. A script would
 /// wait for its end for ever.
-fn announce_series(interval: Duration) {
+pub(crate) fn announce_series(interval: Duration) {
     if !std::io::stdout().is_terminal() {
         warn(&format!(
             "the load of each {interval:?} follows until the command is interrupted; --once prints \
