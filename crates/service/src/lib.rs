@@ -13,6 +13,7 @@
 //! - protection against requests that made this program panic ([`quarantine`])
 //! - the cluster map that is cached across restarts ([`cached_map`])
 //! - the newest token and former tokens, and their replacement ([`tokens`])
+//! - the user of the host that runs a service, and the owners of its files ([`service_user`])
 //!
 //! The crates of the services handle the requests of a single service. `skep_rpc::membership`
 //! registers a service with management.
@@ -36,6 +37,7 @@ pub mod node;
 pub mod node_requests;
 pub mod notify;
 pub mod quarantine;
+pub mod service_user;
 pub mod tokens;
 pub mod units;
 

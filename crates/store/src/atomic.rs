@@ -4,6 +4,7 @@
 use skep_types::{Error, Result};
 use std::fs::{File, OpenOptions};
 use std::io::Write;
+use std::os::unix::fs::{MetadataExt, fchown};
 use std::path::Path;
 
 /// Suffix of the temporary file. If a crash leaves such a file, the next replacement removes it.
@@ -17,6 +18,9 @@ fn io_error(failed_step: &str, path: &Path) -> impl Fn(std::io::Error) -> Error 
 /// new bytes survive a power loss. After a crash before the return, the file contains either the
 /// old bytes or the new ones, never a mixture.
 ///
+/// If root calls this function, the new file belongs to the owner of its directory. So a service
+/// that runs as another user can read files that a command of root has replaced.
+///
 /// Blocks for two syncs, so callers use this function only for files that change rarely.
 ///
 /// # Errors
@@ -25,7 +29,8 @@ pub fn replace_atomically(path: &Path, bytes: &[u8]) -> Result<()> {
     replace_with_mode(path, bytes, 0o644)
 }
 
-/// Like [`replace_atomically`], for secrets: at every moment, only the owner can read the file.
+/// Like [`replace_atomically`], for secrets: at every moment, only one owner can read the file. This
+/// is the owner of the directory, or root until the owner has changed.
 ///
 /// # Errors
 /// Errors of the file system, which name the path.
@@ -51,10 +56,35 @@ fn replace_with_mode(path: &Path, bytes: &[u8], mode: u32) -> Result<()> {
         .mode(mode)
         .open(temporary)
         .map_err(io_error("cannot create", temporary))?;
+    let directory = parent_of(path);
+    give_to_owner(&file, directory).map_err(io_error("cannot change the owner of", temporary))?;
     file.write_all(bytes).map_err(io_error("cannot write", temporary))?;
     file.sync_all().map_err(io_error("cannot sync", temporary))?;
     std::fs::rename(temporary, path).map_err(io_error("cannot replace", path))?;
-    sync_directory(path.parent().unwrap_or(Path::new(".")))
+    sync_directory(directory)
+}
+
+/// Returns the directory of a file. The parent of a bare file name is the empty path, which stands
+/// for the current directory.
+fn parent_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    }
+}
+
+/// Gives a file that root has created to the owner of its directory.
+fn give_to_owner(file: &File, directory: &Path) -> std::io::Result<()> {
+    let (created, directory) = (file.metadata()?, std::fs::metadata(directory)?);
+    if created.uid() != 0 || directory.uid() == 0 {
+        return Ok(());
+    }
+    match fchown(file, Some(directory.uid()), Some(directory.gid())) {
+        // Some file systems have no owners of files, and some refuse root this change. There, the
+        // access to the file does not depend on this process.
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => Ok(()),
+        changed => changed,
+    }
 }
 
 /// Syncs a directory, so that created, renamed and removed names in it are durable.
@@ -62,7 +92,6 @@ fn replace_with_mode(path: &Path, bytes: &[u8], mode: u32) -> Result<()> {
 /// # Errors
 /// Errors of the file system, which name the path.
 pub fn sync_directory(path: &Path) -> Result<()> {
-    // The parent of a bare file name is the empty path.
     let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
     let directory = File::open(path).map_err(io_error("cannot open directory", path))?;
     directory.sync_all().map_err(io_error("cannot sync directory", path))
@@ -91,6 +120,19 @@ mod tests {
         std::fs::write(dir.path().join("secret.new"), "readable by all").unwrap();
         replace_secret(&path, b"key").unwrap();
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+
+    /// A service that runs as an ordinary user must be able to read a token that root has replaced.
+    #[test]
+    fn file_of_root_belongs_to_the_owner_of_its_directory() {
+        const OTHER: u32 = 65_534;
+        let dir = tempfile::tempdir().unwrap();
+        std::os::unix::fs::chown(dir.path(), Some(OTHER), Some(OTHER)).expect("tests run as root");
+        let path = dir.path().join("secret");
+        replace_secret(&path, b"key").unwrap();
+        let metadata = std::fs::metadata(&path).unwrap();
+        assert_eq!((metadata.uid(), metadata.gid()), (OTHER, OTHER));
+        assert_eq!(metadata.permissions().mode() & 0o777, 0o600);
     }
 
     #[test]

@@ -167,11 +167,26 @@ impl Directory {
 /// mode, since it may belong to another program.
 fn create_private(path: &Path) -> Result<()> {
     if let Some(parent) = path.parent() {
-        std::fs::create_dir_all(parent).map_err(io_error(parent))?;
+        std::fs::create_dir_all(parent).map_err(cannot_create(path))?;
     }
     match DirBuilder::new().mode(PRIVATE_MODE).create(path) {
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
-        created => created.map_err(io_error(path)),
+        created => created.map_err(cannot_create(path)),
+    }
+}
+
+/// Adds the path of a directory to an error. If this process may not create the directory, also
+/// adds the remedy, since a service that runs as an ordinary user cannot create a directory of a
+/// disk.
+fn cannot_create(path: &Path) -> impl Fn(std::io::Error) -> Error {
+    move |error| match error.kind() {
+        std::io::ErrorKind::PermissionDenied => Error::from(error).within(format_args!(
+            "cannot create {} as the user of this process; create the directory as root, and give \
+             it to the user of the service, such as `install -d -m 700 -o skep -g skep {}`",
+            path.display(),
+            path.display()
+        )),
+        _ => Error::from(error).within(path.display()),
     }
 }
 

@@ -2,7 +2,9 @@
 
 use super::service::{Service, ServiceArgs, run_hosted};
 use crate::help::{Example, examples};
+use skep_metadata::MetadataSettings;
 use skep_types::Result;
+use std::path::PathBuf;
 
 const EXAMPLES: &[Example] = &[
     ("print a configuration file to start with", "skep metadata --print-sample"),
@@ -11,6 +13,10 @@ const EXAMPLES: &[Example] = &[
         "skep metadata --init --config /etc/skep/metadata-a.toml --token-file token",
     ),
     ("run the service", "skep metadata --config /etc/skep/metadata-a.toml"),
+    (
+        "give all files of the service to the user that runs it, as root",
+        "skep metadata --give-to skep --config /etc/skep/metadata-a.toml",
+    ),
 ];
 
 /// Run a metadata service
@@ -23,5 +29,10 @@ pub(crate) struct MetadataArgs {
 
 pub(crate) fn run(args: &MetadataArgs) -> Result<()> {
     let args = &args.service;
-    run_hosted(args, &Service { initialise: skep_metadata::initialise, serve: skep_metadata::run })
+    let (initialise, serve) = (skep_metadata::initialise, skep_metadata::run);
+    run_hosted(args, &Service { initialise, serve, targets })
+}
+
+fn targets(settings: &MetadataSettings) -> &[PathBuf] {
+    &settings.targets
 }

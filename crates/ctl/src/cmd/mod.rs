@@ -26,6 +26,7 @@ mod node;
 mod ondemand;
 mod plan;
 mod service;
+mod service_user;
 mod session;
 mod stats;
 mod storage;

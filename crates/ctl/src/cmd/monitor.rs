@@ -1,6 +1,7 @@
 //! `skep monitor`: runs the monitor of a cluster.
 
 use super::service::parse_set;
+use super::service_user;
 use crate::access::ClusterArgs;
 use crate::help::{Example, examples};
 use crate::output::say;
@@ -64,6 +65,11 @@ pub(crate) struct MonitorArgs {
     /// Setting, overriding the configuration file; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE")]
     set: Vec<String>,
+    /// Give the directory and the token to this user of the host, and read access to the
+    /// configuration file, and exit. Only root can do this. The unit of systemd does it before each
+    /// start, so that the monitor can run as the user
+    #[arg(long, value_name = "USER")]
+    give_to: Option<String>,
     /// Print the settings in effect and the source of each, and exit
     #[arg(long)]
     print_config: bool,
@@ -99,6 +105,9 @@ pub(crate) fn run(args: &MonitorArgs) -> Result<()> {
     }
     let settings = loaded.settings;
     let clusters = clusters(&args.query, &args.also)?;
+    if let Some(user) = &args.give_to {
+        return service_user::give_monitor(user, args.config.as_deref(), &settings, &clusters);
+    }
     // Files of the monitor contain names of users and files, so only the administrator may read
     // them.
     skep_env::restrict_new_files();

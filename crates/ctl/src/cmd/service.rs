@@ -1,6 +1,7 @@
 //! The code that the commands of all services share: it reads the settings from the configuration
 //! file and the command line.
 
+use super::service_user;
 use crate::output::{print, say};
 use crate::token_check;
 use serde::Serialize;
@@ -45,6 +46,11 @@ pub(super) struct ServiceArgs {
     /// id and the secret of this token [default: a random id and secret]
     #[arg(long, value_name = "FILE")]
     pub(super) token_file: Option<PathBuf>,
+    /// Give the directories of the service to this user of the host, and read access to the
+    /// configuration file, and exit. Only root can do this. The units of systemd do it before each
+    /// start, so that the service can run as the user
+    #[arg(long, value_name = "USER", conflicts_with_all = ["init", "token_file"])]
+    pub(super) give_to: Option<String>,
     /// Print the settings in effect and the source of each, and exit
     #[arg(long)]
     pub(super) print_config: bool,
@@ -62,6 +68,8 @@ pub(super) enum Task<T> {
     Done,
     /// Initialise the directories of the service, and exit.
     Initialise(T),
+    /// Give the directories of the service to a user, and exit.
+    Give(T, String),
     /// Run the service.
     Serve(T),
 }
@@ -72,6 +80,8 @@ pub(super) struct Service<T> {
     pub(super) initialise: fn(&T, Option<JoinToken>) -> Result<Initialised>,
     /// Runs the service until a signal ends it.
     pub(super) serve: fn(&T) -> Result<()>,
+    /// Returns the directories of the targets in the settings.
+    pub(super) targets: fn(&T) -> &[PathBuf],
 }
 
 /// Runs the command of a service that has targets: initialises its directories, or serves.
@@ -89,6 +99,10 @@ pub(super) fn run_hosted<T: Settings>(args: &ServiceArgs, service: &Service<T>) 
             let done = (service.initialise)(&settings, token)?;
             token_check::forget(directory, foreign)?;
             report_init(T::NAME, directory, done)
+        }
+        Task::Give(settings, user) => {
+            let targets = (service.targets)(&settings);
+            service_user::give_service(T::NAME, &user, args, settings.node(), targets)
         }
         Task::Serve(settings) => {
             refuse_token(args, T::NAME)?;
@@ -113,9 +127,10 @@ pub(super) fn prepare<T: Settings>(args: &ServiceArgs, targets: &str) -> Result<
     }
     let node = loaded.settings.node();
     logging::start(&node.log, node.log_limit)?;
-    Ok(match args.init {
-        true => Task::Initialise(loaded.settings),
-        false => Task::Serve(loaded.settings),
+    Ok(match (&args.give_to, args.init) {
+        (Some(user), _) => Task::Give(loaded.settings, user.clone()),
+        (None, true) => Task::Initialise(loaded.settings),
+        (None, false) => Task::Serve(loaded.settings),
     })
 }
 

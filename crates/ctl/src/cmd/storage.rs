@@ -2,7 +2,9 @@
 
 use super::service::{Service, ServiceArgs, run_hosted};
 use crate::help::{Example, examples};
+use skep_storage::StorageSettings;
 use skep_types::Result;
+use std::path::PathBuf;
 
 const EXAMPLES: &[Example] = &[
     ("print a configuration file to start with", "skep storage --print-sample"),
@@ -11,6 +13,10 @@ const EXAMPLES: &[Example] = &[
         "skep storage --init --config /etc/skep/storage-a.toml --token-file token",
     ),
     ("run the service", "skep storage --config /etc/skep/storage-a.toml"),
+    (
+        "give all files of the service to the user that runs it, as root",
+        "skep storage --give-to skep --config /etc/skep/storage-a.toml",
+    ),
 ];
 
 /// Run a storage service
@@ -23,5 +29,10 @@ pub(crate) struct StorageArgs {
 
 pub(crate) fn run(args: &StorageArgs) -> Result<()> {
     let args = &args.service;
-    run_hosted(args, &Service { initialise: skep_storage::initialise, serve: skep_storage::run })
+    let (initialise, serve) = (skep_storage::initialise, skep_storage::run);
+    run_hosted(args, &Service { initialise, serve, targets })
+}
+
+fn targets(settings: &StorageSettings) -> &[PathBuf] {
+    &settings.targets
 }

@@ -116,6 +116,15 @@ impl Ready {
     }
 }
 
+/// Returns the directories of the targets that an administrator has added to a node while it was
+/// running. `node` is the directory of the node.
+///
+/// # Errors
+/// `Configuration` if the list of the node cannot be read.
+pub fn added_target_directories(node: &Path) -> Result<Vec<PathBuf>> {
+    AddedTargets::load(node, &[]).map(|added| added.paths())
+}
+
 /// A node that serves targets.
 #[derive(Debug)]
 pub struct Host {

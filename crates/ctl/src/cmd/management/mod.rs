@@ -7,6 +7,7 @@ mod remove;
 mod status;
 
 use super::service::{InitReport, ServiceArgs, Task, log_start, prepare, token};
+use super::service_user;
 use crate::help::{Example, examples};
 use crate::output::print;
 use clap::Subcommand;
@@ -18,6 +19,10 @@ const EXAMPLES: &[Example] = &[
     ("print a configuration file to start with", "skep management --print-sample"),
     ("create a new cluster", "skep management --init --config /etc/skep/management-a.toml"),
     ("run the service", "skep management --config /etc/skep/management-a.toml"),
+    (
+        "give all files of the service to the user that runs it, as root",
+        "skep management --give-to skep --config /etc/skep/management-a.toml",
+    ),
     (
         "initialise a further management node, which `skep management add` makes a member",
         "skep management --init --join --token-file token --config /etc/skep/management-b.toml",
@@ -78,6 +83,9 @@ fn run_service(args: &ServiceArgs, is_joining: bool) -> Result<()> {
         Task::Serve(settings) => {
             log_start("management", args, &settings.node);
             skep_management::run(&settings)
+        }
+        Task::Give(settings, user) => {
+            service_user::give_service("management", &user, args, &settings.node, &[])
         }
         Task::Initialise(settings) if is_joining => join(settings, args),
         Task::Initialise(settings) => initialise(settings, args),
