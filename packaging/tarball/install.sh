@@ -14,19 +14,20 @@ Usage: install.sh [--prefix DIRECTORY] [--root DIRECTORY] [--no-system]
 
   --prefix DIRECTORY  install below this directory (default /usr/local)
   --root DIRECTORY    the root directory of the host (default /), to build an image
-  --no-system         install nothing outside of the prefix: no units of systemd, no helpers of
-                      mount in /sbin. Users without root need this
+  --no-system         install nothing outside of the prefix: no units of systemd, no user for
+                      services, no helpers of mount in /sbin. Users without root need this
   --uninstall         remove an installation. Settings in /etc/skep and data stay
 END
 }
 die() { echo "install.sh: $*" >&2; exit 1; }
 has_line() { [ -e "$2" ] && grep -qxF -e "$1" "$2"; } # line, file
 
-# Sets `units`, the directory of the prefix in which systemd looks for units.
+# Sets `units` and `users`, the directories of the prefix in which systemd looks for units and for
+# users that it creates.
 find_units() {
   case $prefix in
-    /usr | /usr/local) units=$prefix/lib/systemd/system ;;
-    *) units=/etc/systemd/system ;;
+    /usr | /usr/local) units=$prefix/lib/systemd/system users=$prefix/lib/sysusers.d ;;
+    *) units=/etc/systemd/system users=/etc/sysusers.d ;;
   esac
 }
 # Prints two paths for each file: its path in the tarball, and its path on the host. The program is the
@@ -35,6 +36,7 @@ list_files() {
   (cd "$here" && find lib share ! -type d) | LC_ALL=C sort | while read -r file; do
     case $file in
       lib/systemd/system/*) [ "$system" = no ] || echo "$file $units/${file##*/}" ;;
+      lib/sysusers.d/*) [ "$system" = no ] || echo "$file $users/${file##*/}" ;;
       *) echo "$file $prefix/$file" ;;
     esac
   done
@@ -88,6 +90,13 @@ remove_obsolete() {
   { grep '^directory ' "$list" || true; cat "$work/wanted"; } >"$list.new"
   mv "$list.new" "$list"
 }
+# Creates the user of the services. In an image, systemd creates the user at the first boot.
+create_user() {
+  if [ "$system" = no ] || [ -n "$root" ] || id skep >/dev/null 2>&1; then return; fi
+  systemd-sysusers skep.conf 2>/dev/null ||
+    useradd --system --user-group --no-create-home --shell /usr/sbin/nologin skep ||
+    echo "install.sh: cannot create the user skep: create it before you start a unit" >&2
+}
 reload_systemd() {
   if [ -z "$root" ] && [ -d /run/systemd/system ]; then systemctl daemon-reload || true; fi
 }
@@ -114,6 +123,7 @@ install_all() {
   if [ -n "$missing" ]; then echo "$missing" | LC_ALL=C sort >>"$list"; fi
   while read -r from to; do install_file "$from" "$to"; done <"$work/files"
   remove_obsolete
+  create_user
   reload_systemd
   echo "$version is installed: $root$prefix/bin/skep"
 }
@@ -132,7 +142,7 @@ with --prefix"
   rm -f "$list" "$list.new"
   for directory in $directories; do rmdir "$root$directory" 2>/dev/null || true; done
   reload_systemd
-  echo "Skep is removed from $root$prefix. Settings in /etc/skep and data are unchanged"
+  echo "Skep is removed from $root$prefix. Settings in /etc/skep, data and their user skep stay"
 }
 
 main() {

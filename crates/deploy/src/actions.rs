@@ -22,6 +22,8 @@ const REMOVE: &str = include_str!("scripts/remove.sh");
 /// The systemd unit of the monitor. Only the host of the monitor gets it.
 const MONITOR_UNIT: (&str, &str) =
     ("skep-monitor.service", include_str!("../../../packaging/systemd/skep-monitor.service"));
+/// The user that the units need, for `systemd-sysusers`.
+const USER: &str = include_str!("../../../packaging/sysusers/skep.conf");
 /// The systemd units that all hosts get.
 const UNITS: [(&str, &str); 4] = [
     (
@@ -211,6 +213,9 @@ fn configure(deployment: &Deployment, host: &Host) -> String {
         let _ = write!(text, "write_file {path} 600 <<'END'\n{config}END\n");
     }
     text += "if has_systemd; then\n";
+    // The units run the services as this user.
+    let _ = write!(text, "write_file /etc/sysusers.d/skep.conf 644 <<'END'\n{USER}END\n");
+    text += "id skep >/dev/null 2>&1 || systemd-sysusers skep.conf\n";
     let monitor = Some(MONITOR_UNIT).filter(|_| host.has(Role::Monitor));
     for (name, unit) in UNITS.into_iter().chain(monitor) {
         let _ = write!(text, "write_file /etc/systemd/system/{name} 644 <<'END'\n{unit}END\n");

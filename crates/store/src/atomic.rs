@@ -29,8 +29,8 @@ pub fn replace_atomically(path: &Path, bytes: &[u8]) -> Result<()> {
     replace_with_mode(path, bytes, 0o644)
 }
 
-/// Like [`replace_atomically`], for secrets: at every moment, only one owner can read the file. This
-/// is the owner of the directory, or root until the owner has changed.
+/// Like [`replace_atomically`], for secrets: at every moment, only the owner can read the file, and
+/// root.
 ///
 /// # Errors
 /// Errors of the file system, which name the path.

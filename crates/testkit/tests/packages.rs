@@ -97,9 +97,11 @@ fn host_without_program(network: &PageNetwork, name: &str, address: &str) -> Pag
 }
 
 /// Returns the paths of all files on a host that are in directories into which a package installs
-/// files.
+/// files. Leaves out the lock and the copies that are made when a user is created, because the user
+/// stays.
 fn contents(host: &PageHost) -> BTreeSet<String> {
-    let list = host.run("find /etc /usr -xdev").expect_success();
+    let find = "find /etc /usr -xdev ! -path '/etc/*-' ! -path /etc/.pwd.lock";
+    let list = host.run(find).expect_success();
     list.lines().map(str::to_owned).collect()
 }
 
@@ -119,6 +121,7 @@ fn check_installation(host: &PageHost, prefix: &str) {
         "share/man/man8/mount.skep.8.gz",
         "lib/systemd/system/skep-storage@.service",
         "lib/systemd/system/skep.target",
+        "lib/sysusers.d/skep.conf",
         "share/doc/skep/operations/several-hosts.md",
         "share/doc/skep/examples/mnt-skep.mount",
         "share/skep/dashboards/grafana/skep-overview.json",
@@ -131,6 +134,9 @@ fn check_installation(host: &PageHost, prefix: &str) {
     let completion = format!("{prefix}/share/bash-completion/completions/skep");
     check(&format!("bash -c '. {completion}; complete -p skep'"));
     assert_eq!(check(&format!("stat -c '%a %U' {prefix}/bin/skep")).trim(), "755 root");
+    // The user of the services cannot log in.
+    let user = check("grep ^skep: /etc/passwd");
+    assert!(user.trim_end().ends_with(":/usr/sbin/nologin"), "{user}");
     check("test -L /sbin/umount.fuse.skep -o -L /usr/sbin/umount.fuse.skep");
     // mount(8) must find the helper. The helper is a link to the program.
     let refused = host.run("mount -t skep -o retry=0 nothing.invalid /mnt").expect_failure();
@@ -166,6 +172,9 @@ fn packages_are_reproducible_and_removed_completely() {
     install_script_respects_a_package(&host);
     host.run("dpkg --purge skep").expect_success();
     expect_unchanged(&host, &before, "after dpkg --purge");
+    // Without systemd, the package creates the user by another program.
+    host.run("userdel skep; rm /usr/bin/systemd-sysusers").expect_success();
+    let before = contents(&host);
 
     // Use `--nodeps`, because on Debian the database of rpm is empty and does not list the C
     // library.

@@ -31,11 +31,13 @@ make_dir() { # path, mode
   mkdir -p -m "$2" "$1"
 }
 # Replaces the contents of a file by standard input. If the file existed before the deployment, it is
-# not recorded, so a removal does not delete it.
+# not recorded, so a removal does not delete it. The new file has the owner and the group of the old
+# one, which the unit of a service may have set.
 write_file() { # path, mode
   make_dir "$(dirname "$1")" 755
   [ -e "$1" ] || record "file $1"
   cat >"$1.skep-new"
+  if [ -e "$1" ]; then chown --reference="$1" "$1.skep-new"; fi
   chmod "$2" "$1.skep-new"
   mv "$1.skep-new" "$1"
 }

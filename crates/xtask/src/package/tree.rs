@@ -1,5 +1,5 @@
-//! The files of a package, as a directory tree: the program, links for `mount`, systemd units,
-//! manual pages, shell completions and documents.
+//! The files of a package, as a directory tree: the program, links for `mount`, systemd units, the
+//! user of the services, manual pages, shell completions and documents.
 
 use super::program::Program;
 use crate::repository::{Outcome, output, root, run as call};
@@ -8,9 +8,13 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The script that runs after the files were installed.
-pub(super) const AFTER_INSTALL: &str =
-    "if [ -d /run/systemd/system ]; then systemctl daemon-reload || true; fi\n";
+/// The script that runs after the files were installed. It creates the user of the services. Hosts
+/// without systemd have no program that reads `sysusers.d`.
+pub(super) const AFTER_INSTALL: &str = "\
+id skep >/dev/null 2>&1 || systemd-sysusers skep.conf 2>/dev/null ||
+  useradd --system --user-group --no-create-home --shell /usr/sbin/nologin skep
+if [ -d /run/systemd/system ]; then systemctl daemon-reload || true; fi
+";
 /// The script that runs before `dpkg` removes the files. During an upgrade, it does not stop the
 /// services.
 pub(super) const BEFORE_REMOVE_DEB: &str = "\
@@ -25,8 +29,10 @@ if [ \"$1\" = 0 ] && [ -d /run/systemd/system ]; then
   systemctl stop skep.target 'skep-*@*.service' || true
 fi
 ";
-/// The script that runs after the files were removed. Settings, tokens and data are not removed.
-pub(super) const AFTER_REMOVE: &str = AFTER_INSTALL;
+/// The script that runs after the files were removed. Settings, tokens and data are not removed, and
+/// neither is the user to whom they belong.
+pub(super) const AFTER_REMOVE: &str =
+    "if [ -d /run/systemd/system ]; then systemctl daemon-reload || true; fi\n";
 
 /// The supported shells, each with the path of its completion file.
 const COMPLETIONS: [(&str, &str); 3] = [
@@ -38,13 +44,14 @@ const COMPLETIONS: [(&str, &str); 3] = [
 const MOUNT_HELPERS: [&str; 3] = ["mount.skep", "mount.fuse.skep", "umount.fuse.skep"];
 
 /// Directories that belong to the distribution, and not to the package.
-const COMMON_DIRECTORIES: [&str; 11] = [
+const COMMON_DIRECTORIES: [&str; 12] = [
     "/usr",
     "/usr/bin",
     "/usr/sbin",
     "/usr/lib",
     "/usr/lib/systemd",
     "/usr/lib/systemd/system",
+    "/usr/lib/sysusers.d",
     "/usr/share",
     "/usr/share/doc",
     "/usr/share/man",
@@ -84,6 +91,8 @@ impl Tree {
             };
             tree.copy(&entry.path(), &format!("{place}/{name}"), 0o644)?;
         }
+        let user = root().join("packaging/sysusers/skep.conf");
+        tree.copy(&user, "usr/lib/sysusers.d/skep.conf", 0o644)?;
         for name in ["README.md", "CHANGELOG.md", "LICENSE"] {
             tree.copy(&root().join(name), &format!("usr/share/doc/skep/{name}"), 0o644)?;
         }
