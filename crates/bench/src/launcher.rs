@@ -22,7 +22,7 @@ mod worker;
 pub use agent::agent;
 pub(crate) use fleet::{Fleet, Setup};
 pub(crate) use protocol::{Job, Seat, Step};
-pub use protocol::{LinkMeasure, Measure};
+pub use protocol::{LinkMeasure, Measure, ProbedPath};
 pub use record::{HostRecord, HostUse, PhaseRecord, ProcessRecord};
 pub use worker::worker;
 pub(crate) use worker::{Control, Engine};

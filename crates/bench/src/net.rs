@@ -5,14 +5,15 @@
 //! kind of connection. They are sent to the thread that owns a storage target, but no files are
 //! written or read (`skep_rpc::link_benchmark`). On client hosts, the launcher starts processes
 //! that measure links. Services measure links on request. For each pair of ends, the run measures
-//! the bandwidth in both directions, and the round trips.
+//! the bandwidth in both directions, and the round trips. Before the first measurement, hosts probe
+//! whether packets of their interface's MTU arrive at the services.
 
 pub(crate) mod outcome;
 mod plan;
 mod run;
 mod work;
 
-pub use outcome::{Judged, Outcome, Pair, Sample, Total};
+pub use outcome::{Judged, Outcome, Pair, PairPath, Sample, Total};
 pub use plan::{Measured, Plan, Server};
 pub use run::{between_servers, from_hosts};
 

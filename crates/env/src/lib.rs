@@ -26,6 +26,7 @@ pub mod local;
 mod mailbox;
 mod network;
 mod number_map;
+mod path_mtu;
 mod process;
 mod shared_notify;
 mod signals;
@@ -50,6 +51,7 @@ pub use file_system::{
 pub use mailbox::{Mailbox, MailboxSender};
 pub use network::{HostAddress, host_addresses};
 pub use number_map::{NumberHasher, NumberMap};
+pub use path_mtu::{PathMtu, probe_path};
 pub use process::{
     outlive_parent, process_parent, process_start_time, replace_output, restrict_new_files,
     send_group_signal, send_signal, spawn_child, spawn_detached, spawn_detaching,

@@ -1,8 +1,9 @@
 //! Runs the commands in `docs/operations/several-hosts.md` unchanged. They create a cluster on
 //! several hosts. In the test, each host has a separate network and root directory.
 
+use serde_json::Value;
 use skep_testkit::page::{Block, PageHost, PageNetwork, blocks};
-use skep_testkit::{PATIENCE, files, wait_for};
+use skep_testkit::{PATIENCE, files, schema, wait_for};
 use std::path::Path;
 
 const PAGE: &str = include_str!("../../../docs/operations/several-hosts.md");
@@ -122,6 +123,51 @@ fn management_advertises_loopback_only_on_request() {
     host.run("ip -6 addr add 2001:db8::1/64 dev eth0 nodad").expect_success();
     let v6 = init("v6", "--listen '[::]:7400'").expect_success();
     assert!(v6.contains("management at [2001:db8::1]:7400"), "{v6}");
+}
+
+/// The probe sends packets of 1500 bytes, the MTU of the client's interface, through a router to the
+/// host of management.
+///
+/// Command: skep bench net.
+#[test]
+fn net_bench_names_a_path_with_a_smaller_mtu() {
+    let network = PageNetwork::new();
+    let mut server = network.host("server", "10.0.1.1/24");
+    let client = network.host("client", "10.0.2.1/24");
+    let router = network.host("router", "10.0.1.254/24");
+    let works = |host: &PageHost, commands: &str| host.run(commands).expect_success();
+    // Both networks are behind the same switch. Without this setting, the router would show the
+    // hosts the direct way.
+    works(
+        &router,
+        "ip addr add 10.0.2.254/24 dev eth0; cd /proc/sys/net/ipv4; echo 1 >ip_forward\n\
+         for name in all eth0; do echo 0 >conf/$name/send_redirects; done",
+    );
+    works(&server, "ip route add default via 10.0.1.254");
+    works(&client, "ip route add default via 10.0.2.254");
+    start_management(&mut server);
+    client.copy_from(&server, Path::new(TOKEN));
+    let measure = "skep bench net --only-from-hosts --messages 1 --streams 1 --round-trips 1 \
+                   --repetitions 1";
+    let check = |arriving: u32, is_reported: bool, words: &str| {
+        let result = works(&client, &format!("{measure} --output json"));
+        let result: Value = serde_json::from_str(&result).expect("JSON");
+        schema::check("bench-net", &result);
+        let path = &result["paths"][0];
+        assert_eq!(path["interface_mtu"], 1500, "{path}");
+        assert_eq!(path["arriving_bytes"], arriving, "{path}");
+        assert_eq!(path["is_reported"], is_reported, "{path}");
+        let shown = works(&client, measure);
+        assert!(shown.contains(words), "{words}: {shown}");
+    };
+    check(1500, false, "Packets of the MTU of the hosts' interfaces arrive.");
+    works(&router, "ip route add 10.0.1.1/32 dev eth0 mtu 1400");
+    check(1400, true, "packets of 1400 bytes arrive, a router reports that larger packets");
+    works(&router, "ip route del 10.0.1.1/32 dev eth0");
+    // The interface of the other host drops larger packets without a report.
+    works(&server, "ip link set eth0 mtu 1400");
+    check(1400, false, "packets of 1400 bytes arrive, larger packets are lost without a report");
+    server.stop();
 }
 
 /// If a client connects to a storage service instead of management, it fails at once with the

@@ -161,6 +161,25 @@ pub struct LinkMeasure {
     pub streams: Vec<(f64, f64)>,
     /// Durations of the single round trips, in microseconds.
     pub round_trips_us: Vec<f64>,
+    /// The packets that arrive on the path. `None` if this process has not probed the path.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<ProbedPath>,
+}
+
+/// The result of a probe of the path from a host to a service: whether packets of the MTU of the
+/// host's interface arrive.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProbedPath {
+    /// The address of the service to which the packets were sent.
+    pub address: String,
+    /// MTU of the host's interface, in bytes.
+    pub interface_mtu: u32,
+    /// Size of the largest packet that arrives, as far as the probe has found out. `None` means
+    /// that no packet was answered.
+    pub arriving_bytes: Option<u32>,
+    /// Whether a router has reported that larger packets are too large. `false` means that larger
+    /// packets are lost without a report.
+    pub is_reported: bool,
 }
 
 /// Writes a message as one line, and flushes the output.

@@ -2,7 +2,7 @@
 //! part.
 
 use super::plan::{Measured, Plan, Server};
-use crate::launcher::{HostRecord, LinkMeasure};
+use crate::launcher::{HostRecord, LinkMeasure, ProbedPath};
 use crate::statistics::median;
 use crate::storage::outliers::{Compared, Rules, Verdict, compare};
 use serde::{Deserialize, Serialize};
@@ -110,6 +110,23 @@ pub struct Total {
     pub start_skew_s: f64,
 }
 
+/// The packets that arrive on the path from a host to a service.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PairPath {
+    /// Index of the pair in [`Outcome::pairs`].
+    pub pair: usize,
+    /// The result of the probe.
+    #[serde(flatten)]
+    pub probed: ProbedPath,
+}
+
+impl PairPath {
+    /// Whether packets of the MTU of the host's interface do not arrive, although smaller ones do.
+    pub fn is_too_small(&self) -> bool {
+        self.probed.arriving_bytes.is_some_and(|bytes| bytes < self.probed.interface_mtu)
+    }
+}
+
 /// The results of one pair of hosts, compared with the results of all other pairs of the same kind.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Judged {
@@ -137,6 +154,9 @@ pub struct Outcome {
     pub servers: Vec<Server>,
     /// All pairs that were measured.
     pub pairs: Vec<Pair>,
+    /// The paths from hosts to services that were probed. Services probe no paths.
+    #[serde(default)]
+    pub paths: Vec<PairPath>,
     /// All measurements, in the order in which they were made.
     pub samples: Vec<Sample>,
     /// The totals of all pairs, if all pairs were measured at the same time.
@@ -156,6 +176,7 @@ impl Outcome {
             processes: 0,
             servers,
             pairs: Vec::new(),
+            paths: Vec::new(),
             samples: Vec::new(),
             totals: Vec::new(),
             judged: Vec::new(),
@@ -231,7 +252,22 @@ mod tests {
             bytes,
             streams: vec![(begin, end), (begin + 0.5, end)],
             round_trips_us: Vec::new(),
+            path: None,
         }
+    }
+
+    #[test]
+    fn path_is_too_small_if_only_smaller_packets_arrive() {
+        let check = |arriving_bytes, expected| {
+            let address = "a:1".into();
+            let probed =
+                ProbedPath { address, interface_mtu: 1500, arriving_bytes, is_reported: false };
+            assert_eq!(PairPath { pair: 0, probed }.is_too_small(), expected, "{arriving_bytes:?}");
+        };
+        check(Some(1500), false);
+        check(Some(1400), true);
+        // No packet was answered, so nothing is known about the path.
+        check(None, false);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Runs a plan: first measures the links from hosts to services, then the links between services.
 
-use super::outcome::{Outcome, Pair, Sample, Total};
+use super::outcome::{Outcome, Pair, PairPath, Sample, Total};
 use super::plan::{Assignment, Key, Leg, Measured, Plan, Server};
 use super::work::identity;
 use crate::launcher::{Fleet, Host, Job, LinkMeasure, PhaseRecord, Setup, Step};
@@ -123,6 +123,8 @@ fn take(record: &PhaseRecord, leg: Leg, assignment: &Assignment, outcome: &mut O
                 continue;
             }
             let pair = outcome.place_of(pair_to(host.clone(), None, "host", server));
+            let probed = parts.iter().find_map(|part| part.path.clone());
+            outcome.paths.extend(probed.map(|probed| PairPath { pair, probed }));
             let mut sample = Sample::new(pair, leg.measured, record.repetition, &parts);
             let used = record.hosts.iter().find(|used| used.name == *host);
             sample.from_cpu_busy = used.and_then(|used| used.cpu_busy);
@@ -264,5 +266,6 @@ fn measure_of(to: &Server, reply: &MeasureLinkReply) -> LinkMeasure {
         bytes: reply.bytes,
         streams: streams.collect(),
         round_trips_us: reply.round_trips_ns.iter().map(|trip| *trip as f64 / 1e3).collect(),
+        path: None,
     }
 }

@@ -1,18 +1,53 @@
 //! The work of one process on a host in a network benchmark. It measures links to services.
 
 use super::plan::{Assignment, Leg, Measured, Server};
-use crate::launcher::{Control, Engine, LinkMeasure, Measure, Seat, Step};
+use crate::launcher::{Control, Engine, LinkMeasure, Measure, ProbedPath, Seat, Step};
 use crate::limits::NET_SPIN;
 use skep_rpc::link_benchmark::{self, LinkResult};
 use skep_rpc::{Identity, JoinToken};
 use skep_types::{Error, ErrorCode, NodeId, NodeKind, Result};
 use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::net::ToSocketAddrs;
 use std::sync::Arc;
 
 /// The engine of one process in a network benchmark.
 pub(crate) struct NetEngine {
     assignment: Assignment,
     seat: Seat,
+    /// The probed paths to services, by node id. They are reported with the next measurements.
+    paths: BTreeMap<u32, ProbedPath>,
+}
+
+/// Probes the path to a service. Returns `None` if this host has no path to the service through a
+/// network, or if the probe has failed. Then the measurement reports the reason.
+fn probe(server: &Server) -> Option<ProbedPath> {
+    let address = server.addresses.first()?;
+    let peer = address.to_socket_addrs().ok()?.next()?;
+    let found = skep_env::probe_path(peer).ok()??;
+    Some(ProbedPath {
+        address: address.clone(),
+        interface_mtu: found.interface,
+        arriving_bytes: found.arriving,
+        is_reported: found.is_reported,
+    })
+}
+
+/// Returns a hint for the error of a measurement. The hint is empty if packets of all sizes arrive,
+/// or if nothing is known about the path to the service.
+fn hint(server: &Server, path: Option<&ProbedPath>) -> String {
+    let Some(ProbedPath { interface_mtu, arriving_bytes: Some(arriving), .. }) = path else {
+        return String::new();
+    };
+    if arriving >= interface_mtu {
+        return String::new();
+    }
+    format!(
+        "; packets of {interface_mtu} bytes, the MTU of this host's interface, do not arrive at \
+         {}, but packets of {arriving} bytes do: give all hosts and switches on the path the same \
+         MTU",
+        server.name
+    )
 }
 
 /// Returns the identity that a benchmark presents to services.
@@ -35,12 +70,13 @@ fn measure_of(server: &Server, result: &LinkResult) -> LinkMeasure {
         bytes: result.bytes,
         streams: streams.map(|(begin, end)| (begin.as_secs_f64(), end.as_secs_f64())).collect(),
         round_trips_us: result.round_trips.iter().map(|trip| trip.as_secs_f64() * 1e6).collect(),
+        path: None,
     }
 }
 
 impl NetEngine {
     pub(crate) fn new(assignment: Assignment, seat: Seat) -> Self {
-        Self { assignment, seat }
+        Self { assignment, seat, paths: BTreeMap::new() }
     }
 
     fn leg(&self, step: &Step) -> std::result::Result<Leg, String> {
@@ -100,8 +136,16 @@ impl NetEngine {
 }
 
 impl Engine for NetEngine {
+    /// Before the first measurement of a link, the first process of each host probes the path.
     fn prepare(&mut self, step: &Step) -> std::result::Result<(), String> {
-        self.leg(step).map(drop)
+        let leg = self.leg(step)?;
+        let is_first = (self.seat.rank as usize) < self.assignment.hosts.len();
+        if is_first && step.repetition == 1 && leg.measured == Measured::Send {
+            for server in self.servers(leg) {
+                self.paths.extend(probe(&server).map(|path| (server.node, path)));
+            }
+        }
+        Ok(())
     }
 
     fn perform(
@@ -115,11 +159,15 @@ impl Engine for NetEngine {
         if servers.is_empty() {
             return Ok(());
         }
-        let links =
+        let hints: Vec<_> = servers.iter().map(|it| hint(it, self.paths.get(&it.node))).collect();
+        let mut links =
             self.measure(servers, leg.measured, control).map_err(|error| match error.code() {
                 ErrorCode::Interrupted => "aborted, since another process failed".into(),
-                _ => error.context().to_owned(),
+                _ => format!("{}{}", error.context(), hints.concat()),
             })?;
+        for link in &mut links {
+            link.path = self.paths.remove(&link.node);
+        }
         measure.bytes = links.iter().map(|link| link.bytes).sum();
         let trips = links.iter().map(|link| link.round_trips_us.len() as u64).sum::<u64>();
         let message = u64::from(self.assignment.plan.message_bytes.max(1));

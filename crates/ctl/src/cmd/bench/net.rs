@@ -222,7 +222,48 @@ fn as_table(outcome: &Outcome) -> String {
         }
         text += &format!("\n{}", render(&totals));
     }
-    text + &outliers(outcome)
+    text + &outliers(outcome) + &paths(outcome)
+}
+
+/// Returns a text about the probed paths from hosts to services. It lists the paths on which
+/// packets of the interface's MTU do not arrive.
+fn paths(outcome: &Outcome) -> String {
+    let (mut small, mut unknown) = (String::new(), Vec::new());
+    for path in &outcome.paths {
+        let [from, to] = name_of(&outcome.pairs[path.pair]);
+        let probed = &path.probed;
+        let Some(arriving) = probed.arriving_bytes else {
+            unknown.push(format!("{from} to {to}"));
+            continue;
+        };
+        if path.is_too_small() {
+            let rest = match probed.is_reported {
+                true => "a router reports that larger packets are too large",
+                false => "larger packets are lost without a report, so connections may hang",
+            };
+            small += &format!(
+                "\n{from} to {to} ({}): the interface has {} bytes, packets of {arriving} bytes \
+                 arrive, {rest}",
+                probed.address, probed.interface_mtu
+            );
+        }
+    }
+    let mut text = match (small.is_empty(), outcome.paths.len() == unknown.len()) {
+        (true, true) => String::new(),
+        (true, false) => "Packets of the MTU of the hosts' interfaces arrive.\n".into(),
+        (false, _) => format!(
+            "Paths with a smaller MTU than the host's interface:{small}\nGive all hosts and \
+             switches on these paths the same MTU.\n"
+        ),
+    };
+    if !unknown.is_empty() {
+        text += &format!(
+            "MTU of the path unknown: {}. These services' hosts answer no test packets; a firewall \
+             may drop them.\n",
+            unknown.join(", ")
+        );
+    }
+    text
 }
 
 fn about(outcome: &Outcome) -> String {
