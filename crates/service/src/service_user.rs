@@ -116,7 +116,12 @@ impl ServiceUser {
             )));
         }
         self.share(file, READ)?;
-        self.share_parent(file)
+        let file = std::path::absolute(file).map_err(io_failed(file))?;
+        if let Some(parent) = file.parent() {
+            self.share(parent, ENTER)?;
+        }
+        self.warn_of_closed_directories(&file);
+        Ok(())
     }
 
     /// Lets the user read a secret of root that this user's service needs, such as a token. If
@@ -130,15 +135,7 @@ impl ServiceUser {
             chown(file, Some(self.uid), None).map_err(io_failed(file))?;
             tracing::info!("{} belongs to the user {} now", file.display(), self.name);
         }
-        self.share_parent(file)
-    }
-
-    fn share_parent(&self, file: &Path) -> Result<()> {
-        let file = std::path::absolute(file).map_err(io_failed(file))?;
-        if let Some(parent) = file.parent() {
-            self.share(parent, ENTER)?;
-        }
-        self.warn_of_closed_directories(&file);
+        self.warn_of_closed_directories(&std::path::absolute(file).map_err(io_failed(file))?);
         Ok(())
     }
 
@@ -153,7 +150,7 @@ impl ServiceUser {
         chown(path, None, Some(self.gid)).map_err(io_failed(path))?;
         let mode = metadata.mode() & 0o7777 | access << 3;
         std::fs::set_permissions(path, Permissions::from_mode(mode)).map_err(io_failed(path))?;
-        tracing::info!("the group of the user {} can read {} now", self.name, path.display());
+        tracing::info!("the group of the user {} has access to {} now", self.name, path.display());
         Ok(())
     }
 
@@ -186,15 +183,23 @@ impl ServiceUser {
     /// - `Configuration` if a file has several names, or if directories are nested too deeply.
     /// - Errors of the file system, with the path.
     pub fn take_directory(&self, path: &Path) -> Result<u64> {
+        let ignore = || {
+            tracing::warn!(
+                "{} has no record of a service or target ({IDENTITY_FILE}), so its owner stays: \
+                 mount its disk, or initialise it with --init",
+                path.display()
+            );
+            Ok(0)
+        };
         let top = match open_top(path) {
-            Err(Errno::NOENT) => return Ok(0),
+            Err(Errno::NOENT) => return ignore(),
             top => top.map_err(failed(path))?,
         };
         // Look for the record in the opened directory, and not at the path. Otherwise the service
         // could replace the directory between these two steps.
         match statat(&top, IDENTITY_FILE, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(record) if FileType::from_raw_mode(record.st_mode) == FileType::RegularFile => {}
-            _ => return Ok(0),
+            _ => return ignore(),
         }
         self.take(&top, path)
     }

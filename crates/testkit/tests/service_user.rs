@@ -113,7 +113,7 @@ fn cluster_whose_services_are_no_root_stores_files() {
     host.stop();
     // A command of root has left a file in a directory of a service.
     works(&host, "touch /disk2/storage/of-root");
-    assert!(give(&host, STORAGE).contains("Gave 1 files of the storage"));
+    assert!(give(&host, STORAGE).contains("Gave one file of the storage service"));
     works(&host, "rm /disk2/storage/of-root");
     assert!(give(&host, STORAGE).contains("belong to the user skep"));
 }
@@ -175,5 +175,5 @@ fn error_of_a_new_target_names_the_command_for_its_directory() {
     host.stop();
     // The settings do not name this target, but its service serves it.
     works(&host, "touch /disk3/storage/of-root");
-    assert!(give(&host, STORAGE).contains("Gave 1 files of the storage"));
+    assert!(give(&host, STORAGE).contains("Gave one file of the storage service"));
 }

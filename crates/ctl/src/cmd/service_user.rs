@@ -37,7 +37,10 @@ pub(super) fn give_service(
     }
     let mut directories = vec![node.directory.clone()];
     directories.extend(targets.iter().cloned());
-    directories.extend(host::added_target_directories(&node.directory)?);
+    // The service can write this list. A line that names no directory is not shown, because the list
+    // could be a link to a secret file of the host.
+    let added = host::added_target_directories(&node.directory)?;
+    directories.extend(added.into_iter().filter(|path| path.is_dir()));
     let mut changed = 0;
     for directory in &directories {
         changed += user.take_directory(directory)?;
@@ -80,13 +83,17 @@ fn report(
     changed: u64,
 ) -> Result<()> {
     let directories = directories.iter().map(|it| it.display().to_string()).collect();
-    print(&GiveReport { kind, user: user.name, directories, changed }, |it| match it.changed {
-        0 => format!("All files of the {} belong to the user {}.", it.kind, it.user),
-        count => format!(
-            "Gave {count} files of the {} to the user {}: {}.",
-            it.kind,
-            it.user,
-            it.directories.join(", ")
-        ),
+    print(&GiveReport { kind, user: user.name, directories, changed }, |it| {
+        let GiveReport { kind, user, .. } = it;
+        match it.changed {
+            0 => {
+                format!("The directories of the {kind} service belong to the user {user} already.")
+            }
+            1 => format!("Gave one file of the {kind} service to the user {user}."),
+            count => format!(
+                "Gave {count} files of the {kind} service to the user {user}, in {}.",
+                it.directories.join(", ")
+            ),
+        }
     })
 }
