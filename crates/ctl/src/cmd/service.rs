@@ -101,8 +101,8 @@ pub(super) fn run_hosted<T: Settings>(args: &ServiceArgs, service: &Service<T>) 
             report_init(T::NAME, directory, done)
         }
         Task::Give(settings, user) => {
-            let targets = (service.targets)(&settings);
-            service_user::give_service(T::NAME, &user, args, settings.node(), targets)
+            let (config, targets) = (args.config.as_deref(), (service.targets)(&settings));
+            service_user::give_service(T::NAME, &user, config, settings.node(), targets)
         }
         Task::Serve(settings) => {
             refuse_token(args, T::NAME)?;

@@ -3,7 +3,6 @@
 //!
 //! `skep_service::service_user` changes the owners. This file decides which files are concerned.
 
-use super::service::ServiceArgs;
 use crate::output::print;
 use serde::Serialize;
 use skep_monitor::{MonitorSettings, WatchedCluster};
@@ -27,12 +26,12 @@ struct GiveReport {
 pub(super) fn give_service(
     kind: &'static str,
     user: &str,
-    args: &ServiceArgs,
+    config: Option<&Path>,
     node: &NodeSettings,
     targets: &[PathBuf],
 ) -> Result<()> {
     let user = ServiceUser::find(user)?;
-    if let Some(config) = &args.config {
+    if let Some(config) = config {
         user.share_settings(config)?;
     }
     let mut directories = vec![node.directory.clone()];

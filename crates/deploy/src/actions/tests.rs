@@ -79,6 +79,20 @@ fn only_a_monitor_of_the_deployment_is_stopped() {
     }
 }
 
+/// systemd does not start a service whose user does not exist.
+#[test]
+fn hosts_with_units_get_the_user_of_their_services() {
+    let with_units = |(_, script): &(String, String)| script.contains("\nUser=");
+    let scripts: Vec<_> = all_scripts().into_iter().filter(with_units).collect();
+    assert!(!scripts.is_empty(), "some scripts write units");
+    for (name, script) in scripts {
+        let mut users = script.lines().filter(|line| line.starts_with("User="));
+        assert!(users.all(|line| line == "User=skep"), "{name}");
+        assert!(script.contains("\nu skep - "), "{name}");
+        assert!(script.contains("systemd-sysusers skep.conf\n"), "{name}");
+    }
+}
+
 #[test]
 fn only_the_script_for_the_token_file_has_the_token() {
     let with: Vec<_> =

@@ -85,7 +85,8 @@ fn run_service(args: &ServiceArgs, is_joining: bool) -> Result<()> {
             skep_management::run(&settings)
         }
         Task::Give(settings, user) => {
-            service_user::give_service("management", &user, args, &settings.node, &[])
+            let config = args.config.as_deref();
+            service_user::give_service("management", &user, config, &settings.node, &[])
         }
         Task::Initialise(settings) if is_joining => join(settings, args),
         Task::Initialise(settings) => initialise(settings, args),
