@@ -2,8 +2,10 @@
 //! services of a cluster. Also checks that the sources contain the messages on the page about
 //! troubleshooting.
 //!
-//! In the test, `systemctl` is a script that starts and ends the services with the settings in the
-//! shipped systemd units. `several_hosts.rs` runs the commands on the page about several hosts.
+//! In the test, `systemctl` is a script that starts and ends the services like the shipped systemd
+//! units: as the user `skep`, after root has given the files to this user. So the commands that an
+//! administrator runs as root must work with services that do not run as root. `several_hosts.rs`
+//! runs the commands on the page about several hosts.
 
 use skep_testkit::page::{PageHost, PageNetwork, blocks};
 use skep_testkit::{PATIENCE, files, wait_for};
@@ -13,6 +15,7 @@ use std::path::{Path, PathBuf};
 const ADMINISTRATION: &str = include_str!("../../../docs/operations/administration.md");
 const BACKUPS: &str = include_str!("../../../docs/operations/backups.md");
 const UPGRADES: &str = include_str!("../../../docs/operations/upgrades.md");
+const USER: &str = include_str!("../../../packaging/sysusers/skep.conf");
 const TROUBLESHOOTING: &str = include_str!("../../../docs/operations/troubleshooting.md");
 
 /// A script that replaces `systemctl` and accepts `start|stop|restart UNIT`. A service is ready
@@ -30,7 +33,10 @@ stop() {
 }
 start() {
   : >$log
-  setsid skep $kind --config /etc/skep/$kind-$name.toml >>$log 2>&1 </dev/null &
+  service="skep $kind --config /etc/skep/$kind-$name.toml"
+  $service --give-to skep >>$log 2>&1 || { cat $log >&2; exit 1; }
+  setsid setpriv --reuid skep --regid skep --clear-groups --bounding-set=-all --inh-caps=-all \
+    --no-new-privs $service >>$log 2>&1 </dev/null &
   echo $! >$pid
   until grep -q ' serves ' $log; do runs $(cat $pid) || { cat $log >&2; exit 1; }; sleep 0.02; done
 }
@@ -60,6 +66,7 @@ fn write(host: &PageHost, path: &str, text: &str, mode: &str) {
 fn set_up(host: &PageHost) {
     let works = |command: &str| host.run(command).expect_success();
     works("mkdir -p -m 700 /etc/skep; mkdir -p /run /mnt/skep /mnt/test /mnt/new-disk");
+    works(&format!("id skep 2>/dev/null || systemd-sysusers - <<'END'\n{USER}END\n"));
     works("echo 10.0.0.1 management.example >>/etc/hosts; rm -f /usr/bin/systemctl");
     write(host, "/usr/bin/systemctl", SYSTEMCTL, "755");
     for (kind, settings) in SERVICES {
