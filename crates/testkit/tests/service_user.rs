@@ -89,7 +89,7 @@ fn start_servers(host: &mut PageHost) {
 
 /// Commands: skep management, skep metadata, skep storage, skep monitor.
 #[test]
-fn cluster_whose_services_are_no_root_stores_files() {
+fn services_of_an_ordinary_user_store_files() {
     let network = PageNetwork::new();
     let mut host = host_with_settings(&network);
     start_servers(&mut host);

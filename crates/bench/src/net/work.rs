@@ -3,12 +3,13 @@
 use super::plan::{Assignment, Leg, Measured, Server};
 use crate::launcher::{Control, Engine, LinkMeasure, Measure, ProbedPath, Seat, Step};
 use crate::limits::NET_SPIN;
+use skep_env::PathMtu;
 use skep_rpc::link_benchmark::{self, LinkResult};
 use skep_rpc::{Identity, JoinToken};
 use skep_types::{Error, ErrorCode, NodeId, NodeKind, Result};
 use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::net::ToSocketAddrs;
+use std::net::{IpAddr, ToSocketAddrs};
 use std::sync::Arc;
 
 /// The engine of one process in a network benchmark.
@@ -17,14 +18,21 @@ pub(crate) struct NetEngine {
     seat: Seat,
     /// The probed paths to services, by node id. They are reported with the next measurements.
     paths: BTreeMap<u32, ProbedPath>,
+    /// The results of all probes, by the address of the host. `None` means that there is no result.
+    probed: BTreeMap<IpAddr, Option<PathMtu>>,
 }
 
 /// Probes the path to a service. Returns `None` if this host has no path to the service through a
 /// network, or if the probe has failed. Then the measurement reports the reason.
-fn probe(server: &Server) -> Option<ProbedPath> {
+///
+/// `probed` are the results so far. A host with several services is probed once, because its kernel
+/// limits the number of reports about packets that have arrived.
+fn probe(server: &Server, probed: &mut BTreeMap<IpAddr, Option<PathMtu>>) -> Option<ProbedPath> {
     let address = server.addresses.first()?;
     let peer = address.to_socket_addrs().ok()?.next()?;
-    let found = skep_env::probe_path(peer).ok()??;
+    let found = probed.entry(peer.ip());
+    let found = *found.or_insert_with(|| skep_env::probe_path(peer).ok().flatten());
+    let found = found?;
     Some(ProbedPath {
         address: address.clone(),
         interface_mtu: found.interface,
@@ -76,7 +84,7 @@ fn measure_of(server: &Server, result: &LinkResult) -> LinkMeasure {
 
 impl NetEngine {
     pub(crate) fn new(assignment: Assignment, seat: Seat) -> Self {
-        Self { assignment, seat, paths: BTreeMap::new() }
+        Self { assignment, seat, paths: BTreeMap::new(), probed: BTreeMap::new() }
     }
 
     fn leg(&self, step: &Step) -> std::result::Result<Leg, String> {
@@ -142,7 +150,8 @@ impl Engine for NetEngine {
         let is_first = (self.seat.rank as usize) < self.assignment.hosts.len();
         if is_first && step.repetition == 1 && leg.measured == Measured::Send {
             for server in self.servers(leg) {
-                self.paths.extend(probe(&server).map(|path| (server.node, path)));
+                let path = probe(&server, &mut self.probed);
+                self.paths.extend(path.map(|path| (server.node, path)));
             }
         }
         Ok(())
