@@ -87,7 +87,7 @@ fn start_servers(host: &mut PageHost) {
     works(host, "skep cluster format");
 }
 
-/// Commands: skep management, skep metadata, skep storage, skep monitor.
+/// Command: skep management, skep metadata, skep storage, skep monitor.
 #[test]
 fn services_of_an_ordinary_user_store_files() {
     let network = PageNetwork::new();
@@ -134,15 +134,15 @@ fn root_replaces_the_token(host: &PageHost) {
     });
 }
 
-/// Commands: skep storage.
+/// Command: skep storage.
 #[test]
 fn files_are_given_only_by_root_to_an_existing_user() {
     let network = PageNetwork::new();
     let host = host_with_settings(&network);
     works(&host, "skep management --init --config /etc/skep/management-a.toml");
     let give = "skep management --config /etc/skep/management-a.toml --give-to";
-    let unknown = host.run(&format!("{give} nobody-here")).expect_failure();
-    assert!(unknown.contains("no user 'nobody-here'"), "{unknown}");
+    let unknown = host.run(&format!("{give} missing")).expect_failure();
+    assert!(unknown.contains("no user 'missing'"), "{unknown}");
     assert!(unknown.contains("useradd --system"), "{unknown}");
     let user = "setpriv --reuid skep --regid skep --clear-groups";
     let command = format!("{user} skep management --directory /srv/management --give-to skep");

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 const OTHER: u32 = 65_534;
 
 fn user() -> ServiceUser {
-    ServiceUser { name: "nobody".into(), uid: OTHER, gid: OTHER }
+    ServiceUser { name: "skep".into(), uid: OTHER, gid: OTHER }
 }
 
 /// A directory of a target of root, beside a file of the host.

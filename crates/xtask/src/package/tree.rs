@@ -29,8 +29,8 @@ if [ \"$1\" = 0 ] && [ -d /run/systemd/system ]; then
   systemctl stop skep.target 'skep-*@*.service' || true
 fi
 ";
-/// The script that runs after the files were removed. Settings, tokens and data are not removed, and
-/// neither is the user to whom they belong.
+/// The script that runs after the files were removed. Settings, tokens, data and the user that owns
+/// the data are not removed.
 pub(super) const AFTER_REMOVE: &str =
     "if [ -d /run/systemd/system ]; then systemctl daemon-reload || true; fi\n";
 
