@@ -86,8 +86,11 @@ fn sizing_page_has_the_sizes_of_records() {
     let name = name_bytes("");
     check(&format!("| a name in a directory | {name_key} | {name}, and the name |"));
     let inline = InlineRecord { checksum: 0, bytes: Bytes(Vec::new()) }.to_bytes().len();
-    let inline_key = Key::Inline(root).to_bytes().len();
-    check(&format!("| inline bytes of a file | {inline_key} | {inline}, and the bytes |"));
+    let [first_key, key_of_part] = [0, 1].map(|part| Key::Inline(root, part).to_bytes().len());
+    check(&format!(
+        "| inline bytes of a file, for each part of 1 KiB | {key_of_part} (the first: {first_key}) \
+         | {inline}, and the bytes |"
+    ));
     let xattr_key = Key::Xattr(root, b"").to_bytes().len();
     check(&format!("| an extended attribute | {xattr_key}, and its name | the value |"));
 
