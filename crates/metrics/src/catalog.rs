@@ -292,6 +292,12 @@ definitions! {
     /// Connections to targets that the process has opened.
     CONNECTS = Definition::counter("skep_rpc_connects", Unit::Count, &[],
         "Connections to targets that the process has opened.");
+    /// Connections to targets that the process has closed because no request used them.
+    IDLE_CLOSES = Definition::counter("skep_rpc_idle_closes", Unit::Count, &[],
+        "Connections to targets that the process has closed because no request used them.");
+    /// Open connections of the process.
+    CONNECTIONS = Definition::gauge("skep_rpc_connections", Unit::Count, &[],
+        "Connections between nodes of the cluster that the process has open, in both directions.");
 
     /// CPU time of the process.
     PROCESS_CPU = Definition::counter("process_cpu_seconds", Unit::Seconds, &[],

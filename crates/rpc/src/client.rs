@@ -5,6 +5,7 @@ use crate::access::{Channel, Identity};
 use crate::calls::RunningCall;
 use crate::dial::first_success;
 use crate::handshake;
+use crate::idle::IdleClock;
 use crate::limits::{ADDRESS_STAGGER, CONNECT_TIMEOUT, MAX_PEER_TEXT};
 use crate::origin::Origin;
 use crate::refusal;
@@ -127,6 +128,9 @@ pub struct Connection {
     stream: TcpStream,
     outbox: RefCell<Vec<MessagePart>>,
     is_sending: Cell<bool>,
+    /// Whether the bulk data of a reply is being received. Its request is not in `pending` any
+    /// more, and its call does not have the reply yet.
+    is_receiving: Cell<bool>,
     pending: RefCell<NumberMap<Pending>>,
     next_tag: Cell<u64>,
     is_closed: Cell<bool>,
@@ -134,6 +138,7 @@ pub struct Connection {
     closes_when_idle: Cell<bool>,
     /// The newest map version that the peer has named in a reply.
     needed_map: Cell<MapVersion>,
+    idle: IdleClock,
     incarnation: u64,
 }
 
@@ -225,11 +230,13 @@ impl Connection {
             stream,
             outbox: RefCell::default(),
             is_sending: Cell::new(false),
+            is_receiving: Cell::new(false),
             pending: RefCell::default(),
             next_tag: Cell::new(1),
             is_closed: Cell::new(false),
             closes_when_idle: Cell::new(false),
             needed_map: Cell::default(),
+            idle: IdleClock::default(),
             incarnation: welcome.incarnation,
         });
         CONNECTIONS.with_borrow_mut(|all| {
@@ -254,6 +261,13 @@ impl Connection {
     /// Whether the connection has ended and cannot be used any more.
     pub fn is_closed(&self) -> bool {
         self.is_closed.get()
+    }
+
+    /// Looks at the use of the connection at `now`, and returns the time for which it has had no
+    /// request, according to the looks so far ([`IdleClock`]).
+    pub(crate) fn idle_time(&self, now: Duration) -> Duration {
+        let has_request = !self.pending.borrow().is_empty() || self.is_receiving.get();
+        self.idle.look(self.next_tag.get(), has_request || self.is_sending.get(), now)
     }
 
     /// Returns the incarnation of the peer: a number that changes with each start of the peer's
@@ -290,10 +304,12 @@ impl Connection {
             };
             if header.data_bytes > 0 {
                 let len = header.data_bytes as usize;
+                self.is_receiving.set(true);
                 match into {
                     Some(into) if into.len() >= len => reader.data(&into.slice(0..len)).await?,
                     _ => return broken("the peer sent more data than was requested"),
                 }
+                self.is_receiving.set(false);
             }
             sender.send(Reply { header, body });
             if self.closes_when_idle.get() && self.pending.borrow().is_empty() {

@@ -12,6 +12,7 @@ mod calls;
 pub mod client;
 mod dial;
 mod handshake;
+mod idle;
 mod limits;
 mod link;
 pub mod link_benchmark;

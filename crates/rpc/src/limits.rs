@@ -56,6 +56,14 @@ pub(crate) const BULK_BYTES: u32 = 64 << 10;
 /// Bytes that the receiver reads ahead after a frame with much bulk data. The next header and the
 /// checksums of 1 MiB fit, so that one receive reads both.
 pub(crate) const BULK_READ_AHEAD_BYTES: usize = 4096;
+/// Time without a request after which a client ends a connection to a target. Long enough that the
+/// next request seldom has to connect again, which takes three round trips. Short enough that the
+/// connections of a job end soon after the job.
+pub(crate) const IDLE_CONNECTION_LIFETIME: Duration = Duration::from_secs(300);
+/// Longest time between two looks of a client's thread at its idle connections; the shortest time is
+/// half of it, at random, so that the connections of many threads end at different times. A
+/// connection ends at most this time after its lifetime.
+pub(crate) const IDLE_LOOK_INTERVAL: Duration = Duration::from_secs(60);
 /// Maximum bytes of replies that wait to be sent to one peer. Above this limit, the server reads no
 /// further request of the peer.
 pub(crate) const MAX_OUTBOX_BYTES: usize = 64 << 20;

@@ -2,7 +2,7 @@
 //! group.
 //!
 //! Owns the rule that a target has one connection, which all callers share, and the end of the
-//! connection when the term ends. Does not own the choice of the target ([`crate::routing`]).
+//! connection when the term ends or when it is idle. Does not own the choice of the target ([`crate::routing`]).
 //!
 //! # Invariants
 //! A link never has both an open connection and an attempt to connect.
@@ -15,6 +15,18 @@ use std::future::Future;
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
+use std::time::Duration;
+
+/// The use of a link, as [`TargetLink::end_if_idle`] finds it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LinkUse {
+    /// The link has a connection, or an attempt to connect.
+    Connected,
+    /// The link had an idle connection, which has ended now.
+    Ended,
+    /// The link has no connection.
+    Unconnected,
+}
 
 /// The connection to one target.
 #[derive(Default)]
@@ -55,6 +67,27 @@ impl TargetLink {
         if let Some(connection) = self.connection.take() {
             connection.close();
         }
+    }
+
+    /// Ends the connection if no request has used it for `lifetime` at `now`. Also frees the socket
+    /// of a connection that the peer has ended.
+    ///
+    /// No request can begin on the connection during this call. A caller of [`Self::connection`]
+    /// sends its request before it waits for anything, and the thread runs one future at a time.
+    pub(crate) fn end_if_idle(&self, now: Duration, lifetime: Duration) -> LinkUse {
+        let mut held = self.connection.borrow_mut();
+        let ended = match held.as_ref() {
+            None if self.is_connecting.get() => return LinkUse::Connected,
+            None => return LinkUse::Unconnected,
+            Some(connection) if connection.is_closed() => LinkUse::Unconnected,
+            Some(connection) if connection.idle_time(now) < lifetime => return LinkUse::Connected,
+            Some(connection) => {
+                connection.close();
+                LinkUse::Ended
+            }
+        };
+        *held = None;
+        ended
     }
 
     /// Returns the open connection, or the connection that `connect` opens. Concurrent callers

@@ -59,13 +59,20 @@ struct Traffic {
     retries: AtomicU64,
     /// Number of opened connections.
     connects: AtomicU64,
+    /// Number of connections that were closed because no request used them.
+    idle_closes: AtomicU64,
 }
 
 impl skep_metrics::Source for MapCell {
     fn collect(&self, snapshot: &mut skep_metrics::Snapshot) {
-        use skep_metrics::catalog::{CONNECTS, NODE_MAP_VERSION, RETRIES};
+        use skep_metrics::catalog::{
+            CONNECTIONS, CONNECTS, IDLE_CLOSES, NODE_MAP_VERSION, RETRIES,
+        };
+        let idle_closes = self.traffic.idle_closes.load(Ordering::Relaxed);
         snapshot.count(&RETRIES, Vec::new(), self.traffic.retries.load(Ordering::Relaxed));
         snapshot.count(&CONNECTS, Vec::new(), self.traffic.connects.load(Ordering::Relaxed));
+        snapshot.count(&IDLE_CLOSES, Vec::new(), idle_closes);
+        snapshot.count(&CONNECTIONS, Vec::new(), skep_env::open_streams());
         snapshot.count(&NODE_MAP_VERSION, Vec::new(), self.version().raw());
     }
 }
@@ -144,6 +151,11 @@ impl MapCell {
     /// Counts a connection that was opened.
     pub(crate) fn count_connect(&self) {
         self.traffic.connects.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a connection that was closed because no request used it.
+    pub(crate) fn count_idle_close(&self) {
+        self.traffic.idle_closes.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Stores `map` if it is newer than the current map.

@@ -5,6 +5,9 @@
 //! A call under way goes to another member as soon as a newer map names that member as the primary.
 //! The router then ends the connection to the previous primary ([`Router::retire_links`]).
 //!
+//! The router of a client ends connections that no request has used for some minutes
+//! (`routing/idle.rs`).
+//!
 //! A call waits, reconnects and retries until it has a final reply or its deadline passes. Without
 //! a deadline, a call retries without limit. A retry of a request that modifies data is safe,
 //! because the request carries a slot and a sequence number, or is idempotent by its contents.
@@ -12,6 +15,8 @@
 //! # Invariants
 //! A target never has both an open connection and an attempt to connect: see
 //! [`Router::check_invariants`].
+
+mod idle;
 
 use crate::access::{Channel, Identity};
 use crate::calls::RepeatedCall;
@@ -45,6 +50,8 @@ pub struct Router {
     own: Option<OwnTerm>,
     /// Whether the task that follows the cluster map has started.
     is_watching: Cell<bool>,
+    /// Whether the task that ends idle connections runs.
+    is_watching_idle: Cell<bool>,
     /// Reference to this router, for the task that follows the cluster map.
     this: Weak<Self>,
 }
@@ -77,6 +84,7 @@ impl Router {
             links: RefCell::default(),
             own,
             is_watching: Cell::new(false),
+            is_watching_idle: Cell::new(false),
             this: Weak::clone(this),
         })
     }
@@ -420,6 +428,7 @@ impl Router {
         let within = |error: Error| error.within(format_args!("target {target} on {}", node.name));
         let connection = connecting.map_err(within)?;
         self.cell.count_connect();
+        self.watch_idle_connections();
         Ok(connection)
     }
 }

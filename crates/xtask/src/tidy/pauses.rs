@@ -66,6 +66,7 @@ const PAUSES: &[(&str, &str)] = &[
     ("crates/rpc/src/membership/client.rs", "retry: registration and heartbeats of a client"),
     ("crates/rpc/src/membership/management.rs", "retry: requests to management and to its leader"),
     ("crates/rpc/src/membership/map.rs", "retry: polling the cluster map"),
+    ("crates/rpc/src/routing/idle.rs", "period: looks for idle connections of a client"),
     ("crates/rpc/src/routing.rs", "retry: requests to targets, by retry class, with back-off"),
     ("crates/s3/src/retry.rs", "retry: requests to an object store, with back-off"),
     ("crates/service/src/cached_map.rs", "delay: limits writes of the cached cluster map; retry: after a failed write"),
