@@ -2,7 +2,8 @@
 //! group.
 //!
 //! Owns the rule that a target has one connection, which all callers share, and the end of the
-//! connection when the term ends or when it is idle. Does not own the choice of the target ([`crate::routing`]).
+//! connection when the term ends or when it is idle. Does not own the choice of the target
+//! ([`crate::routing`]).
 //!
 //! # Invariants
 //! A link never has both an open connection and an attempt to connect.
