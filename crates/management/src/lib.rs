@@ -270,7 +270,7 @@ async fn serve(accepted: Accepted, incarnation: u64, service: Rc<Service>) {
     let Accepted { stream, ticket, refusals } = accepted;
     let Service { identity, authority, meter } = &*service;
     let no_targets = |target: TargetId| match target.raw() {
-        0 => Ok(()),
+        0 => ticket.check_connections(),
         _ => Err(Error::new(
             ErrorCode::StaleMap,
             format!("cannot connect to target {target} at management: management has no targets"),

@@ -2,19 +2,23 @@
 //! refusals. A peer that has not authenticated must not be able to use up memory, descriptors or
 //! the log.
 //!
-//! Owns the table of handshakes under way. Does not own the handshake itself
-//! ([`crate::handshake`]), nor connections of admitted peers, except for the limit on their number.
+//! Owns the table of handshakes under way, and the limit on the number of connections. If few
+//! connections are left, the process first ends idle connections of clients
+//! ([`crate::idle_peers`]). At the limit, it refuses new connections with an error that names the
+//! limit. Does not own the handshake itself ([`crate::handshake`]), nor connections of admitted
+//! peers.
 //!
 //! # Invariants
 //! The table never has more than `MAX_HANDSHAKES` entries, nor more than
 //! `MAX_HANDSHAKES_PER_ADDRESS` with the same address.
 
+use crate::idle_peers;
 use crate::limits::{
-    CONNECTIONS_SHARE, HANDSHAKE_GRACE, MAX_HANDSHAKES, MAX_HANDSHAKES_PER_ADDRESS,
-    REFUSAL_LOG_INTERVAL,
+    CONNECTIONS_SHARE, FEW_CONNECTIONS_LEFT_TENTHS, FEW_CONNECTIONS_LOG_INTERVAL, HANDSHAKE_GRACE,
+    IDLE_PEER_INTERVAL, MAX_HANDSHAKES, MAX_HANDSHAKES_PER_ADDRESS, REFUSAL_LOG_INTERVAL,
 };
 use skep_env::TcpStream;
-use skep_types::{Error, ErrorCode};
+use skep_types::{Error, ErrorCode, Result};
 use std::cell::{Cell, RefCell, RefMut};
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Display;
@@ -38,6 +42,9 @@ pub struct Admission {
     under_way: RefCell<BTreeMap<u64, Entry>>,
     next: Cell<u64>,
     refusals: Rc<RefusalLog>,
+    /// The last request to end idle connections, and the last log line about it.
+    asked_at: Cell<Option<Duration>>,
+    logged_at: Cell<Option<Duration>>,
 }
 
 impl std::fmt::Debug for Admission {
@@ -52,6 +59,21 @@ impl std::fmt::Debug for Admission {
 pub struct Ticket {
     admission: Rc<Admission>,
     number: u64,
+}
+
+impl Ticket {
+    /// Checks that the process may have one more connection. The accepting side calls this function
+    /// in the handshake, so that the peer gets the error.
+    ///
+    /// # Errors
+    /// `NotReady` if the process has too many connections.
+    pub fn check_connections(&self) -> Result<()> {
+        let most = self.admission.max_connections;
+        match skep_env::open_streams() <= most {
+            true => Ok(()),
+            false => Err(Error::new(ErrorCode::NotReady, too_many(most))),
+        }
+    }
 }
 
 impl Drop for Ticket {
@@ -74,15 +96,34 @@ fn network(stream: &TcpStream) -> IpAddr {
     }
 }
 
+fn too_many(most: u64) -> String {
+    format!(
+        "cannot accept the connection: this process has its maximum of {most} connections; raise \
+         its limit of open files (`ulimit -n`, or `LimitNOFILE` in its unit) to twice the number \
+         of connections that it needs"
+    )
+}
+
+/// Whether `last` is longer ago than `interval`. `None` means that nothing has happened yet.
+fn is_due(last: Option<Duration>, interval: Duration, now: Duration) -> bool {
+    last.is_none_or(|last| now.saturating_sub(last) >= interval)
+}
+
 impl Admission {
     /// Creates an empty table. `refusals` logs the connections that get no ticket. Raises the
     /// process's limit of descriptors as far as the system allows.
     pub fn new(refusals: Rc<RefusalLog>) -> Rc<Self> {
+        Self::with_limit(skep_env::raise_file_limit() / CONNECTIONS_SHARE, refusals)
+    }
+
+    fn with_limit(max_connections: u64, refusals: Rc<RefusalLog>) -> Rc<Self> {
         Rc::new(Self {
-            max_connections: skep_env::raise_file_limit() / CONNECTIONS_SHARE,
+            max_connections,
             under_way: RefCell::default(),
             next: Cell::new(1),
             refusals,
+            asked_at: Cell::new(None),
+            logged_at: Cell::new(None),
         })
     }
 
@@ -99,11 +140,12 @@ impl Admission {
             self.refusals.note(stream.peer(), problem);
             None
         };
-        if skep_env::open_streams() > self.max_connections {
-            return refused(
-                "this process has too many connections; raise its limit of open files (`ulimit \
-                 -n`)",
-            );
+        let open = skep_env::open_streams();
+        self.end_idle_if_few_left(open, skep_env::now());
+        // Above the limit, the handshake refuses the peer with an error. It needs a descriptor
+        // until then, and the number of these descriptors has a bound too.
+        if open > self.max_connections + MAX_HANDSHAKES as u64 {
+            return refused(&too_many(self.max_connections));
         }
         let network = network(stream);
         let from_there =
@@ -119,6 +161,28 @@ impl Admission {
         let entry = Entry { stream: stream.clone(), network, began: skep_env::now() };
         self.under_way.borrow_mut().insert(number, entry);
         Some(Ticket { admission: Rc::clone(self), number })
+    }
+
+    /// Ends idle connections of clients if the process has `open` connections at `now`, and this is
+    /// near its limit. Returns whether it has asked the threads of the process to do so.
+    fn end_idle_if_few_left(&self, open: u64, now: Duration) -> bool {
+        let is_near = open >= self.max_connections / 10 * FEW_CONNECTIONS_LEFT_TENTHS;
+        if !is_near || !is_due(self.asked_at.get(), IDLE_PEER_INTERVAL, now) {
+            return false;
+        }
+        self.asked_at.set(Some(now));
+        idle_peers::need_connections();
+        if is_due(self.logged_at.get(), FEW_CONNECTIONS_LOG_INTERVAL, now) {
+            self.logged_at.set(Some(now));
+            tracing::warn!(
+                "{} has {open} of at most {} connections, and ends idle connections of clients, \
+                 which connect again for their next request; raise its limit of open files \
+                 (`ulimit -n`, or `LimitNOFILE` in its unit)",
+                self.refusals.this,
+                self.max_connections
+            );
+        }
+        true
     }
 
     /// Ends the oldest handshake (the oldest one with `network`, if `network` is given), provided
@@ -241,5 +305,56 @@ impl RefusalLog {
                 self.this
             );
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::server::authenticate;
+    use crate::{Channel, Connection, Identity, Secrets};
+    use skep_env::{TcpListener, block_on, spawn};
+    use skep_types::{ClusterId, NodeId, NodeKind, TargetId};
+
+    #[test]
+    fn idle_connections_end_at_nine_tenths_once_a_second() {
+        let admission = Admission::with_limit(1000, RefusalLog::new("the test"));
+        let asks = |open, ms| admission.end_idle_if_few_left(open, Duration::from_millis(ms));
+        assert!(!asks(899, 1_000));
+        assert!(asks(900, 1_000));
+        assert!(!asks(1_000, 1_999));
+        assert!(asks(1_000, 2_000));
+        assert!(!asks(500, 4_000));
+    }
+
+    #[test]
+    fn peer_above_the_limit_gets_an_error_with_the_way_out() {
+        block_on(async {
+            let identity = Identity {
+                cluster: ClusterId::default(),
+                secrets: Secrets::generate(),
+                node: NodeId::new(5),
+                kind: NodeKind::Client,
+            };
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let address = listener.local_address().unwrap().to_string();
+            let server = identity.clone();
+            spawn(async move {
+                let stream = listener.accept().await.unwrap();
+                // The process has at least the two ends of this connection.
+                let admission = Admission::with_limit(1, RefusalLog::new("the test"));
+                let ticket = admission.admit(&stream).unwrap();
+                let refused =
+                    authenticate(&stream, &server, 1, |_| ticket.check_connections()).await;
+                refused.unwrap_err();
+            })
+            .detach();
+            let target = TargetId::default();
+            let refused = Connection::connect(&address, &identity, target, Channel::NONE).await;
+            let error = refused.unwrap_err();
+            assert_eq!(error.code(), ErrorCode::NotReady);
+            assert!(error.context().contains("maximum of 1 connections; raise"), "{error}");
+        })
+        .unwrap();
     }
 }

@@ -13,6 +13,7 @@ pub mod client;
 mod dial;
 mod handshake;
 mod idle;
+mod idle_peers;
 mod limits;
 mod link;
 pub mod link_benchmark;

@@ -40,6 +40,21 @@ pub(crate) const HANDSHAKE_GRACE: Duration = Duration::from_millis(250);
 /// Divisor of the process's limit of file descriptors. Connections use at most this limit divided
 /// by `CONNECTIONS_SHARE`. The rest stays free for files.
 pub(crate) const CONNECTIONS_SHARE: u64 = 2;
+/// Number of tenths of the limit on connections above which a process ends idle connections of its
+/// clients.
+pub(crate) const FEW_CONNECTIONS_LEFT_TENTHS: u64 = 9;
+/// Minimum interval between two requests to the threads of a process to end idle connections. A
+/// thread needs a few milliseconds for tens of thousands of connections.
+pub(crate) const IDLE_PEER_INTERVAL: Duration = Duration::from_secs(1);
+/// Time without a request before a process that needs connections may end the connection of a
+/// client. It is longer than the usual intervals between heartbeats, so that clients do not have to
+/// connect again for each heartbeat.
+pub(crate) const IDLE_PEER_AGE: Duration = Duration::from_secs(30);
+/// A thread ends at most one in `IDLE_PEER_SHARE` of its connections at a time. This is more than
+/// the tenth that a process lacks, and few enough that clients do not all connect again at once.
+pub(crate) const IDLE_PEER_SHARE: usize = 8;
+/// Minimum interval between two log lines of a process that ends idle connections.
+pub(crate) const FEW_CONNECTIONS_LOG_INTERVAL: Duration = Duration::from_secs(600);
 /// Minimum interval between two log lines about refused connections, and about peers that fail to
 /// authenticate.
 pub(crate) const REFUSAL_LOG_INTERVAL: Duration = Duration::from_secs(1);

@@ -3,6 +3,7 @@
 //!
 //! Does not own the requests to management that get newer maps ([`crate::membership`]).
 
+use crate::idle_peers;
 use crate::limits::EARLY_HEARTBEAT_INTERVAL;
 use skep_env::{SharedNotify, SharedWait};
 use skep_types::map::Consistency;
@@ -66,12 +67,13 @@ struct Traffic {
 impl skep_metrics::Source for MapCell {
     fn collect(&self, snapshot: &mut skep_metrics::Snapshot) {
         use skep_metrics::catalog::{
-            CONNECTIONS, CONNECTS, IDLE_CLOSES, NODE_MAP_VERSION, RETRIES,
+            CONNECTIONS, CONNECTS, IDLE_CLOSES, IDLE_PEERS, NODE_MAP_VERSION, RETRIES,
         };
         let idle_closes = self.traffic.idle_closes.load(Ordering::Relaxed);
         snapshot.count(&RETRIES, Vec::new(), self.traffic.retries.load(Ordering::Relaxed));
         snapshot.count(&CONNECTS, Vec::new(), self.traffic.connects.load(Ordering::Relaxed));
         snapshot.count(&IDLE_CLOSES, Vec::new(), idle_closes);
+        snapshot.count(&IDLE_PEERS, Vec::new(), idle_peers::ended());
         snapshot.count(&CONNECTIONS, Vec::new(), skep_env::open_streams());
         snapshot.count(&NODE_MAP_VERSION, Vec::new(), self.version().raw());
     }

@@ -52,6 +52,7 @@ impl ServingNode {
         let Accepted { stream, ticket, refusals } = accepted;
         let identity = self.membership.identity();
         let is_served = |target: TargetId| {
+            ticket.check_connections()?;
             // Target 0 addresses the node itself, which handles requests about the process.
             (self.serves(target) || target.raw() == 0).then_some(()).ok_or_else(|| {
                 let context = format!("target {target} is not served by node {}", identity.node);
