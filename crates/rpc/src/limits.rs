@@ -62,8 +62,16 @@ pub(crate) const REFUSAL_LOG_INTERVAL: Duration = Duration::from_secs(1);
 pub(crate) const COMPLAINT_INTERVAL: Duration = Duration::from_secs(5);
 /// Maximum length, in characters, of a peer's text in an error.
 pub(crate) const MAX_PEER_TEXT: usize = 1000;
-/// Size of the read-ahead buffer of a connection. The buffer holds hundreds of metadata requests.
+/// Size of the read-ahead buffer of a connection on which many frames arrive together. The buffer
+/// holds hundreds of metadata requests.
 pub(crate) const READ_AHEAD_BYTES: usize = 64 << 10;
+/// Size of the read-ahead buffer of every other connection. A frame with 4 KiB of data fits, so that
+/// one receive reads it.
+pub(crate) const SHORT_READ_AHEAD_BYTES: usize = 8 << 10;
+/// Number of receives in a row with at most [`SHORT_READ_AHEAD_BYTES`] after which a connection gets
+/// the smaller buffer again. A longer row costs memory, and a shorter one costs a receive for each
+/// burst of frames.
+pub(crate) const SHORT_RECEIVES: u32 = 16;
 /// After a frame with at least this much bulk data, the receiver reads only
 /// [`BULK_READ_AHEAD_BYTES`] ahead. Copying a full read-ahead buffer would be expensive compared
 /// with the receive of such a frame.

@@ -4,8 +4,14 @@
 //! Bulk data that arrives in this buffer must be copied once more, to the caller's buffer. So after
 //! a frame with much bulk data the reader reads only `BULK_READ_AHEAD_BYTES` ahead, since the next
 //! frame probably has much bulk data too.
+//!
+//! A process may have hundreds of thousands of connections, and most of them carry one small frame
+//! at a time. So the read-ahead buffer is short at first, long while many frames arrive together,
+//! and short again afterwards.
 
-use crate::limits::{BULK_BYTES, BULK_READ_AHEAD_BYTES, READ_AHEAD_BYTES};
+use crate::limits::{
+    BULK_BYTES, BULK_READ_AHEAD_BYTES, READ_AHEAD_BYTES, SHORT_READ_AHEAD_BYTES, SHORT_RECEIVES,
+};
 use skep_env::{Buf, TcpStream};
 use skep_types::{Error, ErrorCode, Result};
 use skep_wire::frame::{HEADER_BYTES, Header, check_body};
@@ -15,10 +21,54 @@ use skep_wire::frame::{HEADER_BYTES, Header, check_body};
 pub(crate) struct FrameReader {
     stream: TcpStream,
     ahead: Buf,
+    length: AheadLength,
     start: usize,
     end: usize,
     /// Whether the last frame had much bulk data.
     is_bulk: bool,
+}
+
+/// Chooses the length of a read-ahead buffer.
+#[derive(Debug)]
+struct AheadLength {
+    /// Length of the long buffer in bytes.
+    longest: usize,
+    is_long: bool,
+    /// Number of receives in a row that would have fitted into the short buffer.
+    short_receives: u32,
+}
+
+impl AheadLength {
+    fn new(longest: usize) -> Self {
+        Self { longest, is_long: false, short_receives: 0 }
+    }
+
+    /// Returns the length in bytes.
+    fn bytes(&self) -> usize {
+        match self.is_long {
+            true => self.longest,
+            false => SHORT_READ_AHEAD_BYTES.min(self.longest),
+        }
+    }
+
+    fn lengthen(&mut self) {
+        self.is_long = true;
+        self.short_receives = 0;
+    }
+
+    /// Handles a receive of `got` bytes. `is_full` is whether they have filled the buffer, so that
+    /// more bytes probably wait in the socket.
+    fn received(&mut self, got: usize, is_full: bool) {
+        if is_full {
+            return self.lengthen();
+        }
+        self.short_receives =
+            if got > SHORT_READ_AHEAD_BYTES { 0 } else { self.short_receives + 1 };
+        if self.short_receives >= SHORT_RECEIVES {
+            self.is_long = false;
+            self.short_receives = 0;
+        }
+    }
 }
 
 fn disconnected(error: impl std::fmt::Display) -> Error {
@@ -30,21 +80,36 @@ impl FrameReader {
         Self::with_buffer(stream, READ_AHEAD_BYTES)
     }
 
-    /// Creates a reader with a read-ahead buffer of `capacity` bytes.
-    pub(crate) fn with_buffer(stream: TcpStream, capacity: usize) -> Self {
-        Self { stream, ahead: Buf::new(capacity), start: 0, end: 0, is_bulk: false }
+    /// Creates a reader with a read-ahead buffer of at most `longest` bytes.
+    pub(crate) fn with_buffer(stream: TcpStream, longest: usize) -> Self {
+        let length = AheadLength::new(longest);
+        let ahead = Buf::new(length.bytes());
+        Self { stream, ahead, length, start: 0, end: 0, is_bulk: false }
+    }
+
+    /// Makes space for `count` unread bytes: moves the unread bytes to the start of the read-ahead
+    /// buffer, or to a buffer of another length.
+    fn make_space(&mut self, count: usize) {
+        if count > self.length.bytes() {
+            self.length.lengthen();
+        }
+        let (unread, len) = (self.end - self.start, self.length.bytes());
+        if self.ahead.len() < len || (self.ahead.len() > len && unread == 0) {
+            let other = Buf::new(len);
+            other.write(0, &self.ahead.bytes()[self.start..self.end]);
+            self.ahead = other;
+        } else if self.start > 0 {
+            self.ahead.move_to_start(self.start..self.end);
+        }
+        (self.start, self.end) = (0, unread);
     }
 
     /// Receives until the read-ahead buffer holds `count` bytes. Returns `false` if the stream ends
     /// before the first byte.
     async fn fill(&mut self, count: usize) -> Result<bool> {
-        debug_assert!(count <= self.ahead.len(), "callers read at most the buffer's length");
+        debug_assert!(count <= self.length.longest, "callers read at most the buffer's length");
         while self.end - self.start < count {
-            if self.start > 0 {
-                self.ahead.move_to_start(self.start..self.end);
-                self.end -= self.start;
-                self.start = 0;
-            }
+            self.make_space(count);
             let most = if self.is_bulk { BULK_READ_AHEAD_BYTES } else { self.ahead.len() };
             let limit = most.max(count).min(self.ahead.len());
             let buffer = self.ahead.slice(self.end..self.start + limit);
@@ -56,6 +121,7 @@ impl FrameReader {
                 };
             }
             self.end += got;
+            self.length.received(got, self.end == self.ahead.len());
         }
         Ok(true)
     }
@@ -76,7 +142,7 @@ impl FrameReader {
     /// Reads the body that belongs to `header`, and verifies its checksum.
     pub(crate) async fn body(&mut self, header: &Header, expected_crc: u32) -> Result<Vec<u8>> {
         let len = header.body_bytes as usize;
-        let body = if len <= self.ahead.len() {
+        let body = if len <= self.length.longest {
             if len > 0 && !self.fill(len).await? {
                 return Err(disconnected("the stream ended within a frame"));
             }
@@ -107,7 +173,7 @@ impl FrameReader {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use skep_env::{MessagePart, TcpListener, block_on};
+    use skep_env::{MessagePart, TcpListener, block_on, spawn};
 
     /// Returns the next frame's body and data, and the number of bytes that the reader received
     /// ahead of the data.
@@ -140,6 +206,71 @@ mod tests {
                 ahead_of.push(ahead);
             }
             assert!(ahead_of[1..3].iter().all(|it| *it <= BULK_READ_AHEAD_BYTES), "{ahead_of:?}");
+        })
+        .unwrap();
+    }
+
+    /// Sends frames, of which each has a body and bulk data of the given lengths, in one message.
+    /// Then reads the frames.
+    async fn exchange(sender: &TcpStream, reader: &mut FrameReader, frames: &[(usize, usize)]) {
+        let byte = |index: usize| index as u8;
+        let mut parts = Vec::new();
+        for (index, (body, data)) in frames.iter().enumerate() {
+            let frame = Header::default().frame_raw(&vec![byte(index); *body], *data as u32);
+            parts.push(MessagePart::Bytes(frame));
+            parts.push(MessagePart::Bytes(vec![byte(index + 1); *data]));
+        }
+        // The sockets may be too small for all frames.
+        let sender = sender.clone();
+        let sending = spawn(async move { sender.send(parts).await });
+        for (index, lengths) in frames.iter().enumerate() {
+            let (body, data, _) = next(reader).await;
+            assert_eq!((body.len(), data.len()), *lengths);
+            assert!(body.iter().all(|it| *it == byte(index)));
+            assert!(data.iter().all(|it| *it == byte(index + 1)));
+        }
+        sending.await.unwrap();
+    }
+
+    async fn connect() -> (TcpStream, FrameReader) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_address().unwrap().to_string();
+        let sender = TcpStream::connect(&address).await.unwrap();
+        (sender, FrameReader::new(listener.accept().await.unwrap()))
+    }
+
+    #[test]
+    fn buffer_is_long_only_while_many_frames_arrive_together() {
+        block_on(async {
+            let (sender, mut reader) = connect().await;
+            exchange(&sender, &mut reader, &[(100, 0); 3]).await;
+            assert_eq!(reader.ahead.len(), SHORT_READ_AHEAD_BYTES);
+            for _ in 0..3 {
+                exchange(&sender, &mut reader, &[(100, 0); 100]).await;
+                assert_eq!(reader.ahead.len(), READ_AHEAD_BYTES);
+            }
+            // The reader replaces the buffer before the receive after the last one that counts.
+            for _ in 0..=SHORT_RECEIVES {
+                exchange(&sender, &mut reader, &[(100, 0)]).await;
+            }
+            assert_eq!(reader.ahead.len(), SHORT_READ_AHEAD_BYTES);
+        })
+        .unwrap();
+    }
+
+    #[test]
+    fn frames_of_all_lengths_are_read_in_all_orders() {
+        let bodies = [0, 1, 8_000, 9_000, READ_AHEAD_BYTES, READ_AHEAD_BYTES + 1];
+        let data = [0, 1, 5_000, BULK_BYTES as usize];
+        let lengths: Vec<_> =
+            bodies.iter().flat_map(|body| data.iter().map(move |data| (*body, *data))).collect();
+        block_on(async move {
+            let (sender, mut reader) = connect().await;
+            for first in &lengths {
+                for second in &lengths {
+                    exchange(&sender, &mut reader, &[*first, *second, (0, 0)]).await;
+                }
+            }
         })
         .unwrap();
     }
