@@ -68,6 +68,9 @@ pub(crate) const READ_AHEAD_BYTES: usize = 64 << 10;
 /// Size of the read-ahead buffer of every other connection. A frame with 4 KiB of data fits, so that
 /// one receive reads it.
 pub(crate) const SHORT_READ_AHEAD_BYTES: usize = 8 << 10;
+/// Maximum number of buffers of [`READ_AHEAD_BYTES`] that a thread has: 64 MiB. Above this limit, a
+/// connection on which many frames arrive together needs more receives.
+pub(crate) const MAX_LONG_BUFFERS: usize = 1024;
 /// Number of receives in a row with at most [`SHORT_READ_AHEAD_BYTES`] after which a connection gets
 /// the smaller buffer again. A longer row costs memory, and a shorter one costs a receive for each
 /// burst of frames.

@@ -10,11 +10,13 @@
 //! and short again afterwards.
 
 use crate::limits::{
-    BULK_BYTES, BULK_READ_AHEAD_BYTES, READ_AHEAD_BYTES, SHORT_READ_AHEAD_BYTES, SHORT_RECEIVES,
+    BULK_BYTES, BULK_READ_AHEAD_BYTES, MAX_LONG_BUFFERS, READ_AHEAD_BYTES, SHORT_READ_AHEAD_BYTES,
+    SHORT_RECEIVES,
 };
 use skep_env::{Buf, TcpStream};
 use skep_types::{Error, ErrorCode, Result};
 use skep_wire::frame::{HEADER_BYTES, Header, check_body};
+use std::cell::Cell;
 
 /// Reads frames. Headers and bodies come from a read-ahead buffer; bulk data is received directly
 /// into the caller's buffer.
@@ -28,7 +30,12 @@ pub(crate) struct FrameReader {
     is_bulk: bool,
 }
 
-/// Chooses the length of a read-ahead buffer.
+thread_local! {
+    /// Number of long read-ahead buffers of this thread.
+    static LONG_BUFFERS: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Chooses the length of a read-ahead buffer. A thread has at most [`MAX_LONG_BUFFERS`] long ones.
 #[derive(Debug)]
 struct AheadLength {
     /// Length of the long buffer in bytes.
@@ -51,9 +58,22 @@ impl AheadLength {
         }
     }
 
+    /// Makes the buffer long, if the thread may have one more long buffer.
     fn lengthen(&mut self) {
-        self.is_long = true;
         self.short_receives = 0;
+        let has_long = self.longest > SHORT_READ_AHEAD_BYTES;
+        if has_long && !self.is_long && LONG_BUFFERS.get() < MAX_LONG_BUFFERS {
+            LONG_BUFFERS.set(LONG_BUFFERS.get() + 1);
+            self.is_long = true;
+        }
+    }
+
+    fn shorten(&mut self) {
+        self.short_receives = 0;
+        if std::mem::take(&mut self.is_long) {
+            // When the thread ends, the count may be gone already.
+            let _ = LONG_BUFFERS.try_with(|count| count.set(count.get().saturating_sub(1)));
+        }
     }
 
     /// Handles a receive of `got` bytes. `is_full` is whether they have filled the buffer, so that
@@ -65,9 +85,14 @@ impl AheadLength {
         self.short_receives =
             if got > SHORT_READ_AHEAD_BYTES { 0 } else { self.short_receives + 1 };
         if self.short_receives >= SHORT_RECEIVES {
-            self.is_long = false;
-            self.short_receives = 0;
+            self.shorten();
         }
+    }
+}
+
+impl Drop for AheadLength {
+    fn drop(&mut self) {
+        self.shorten();
     }
 }
 
@@ -87,12 +112,9 @@ impl FrameReader {
         Self { stream, ahead, length, start: 0, end: 0, is_bulk: false }
     }
 
-    /// Makes space for `count` unread bytes: moves the unread bytes to the start of the read-ahead
-    /// buffer, or to a buffer of another length.
-    fn make_space(&mut self, count: usize) {
-        if count > self.length.bytes() {
-            self.length.lengthen();
-        }
+    /// Moves the unread bytes to the start of the read-ahead buffer, or to a buffer of another
+    /// length.
+    fn make_space(&mut self) {
         let (unread, len) = (self.end - self.start, self.length.bytes());
         if self.ahead.len() < len || (self.ahead.len() > len && unread == 0) {
             let other = Buf::new(len);
@@ -107,9 +129,9 @@ impl FrameReader {
     /// Receives until the read-ahead buffer holds `count` bytes. Returns `false` if the stream ends
     /// before the first byte.
     async fn fill(&mut self, count: usize) -> Result<bool> {
-        debug_assert!(count <= self.length.longest, "callers read at most the buffer's length");
+        debug_assert!(count <= self.length.bytes(), "callers read at most the buffer's length");
         while self.end - self.start < count {
-            self.make_space(count);
+            self.make_space();
             let most = if self.is_bulk { BULK_READ_AHEAD_BYTES } else { self.ahead.len() };
             let limit = most.max(count).min(self.ahead.len());
             let buffer = self.ahead.slice(self.end..self.start + limit);
@@ -142,7 +164,10 @@ impl FrameReader {
     /// Reads the body that belongs to `header`, and verifies its checksum.
     pub(crate) async fn body(&mut self, header: &Header, expected_crc: u32) -> Result<Vec<u8>> {
         let len = header.body_bytes as usize;
-        let body = if len <= self.length.longest {
+        if len > self.length.bytes() {
+            self.length.lengthen();
+        }
+        let body = if len <= self.length.bytes() {
             if len > 0 && !self.fill(len).await? {
                 return Err(disconnected("the stream ended within a frame"));
             }
@@ -256,6 +281,25 @@ mod tests {
             assert_eq!(reader.ahead.len(), SHORT_READ_AHEAD_BYTES);
         })
         .unwrap();
+    }
+
+    #[test]
+    fn thread_has_a_bounded_number_of_long_buffers() {
+        let create = || {
+            let mut length = AheadLength::new(READ_AHEAD_BYTES);
+            length.lengthen();
+            length
+        };
+        let mut all: Vec<_> = (0..MAX_LONG_BUFFERS).map(|_| create()).collect();
+        assert!(all.iter().all(|length| length.bytes() == READ_AHEAD_BYTES));
+        let mut more = create();
+        assert_eq!(more.bytes(), SHORT_READ_AHEAD_BYTES);
+        all.pop();
+        more.received(SHORT_READ_AHEAD_BYTES, true);
+        assert_eq!(more.bytes(), READ_AHEAD_BYTES);
+        assert_eq!(create().bytes(), SHORT_READ_AHEAD_BYTES);
+        drop((all, more));
+        assert_eq!(LONG_BUFFERS.get(), 0);
     }
 
     #[test]
