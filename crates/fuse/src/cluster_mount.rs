@@ -4,7 +4,7 @@
 use crate::metrics_socket;
 use crate::mount::{self, ServeOptions};
 use crate::mount_point;
-use crate::session;
+use crate::session::shares::most_workers;
 use crate::trace_reports::report_forever;
 use skep_client::{Client, ClusterAccess, LogControl, MapObserver, Mount};
 use skep_env::{Signals, UntilSignal};
@@ -15,6 +15,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
+
+/// Number of descriptors of a mount that are not connections to targets: rings and events of the
+/// threads, logs, and connections to management.
+const OTHER_FILES: u64 = 1000;
 
 /// The cluster to mount, and the data that identify this client to the cluster.
 #[derive(Debug, Clone)]
@@ -53,7 +57,8 @@ pub fn mount(cluster: ClusterOptions, options: ServeOptions) -> Result<()> {
     // Check the mount point before the registration, because a mount with an invalid mount point
     // must not leave traces in the cluster.
     let mount_point = mount_point::prepare(&options.mount_point)?;
-    let workers = session::most_workers(options.transport);
+    let workers = most_workers(options.transport, options.workers);
+    let most_files = skep_env::raise_file_limit();
     let client_options = skep_client::MountOptions {
         cluster: cluster.cluster,
         mount_point: mount_point.display().to_string(),
@@ -71,6 +76,7 @@ pub fn mount(cluster: ClusterOptions, options: ServeOptions) -> Result<()> {
     let (mount, signals) = run(register(client_options, signals))?;
     let metrics = Arc::clone(&options.requests.metrics);
     describe(&metrics, &mount, &cluster.version, &mount_point);
+    check_connections(workers, mount.map().targets.len(), most_files);
     let traces = Arc::clone(metrics.traces());
     let directory = cluster.metrics_directory.as_deref();
     let address = cluster.metrics_address.as_deref();
@@ -112,6 +118,19 @@ pub fn mount(cluster: ClusterOptions, options: ServeOptions) -> Result<()> {
         );
     }
     served
+}
+
+/// Logs a warning if the workers of the mount, with one connection to each target, need more file
+/// descriptors than the process may have.
+fn check_connections(workers: usize, targets: usize, most_files: u64) {
+    let connections = workers as u64 * targets as u64;
+    if connections + OTHER_FILES > most_files {
+        tracing::warn!(
+            "this mount may open {most_files} files, and needs up to {connections} connections: \
+             {workers} threads to {targets} targets; raise its hard limit of open files \
+             (`ulimit -Hn`), or mount with the option `workers=` for fewer threads"
+        );
+    }
 }
 
 /// Adds the metrics that describe the mount.

@@ -35,6 +35,8 @@ pub struct ServeOptions {
     /// [`crate::MAX_READ_AHEAD_BYTES`]. `None` means [`crate::READ_AHEAD_BYTES`]. The kernel
     /// limits the read-ahead to 128 KiB if another user than root mounts.
     pub read_ahead_bytes: Option<u32>,
+    /// The largest number of threads that serve requests. `None` means one for each CPU.
+    pub workers: Option<usize>,
     /// Options of the replies to the kernel.
     pub requests: RequestOptions,
     /// Whether SIGTERM and SIGINT unmount the file system and end the process. If true, the caller
@@ -131,6 +133,7 @@ where
             mount_point: mount_point.clone(),
             features,
             options: options.requests.clone(),
+            workers: options.workers,
         };
         // If the kernel refuses this transport, the session has not called the callback, and the
         // session of the next transport gets the callback.

@@ -1,9 +1,12 @@
 //! The threads of one mount, from its first to its last request.
 //!
-//! The calling thread starts one worker for each CPU. With io_uring it also starts one thread that
-//! reads `/dev/fuse`. Then it waits for signals, and for the start and the end of the workers. At
-//! the end it unmounts the file system.
+//! The calling thread starts the workers, usually one for each CPU (`shares`). With io_uring it also
+//! starts one thread that reads `/dev/fuse`. Then it waits for signals, and for the start and the
+//! end of the workers. At the end it unmounts the file system.
 
+pub(crate) mod shares;
+
+use self::shares::WorkerPorts;
 use crate::checked_files::CheckedFiles;
 use crate::close_failures::CloseFailures;
 use crate::context::{Context, RequestOptions};
@@ -14,11 +17,11 @@ use crate::invalidation;
 use crate::limits;
 use crate::mount_point;
 use crate::repeated_opens::RepeatedOpens;
+use crate::transport::TransportKind;
 use crate::transport::control;
 use crate::transport::device::{Device, DevicePort};
 use crate::transport::kernel::{self, Unmount};
 use crate::transport::uring::UringPort;
-use crate::transport::{TransportChoice, TransportKind};
 use crate::waiting::Waiting;
 use crate::waits::{Interrupts, Waits};
 use crate::worker;
@@ -36,11 +39,6 @@ use std::thread::JoinHandle;
 /// Capacity of the mailbox for events of a mount. Each thread sends a few events, and each signal
 /// is one event.
 const MAX_EVENTS: usize = 100_000;
-/// Number of entries in the kernel's queue of a CPU without a worker. A worker is missing if this
-/// process may not run on the CPU, or if the CPU may never come online. A few entries are enough
-/// for requests to make progress.
-const FOREIGN_SLOTS: usize = 4;
-
 /// An event of a mount. Workers and helper threads send it to the thread that started the mount.
 #[derive(Debug)]
 enum Event {
@@ -73,48 +71,8 @@ pub(crate) struct Session {
     pub(crate) mount_point: PathBuf,
     pub(crate) features: KernelFeatures,
     pub(crate) options: RequestOptions,
-}
-
-/// The ports that one worker serves.
-struct WorkerPorts {
-    /// The CPU to which the worker's thread is pinned, if any.
-    cpu: Option<usize>,
-    /// Queues of the kernel (CPU numbers), each with its number of entries.
-    queues: Vec<(u16, usize)>,
-}
-
-/// Returns the maximum number of workers that a mount starts, summed over all transports that the
-/// mount may try.
-pub(crate) fn most_workers(choice: TransportChoice) -> usize {
-    match choice {
-        TransportChoice::Only(kind) => shares(kind).len(),
-        TransportChoice::Auto => {
-            shares(TransportKind::Uring).len() + shares(TransportKind::Device).len()
-        }
-    }
-}
-
-fn shares(transport: TransportKind) -> Vec<WorkerPorts> {
-    let cpus = skep_env::available_cpus();
-    match transport {
-        TransportKind::Device => {
-            let count = cpus.len().clamp(2, limits::MAX_DEVICE_WORKERS);
-            (0..count).map(|_| WorkerPorts { cpu: None, queues: Vec::new() }).collect()
-        }
-        TransportKind::Uring => {
-            let mut shares: Vec<_> = cpus
-                .iter()
-                .map(|cpu| WorkerPorts { cpu: Some(*cpu), queues: Vec::new() })
-                .collect();
-            for queue in 0..kernel::possible_cpus() {
-                let own = cpus.iter().position(|cpu| *cpu == usize::from(queue));
-                let slots = if own.is_some() { limits::SLOTS_PER_WORKER } else { FOREIGN_SLOTS };
-                let index = own.unwrap_or(usize::from(queue) % shares.len());
-                shares[index].queues.push((queue, slots));
-            }
-            shares
-        }
-    }
+    /// The largest number of workers. `None` means one for each CPU.
+    pub(crate) workers: Option<usize>,
 }
 
 /// Serves a session to its end. Each worker calls `connect` on its own thread to get its access to
@@ -130,7 +88,7 @@ where
     Fut: Future<Output = Result<F>> + 'static,
 {
     let (events, mailbox) = Mailbox::new(MAX_EVENTS)?;
-    let shares = shares(session.features.transport);
+    let shares = shares::shares(session.features.transport, session.workers);
     let workers = shares.len();
     let permission_changes = Arc::new(AtomicU64::new(0));
     let invented_times = Arc::new(AtomicU32::new(0));

@@ -24,6 +24,7 @@ pub(crate) fn serve_if_asked() -> Option<i32> {
         source: "memory".into(),
         transport: transport.parse().unwrap(),
         read_ahead_bytes: None,
+        workers: None,
         requests: RequestOptions {
             has_job_patterns: false,
             has_direct_io: false,

@@ -235,6 +235,7 @@ fn mount(
         allows_others: asked.allows_others,
         transport,
         read_ahead_bytes: asked.read_ahead_bytes,
+        workers: asked.workers,
         requests: RequestOptions {
             has_job_patterns: args.has_job_patterns,
             has_direct_io: asked.has_direct_io,

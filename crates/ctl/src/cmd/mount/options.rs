@@ -16,6 +16,9 @@ const TEXT_COLUMNS: usize = 70;
 /// within the hour.
 const LONGEST_ATTRIBUTE_TIMEOUT: Duration = Duration::from_secs(3600);
 
+/// Maximum value of the option `workers`. No host has more processors.
+const MOST_WORKERS: usize = 1 << 16;
+
 /// Options that are addressed to mount(8) and systemd. Skep accepts and ignores them.
 const OF_OTHERS: &[&str] = &[
     "defaults", "auto", "noauto", "nofail", "_netdev", "user", "nouser", "users", "nousers",
@@ -75,6 +78,13 @@ pub(crate) const OWN: &[OwnOption] = &[
         Some("SIZE"),
         "how far the kernel reads ahead of a program that reads a file sequentially, at most \
          128MiB (default 4MiB); 0: not at all; without root the kernel's limit is 128KiB",
+    ),
+    OwnOption::new(
+        "workers",
+        Some("COUNT"),
+        "largest number of threads that serve programs (default: one for each processor); each \
+         thread has connections of its own, so fewer threads relieve the servers of a cluster with \
+         very many clients",
     ),
     OwnOption::new(
         "log",
@@ -186,6 +196,8 @@ pub(crate) struct Options {
     pub(crate) is_remount: bool,
     /// How long the kernel may cache names and attributes. `None` means the default of Skep.
     pub(crate) attribute_timeout: Option<Duration>,
+    /// The largest number of threads that serve requests. `None` means one for each CPU.
+    pub(crate) workers: Option<usize>,
     /// Whether other users may access a mount that an unprivileged user created.
     pub(crate) allows_others: bool,
     /// Whether reads and writes bypass the kernel's page cache.
@@ -202,12 +214,14 @@ impl Options {
         let timeout = timeout.map(|it| format!(",attribute_timeout={}", it.as_secs_f64()));
         let read_ahead = self.read_ahead_bytes;
         let read_ahead = read_ahead.map(|bytes| format!(",read_ahead={bytes}"));
+        let workers = self.workers.map(|it| format!(",workers={it}"));
         let direct = if self.has_direct_io { ",direct_io" } else { "" };
         let others = if self.allows_others { ",allow_other" } else { "" };
         format!(
-            "{}{}{direct}{}{others}",
+            "{}{}{}{direct}{}{others}",
             self.flags.words(),
             timeout.unwrap_or_default(),
+            workers.unwrap_or_default(),
             read_ahead.unwrap_or_default()
         )
     }
@@ -277,6 +291,9 @@ pub(crate) fn read(lists: &[String], is_sloppy: bool, args: &mut MountArgs) -> R
             ("attribute_timeout", seconds) => {
                 options.attribute_timeout = Some(parsed(option, attribute_timeout(seconds))?);
             }
+            ("workers", count) => {
+                options.workers = Some(parsed(option, workers(count))?);
+            }
             _ => {
                 let own: Vec<_> = OWN.iter().map(|option| option.name).collect();
                 return Err(refused(format!(
@@ -321,6 +338,12 @@ fn read_ahead(size: &str) -> Result<u32, String> {
         .ok_or_else(|| format!("expected a size of at most {}", ByteSize(most.into())))
 }
 
+/// Parses a number of threads.
+fn workers(count: &str) -> Result<usize, String> {
+    let number = count.parse().ok().filter(|count| (1..=MOST_WORKERS).contains(count));
+    number.ok_or_else(|| format!("expected a number of threads from 1 to {MOST_WORKERS}"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -332,11 +355,13 @@ mod tests {
 
     #[test]
     fn options_survive_formatting_and_parsing() {
-        let list = "read_ahead=16MiB,ro,attribute_timeout=0.25,allow_other,nosuid,direct_io";
+        let list = "read_ahead=16MiB,ro,attribute_timeout=0.25,workers=16,allow_other,nosuid,direct_io";
         let options = read(&[list.to_owned()], false, &mut MountArgs::default()).unwrap();
         assert_eq!(options.attribute_timeout, Some(Duration::from_millis(250)));
         assert_eq!((options.has_direct_io, options.read_ahead_bytes), (true, Some(16 << 20)));
-        let words = "ro,nosuid,attribute_timeout=0.25,direct_io,read_ahead=16777216,allow_other";
+        assert_eq!(options.workers, Some(16));
+        let words = "ro,nosuid,attribute_timeout=0.25,workers=16,direct_io,read_ahead=16777216,\
+                     allow_other";
         assert_eq!(options.words(), words);
         assert_eq!(read(&[options.words()], false, &mut MountArgs::default()).unwrap(), options);
     }
@@ -355,6 +380,7 @@ mod tests {
                 described.push(name.to_owned());
                 let typed = match value {
                     "SECONDS" => format!("{name}=1.5"),
+                    "COUNT" => format!("{name}=16"),
                     "SIZE" => format!("{name}=16MiB"),
                     "LEVEL" => format!("{name}=debug"),
                     "ADDRESS" => format!("{name}=0.0.0.0:7490"),
@@ -394,6 +420,7 @@ mod tests {
         for OwnOption { name, value, .. } in OWN {
             let typed = match *value {
                 None => (*name).to_owned(),
+                Some("COUNT") => format!("{name}=1"),
                 Some("SIZE") => format!("{name}=1MiB"),
                 Some("LEVEL") => format!("{name}=debug"),
                 Some("ADDRESS") => format!("{name}=0.0.0.0:7490"),
@@ -483,6 +510,14 @@ mod tests {
         for wrong in ["", "x", "-1", "nan", "inf", "3601", "1e300"] {
             let error = timeout(&format!("attribute_timeout={wrong}")).unwrap_err();
             assert!(error.to_string().contains("at most 3600"), "{wrong}: {error}");
+        }
+    }
+
+    #[test]
+    fn workers_option_must_be_a_positive_number() {
+        for wrong in ["workers", "workers=0", "workers=-1", "workers=65537", "workers=all"] {
+            let error = read(&[wrong.to_owned()], true, &mut MountArgs::default()).unwrap_err();
+            assert!(error.to_string().contains("from 1 to 65536"), "{wrong}: {error}");
         }
     }
 }
