@@ -86,6 +86,20 @@ pub(crate) const MAX_REQUESTS_PER_CONNECTION: usize = 64;
 /// Maximum number of requests that a target executes concurrently. This bounds the memory for their
 /// data.
 pub(crate) const MAX_REQUESTS_PER_TARGET: usize = 512;
+/// Maximum number of requests of one client that a target executes concurrently. The other permits
+/// are for the first requests of other clients, which need not wait. Enough requests remain to keep
+/// a device busy.
+pub(crate) const MAX_REQUESTS_PER_CLIENT: usize = MAX_REQUESTS_PER_TARGET / 8 * 7;
+/// Cost of a request without data, in the shares of clients: that of eight times
+/// [`REQUEST_COST_UNIT`] of data.
+pub(crate) const REQUEST_COST: u64 = 8;
+/// Number of bytes that cost one unit in the shares of clients.
+pub(crate) const REQUEST_COST_UNIT: u64 = 4096;
+/// Maximum cost of a request: that of a request with 1 MiB of data, the longest piece of a client.
+pub(crate) const MAX_REQUEST_COST: u64 = REQUEST_COST + (1 << 20) / REQUEST_COST_UNIT;
+/// Cost that a client may use before the next client has its turn: four requests without data. A
+/// request with 1 MiB of data needs nine turns.
+pub(crate) const CLIENT_QUANTUM: u64 = 4 * REQUEST_COST;
 /// Maximum number of files that a benchmark writes or reads concurrently. Each file needs a buffer.
 pub(crate) const MAX_BENCHMARK_STREAMS: u16 = 64;
 /// Minimum block size of a benchmark. Each block size must be a multiple of this size, as direct

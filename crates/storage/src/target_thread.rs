@@ -7,8 +7,11 @@ use crate::benchmark::Benchmark;
 use crate::chunk_store::{ChunkStore, CleanEnd, PreparedStore};
 use crate::emulation::Device;
 use crate::event_loops::EventLoops;
+use crate::fair_permits::{self, FairPermits};
 use crate::handlers::{self, Requester};
-use crate::limits::{MAX_REQUESTS_PER_CONNECTION, MAX_REQUESTS_PER_TARGET, SPIN};
+use crate::limits::{
+    MAX_REQUESTS_PER_CLIENT, MAX_REQUESTS_PER_CONNECTION, MAX_REQUESTS_PER_TARGET, SPIN,
+};
 use crate::loss::Loss;
 use crate::orphans::{CleanUpProgress, clean_up_forever};
 use crate::request_meter::RequestMeter;
@@ -42,7 +45,7 @@ struct ServedTarget {
     /// The newest epochs of the groups whose primaries have sent requests.
     senders: RefCell<SenderEpochs>,
     /// One permit per request in progress, over all connections of the target.
-    permits: Rc<Semaphore>,
+    permits: Rc<FairPermits>,
     /// The emulated device. `None` means that the target emulates no device.
     device: Option<Rc<Device>>,
     benchmark: Rc<Benchmark>,
@@ -122,7 +125,7 @@ async fn own(
         position: Cell::new(None),
         loss,
         senders: RefCell::default(),
-        permits: Semaphore::new(MAX_REQUESTS_PER_TARGET),
+        permits: FairPermits::new(MAX_REQUESTS_PER_TARGET, MAX_REQUESTS_PER_CLIENT),
         device,
         benchmark,
         links,
@@ -175,10 +178,7 @@ async fn own(
     // From here on, the target accepts no new requests. Requests in progress run to completion,
     // since a write that is dropped in the middle would be torn.
     drop((connections, clean_up));
-    let mut all = Vec::with_capacity(MAX_REQUESTS_PER_TARGET);
-    for _ in 0..MAX_REQUESTS_PER_TARGET {
-        all.push(served.permits.acquire().await);
-    }
+    served.permits.all_released().await;
     drop(cleaning);
     Ended { directory, result, clean: store.end().await }
 }
@@ -221,7 +221,7 @@ async fn take_requests(served: Rc<ServedTarget>, socket: OwnedFd, peer: Peer) {
         // no permit.
         let open = served.meter.open(&arrival);
         let queued = served.meter.queued();
-        let permit = served.permits.acquire().await;
+        let permit = served.permits.acquire(peer.node, fair_permits::cost(&incoming)).await;
         drop(queued);
         // The map may have changed during the wait, so check the request again. If the sender was
         // removed meanwhile, a write of another client to the same range may have been

@@ -405,7 +405,7 @@ fn waiting_write_of_a_removed_client_is_refused() {
             position: Cell::new(None),
             loss: Loss::open(&dir, TARGET).unwrap(),
             senders: RefCell::default(),
-            permits: Semaphore::new(1),
+            permits: FairPermits::new(1, 1),
             device: None,
             benchmark: Benchmark::new(TARGET, &dir, None),
             links: Links::new(server.clone(), Arc::clone(&cell)),
@@ -421,11 +421,11 @@ fn waiting_write_of_a_removed_client_is_refused() {
         let peer = authenticate(&stream, &server, 1, |_| Ok(())).await.unwrap();
         let connection = connecting.await.unwrap();
         let socket = stream.into_fd().unwrap();
-        let permit = served.permits.acquire().await;
+        let permit = served.permits.acquire(NodeId::new(9), 1).await;
         let serving = skep_env::spawn(take_requests(Rc::clone(&served), socket, peer));
         let late = skep_env::spawn(async move { write(&connection, key(1), b"late").await });
         while served.permits.waiting() == 0 {
-            skep_env::sleep(Duration::from_millis(1)).await;
+            skep_env::yield_now().await;
         }
         map.version = MapVersion::new(2);
         map.nodes.clear();

@@ -1,0 +1,203 @@
+//! The permits of a target: how many requests it executes at the same time, and which waiting
+//! request comes next. Requests of one client get their permits in the order in which they began to
+//! wait. Clients share the target by the cost of their requests ([`crate::fair_queue`]).
+//!
+//! # Hazard: checks before the wait
+//! While a request waits, the cluster map may change, and requests of other clients overtake it. So
+//! the caller must check the sender of a request after it has got its permit.
+//!
+//! # Invariants
+//! - The number of free permits plus the number of held permits is always the number of permits.
+//! - No client holds more than `most_of_one` permits.
+//! - If a permit is free, only clients wait that hold `most_of_one` permits.
+
+use crate::fair_queue::FairQueue;
+use crate::limits::{CLIENT_QUANTUM, MAX_REQUEST_COST, REQUEST_COST, REQUEST_COST_UNIT};
+use skep_env::NumberMap;
+use skep_env::local::Notify;
+use skep_rpc::Incoming;
+use skep_types::NodeId;
+use skep_types::codec::Codec;
+use skep_wire::Request;
+use skep_wire::storage::ReadChunk;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+
+/// The permits of one target.
+#[derive(Debug)]
+pub(crate) struct FairPermits {
+    permits: usize,
+    /// Maximum number of permits that one client holds, so that a request of another client begins
+    /// at once.
+    most_of_one: usize,
+    state: RefCell<State>,
+    released: Notify,
+}
+
+#[derive(Debug)]
+struct State {
+    free: usize,
+    /// The number of permits that each client holds, by node id. Clients without permits are left
+    /// out.
+    held: NumberMap<usize>,
+    waiting: FairQueue<Rc<Waiter>>,
+}
+
+/// A request that waits for a permit.
+#[derive(Debug, Default)]
+struct Waiter {
+    is_granted: Cell<bool>,
+    waker: RefCell<Option<Waker>>,
+}
+
+/// A permit. Dropping it releases the permit.
+#[derive(Debug)]
+pub(crate) struct Permit {
+    permits: Rc<FairPermits>,
+    client: NodeId,
+}
+
+/// The place of a waiting request in the queue. Dropping the place removes the request from the
+/// queue. A permit that was already granted to the request goes to the next one.
+struct Place<'a> {
+    permits: &'a FairPermits,
+    client: NodeId,
+    waiter: Rc<Waiter>,
+}
+
+/// Returns the cost of a request, by the number of bytes that it writes or reads.
+pub(crate) fn cost(incoming: &Incoming) -> u64 {
+    let written = incoming.data.as_ref().map_or(0, |data| data.len() as u64);
+    let read = match incoming.header.message {
+        ReadChunk::ID => ReadChunk::from_bytes(&incoming.body).map_or(0, |it| u64::from(it.length)),
+        _ => 0,
+    };
+    (REQUEST_COST + written.max(read) / REQUEST_COST_UNIT).min(MAX_REQUEST_COST)
+}
+
+impl State {
+    fn held_by(&self, client: NodeId) -> usize {
+        self.held.get(&u64::from(client.raw())).copied().unwrap_or(0)
+    }
+
+    /// Counts a permit that a client gets.
+    fn grant(&mut self, client: NodeId) {
+        self.free = self.free.checked_sub(1).expect("only free permits are granted");
+        *self.held.entry(u64::from(client.raw())).or_default() += 1;
+    }
+
+    /// Counts a permit that a client returns.
+    fn take_back(&mut self, client: NodeId) {
+        self.free += 1;
+        let key = u64::from(client.raw());
+        let held = self.held.get_mut(&key).expect("the client holds a permit");
+        *held -= 1;
+        if *held == 0 {
+            self.held.remove(&key);
+        }
+    }
+}
+
+impl FairPermits {
+    /// Creates `permits` free permits, of which one client holds at most `most_of_one`.
+    pub(crate) fn new(permits: usize, most_of_one: usize) -> Rc<Self> {
+        assert!((1..=permits).contains(&most_of_one), "a client may hold a permit");
+        let waiting = FairQueue::new(CLIENT_QUANTUM);
+        let state = State { free: permits, held: NumberMap::default(), waiting };
+        Rc::new(Self {
+            permits,
+            most_of_one,
+            state: RefCell::new(state),
+            released: Notify::default(),
+        })
+    }
+
+    /// Waits for a permit for a request of `client` with this cost. Cancel-safe.
+    pub(crate) async fn acquire(self: &Rc<Self>, client: NodeId, cost: u64) -> Permit {
+        let permit = || Permit { permits: Rc::clone(self), client };
+        let place = {
+            let mut state = self.state.borrow_mut();
+            if state.free > 0 && state.held_by(client) < self.most_of_one {
+                state.grant(client);
+                return permit();
+            }
+            let place = Place { permits: self, client, waiter: Rc::default() };
+            state.waiting.push(client, cost, Rc::clone(&place.waiter));
+            place
+        };
+        std::future::poll_fn(|context| {
+            if place.waiter.is_granted.get() {
+                return Poll::Ready(());
+            }
+            *place.waiter.waker.borrow_mut() = Some(context.waker().clone());
+            Poll::Pending
+        })
+        .await;
+        // From here on, the permit belongs to the returned value and not to the place in the queue.
+        place.waiter.is_granted.set(false);
+        permit()
+    }
+
+    /// Waits until no request holds a permit. The caller must have ended all requests that wait.
+    pub(crate) async fn all_released(&self) {
+        loop {
+            let change = self.released.wait();
+            if self.state.borrow().free == self.permits {
+                return;
+            }
+            change.await;
+        }
+    }
+
+    /// Returns the number of requests that wait.
+    #[cfg(test)]
+    pub(crate) fn waiting(&self) -> usize {
+        self.state.borrow().waiting.len()
+    }
+
+    /// Grants a free permit to the next waiting request. `None` means that no permit is free, or
+    /// that no request waits that may have one.
+    fn grant_next(&self) -> Option<Rc<Waiter>> {
+        let mut state = self.state.borrow_mut();
+        let State { free, held, waiting } = &mut *state;
+        if *free == 0 {
+            return None;
+        }
+        let holds = |client: NodeId| held.get(&u64::from(client.raw())).copied().unwrap_or(0);
+        let (client, waiter) = waiting.take(|client| holds(client) < self.most_of_one)?;
+        state.grant(client);
+        Some(waiter)
+    }
+
+    /// Takes a permit back from a client, and grants it to the next request.
+    fn release(&self, client: NodeId) {
+        self.state.borrow_mut().take_back(client);
+        while let Some(waiter) = self.grant_next() {
+            waiter.is_granted.set(true);
+            if let Some(waker) = waiter.waker.take() {
+                waker.wake();
+            }
+        }
+        self.released.notify();
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.permits.release(self.client);
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        if self.waiter.is_granted.get() {
+            return self.permits.release(self.client);
+        }
+        let is_own = |other: &Rc<Waiter>| Rc::ptr_eq(other, &self.waiter);
+        self.permits.state.borrow_mut().waiting.remove(self.client, is_own);
+    }
+}
+
+#[cfg(test)]
+mod tests;

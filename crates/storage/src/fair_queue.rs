@@ -1,0 +1,148 @@
+//! A queue that divides a target between its clients: deficit round robin over the clients that
+//! have waiting entries (docs/design/0027-fair-queues.md).
+//!
+//! A pure structure: it knows no requests and no time. Does not own the permits that its entries
+//! wait for ([`crate::fair_permits`]).
+//!
+//! # Invariants
+//! - A client is in the ring exactly once if it has entries, and not at all otherwise.
+//! - The entries of one client leave in the order in which they were added.
+//! - While another client is visited, the deficit of a client is less than the cost of its first
+//!   entry.
+
+use skep_env::NumberMap;
+use skep_types::NodeId;
+use std::collections::VecDeque;
+
+/// The waiting entries of all clients.
+#[derive(Debug)]
+pub(crate) struct FairQueue<T> {
+    /// Cost that a client may use in each visit. An entry with a higher cost leaves in a later
+    /// visit, since the deficits of the visits add up.
+    quantum: u64,
+    clients: NumberMap<Waiting<T>>,
+    /// The clients with entries, in the order of their visits. The first one is visited now, or
+    /// next.
+    ring: VecDeque<NodeId>,
+    is_visiting: bool,
+}
+
+/// The waiting entries of one client.
+#[derive(Debug)]
+struct Waiting<T> {
+    entries: VecDeque<(u64, T)>,
+    /// Cost that the client may use now, and has not used.
+    deficit: u64,
+}
+
+fn key(client: NodeId) -> u64 {
+    u64::from(client.raw())
+}
+
+impl<T> FairQueue<T> {
+    /// Creates an empty queue. A client may use the cost `quantum` before the next client has its
+    /// turn.
+    pub(crate) fn new(quantum: u64) -> Self {
+        Self { quantum, clients: NumberMap::default(), ring: VecDeque::new(), is_visiting: false }
+    }
+
+    /// Adds an entry of a client. A cost of zero counts as one.
+    pub(crate) fn push(&mut self, client: NodeId, cost: u64, entry: T) {
+        let waiting = self.clients.entry(key(client)).or_insert_with(|| {
+            self.ring.push_back(client);
+            Waiting { entries: VecDeque::new(), deficit: 0 }
+        });
+        waiting.entries.push_back((cost.max(1), entry));
+    }
+
+    /// Removes and returns the next entry, among the clients for which `may_take` is true. `None`
+    /// means that these clients have no entry. Visits on average at most as many clients as the
+    /// entry costs quanta, and one.
+    pub(crate) fn take(&mut self, may_take: impl Fn(NodeId) -> bool) -> Option<(NodeId, T)> {
+        let mut passed_over = 0;
+        while passed_over < self.ring.len() {
+            let client = *self.ring.front()?;
+            let waiting = self.clients.get_mut(&key(client))?;
+            if may_take(client) {
+                passed_over = 0;
+                if !std::mem::replace(&mut self.is_visiting, true) {
+                    waiting.deficit += self.quantum;
+                }
+                let (cost, _) = waiting.entries.front()?;
+                if let Some(left) = waiting.deficit.checked_sub(*cost) {
+                    waiting.deficit = left;
+                    return self.pop_first(client).map(|entry| (client, entry));
+                }
+            } else {
+                passed_over += 1;
+                // The client cannot use its share, so the share does not add up.
+                waiting.deficit = 0;
+            }
+            self.ring.rotate_left(1);
+            self.is_visiting = false;
+        }
+        None
+    }
+
+    /// Removes the first entry of the first client of the ring.
+    fn pop_first(&mut self, client: NodeId) -> Option<T> {
+        let waiting = self.clients.get_mut(&key(client))?;
+        let (_, entry) = waiting.entries.pop_front()?;
+        if waiting.entries.is_empty() {
+            self.remove_client(client);
+        }
+        Some(entry)
+    }
+
+    /// Removes the entry of a client for which `is_it` is true, if there is one.
+    pub(crate) fn remove(&mut self, client: NodeId, is_it: impl Fn(&T) -> bool) {
+        let Some(waiting) = self.clients.get_mut(&key(client)) else { return };
+        let before = waiting.entries.len();
+        waiting.entries.retain(|(_, entry)| !is_it(entry));
+        if waiting.entries.is_empty() {
+            self.remove_client(client);
+        } else if waiting.entries.len() < before {
+            // The deficit may have been for the removed entry, and the next one may cost less.
+            waiting.deficit = 0;
+        }
+    }
+
+    /// Removes a client without entries.
+    fn remove_client(&mut self, client: NodeId) {
+        self.clients.remove(&key(client));
+        if self.ring.front() == Some(&client) {
+            self.ring.pop_front();
+            self.is_visiting = false;
+        } else {
+            self.ring.retain(|it| *it != client);
+        }
+    }
+
+    /// Returns the number of entries.
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.clients.values().map(|it| it.entries.len()).sum()
+    }
+
+    /// Checks the queue.
+    ///
+    /// # Panics
+    /// Panics if one of the invariants in the documentation of this module does not hold.
+    #[cfg(test)]
+    pub(crate) fn check_invariants(&self) {
+        let mut ring: Vec<_> = self.ring.iter().map(|client| key(*client)).collect();
+        ring.sort_unstable();
+        let mut clients: Vec<_> = self.clients.keys().copied().collect();
+        clients.sort_unstable();
+        assert_eq!(ring, clients, "the ring has each client with entries once");
+        for (at, client) in self.ring.iter().enumerate() {
+            let Waiting { entries, deficit } = &self.clients[&key(*client)];
+            let (cost, _) = entries.front().expect("a client in the ring has entries");
+            let is_visited = at == 0 && self.is_visiting;
+            assert!(is_visited || deficit < cost, "{client} keeps {deficit} after its visit");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

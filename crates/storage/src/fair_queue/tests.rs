@@ -1,0 +1,127 @@
+//! Property tests of the queue against the list of its entries.
+
+use super::*;
+use proptest::prelude::*;
+use std::collections::HashMap;
+
+const QUANTUM: u64 = 10;
+/// The highest cost of an entry. Such an entry needs three visits.
+const HIGHEST: u64 = 30;
+
+fn client(number: u32) -> NodeId {
+    NodeId::new(number)
+}
+
+/// A change of the queue.
+#[derive(Debug, Clone)]
+enum Step {
+    Push {
+        client: u32,
+        cost: u64,
+    },
+    /// Takes an entry of any client but one. Clients have numbers from 0 to 3.
+    Take {
+        except: u32,
+    },
+    /// Removes the entry at this position of a client's list, if it has so many.
+    Remove {
+        client: u32,
+        at: usize,
+    },
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let push = (0..4_u32, 0..=HIGHEST).prop_map(|(client, cost)| Step::Push { client, cost });
+    // Number 4 is no client, so the step takes an entry of any client.
+    let take =
+        prop_oneof![3 => Just(4_u32), 1 => 0..4_u32].prop_map(|except| Step::Take { except });
+    let remove = (0..4_u32, 0..3_usize).prop_map(|(client, at)| Step::Remove { client, at });
+    prop::collection::vec(prop_oneof![4 => push, 4 => take, 1 => remove], 0..200)
+}
+
+proptest! {
+    /// Each entry leaves once, in the order of its client, and the queue is idle only if no client
+    /// has an entry that may leave.
+    #[test]
+    fn entries_leave_once_in_the_order_of_their_client(steps in steps()) {
+        let mut queue = FairQueue::new(QUANTUM);
+        let mut model: HashMap<u32, VecDeque<usize>> = HashMap::new();
+        for (number, step) in steps.into_iter().enumerate() {
+            match step {
+                Step::Push { client: of, cost } => {
+                    queue.push(client(of), cost, number);
+                    model.entry(of).or_default().push_back(number);
+                }
+                Step::Take { except } => {
+                    let taken = queue.take(|it| it != client(except));
+                    let left: usize =
+                        model.iter().filter(|(of, _)| **of != except).map(|(_, it)| it.len()).sum();
+                    prop_assert_eq!(taken.is_some(), left > 0);
+                    if let Some((of, entry)) = taken {
+                        prop_assert_ne!(of.raw(), except);
+                        let first = model.get_mut(&of.raw()).and_then(VecDeque::pop_front);
+                        prop_assert_eq!(first, Some(entry));
+                    }
+                }
+                Step::Remove { client: of, at } => {
+                    let gone = model.get_mut(&of).and_then(|left| left.remove(at));
+                    queue.remove(client(of), |entry| Some(*entry) == gone);
+                }
+            }
+            queue.check_invariants();
+            prop_assert_eq!(queue.len(), model.values().map(VecDeque::len).sum::<usize>());
+        }
+    }
+
+    /// A client with many entries delays a client with one small entry by at most one visit, in
+    /// which it uses one quantum and the deficit for its first entry.
+    #[test]
+    fn small_entry_waits_for_one_visit_of_each_other_client(
+        costs in prop::collection::vec(1..=HIGHEST, 100),
+        others in 1..4_u32,
+        taken_before in 0..30_usize,
+        cost in 1..=QUANTUM,
+    ) {
+        let mut queue = FairQueue::new(QUANTUM);
+        for other in 0..others {
+            for other_cost in &costs {
+                queue.push(client(other), *other_cost, *other_cost);
+            }
+        }
+        for _ in 0..taken_before {
+            queue.take(|_| true);
+        }
+        let single = client(9);
+        queue.push(single, cost, 0);
+        let mut before: HashMap<NodeId, u64> = HashMap::new();
+        loop {
+            let (of, used) = queue.take(|_| true).expect("the queue has entries");
+            if of == single {
+                break;
+            }
+            *before.entry(of).or_default() += used;
+        }
+        prop_assert!(before.values().all(|used| *used < HIGHEST + QUANTUM), "{:?}", before);
+    }
+
+    /// Clients with different costs get equal shares of the cost, not of the number of entries.
+    #[test]
+    fn busy_clients_get_equal_shares(costs in prop::collection::vec(1..=HIGHEST, 2..5)) {
+        let mut queue = FairQueue::new(QUANTUM);
+        let clients = 0..u32::try_from(costs.len()).unwrap();
+        for (of, cost) in clients.zip(&costs) {
+            for _ in 0..1000 {
+                queue.push(client(of), *cost, *cost);
+            }
+        }
+        let mut used: HashMap<NodeId, u64> = HashMap::new();
+        for _ in 0..500 {
+            let (of, cost) = queue.take(|_| true).expect("no client runs out of entries");
+            *used.entry(of).or_default() += cost;
+        }
+        let (least, most) = (used.values().min().unwrap(), used.values().max().unwrap());
+        prop_assert_eq!(used.len(), costs.len());
+        // The numbers of visits differ by one at most, and each client has a deficit left.
+        prop_assert!(most - least <= HIGHEST + 2 * QUANTUM, "{:?}", used);
+    }
+}
