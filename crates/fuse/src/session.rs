@@ -1,8 +1,8 @@
 //! The threads of one mount, from its first to its last request.
 //!
-//! The calling thread starts the workers, usually one for each CPU (`shares`). With io_uring it also
-//! starts one thread that reads `/dev/fuse`. Then it waits for signals, and for the start and the
-//! end of the workers. At the end it unmounts the file system.
+//! The calling thread starts the workers, usually one for each CPU (`shares`). With io_uring it
+//! also starts one thread that reads `/dev/fuse`. Then it waits for signals, and for the start and
+//! the end of the workers. At the end it unmounts the file system.
 
 pub(crate) mod shares;
 

@@ -1,8 +1,9 @@
 //! How long a connection has had no request.
 //!
 //! A request costs nothing here: a periodic task looks at the count of requests of each connection,
-//! and compares it with the count at its previous look. Owns this comparison. Does not own the task,
-//! nor the end of the connection: clients end their connections to targets (`routing/idle.rs`).
+//! and compares it with the count at its previous look. Owns this comparison. Does not own the
+//! task, nor the end of the connection: clients end their connections to targets
+//! (`routing/idle.rs`).
 //!
 //! # Invariants
 //! - The idle time is never longer than the time since the last request was sent, and never longer

@@ -65,15 +65,15 @@ pub(crate) const MAX_PEER_TEXT: usize = 1000;
 /// Size of the read-ahead buffer of a connection on which many frames arrive together. The buffer
 /// holds hundreds of metadata requests.
 pub(crate) const READ_AHEAD_BYTES: usize = 64 << 10;
-/// Size of the read-ahead buffer of every other connection. A frame with 4 KiB of data fits, so that
-/// one receive reads it.
+/// Size of the read-ahead buffer of every other connection. A frame with 4 KiB of data fits, so
+/// that one receive reads it.
 pub(crate) const SHORT_READ_AHEAD_BYTES: usize = 8 << 10;
 /// Maximum number of buffers of [`READ_AHEAD_BYTES`] that a thread has: 64 MiB. Above this limit, a
 /// connection on which many frames arrive together needs more receives.
 pub(crate) const MAX_LONG_BUFFERS: usize = 1024;
-/// Number of receives in a row with at most [`SHORT_READ_AHEAD_BYTES`] after which a connection gets
-/// the smaller buffer again. A longer row costs memory, and a shorter one costs a receive for each
-/// burst of frames.
+/// Number of receives in a row with at most [`SHORT_READ_AHEAD_BYTES`] after which a connection
+/// gets the smaller buffer again. A longer row costs memory, and a shorter one costs a receive for
+/// each burst of frames.
 pub(crate) const SHORT_RECEIVES: u32 = 16;
 /// After a frame with at least this much bulk data, the receiver reads only
 /// [`BULK_READ_AHEAD_BYTES`] ahead. Copying a full read-ahead buffer would be expensive compared
@@ -86,8 +86,8 @@ pub(crate) const BULK_READ_AHEAD_BYTES: usize = 4096;
 /// next request seldom has to connect again, which takes three round trips. Short enough that the
 /// connections of a job end soon after the job.
 pub(crate) const IDLE_CONNECTION_LIFETIME: Duration = Duration::from_secs(300);
-/// Longest time between two looks of a client's thread at its idle connections; the shortest time is
-/// half of it, at random, so that the connections of many threads end at different times. A
+/// Longest time between two looks of a client's thread at its idle connections. The time is random,
+/// and at least half of this, so that the connections of many threads end at different times. A
 /// connection ends at most this time after its lifetime.
 pub(crate) const IDLE_LOOK_INTERVAL: Duration = Duration::from_secs(60);
 /// Maximum bytes of replies that wait to be sent to one peer. Above this limit, the server reads no

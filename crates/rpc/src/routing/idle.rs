@@ -13,8 +13,9 @@ use std::time::Duration;
 
 impl Router {
     /// Starts the task that ends the idle connections of a client. The task runs while the router
-    /// has connections. Does nothing if the task runs already, or if the router belongs to a target:
-    /// connections between services carry log records and leases, and there are few of them.
+    /// has connections. Does nothing if the task runs already, or if the router belongs to a
+    /// target: connections between services carry log records and leases, and there are few of
+    /// them.
     pub(super) fn watch_idle_connections(&self) {
         if self.own.is_some() || self.is_watching_idle.replace(true) {
             return;

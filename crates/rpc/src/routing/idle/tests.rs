@@ -155,8 +155,8 @@ impl Client {
         }
     }
 
-    /// Returns the numbers of opened connections, of idle connections that the client has ended, and
-    /// of retries.
+    /// Returns the numbers of opened connections, of idle connections that the client has ended,
+    /// and of retries.
     fn counts(&self) -> [i64; 3] {
         let mut snapshot = Snapshot::default();
         self.cell.collect(&mut snapshot);
@@ -263,7 +263,7 @@ fn reply_that_has_arrived_in_part_keeps_its_connection() {
 }
 
 #[test]
-fn connection_that_the_service_has_ended_is_replaced_without_a_retry() {
+fn connection_ended_by_the_service_is_replaced_without_a_retry() {
     block_on(async {
         let client = start_client();
         client.call().await;
