@@ -11,6 +11,7 @@
 //! - the page with metrics ([`metrics_page`])
 //! - the host that runs targets ([`host`])
 //! - protection against requests that made this program panic ([`quarantine`])
+//! - a queue that divides a target between its clients ([`fair_queue`])
 //! - the cluster map that is cached across restarts ([`cached_map`])
 //! - the newest token and former tokens, and their replacement ([`tokens`])
 //! - the user of the host that runs a service, and the owners of its files ([`service_user`])
@@ -22,6 +23,7 @@ pub mod advertise;
 pub mod cached_map;
 pub mod config;
 pub mod directory;
+pub mod fair_queue;
 pub mod former_secrets;
 pub mod host;
 pub mod known_management;

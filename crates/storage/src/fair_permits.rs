@@ -1,6 +1,6 @@
 //! The permits of a target: how many requests it executes at the same time, and which waiting
 //! request comes next. Requests of one client get their permits in the order in which they began to
-//! wait. Clients share the target by the cost of their requests ([`crate::fair_queue`]).
+//! wait. Clients share the target by the cost of their requests ([`skep_service::fair_queue`]).
 //!
 //! # Hazard: checks before the wait
 //! While a request waits, the cluster map may change, and requests of other clients overtake it. So
@@ -11,11 +11,11 @@
 //! - No client holds more than `most_of_one` permits.
 //! - If a permit is free, only clients wait that hold `most_of_one` permits.
 
-use crate::fair_queue::FairQueue;
 use crate::limits::{CLIENT_QUANTUM, MAX_REQUEST_COST, REQUEST_COST, REQUEST_COST_UNIT};
 use skep_env::NumberMap;
 use skep_env::local::Notify;
 use skep_rpc::Incoming;
+use skep_service::fair_queue::FairQueue;
 use skep_types::NodeId;
 use skep_types::codec::Codec;
 use skep_wire::Request;
@@ -153,7 +153,7 @@ impl FairPermits {
     /// Returns the number of requests that wait.
     #[cfg(test)]
     pub(crate) fn waiting(&self) -> usize {
-        self.state.borrow().waiting.len()
+        self.state.borrow().waiting.count()
     }
 
     /// Grants a free permit to the next waiting request. `None` means that no permit is free, or

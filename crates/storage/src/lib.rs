@@ -10,7 +10,6 @@ pub mod chunk_store;
 mod emulation;
 mod event_loops;
 mod fair_permits;
-mod fair_queue;
 mod handlers;
 mod limits;
 mod loss;

@@ -69,7 +69,7 @@ proptest! {
                 }
             }
             queue.check_invariants();
-            prop_assert_eq!(queue.len(), model.values().map(VecDeque::len).sum::<usize>());
+            prop_assert_eq!(queue.count(), model.values().map(VecDeque::len).sum::<usize>());
         }
     }
 

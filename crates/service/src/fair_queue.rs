@@ -1,8 +1,8 @@
 //! A queue that divides a target between its clients: deficit round robin over the clients that
 //! have waiting entries (docs/design/0027-fair-queues.md).
 //!
-//! A pure structure: it knows no requests and no time. Does not own the permits that its entries
-//! wait for ([`crate::fair_permits`]).
+//! A pure structure: it knows no requests and no time, and has no limit of its own. The targets
+//! choose the costs of their requests, and limit the number of entries.
 //!
 //! # Invariants
 //! - A client is in the ring exactly once if it has entries, and not at all otherwise.
@@ -16,7 +16,9 @@ use std::collections::VecDeque;
 
 /// The waiting entries of all clients.
 #[derive(Debug)]
-pub(crate) struct FairQueue<T> {
+pub struct FairQueue<T> {
+    /// Number of entries of all clients.
+    count: usize,
     /// Cost that a client may use in each visit. An entry with a higher cost leaves in a later
     /// visit, since the deficits of the visits add up.
     quantum: u64,
@@ -42,23 +44,40 @@ fn key(client: NodeId) -> u64 {
 impl<T> FairQueue<T> {
     /// Creates an empty queue. A client may use the cost `quantum` before the next client has its
     /// turn.
-    pub(crate) fn new(quantum: u64) -> Self {
-        Self { quantum, clients: NumberMap::default(), ring: VecDeque::new(), is_visiting: false }
+    pub fn new(quantum: u64) -> Self {
+        Self {
+            count: 0,
+            quantum,
+            clients: NumberMap::default(),
+            ring: VecDeque::new(),
+            is_visiting: false,
+        }
     }
 
     /// Adds an entry of a client. A cost of zero counts as one.
-    pub(crate) fn push(&mut self, client: NodeId, cost: u64, entry: T) {
+    pub fn push(&mut self, client: NodeId, cost: u64, entry: T) {
         let waiting = self.clients.entry(key(client)).or_insert_with(|| {
             self.ring.push_back(client);
             Waiting { entries: VecDeque::new(), deficit: 0 }
         });
         waiting.entries.push_back((cost.max(1), entry));
+        self.count += 1;
+    }
+
+    /// Returns the number of entries.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Returns the number of entries of a client.
+    pub fn count_of(&self, client: NodeId) -> usize {
+        self.clients.get(&key(client)).map_or(0, |waiting| waiting.entries.len())
     }
 
     /// Removes and returns the next entry, among the clients for which `may_take` is true. `None`
     /// means that these clients have no entry. Visits on average at most as many clients as the
     /// entry costs quanta, and one.
-    pub(crate) fn take(&mut self, may_take: impl Fn(NodeId) -> bool) -> Option<(NodeId, T)> {
+    pub fn take(&mut self, may_take: impl Fn(NodeId) -> bool) -> Option<(NodeId, T)> {
         let mut passed_over = 0;
         while passed_over < self.ring.len() {
             let client = *self.ring.front()?;
@@ -88,6 +107,7 @@ impl<T> FairQueue<T> {
     fn pop_first(&mut self, client: NodeId) -> Option<T> {
         let waiting = self.clients.get_mut(&key(client))?;
         let (_, entry) = waiting.entries.pop_front()?;
+        self.count -= 1;
         if waiting.entries.is_empty() {
             self.remove_client(client);
         }
@@ -95,13 +115,15 @@ impl<T> FairQueue<T> {
     }
 
     /// Removes the entry of a client for which `is_it` is true, if there is one.
-    pub(crate) fn remove(&mut self, client: NodeId, is_it: impl Fn(&T) -> bool) {
+    pub fn remove(&mut self, client: NodeId, is_it: impl Fn(&T) -> bool) {
         let Some(waiting) = self.clients.get_mut(&key(client)) else { return };
         let before = waiting.entries.len();
         waiting.entries.retain(|(_, entry)| !is_it(entry));
+        let removed = before - waiting.entries.len();
+        self.count -= removed;
         if waiting.entries.is_empty() {
             self.remove_client(client);
-        } else if waiting.entries.len() < before {
+        } else if removed > 0 {
             // The deficit may have been for the removed entry, and the next one may cost less.
             waiting.deficit = 0;
         }
@@ -118,23 +140,18 @@ impl<T> FairQueue<T> {
         }
     }
 
-    /// Returns the number of entries.
-    #[cfg(test)]
-    pub(crate) fn len(&self) -> usize {
-        self.clients.values().map(|it| it.entries.len()).sum()
-    }
-
     /// Checks the queue.
     ///
     /// # Panics
     /// Panics if one of the invariants in the documentation of this module does not hold.
-    #[cfg(test)]
-    pub(crate) fn check_invariants(&self) {
+    pub fn check_invariants(&self) {
         let mut ring: Vec<_> = self.ring.iter().map(|client| key(*client)).collect();
         ring.sort_unstable();
         let mut clients: Vec<_> = self.clients.keys().copied().collect();
         clients.sort_unstable();
         assert_eq!(ring, clients, "the ring has each client with entries once");
+        let count: usize = self.clients.values().map(|it| it.entries.len()).sum();
+        assert_eq!(count, self.count, "the queue knows the number of its entries");
         for (at, client) in self.ring.iter().enumerate() {
             let Waiting { entries, deficit } = &self.clients[&key(*client)];
             let (cost, _) = entries.front().expect("a client in the ring has entries");
