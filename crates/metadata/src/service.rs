@@ -1,13 +1,14 @@
 //! The service around the pure state machine of a metadata target. The service connects the target
 //! to sockets, log file, key-value store and clock, on one thread.
 //!
-//! Connections put requests into one inbox. When no other future can run, the service passes the
-//! inbox to the target as one batch, and performs the returned actions in order. Then the thread
+//! Connections put requests into one inbox (`inbox`). When no other future can run, the service
+//! passes a batch of events to the target, and performs the returned actions in order. Then the thread
 //! waits for the next event, such as a request, the end of a sync, a reply of another group, or a
 //! timer.
 
 mod copying;
 mod hand_over;
+mod inbox;
 mod leaving;
 mod log_reads;
 mod members;
@@ -22,6 +23,7 @@ use crate::meter::Meter;
 use crate::settings::MetadataSettings;
 use crate::target::{Action, Event, MetadataTarget, SyncPolicy};
 use crate::tx::operation::{CallId, ConnectionId, OutgoingCall};
+use inbox::Inbox;
 use restored::RestoredMarks;
 use skep_cluster::limits::MAX_TAKE_OVER_AFTER_MS;
 use skep_env::local::Notify;
@@ -44,12 +46,6 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Maximum number of events in the inbox. While the inbox is full, the service reads from no
-/// connection.
-const MAX_INBOX: usize = 10_000;
-/// Total length of the request bodies in the inbox at which the service stops reading from
-/// connections. Each connection may then still add one more request.
-const MAX_INBOX_BYTES: usize = 32 << 20;
 /// Time for which the thread polls for more work before it sleeps
 /// (docs/design/0001-threads-and-store.md).
 const SPIN: Duration = Duration::from_micros(50);
@@ -142,9 +138,7 @@ fn mark_failed_sync(directory: &Path) {
 
 /// The state that the futures of a target's thread share.
 struct Shell {
-    inbox: RefCell<Vec<Event>>,
-    /// Total length of the request bodies in the inbox.
-    inbox_bytes: Cell<usize>,
+    inbox: RefCell<Inbox>,
     arrived: Notify,
     taken: Notify,
     connections: RefCell<HashMap<ConnectionId, Rc<Outbox>>>,
@@ -170,7 +164,6 @@ impl Shell {
     ) -> Rc<Self> {
         Rc::new(Self {
             inbox: RefCell::default(),
-            inbox_bytes: Cell::new(0),
             arrived: Notify::default(),
             taken: Notify::default(),
             connections: RefCell::default(),
@@ -229,14 +222,13 @@ impl Shell {
         if let Some(error) = self.failure.take() {
             return Err(error);
         }
-        let events = self.inbox.take();
-        self.inbox_bytes.set(0);
+        let events = self.inbox.borrow_mut().take_batch();
         self.taken.notify();
         Ok(events)
     }
 
     fn put(&self, event: Event) {
-        self.inbox.borrow_mut().push(event);
+        self.inbox.borrow_mut().put(event);
         self.arrived.notify();
     }
 
@@ -282,10 +274,7 @@ impl Shell {
         self.connections.borrow_mut().insert(connection, Rc::clone(&outbox));
         self.meter.borrow_mut().connected();
         loop {
-            while self.inbox.borrow().len() >= MAX_INBOX
-                || self.inbox_bytes.get() >= MAX_INBOX_BYTES
-                || self.membership.is_backlogged.get()
-            {
+            while !self.inbox.borrow().has_space(&peer) || self.membership.is_backlogged.get() {
                 self.taken.wait().await;
             }
             match requests.next().await {
@@ -296,8 +285,9 @@ impl Shell {
                     }
                     self.meter.borrow_mut().arrived(connection, client, &incoming);
                     let (header, body) = (incoming.header, incoming.body);
-                    self.inbox_bytes.set(self.inbox_bytes.get() + body.len());
-                    self.put(Event::Request { connection, header, body });
+                    let request = Event::Request { connection, header, body };
+                    self.inbox.borrow_mut().put_request(&peer, request);
+                    self.arrived.notify();
                 }
                 Ok(None) => break,
                 Err(error) => {
