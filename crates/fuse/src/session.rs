@@ -39,6 +39,7 @@ use std::thread::JoinHandle;
 /// Capacity of the mailbox for events of a mount. Each thread sends a few events, and each signal
 /// is one event.
 const MAX_EVENTS: usize = 100_000;
+
 /// An event of a mount. Workers and helper threads send it to the thread that started the mount.
 #[derive(Debug)]
 enum Event {

@@ -340,7 +340,7 @@ fn read_ahead(size: &str) -> Result<u32, String> {
 
 /// Parses a number of threads.
 fn workers(count: &str) -> Result<usize, String> {
-    let number = count.parse().ok().filter(|count| (1..=MOST_WORKERS).contains(count));
+    let number = count.parse::<usize>().ok().filter(|count| (1..=MOST_WORKERS).contains(count));
     number.ok_or_else(|| format!("expected a number of threads from 1 to {MOST_WORKERS}"))
 }
 
