@@ -308,10 +308,14 @@ mod tests {
         let data = [0, 1, 5_000, BULK_BYTES as usize];
         let lengths: Vec<_> =
             bodies.iter().flat_map(|body| data.iter().map(move |data| (*body, *data))).collect();
+        let pairs: Vec<_> =
+            lengths.iter().flat_map(|first| lengths.iter().map(move |it| (*first, *it))).collect();
         block_on(async move {
-            let (sender, mut reader) = connect().await;
-            for first in &lengths {
-                for second in &lengths {
+            // A thread may have all its long buffers already.
+            for long_buffers in [0, MAX_LONG_BUFFERS] {
+                LONG_BUFFERS.set(long_buffers);
+                let (sender, mut reader) = connect().await;
+                for (first, second) in &pairs {
                     exchange(&sender, &mut reader, &[*first, *second, (0, 0)]).await;
                 }
             }
