@@ -1,9 +1,10 @@
 //! The end of idle connections of clients at a process that has almost as many connections as it
 //! may have. A new client needs a connection more than a client that sends no requests.
 //!
-//! Owns, for each thread, the list of the clients' connections that the thread serves. Does not own
-//! the limit on their number ([`crate::admission`]). Connections of services stay, because they
-//! carry log records, leases and heartbeats.
+//! Owns the use of each connection by its peer, and for each thread the list of the clients'
+//! connections that the thread serves. Does not own the requests and replies ([`crate::server`]),
+//! nor the limit on the number of connections ([`crate::admission`]). Connections of services stay,
+//! because they carry log records, leases and heartbeats.
 //!
 //! A client may send a request at the moment at which its connection ends. No request is executed
 //! after the end, and the client sends it again on a new connection, as after any loss of a
@@ -15,9 +16,8 @@
 //! - Of the idle connections of a thread, those end first that have been idle for the longest time.
 
 use crate::limits::{IDLE_PEER_AGE, IDLE_PEER_SHARE};
-use crate::server::Outbox;
-use skep_env::SharedNotify;
-use std::cell::RefCell;
+use skep_env::{SharedNotify, TcpStream};
+use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -33,12 +33,81 @@ thread_local! {
     static SERVED: RefCell<ServedClients> = RefCell::default();
 }
 
+/// The use of a connection by its peer, as far as it decides whether this process may end it.
+#[derive(Debug)]
+pub(crate) struct PeerUse {
+    stream: TcpStream,
+    /// Whether the process waits for the next request of the peer, and not for a permit.
+    awaits_request: Cell<bool>,
+    /// Number of received requests without a reply.
+    unanswered: Cell<u64>,
+    /// Whether replies are being sent.
+    is_sending: Cell<bool>,
+    /// The last time at which a request arrived, or at which all waiting replies were sent.
+    used_at: Cell<Duration>,
+    /// Whether this process has ended the connection because it was idle.
+    has_ended: Cell<bool>,
+}
+
+impl PeerUse {
+    /// Creates the use of a connection that begins at `now`.
+    pub(crate) fn new(stream: TcpStream, now: Duration) -> Rc<Self> {
+        Rc::new(Self {
+            stream,
+            awaits_request: Cell::new(false),
+            unanswered: Cell::new(0),
+            is_sending: Cell::new(false),
+            used_at: Cell::new(now),
+            has_ended: Cell::new(false),
+        })
+    }
+
+    /// Sets whether the process waits for the next request.
+    pub(crate) fn set_awaits_request(&self, awaits_request: bool) {
+        self.awaits_request.set(awaits_request);
+    }
+
+    /// Counts a request that has arrived at `now`. Returns `false` if this process has ended the
+    /// connection, and so must not execute the request.
+    pub(crate) fn arrived(&self, now: Duration) -> bool {
+        self.unanswered.set(self.unanswered.get() + 1);
+        self.used_at.set(now);
+        !self.has_ended.get()
+    }
+
+    /// Counts a reply that waits to be sent.
+    pub(crate) fn replied(&self) {
+        self.unanswered.set(self.unanswered.get().saturating_sub(1));
+        self.is_sending.set(true);
+    }
+
+    /// Records that all waiting replies were sent by `now`.
+    pub(crate) fn sent(&self, now: Duration) {
+        self.is_sending.set(false);
+        self.used_at.set(now);
+    }
+
+    /// Returns the time since which the process has waited for a request, and has sent all replies.
+    /// `None` means that a request has no reply yet or is not read yet, that a reply is being sent,
+    /// or that the connection has ended.
+    fn idle_since(&self) -> Option<Duration> {
+        let is_busy = self.unanswered.get() > 0 || self.is_sending.get() || self.has_ended.get();
+        (self.awaits_request.get() && !is_busy).then(|| self.used_at.get())
+    }
+
+    /// Ends the connection. A request that has not been received completely is not executed.
+    fn end(&self) {
+        self.has_ended.set(true);
+        self.stream.shutdown();
+    }
+}
+
 /// The connections of clients that one thread serves.
 #[derive(Default)]
 struct ServedClients {
     /// The connections, and some that have ended. Their number is at most twice the largest number
     /// of open connections, apart from [`FEW`].
-    all: Vec<Weak<Outbox>>,
+    all: Vec<Weak<PeerUse>>,
     /// Length of `all` at which ended connections are removed.
     longest: usize,
     /// Whether the task that ends connections runs.
@@ -49,12 +118,12 @@ struct ServedClients {
 const FEW: usize = 64;
 
 impl ServedClients {
-    fn add(&mut self, outbox: &Rc<Outbox>) {
+    fn add(&mut self, connection: &Rc<PeerUse>) {
         if self.all.len() >= self.longest.max(FEW) {
             self.all.retain(|it| it.strong_count() > 0);
             self.longest = self.all.len() * 2;
         }
-        self.all.push(Rc::downgrade(outbox));
+        self.all.push(Rc::downgrade(connection));
     }
 
     /// Ends the connections that have been idle for the longest time at `now`, at most one in
@@ -67,15 +136,15 @@ impl ServedClients {
         idle.retain(|(since, _)| now.saturating_sub(*since) >= IDLE_PEER_AGE);
         idle.sort_unstable_by_key(|(since, _)| *since);
         idle.truncate(most);
-        idle.iter().for_each(|(_, outbox)| outbox.end());
+        idle.iter().for_each(|(_, connection)| connection.end());
         idle.len()
     }
 }
 
 /// Adds a connection of a client to the list of this thread.
-pub(crate) fn add(outbox: &Rc<Outbox>) {
+pub(crate) fn add(connection: &Rc<PeerUse>) {
     let is_listening = SERVED.with_borrow_mut(|served| {
-        served.add(outbox);
+        served.add(connection);
         std::mem::replace(&mut served.is_listening, true)
     });
     if !is_listening {

@@ -2,7 +2,7 @@
 
 use crate::access::{Identity, Peer};
 use crate::handshake;
-use crate::idle_peers;
+use crate::idle_peers::{self, PeerUse};
 use crate::limits::MAX_OUTBOX_BYTES;
 use crate::stream::FrameReader;
 use skep_env::local::Notify;
@@ -61,13 +61,10 @@ impl IncomingStream {
             drained: Notify::default(),
             refusals: Cell::new(0),
             on_data_sent: RefCell::default(),
-            awaits_request: Cell::new(false),
-            unanswered: Cell::new(0),
-            used_at: Cell::new(skep_env::now()),
-            has_ended: Cell::new(false),
+            peer_use: PeerUse::new(stream.clone(), skep_env::now()),
         });
         if peer == NodeKind::Client {
-            idle_peers::add(&outbox);
+            idle_peers::add(&outbox.peer_use);
         }
         (Self { reader: FrameReader::new(stream), peer, outbox: Rc::clone(&outbox) }, outbox)
     }
@@ -84,17 +81,16 @@ impl IncomingStream {
     pub async fn next(&mut self) -> Result<Option<Incoming>> {
         loop {
             self.outbox.below_limit().await;
-            self.outbox.awaits_request.set(true);
+            self.outbox.peer_use.set_awaits_request(true);
             let header = self.reader.header().await?;
-            self.outbox.awaits_request.set(false);
+            self.outbox.peer_use.set_awaits_request(false);
             let Some((header, crc)) = header else {
                 return Ok(None);
             };
-            if self.outbox.has_ended.get() {
+            let arrived_at = skep_env::now();
+            if !self.outbox.peer_use.arrived(arrived_at) {
                 return Ok(None);
             }
-            let arrived_at = skep_env::now();
-            self.outbox.arrived(arrived_at);
             let bounds = bounds(header.message);
             check_length(&header, &bounds)?;
             let body = self.reader.body(&header, crc).await?;
@@ -146,14 +142,7 @@ pub struct Outbox {
     drained: Notify,
     refusals: Cell<u64>,
     on_data_sent: RefCell<Option<Rc<SendObserver>>>,
-    /// Whether the process waits for the next request of the peer, and not for a permit.
-    awaits_request: Cell<bool>,
-    /// Number of received requests without a reply in `parts`.
-    unanswered: Cell<u64>,
-    /// The last time at which a request arrived, or at which all waiting replies were sent.
-    used_at: Cell<Duration>,
-    /// Whether this process has ended the connection because it was idle.
-    has_ended: Cell<bool>,
+    peer_use: Rc<PeerUse>,
 }
 
 impl std::fmt::Debug for Outbox {
@@ -208,34 +197,14 @@ impl Outbox {
         self.stream.shutdown();
     }
 
-    /// Counts a request that has arrived at `now`.
-    fn arrived(&self, now: Duration) {
-        self.unanswered.set(self.unanswered.get() + 1);
-        self.used_at.set(now);
-    }
-
-    /// Returns the time since which the process has waited for a request, and has sent all replies.
-    /// `None` means that a request has no reply yet or is not read yet, that a reply is being sent,
-    /// or that the connection has ended.
-    pub(crate) fn idle_since(&self) -> Option<Duration> {
-        let is_busy = self.unanswered.get() > 0 || self.is_sending.get() || self.has_ended.get();
-        (self.awaits_request.get() && !is_busy).then(|| self.used_at.get())
-    }
-
-    /// Sets the time of the last use.
+    /// Returns the use of the connection by the peer.
     #[cfg(test)]
-    pub(crate) fn set_used_at(&self, at: Duration) {
-        self.used_at.set(at);
-    }
-
-    /// Closes the connection. A request that has not been received completely is not executed.
-    pub(crate) fn end(&self) {
-        self.has_ended.set(true);
-        self.stream.shutdown();
+    pub(crate) fn peer_use(&self) -> &PeerUse {
+        &self.peer_use
     }
 
     fn push(self: &Rc<Self>, frame: Vec<u8>, data: Vec<Buf>) {
-        self.unanswered.set(self.unanswered.get().saturating_sub(1));
+        self.peer_use.replied();
         let bytes = frame.len() + data.iter().map(Buf::len).sum::<usize>();
         self.waiting_bytes.set(self.waiting_bytes.get() + bytes);
         {
@@ -279,7 +248,7 @@ impl Outbox {
                 outbox.waiting_bytes.set(waiting.expect("only this task subtracts bytes"));
                 outbox.drained.notify();
             }
-            outbox.used_at.set(skep_env::now());
+            outbox.peer_use.sent(skep_env::now());
             outbox.is_sending.set(false);
             outbox.drained.notify();
         })

@@ -100,7 +100,7 @@ impl State {
 }
 
 impl FairPermits {
-    /// Creates `permits` free permits, of which one client holds at most `most_of_one`.
+    /// Creates `permits` free permits. One client holds at most `most_of_one` of them.
     pub(crate) fn new(permits: usize, most_of_one: usize) -> Rc<Self> {
         assert!((1..=permits).contains(&most_of_one), "a client may hold a permit");
         let waiting = FairQueue::new(CLIENT_QUANTUM);

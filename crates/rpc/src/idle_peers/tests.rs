@@ -2,7 +2,7 @@
 //! connections, of its own.
 
 use super::*;
-use crate::server::IncomingStream;
+use crate::server::{IncomingStream, Outbox};
 use skep_env::{Buf, MessagePart, Task, TcpListener, TcpStream, block_on, spawn};
 use skep_types::{NodeKind, Result};
 use skep_wire::Request;
@@ -36,7 +36,7 @@ fn listen() -> TcpListener {
 async fn receive(mut requests: IncomingStream, outbox: &Outbox) -> Task<Result<bool>> {
     let task = spawn(async move { Ok(requests.next().await?.is_some()) });
     let idle = async {
-        while outbox.idle_since().is_none() {
+        while outbox.peer_use().idle_since().is_none() {
             skep_env::yield_now().await;
         }
     };
@@ -73,14 +73,14 @@ fn oldest_idle_connections_of_clients_end_first() {
         assert_eq!(end_oldest(skep_env::now()), 0, "no connection is old enough");
         assert_eq!(end_oldest(late()), 3);
         for (index, (outbox, ..)) in all.iter().enumerate() {
-            assert_eq!(outbox.idle_since().is_none(), index < 3, "connection {index}");
+            assert_eq!(outbox.peer_use().idle_since().is_none(), index < 3, "connection {index}");
         }
         for (_, client, task) in all.drain(..3) {
             assert_eq!(skep_env::timeout(PATIENCE, task).await, Some(Ok(false)));
             let got = skep_env::timeout(PATIENCE, client.receive(Buf::new(1))).await;
             assert_eq!(got.unwrap().unwrap(), 0, "the client gets the end of the stream");
         }
-        assert!(service.outbox.idle_since().is_some());
+        assert!(service.outbox.peer_use().idle_since().is_some());
         assert_eq!(end_oldest(late()), 3);
     })
     .unwrap();
@@ -111,7 +111,7 @@ fn request_that_crosses_the_end_of_a_connection_is_dropped() {
         let mut served = connect(&listen(), NodeKind::Client).await;
         send_request(&served.client).await;
         // The request is in the buffer of the socket, from which the kernel still returns it.
-        served.outbox.end();
+        served.outbox.peer_use().end();
         let received = skep_env::timeout(PATIENCE, served.requests.next()).await.unwrap();
         assert!(received.is_ok_and(|incoming| incoming.is_none()));
     })
@@ -139,7 +139,7 @@ fn each_thread_ends_connections_when_the_process_needs_them() {
         std::thread::spawn(|| {
             block_on(async {
                 let mut served = connect(&listen(), NodeKind::Client).await;
-                served.outbox.set_used_at(Duration::ZERO);
+                served.outbox.peer_use().used_at.set(Duration::ZERO);
                 skep_env::timeout(PATIENCE, served.requests.next()).await.is_some()
             })
         })

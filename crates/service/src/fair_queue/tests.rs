@@ -23,7 +23,7 @@ enum Step {
     Take {
         except: u32,
     },
-    /// Removes the entry at this position of a client's list, if it has so many.
+    /// Removes the entry at this position of a client's list, if there is one.
     Remove {
         client: u32,
         at: usize,
