@@ -16,9 +16,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// Number of descriptors of a mount that are not connections to targets: rings and events of the
-/// threads, logs, and connections to management.
-const OTHER_FILES: u64 = 1000;
+/// Number of descriptors of a worker, apart from its connections: its ring, its events, and its
+/// handle of `/dev/fuse`. There are some spare ones.
+const FILES_PER_WORKER: u64 = 8;
+/// Number of descriptors of the other threads of a mount, with their connections to management, and
+/// of its logs. There are some spare ones.
+const OTHER_FILES: u64 = 100;
 
 /// The cluster to mount, and the data that identify this client to the cluster.
 #[derive(Debug, Clone)]
@@ -123,8 +126,9 @@ pub fn mount(cluster: ClusterOptions, options: ServeOptions) -> Result<()> {
 /// Logs a warning if the workers of the mount, with one connection to each target, need more file
 /// descriptors than the process may have.
 fn check_connections(workers: usize, targets: usize, most_files: u64) {
-    let connections = workers as u64 * targets as u64;
-    if connections + OTHER_FILES > most_files {
+    let (workers, targets) = (workers as u64, targets as u64);
+    let connections = workers * targets;
+    if connections + workers * FILES_PER_WORKER + OTHER_FILES > most_files {
         tracing::warn!(
             "this mount may open {most_files} files, and needs up to {connections} connections: \
              {workers} threads to {targets} targets; raise its hard limit of open files \
