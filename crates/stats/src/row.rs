@@ -96,8 +96,8 @@ impl Row {
         self.written_bytes_per_second += other.written_bytes_per_second;
     }
 
-    /// Returns the weight by which rows are sorted: the number of operations, plus one for each 64
-    /// KiB of file data.
+    /// Returns the weight by which rows are sorted. It is the number of operations, plus one for
+    /// each 64 KiB of file data.
     pub fn weight(&self) -> u64 {
         self.operations + (self.read_bytes + self.written_bytes) / (64 << 10)
     }

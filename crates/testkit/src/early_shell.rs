@@ -1,5 +1,5 @@
-//! A shell that is started before a test opens files on mounts, and that runs commands while a mount
-//! waits for an unreachable service.
+//! A shell that is started before a test opens files on mounts, and that runs commands while a
+//! mount waits for an unreachable service.
 //!
 //! A test must not start a process while it has files open on such a mount. Between `fork` and the
 //! first instruction of the program, the kernel closes the inherited files in the child. Each close

@@ -22,8 +22,8 @@ pub(crate) struct Options {
     /// For xfstests: run only the tests of `generic` with these numbers.
     #[arg(long, value_name = "NUMBER", value_delimiter = ',', requires = "tree")]
     tests: Vec<String>,
-    /// For fsx and the model: number of operations of each test. For faults, power-losses and kills:
-    /// number of faults. For large, take-over and copy-load: number of files.
+    /// For fsx and the model: number of operations of each test. For faults, power-losses and
+    /// kills: number of faults. For large, take-over and copy-load: number of files.
     #[arg(long)]
     operations: Option<u64>,
     /// For xfstests: time limit of each test in seconds.

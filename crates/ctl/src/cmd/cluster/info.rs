@@ -18,7 +18,7 @@ const EXAMPLES: &[Example] = &[
     ),
     (
         "print the id of another cluster, for a script",
-        "skep cluster info --cluster 10.0.0.1 --token-file token --output json | jq -r .cluster_id",
+        "skep cluster info --cluster 10.0.0.1 --token-file token --output json",
     ),
 ];
 

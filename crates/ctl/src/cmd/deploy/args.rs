@@ -153,7 +153,7 @@ fn management(outcome: &Outcome) -> String {
         ("follower", true, Some(lag)) => format!("{} follows and lacks {lag} changes", it.host),
         ("follower", ..) => format!("{} does not answer", it.host),
         ("learner", ..) => format!("{} gets the log", it.host),
-        ("none", ..) => format!("{} is no member", it.host),
+        ("none", ..) => format!("{} does not belong to management", it.host),
         (role, ..) => format!("{} is {role}", it.host),
     };
     let nodes: Vec<_> = outcome.management.iter().map(node).collect();

@@ -3,7 +3,7 @@
 //!
 //! The pages of services and of the helper are in section 8, all other pages in section 1.
 
-use crate::cmd::mount::options;
+use crate::cmd::mount::option_table;
 use crate::help;
 use clap::{Arg, Command};
 use clap_mangen::Man;
@@ -33,7 +33,7 @@ fn add_pages(command: &Command, path: &str, pages: &mut Vec<(String, String)>) {
     let name = path.replace(' ', "-");
     let section = if SERVICES.contains(&name.as_str()) { 8 } else { 1 };
     let options = match path {
-        MOUNT => options::list(),
+        MOUNT => option_table::list(),
         _ => Vec::new(),
     };
     let examples = command.get_after_help().map(ToString::to_string).unwrap_or_default();
@@ -80,7 +80,7 @@ pub(crate) fn page_of_the_helper() -> (String, String) {
                     # a line of /etc/fstab\n  \
                     10.0.0.1:7400 /mnt/skep skep _netdev,nofail,retry=80,\
                     token_file=/etc/skep/token 0 0";
-    let options = options::list();
+    let options = option_table::list();
     page(command, "mount.skep", 8, &options, Some(examples.to_owned()))
 }
 

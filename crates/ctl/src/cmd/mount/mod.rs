@@ -4,6 +4,7 @@ pub(crate) mod helper;
 mod learned;
 mod log_level;
 mod log_place;
+pub(crate) mod option_table;
 pub(crate) mod options;
 pub(crate) mod retry;
 
@@ -57,7 +58,7 @@ const EXAMPLES: &[Example] = &[
 #[derive(Debug, Clone, Default, clap::Args)]
 #[command(
     after_help = examples(EXAMPLES),
-    after_long_help = format!("{}\n{}", options::help(), examples(EXAMPLES))
+    after_long_help = format!("{}\n{}", option_table::help(), examples(EXAMPLES))
 )]
 pub(crate) struct MountArgs {
     #[command(flatten)]

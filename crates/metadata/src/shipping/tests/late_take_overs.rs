@@ -52,7 +52,7 @@ fn ask_after_silence(member: &mut Member) -> Duration {
 }
 
 #[test]
-fn restarted_backup_confirms_only_synced_records_after_a_request() {
+fn restarted_backup_that_asked_confirms_only_synced_records() {
     let requested = |counted| {
         let start = Start { counted, ..super::copy_network::start(3, NOW) };
         let mut backup = Backup::open(MemoryEngine::default(), [], start, TAKE_OVER_AFTER).unwrap();

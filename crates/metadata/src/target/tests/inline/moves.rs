@@ -91,7 +91,7 @@ fn inline_bytes_stay_while_another_client_may_use_them() {
 }
 
 #[test]
-fn client_without_an_open_for_writing_cannot_remove_inline_bytes() {
+fn client_that_opened_for_reading_cannot_remove_inline_bytes() {
     let mut story = Story::begin();
     let inode = grown(&mut story);
     story.ask(1, 1, (0, 3), &open_of(inode, md::OpenMode::Read)).unwrap();
