@@ -240,7 +240,7 @@ impl Fleet {
         for number in 0..hosts {
             let ranks = (0..of).filter(|rank| *rank as usize % hosts == number).collect();
             let host = self.links[number].name.clone();
-            let job = setup.job.clone();
+            let job = Box::new(setup.job.clone());
             self.links[number].send(&Order::Start { job, ranks, of, host });
         }
         let mut missing: BTreeSet<u32> = (0..of).collect();

@@ -48,7 +48,7 @@ pub(crate) enum Order {
     /// Asks the agent for the time of its clock.
     Clock,
     /// Asks the agent to start a worker for each rank in `ranks`.
-    Start { job: Job, ranks: Vec<u32>, of: u32, host: String },
+    Start { job: Box<Job>, ranks: Vec<u32>, of: u32, host: String },
     /// Asks the agent to write back dirty pages and drop the caches of its host.
     DropCaches,
     /// Asks the agent to run this command in a shell.
@@ -217,7 +217,7 @@ mod tests {
     fn decoded_launcher_messages_equal_the_encoded_ones() {
         let mut lines = Vec::new();
         let order = Order::Start {
-            job: Job::Io(io::Plan::default()),
+            job: Box::new(Job::Io(io::Plan::default())),
             ranks: vec![1, 3],
             of: 4,
             host: "a".into(),

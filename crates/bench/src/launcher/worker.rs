@@ -85,7 +85,7 @@ pub fn worker() -> Result<()> {
         return Err(Error::new(ErrorCode::Protocol, "the job of the worker has no rank"));
     };
     let seat = Seat { rank, of, host };
-    let mut engine: Box<dyn Engine> = match job {
+    let mut engine: Box<dyn Engine> = match *job {
         Job::Io(plan) => Box::new(IoEngine::new(plan, seat)),
         Job::Metadata(plan) => Box::new(MetadataEngine::new(plan, seat)),
         Job::Net(assignment) => Box::new(NetEngine::new(assignment, seat)),

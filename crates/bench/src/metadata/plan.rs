@@ -63,6 +63,9 @@ pub struct Plan {
     pub server_hosts: Vec<Host>,
     /// Seconds without progress of any process after which the run fails.
     pub patience_s: u32,
+    /// Name of the preset from which the command line took options that the user did not give.
+    /// `None` if the user named no preset.
+    pub preset: Option<String>,
 }
 
 impl Default for Plan {
@@ -91,6 +94,7 @@ impl Default for Plan {
             before_phase: None,
             server_hosts: Vec::new(),
             patience_s: DEFAULT_PATIENCE_S,
+            preset: None,
         }
     }
 }

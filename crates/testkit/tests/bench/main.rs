@@ -89,6 +89,44 @@ fn io_bench_compares_data_between_two_mounts() {
     }
 }
 
+/// Command: skep bench io, skep bench metadata.
+#[test]
+fn options_replace_those_of_a_bench_preset() {
+    let scratch = Scratch::new();
+    let path = scratch.join("file").display().to_string();
+    let measured = |arguments: &[&str]| {
+        let value = parse(&run(&[arguments, &["--output", "json"]].concat()).expect_success());
+        check(&format!("bench-{}", arguments[0]), &value);
+        value
+    };
+    let io = ["io", "-o", &path, "--preset", "azure-throughput", "-t", "64k", "-b", "128k"];
+    let less = ["--processes-per-host", "2", "-i", "1", "--without", "direct,reorder"];
+    let value = measured(&[&io[..], &less].concat());
+    let plan = &value["plan"];
+    assert_eq!((&plan["preset"], &value["processes"]), (&"azure-throughput".into(), &2.into()));
+    assert_eq!((&plan["transfer_bytes"], &plan["block_bytes"]), (&65536.into(), &131_072.into()));
+    assert_eq!((&plan["repetitions"], &plan["file_per_process"]), (&1.into(), &true.into()));
+    assert_eq!((&plan["direct"], &plan["reorder"]), (&false.into(), &false.into()));
+    let value = measured(&["io", "-o", &path, "-b", "64k", "-t", "64k"]);
+    assert_eq!((&value["plan"]["preset"], &value["processes"]), (&Value::Null, &1.into()));
+
+    let directory = scratch.path().display().to_string();
+    let metadata = ["metadata", "-d", &directory, "--preset", "azure-mdtest", "-I", "2"];
+    let value = measured(&[&metadata[..], &["--processes-per-host", "2", "-i", "2"]].concat());
+    let plan = &value["plan"];
+    assert_eq!((&plan["preset"], &plan["depth"]), (&"azure-mdtest".into(), &2.into()));
+    assert_eq!((&plan["create"], &plan["read"]), (&true.into(), &false.into()));
+    assert_eq!(names(scratch.path()), Vec::<String>::new());
+
+    let unknown = run(&["io", "-o", &path, "--preset", "lustre"]);
+    assert_eq!(unknown.status.code(), Some(2));
+    assert!(unknown.expect_failure().contains("nfs-baseline"));
+    let help = finish(Command::new(cluster::program()).args(["bench", "io", "--help"]), PATIENCE);
+    // The help is wrapped at the width of a terminal.
+    let help = help.expect_success().split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(help.contains("-t 32m -b 4g -F -C -B -i 4 --processes-per-host 32"), "{help}");
+}
+
 #[test]
 fn io_bench_verifies_files_of_an_earlier_run() {
     let scratch = Scratch::new();

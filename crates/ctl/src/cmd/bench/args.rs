@@ -19,9 +19,9 @@ pub(crate) struct HostArgs {
     /// limit
     #[arg(long, value_name = "NAME", conflicts_with_all = ["hosts", "host_file", "enter"])]
     pub(super) lab: Option<String>,
-    /// Processes on each host
-    #[arg(long, default_value_t = 1, value_name = "NUMBER")]
-    pub(super) processes_per_host: u32,
+    /// Processes on each host [default: 1]
+    #[arg(long, value_name = "NUMBER")]
+    pub(super) processes_per_host: Option<u32>,
     /// Command prefix that runs a command on a host, with {host} for its name; it must not prompt,
     /// and `skep` must be in the PATH there
     #[arg(long, default_value = "ssh -o BatchMode=yes {host}", value_name = "COMMAND")]

@@ -1,6 +1,7 @@
 //! `skep bench io`: writes and reads files in the access patterns of IOR.
 
 use super::args::{CacheArgs, HostArgs, ResultArgs, RunnerArgs, parse_size, parse_span};
+use super::presets::{self, IoPreset};
 use super::results::Size;
 use super::witness::Witness;
 use super::{by, end_on_signals, hosts, named, path_on_hosts, runner};
@@ -32,6 +33,11 @@ const EXAMPLES: &[Example] = &[
         "skep bench io -w -b 100g -t 1m --sample-interval 1s -o /mnt/skep/test --output json",
     ),
     (
+        "repeat a published measurement with smaller files, and show the share of the hardware \
+         limit",
+        "skep bench io --hosts a,b --preset azure-throughput -b 256m --limit 1g -o /mnt/skep/test",
+    ),
+    (
         "run the installed program IOR with the same options",
         "skep bench io --tool ior -F -z -B -t 4k -b 64m -i 5 -o /mnt/skep/test",
     ),
@@ -54,18 +60,24 @@ pub(crate) struct IoArgs {
     /// name
     #[arg(short = 'o', long = "path", value_name = "FILE")]
     path: String,
-    /// Bytes per system call: 4k, 1m, 1MiB, ...
+    /// Use a named set of options; options given beside it replace those of the set
+    #[arg(long, value_name = "NAME", value_parser = presets::of_io())]
+    preset: Option<String>,
+    /// Switches of the preset to leave out
     #[arg(
-        short = 't',
         long,
-        default_value = "256k",
-        value_name = "SIZE",
-        value_parser = parse_size
+        value_delimiter = ',',
+        value_name = "SWITCHES",
+        requires = "preset",
+        value_parser = presets::switches()
     )]
-    transfer_size: u64,
-    /// Contiguous bytes of each process in a segment
-    #[arg(short = 'b', long, default_value = "1m", value_name = "SIZE", value_parser = parse_size)]
-    block_size: u64,
+    without: Vec<String>,
+    /// Bytes per system call: 4k, 1m, 1MiB, ... [default: 256k]
+    #[arg(short = 't', long, value_name = "SIZE", value_parser = parse_size)]
+    transfer_size: Option<u64>,
+    /// Contiguous bytes of each process in a segment [default: 1m]
+    #[arg(short = 'b', long, value_name = "SIZE", value_parser = parse_size)]
+    block_size: Option<u64>,
     /// Number of segments: each holds one block of every process
     #[arg(short = 's', long, default_value_t = 1, value_name = "NUMBER")]
     segments: u64,
@@ -93,9 +105,9 @@ pub(crate) struct IoArgs {
     /// Overwrite existing files, and do not remove them
     #[arg(short = 'E', long)]
     use_existing: bool,
-    /// Number of repetitions
-    #[arg(short = 'i', long, default_value_t = 1, value_name = "NUMBER")]
-    repetitions: u32,
+    /// Number of repetitions [default: 1]
+    #[arg(short = 'i', long, value_name = "NUMBER")]
+    repetitions: Option<u32>,
     /// Verify the written data after the measurement
     #[arg(short = 'W', long)]
     verify_write: bool,
@@ -127,10 +139,12 @@ pub(crate) struct IoArgs {
 
 pub(super) fn run(args: &IoArgs) -> Result<ExitCode> {
     let hosts = hosts(&args.place)?;
-    let plan = plan(args)?;
+    let preset = args.preset.as_deref().and_then(IoPreset::named);
+    let of_preset = preset.map_or(1, |it| it.processes_per_host);
+    let processes = args.place.processes_per_host.unwrap_or(of_preset);
+    let plan = plan(args, preset, hosts.len() as u64 * u64::from(processes))?;
     end_on_signals()?;
     let runner = runner(args.tool.as_deref(), &args.runner);
-    let processes = args.place.processes_per_host;
     let each = u64::from(plan.write) * (1 + u64::from(plan.verify_write)) + u64::from(plan.read);
     let size = Size {
         lines: each * u64::from(plan.repetitions),
@@ -157,27 +171,34 @@ pub(super) fn run(args: &IoArgs) -> Result<ExitCode> {
     }
 }
 
-fn plan(args: &IoArgs) -> Result<Plan> {
+/// Returns the plan of the run. Options of the command line replace those of the preset.
+fn plan(args: &IoArgs, preset: Option<&IoPreset>, processes: u64) -> Result<Plan> {
     // As in IOR, a command line without `-w` and `-r` requests both writing and reading.
     let both = !args.write && !args.read;
     let path = path_on_hosts(&args.place, Path::new(&args.path), "path (-o)")?;
+    let base = Plan::default();
+    let of_preset = preset.map_or(base.transfer_bytes, |it| it.transfer_bytes);
+    let transfer_bytes = args.transfer_size.unwrap_or(of_preset);
+    let of_preset = |it: &IoPreset| it.block.bytes(processes, transfer_bytes);
+    let block_bytes = preset.map_or(base.block_bytes, of_preset);
+    let is_on = |letter| preset.is_some_and(|it| it.turns_on(letter, &args.without));
     Ok(Plan {
         path: path.display().to_string(),
-        transfer_bytes: args.transfer_size,
-        block_bytes: args.block_size,
+        transfer_bytes,
+        block_bytes: args.block_size.unwrap_or(block_bytes),
         segments: args.segments,
-        file_per_process: args.file_per_process,
+        file_per_process: args.file_per_process || is_on('F'),
         write: args.write || both,
         read: args.read || both,
-        random: args.random,
-        reorder: args.reorder,
-        fsync: args.fsync,
+        random: args.random || is_on('z'),
+        reorder: args.reorder || is_on('C'),
+        fsync: args.fsync || is_on('e'),
         keep: args.keep,
         use_existing: args.use_existing,
-        repetitions: args.repetitions,
+        repetitions: args.repetitions.unwrap_or(preset.map_or(1, |it| it.repetitions)),
         verify_write: args.verify_write,
         verify_read: args.verify_read,
-        direct: args.direct,
+        direct: args.direct || is_on('B'),
         signature: args.signature,
         seed: args.seed,
         sample_interval_ms: args
@@ -189,6 +210,7 @@ fn plan(args: &IoArgs) -> Result<Plan> {
         before_phase: args.caches.before_phase.clone(),
         server_hosts: named(&args.caches.server_hosts, &args.place.enter),
         patience_s: args.place.patience,
+        preset: preset.map(|it| it.name.to_owned()),
     })
 }
 
@@ -258,6 +280,7 @@ fn about(outcome: &Outcome) -> String {
         let (number, unit) = skep_types::size::whole(bytes);
         format!("{number} {unit}")
     };
+    let preset = plan.preset.as_ref().map_or_else(String::new, |it| format!("preset {it}: "));
     let layout = if plan.file_per_process { "a file for each process" } else { "one file" };
     let order = if plan.random { "at random" } else { "in order" };
     let caches = match outcome.phases.iter().all(|phase| phase.caches_dropped) {
@@ -267,8 +290,8 @@ fn about(outcome: &Outcome) -> String {
     };
     let kind = outcome.hosts.first().and_then(|host| host.environment.mount.as_ref());
     format!(
-        "{}{} on {}: {} processes on {} ({}), {layout}, transfers of {} {order}, blocks of {}, {} \
-         segments, {} in all; caches {caches}\n",
+        "{preset}{}{} on {}: {} processes on {} ({}), {layout}, transfers of {} {order}, blocks of \
+         {}, {} segments, {} in all; caches {caches}\n",
         by(&outcome.tool),
         plan.path,
         kind.map_or("an unknown type of file system", |mount| mount.kind.as_str()),

@@ -2,6 +2,7 @@
 //! phases.
 
 use super::args::{CacheArgs, HostArgs, ResultArgs, RunnerArgs, parse_size};
+use super::presets::{self, MetadataPreset};
 use super::results::Size;
 use super::witness::Witness;
 use super::{by, end_on_signals, hosts, named, path_on_hosts, runner};
@@ -21,6 +22,10 @@ const EXAMPLES: &[Example] = &[
         "three hosts; each host uses the items that the next host has created",
         "skep bench metadata --hosts a,b,c -n 10000 -N 1 -i 3 -d /mnt/skep",
     ),
+    (
+        "repeat a published measurement with fewer files",
+        "skep bench metadata --hosts a,b --preset azure-mdtest -I 100 -d /mnt/skep",
+    ),
 ];
 
 /// Create, stat, read and remove files and directories as mdtest does
@@ -39,18 +44,21 @@ pub(crate) struct MetadataArgs {
     /// Existing directory to work in; {host} becomes the host's name
     #[arg(short = 'd', long, value_name = "DIR")]
     directory: PathBuf,
+    /// Use a named set of options; options given beside it replace those of the set
+    #[arg(long, value_name = "NAME", value_parser = presets::of_metadata())]
+    preset: Option<String>,
     /// Items per process, over all directories of the tree
     #[arg(short = 'n', long, value_name = "NUMBER", conflicts_with = "items_per_directory")]
     items: Option<u64>,
     /// Items per process in each directory of the tree
     #[arg(short = 'I', long, value_name = "NUMBER")]
     items_per_directory: Option<u64>,
-    /// Depth of the directory tree
-    #[arg(short = 'z', long, default_value_t = 0, value_name = "NUMBER")]
-    depth: u32,
-    /// Subdirectories per directory of the tree
-    #[arg(short = 'b', long, default_value_t = 1, value_name = "NUMBER")]
-    branching: u64,
+    /// Depth of the directory tree [default: 0]
+    #[arg(short = 'z', long, value_name = "NUMBER")]
+    depth: Option<u32>,
+    /// Subdirectories per directory of the tree [default: 1]
+    #[arg(short = 'b', long, value_name = "NUMBER")]
+    branching: Option<u64>,
     /// Put items into the leaves of the tree only
     #[arg(short = 'L', long)]
     leaves_only: bool,
@@ -75,9 +83,9 @@ pub(crate) struct MetadataArgs {
     /// Remove items [default: all four phases]
     #[arg(short = 'r', long)]
     remove: bool,
-    /// Number of repetitions
-    #[arg(short = 'i', long, default_value_t = 1, value_name = "NUMBER")]
-    repetitions: u32,
+    /// Number of repetitions [default: 1]
+    #[arg(short = 'i', long, value_name = "NUMBER")]
+    repetitions: Option<u32>,
     /// Bytes to write into each new file
     #[arg(short = 'w', long, default_value = "0", value_name = "SIZE", value_parser = parse_size)]
     write_bytes: u64,
@@ -97,9 +105,11 @@ pub(crate) struct MetadataArgs {
 
 pub(super) fn run(args: &MetadataArgs) -> Result<ExitCode> {
     let hosts = hosts(&args.place)?;
-    let plan = plan(args)?;
+    let preset = args.preset.as_deref().and_then(MetadataPreset::named);
+    let plan = plan(args, preset)?;
     end_on_signals()?;
-    let processes = args.place.processes_per_host;
+    let of_preset = preset.map_or(1, |it| it.processes_per_host);
+    let processes = args.place.processes_per_host.unwrap_or(of_preset);
     let runner = runner(args.tool.as_deref(), &args.runner);
     let size = Size {
         lines: OPERATIONS.len() as u64 * u64::from(plan.repetitions),
@@ -115,25 +125,30 @@ pub(super) fn run(args: &MetadataArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn plan(args: &MetadataArgs) -> Result<Plan> {
+/// Returns the plan of the run. Options of the command line replace those of the preset.
+fn plan(args: &MetadataArgs, preset: Option<&MetadataPreset>) -> Result<Plan> {
+    let names_no_phase = !(args.create || args.stat || args.read || args.remove);
     // As in mdtest, a command line that names no phase requests all phases.
-    let all = !(args.create || args.stat || args.read || args.remove);
+    let all = names_no_phase && preset.is_none();
+    let of_preset = names_no_phase && preset.is_some();
+    // A number of items for the whole tree (-n) replaces the number for each directory.
+    let per_directory = preset.filter(|_| args.items.is_none()).map(|it| it.items_per_directory);
     let directory = path_on_hosts(&args.place, &args.directory, "directory (-d)")?;
     Ok(Plan {
         directory: directory.display().to_string(),
         items: args.items,
-        items_per_directory: args.items_per_directory,
-        depth: args.depth,
-        branching: args.branching,
-        leaves_only: args.leaves_only,
-        unique_trees: args.unique_trees,
-        files_only: args.files_only,
+        items_per_directory: args.items_per_directory.or(per_directory),
+        depth: args.depth.unwrap_or(preset.map_or(0, |it| it.depth)),
+        branching: args.branching.unwrap_or(preset.map_or(1, |it| it.branching)),
+        leaves_only: args.leaves_only || preset.is_some(),
+        unique_trees: args.unique_trees || preset.is_some(),
+        files_only: args.files_only || (preset.is_some() && !args.directories_only),
         directories_only: args.directories_only,
-        create: args.create || all,
-        stat: args.stat || all,
+        create: args.create || all || of_preset,
+        stat: args.stat || all || of_preset,
         read: args.read || all,
-        remove: args.remove || all,
-        repetitions: args.repetitions,
+        remove: args.remove || all || of_preset,
+        repetitions: args.repetitions.unwrap_or(preset.map_or(1, |it| it.repetitions)),
         write_bytes: args.write_bytes,
         read_bytes: args.read_bytes,
         sync: args.sync,
@@ -143,6 +158,7 @@ fn plan(args: &MetadataArgs) -> Result<Plan> {
         before_phase: args.caches.before_phase.clone(),
         server_hosts: named(&args.caches.server_hosts, &args.place.enter),
         patience_s: args.place.patience,
+        preset: preset.map(|it| it.name.to_owned()),
     })
 }
 
@@ -157,9 +173,11 @@ fn as_table(outcome: &Outcome) -> String {
     }
     let hosts = outcome.hosts.iter().filter(|host| host.has_processes).count();
     let skew = outcome.phases.iter().map(|phase| phase.start_skew_s).fold(0.0, f64::max);
+    let preset = outcome.plan.preset.as_ref();
+    let preset = preset.map_or_else(String::new, |it| format!("preset {it}: "));
     format!(
-        "{}{}: {} processes on {hosts} hosts, {} items each, {} times; processes started at most \
-         {:.1} ms apart\n\n{}",
+        "{preset}{}{}: {} processes on {hosts} hosts, {} items each, {} times; processes started at \
+         most {:.1} ms apart\n\n{}",
         by(&outcome.tool),
         outcome.plan.directory,
         outcome.processes,

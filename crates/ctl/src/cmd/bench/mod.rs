@@ -5,6 +5,7 @@ mod args;
 mod io;
 mod metadata;
 mod net;
+mod presets;
 mod results;
 mod slow_targets;
 mod storage;

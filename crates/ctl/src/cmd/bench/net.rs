@@ -83,7 +83,7 @@ pub(crate) fn run(args: &NetArgs) -> Result<ExitCode> {
     let wanted = args.services.clone();
     let token = access.token.to_text();
     let servers = crate::cmd::block_on(async move { chosen(&access.map().await?, &wanted) })?;
-    let processes = args.place.processes_per_host;
+    let processes = args.place.processes_per_host.unwrap_or(1);
     let to = (servers.as_slice(), token.as_str());
     let size = size(&plan, hosts.len(), servers.len(), processes);
     let witness = Witness::new(&args.place);
