@@ -2,6 +2,8 @@
 //! all applications, divided by the time from the first start to the last end. This is equation (1)
 //! in the published study whose protocol this crate follows.
 
+use crate::record::ProcessRecord;
+
 /// The bytes that one process or one application transferred, with their times.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Share {
@@ -9,12 +11,27 @@ pub struct Share {
     pub begin_seconds: f64,
     /// Time of the end in seconds, on the clock of `begin_seconds`.
     pub end_seconds: f64,
-    /// Number of bytes transferred.
+    /// Number of bytes transferred, or of operations done.
     pub bytes: u64,
 }
 
+impl Share {
+    /// Returns the bytes of a process.
+    pub fn of_bytes(process: &ProcessRecord) -> Self {
+        let ProcessRecord { begin_seconds, end_seconds, bytes, .. } = *process;
+        Self { begin_seconds, end_seconds, bytes }
+    }
+
+    /// Returns the operations of a process.
+    pub fn of_operations(process: &ProcessRecord) -> Self {
+        let ProcessRecord { begin_seconds, end_seconds, operations, .. } = *process;
+        Self { begin_seconds, end_seconds, bytes: operations }
+    }
+}
+
 /// Returns the aggregate bandwidth of all shares in bytes per second, or `None` if the time from
-/// the first start to the last end is zero.
+/// the first start to the last end is zero. If the shares count operations, the result is in
+/// operations per second.
 pub fn bandwidth(shares: impl IntoIterator<Item = Share>) -> Option<f64> {
     let (mut begin, mut end, mut bytes) = (f64::INFINITY, f64::NEG_INFINITY, 0_u64);
     for share in shares {

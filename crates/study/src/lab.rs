@@ -1,6 +1,7 @@
 //! The lab of a plan: returns its description, and represents a running lab as a [`Place`].
 
 use crate::plan::Lab;
+use crate::record::LimitRecord;
 use crate::runner::Place;
 use skep_bench::Host;
 use skep_lab::{Description, Rate, Role, State, shape, shapes};
@@ -59,7 +60,21 @@ pub fn place(state: &State) -> Result<Place> {
         path: above.join("{host}").display().to_string(),
         path_here: above.join(&clients[0].name),
         is_emulated: true,
+        limit: limit(&state.description),
     })
+}
+
+/// Returns the rates of the hosts that a lab emulates. The rate of a server is the smaller rate of
+/// its link and of all its targets together.
+fn limit(description: &Description) -> LimitRecord {
+    let targets = description
+        .target_rate
+        .map(|rate| rate.bytes_per_second().saturating_mul(u64::from(description.targets)));
+    let link = description.link.map(Rate::bytes_per_second);
+    LimitRecord {
+        server_bytes_per_second: [link, targets].into_iter().flatten().min(),
+        client_bytes_per_second: description.client_link.map(Rate::bytes_per_second),
+    }
 }
 
 #[cfg(test)]
@@ -81,6 +96,17 @@ mod tests {
         let other = of("shape = 'small', targets = 3, link = '80Mbit'").expect("a lab");
         assert_eq!((other.targets, other.clients), (3, plain.clients));
         assert_eq!(other.link.map(Rate::bytes_per_second), Some(10_000_000));
+    }
+
+    #[test]
+    fn limit_of_a_server_is_its_link_or_its_targets() {
+        let of = |keys: &str| {
+            let limit =
+                limit(&of(&format!("shape = 'small', targets = 2, {keys}")).expect("a lab"));
+            (limit.server_bytes_per_second, limit.client_bytes_per_second)
+        };
+        assert_eq!(of("link = '80Mbit'"), (Some(10_000_000), None));
+        assert_eq!(of("link = '80Mbit', target-rate = '2MB/s'"), (Some(4_000_000), None));
     }
 
     #[test]

@@ -10,6 +10,13 @@ pub const MAX_RUNS: usize = 100_000;
 pub const MAX_APPLICATIONS: u32 = 64;
 /// Maximum number of processes on one host.
 pub const MAX_PROCESSES: u32 = 1024;
+/// Maximum number of files of one process in operations on names. A run with more files takes
+/// hours, so a larger number is a mistake in the plan.
+pub const MAX_FILES: u32 = 1_000_000;
+/// Default number of files of one process in operations on names.
+pub const DEFAULT_FILES: u32 = 1000;
+/// Maximum number of studies that one comparison reads. A figure with more series is unreadable.
+pub const MAX_COMPARED: usize = 32;
 /// Maximum number of targets of one file. Stripe patterns have the same limit.
 pub const MAX_COUNT: u32 = 256;
 /// Default number of runs in a block. The published study used the same number.

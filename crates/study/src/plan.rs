@@ -9,6 +9,7 @@
 //! docs/operations/studies.md describes the format of the file.
 
 mod check;
+mod operation;
 mod read;
 mod values;
 
@@ -21,6 +22,7 @@ use std::fmt;
 use std::time::Duration;
 
 pub use check::System;
+pub use operation::Quantity;
 
 /// A value of a factor that either the plan contains or the calibration finds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -48,8 +50,51 @@ pub enum Access {
 pub enum Operation {
     /// The application writes its files, and syncs them within the measured time.
     Write,
-    /// The application reads data that was written earlier and is in no cache.
+    /// The application reads data that was written earlier.
     Read,
+    /// As `Write`, with the transfers of each process in random order.
+    RandomWrite,
+    /// As `Read`, with the transfers of each process in random order.
+    RandomRead,
+    /// The application creates empty files, in a directory for each process.
+    Create,
+    /// The application calls `stat` for files that another process has created.
+    Stat,
+    /// The application removes files that another process has created.
+    Remove,
+}
+
+/// The part of an application to which the data size of a plan applies.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DataPer {
+    /// The data size is that of all processes of an application together.
+    #[default]
+    Application,
+    /// The data size is that of all processes on one client host.
+    Host,
+    /// The data size is that of one process.
+    Process,
+}
+
+/// The state of the page caches when the measured operation begins.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Cache {
+    /// The study has dropped the caches, and each process uses data of another client host.
+    #[default]
+    Dropped,
+    /// The caches are unchanged, and each process uses its own data.
+    Kept,
+}
+
+/// A number of client hosts, and the number of processes on each of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Clients {
+    /// Number of client hosts of one application.
+    pub hosts: u32,
+    /// Number of processes on each client host.
+    pub processes: u32,
 }
 
 /// How the targets of the files in a run are selected.
@@ -69,7 +114,8 @@ pub enum Targets {
 /// The condition of a run: one value of each factor.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Condition {
-    /// Number of bytes that one application writes or reads.
+    /// Number of bytes that one application, host or process (`data_per`) writes or reads. 0 for
+    /// operations on names.
     pub data_bytes: Level<u64>,
     /// Number of client hosts of one application.
     pub hosts: Level<u32>,
@@ -90,6 +136,14 @@ pub struct Condition {
     pub applications: u32,
     /// How the targets of the files are selected.
     pub targets: Targets,
+    /// The part of an application to which `data_bytes` applies.
+    pub data_per: DataPer,
+    /// Number of servers whose targets store the files. `None` means all servers.
+    pub servers: Option<u32>,
+    /// Whether the caches are dropped before the measured operation.
+    pub cache: Cache,
+    /// Number of files of each process. Only operations on names use it.
+    pub files: u32,
 }
 
 /// The values that an experiment tries for each factor.
@@ -106,6 +160,13 @@ pub struct Factors {
     pub operation: Vec<Operation>,
     pub applications: Vec<u32>,
     pub targets: Vec<Targets>,
+    /// Pairs that replace `hosts` and `processes`. Empty if the conditions are the product of these
+    /// two factors.
+    pub clients: Vec<Clients>,
+    pub data_per: DataPer,
+    pub servers: Vec<Option<u32>>,
+    pub cache: Vec<Cache>,
+    pub files: Vec<u32>,
 }
 
 /// A set of conditions whose results are compared in one figure.
@@ -154,6 +215,17 @@ pub struct Lab {
     pub target_rate: Option<String>,
 }
 
+/// The rates that the hardware can reach. Reports show results as a share of them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Limit {
+    /// Bytes per second that one server can move: the smaller rate of its link and of its devices.
+    pub server_bytes_per_second: Option<u64>,
+    /// Bytes per second that one client host can move.
+    pub client_bytes_per_second: Option<u64>,
+    /// Operations per second of one server.
+    pub server_operations_per_second: Option<u64>,
+}
+
 /// The plan of a study.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
@@ -171,6 +243,8 @@ pub struct Plan {
     pub wait: Option<(Duration, Duration)>,
     /// The lab in which the plan runs. `None` means that the plan can run on any system.
     pub lab: Option<Lab>,
+    /// The rates of the hardware. A missing rate is that of the lab, if the study runs in one.
+    pub limit: Limit,
     /// The parameters of the calibration.
     pub calibration: Calibration,
     /// The experiments of the study. There is at least one.
@@ -235,8 +309,22 @@ impl Factors {
                     .collect();
             )*};
         }
-        vary!(data_bytes, hosts, processes, count, chooser, transfer_bytes);
-        vary!(access, operation, applications, targets);
+        vary!(data_bytes);
+        if self.clients.is_empty() {
+            vary!(hosts, processes);
+        } else {
+            let with = |condition: &Condition, clients: &Clients| Condition {
+                hosts: Level::Fixed(clients.hosts),
+                processes: clients.processes,
+                ..condition.clone()
+            };
+            all = all
+                .iter()
+                .flat_map(|condition| self.clients.iter().map(move |it| with(condition, it)))
+                .collect();
+        }
+        vary!(count, chooser, transfer_bytes, access, operation, applications, targets);
+        vary!(servers, cache, files);
         all
     }
 
@@ -252,6 +340,10 @@ impl Factors {
             operation: self.operation[0],
             applications: self.applications[0],
             targets: self.targets[0],
+            data_per: self.data_per,
+            servers: self.servers[0],
+            cache: self.cache[0],
+            files: self.files[0],
         }
     }
 }
@@ -281,5 +373,10 @@ macro_rules! words {
 }
 
 words!(Access: SharedFile = "shared-file", FilePerProcess = "file-per-process");
-words!(Operation: Write = "write", Read = "read");
+words!(
+    Operation: Write = "write", Read = "read", RandomWrite = "random-write",
+    RandomRead = "random-read", Create = "create", Stat = "stat", Remove = "remove"
+);
+words!(DataPer: Application = "application", Host = "host", Process = "process");
+words!(Cache: Dropped = "dropped", Kept = "kept");
 words!(Targets: Chosen = "chosen", Shared = "shared", Separate = "separate");

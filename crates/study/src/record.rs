@@ -4,7 +4,7 @@
 //! Programs rely on the names of the fields. A later version may add fields, but must not rename
 //! any.
 
-use crate::plan::{Access, Condition, Level, Operation, Targets};
+use crate::plan::{Access, Cache, Condition, DataPer, Level, Operation, Targets};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -45,6 +45,20 @@ pub struct StudyRecord {
     /// Number of storage targets of each server, by the name of the server. `None` if the file
     /// system does not report its targets.
     pub targets_per_server: Option<BTreeMap<String, u32>>,
+    /// The rates of the hardware, as far as the system reports them. `None` in journals of versions
+    /// that did not record them. The reports of such journals have no table of results.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<LimitRecord>,
+}
+
+/// The rates that the hardware of a system can reach. A lab reports the rates in its description.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LimitRecord {
+    /// Bytes per second of one server: the smaller rate of its link and of all its targets. `None`
+    /// if the system does not report it.
+    pub server_bytes_per_second: Option<u64>,
+    /// Bytes per second of one client host. `None` if the system does not report it.
+    pub client_bytes_per_second: Option<u64>,
 }
 
 /// The hosts, as the benchmark describes them: kernel, CPU, mounts.
@@ -83,6 +97,21 @@ pub struct Settings {
     pub operation: Operation,
     pub applications: u32,
     pub targets: Targets,
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub data_per: DataPer,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub servers: Option<u32>,
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub cache: Cache,
+    /// Number of files of each process. `None` if the operation transfers data.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub files: Option<u32>,
+}
+
+/// Whether a field has its default, and is left out of the record. Earlier versions have no such
+/// fields.
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 /// The result of one run.
@@ -104,6 +133,10 @@ pub struct RunRecord {
     /// Aggregate bandwidth, by equation (1) of the published study: the bytes of all applications,
     /// divided by the time from the first start to the last end.
     pub bytes_per_second: f64,
+    /// Operations of all applications, divided by the same time. `None` if the run measures
+    /// bandwidth.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub operations_per_second: Option<f64>,
     /// The result of each application. There are several only if the run had several applications
     /// at the same time.
     pub applications: Vec<ApplicationRecord>,
@@ -121,6 +154,10 @@ pub struct RunRecord {
 pub struct ApplicationRecord {
     /// The bytes of the application, divided by the time from its begin to its end.
     pub bytes_per_second: f64,
+    /// Operations of the application, divided by the same time. `None` if the run measures
+    /// bandwidth.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub operations_per_second: Option<f64>,
     /// Number of bytes that the application wrote or read.
     pub bytes: u64,
     /// The processes of the application. All times in a run are on the same clock.
@@ -140,6 +177,9 @@ pub struct ProcessRecord {
     pub end_seconds: f64,
     /// Number of bytes that the process wrote or read.
     pub bytes: u64,
+    /// Number of operations of the process. 0 if the run measures bandwidth.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub operations: u64,
 }
 
 /// The targets on which the files of an application are stored.
@@ -191,11 +231,41 @@ impl Settings {
             operation: condition.operation,
             applications: condition.applications,
             targets: condition.targets,
+            data_per: condition.data_per,
+            servers: condition.servers,
+            cache: condition.cache,
+            files: condition.operation.is_on_names().then_some(condition.files),
         })
+    }
+
+    /// Returns the number of processes of one application.
+    pub fn processes_of_application(&self) -> u64 {
+        u64::from(self.hosts) * u64::from(self.processes)
+    }
+
+    /// Returns the number of bytes that one process writes or reads.
+    pub fn bytes_of_process(&self) -> u64 {
+        match self.data_per {
+            DataPer::Application => self.data_bytes / self.processes_of_application(),
+            DataPer::Host => self.data_bytes / u64::from(self.processes),
+            DataPer::Process => self.data_bytes,
+        }
+    }
+}
+
+impl ApplicationRecord {
+    /// Returns the result of the application, in bytes or operations per second.
+    pub fn value(&self) -> f64 {
+        self.operations_per_second.unwrap_or(self.bytes_per_second)
     }
 }
 
 impl RunRecord {
+    /// Returns the result of the run, in bytes or operations per second.
+    pub fn value(&self) -> f64 {
+        self.operations_per_second.unwrap_or(self.bytes_per_second)
+    }
+
     /// Returns the allocation of the run. `None` if the run has several applications, or if the
     /// file system does not report targets.
     pub fn allocation(&self) -> Option<MinMax> {

@@ -4,21 +4,26 @@
 //! The same journal always gives the same report, byte by byte. This module measures nothing, and
 //! does not access the measured system.
 
+mod comparison;
 mod conclusions;
 mod factor;
 mod figures;
 mod html;
 mod points;
+mod scaling;
+mod table;
 
 #[cfg(test)]
 mod tests;
 
+pub use comparison::{compare, compared_files};
 pub use conclusions::{Conclusion, Figure};
 pub use factor::Factor;
+pub use table::{Cell, Row, Shown};
 
 use crate::journal::Contents;
 use crate::order;
-use crate::plan::{Access, Condition, Level, Operation};
+use crate::plan::{Access, Cache, Condition, Level, Operation, Quantity};
 use crate::record::{CalibratedRecord, MinMax, Record, RunRecord, Settings};
 use crate::statistics::{Bimodality, Normality, Summary, Welch, bimodality, lilliefors, welch};
 use serde::Serialize;
@@ -59,6 +64,10 @@ pub struct Report {
     pub runs_with_caches: usize,
     /// The result of the calibration. `None` if there was no calibration.
     pub calibrated: Option<CalibratedRecord>,
+    /// The table of results: a row for each number of servers, clients and processes. Empty for
+    /// journals that do not have the rates of the hardware, which older versions did not record.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub table: Vec<Row>,
     /// The conclusions, in sentences.
     pub conclusions: Vec<Conclusion>,
     /// All experiments that have results. The runs of the calibration come first, as experiments of
@@ -73,6 +82,9 @@ pub struct ExperimentReport {
     pub name: String,
     /// The question that the experiment answers.
     pub title: String,
+    /// The quantity that the runs measure.
+    #[serde(skip_serializing_if = "Quantity::is_bandwidth")]
+    pub quantity: Quantity,
     /// The factors that have several values in the results.
     pub varied: Vec<Factor>,
     /// The factor whose values are on the axis of the figures.
@@ -95,7 +107,8 @@ pub struct Group {
     pub label: String,
     /// The condition.
     pub settings: Settings,
-    /// Bandwidth of each run in bytes per second, in the order in which the journal lists the runs.
+    /// Result of each run in bytes or operations per second, in the order in which the journal
+    /// lists the runs.
     pub values: Vec<f64>,
     /// Summary of `values`.
     pub summary: Summary,
@@ -106,7 +119,7 @@ pub struct Group {
     pub bimodality: Option<Bimodality>,
     /// The results of each allocation. Empty if the file system does not report targets.
     pub allocations: Vec<OfAllocation>,
-    /// Mean bandwidth of a single application, over all applications of all runs.
+    /// Mean result of a single application, over all applications of all runs.
     pub mean_of_each_application: f64,
 }
 
@@ -118,7 +131,7 @@ pub struct OfAllocation {
     pub min_max: MinMax,
     /// Summary of `values`.
     pub summary: Summary,
-    /// Bandwidth of each run with this allocation, in bytes per second.
+    /// Result of each run with this allocation, in bytes or operations per second.
     #[serde(skip)]
     pub values: Vec<f64>,
 }
@@ -215,8 +228,14 @@ pub fn analyse(contents: &Contents, includes_invalid: bool) -> Report {
     // Blocks run in random order. The report lists the experiments in the order of the plan.
     let place = |name: &str| contents.plan.experiments.iter().position(|it| it.name == name);
     runs.sort_by_key(|(name, ..)| place(name).map_or(0, |place| place + 1));
-    let experiments: Vec<ExperimentReport> =
-        runs.iter().filter_map(|(name, title, runs)| experiment(name, title, runs)).collect();
+    let is_paired = |name: &str| {
+        let found = contents.plan.experiments.iter().find(|it| it.name == name);
+        found.is_some_and(|it| !it.factors.clients.is_empty())
+    };
+    let experiments: Vec<ExperimentReport> = runs
+        .iter()
+        .filter_map(|(name, title, runs)| experiment(name, title, runs, is_paired(name)))
+        .collect();
     Report {
         name: contents.plan.name.clone(),
         title: contents.plan.title.clone(),
@@ -230,11 +249,17 @@ pub fn analyse(contents: &Contents, includes_invalid: bool) -> Report {
         runs_invalid: is_valid.values().filter(|is_valid| !**is_valid).count(),
         invalid: invalid(contents),
         includes_invalid,
-        runs_with_caches: last.values().filter(|run| !run.caches_dropped).count(),
+        runs_with_caches: last.values().filter(|run| lacks_dropped_caches(run)).count(),
         calibrated,
+        table: table::of_study(contents, &experiments),
         conclusions: conclusions::draw(&experiments, calibrated.as_ref()),
         experiments,
     }
+}
+
+/// Whether the caches should have been dropped before a run, but were not dropped everywhere.
+fn lacks_dropped_caches(run: &RunRecord) -> bool {
+    !run.caches_dropped && run.settings.cache == Cache::Dropped
 }
 
 fn invalid(contents: &Contents) -> Vec<InvalidRun> {
@@ -261,6 +286,7 @@ pub fn files(contents: &Contents, report: &Report) -> Result<Vec<(String, Vec<u8
     for experiment in &report.experiments {
         figures.extend(figures::draw(experiment)?);
     }
+    figures.extend(scaling::draw(&report.table)?);
     let page = html::page(contents, report, &figures);
     let json = serde_json::to_vec_pretty(report)
         .map_err(|error| skep_types::Error::new(skep_types::ErrorCode::Io, error.to_string()))?;
@@ -269,6 +295,9 @@ pub fn files(contents: &Contents, report: &Report) -> Result<Vec<(String, Vec<u8
         ("points.csv".to_owned(), points::csv(contents).into_bytes()),
         ("report.json".to_owned(), json),
     ];
+    if !report.table.is_empty() {
+        files.push(("table.csv".to_owned(), table::csv(&report.table).into_bytes()));
+    }
     files.extend(figures.into_iter().map(|it| (it.file, it.svg.into_bytes())));
     Ok(files)
 }
@@ -281,13 +310,25 @@ fn title(contents: &Contents, name: &str) -> String {
     }
 }
 
-fn experiment(name: &str, title: &str, runs: &[&RunRecord]) -> Option<ExperimentReport> {
+/// Returns the report of an experiment. `is_paired` means that its plan lists pairs of hosts and
+/// processes, which are then one factor.
+fn experiment(
+    name: &str,
+    title: &str,
+    runs: &[&RunRecord],
+    is_paired: bool,
+) -> Option<ExperimentReport> {
     let mut by_settings: BTreeMap<&Settings, Vec<&RunRecord>> = BTreeMap::new();
     for run in runs {
         by_settings.entry(&run.settings).or_default().push(run);
     }
     let varied: Vec<Factor> = Factor::ALL
         .into_iter()
+        .filter(|factor| match factor {
+            Factor::Hosts | Factor::Processes => !is_paired,
+            Factor::Clients => is_paired,
+            _ => true,
+        })
         .filter(|factor| {
             by_settings.keys().map(|it| factor.text(it)).collect::<BTreeSet<_>>().len() > 1
         })
@@ -303,6 +344,7 @@ fn experiment(name: &str, title: &str, runs: &[&RunRecord]) -> Option<Experiment
     let mut report = ExperimentReport {
         name: name.to_owned(),
         title: title.to_owned(),
+        quantity: runs.first()?.settings.operation.quantity(),
         varied,
         axis,
         groups,
@@ -315,18 +357,18 @@ fn experiment(name: &str, title: &str, runs: &[&RunRecord]) -> Option<Experiment
 }
 
 fn group(settings: &Settings, runs: &[&RunRecord], varied: &[Factor]) -> Option<Group> {
-    let values: Vec<f64> = runs.iter().map(|run| run.bytes_per_second).collect();
+    let values: Vec<f64> = runs.iter().map(|run| run.value()).collect();
     let mut by_allocation: BTreeMap<MinMax, Vec<f64>> = BTreeMap::new();
     for run in runs {
         if let Some(allocation) = run.allocation() {
-            by_allocation.entry(allocation).or_default().push(run.bytes_per_second);
+            by_allocation.entry(allocation).or_default().push(run.value());
         }
     }
     let allocations = by_allocation.into_iter().filter_map(|(min_max, values)| {
         Some(OfAllocation { min_max, summary: Summary::of(&values)?, values })
     });
     let each: Vec<f64> =
-        runs.iter().flat_map(|run| run.applications.iter().map(|it| it.bytes_per_second)).collect();
+        runs.iter().flat_map(|run| run.applications.iter().map(|it| it.value())).collect();
     Some(Group {
         label: label(settings, varied),
         settings: settings.clone(),
@@ -431,7 +473,9 @@ fn hosts(number: u32) -> String {
 }
 
 fn words(data: String, hosts: String, settings: &Settings) -> String {
-    let mut words = vec![data, format!("{hosts} x {} processes", settings.processes)];
+    let amount = settings.files.map_or(data, |files| format!("{files} files per process"));
+    let mut words = vec![amount, format!("{hosts} x {} processes", settings.processes)];
+    words.extend(settings.servers.map(|servers| format!("{servers} servers")));
     words.extend(settings.count.map(|count| format!("count {count}")));
     words.extend(settings.chooser.clone());
     if settings.applications > 1 {
@@ -441,8 +485,11 @@ fn words(data: String, hosts: String, settings: &Settings) -> String {
     if settings.access == Access::FilePerProcess {
         words.push(settings.access.word().to_owned());
     }
-    if settings.operation == Operation::Read {
+    if settings.operation != Operation::Write {
         words.push(settings.operation.word().to_owned());
+    }
+    if settings.cache == Cache::Kept {
+        words.push("caches kept".to_owned());
     }
     words.join(", ")
 }

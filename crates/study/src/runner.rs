@@ -9,6 +9,7 @@ mod calibration;
 mod files;
 mod meeting;
 mod site;
+mod work;
 
 #[cfg(test)]
 mod tests;
@@ -19,7 +20,7 @@ use crate::aggregate::{Share, bandwidth};
 use crate::journal::Journal;
 use crate::limits::SHARED_WAIT;
 use crate::order::{self, Run};
-use crate::plan::Plan;
+use crate::plan::{Plan, Quantity};
 use crate::record::{
     ApplicationRecord, CalibratedRecord, EnvironmentRecord, Record, RunRecord, Settings,
 };
@@ -88,8 +89,10 @@ pub enum Event {
     },
     /// A run has ended.
     Measured {
-        /// Aggregate bandwidth of all applications in the run.
-        bytes_per_second: f64,
+        /// The aggregate result of all applications in the run, in bytes or operations per second.
+        value: f64,
+        /// The quantity that the run measures.
+        quantity: Quantity,
         /// Why the run is invalid. `None` if it is valid.
         invalid_because: Option<String>,
     },
@@ -234,8 +237,7 @@ fn one(
     bench: &mut dyn Bench,
     control: &mut Control<'_>,
 ) -> Result<(RunRecord, Option<serde_json::Value>)> {
-    let processes = u64::from(settings.hosts) * u64::from(settings.processes);
-    let processes = processes * u64::from(settings.applications);
+    let processes = settings.processes_of_application() * u64::from(settings.applications);
     // Maximum number of targets in the record. If each process has its own file, each of these
     // files has its own targets.
     let targets = processes * u64::from(settings.count.unwrap_or(256));
@@ -245,17 +247,20 @@ fn one(
         let what = format!("run {} ({}, {})", name.number, name.experiment, describe(&settings));
         error.within(what)
     })?;
-    let shares = measured.applications.iter().flat_map(|it| &it.processes);
-    let shares = shares.map(|it| Share {
-        begin_seconds: it.begin_seconds,
-        end_seconds: it.end_seconds,
-        bytes: it.bytes,
-    });
-    let bytes_per_second = bandwidth(shares).ok_or_else(|| {
-        Error::new(ErrorCode::Io, format!("run {} reports a duration of 0", name.number))
-    })?;
+    let processes = || measured.applications.iter().flat_map(|it| &it.processes);
+    let no_duration =
+        || Error::new(ErrorCode::Io, format!("run {} reports a duration of 0", name.number));
+    let bytes_per_second = bandwidth(processes().map(Share::of_bytes)).ok_or_else(no_duration)?;
+    let quantity = settings.operation.quantity();
+    let operations_per_second = match quantity {
+        Quantity::Bandwidth => None,
+        Quantity::Transfers | Quantity::Names => {
+            Some(bandwidth(processes().map(Share::of_operations)).ok_or_else(no_duration)?)
+        }
+    };
     (control.tell)(Event::Measured {
-        bytes_per_second,
+        value: operations_per_second.unwrap_or(bytes_per_second),
+        quantity,
         invalid_because: measured.invalid_because.clone(),
     });
     let record = RunRecord {
@@ -266,6 +271,7 @@ fn one(
         started_at,
         settings,
         bytes_per_second,
+        operations_per_second,
         applications: measured.applications,
         caches_dropped: measured.caches_dropped,
         is_valid: measured.invalid_because.is_none(),

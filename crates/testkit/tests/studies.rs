@@ -241,6 +241,73 @@ fn study_measures_each_condition_as_often_as_planned() {
     assert_eq!(files::read_dir(scratch.join("mount")).count(), 0, "cleared");
 }
 
+/// A plan with each operation, in pairs of hosts and processes, that can run on any file system.
+const OPERATIONS: &str = "name = 'operations'\ntitle = 'Operations'\nrepetitions = 1\n\
+    wait = ['0s', '1ms']\n[limit]\nserver = '100MB/s'\nclient = '50MB/s'\n\
+    [factors]\ndata-size = '128KiB'\ndata-per = 'process'\nclients = ['1x1', '1x2']\n\
+    transfer = '64KiB'\naccess = 'file-per-process'\n\
+    [[experiment]]\nname = 'data'\ntitle = 'a'\n\
+    factors = { operation = ['write', 'read'], cache = ['dropped', 'kept'] }\n\
+    [[experiment]]\nname = 'iops'\ntitle = 'b'\n\
+    factors = { operation = ['random-write', 'random-read'], transfer = '4KiB' }\n\
+    [[experiment]]\nname = 'names'\ntitle = 'c'\n\
+    factors = { operation = ['create', 'stat', 'remove'], files = 20 }\n";
+
+/// Checks the record of a run of the plan [`OPERATIONS`].
+fn check_operations(run: &Value) {
+    let processes = run["settings"]["processes"].number();
+    let application = &run["applications"][0];
+    let bytes = application["bytes"].number();
+    match run["settings"]["operation"].text() {
+        "write" | "read" => {
+            assert_eq!((bytes, &run["operations_per_second"]), (processes << 17, &Value::Null));
+        }
+        "random-write" | "random-read" => {
+            assert_eq!(bytes, processes << 17);
+            let each = run["bytes_per_second"].float() / run["operations_per_second"].float();
+            assert!((each - 4096.0).abs() < 1.0, "{run}");
+        }
+        _ => {
+            assert_eq!((bytes, run["settings"]["files"].number()), (0, 20));
+            let operations = application["processes"].list().iter();
+            let operations: u64 = operations.map(|it| it["operations"].number()).sum();
+            assert_eq!(operations, 20 * processes);
+        }
+    }
+}
+
+/// Command: skep study compare.
+#[test]
+fn study_measures_data_and_names_in_one_table() {
+    let (scratch, study) = prepare(OPERATIONS);
+    let ended = skep(scratch.path(), &[&RUN[..], &["--output", "json"]].concat());
+    let ended = parse(&ended.expect_success());
+    assert_eq!((&ended["runs_done"], &ended["is_finished"]), (&json!(18), &json!(true)));
+    runs_of(&study).iter().for_each(check_operations);
+    let report = checked(scratch.path(), &["study", "report", "study"], "study-report");
+    let table = report["report"]["table"].list();
+    let processes: Vec<u64> = table.iter().map(|it| it["processes"].number()).collect();
+    assert_eq!(processes, [1, 2]);
+    for row in table {
+        assert_eq!((&row["servers"], row["cells"].list().len()), (&Value::Null, 9), "{row}");
+        assert_eq!(row["limit_bytes_per_second"].float(), 50e6, "the rate of one client");
+    }
+    assert!(study.join("report/table.csv").exists());
+    let varied = &report["report"]["experiments"].list()[2]["varied"];
+    assert_eq!(varied, &json!(["clients", "operation"]));
+
+    let line = ["study", "compare", "one=study", "two=study", "--directory", "both"];
+    let both = checked(scratch.path(), &line, "study-compare");
+    let systems: Vec<&str> = both["rows"].list().iter().map(|it| it["system"].text()).collect();
+    assert_eq!(systems, ["one", "two", "one", "two"]);
+    assert!(scratch.join("both/index.html").exists() && scratch.join("both/table.csv").exists());
+    let shown = skep(scratch.path(), &line[..4]).expect_success();
+    assert!(shown.contains("CACHED READ MiB/s") && shown.contains("two"), "{shown}");
+    let twice = skep(scratch.path(), &["study", "compare", "study", "study"]);
+    assert_eq!(twice.status.code(), Some(2));
+    assert!(twice.expect_failure().contains("NAME=DIR"));
+}
+
 #[test]
 fn calibration_chooses_data_size_and_hosts_if_omitted() {
     let plan = QUICK.replace("data-size = '256KiB'\nhosts = 1\n", "").replace(
@@ -416,6 +483,35 @@ fn study_removes_its_own_lab_at_its_end() {
     files::write(&study, "a file");
     let printed = run(&[]).expect_failure();
     assert!(printed.contains("study: File exists"), "{printed}");
+    assert_eq!(lab.remains(), Vec::<String>::new());
+}
+
+/// A plan whose runs use one or both servers of a lab, with a file for each process.
+const SERVERS: &str = "name = 'servers'\ntitle = 'Servers'\nrepetitions = 2\n\
+    lab = { shape = 'small', targets = 2, clients = 1 }\n\
+    [factors]\ndata-size = '256KiB'\nclients = '1x2'\ntransfer = '64KiB'\n\
+    access = 'file-per-process'\n\
+    [[experiment]]\nname = 'servers'\ntitle = 'How many?'\nfactors = { servers = [1, 2] }\n";
+
+#[test]
+fn runs_on_one_server_use_only_the_targets_of_this_server() {
+    let (scratch, study) = prepare(SERVERS);
+    let lab = Lab::new();
+    skep(scratch.path(), &in_own_lab(&lab, &[])).expect_success();
+    let runs = runs_of(&study);
+    assert_eq!(runs.len(), 4);
+    for run in &runs {
+        let servers = run["settings"]["servers"].number();
+        let allocation = &run["applications"][0]["allocation"];
+        assert_eq!(allocation["targets"].list().len() as u64, 2 * servers, "{run}");
+        assert_eq!(allocation["min_max"], json!([2, 2]), "of the servers that the run may use");
+    }
+    // The link of a server in this shape has 200 Mbit/s.
+    let first = parse(&journal_of(&study)[0]);
+    assert_eq!(first["limit"]["server_bytes_per_second"], 25_000_000);
+    let shown = skep(scratch.path(), &["study", "report", "study", "--with-invalid"]);
+    assert!(shown.expect_success().contains("WRITE % OF LIMIT"));
+    assert!(study.join("report/scaling-bandwidth.svg").exists());
     assert_eq!(lab.remains(), Vec::<String>::new());
 }
 

@@ -15,6 +15,7 @@ fn study() -> StudyRecord {
         place: "lab x".to_owned(),
         hosts: vec!["c1".to_owned()],
         targets_per_server: None,
+        limit: None,
     }
 }
 

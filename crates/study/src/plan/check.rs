@@ -2,7 +2,7 @@
 //! and targets for the plan.
 
 use super::values::wrong;
-use super::{Condition, Experiment, Level, Plan, Targets};
+use super::{Condition, DataPer, Experiment, Factors, Level, Plan, Targets};
 use crate::limits::MAX_RUNS;
 use skep_types::{Error, Result, size};
 
@@ -40,20 +40,7 @@ pub(super) fn plan(plan: &Plan) -> Result<()> {
             )));
         }
         let factors = &experiment.factors;
-        let sizes = [
-            factors.data_bytes.len(),
-            factors.hosts.len(),
-            factors.processes.len(),
-            factors.count.len(),
-            factors.chooser.len(),
-            factors.transfer_bytes.len(),
-            factors.access.len(),
-            factors.operation.len(),
-            factors.applications.len(),
-            factors.targets.len(),
-            experiment.repetitions as usize,
-        ];
-        let product = sizes.into_iter().try_fold(1_usize, usize::checked_mul);
+        let product = runs_of(factors, experiment.repetitions);
         runs = product.and_then(|product| product.checked_add(runs)).unwrap_or(usize::MAX);
         if runs > MAX_RUNS {
             return Err(wrong(format!(
@@ -62,16 +49,91 @@ pub(super) fn plan(plan: &Plan) -> Result<()> {
                 experiment.name
             )));
         }
+        one_quantity(factors).map_err(of(experiment))?;
         for condition in factors.conditions() {
-            shares(plan, &condition).and_then(|()| targets(&condition)).map_err(of(experiment))?;
+            let checked = names(&condition)
+                .and_then(|()| shares(plan, &condition))
+                .and_then(|()| targets(&condition));
+            checked.map_err(of(experiment))?;
         }
     }
     Ok(())
 }
 
+/// Returns the number of runs of an experiment, or `None` on overflow.
+fn runs_of(factors: &Factors, repetitions: u32) -> Option<usize> {
+    let clients = match factors.clients.len() {
+        0 => factors.hosts.len().checked_mul(factors.processes.len())?,
+        pairs => pairs,
+    };
+    let sizes = [
+        factors.data_bytes.len(),
+        clients,
+        factors.count.len(),
+        factors.chooser.len(),
+        factors.transfer_bytes.len(),
+        factors.access.len(),
+        factors.operation.len(),
+        factors.applications.len(),
+        factors.targets.len(),
+        factors.servers.len(),
+        factors.cache.len(),
+        factors.files.len(),
+        repetitions as usize,
+    ];
+    sizes.into_iter().try_fold(1_usize, usize::checked_mul)
+}
+
+/// Checks that all operations of an experiment measure the same quantity. One figure cannot show
+/// bytes per second and operations per second.
+fn one_quantity(factors: &Factors) -> Result<()> {
+    let first = factors.operation[0];
+    let other = factors.operation.iter().find(|it| it.quantity() != first.quantity());
+    match other {
+        None => Ok(()),
+        Some(other) => Err(wrong(format!(
+            "`operation` has \"{}\", measured in {}, and \"{}\", measured in {}: write an \
+             experiment for each unit",
+            first.word(),
+            first.quantity().unit(),
+            other.word(),
+            other.quantity().unit()
+        ))),
+    }
+}
+
+/// Checks that a condition with operations on names needs no data and no storage targets.
+fn names(condition: &Condition) -> Result<()> {
+    if !condition.operation.is_on_names() {
+        return Ok(());
+    }
+    let word = condition.operation.word();
+    if condition.hosts == Level::Calibrated {
+        return Err(wrong(format!(
+            "`operation` \"{word}\" needs `hosts` or `clients`: the calibration measures bandwidth"
+        )));
+    }
+    let keys = [
+        ("count", condition.count.is_some()),
+        ("chooser", condition.chooser.is_some()),
+        ("servers", condition.servers.is_some()),
+        ("targets", condition.targets != Targets::Chosen),
+    ];
+    match keys.iter().find(|(_, is_set)| *is_set) {
+        Some((key, _)) => Err(wrong(format!(
+            "`{key}` has no effect on `operation` \"{word}\", because empty files use no storage \
+             targets: remove it"
+        ))),
+        None => Ok(()),
+    }
+}
+
 /// Checks that the data of an application can be divided evenly among its processes. If the
 /// calibration finds the amount of data, checks each amount that it may find.
 fn shares(plan: &Plan, condition: &Condition) -> Result<()> {
+    if condition.operation.is_on_names() {
+        return Ok(());
+    }
     let calibration = &plan.calibration;
     let sizes = match condition.data_bytes {
         Level::Fixed(bytes) => vec![bytes],
@@ -82,8 +144,12 @@ fn shares(plan: &Plan, condition: &Condition) -> Result<()> {
         Level::Calibrated => calibration.hosts.clone(),
     };
     for (bytes, hosts) in sizes.iter().flat_map(|bytes| hosts.iter().map(move |it| (*bytes, *it))) {
-        let processes = u64::from(hosts) * u64::from(condition.processes);
-        let unit = processes * condition.transfer_bytes;
+        let processes = match condition.data_per {
+            DataPer::Application => u64::from(hosts) * u64::from(condition.processes),
+            DataPer::Host => u64::from(condition.processes),
+            DataPer::Process => 1,
+        };
+        let unit = processes.saturating_mul(condition.transfer_bytes);
         if bytes < unit || !bytes.is_multiple_of(unit) {
             return Err(wrong(format!(
                 "invalid `data-size` {}: `hosts` {hosts} with `processes` {} each and `transfer` \
@@ -99,6 +165,12 @@ fn shares(plan: &Plan, condition: &Condition) -> Result<()> {
 }
 
 fn targets(condition: &Condition) -> Result<()> {
+    if let (Some(servers), Some(chooser)) = (condition.servers, &condition.chooser) {
+        return Err(wrong(format!(
+            "`servers` {servers} makes the study assign targets, so `chooser` \"{chooser}\" would \
+             have no effect: remove one of the two keys"
+        )));
+    }
     if condition.targets == Targets::Chosen {
         return Ok(());
     }
@@ -152,16 +224,28 @@ fn condition_on(condition: &Condition, system: &System) -> Result<()> {
         )));
     }
     let Some(servers) = &system.targets_per_server else {
-        let keys = [("count", condition.count.is_some()), ("chooser", condition.chooser.is_some())];
+        let keys = [
+            ("count", condition.count.is_some()),
+            ("chooser", condition.chooser.is_some()),
+            ("servers", condition.servers.is_some()),
+        ];
         return match keys.iter().find(|(_, is_set)| *is_set) {
             Some((key, _)) => Err(wrong(format!(
                 "`{key}` needs a mount of Skep: on other file systems a study cannot choose \
-                 targets; leave `count`, `chooser` and `targets` out"
+                 targets; leave `count`, `chooser`, `servers` and `targets` out"
             ))),
             None => Ok(()),
         };
     };
+    let used = condition.servers.unwrap_or(servers.len() as u32);
+    if used as usize > servers.len() {
+        return Err(wrong(format!(
+            "`servers` {used} is too large: the system has {} servers with storage targets",
+            servers.len()
+        )));
+    }
     let Some(count) = condition.count else { return Ok(()) };
+    let servers = &servers[..used as usize];
     let all: u32 = servers.iter().sum();
     let (most, of_what) = match (condition.chooser.as_deref(), condition.targets) {
         (Some("randominternode"), _) => {

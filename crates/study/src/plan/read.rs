@@ -2,8 +2,13 @@
 //! values that experiments inherit from the top level of the document.
 
 use super::values::{bytes, list, name, number, span, word, wrong};
-use super::{Access, Calibration, Experiment, Factors, Lab, Level, Operation, Plan, Targets};
-use crate::limits::{BLOCK_RUNS, MAX_APPLICATIONS, MAX_COUNT, MAX_PROCESSES, MAX_RUNS};
+use super::{
+    Access, Cache, Calibration, Clients, DataPer, Experiment, Factors, Lab, Level, Limit,
+    Operation, Plan, Targets,
+};
+use crate::limits::{
+    BLOCK_RUNS, DEFAULT_FILES, MAX_APPLICATIONS, MAX_COUNT, MAX_FILES, MAX_PROCESSES, MAX_RUNS,
+};
 use serde::Deserialize;
 use skep_types::{Chooser, Result};
 use std::time::Duration;
@@ -23,6 +28,8 @@ struct Document {
     wait: Option<Vec<String>>,
     lab: Option<LabKeys>,
     #[serde(default)]
+    limit: LimitKeys,
+    #[serde(default)]
     calibration: CalibrationKeys,
     #[serde(default)]
     factors: FactorKeys,
@@ -39,6 +46,14 @@ struct LabKeys {
     clients: Option<u16>,
     link: Option<String>,
     target_rate: Option<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct LimitKeys {
+    server: Option<String>,
+    client: Option<String>,
+    server_iops: Option<Value>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -73,6 +88,11 @@ struct FactorKeys {
     operation: Option<Value>,
     applications: Option<Value>,
     targets: Option<Value>,
+    clients: Option<Value>,
+    data_per: Option<Value>,
+    servers: Option<Value>,
+    cache: Option<Value>,
+    files: Option<Value>,
 }
 
 pub(super) fn plan(text: &str) -> Result<Plan> {
@@ -109,6 +129,7 @@ pub(super) fn plan(text: &str) -> Result<Plan> {
             link: lab.link,
             target_rate: lab.target_rate,
         }),
+        limit: limit(&document.limit)?,
         calibration: calibration(&document.calibration)?,
         experiments,
     })
@@ -136,21 +157,99 @@ fn factors(own: &FactorKeys, plan: &FactorKeys) -> Result<Factors> {
             }
         };
     }
+    let operation =
+        values!(operation, "operation", Operation::Write, |value| { word(value, Operation::ALL) });
+    let has_no_data = operation.iter().all(|it| it.is_on_names());
+    if let (true, Some(_)) = (has_no_data, &own.data_size) {
+        return Err(wrong(
+            "`data-size` has no effect on operations on names: remove it; `files` is the number of \
+             files of each process",
+        ));
+    }
+    let data_bytes = match has_no_data {
+        true => vec![Level::Fixed(0)],
+        false => {
+            values!(data_size, "data-size", Level::Calibrated, |value| level(value, bytes))
+        }
+    };
     Ok(Factors {
-        data_bytes: values!(data_size, "data-size", Level::Calibrated, |value| level(value, bytes)),
+        data_bytes,
         hosts: values!(hosts, "hosts", Level::Calibrated, |value| level(value, hosts)),
         processes: values!(processes, "processes", 8, |value| number(value, 1, MAX_PROCESSES)),
         count: values!(count, "count", None, |value| number(value, 1, MAX_COUNT).map(Some)),
         chooser: values!(chooser, "chooser", None, |value| chooser(value).map(Some)),
         transfer_bytes: values!(transfer, "transfer", 1 << 20, bytes),
         access: values!(access, "access", Access::SharedFile, |value| word(value, Access::ALL)),
-        operation: values!(operation, "operation", Operation::Write, |value| {
-            word(value, Operation::ALL)
-        }),
+        operation,
         applications: values!(applications, "applications", 1, |value| {
             number(value, 1, MAX_APPLICATIONS)
         }),
         targets: values!(targets, "targets", Targets::Chosen, |value| word(value, Targets::ALL)),
+        clients: pairs(own, plan)?,
+        data_per: match own.data_per.as_ref().or(plan.data_per.as_ref()) {
+            Some(value) => {
+                word(value, DataPer::ALL).map_err(|what| wrong(format!("`data-per`: {what}")))?
+            }
+            None => DataPer::default(),
+        },
+        servers: values!(servers, "servers", None, |value| {
+            number(value, 1, u32::from(u16::MAX)).map(Some)
+        }),
+        cache: values!(cache, "cache", Cache::Dropped, |value| word(value, Cache::ALL)),
+        files: values!(files, "files", DEFAULT_FILES, |value| number(value, 1, MAX_FILES)),
+    })
+}
+
+/// Returns the pairs of an experiment that replace its `hosts` and `processes`. The list is empty
+/// if the experiment has no pairs. An experiment that sets `hosts` or `processes` itself does not
+/// inherit the pairs of the plan.
+fn pairs(own: &FactorKeys, plan: &FactorKeys) -> Result<Vec<Clients>> {
+    for keys in [own, plan] {
+        let is_set = keys.hosts.is_some() || keys.processes.is_some();
+        match &keys.clients {
+            Some(_) if is_set => {
+                return Err(wrong(
+                    "`clients` contains the numbers of hosts and of processes: remove `hosts` and \
+                     `processes` beside it",
+                ));
+            }
+            Some(value) => return list("clients", value, clients),
+            None if is_set => return Ok(Vec::new()),
+            None => {}
+        }
+    }
+    Ok(Vec::new())
+}
+
+/// Parses a pair such as `8x4`: 8 client hosts with 4 processes on each.
+fn clients(value: &Value) -> Result<Clients, String> {
+    let parsed = value.as_str().and_then(|text| {
+        let (hosts, processes) = text.split_once('x')?;
+        let (hosts, processes) = (hosts.parse::<u16>().ok()?, processes.parse().ok()?);
+        Some(Clients { hosts: u32::from(hosts), processes })
+    });
+    let is_possible = |it: &Clients| it.hosts > 0 && (1..=MAX_PROCESSES).contains(&it.processes);
+    parsed.filter(is_possible).ok_or_else(|| {
+        format!(
+            "invalid clients {value}: expected hosts x processes on each, as in \"8x4\", with up \
+             to {MAX_PROCESSES} processes"
+        )
+    })
+}
+
+fn limit(keys: &LimitKeys) -> Result<Limit> {
+    let rate = |key: &str, text: &Option<String>| -> Result<Option<u64>> {
+        let parsed = text.as_ref().map(|text| text.parse::<skep_lab::Rate>()).transpose();
+        let rate = parsed.map_err(|what| wrong(format!("`limit.{key}`: {what}")))?;
+        Ok(rate.map(skep_lab::Rate::bytes_per_second))
+    };
+    let operations = keys.server_iops.as_ref().map(|value| number(value, 1, u32::MAX)).transpose();
+    Ok(Limit {
+        server_bytes_per_second: rate("server", &keys.server)?,
+        client_bytes_per_second: rate("client", &keys.client)?,
+        server_operations_per_second: operations
+            .map_err(|what| wrong(format!("`limit.server-iops`: {what}")))?
+            .map(u64::from),
     })
 }
 

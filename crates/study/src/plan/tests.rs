@@ -58,6 +58,51 @@ fn conditions_are_all_combinations_of_the_factor_values() {
     assert_eq!(conditions.len(), 48, "no two conditions are equal");
 }
 
+#[test]
+fn pairs_of_hosts_and_processes_are_no_product() {
+    let plan = with("data-size = '1MiB'\ndata-per = 'process'\nclients = ['1x1', '2x1', '2x8']")
+        .expect("a plan");
+    let found: Vec<_> = plan.conditions().map(|(_, it)| (it.hosts, it.processes)).collect();
+    assert_eq!(found, [(1, 1), (2, 1), (2, 8)].map(|(hosts, each)| (Level::Fixed(hosts), each)));
+    assert!(plan.conditions().all(|(_, it)| it.data_per == DataPer::Process));
+    assert!(!plan.needs_calibration());
+    let text = format!(
+        "{START}[factors]\ndata-size = '8MiB'\nclients = '2x2'\n{EXPERIMENT}\
+         [[experiment]]\nname = 'two'\ntitle = 't'\nfactors = {{ hosts = 1, processes = 4 }}\n"
+    );
+    let plan = Plan::parse(&text).expect("a plan");
+    let found: Vec<_> = plan.conditions().map(|(_, it)| (it.hosts, it.processes)).collect();
+    assert_eq!(found, [(Level::Fixed(2), 2), (Level::Fixed(1), 4)], "hosts replace pairs");
+}
+
+#[test]
+fn operations_on_names_need_no_data() {
+    let plan = with("operation = ['create', 'stat']\nhosts = 2\nfiles = [10, 20]").expect("plan");
+    assert_eq!(plan.conditions().count(), 4);
+    assert!(!plan.needs_calibration());
+    assert_eq!(Operation::Stat.quantity(), Quantity::Names);
+    for (word, operation) in Operation::ALL {
+        assert_eq!(operation.word(), *word);
+        assert!(
+            with(&format!("operation = '{word}'\nhosts = 1\ndata-size = '8MiB'")).is_ok()
+                != operation.is_on_names()
+        );
+    }
+}
+
+#[test]
+fn limits_of_the_hardware_are_rates() {
+    let text = format!(
+        "{START}[limit]\nserver = '768MB/s'\nclient = '10Gbit'\nserver-iops = 22560\n{EXPERIMENT}"
+    );
+    let limit = Plan::parse(&text).expect("a plan").limit;
+    assert_eq!(limit.server_bytes_per_second, Some(768_000_000));
+    assert_eq!(limit.client_bytes_per_second, Some(1_250_000_000));
+    assert_eq!(limit.server_operations_per_second, Some(22_560));
+    let wrong = format!("{START}[limit]\nserver = 'much'\n{EXPERIMENT}");
+    refused(Plan::parse(&wrong), &["`limit.server`", "much"]);
+}
+
 /// Checks that a plan is refused, and that the error contains all `words`.
 fn refused(plan: Result<Plan>, words: &[&str]) {
     let error = plan.expect_err("the plan is invalid");
@@ -80,6 +125,10 @@ fn error_for_an_invalid_value_names_its_key() {
         ("hosts = 'many'", &["`hosts`", "calibrated"]),
         ("access = 'n-1'", &["`access`", "shared-file", "file-per-process"]),
         ("operation = 'append'", &["`operation`", "write", "read"]),
+        ("clients = '8'", &["`clients`", "8x4"]),
+        ("clients = ['2x0']", &["`clients`", "2x0"]),
+        ("data-per = 'file'", &["`data-per`", "application", "process"]),
+        ("cache = 'hot'", &["`cache`", "dropped", "kept"]),
         ("stripes = 3", &["stripes", "unknown field", "chooser"]),
     ] {
         refused(with(factors), words);
@@ -102,6 +151,16 @@ fn contradictions_between_keys_are_refused_with_a_fix() {
         ),
         ("targets = 'separate'\napplications = 2", &["needs `count`"]),
         ("targets = 'separate'\ncount = 2", &["`applications` 1", "no other application"]),
+        ("clients = '2x2'\nhosts = 2", &["`clients`", "remove `hosts`"]),
+        ("servers = 1\nchooser = 'balanced'", &["`servers` 1", "`chooser`", "remove one"]),
+        ("operation = ['write', 'stat']", &["\"write\"", "\"stat\"", "an experiment for each"]),
+        ("operation = 'stat'", &["\"stat\"", "needs `hosts`"]),
+        ("operation = 'stat'\nhosts = 1\ncount = 2", &["`count` has no effect", "\"stat\""]),
+        ("operation = 'stat'\nhosts = 1\ndata-size = 1024", &["`data-size`", "`files`"]),
+        (
+            "data-size = '100KiB'\ndata-per = 'process'\nhosts = 3",
+            &["`data-size` 100KiB", "multiple of 1MiB"],
+        ),
     ] {
         refused(with(factors), words);
     }
@@ -160,4 +219,8 @@ fn plan_larger_than_the_system_is_refused() {
     check(&other, &format!("{fixed}4\ncount = 2"), &["`count`", "mount of Skep"]);
     check(&other, &format!("{fixed}4\nchooser = 'balanced'"), &["`chooser`", "mount of Skep"]);
     check(&system, "hosts = 'calibrated'", &[]);
+    check(&system, &format!("{fixed}1\nservers = [1, 2]"), &[]);
+    check(&system, &format!("{fixed}1\nservers = 3"), &["`servers` 3", "2 servers"]);
+    check(&system, &format!("{fixed}1\nservers = 1\ncount = 5"), &["`count` 5", "4 targets"]);
+    check(&other, &format!("{fixed}1\nservers = 1"), &["`servers`", "mount of Skep"]);
 }

@@ -69,6 +69,11 @@ pub(super) fn draw(
     all.extend(calibrated.map(first_step));
     all.extend(limits::draw(experiments));
     for experiment in experiments {
+        if !experiment.quantity.is_bandwidth() {
+            // The other sentences are about bandwidth.
+            all.extend(experiment.comparisons.iter().filter_map(|it| two_ways(experiment, it)));
+            continue;
+        }
         all.extend(chooser(experiment));
         all.extend(count(experiment));
         for factor in [Factor::DataSize, Factor::Processes, Factor::Transfer] {

@@ -1,7 +1,8 @@
 //! The figures of a report, as SVG: all results with their means, and box plots by number of
 //! targets, by number of hosts and by allocation.
 
-use super::{ExperimentReport, Factor, Group, label, mib};
+use super::{ExperimentReport, Factor, Group, label};
+use crate::plan::Quantity;
 use crate::record::MinMax;
 use crate::statistics::Summary;
 use plotters::chart::{ChartBuilder, SeriesLabelPosition};
@@ -14,9 +15,9 @@ use skep_types::{Error, ErrorCode, Result};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-const SIZE: (u32, u32) = (900, 420);
+pub(super) const SIZE: (u32, u32) = (900, 420);
 /// The colours of Okabe and Ito. People with colour blindness can distinguish them.
-const COLOURS: [RGBColor; 7] = [
+pub(super) const COLOURS: [RGBColor; 7] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
     RGBColor(0, 158, 115),
@@ -47,6 +48,7 @@ struct Cell {
 
 /// The content of a figure, before it is drawn.
 struct Layout {
+    quantity: Quantity,
     axis: String,
     /// The labels below the positions of the axis.
     places: Vec<String>,
@@ -109,7 +111,8 @@ fn by_axis(experiment: &ExperimentReport) -> Layout {
     };
     let cells = experiment.groups.iter().map(cell).collect();
     let places = places.into_iter().map(|(_, text)| text).collect();
-    Layout { axis: experiment.axis.axis().to_owned(), places, series, cells }
+    let axis = experiment.axis.axis().to_owned();
+    Layout { quantity: experiment.quantity, axis, places, series, cells }
 }
 
 /// Returns the figure with the results by allocation. `None` if there is only one allocation. Each
@@ -141,6 +144,7 @@ fn by_allocation(experiment: &ExperimentReport) -> Option<Layout> {
     });
     let cells = cells.collect();
     (places.len() > 1).then(|| Layout {
+        quantity: experiment.quantity,
         axis: "(min,max) targets on a server".to_owned(),
         places: places.iter().map(MinMax::to_string).collect(),
         series,
@@ -168,7 +172,9 @@ fn render(
 ) -> std::result::Result<(), Box<dyn std::error::Error>> {
     let root = SVGBackend::with_string(svg, SIZE).into_drawing_area();
     root.fill(&WHITE)?;
-    let top = layout.cells.iter().map(|it| mib(it.summary.max)).fold(1.0, f64::max) * 1.08;
+    let quantity = layout.quantity;
+    let shown = |value| quantity.shown(value);
+    let top = layout.cells.iter().map(|it| shown(it.summary.max)).fold(1.0, f64::max) * 1.08;
     let places = layout.places.len();
     let mut chart = ChartBuilder::on(&root)
         .margin(12)
@@ -183,7 +189,7 @@ fn render(
         .x_labels(places)
         .y_label_formatter(&|value| format!("{value:.0}"))
         .x_desc(layout.axis.as_str())
-        .y_desc("MiB/s")
+        .y_desc(quantity.unit())
         .label_style(("sans-serif", 14))
         .draw()?;
     for (index, name) in layout.series.iter().enumerate() {
@@ -194,8 +200,8 @@ fn render(
         for cell in &cells {
             let slot = shift(cell);
             match style {
-                Style::Points => points(cell, &slot, colour, &mut marks),
-                Style::Boxes => boxes(cell, &slot, colour, &mut marks),
+                Style::Points => points(cell, &slot, colour, quantity, &mut marks),
+                Style::Boxes => boxes(cell, &slot, colour, quantity, &mut marks),
             }
         }
         let series = chart.draw_series(marks)?;
@@ -206,7 +212,7 @@ fn render(
         }
         if style == Style::Points {
             let mut means: Vec<(f64, f64)> =
-                cells.iter().map(|it| (middle(&shift(it)), mib(it.summary.mean))).collect();
+                cells.iter().map(|it| (middle(&shift(it)), shown(it.summary.mean))).collect();
             means.sort_by(|one, two| one.0.total_cmp(&two.0));
             chart.draw_series([PathElement::new(means, colour.stroke_width(2))])?;
         }
@@ -266,25 +272,40 @@ fn middle(slot: &Range<f64>) -> f64 {
 
 /// Draws the values as points next to each other, in the order in which they were measured. Also
 /// draws a line at their mean.
-fn points(cell: &Cell, slot: &Range<f64>, colour: RGBColor, marks: &mut Vec<Mark<'_>>) {
+fn points(
+    cell: &Cell,
+    slot: &Range<f64>,
+    colour: RGBColor,
+    quantity: Quantity,
+    marks: &mut Vec<Mark<'_>>,
+) {
     let count = cell.values.len() as f64;
     for (index, value) in cell.values.iter().enumerate() {
         let share = 0.15 + 0.7 * (index as f64 + 0.5) / count;
         let x = slot.start + (slot.end - slot.start) * share;
-        marks.push(Circle::new((x, mib(*value)), 3, colour.mix(0.55).filled()).into_dyn());
+        marks.push(
+            Circle::new((x, quantity.shown(*value)), 3, colour.mix(0.55).filled()).into_dyn(),
+        );
     }
-    let mean = mib(cell.summary.mean);
+    let mean = quantity.shown(cell.summary.mean);
     let stroke = [(slot.start, mean), (slot.end, mean)];
     marks.push(PathElement::new(stroke, BLACK.stroke_width(2)).into_dyn());
 }
 
 /// Draws a box with the median, the whiskers and the outliers. The mean is a small cross.
-fn boxes(cell: &Cell, slot: &Range<f64>, colour: RGBColor, marks: &mut Vec<Mark<'_>>) {
+fn boxes(
+    cell: &Cell,
+    slot: &Range<f64>,
+    colour: RGBColor,
+    quantity: Quantity,
+    marks: &mut Vec<Mark<'_>>,
+) {
     let it = &cell.summary;
+    let shown = |value| quantity.shown(value);
     let pad = (slot.end - slot.start) * 0.12;
     let (left, right, x) = (slot.start + pad, slot.end - pad, middle(slot));
     let mut path = |points: [(f64, f64); 2], width: u32| {
-        let points = points.map(|(x, y)| (x, mib(y)));
+        let points = points.map(|(x, y)| (x, shown(y)));
         marks.push(PathElement::new(points, colour.stroke_width(width)).into_dyn());
     };
     path([(x, it.whisker_low), (x, it.q1)], 1);
@@ -295,11 +316,11 @@ fn boxes(cell: &Cell, slot: &Range<f64>, colour: RGBColor, marks: &mut Vec<Mark<
         1,
     );
     path([(left, it.median), (right, it.median)], 3);
-    let corners = [(left, mib(it.q1)), (right, mib(it.q3))];
+    let corners = [(left, shown(it.q1)), (right, shown(it.q3))];
     marks.push(Rectangle::new(corners, colour.mix(0.25).filled()).into_dyn());
     marks.push(Rectangle::new(corners, colour.stroke_width(1)).into_dyn());
     for outlier in &it.outliers {
-        marks.push(Circle::new((x, mib(*outlier)), 3, colour.stroke_width(1)).into_dyn());
+        marks.push(Circle::new((x, shown(*outlier)), 3, colour.stroke_width(1)).into_dyn());
     }
-    marks.push(Cross::new((x, mib(it.mean)), 3, BLACK.stroke_width(1)).into_dyn());
+    marks.push(Cross::new((x, shown(it.mean)), 3, BLACK.stroke_width(1)).into_dyn());
 }

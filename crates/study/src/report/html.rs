@@ -1,8 +1,9 @@
 //! The report as one HTML page that needs no network. It has text, tables and embedded figures.
 
 use super::figures::Drawn;
-use super::{Conclusion, ExperimentReport, Group, InvalidRun, Report, mib};
+use super::{Conclusion, ExperimentReport, Group, InvalidRun, Report, Row, Shown, scaling};
 use crate::journal::Contents;
+use crate::plan::Quantity;
 use crate::record::Record;
 use crate::statistics::Welch;
 use std::fmt::Write;
@@ -14,6 +15,13 @@ const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:62rem;mar
     figure{margin:1rem 0}figcaption{color:#555}svg{max-width:100%;height:auto}pre{background:#f6f6f6;\
     padding:1rem;overflow:auto}li{margin:.6rem 0}details{color:#555;font-size:13px}\
     .note{background:#fff6e0;padding:.6rem 1rem}";
+
+/// The text below the table, as HTML.
+const EXPLANATION: &str = "<p>Each value is the mean of all its runs. Servers are those \
+    whose targets the runs could use. The limit is the smaller rate of these servers and of the \
+    clients, as the plan or the lab states it, and % of limit is the reached share of it. Cached \
+    operations began with unchanged caches, and used data that the same host had written, so they \
+    measure the clients.</p>\n";
 
 /// Escapes a text for HTML.
 fn escaped(text: &str) -> String {
@@ -38,6 +46,9 @@ pub(super) fn page(contents: &Contents, report: &Report, figures: &[Drawn]) -> S
     page.push_str("</ul>\n");
     if report.conclusions.is_empty() {
         page.push_str("<p>There are not enough results yet for a conclusion.</p>\n");
+    }
+    if !report.table.is_empty() {
+        page.push_str(&results(&report.table, figures));
     }
     for it in &report.experiments {
         experiment(&mut page, it, figures);
@@ -137,14 +148,15 @@ fn conclusion(it: &Conclusion) -> String {
 }
 
 fn experiment(page: &mut String, it: &ExperimentReport, figures: &[Drawn]) {
-    let _ = write!(page, "<h2>{}</h2>\n<p>Experiment {}.</p>\n", escaped(&it.title), it.name);
-    for figure in figures.iter().filter(|figure| it.figures.contains(&figure.file)) {
-        let _ = writeln!(
-            page,
-            "<figure>{}<figcaption>{}.</figcaption></figure>",
-            figure.svg,
-            escaped(&figure.caption)
-        );
+    let _ = write!(
+        page,
+        "<h2>{}</h2>\n<p>Experiment {}{}.</p>\n",
+        escaped(&it.title),
+        it.name,
+        unit(it)
+    );
+    for drawn in figures.iter().filter(|figure| it.figures.contains(&figure.file)) {
+        page.push_str(&figure(drawn));
     }
     page.push_str(
         "<table><tr><th>condition</th><th>runs</th><th>mean</th><th>sd</th><th>sd %</th>\
@@ -152,27 +164,71 @@ fn experiment(page: &mut String, it: &ExperimentReport, figures: &[Drawn]) {
          <th>modes</th></tr>\n",
     );
     for group in &it.groups {
-        row(page, group);
+        row(page, group, it.quantity);
     }
     page.push_str("</table>\n");
     allocations(page, it);
     comparisons(page, it);
 }
 
-fn row(page: &mut String, group: &Group) {
+/// Names the unit of an experiment, unless it is the unit of bandwidths.
+fn unit(it: &ExperimentReport) -> String {
+    match it.quantity {
+        Quantity::Bandwidth => String::new(),
+        other => format!(", in {}", other.unit()),
+    }
+}
+
+/// Returns the section with the table of results and the figures by number of servers.
+fn results(rows: &[Row], figures: &[Drawn]) -> String {
+    let drawn = figures.iter().filter(|it| scaling::is_name(&it.file));
+    let drawn: String = drawn.map(figure).collect();
+    format!("<h2>Results</h2>\n{}{drawn}{EXPLANATION}", as_html(rows))
+}
+
+/// Returns the table as HTML.
+fn as_html(rows: &[Row]) -> String {
+    let shown = Shown::of(rows);
+    let line = |cells: &[String], tag: &str| {
+        let cells = cells.iter().map(|it| format!("<{tag}>{}</{tag}>", escaped(it)));
+        format!("<tr>{}</tr>\n", cells.collect::<String>())
+    };
+    let body: String = shown.rows.iter().map(|cells| line(cells, "td")).collect();
+    format!("<table>{}{body}</table>\n", line(&shown.titles, "th"))
+}
+
+fn figure(it: &Drawn) -> String {
+    format!("<figure>{}<figcaption>{}.</figcaption></figure>\n", it.svg, escaped(&it.caption))
+}
+
+/// Returns the HTML page of a comparison.
+pub(super) fn comparison(title: &str, rows: &[Row], figures: &[Drawn]) -> String {
+    let title = escaped(title);
+    format!(
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{title}</title>\
+         <meta name=\"viewport\" content=\"width=device-width\"><style>{STYLE}</style></head>\
+         <body>\n<h1>{title}</h1>\n{}</body></html>\n",
+        results(rows, figures)
+    )
+}
+
+fn row(page: &mut String, group: &Group, quantity: Quantity) {
     let it = &group.summary;
+    let shown = |value| quantity.shown(value);
     let normal = match &group.normality {
         Some(test) => format!("D={:.3}, p={:.3}", test.distance, test.p),
         None => "-".to_owned(),
     };
     let modes = match group.bimodality.map(|it| (it.is_bimodal, it.modes)) {
-        Some((true, [low, high])) => format!("two: {:.0}, {:.0}", mib(low.mean), mib(high.mean)),
+        Some((true, [low, high])) => {
+            format!("two: {:.0}, {:.0}", shown(low.mean), shown(high.mean))
+        }
         Some((false, _)) => "one".to_owned(),
         None => "-".to_owned(),
     };
-    let numbers = [it.mean, it.sd].map(|it| format!("<td>{:.1}</td>", mib(it))).concat();
+    let numbers = [it.mean, it.sd].map(|it| format!("<td>{:.1}</td>", shown(it))).concat();
     let rest = [it.min, it.q1, it.median, it.q3, it.max];
-    let rest = rest.map(|it| format!("<td>{:.1}</td>", mib(it))).concat();
+    let rest = rest.map(|it| format!("<td>{:.1}</td>", shown(it))).concat();
     let _ = writeln!(
         page,
         "<tr><td>{}</td><td>{}</td>{numbers}<td>{:.1}</td>{rest}<td>{normal}</td><td>{modes}</td>\
@@ -194,8 +250,8 @@ fn allocations(page: &mut String, it: &ExperimentReport) {
                 escaped(&group.label),
                 of.min_max,
                 of.summary.count,
-                mib(of.summary.mean),
-                mib(of.summary.sd)
+                it.quantity.shown(of.summary.mean),
+                it.quantity.shown(of.summary.sd)
             )
         })
         .collect();

@@ -7,14 +7,18 @@ use std::fmt::Write;
 const COLUMNS: &str = "kind,run,block,experiment,repetition,started_at,is_valid,data_bytes,hosts,\
                        processes,count,chooser,transfer_bytes,access,operation,applications,\
                        targets,bytes_per_second,min,max,targets_used,skew_seconds,\
-                       bytes_per_second_of_each_application,caches_dropped,invalid_because";
+                       bytes_per_second_of_each_application,caches_dropped";
+/// Columns of the factors that only newer journals have.
+const MORE_COLUMNS: &str = "data_per,servers,cache,files,operations_per_second";
 
 pub(super) fn csv(contents: &Contents) -> String {
-    let mut text = format!("{COLUMNS}\n");
+    let has_more = contents.study.limit.is_some();
+    let more = if has_more { format!("{MORE_COLUMNS},") } else { String::new() };
+    let mut text = format!("{COLUMNS},{more}invalid_because\n");
     for record in &contents.records {
         match record {
-            Record::Trial(run) => line(&mut text, "trial", run),
-            Record::Run(run) => line(&mut text, "run", run),
+            Record::Trial(run) => line(&mut text, "trial", run, has_more),
+            Record::Run(run) => line(&mut text, "run", run, has_more),
             Record::Study(_) | Record::Environment(_) | Record::Calibrated(_) => {}
         }
     }
@@ -23,7 +27,7 @@ pub(super) fn csv(contents: &Contents) -> String {
 
 /// Appends the line of a run. Only the last value can contain a comma or a quotation mark, because
 /// names in plans cannot contain them, and all other values are numbers and fixed words.
-fn line(text: &mut String, kind: &str, run: &RunRecord) {
+fn line(text: &mut String, kind: &str, run: &RunRecord, has_more: bool) {
     let it = &run.settings;
     let min_max = run.allocation();
     let place = |number: Option<u32>| number.map(|it| it.to_string()).unwrap_or_default();
@@ -33,7 +37,7 @@ fn line(text: &mut String, kind: &str, run: &RunRecord) {
     let begins = || run.applications.iter().flat_map(|it| &it.processes).map(|it| it.begin_seconds);
     let skew = begins().fold(f64::NEG_INFINITY, f64::max) - begins().fold(f64::INFINITY, f64::min);
     let each = run.applications.iter().map(|it| format!("{:.0}", it.bytes_per_second)).collect();
-    let fields = [
+    let mut fields = vec![
         kind.to_owned(),
         run.run.to_string(),
         run.block.to_string(),
@@ -58,12 +62,21 @@ fn line(text: &mut String, kind: &str, run: &RunRecord) {
         format!("{skew:.6}"),
         joined(each),
         run.caches_dropped.to_string(),
-        run.invalid_because.as_deref().map(quoted).unwrap_or_default(),
     ];
+    if has_more {
+        fields.extend([
+            it.data_per.word().to_owned(),
+            place(it.servers),
+            it.cache.word().to_owned(),
+            place(it.files),
+            run.operations_per_second.map(|it| format!("{it:.2}")).unwrap_or_default(),
+        ]);
+    }
+    fields.push(run.invalid_because.as_deref().map(quoted).unwrap_or_default());
     let _ = writeln!(text, "{}", fields.join(","));
 }
 
 /// Quotes a value by the rules of RFC 4180.
-fn quoted(text: &str) -> String {
+pub(super) fn quoted(text: &str) -> String {
     format!("\"{}\"", text.replace('"', "\"\"").replace(['\r', '\n'], " "))
 }

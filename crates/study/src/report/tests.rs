@@ -70,6 +70,7 @@ fn made_up(
         place: "lab made-up".to_owned(),
         hosts: (1..=8).map(|it| format!("c{it}")).collect(),
         targets_per_server: Some([("s1".to_owned(), 4), ("s2".to_owned(), 4)].into()),
+        limit: None,
     };
     let mut journal = Journal::create(directory, &header).expect("made");
     let hosts = serde_json::json!([{ "kernel": "6.1 <x>" }]);
@@ -92,12 +93,14 @@ fn one(run: &order::Run, settings: Settings, min_max: MinMax, rate: f64) -> RunR
     let applications = settings.applications;
     let application = ApplicationRecord {
         bytes_per_second: rate / f64::from(applications),
+        operations_per_second: None,
         bytes: settings.data_bytes,
         processes: vec![ProcessRecord {
             host: "c1".to_owned(),
             begin_seconds: 0.25,
             end_seconds: 5.0,
             bytes: settings.data_bytes,
+            operations: 0,
         }],
         allocation: Some(Allocation { targets: (1..=min_max.0 + min_max.1).collect(), min_max }),
     };
@@ -109,6 +112,7 @@ fn one(run: &order::Run, settings: Settings, min_max: MinMax, rate: f64) -> RunR
         started_at: "2026-01-01T00:00:00Z".to_owned(),
         settings,
         bytes_per_second: rate,
+        operations_per_second: None,
         applications: vec![application; applications as usize],
         caches_dropped: true,
         is_valid: true,

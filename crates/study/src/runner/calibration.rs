@@ -151,7 +151,7 @@ impl Trials<'_> {
         let number = self.number;
         self.number += 1;
         if let Some(known) = self.before.pop_front() {
-            return Ok(known.bytes_per_second);
+            return Ok(known.value());
         }
         (control.tell)(Event::Trial(format!("{experiment}: {}", describe(&settings))));
         let name = RunName {
@@ -162,7 +162,7 @@ impl Trials<'_> {
             repetition,
         };
         let (record, _) = one(&name, settings, self.journal, bench, control)?;
-        let measured = record.bytes_per_second;
+        let measured = record.value();
         self.journal.append(&Record::Trial(record))?;
         Ok(measured)
     }

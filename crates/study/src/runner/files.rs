@@ -5,7 +5,8 @@
 //! other than Skep do not have these attributes. On such a file system, the study creates files
 //! without a pattern, and cannot find their targets.
 
-use crate::plan::Targets;
+use crate::limits::MAX_COUNT;
+use crate::plan::{Access, Targets};
 use crate::record::{Allocation, MinMax, Settings};
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
@@ -107,22 +108,47 @@ pub(super) fn allocation(files: &[Vec<Target>], all: &[Target]) -> Allocation {
     Allocation { targets, min_max }
 }
 
+/// Returns the targets among `all` that a run may use. If the run uses only some of the servers,
+/// these are the targets of the first servers, in the order of their names. `all` is in the same
+/// order.
+pub(super) fn usable<'a>(settings: &Settings, all: &'a [Target]) -> &'a [Target] {
+    let Some(servers) = settings.servers else { return all };
+    let mut names: Vec<&str> = all.iter().map(|it| it.server.as_str()).collect();
+    names.dedup();
+    match names.get(servers as usize) {
+        Some(next) => &all[..all.iter().position(|it| it.server == *next).unwrap_or(all.len())],
+        None => all,
+    }
+}
+
+/// Whether the study assigns targets to each file separately, because each process has its own file
+/// and the run uses only some of the servers. With one pattern for all files, all processes would
+/// begin on the same target.
+pub(super) fn has_pattern_for_each_file(settings: &Settings) -> bool {
+    settings.servers.is_some() && settings.access == Access::FilePerProcess
+}
+
 /// Returns the stripe pattern for an application's files. `None` means that the file system
-/// decides. `turn` rotates the targets that the study selects.
+/// decides. `all` are the targets that the run may use. `turn` rotates the targets that the study
+/// selects, and so does `file`, the index of the file if the files have separate patterns.
 pub(super) fn pattern(
     settings: &Settings,
     application: u32,
+    file: usize,
     all: &[Target],
     turn: usize,
 ) -> Option<String> {
-    if let (Targets::Shared | Targets::Separate, Some(count)) = (settings.targets, settings.count) {
+    let is_assigned = settings.targets != Targets::Chosen || settings.servers.is_some();
+    if is_assigned && !all.is_empty() {
+        let most = all.len().min(MAX_COUNT as usize);
+        let count = settings.count.map_or(most, |count| count as usize);
         let first = match settings.targets {
-            Targets::Separate => (application * count) as usize,
-            _ => 0,
+            Targets::Shared => 0,
+            Targets::Separate | Targets::Chosen => application as usize * count,
         };
         let order = alternating(all);
-        let ids: Vec<String> = (0..count as usize)
-            .map(|index| order[(turn + first + index) % order.len()].to_string())
+        let ids: Vec<String> = (0..count)
+            .map(|index| order[(turn + first + file + index) % order.len()].to_string())
             .collect();
         return Some(format!("targets={}", ids.join(":")));
     }
@@ -150,7 +176,7 @@ fn alternating(all: &[Target]) -> Vec<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{Access, Operation};
+    use crate::plan::{Cache, DataPer, Operation};
 
     fn target(server: &str, id: u32) -> Target {
         Target { server: server.to_owned(), id }
@@ -172,6 +198,10 @@ mod tests {
             operation: Operation::Write,
             applications: 2,
             targets,
+            data_per: DataPer::Application,
+            servers: None,
+            cache: Cache::Dropped,
+            files: None,
         }
     }
 
@@ -197,7 +227,7 @@ mod tests {
     fn patterns_contain_only_the_requested_fields() {
         let all = two_by_four();
         let text = |count, chooser, targets, application, turn| {
-            pattern(&settings(count, chooser, targets), application, &all, turn)
+            pattern(&settings(count, chooser, targets), application, 0, &all, turn)
         };
         assert_eq!(text(None, None, Targets::Chosen, 0, 0), None);
         let both = text(Some(4), Some("roundrobin"), Targets::Chosen, 1, 3);
@@ -209,6 +239,26 @@ mod tests {
         assert_eq!(separate.as_deref(), Some("targets=3:7:4:8"));
         let turned = text(Some(4), None, Targets::Separate, 1, 6);
         assert_eq!(turned.as_deref(), Some("targets=2:6:3:7"));
+    }
+
+    #[test]
+    fn runs_on_some_servers_use_the_targets_of_the_first_ones() {
+        let all = two_by_four();
+        let on =
+            |servers, access| Settings { servers, access, ..settings(None, None, Targets::Chosen) };
+        let one = on(Some(1), Access::FilePerProcess);
+        let usable_on_one = usable(&one, &all);
+        assert_eq!(usable_on_one, &all[..4]);
+        assert_eq!(usable(&on(Some(2), Access::SharedFile), &all), all);
+        assert_eq!(usable(&on(None, Access::SharedFile), &all), all);
+        assert!(has_pattern_for_each_file(&one));
+        assert!(!has_pattern_for_each_file(&on(Some(1), Access::SharedFile)));
+        let of_file = |file| pattern(&one, 0, file, usable_on_one, 0);
+        assert_eq!(of_file(0).as_deref(), Some("targets=1:2:3:4"));
+        assert_eq!(of_file(5).as_deref(), Some("targets=2:3:4:1"));
+        let both = on(Some(2), Access::FilePerProcess);
+        let text = pattern(&both, 0, 1, usable(&both, &all), 0);
+        assert_eq!(text.as_deref(), Some("targets=5:2:6:3:7:4:8:1"));
     }
 
     #[test]

@@ -1,12 +1,14 @@
 //! The system that a study measures: its client hosts, its mount, and the measurement of a run.
 
-use super::files::{Target, allocation, create, pattern, set_pattern, targets};
+use super::files::{
+    Target, allocation, create, has_pattern_for_each_file, pattern, set_pattern, targets, usable,
+};
 use super::meeting::Meeting;
+use super::work::{Done, Work, is_begun_together};
 use super::{Bench, Measured};
 use crate::aggregate::{Share, bandwidth};
-use crate::plan::{Access, Operation, System};
-use crate::record::{ApplicationRecord, ProcessRecord, Settings};
-use skep_bench::io::{Outcome, Plan};
+use crate::plan::{Access, Quantity, System};
+use crate::record::{ApplicationRecord, LimitRecord, ProcessRecord, Settings};
 use skep_bench::launcher::PhaseRecord;
 use skep_bench::{Host, Progress};
 use skep_lab::{CpuUse, CpuWatch};
@@ -32,6 +34,8 @@ pub struct Place {
     /// Whether all hosts are emulated on the host of this process. If so, the CPU of this host may
     /// be the bottleneck.
     pub is_emulated: bool,
+    /// The rates of the hardware, as far as they are known.
+    pub limit: LimitRecord,
 }
 
 /// The system that a study measures, prepared for runs.
@@ -111,48 +115,47 @@ impl Site {
         self.place.path_here.join(&self.work)
     }
 
-    /// Creates the files of an application, and returns the plan of its benchmark.
-    fn prepare(&self, label: &str, settings: &Settings, application: u32) -> Result<Plan> {
-        let all = self.targets.as_deref().unwrap_or_default();
-        let pattern = pattern(settings, application, all, self.turn);
+    /// Creates the files of an application, and returns its work.
+    fn prepare(&self, label: &str, settings: &Settings, application: u32) -> Result<Work> {
         let name = file_name(label, application);
         let here = self.here().join(&name);
         remove(&here)?;
         let mut path = format!("{}/{}/{name}", self.place.path, self.work);
+        let server_hosts = &self.place.server_hosts;
+        let make_directory = || {
+            let made = std::fs::create_dir(&here);
+            made.map_err(|error| Error::from(error).within(here.display()))
+        };
+        if settings.operation.is_on_names() {
+            make_directory()?;
+            return Ok(Work::on_names(settings, path, server_hosts));
+        }
+        let all = usable(settings, self.targets.as_deref().unwrap_or_default());
+        let pattern = |file| pattern(settings, application, file, all, self.turn);
+        let has_own_patterns = has_pattern_for_each_file(settings);
         match settings.access {
             // The file is directly in the directory of the study, so that one metadata target
             // creates all such files. A policy that chooses targets in turn has a position of its
             // own on each metadata target, so files of different metadata targets could get the
             // same storage targets.
-            Access::SharedFile => create(&here, pattern.as_deref())?,
+            Access::SharedFile => create(&here, pattern(0).as_deref())?,
             Access::FilePerProcess => {
-                std::fs::create_dir(&here)
-                    .map_err(|error| Error::from(error).within(here.display()))?;
-                if let Some(pattern) = &pattern {
-                    set_pattern(&here, pattern)?;
-                }
+                make_directory()?;
                 path.push_str("/data");
+                if has_own_patterns {
+                    for rank in 0..settings.processes_of_application() as usize {
+                        // The benchmark gives each process the file with this name.
+                        let file = here.join(format!("data.{rank:08}"));
+                        create(&file, pattern(rank).as_deref())?;
+                    }
+                } else if let Some(pattern) = pattern(0) {
+                    set_pattern(&here, &pattern)?;
+                }
             }
         }
         let is_shared = settings.access == Access::SharedFile;
-        let is_read = settings.operation == Operation::Read;
-        let processes = u64::from(settings.hosts) * u64::from(settings.processes);
-        Ok(Plan {
-            path,
-            transfer_bytes: settings.transfer_bytes,
-            block_bytes: settings.data_bytes / processes,
-            file_per_process: !is_shared,
-            write: true,
-            read: is_read,
-            // Each host reads data that another host has written, so that it does not read from its
-            // own cache.
-            reorder: is_read,
-            fsync: true,
-            use_existing: is_shared,
-            keep: true,
-            server_hosts: self.place.server_hosts.clone(),
-            ..Plan::default()
-        })
+        let use_existing = is_shared || has_own_patterns;
+        Ok(Work::on_data(settings, path, !is_shared, use_existing, server_hosts))
     }
 
     /// Returns the targets of each file of an application.
@@ -176,24 +179,24 @@ impl Bench for Site {
     fn measure(&mut self, label: &str, settings: &Settings) -> Result<Measured> {
         self.turn += 1;
         let applications: Vec<u32> = (0..settings.applications).collect();
-        let plans: Vec<Plan> = applications
+        let work: Vec<Work> = applications
             .iter()
             .map(|application| self.prepare(label, settings, *application))
             .collect::<Result<_>>()?;
-        let (outcomes, cpu) = together(&plans, &self.place, settings)?;
-        let phase = settings.operation.word();
+        let (done, cpu) = together(&work, &self.place, settings)?;
         let mut measured = Measured {
             applications: Vec::new(),
             caches_dropped: true,
             invalid_because: cpu.filter(|cpu| cpu.is_limit).map(|cpu| complaint(&cpu)),
-            environment: outcomes.first().map(|outcome| serde_json::json!(outcome.hosts)),
+            environment: done.first().map(|done| serde_json::json!(done.hosts)),
         };
-        for (application, outcome) in applications.iter().zip(&outcomes) {
-            let record = phase_of(outcome, phase)?;
+        for (application, done) in applications.iter().zip(&done) {
+            let record = done.phase(settings.operation.phase())?;
             measured.caches_dropped &= record.caches_dropped;
-            let mut found = application_of(record)?;
-            if let Some(all) = &self.targets {
-                found.allocation = Some(allocation(&self.files_of(label, *application)?, all));
+            let mut found = application_of(record, settings)?;
+            if let (Some(all), false) = (&self.targets, settings.operation.is_on_names()) {
+                let files = self.files_of(label, *application)?;
+                found.allocation = Some(allocation(&files, usable(settings, all)));
             }
             measured.applications.push(found);
         }
@@ -233,48 +236,71 @@ fn remove(path: &Path) -> Result<()> {
     removed.map_err(|error| Error::from(error).within(path.display()))
 }
 
+/// The CPU use of this host during the measured phase.
+#[derive(Default)]
+struct PhaseWatch {
+    running: Option<CpuWatch>,
+    found: Option<CpuUse>,
+}
+
+impl PhaseWatch {
+    /// Starts to measure when the phase `counted` begins, and ends at the begin of the next phase.
+    fn see(&mut self, phase: &str, counted: &str) {
+        if phase != counted {
+            self.end();
+        } else if self.running.is_none() && self.found.is_none() {
+            self.running = Some(CpuWatch::start());
+        }
+    }
+
+    fn end(&mut self) {
+        if let Some(running) = self.running.take() {
+            self.found = Some(running.finish());
+        }
+    }
+}
+
 /// Runs all applications at the same time, each on its own hosts. All processes begin when the last
 /// one is ready. On an emulated cluster, measures the CPU use during the measured phase.
 fn together(
-    plans: &[Plan],
+    work: &[Work],
     place: &Place,
     settings: &Settings,
-) -> Result<(Vec<Outcome>, Option<CpuUse>)> {
-    let meeting = Meeting::new(plans.len());
+) -> Result<(Vec<Done>, Option<CpuUse>)> {
+    let meeting = Meeting::new(work.len());
     // The lock protects the CPU watch, which is started at the measured phase. While a thread holds
     // this lock, it takes no other lock.
-    let watch: Mutex<Option<CpuWatch>> = Mutex::new(None);
-    let counted = settings.operation.word();
-    let one = |plan: &Plan, hosts: &[Host]| {
+    let watch: Mutex<PhaseWatch> = Mutex::default();
+    let counted = settings.operation.phase();
+    let one = |work: &Work, hosts: &[Host]| {
         let mut progress = |progress: Progress| {
-            if let Progress::Phase { phase, .. } = progress
-                && (phase == "write" || phase == "read")
-            {
+            let Progress::Phase { phase, .. } = progress else { return };
+            if is_begun_together(&phase) {
                 meeting.wait();
+            }
+            if place.is_emulated {
                 let mut watch = watch.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-                if place.is_emulated && phase == counted && watch.is_none() {
-                    *watch = Some(CpuWatch::start());
-                }
+                watch.see(&phase, counted);
             }
         };
-        let outcome = skep_bench::io::run(None, plan, hosts, settings.processes, &mut progress);
+        let done = work.run(hosts, settings.processes, &mut progress);
         meeting.leave();
-        outcome
+        done
     };
     let groups = place.hosts.chunks(settings.hosts as usize);
-    let outcomes: Vec<Result<Outcome>> = std::thread::scope(|scope| {
-        let threads: Vec<_> = plans
+    let done: Vec<Result<Done>> = std::thread::scope(|scope| {
+        let threads: Vec<_> = work
             .iter()
             .zip(groups)
-            .map(|(plan, hosts)| scope.spawn(move || one(plan, hosts)))
+            .map(|(work, hosts)| scope.spawn(move || one(work, hosts)))
             .collect();
         let ended = |it: std::thread::ScopedJoinHandle<'_, _>| it.join();
         let gone = |_| Err(Error::new(ErrorCode::Io, "a thread of the benchmark has failed"));
         threads.into_iter().map(|it| ended(it).unwrap_or_else(gone)).collect()
     });
-    let watch = watch.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let cpu = watch.map(CpuWatch::finish);
-    Ok((outcomes.into_iter().collect::<Result<_>>()?, cpu))
+    let mut watch = watch.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    watch.end();
+    Ok((done.into_iter().collect::<Result<_>>()?, watch.found))
 }
 
 fn complaint(cpu: &CpuUse) -> String {
@@ -287,18 +313,8 @@ fn complaint(cpu: &CpuUse) -> String {
     )
 }
 
-/// Returns the record of the phase with the name `phase`.
-fn phase_of<'a>(outcome: &'a Outcome, phase: &str) -> Result<&'a PhaseRecord> {
-    if let Some(failure) = &outcome.failure {
-        return Err(Error::new(ErrorCode::Io, failure.clone()));
-    }
-    let found = outcome.phases.iter().rev().find(|record| record.phase == phase);
-    found.ok_or_else(|| {
-        Error::new(ErrorCode::Io, format!("the benchmark has no result for phase {phase}"))
-    })
-}
-
-fn application_of(record: &PhaseRecord) -> Result<ApplicationRecord> {
+fn application_of(record: &PhaseRecord, settings: &Settings) -> Result<ApplicationRecord> {
+    let has_operations = settings.operation.quantity() != Quantity::Bandwidth;
     let processes: Vec<ProcessRecord> = record
         .processes
         .iter()
@@ -307,14 +323,18 @@ fn application_of(record: &PhaseRecord) -> Result<ApplicationRecord> {
             begin_seconds: it.measure.begin_s,
             end_seconds: it.measure.end_s,
             bytes: it.measure.bytes,
+            operations: if has_operations { it.measure.operations } else { 0 },
         })
         .collect();
-    let shares = processes.iter().map(|it| Share {
-        begin_seconds: it.begin_seconds,
-        end_seconds: it.end_seconds,
-        bytes: it.bytes,
-    });
-    let bytes_per_second = bandwidth(shares)
-        .ok_or_else(|| Error::new(ErrorCode::Io, "an application reports a duration of 0"))?;
-    Ok(ApplicationRecord { bytes_per_second, bytes: record.bytes, processes, allocation: None })
+    let no_duration = || Error::new(ErrorCode::Io, "an application reports a duration of 0");
+    let bytes_per_second =
+        bandwidth(processes.iter().map(Share::of_bytes)).ok_or_else(no_duration)?;
+    let operations = bandwidth(processes.iter().map(Share::of_operations));
+    Ok(ApplicationRecord {
+        bytes_per_second,
+        operations_per_second: operations.filter(|_| has_operations),
+        bytes: record.bytes,
+        processes,
+        allocation: None,
+    })
 }

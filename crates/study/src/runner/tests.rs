@@ -45,9 +45,11 @@ impl Bench for MadeUp {
             begin_seconds: 100.0,
             end_seconds: 100.0 + seconds,
             bytes: settings.data_bytes,
+            operations: 0,
         };
         let application = ApplicationRecord {
             bytes_per_second: settings.data_bytes as f64 / seconds,
+            operations_per_second: None,
             bytes: settings.data_bytes,
             processes: vec![process],
             allocation: None,
@@ -74,6 +76,7 @@ fn begin(directory: &Path, plan: &str) -> Journal {
         place: "made up".to_owned(),
         hosts: vec!["c1".to_owned()],
         targets_per_server: None,
+        limit: None,
     };
     Journal::create(directory, &study).expect("a new journal")
 }

@@ -60,7 +60,7 @@ pub(crate) struct IoArgs {
     /// name
     #[arg(short = 'o', long = "path", value_name = "FILE")]
     path: String,
-    /// Use a named set of options; options given beside it replace those of the set
+    /// Use a named set of options; options given beside it replace options of the set
     #[arg(long, value_name = "NAME", value_parser = presets::of_io())]
     preset: Option<String>,
     /// Switches of the preset to leave out
@@ -171,7 +171,7 @@ pub(super) fn run(args: &IoArgs) -> Result<ExitCode> {
     }
 }
 
-/// Returns the plan of the run. Options of the command line replace those of the preset.
+/// Returns the plan of the run. Options of the command line replace options of the preset.
 fn plan(args: &IoArgs, preset: Option<&IoPreset>, processes: u64) -> Result<Plan> {
     // As in IOR, a command line without `-w` and `-r` requests both writing and reading.
     let both = !args.write && !args.read;

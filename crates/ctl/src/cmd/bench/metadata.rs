@@ -44,7 +44,7 @@ pub(crate) struct MetadataArgs {
     /// Existing directory to work in; {host} becomes the host's name
     #[arg(short = 'd', long, value_name = "DIR")]
     directory: PathBuf,
-    /// Use a named set of options; options given beside it replace those of the set
+    /// Use a named set of options; options given beside it replace options of the set
     #[arg(long, value_name = "NAME", value_parser = presets::of_metadata())]
     preset: Option<String>,
     /// Items per process, over all directories of the tree
@@ -125,7 +125,7 @@ pub(super) fn run(args: &MetadataArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the plan of the run. Options of the command line replace those of the preset.
+/// Returns the plan of the run. Options of the command line replace options of the preset.
 fn plan(args: &MetadataArgs, preset: Option<&MetadataPreset>) -> Result<Plan> {
     let names_no_phase = !(args.create || args.stat || args.read || args.remove);
     // As in mdtest, a command line that names no phase requests all phases.

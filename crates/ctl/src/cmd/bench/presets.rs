@@ -1,6 +1,6 @@
 //! Named sets of options of `skep bench io` and `skep bench metadata`. Each set repeats a published
 //! measurement, or a way to measure that publications have in common. Options that the user gives
-//! replace those of the set.
+//! replace options of the set.
 //!
 //! The sources are Alces Flight, "BeeGFS on AWS" (2016); Dell's high-capacity
 //! solution with BeeGFS; AzureCAT, "Parallel Virtual File Systems on Microsoft

@@ -1,5 +1,6 @@
 //! Subcommands of `skep study`.
 
+mod compare;
 mod plan;
 mod plans;
 mod report;
@@ -17,6 +18,7 @@ pub(crate) enum StudyVerb {
     Plan(plan::PlanArgs),
     Run(run::RunArgs),
     Report(report::ReportArgs),
+    Compare(compare::CompareArgs),
 }
 
 impl StudyVerb {
@@ -27,6 +29,7 @@ impl StudyVerb {
             Self::Plan(args) => done(plan::run(&args)),
             Self::Run(args) => done(run::run(&args)),
             Self::Report(args) => done(report::run(&args)),
+            Self::Compare(args) => done(compare::run(&args)),
         }
     }
 }

@@ -5,7 +5,7 @@ use crate::help::{Example, examples};
 use crate::output::print;
 use crate::values;
 use serde::Serialize;
-use skep_study::plan::{Calibration, Experiment, Factors, Lab, Level, Plan};
+use skep_study::plan::{Calibration, Clients, Experiment, Factors, Lab, Level, Limit, Plan};
 use skep_study::plans;
 use skep_types::Result;
 use std::time::Duration;
@@ -35,6 +35,7 @@ struct PlanReport {
     shortest_wait_ms: Option<u64>,
     longest_wait_ms: Option<u64>,
     lab: Option<LabReport>,
+    limit: LimitReport,
     calibration: CalibrationReport,
     experiments: Vec<ExperimentReport>,
 }
@@ -49,6 +50,14 @@ struct LabReport {
     clients: Option<u16>,
     link: Option<String>,
     target_rate: Option<String>,
+}
+
+/// The rates of the hardware. Null means that the plan does not set the rate.
+#[derive(Debug, Serialize)]
+struct LimitReport {
+    server_bytes_per_second: Option<u64>,
+    client_bytes_per_second: Option<u64>,
+    server_operations_per_second: Option<u64>,
 }
 
 #[derive(Debug, Serialize)]
@@ -72,8 +81,13 @@ struct FactorsReport {
     /// The amounts of data that a run can write, in bytes. Null stands for the amount that the
     /// calibration finds.
     data_bytes: Vec<Option<u64>>,
+    /// The part of an application to which `data_bytes` applies.
+    data_per: &'static str,
+    /// The numbers of hosts and of processes. Empty if the experiment has pairs of them in
+    /// `clients`.
     hosts: Vec<Option<u32>>,
     processes: Vec<u32>,
+    clients: Vec<ClientsReport>,
     /// The stripe counts: the numbers of targets over which a file can be striped. Null stands for
     /// the default of the file system.
     count: Vec<Option<u32>>,
@@ -83,6 +97,18 @@ struct FactorsReport {
     operation: Vec<&'static str>,
     applications: Vec<u32>,
     targets: Vec<&'static str>,
+    /// The numbers of servers that store the files. Null stands for all servers.
+    servers: Vec<Option<u32>>,
+    cache: Vec<&'static str>,
+    /// The numbers of files of each process in operations on names.
+    files: Vec<u32>,
+}
+
+/// A number of client hosts, and of processes on each of them.
+#[derive(Debug, Serialize)]
+struct ClientsReport {
+    hosts: u32,
+    processes: u32,
 }
 
 pub(crate) fn run(args: &PlanArgs) -> Result<()> {
@@ -101,6 +127,7 @@ fn report(plan: Plan) -> PlanReport {
         shortest_wait_ms: plan.wait.map(|(shortest, _)| milliseconds(shortest)),
         longest_wait_ms: plan.wait.map(|(_, longest)| milliseconds(longest)),
         lab: plan.lab.map(lab),
+        limit: limit(plan.limit),
         calibration: calibration(plan.calibration),
         experiments: plan.experiments.into_iter().map(experiment).collect(),
     }
@@ -109,6 +136,12 @@ fn report(plan: Plan) -> PlanReport {
 fn lab(lab: Lab) -> LabReport {
     let Lab { shape, servers, targets, clients, link, target_rate } = lab;
     LabReport { shape, servers, targets_per_server: targets, clients, link, target_rate }
+}
+
+fn limit(limit: Limit) -> LimitReport {
+    let Limit { server_bytes_per_second, client_bytes_per_second, server_operations_per_second } =
+        limit;
+    LimitReport { server_bytes_per_second, client_bytes_per_second, server_operations_per_second }
 }
 
 fn calibration(calibration: Calibration) -> CalibrationReport {
@@ -122,10 +155,17 @@ fn experiment(experiment: Experiment) -> ExperimentReport {
 }
 
 fn factors_report(factors: Factors) -> FactorsReport {
+    let (hosts, processes) = match factors.clients.is_empty() {
+        true => (factors.hosts, factors.processes),
+        false => (Vec::new(), Vec::new()),
+    };
+    let clients = |Clients { hosts, processes }| ClientsReport { hosts, processes };
     FactorsReport {
         data_bytes: factors.data_bytes.into_iter().map(fixed).collect(),
-        hosts: factors.hosts.into_iter().map(fixed).collect(),
-        processes: factors.processes,
+        data_per: factors.data_per.word(),
+        hosts: hosts.into_iter().map(fixed).collect(),
+        processes,
+        clients: factors.clients.into_iter().map(clients).collect(),
         count: factors.count,
         chooser: factors.chooser,
         transfer_bytes: factors.transfer_bytes,
@@ -133,6 +173,9 @@ fn factors_report(factors: Factors) -> FactorsReport {
         operation: factors.operation.into_iter().map(|it| it.word()).collect(),
         applications: factors.applications,
         targets: factors.targets.into_iter().map(|it| it.word()).collect(),
+        servers: factors.servers,
+        cache: factors.cache.into_iter().map(|it| it.word()).collect(),
+        files: factors.files,
     }
 }
 

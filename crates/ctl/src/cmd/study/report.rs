@@ -1,5 +1,6 @@
 //! `skep study report`: writes the report of a study from the results that the study has so far.
 
+use super::compare::as_table;
 use crate::help::{Example, examples};
 use crate::output::print;
 use serde::Serialize;
@@ -64,6 +65,9 @@ pub(super) fn as_text(written: &ReportFiles) -> String {
     text.push('\n');
     for conclusion in &report.conclusions {
         let _ = writeln!(text, "- {}", conclusion.text);
+    }
+    if !report.table.is_empty() {
+        let _ = write!(text, "\n{}\n", as_table(&report.table).trim_end());
     }
     let _ = write!(text, "\nThe report: {}", written.directory.join("index.html").display());
     text

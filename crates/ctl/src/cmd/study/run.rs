@@ -9,7 +9,7 @@ use serde::Serialize;
 use skep_lab::State;
 use skep_study::journal::{FILE, FORMAT, Journal};
 use skep_study::plan::{Plan, System};
-use skep_study::record::{Record, StudyRecord};
+use skep_study::record::{LimitRecord, Record, StudyRecord};
 use skep_study::report::describe_condition;
 use skep_study::runner::{self, Control, End, Event, Place, Site, wait_of};
 use skep_study::{lab, order, plans};
@@ -299,6 +299,7 @@ fn mounted(args: &RunArgs, mount: &Path) -> Result<Place> {
         path: path.display().to_string(),
         path_here: path,
         is_emulated: false,
+        limit: LimitRecord::default(),
     })
 }
 
@@ -324,6 +325,7 @@ fn study(
         place: site.place().name.clone(),
         hosts: site.place().hosts.iter().map(|host| host.name.clone()).collect(),
         targets_per_server: site.targets_per_server(),
+        limit: Some(site.place().limit),
     };
     let result = plan.check_system(&site.system()).and_then(|()| {
         let (mut journal, records) = open(directory, &header, begun)?;
@@ -384,10 +386,10 @@ fn show(event: Event) {
             let left = left.map(|left| format!(", {} left", span(left.as_millis() as u64)));
             format!("run {} of {all}{}: {condition}", done + 1, left.unwrap_or_default())
         }
-        Event::Measured { bytes_per_second, invalid_because } => {
+        Event::Measured { value, quantity, invalid_because } => {
             let but = invalid_because.map(|why| format!(" - invalid: {why}"));
-            let mib = bytes_per_second / f64::from(1 << 20);
-            format!("    {mib:.1} MiB/s{}", but.unwrap_or_default())
+            let (shown, unit) = (quantity.shown(value), quantity.unit());
+            format!("    {shown:.1} {unit}{}", but.unwrap_or_default())
         }
     };
     print_progress(&text);

@@ -6,6 +6,7 @@ use super::{
     Conclusion, Figure, against, among, bandwidth, best, conclusion, first_as_good, lines, mean_of,
     means, percent,
 };
+use crate::plan::Cache;
 use crate::record::MinMax;
 use crate::report::{ExperimentReport, Factor, label};
 use crate::statistics::mean;
@@ -48,7 +49,9 @@ struct Clients<'a> {
 /// limit of the servers, returns one for each limit.
 pub(super) fn draw(experiments: &[ExperimentReport]) -> Vec<Conclusion> {
     let mut found: Vec<Servers<'_>> = Vec::new();
-    for servers in experiments.iter().filter_map(servers) {
+    let experiments: Vec<&ExperimentReport> =
+        experiments.iter().filter(|it| shows_limit(it)).collect();
+    for servers in experiments.iter().filter_map(|it| servers(it)) {
         if found.iter().all(|it| it.limit != servers.limit) {
             found.push(servers);
         }
@@ -56,7 +59,7 @@ pub(super) fn draw(experiments: &[ExperimentReport]) -> Vec<Conclusion> {
     // Uses the experiment that needs the most client hosts, because in the other experiments, the
     // clients may be the limit.
     let mut most: Option<Clients<'_>> = None;
-    for clients in experiments.iter().filter_map(clients) {
+    for clients in experiments.iter().filter_map(|it| clients(it)) {
         if most.as_ref().is_none_or(|it| it.enough < clients.enough) {
             most = Some(clients);
         }
@@ -65,6 +68,13 @@ pub(super) fn draw(experiments: &[ExperimentReport]) -> Vec<Conclusion> {
         return most.into_iter().map(clients_alone).collect();
     }
     found.into_iter().map(|servers| both(servers, most.as_ref())).collect()
+}
+
+/// Whether an experiment can show the limit of the system: it measures bandwidth, and reads nothing
+/// from caches.
+fn shows_limit(experiment: &ExperimentReport) -> bool {
+    let reads_caches = experiment.groups.iter().any(|it| it.settings.cache == Cache::Kept);
+    experiment.quantity.is_bandwidth() && !reads_caches
 }
 
 fn both(servers: Servers<'_>, clients: Option<&Clients<'_>>) -> Conclusion {
