@@ -62,7 +62,7 @@ pub(crate) fn shapes() -> Known {
 
 /// Suggests the predefined plans of studies.
 pub(crate) fn plans() -> Known {
-    Known(|| vec!["scenario1", "scenario2", "concurrent", "small", "site"])
+    Known(|| skep_study::plans::names().collect())
 }
 
 #[cfg(test)]
@@ -78,8 +78,8 @@ mod tests {
         for word in (choosers().0)() {
             assert!(Chooser::named(word).is_some(), "{word}");
         }
-        let plans = skep_study::plans::all();
-        let plans: Vec<_> = plans.iter().map(|plan| plan.name.as_str()).collect();
-        assert_eq!((self::plans().0)(), plans);
+        let all = skep_study::plans::all();
+        let all: Vec<_> = all.iter().map(|plan| plan.name.as_str()).collect();
+        assert_eq!((plans().0)(), all);
     }
 }

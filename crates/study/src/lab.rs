@@ -33,6 +33,7 @@ pub fn description(lab: &Lab) -> Result<Description> {
     description.targets = lab.targets.unwrap_or(description.targets);
     description.clients = lab.clients.unwrap_or(description.clients);
     description.link = rate("link", &lab.link)?.or(description.link);
+    description.client_link = rate("client-link", &lab.client_link)?.or(description.client_link);
     description.target_rate = rate("target-rate", &lab.target_rate)?.or(description.target_rate);
     match description.problems() {
         problems if problems.is_empty() => Ok(description),
@@ -107,6 +108,8 @@ mod tests {
         };
         assert_eq!(of("link = '80Mbit'"), (Some(10_000_000), None));
         assert_eq!(of("link = '80Mbit', target-rate = '2MB/s'"), (Some(4_000_000), None));
+        let both = of("link = '80Mbit', client-link = '40Mbit'");
+        assert_eq!(both, (Some(10_000_000), Some(5_000_000)));
     }
 
     #[test]

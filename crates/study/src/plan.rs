@@ -86,6 +86,8 @@ pub enum Cache {
     Dropped,
     /// The caches are unchanged, and each process uses its own data.
     Kept,
+    /// As `Dropped`, and transfers bypass the page cache of the client (`O_DIRECT`).
+    Bypassed,
 }
 
 /// A number of client hosts, and the number of processes on each of them.
@@ -211,6 +213,8 @@ pub struct Lab {
     pub clients: Option<u16>,
     /// Rate of each server's link, such as `400Mbit`. It replaces the rate of the shape.
     pub link: Option<String>,
+    /// Rate of each client's link. It replaces the rate of the shape.
+    pub client_link: Option<String>,
     /// Rate of each target, such as `30MB/s`. It replaces the rate of the shape.
     pub target_rate: Option<String>,
 }
@@ -378,5 +382,5 @@ words!(
     RandomRead = "random-read", Create = "create", Stat = "stat", Remove = "remove"
 );
 words!(DataPer: Application = "application", Host = "host", Process = "process");
-words!(Cache: Dropped = "dropped", Kept = "kept");
+words!(Cache: Dropped = "dropped", Kept = "kept", Bypassed = "bypassed");
 words!(Targets: Chosen = "chosen", Shared = "shared", Separate = "separate");

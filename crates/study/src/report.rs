@@ -259,7 +259,7 @@ pub fn analyse(contents: &Contents, includes_invalid: bool) -> Report {
 
 /// Whether the caches should have been dropped before a run, but were not dropped everywhere.
 fn lacks_dropped_caches(run: &RunRecord) -> bool {
-    !run.caches_dropped && run.settings.cache == Cache::Dropped
+    !run.caches_dropped && run.settings.cache != Cache::Kept
 }
 
 fn invalid(contents: &Contents) -> Vec<InvalidRun> {
@@ -488,8 +488,8 @@ fn words(data: String, hosts: String, settings: &Settings) -> String {
     if settings.operation != Operation::Write {
         words.push(settings.operation.word().to_owned());
     }
-    if settings.cache == Cache::Kept {
-        words.push("caches kept".to_owned());
+    if settings.cache != Cache::Dropped {
+        words.push(format!("caches {}", settings.cache.word()));
     }
     words.join(", ")
 }

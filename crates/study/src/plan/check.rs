@@ -2,7 +2,7 @@
 //! and targets for the plan.
 
 use super::values::wrong;
-use super::{Condition, DataPer, Experiment, Factors, Level, Plan, Targets};
+use super::{Cache, Condition, DataPer, Experiment, Factors, Level, Plan, Targets};
 use crate::limits::MAX_RUNS;
 use skep_types::{Error, Result, size};
 
@@ -118,6 +118,7 @@ fn names(condition: &Condition) -> Result<()> {
         ("chooser", condition.chooser.is_some()),
         ("servers", condition.servers.is_some()),
         ("targets", condition.targets != Targets::Chosen),
+        ("cache = \"bypassed\"", condition.cache == Cache::Bypassed),
     ];
     match keys.iter().find(|(_, is_set)| *is_set) {
         Some((key, _)) => Err(wrong(format!(
@@ -164,7 +165,15 @@ fn shares(plan: &Plan, condition: &Condition) -> Result<()> {
     Ok(())
 }
 
+/// Alignment of direct I/O, in bytes.
+const DIRECT_UNIT: u64 = 512;
+
 fn targets(condition: &Condition) -> Result<()> {
+    if condition.cache == Cache::Bypassed && !condition.transfer_bytes.is_multiple_of(DIRECT_UNIT) {
+        return Err(wrong(format!(
+            "`cache` \"bypassed\" needs a `transfer` that is a multiple of {DIRECT_UNIT} bytes"
+        )));
+    }
     if let (Some(servers), Some(chooser)) = (condition.servers, &condition.chooser) {
         return Err(wrong(format!(
             "`servers` {servers} makes the study assign targets, so `chooser` \"{chooser}\" would \

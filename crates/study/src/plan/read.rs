@@ -45,6 +45,7 @@ struct LabKeys {
     targets: Option<u16>,
     clients: Option<u16>,
     link: Option<String>,
+    client_link: Option<String>,
     target_rate: Option<String>,
 }
 
@@ -127,6 +128,7 @@ pub(super) fn plan(text: &str) -> Result<Plan> {
             targets: lab.targets,
             clients: lab.clients,
             link: lab.link,
+            client_link: lab.client_link,
             target_rate: lab.target_rate,
         }),
         limit: limit(&document.limit)?,

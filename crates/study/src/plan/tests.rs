@@ -155,6 +155,8 @@ fn contradictions_between_keys_are_refused_with_a_fix() {
         ("servers = 1\nchooser = 'balanced'", &["`servers` 1", "`chooser`", "remove one"]),
         ("operation = ['write', 'stat']", &["\"write\"", "\"stat\"", "an experiment for each"]),
         ("operation = 'stat'", &["\"stat\"", "needs `hosts`"]),
+        ("operation = 'stat'\nhosts = 1\ncache = 'bypassed'", &["bypassed", "no effect"]),
+        ("hosts = 1\ndata-size = 8000\ntransfer = 1000\ncache = 'bypassed'", &["multiple of 512"]),
         ("operation = 'stat'\nhosts = 1\ncount = 2", &["`count` has no effect", "\"stat\""]),
         ("operation = 'stat'\nhosts = 1\ndata-size = 1024", &["`data-size`", "`files`"]),
         (

@@ -2,7 +2,7 @@
 //! tenths of it.
 
 use super::figures::{COLOURS, Drawn, SIZE};
-use super::table::Row;
+use super::table::{Row, cached};
 use crate::plan::{Cache, Quantity};
 use plotters::chart::{ChartBuilder, SeriesLabelPosition};
 use plotters::drawing::IntoDrawingArea;
@@ -74,9 +74,9 @@ fn layout(rows: &[Row], quantity: Quantity) -> Option<Layout> {
         let measured = row
             .cells
             .iter()
-            .filter(|it| it.operation.quantity() == quantity && it.cache == Cache::Dropped);
+            .filter(|it| it.operation.quantity() == quantity && it.cache != Cache::Kept);
         for cell in measured {
-            let mut words = vec![cell.operation.word().to_owned()];
+            let mut words = vec![format!("{}{}", cached(cell.cache), cell.operation.word())];
             words.extend(has_systems.then(|| row.system.clone()));
             words.extend((!row.condition.is_empty()).then(|| row.condition.clone()));
             let series = layout.series.entry(words.join(", ")).or_default();

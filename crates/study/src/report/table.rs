@@ -160,7 +160,7 @@ fn cell(row: &Row, (operation, cache): (Operation, Cache), values: &[f64]) -> Ce
         Quantity::Names => None,
     };
     let mean = mean(values);
-    let of_limit = limit.filter(|_| cache == Cache::Dropped).map(|limit| mean / limit);
+    let of_limit = limit.filter(|_| cache != Cache::Kept).map(|limit| mean / limit);
     Cell { operation, cache, runs: values.len(), mean, of_limit }
 }
 
@@ -201,7 +201,7 @@ impl Shown {
         shown.add("limit MiB/s", &|it| it.limit_bytes_per_second.map(mib));
         shown.add("limit IO/s", &|it| it.limit_operations_per_second.map(|it| format!("{it:.0}")));
         for (operation, cache) in columns_of(rows) {
-            let title = format!("{} % of limit", operation.word());
+            let title = format!("{}{} % of limit", cached(cache), operation.word());
             let share = |cell: &Cell| cell.of_limit.map(|share| format!("{:.1}", share * 100.0));
             shown.add(&title, &|it| it.cell(operation, cache).and_then(share));
         }
@@ -240,17 +240,20 @@ fn columns_of(rows: &[Row]) -> Vec<(Operation, Cache)> {
     all.collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-fn cached(cache: Cache) -> &'static str {
+/// Returns the word before the name of an operation, with a space after it. Empty for dropped
+/// caches.
+pub(super) fn cached(cache: Cache) -> &'static str {
     match cache {
         Cache::Dropped => "",
         Cache::Kept => "cached ",
+        Cache::Bypassed => "direct ",
     }
 }
 
 /// Returns the table as CSV. The columns are the same for all studies, so that programs can join
 /// tables.
 pub(super) fn csv(rows: &[Row]) -> String {
-    let all: Vec<(Operation, Cache)> = [Cache::Dropped, Cache::Kept]
+    let all: Vec<(Operation, Cache)> = [Cache::Dropped, Cache::Kept, Cache::Bypassed]
         .into_iter()
         .flat_map(|cache| Operation::ALL.iter().map(move |(_, operation)| (*operation, cache)))
         .collect();
@@ -262,16 +265,17 @@ pub(super) fn csv(rows: &[Row]) -> String {
         };
         format!("{}_{unit}", spaced(operation.word(), *cache))
     };
-    let limited: Vec<Operation> = Operation::ALL
-        .iter()
-        .map(|(_, operation)| *operation)
-        .filter(|it| it.quantity() != Quantity::Names)
-        .collect();
+    let is_limited = |(operation, cache): &(Operation, Cache)| {
+        operation.quantity() != Quantity::Names && *cache != Cache::Kept
+    };
+    let limited: Vec<(Operation, Cache)> = all.iter().copied().filter(is_limited).collect();
     let mut titles: Vec<String> =
         ["system", "servers", "clients", "processes", "condition"].map(str::to_owned).to_vec();
     titles.extend(all.iter().map(name));
     titles.extend(["limit_mib_s".to_owned(), "limit_io_s".to_owned()]);
-    let share = |it: &Operation| format!("{}_of_limit", spaced(it.word(), Cache::Dropped));
+    let share = |(operation, cache): &(Operation, Cache)| {
+        format!("{}_of_limit", spaced(operation.word(), *cache))
+    };
     titles.extend(limited.iter().map(share));
     let mut text = titles.join(",") + "\n";
     let number = |value: Option<f64>, digits: usize| {
@@ -291,8 +295,8 @@ pub(super) fn csv(rows: &[Row]) -> String {
         }));
         let limit = row.limit_bytes_per_second.map(|it| Quantity::Bandwidth.shown(it));
         fields.extend([number(limit, 2), number(row.limit_operations_per_second, 2)]);
-        fields.extend(limited.iter().map(|operation| {
-            let cell = row.cell(*operation, Cache::Dropped);
+        fields.extend(limited.iter().map(|&(operation, cache)| {
+            let cell = row.cell(operation, cache);
             number(cell.and_then(|it| it.of_limit), 4)
         }));
         let _ = writeln!(text, "{}", fields.join(","));

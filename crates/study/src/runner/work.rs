@@ -47,8 +47,9 @@ impl Work {
             random: settings.operation.is_random(),
             // Each host reads data that another host has written, so that it does not read from its
             // own cache.
-            reorder: is_read && settings.cache == Cache::Dropped,
+            reorder: is_read && settings.cache != Cache::Kept,
             fsync: true,
+            direct: settings.cache == Cache::Bypassed,
             use_existing,
             keep: true,
             keep_caches: settings.cache == Cache::Kept,
@@ -71,7 +72,7 @@ impl Work {
             remove: true,
             // Each host uses files that another host has created, so that it does not use its own
             // cache.
-            stride: u32::from(settings.cache == Cache::Dropped),
+            stride: u32::from(settings.cache != Cache::Kept),
             keep_caches: settings.cache == Cache::Kept,
             server_hosts: server_hosts.to_vec(),
             ..metadata::Plan::default()

@@ -49,6 +49,7 @@ struct LabReport {
     targets_per_server: Option<u16>,
     clients: Option<u16>,
     link: Option<String>,
+    client_link: Option<String>,
     target_rate: Option<String>,
 }
 
@@ -134,8 +135,16 @@ fn report(plan: Plan) -> PlanReport {
 }
 
 fn lab(lab: Lab) -> LabReport {
-    let Lab { shape, servers, targets, clients, link, target_rate } = lab;
-    LabReport { shape, servers, targets_per_server: targets, clients, link, target_rate }
+    let Lab { shape, servers, targets, clients, link, client_link, target_rate } = lab;
+    LabReport {
+        shape,
+        servers,
+        targets_per_server: targets,
+        clients,
+        link,
+        client_link,
+        target_rate,
+    }
 }
 
 fn limit(limit: Limit) -> LimitReport {

@@ -41,7 +41,7 @@ fn study(text: &str, limit: Option<LimitRecord>) -> Contents {
         let servers = f64::from(settings.servers.unwrap_or(4));
         let (bytes, operations) = match (settings.operation.quantity(), settings.cache) {
             (Quantity::Bandwidth, Cache::Kept) => (5000.0 * MIB, None),
-            (Quantity::Bandwidth, Cache::Dropped) => (servers * 90.0 * MIB, None),
+            (Quantity::Bandwidth, _) => (servers * 90.0 * MIB, None),
             (Quantity::Transfers, _) => (servers * 800.0 * 4096.0, Some(servers * 800.0)),
             (Quantity::Names, _) => (0.0, Some(12_000.0)),
         };
@@ -65,7 +65,7 @@ fn study(text: &str, limit: Option<LimitRecord>) -> Contents {
             experiment: run.experiment,
             repetition: run.repetition,
             started_at: "2026-01-01T00:00:00Z".to_owned(),
-            caches_dropped: settings.cache == Cache::Dropped,
+            caches_dropped: settings.cache != Cache::Kept,
             settings,
             bytes_per_second: bytes,
             operations_per_second: operations,
