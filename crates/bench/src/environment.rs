@@ -1,15 +1,23 @@
-//! The environment of a host: its kernel, hardware and mount. A run stores it with its results, so
-//! that readers can judge the results later.
+//! The environment of a host: its distribution, kernel, hardware, settings and mount. A run stores
+//! it with its results, so that readers can judge the results later.
+
+mod machine;
+
+pub use machine::{Disk, Instance, Interface};
 
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
 /// Description of a host, and of the mount on which the benchmark works.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Environment {
     /// Host name, as the kernel reports it.
     pub host_name: String,
+    /// Name and release of the distribution. Empty if the host has no file with it.
+    pub distribution: String,
     /// Release of the kernel.
     pub kernel: String,
     /// Model of the CPU.
@@ -18,13 +26,21 @@ pub struct Environment {
     pub cpus: usize,
     /// Size of the memory in bytes.
     pub memory_bytes: u64,
-    /// Version of the `skep` program on the host.
+    /// Version of the `skep` program on the host, with the commit from which it was built.
     pub skep_version: String,
     /// The kernel's boot id. Agents on the same kernel have the same id, for example in different
     /// network namespaces.
     pub boot_id: String,
     /// Whether the agent runs as root. Only root can drop caches.
     pub is_root: bool,
+    /// The network interfaces, without the loopback interface.
+    pub interfaces: Vec<Interface>,
+    /// The disks.
+    pub disks: Vec<Disk>,
+    /// Settings of the kernel that affect storage, by their names, such as `vm/swappiness`.
+    pub tuning: BTreeMap<String, String>,
+    /// The type, region and image of a virtual machine. `None` if the host does not report them.
+    pub instance: Option<Instance>,
     /// The mount on which the benchmark works. `None` if the benchmark uses no path, or if the path
     /// is in no mount.
     pub mount: Option<Mount>,
@@ -45,8 +61,9 @@ pub struct Mount {
 
 impl Environment {
     /// Describes this host and the mount that contains `path`. Accesses no file below `path`,
-    /// because the mount may hang.
-    pub(crate) fn of_this_host(path: Option<&Path>) -> Self {
+    /// because the mount may hang. `version` is the version of this program.
+    pub(crate) fn of_this_host(path: Option<&Path>, version: &str) -> Self {
+        let root = Path::new("/");
         let line = |file: &str| fs::read_to_string(file).unwrap_or_default().trim().to_owned();
         let cpu_info = line("/proc/cpuinfo");
         let value = |text: &str, name: &str| {
@@ -59,16 +76,27 @@ impl Environment {
         let mounts = line("/proc/self/mountinfo");
         Self {
             host_name: line("/proc/sys/kernel/hostname"),
+            distribution: machine::distribution(root),
             kernel: line("/proc/sys/kernel/osrelease"),
             cpu: value(&cpu_info, "model name"),
             cpus: skep_env::available_cpus().len(),
             memory_bytes: memory_kib.unwrap_or(0) * 1024,
-            skep_version: env!("CARGO_PKG_VERSION").to_owned(),
-            boot_id: line("/proc/sys/kernel/random/boot_id"),
+            skep_version: version.to_owned(),
+            boot_id: boot_id(),
             is_root: rustix::process::geteuid().is_root(),
+            interfaces: machine::interfaces(root),
+            disks: machine::disks(root),
+            tuning: machine::tuning(root),
+            instance: machine::instance(root),
             mount: path.and_then(|path| mount_of(&mounts, path)),
         }
     }
+}
+
+/// Returns the boot id of this host's kernel. Empty if it cannot be read.
+pub(crate) fn boot_id() -> String {
+    let id = fs::read_to_string("/proc/sys/kernel/random/boot_id");
+    id.unwrap_or_default().trim().to_owned()
 }
 
 /// Returns the mount that contains an absolute path, from the contents of `/proc/self/mountinfo`.
@@ -128,7 +156,8 @@ mod tests {
 
     #[test]
     fn environment_has_kernel_release_and_cpus() {
-        let here = Environment::of_this_host(Some(Path::new("/")));
+        let here = Environment::of_this_host(Some(Path::new("/")), "1.2+abc");
+        assert_eq!(here.skep_version, "1.2+abc");
         assert!(here.cpus > 0 && here.memory_bytes > 0 && !here.kernel.is_empty());
         assert_eq!(here.mount.unwrap().point, "/");
         let (busy, all) = cpu_ticks();

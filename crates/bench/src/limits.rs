@@ -23,6 +23,9 @@ pub const SAMPLE_BYTES: u64 = 64;
 /// Maximum number of directories in a tree. Each process has the paths of all directories in
 /// memory.
 pub const MAX_DIRECTORIES: u64 = 1 << 20;
+/// Maximum number of disks, and of network interfaces, in the description of a host. The
+/// description must fit into one line of the agent.
+pub(crate) const MAX_DEVICES: usize = 128;
 /// Default number of seconds without progress of any process after which a run fails.
 pub const DEFAULT_PATIENCE_S: u32 = 300;
 

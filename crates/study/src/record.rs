@@ -64,7 +64,8 @@ pub struct LimitRecord {
 /// The hosts, as the benchmark describes them: kernel, CPU, mounts.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EnvironmentRecord {
-    /// The descriptions of the first application's hosts, as a list.
+    /// The descriptions of the client hosts of the first run, and of the servers whose caches it
+    /// dropped, as a list.
     pub hosts: serde_json::Value,
 }
 

@@ -62,15 +62,16 @@ struct Worker {
 }
 
 /// Carries out the orders that arrive on the agent's standard input, until the input ends.
+/// `version` is the version of this program. It becomes part of the description of the host.
 ///
 /// # Errors
 /// Fails if an order is malformed, or if an answer cannot be written.
-pub fn agent() -> Result<()> {
+pub fn agent(version: &str) -> Result<()> {
     let mut input = BufReader::new(std::io::stdin());
     let up = Up { out: std::io::stdout(), working: 0, ticks: (0, 0) };
     let shared: Shared = Arc::new(Mutex::new(up));
     let mut workers = Vec::new();
-    let result = follow(&mut input, &shared, &mut workers);
+    let result = follow(&mut input, &shared, &mut workers, version);
     // Closes the input of the workers. They then remove their files and exit.
     workers.iter_mut().for_each(|worker| worker.input = None);
     let deadline = skep_env::now() + END_PATIENCE;
@@ -83,14 +84,19 @@ pub fn agent() -> Result<()> {
     result
 }
 
-fn follow(input: &mut impl BufRead, shared: &Shared, workers: &mut Vec<Worker>) -> Result<()> {
+fn follow(
+    input: &mut impl BufRead,
+    shared: &Shared,
+    workers: &mut Vec<Worker>,
+    version: &str,
+) -> Result<()> {
     let mut path = None;
     while let Some(order) = read_line::<Order>(input)? {
         match order {
             Order::Hello { path: named } => {
                 path = named;
-                let here = Environment::of_this_host(path.as_deref().map(Path::new));
-                lock(shared).send(&Answer::Hello(here))?;
+                let here = Environment::of_this_host(path.as_deref().map(Path::new), version);
+                lock(shared).send(&Answer::Hello(Box::new(here)))?;
             }
             Order::Clock => {
                 let now = skep_env::now().as_secs_f64();

@@ -9,7 +9,7 @@ mod ready;
 use super::link::{AgentEvent, Link};
 use super::protocol::{Answer, Job, Order, WorkerMessage};
 use super::{Host, HostRecord};
-use crate::environment::Environment;
+use crate::environment::{Environment, boot_id};
 use crate::limits::{CLOCK_TRIPS, HEARTBEAT, MAX_WAITING, START_PATIENCE};
 use crate::progress::is_interrupted;
 use skep_types::{Error, ErrorCode, Result};
@@ -172,7 +172,7 @@ impl Fleet {
                     "the first message of an agent is not the description of its host",
                 ));
             };
-            found[number] = Some(environment);
+            found[number] = Some(*environment);
             Ok(if found.iter().all(Option::is_some) { Turn::Complete } else { Turn::Moved })
         });
         if let Err(error) = result {
@@ -204,7 +204,7 @@ impl Fleet {
     /// Measures how far a host's clock is ahead of the clock of the controller. It makes several
     /// round trips, and uses the shortest one, which gives the best estimate.
     fn compare_clock(&mut self, number: usize) -> Result<()> {
-        let here = Environment::of_this_host(None).boot_id;
+        let here = boot_id();
         if !here.is_empty() && self.records[number].environment.boot_id == here {
             return Ok(());
         }

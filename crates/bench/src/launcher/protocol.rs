@@ -71,7 +71,7 @@ pub(crate) enum Order {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Answer {
-    Hello(Environment),
+    Hello(Box<Environment>),
     /// The time of the agent's clock, in seconds since boot.
     Clock(f64),
     /// The answer to `DropCaches`: the reason why the caches were not dropped, or `None` if they

@@ -9,7 +9,7 @@ use super::{Bench, Measured};
 use crate::aggregate::{Share, bandwidth};
 use crate::plan::{Access, Quantity, System};
 use crate::record::{ApplicationRecord, LimitRecord, ProcessRecord, Settings};
-use skep_bench::launcher::PhaseRecord;
+use skep_bench::launcher::{HostRecord, PhaseRecord};
 use skep_bench::{Host, Progress};
 use skep_lab::{CpuUse, CpuWatch};
 use skep_types::{Error, ErrorCode, Result};
@@ -188,7 +188,7 @@ impl Bench for Site {
             applications: Vec::new(),
             caches_dropped: true,
             invalid_because: cpu.filter(|cpu| cpu.is_limit).map(|cpu| complaint(&cpu)),
-            environment: done.first().map(|done| serde_json::json!(done.hosts)),
+            environment: Some(serde_json::json!(hosts_of(&done))),
         };
         for (application, done) in applications.iter().zip(&done) {
             let record = done.phase(settings.operation.phase())?;
@@ -209,6 +209,18 @@ impl Bench for Site {
     fn hosts(&self) -> u32 {
         self.place.hosts.len() as u32
     }
+}
+
+/// Returns the descriptions of the hosts of all applications. A host that several applications use,
+/// such as a server, is described once.
+fn hosts_of(done: &[Done]) -> Vec<&HostRecord> {
+    let mut hosts: Vec<&HostRecord> = Vec::new();
+    for host in done.iter().flat_map(|it| &it.hosts) {
+        if hosts.iter().all(|it| it.name != host.name) {
+            hosts.push(host);
+        }
+    }
+    hosts
 }
 
 fn file_name(label: &str, application: u32) -> String {

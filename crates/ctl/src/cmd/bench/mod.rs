@@ -48,7 +48,9 @@ impl BenchVerb {
             Self::Net(args) => net::run(&args),
             Self::Storage(args) => storage::run(&args),
             Self::SlowTargets(args) => slow_targets::run(&args),
-            Self::Agent => skep_bench::agent().map(|()| ExitCode::SUCCESS),
+            Self::Agent => {
+                skep_bench::agent(skep_service::PROGRAM_VERSION).map(|()| ExitCode::SUCCESS)
+            }
             Self::Worker => skep_bench::worker().map(|()| ExitCode::SUCCESS),
         }
     }
