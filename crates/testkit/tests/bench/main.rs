@@ -128,6 +128,31 @@ fn options_replace_those_of_a_bench_preset() {
 }
 
 #[test]
+fn installer_of_programs_lists_its_commands_in_a_dry_run() {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tools/install-bench-tools.sh");
+    let run =
+        |arguments: &[&str]| finish(Command::new("sh").arg(&script).args(arguments), PATIENCE);
+    let scratch = Scratch::new();
+    let prefix = scratch.path().display().to_string();
+    let built = ["--dry-run", "--from-source", "--prefix", &prefix, "mpich", "mdtest", "iozone"];
+    let printed = run(&built).expect_success();
+    for words in ["mpich-4", "hpc/ior/archive", "iozone3_", "has the SHA-256", "No command was run"]
+    {
+        assert!(printed.contains(words), "{words}: {printed}");
+    }
+    assert!(printed.contains(&format!("--prefix={prefix}")), "{printed}");
+    assert_eq!(names(scratch.path()), Vec::<String>::new());
+    let refused = |arguments: &[&str], words: &str| {
+        let finished = run(arguments);
+        assert_eq!(finished.status.code(), Some(2), "{arguments:?}: {}", finished.stderr);
+        assert!(finished.stderr.contains(words), "{arguments:?}: {}", finished.stderr);
+    };
+    refused(&["--dry-run", "bonnie"], "unknown program 'bonnie'");
+    refused(&["--dry-run", "--source", "ior=http://x/ior.tar,1234"], "64 hexadecimal digits");
+    refused(&["--dry-run", "--prefix"], "needs a value");
+}
+
+#[test]
 fn io_bench_verifies_files_of_an_earlier_run() {
     let scratch = Scratch::new();
     let path = scratch.join("file").display().to_string();
