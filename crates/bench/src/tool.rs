@@ -178,6 +178,10 @@ pub(crate) fn place(
         return runner.place(work, hosts, processes_per_host, server_hosts);
     }
     let job = match work {
+        Work::Io(plan) if plan.mpi_io => {
+            let what = "MPI-IO (--mpi-io) needs the program IOR: add --tool ior";
+            return Err(Error::new(ErrorCode::InvalidArgument, what));
+        }
         Work::Io(plan) => Job::Io(plan),
         Work::Metadata(plan) => Job::Metadata(plan),
     };

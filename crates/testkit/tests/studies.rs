@@ -486,26 +486,32 @@ fn study_removes_its_own_lab_at_its_end() {
     assert_eq!(lab.remains(), Vec::<String>::new());
 }
 
-/// A plan whose runs use one or both servers of a lab, with a file for each process.
-const SERVERS: &str = "name = 'servers'\ntitle = 'Servers'\nrepetitions = 2\n\
+/// A plan whose runs use one or both servers of a lab, with a file for each process. The links of
+/// the servers are the limit.
+const SERVERS: &str = "name = 'servers'\ntitle = 'Servers'\nrepetitions = 3\nblock = 1\n\
     lab = { shape = 'small', targets = 2, clients = 1 }\n\
-    [factors]\ndata-size = '256KiB'\nclients = '1x2'\ntransfer = '64KiB'\n\
+    [factors]\ndata-size = '16MiB'\nclients = '1x2'\ntransfer = '1MiB'\n\
     access = 'file-per-process'\n\
     [[experiment]]\nname = 'servers'\ntitle = 'How many?'\nfactors = { servers = [1, 2] }\n";
 
 #[test]
-fn runs_on_one_server_use_only_the_targets_of_this_server() {
+fn bandwidth_grows_with_the_servers_that_a_run_may_use() {
     let (scratch, study) = prepare(SERVERS);
     let lab = Lab::new();
     skep(scratch.path(), &in_own_lab(&lab, &[])).expect_success();
     let runs = runs_of(&study);
-    assert_eq!(runs.len(), 4);
+    assert_eq!(runs.len(), 6);
+    let mut best = BTreeMap::from([(1_u64, 0.0_f64), (2, 0.0)]);
     for run in &runs {
         let servers = run["settings"]["servers"].number();
         let allocation = &run["applications"][0]["allocation"];
         assert_eq!(allocation["targets"].list().len() as u64, 2 * servers, "{run}");
         assert_eq!(allocation["min_max"], json!([2, 2]), "of the servers that the run may use");
+        let rate = run["bytes_per_second"].float().max(best[&servers]);
+        best.insert(servers, rate);
     }
+    let ratio = best[&2_u64] / best[&1_u64];
+    assert!((1.6..2.2).contains(&ratio), "two servers are {ratio} times as fast as one");
     // The link of a server in this shape has 200 Mbit/s.
     let first = parse(&journal_of(&study)[0]);
     assert_eq!(first["limit"]["server_bytes_per_second"], 25_000_000);

@@ -76,6 +76,10 @@ pub struct Plan {
     pub server_hosts: Vec<Host>,
     /// Seconds without progress of any process after which the run fails.
     pub patience_s: u32,
+    /// `-a MPIIO`: processes transfer data by MPI-IO. Only the external program IOR can do this.
+    pub mpi_io: bool,
+    /// `-c`: all processes take part in each transfer of MPI-IO (collective I/O).
+    pub collective: bool,
     /// Name of the preset from which the command line took options that the user did not give.
     /// `None` if the user named no preset.
     pub preset: Option<String>,
@@ -109,6 +113,8 @@ impl Default for Plan {
             before_phase: None,
             server_hosts: Vec::new(),
             patience_s: DEFAULT_PATIENCE_S,
+            mpi_io: false,
+            collective: false,
             preset: None,
         }
     }
@@ -204,6 +210,10 @@ impl Plan {
             "to compare (-R) the data of an earlier run, name the signature (-G) of that run",
         );
         must(
+            self.mpi_io || !self.collective,
+            "collective I/O (--collective) is a part of MPI-IO: enable it (--mpi-io)",
+        );
+        must(
             self.write || !self.keep,
             "-k has no effect without -w: files that a run only reads are never removed",
         );
@@ -276,6 +286,7 @@ mod tests {
         assert!(problem(|plan| plan.segments = u64::MAX).contains("larger than the maximum"));
         assert!(problem(|plan| (plan.write, plan.read) = (false, false)).contains("nothing"));
         assert!(problem(|plan| plan.repetitions = 0).contains("repetitions"));
+        assert!(problem(|plan| plan.collective = true).contains("--mpi-io"));
         let unsigned = |plan: &mut Plan| (plan.write, plan.verify_read) = (false, true);
         assert!(problem(unsigned).contains("-G"));
         let direct = |plan: &mut Plan| {

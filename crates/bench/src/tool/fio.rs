@@ -9,6 +9,7 @@ pub(super) fn problems(plan: &Plan) -> Vec<String> {
     refused(&[
         (plan.verify_write || plan.verify_read, "comparison of data (-W, -R) as in IOR"),
         (plan.signature.is_some(), "a signature (-G)"),
+        (plan.mpi_io, "MPI-IO (--mpi-io)"),
         (plan.segments > 1 && !plan.file_per_process, "segments (-s) in one file of all processes"),
     ])
 }

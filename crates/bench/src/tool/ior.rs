@@ -13,6 +13,7 @@ pub(super) fn problems(plan: &Plan) -> Vec<String> {
              number of wrong transfers",
         ),
         (plan.seed != 0, "--seed, because IOR itself chooses the seed of its random orders"),
+        (plan.mpi_io && plan.direct, "O_DIRECT (-B) together with MPI-IO (--mpi-io)"),
         (file_name(plan).is_none(), "{host} in the name of the file (-o)"),
     ])
 }
@@ -26,7 +27,7 @@ fn file_name(plan: &Plan) -> Option<&str> {
 /// Returns the command line that makes IOR do one phase. IOR writes its results to the file
 /// `summary`. It does not remove the data files.
 pub(super) fn command(plan: &Plan, is_write: bool, summary: &str) -> Vec<String> {
-    let mut all = words(["ior", "-a", "POSIX", "-k"]);
+    let mut all = words(["ior", "-a", if plan.mpi_io { "MPIIO" } else { "POSIX" }, "-k"]);
     let name = file_name(plan).unwrap_or_default();
     all.extend(words(["-o", name, if is_write { "-w" } else { "-r" }]));
     let sizes = [("-t", plan.transfer_bytes), ("-b", plan.block_bytes), ("-s", plan.segments)];
@@ -34,6 +35,7 @@ pub(super) fn command(plan: &Plan, is_write: bool, summary: &str) -> Vec<String>
         all.extend([letter.to_owned(), value.to_string()]);
     }
     for (letter, is_wanted) in [
+        ("-c", plan.collective),
         ("-F", plan.file_per_process),
         ("-z", plan.random),
         ("-C", plan.reorder && !is_write),
@@ -114,6 +116,10 @@ mod tests {
         assert_eq!(problems(&all), Vec::<String>::new());
         let wrong = Plan { path: "/mnt/{host}".into(), verify_read: true, seed: 1, ..plan() };
         assert_eq!(problems(&wrong).len(), 3);
+        let mpi = Plan { mpi_io: true, collective: true, ..plan() };
+        let sizes = "-t 65536 -b 1048576 -s 1";
+        assert_eq!(line(&mpi, false), format!("ior -a MPIIO -k -o x -r {sizes} -c {end}"));
+        assert_eq!(problems(&Plan { direct: true, ..mpi }).len(), 1);
     }
 
     #[test]

@@ -17,6 +17,7 @@ pub(super) fn problems(plan: &Plan) -> Vec<String> {
         ),
         (plan.verify_write || plan.verify_read, "comparison of data (-W, -R) as in IOR"),
         (plan.signature.is_some(), "a signature (-G)"),
+        (plan.mpi_io, "MPI-IO (--mpi-io)"),
         (
             !plan.transfer_bytes.is_multiple_of(KIBIBYTE),
             "transfers (-t) other than multiples of 1 KiB",

@@ -347,6 +347,8 @@ fn error_names_a_missing_or_unusable_tool() {
         "fio cannot run this plan: comparison of data",
     );
     refused(&["io", "--tool", "fio", "-o", &file, "-s", "2"], "segments (-s)");
+    refused(&["io", "--tool", "fio", "-o", &file, "--mpi-io"], "MPI-IO (--mpi-io)");
+    refused(&["io", "-o", &file, "--mpi-io"], "--tool");
     refused(
         &["io", "--tool", "ior", "-o", &file, "-R"],
         "ior cannot run this plan: comparison of data",

@@ -117,6 +117,12 @@ pub(crate) struct IoArgs {
     /// Bypass the page cache (`O_DIRECT`)
     #[arg(short = 'B', long)]
     direct: bool,
+    /// Transfer data by MPI-IO; only with --tool ior
+    #[arg(long, requires = "tool")]
+    mpi_io: bool,
+    /// Let all processes take part in each transfer of MPI-IO
+    #[arg(long, requires = "mpi_io")]
+    collective: bool,
     /// Signature in the written data; a later run with the same number can verify it (-r -R)
     #[arg(short = 'G', long, value_name = "NUMBER")]
     signature: Option<u32>,
@@ -210,6 +216,8 @@ fn plan(args: &IoArgs, preset: Option<&IoPreset>, processes: u64) -> Result<Plan
         before_phase: args.caches.before_phase.clone(),
         server_hosts: named(&args.caches.server_hosts, &args.place.enter),
         patience_s: args.place.patience,
+        mpi_io: args.mpi_io,
+        collective: args.collective,
         preset: preset.map(|it| it.name.to_owned()),
     })
 }
