@@ -63,6 +63,9 @@ pub struct Plan {
     pub server_hosts: Vec<Host>,
     /// Seconds without progress of any process after which the run fails.
     pub patience_s: u32,
+    /// Number of metadata servers of the file system. Results are also shown for one server. `None`
+    /// means that the number is not known.
+    pub metadata_servers: Option<u32>,
     /// Name of the preset from which the command line took options that the user did not give.
     /// `None` if the user named no preset.
     pub preset: Option<String>,
@@ -94,6 +97,7 @@ impl Default for Plan {
             before_phase: None,
             server_hosts: Vec::new(),
             patience_s: DEFAULT_PATIENCE_S,
+            metadata_servers: None,
             preset: None,
         }
     }
@@ -190,6 +194,10 @@ impl Plan {
         must(
             !self.create || self.read_bytes <= self.write_bytes,
             "the number of bytes to read (-e) must not exceed the number of bytes to write (-w)",
+        );
+        must(
+            self.metadata_servers != Some(0),
+            "the number of metadata servers (--metadata-servers) must not be 0",
         );
         must(
             self.patience_s > 0,
@@ -294,6 +302,7 @@ mod tests {
         let nothing = |plan: &mut Plan| (plan.files_only, plan.directories_only) = (true, true);
         assert!(problem(nothing).contains("cannot be used together"));
         assert!(problem(|plan| plan.read_bytes = 1).contains("-e"));
+        assert!(problem(|plan| plan.metadata_servers = Some(0)).contains("--metadata-servers"));
         assert!(problem(|plan| (plan.remove, plan.repetitions) = (false, 2)).contains("-i"));
     }
 

@@ -235,8 +235,10 @@ fn metadata_bench_covers_two_mounts_and_removes_its_files() {
         }
         assert_eq!(names(cluster.path()), Vec::<String>::new());
     }
-    let table = run(&["metadata", "-d", &cluster.path().display().to_string(), "-n", "10"]);
-    let table = table.expect_success();
+    let directory = cluster.path().display().to_string();
+    let line = ["metadata", "-d", &directory, "-n", "10", "--metadata-servers", "2"];
+    let table = run(&line).expect_success();
+    assert!(table.contains("MEAN/s PER SERVER"), "{table}");
     assert!(table.contains("File creation") && table.contains("Tree removal"), "{table}");
 }
 

@@ -99,6 +99,9 @@ pub(crate) struct MetadataArgs {
     /// Reads use twice the value, and removals three times; 1 means a process on the next host
     #[arg(short = 'N', long, default_value_t = 0, value_name = "NUMBER")]
     stride: u32,
+    /// Number of metadata servers of the file system; the table also shows the mean rate of each
+    #[arg(long, value_name = "NUMBER")]
+    metadata_servers: Option<u32>,
     #[command(flatten)]
     results: ResultArgs,
 }
@@ -158,16 +161,21 @@ fn plan(args: &MetadataArgs, preset: Option<&MetadataPreset>) -> Result<Plan> {
         before_phase: args.caches.before_phase.clone(),
         server_hosts: named(&args.caches.server_hosts, &args.place.enter),
         patience_s: args.place.patience,
+        metadata_servers: args.metadata_servers,
         preset: preset.map(|it| it.name.to_owned()),
     })
 }
 
 /// Returns the summary table, in the format of the table that mdtest prints last.
 fn as_table(outcome: &Outcome) -> String {
-    let mut shown = table(&["OPERATION", ">MAX/s", ">MIN/s", ">MEAN/s", ">STD DEV"]);
+    let mut titles = vec!["OPERATION", ">MAX/s", ">MIN/s", ">MEAN/s", ">STD DEV"];
+    titles.extend(outcome.plan.metadata_servers.map(|_| ">MEAN/s PER SERVER"));
+    let mut shown = table(&titles);
     for (phase, title) in OPERATIONS {
         let Some(summary) = outcome.summary(phase) else { continue };
-        let numbers = [summary.max, summary.min, summary.mean, summary.std_dev];
+        let mut numbers = vec![summary.max, summary.min, summary.mean, summary.std_dev];
+        let servers = outcome.plan.metadata_servers;
+        numbers.extend(servers.map(|servers| summary.mean / f64::from(servers)));
         let cells = numbers.iter().map(|number| format!("{number:.3}"));
         shown.add_row([title.to_owned()].into_iter().chain(cells));
     }
