@@ -18,6 +18,7 @@
 
 pub mod environment;
 pub mod io;
+pub mod latency;
 pub mod launcher;
 pub mod limits;
 pub mod metadata;

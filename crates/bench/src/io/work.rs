@@ -168,11 +168,13 @@ impl IoEngine {
                 let name = path.display();
                 move |error: io::Error| format!("cannot {what} {name} at byte {offset}: {error}")
             };
+            let before = skep_env::now();
             if phase == Phase::Write {
                 file.write_all_at(buffer, offset).map_err(place("write"))?;
             } else {
                 file.read_exact_at(buffer, offset).map_err(place("read"))?;
             }
+            measure.durations.add(skep_env::now() - before);
             let wrong = is_compared.then(|| stamp.compare(buffer, offset)).flatten();
             if let Some(wrong) = wrong {
                 measure.errors += 1;

@@ -2,6 +2,7 @@
 
 use crate::environment::Environment;
 use crate::io;
+use crate::latency::Durations;
 use crate::limits::MAX_LINE_BYTES;
 use crate::{metadata, net, tool};
 use serde::de::DeserializeOwned;
@@ -107,7 +108,7 @@ pub(crate) enum WorkerMessage {
     /// The number of bytes or operations that this worker has finished in the current phase so far.
     Moved(u64),
     /// The worker has ended a phase. If the phase failed, `failure` gives the reason.
-    Done { measure: Measure, failure: Option<String> },
+    Done { measure: Box<Measure>, failure: Option<String> },
     /// The worker has removed its files.
     Cleaned,
 }
@@ -136,6 +137,10 @@ pub struct Measure {
     /// converted to the clock of the controller.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub samples: Vec<(f64, u64)>,
+    /// The durations of the operations. Empty in the records of a run, which have the latencies of
+    /// all processes together.
+    #[serde(default, skip_serializing_if = "Durations::is_empty")]
+    pub durations: Durations,
     /// The command line of the external program, if one was run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<String>,

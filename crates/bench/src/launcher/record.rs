@@ -2,6 +2,7 @@
 
 use super::Measure;
 use crate::environment::Environment;
+use crate::latency::{Durations, Latency};
 use serde::{Deserialize, Serialize};
 
 /// A host of a run, with its environment and its clock offset.
@@ -47,6 +48,13 @@ pub struct PhaseRecord {
     pub errors: u64,
     /// A description of the first operation that returned wrong data.
     pub first_error: Option<String>,
+    /// The latencies of the operations of all processes. `None` if an external program did the
+    /// work, because the programs report latencies in ways of their own.
+    #[serde(default)]
+    pub latency: Option<Box<Latency>>,
+    /// The durations from which `latency` was computed.
+    #[serde(skip)]
+    pub durations: Durations,
     /// Whether caches were dropped on all hosts before the phase.
     pub caches_dropped: bool,
     /// The results of each process, in the order of their ranks.
@@ -82,9 +90,13 @@ impl PhaseRecord {
     pub(crate) fn new(
         phase: String,
         repetition: u32,
-        processes: Vec<ProcessRecord>,
+        mut processes: Vec<ProcessRecord>,
         hosts: Vec<HostUse>,
     ) -> Self {
+        let mut durations = Durations::default();
+        for process in &mut processes {
+            durations.merge(&std::mem::take(&mut process.measure.durations));
+        }
         let times = |of: fn(&Measure) -> f64| processes.iter().map(move |it| of(&it.measure));
         let begin_s = times(|it| it.begin_s).fold(f64::INFINITY, f64::min);
         let last_begin_s = times(|it| it.begin_s).fold(f64::NEG_INFINITY, f64::max);
@@ -107,6 +119,8 @@ impl PhaseRecord {
             start_skew_s: last_begin_s - begin_s,
             errors: sum(|it| it.errors),
             first_error: processes.iter().find_map(|it| it.measure.first_error.clone()),
+            latency: durations.latency().map(Box::new),
+            durations,
             caches_dropped: false,
             processes,
             hosts,
@@ -121,8 +135,9 @@ mod tests {
     #[test]
     fn phase_lasts_from_first_process_start_to_last_process_end() {
         let process = |rank, begin_s, end_s| {
-            let measure =
+            let mut measure =
                 Measure { begin_s, end_s, bytes: 3 << 20, operations: 3, ..Measure::default() };
+            measure.durations.add(std::time::Duration::from_micros(8));
             ProcessRecord { rank, host: "a".into(), measure }
         };
         let processes = vec![process(0, 10.5, 12.0), process(1, 10.0, 11.0)];
@@ -130,5 +145,8 @@ mod tests {
         assert_eq!((record.begin_s, record.end_s, record.seconds), (10.0, 12.0, 2.0));
         assert_eq!((record.bandwidth_mib_per_s, record.operations_per_s), (3.0, 3.0));
         assert_eq!(record.start_skew_s, 0.5);
+        let latency = record.latency.expect("latencies of both processes");
+        assert_eq!(latency.histogram.iter().map(|it| it.operations).sum::<u64>(), 2);
+        assert!(record.processes.iter().all(|it| it.measure.durations.is_empty()));
     }
 }

@@ -144,6 +144,7 @@ fn follow(
             Order::Go => {
                 let Some(step) = step.take() else { continue };
                 let (measure, failure) = perform(engine, &step, control, out)?;
+                let measure = Box::new(measure);
                 send(out, &WorkerMessage::Done { measure, failure })?;
             }
             Order::Clean { dead } => {

@@ -1,6 +1,7 @@
 //! Computes the rates of phases from the results of a run.
 
 use super::plan::Plan;
+use crate::latency::{Durations, Latency};
 use crate::statistics::Summary;
 use crate::workload::Outcome;
 
@@ -11,5 +12,14 @@ impl Outcome<Plan> {
         let of_phase = self.phases.iter().filter(|record| record.phase == phase);
         let rates: Vec<f64> = of_phase.map(|record| record.operations_per_s).collect();
         Summary::of(&rates)
+    }
+
+    /// Returns the latencies of a phase over all repetitions, or `None` if the phase has none.
+    pub fn latency(&self, phase: &str) -> Option<Latency> {
+        let mut durations = Durations::default();
+        for record in self.phases.iter().filter(|record| record.phase == phase) {
+            durations.merge(&record.durations);
+        }
+        durations.latency()
     }
 }

@@ -56,7 +56,7 @@ impl MetadataEngine {
                 Act::Create => fs::create_dir(path),
                 _ => fs::remove_dir(path),
             };
-            tally.count(&path, change(&path))?;
+            tally.count(&path, || change(&path))?;
         }
         Ok(())
     }
@@ -73,15 +73,14 @@ impl MetadataEngine {
         let kind = if object == Object::Directory { "dir" } else { "file" };
         let plan = self.plan.clone();
         for path in items(&plan, &tree, kind, owner) {
-            let done = match (object, act) {
+            tally.count(&path, || match (object, act) {
                 (Object::Directory, Act::Create) => fs::create_dir(&path),
                 (Object::Directory, Act::Remove) => fs::remove_dir(&path),
                 (_, Act::Stat) => fs::metadata(&path).map(drop),
                 (_, Act::Remove) => fs::remove_file(&path),
                 (_, Act::Create) => self.create_file(&path),
                 (_, Act::Read) => self.read_file(&path),
-            };
-            tally.count(&path, done)?;
+            })?;
         }
         Ok(())
     }
@@ -103,16 +102,23 @@ impl MetadataEngine {
     }
 }
 
-/// Counts the operations of a phase. [`Tally::count`] fails if an operation has failed or the phase
-/// was aborted.
+/// Counts the operations of a phase and measures their durations. [`Tally::count`] fails if an
+/// operation has failed or the phase was aborted.
 struct Tally<'a> {
     measure: &'a mut Measure,
     control: &'a Control,
 }
 
 impl Tally<'_> {
-    fn count(&mut self, path: &Path, result: io::Result<()>) -> Result<(), String> {
-        result.map_err(|error| format!("{}: {error}", path.display()))?;
+    /// Does an operation on `path`, and counts it.
+    fn count(
+        &mut self,
+        path: &Path,
+        operation: impl FnOnce() -> io::Result<()>,
+    ) -> Result<(), String> {
+        let before = skep_env::now();
+        operation().map_err(|error| format!("{}: {error}", path.display()))?;
+        self.measure.durations.add(skep_env::now() - before);
         self.measure.operations += 1;
         self.control.move_on(1);
         match self.control.is_aborted() {

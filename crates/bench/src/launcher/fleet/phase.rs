@@ -152,7 +152,7 @@ impl Fleet {
                 }
                 Answer::Worker { rank, message: WorkerMessage::Done { measure, failure } } => {
                     let slot = parts.measures.get_mut(rank as usize).ok_or_else(no_such_rank)?;
-                    *slot = Some(measure);
+                    *slot = Some(*measure);
                     if let Some(why) = failure {
                         return Err(failed(rank, &fleet.links[number].name, &why));
                     }

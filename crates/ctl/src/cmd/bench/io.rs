@@ -4,7 +4,7 @@ use super::args::{CacheArgs, HostArgs, ResultArgs, RunnerArgs, parse_size, parse
 use super::presets::{self, IoPreset};
 use super::results::Size;
 use super::witness::Witness;
-use super::{by, end_on_signals, hosts, named, path_on_hosts, runner};
+use super::{by, end_on_signals, hosts, microseconds, named, path_on_hosts, runner};
 use crate::help::{Example, examples};
 use crate::output::{render, table};
 use skep_bench::io::{Outcome, Plan};
@@ -226,7 +226,7 @@ fn as_table(outcome: &Outcome) -> String {
     let mut titles = vec!["PHASE", ">REPETITION", ">MiB/s", ">IO/s"];
     let limits = limits(&outcome.plan);
     titles.extend(limits.iter().map(|(title, _)| *title));
-    titles.extend([">SECONDS", ">OPEN", ">CLOSE", ">SKEW", ">ERRORS"]);
+    titles.extend([">P50 us", ">P99 us", ">SECONDS", ">OPEN", ">CLOSE", ">SKEW", ">ERRORS"]);
     let mut shown = table(&titles);
     for phase in &outcome.phases {
         let rates = [
@@ -237,6 +237,8 @@ fn as_table(outcome: &Outcome) -> String {
         ];
         let shares = limits.iter().map(|(_, share)| format!("{:.1}%", share(phase) * 100.0));
         let rest = [
+            microseconds(phase.latency.as_ref().map(|it| it.p50_us)),
+            microseconds(phase.latency.as_ref().map(|it| it.p99_us)),
             format!("{:.4}", phase.seconds),
             format!("{:.4}", longest(phase, |process| process.measure.open_s)),
             format!("{:.4}", longest(phase, |process| process.measure.close_s)),

@@ -5,7 +5,7 @@ use super::args::{CacheArgs, HostArgs, ResultArgs, RunnerArgs, parse_size};
 use super::presets::{self, MetadataPreset};
 use super::results::Size;
 use super::witness::Witness;
-use super::{by, end_on_signals, hosts, named, path_on_hosts, runner};
+use super::{by, end_on_signals, hosts, microseconds, named, path_on_hosts, runner};
 use crate::help::{Example, examples};
 use crate::output::{render, table};
 use skep_bench::metadata::{OPERATIONS, Outcome, Plan};
@@ -170,6 +170,7 @@ fn plan(args: &MetadataArgs, preset: Option<&MetadataPreset>) -> Result<Plan> {
 fn as_table(outcome: &Outcome) -> String {
     let mut titles = vec!["OPERATION", ">MAX/s", ">MIN/s", ">MEAN/s", ">STD DEV"];
     titles.extend(outcome.plan.metadata_servers.map(|_| ">MEAN/s PER SERVER"));
+    titles.extend([">P50 us", ">P99 us"]);
     let mut shown = table(&titles);
     for (phase, title) in OPERATIONS {
         let Some(summary) = outcome.summary(phase) else { continue };
@@ -177,6 +178,9 @@ fn as_table(outcome: &Outcome) -> String {
         let servers = outcome.plan.metadata_servers;
         numbers.extend(servers.map(|servers| summary.mean / f64::from(servers)));
         let cells = numbers.iter().map(|number| format!("{number:.3}"));
+        let latency = outcome.latency(phase);
+        let latency = [latency.as_ref().map(|it| it.p50_us), latency.as_ref().map(|it| it.p99_us)];
+        let cells = cells.chain(latency.map(microseconds));
         shown.add_row([title.to_owned()].into_iter().chain(cells));
     }
     let hosts = outcome.hosts.iter().filter(|host| host.has_processes).count();

@@ -72,6 +72,11 @@ fn by(tool: &str) -> String {
     if tool == "skep" { String::new() } else { format!("by {tool}: ") }
 }
 
+/// Formats a latency in microseconds. A dash means that the benchmark has not measured it.
+fn microseconds(latency: Option<f64>) -> String {
+    latency.map_or_else(|| "-".to_owned(), |latency| format!("{latency:.0}"))
+}
+
 /// Returns the external program that does the work, or `None` for the built-in benchmark.
 fn runner(tool: Option<&str>, args: &RunnerArgs) -> Option<Runner> {
     let mpirun = args.mpirun.split_whitespace().map(str::to_owned).collect();

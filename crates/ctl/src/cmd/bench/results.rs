@@ -18,8 +18,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 /// Each result is one line of the results file. Maximum length of this line in bytes, without the
-/// records of the processes.
-const LINE_BYTES: u64 = 1 << 10;
+/// records of the processes. Most of it is the histogram of latencies.
+const LINE_BYTES: u64 = 4 << 10;
 /// Maximum size of the record of one process, stream or round trip, in bytes.
 const PART_BYTES: u64 = 512;
 /// Maximum size of the record of one process in bytes, if an external program writes the record.
