@@ -6,6 +6,7 @@
 
 use crate::plan::{Access, Cache, Condition, DataPer, Level, Operation, Targets};
 use serde::{Deserialize, Serialize};
+use skep_bench::latency::Latency;
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -163,6 +164,10 @@ pub struct ApplicationRecord {
     pub bytes: u64,
     /// The processes of the application. All times in a run are on the same clock.
     pub processes: Vec<ProcessRecord>,
+    /// The latencies of the application's operations. `None` in journals of versions that did not
+    /// measure them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latency: Option<Latency>,
     /// The targets of the application's files. `None` if the file system does not report targets.
     pub allocation: Option<Allocation>,
 }

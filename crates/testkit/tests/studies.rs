@@ -258,6 +258,9 @@ fn check_operations(run: &Value) {
     let processes = run["settings"]["processes"].number();
     let application = &run["applications"][0];
     let bytes = application["bytes"].number();
+    let latency = &application["latency"];
+    assert!(latency["p50_us"].float() > 0.0, "{run}");
+    assert!(latency["p99_us"].float() >= latency["p50_us"].float(), "{run}");
     match run["settings"]["operation"].text() {
         "write" | "read" => {
             assert_eq!((bytes, &run["operations_per_second"]), (processes << 17, &Value::Null));

@@ -2,6 +2,7 @@
 
 use crate::journal::Contents;
 use crate::record::{Record, RunRecord};
+use skep_bench::latency::Latency;
 use std::fmt::Write;
 
 const COLUMNS: &str = "kind,run,block,experiment,repetition,started_at,is_valid,data_bytes,hosts,\
@@ -9,7 +10,8 @@ const COLUMNS: &str = "kind,run,block,experiment,repetition,started_at,is_valid,
                        targets,bytes_per_second,min,max,targets_used,skew_seconds,\
                        bytes_per_second_of_each_application,caches_dropped";
 /// Columns of the factors that only newer journals have.
-const MORE_COLUMNS: &str = "data_per,servers,cache,files,operations_per_second";
+const MORE_COLUMNS: &str = "data_per,servers,cache,files,operations_per_second,latency_p50_us,\
+                            latency_p99_us";
 
 pub(super) fn csv(contents: &Contents) -> String {
     let has_more = contents.study.limit.is_some();
@@ -64,12 +66,19 @@ fn line(text: &mut String, kind: &str, run: &RunRecord, has_more: bool) {
         run.caches_dropped.to_string(),
     ];
     if has_more {
+        // Of several applications, the one with the longest latency counts.
+        let latency = |of: fn(&Latency) -> f64| {
+            let all = run.applications.iter().filter_map(|it| it.latency.as_ref()).map(of);
+            all.reduce(f64::max).map(|it| format!("{it:.1}")).unwrap_or_default()
+        };
         fields.extend([
             it.data_per.word().to_owned(),
             place(it.servers),
             it.cache.word().to_owned(),
             place(it.files),
             run.operations_per_second.map(|it| format!("{it:.2}")).unwrap_or_default(),
+            latency(|it| it.p50_us),
+            latency(|it| it.p99_us),
         ]);
     }
     fields.push(run.invalid_because.as_deref().map(quoted).unwrap_or_default());

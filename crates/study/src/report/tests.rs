@@ -102,6 +102,7 @@ fn one(run: &order::Run, settings: Settings, min_max: MinMax, rate: f64) -> RunR
             bytes: settings.data_bytes,
             operations: 0,
         }],
+        latency: None,
         allocation: Some(Allocation { targets: (1..=min_max.0 + min_max.1).collect(), min_max }),
     };
     RunRecord {

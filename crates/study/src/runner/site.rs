@@ -346,6 +346,7 @@ fn application_of(record: &PhaseRecord, settings: &Settings) -> Result<Applicati
         bytes_per_second,
         operations_per_second: operations.filter(|_| has_operations),
         bytes: record.bytes,
+        latency: record.latency.as_deref().cloned(),
         processes,
         allocation: None,
     })

@@ -52,6 +52,7 @@ impl Bench for MadeUp {
             operations_per_second: None,
             bytes: settings.data_bytes,
             processes: vec![process],
+            latency: None,
             allocation: None,
         };
         Ok(Measured {

@@ -57,6 +57,7 @@ fn study(text: &str, limit: Option<LimitRecord>) -> Contents {
             operations_per_second: operations,
             bytes: bytes as u64,
             processes: vec![process],
+            latency: None,
             allocation: None,
         };
         let record = RunRecord {
@@ -144,7 +145,7 @@ fn table_is_in_the_files_of_the_report() {
         assert!(text(name).contains("limit"), "{name}");
     }
     let points = text("points.csv");
-    assert!(points.lines().all(|line| line.split(',').count() == 30), "{points}");
+    assert!(points.lines().all(|line| line.split(',').count() == 32), "{points}");
     assert!(points.contains(",process,4,dropped,,3200.00,"), "{points}");
 }
 
