@@ -27,7 +27,7 @@ Example: install-bench-tools.sh --dry-run ior fio
 END
 }
 
-# The sources of releases. The checksums are those of Spack's package recipes
+# The sources of releases. The checksums come from Spack's package recipes
 # (https://github.com/spack/spack-packages).
 mpich_url=https://www.mpich.org/static/downloads/4.2.3/mpich-4.2.3.tar.gz
 mpich_sum=7a019180c51d1738ad9c5d8d452314de65e828ee240bcb2d1f80de9a65be88a8
@@ -136,7 +136,7 @@ install_existing() {
     if [ -n "$existing" ]; then install_packages $existing; fi
 }
 
-# Prints the packages of a program, of which the distribution must have the first one.
+# Prints the packages of a program. The distribution must have the first one.
 packages_of() {
     case $manager,$1 in
         apt-get,mpich) echo mpich libmpich-dev ;;

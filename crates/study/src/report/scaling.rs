@@ -45,8 +45,8 @@ pub(super) fn is_name(file: &str) -> bool {
     [Quantity::Bandwidth, Quantity::Transfers].iter().any(|it| name(*it) == file)
 }
 
-/// Draws the figures of a table. Returns none if the number of servers does not vary. Operations on
-/// names have no figure, because the servers in the table store no names.
+/// Draws the figures of a table. The list is empty if the number of servers does not vary.
+/// Operations on names have no figure, because the servers in the table store no names.
 pub(super) fn draw(rows: &[Row]) -> Result<Vec<Drawn>> {
     let mut drawn = Vec::new();
     for quantity in [Quantity::Bandwidth, Quantity::Transfers] {

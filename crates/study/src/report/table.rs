@@ -63,7 +63,7 @@ const OTHERS: [Factor; 8] = [
     Factor::Access,
 ];
 
-/// What distinguishes a row: servers, clients, processes, and the other factors that vary.
+/// The values that distinguish a row: servers, clients, processes, and the other factors that vary.
 type Key = (Option<u32>, u32, u64, String);
 /// The results of all runs of a row, by operation and state of the caches.
 type Results = BTreeMap<(Operation, Cache), Vec<f64>>;
