@@ -27,7 +27,7 @@ pub(crate) use size::{FileEnd, ReportLoss, ReportedExtent, SizeReport};
 use skep_types::{Attributes, ChunkFileKey, HostIncarnation, InodeId};
 use skep_wire::inline::InlineMark;
 use skep_wire::metadata::TruncatedChunk;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 pub(crate) use sync_order::{ChangeCount, SyncOrder};
@@ -218,17 +218,14 @@ impl InodeState {
     }
 
     /// Records that a power loss of metadata has reverted a change of the file. The next `fsync` of
-    /// each handle fails once.
+    /// each handle fails once. The reverted change may be the end of the inline component.
     pub(crate) fn change_reverted(&self) {
-        let unconfirmed = self.with(|parts| {
+        self.with(|parts| {
             parts.unsynced.note_loss();
-            parts.moves.unconfirmed
+            if parts.moves.unconfirmed.is_some() {
+                self.use_inline_again();
+            }
         });
-        // The reverted change may be the end of the empty inline component. If it is not, a request
-        // for inline bytes is refused, and the mount follows the move again.
-        if unconfirmed.is_some() {
-            self.moved_inline.store(0, Ordering::Release);
-        }
     }
 
     /// Returns the steps of a file sync that begins now, and the changes that the sync makes

@@ -161,14 +161,20 @@ impl Client {
         }
     }
 
-    /// Waits until the end of an empty inline component is durable ([`Self::end_inline_of_new`]).
-    /// If a power loss of metadata has reverted it, the bytes that this mount has written since to
-    /// the beginning of the file are lost. This counts as a loss, and the mount uses the inline
-    /// component again.
+    /// Waits until the end of an inline component is durable, if this mount does not know that it
+    /// is: after [`Self::end_inline_of_new`], and after an open that has shown moved inline bytes.
+    /// If a power loss of metadata has reverted the end, the bytes that this mount has written
+    /// since to the beginning of the file are lost. This counts as a loss, and the mount uses the
+    /// inline component again.
     pub(crate) async fn confirm_move(&self, state: &Arc<InodeState>) -> Result<()> {
         let Some(generation) = state.unconfirmed_move() else { return Ok(()) };
         let how = CallOptions { durable: true, ..CallOptions::default() };
-        let info = self.ask_with(state.id, &GetEntryInfo { inode: state.id }, how).await?;
+        let info = match self.ask_with(state.id, &GetEntryInfo { inode: state.id }, how).await {
+            Ok(info) => info,
+            // The file was removed, so none of its bytes can be lost.
+            Err(error) if error.code() == ErrorCode::Stale => return Ok(()),
+            Err(error) => return Err(error.within(format_args!("file {}", state.id))),
+        };
         let is_moved = |it: &StripePattern| it.generation == generation && it.has_moved_inline();
         if info.pattern.as_ref().is_some_and(is_moved) {
             state.move_confirmed(generation);

@@ -359,7 +359,7 @@ impl Client {
         let mount = self.mount();
         let inode = mount.inodes.open(attributes.inode);
         inode.observe(&attributes, skep_env::now());
-        inode.pattern_opened(pattern.generation, pattern.inline_bytes());
+        inode.pattern_opened(&pattern);
         inode.chunks_truncated(&truncated);
         if !synced.is_empty() {
             let chunk_files = synced.numbers().filter_map(|number| pattern.chunk_file_at(number));

@@ -53,9 +53,12 @@ pub trait Syncs {
 impl Syncs for Client {
     async fn fsync(&self, handle: HandleId) -> Result<()> {
         let file = self.mount().handles.get_live(handle)?;
-        self.confirm_move(&file.inode).await?;
         self.move_inline_if_due(&file).await;
-        let synced = self.sync_file(&file.inode).await;
+        let mut synced = self.sync_file(&file.inode).await;
+        if synced.is_ok() {
+            // After the sync of metadata, this request need not wait for another one.
+            synced = self.confirm_move(&file.inode).await;
+        }
         // If a power loss reverted a truncation, `sync_file` returns an error, and the inode also
         // counts a loss, which a later `fsync` would report. So mark the loss as reported, and the
         // program gets only one error.

@@ -3,6 +3,7 @@
 
 use super::InodeState;
 use crate::limits::MOVE_AFTER_SYNCS;
+use skep_types::StripePattern;
 use std::sync::atomic::Ordering;
 
 /// The state of the move of the inline bytes of one file.
@@ -13,9 +14,12 @@ pub(super) struct InlineMove {
     syncs_of_both: u32,
     /// Whether this mount has tried to move the inline bytes.
     has_tried: bool,
-    /// Generation of the pattern whose empty inline component has ended, if a power loss of
-    /// metadata may still revert this.
+    /// Generation of the pattern whose inline component has ended, if a power loss of metadata may
+    /// still revert this. Either this mount has ended the component of an empty file, or the reply
+    /// to an open has shown the end, which may have been a moment old.
     pub(super) unconfirmed: Option<u32>,
+    /// Generation of the pattern whose inline component has ended durably.
+    durable: Option<u32>,
 }
 
 impl InodeState {
@@ -45,6 +49,11 @@ impl InodeState {
     /// Records that the inline bytes of the file were moved to storage. `generation` is the
     /// generation of the file's pattern. Metadata has confirmed that the move is durable.
     pub(crate) fn inline_moved(&self, generation: u32) {
+        self.with(|parts| parts.moves.durable = Some(generation));
+        self.use_moved(generation);
+    }
+
+    fn use_moved(&self, generation: u32) {
         self.moved_inline.store(u64::from(generation) + 1, Ordering::Release);
     }
 
@@ -58,38 +67,56 @@ impl InodeState {
     /// still revert this.
     pub(crate) fn empty_inline_ended(&self, generation: u32) {
         self.with(|parts| parts.moves.unconfirmed = Some(generation));
-        self.inline_moved(generation);
+        self.use_moved(generation);
     }
 
-    /// Returns the generation of the pattern whose empty inline component has ended, if this may
-    /// not be durable yet.
+    /// Returns the generation of the pattern whose inline component has ended, if this may not be
+    /// durable yet.
     pub(crate) fn unconfirmed_move(&self) -> Option<u32> {
         self.with(|parts| parts.moves.unconfirmed)
     }
 
-    /// Records that the end of the empty inline component is durable.
+    /// Records that the end of the inline component is durable.
     pub(crate) fn move_confirmed(&self, generation: u32) {
         self.with(|parts| parts.moves.unconfirmed = None);
         self.inline_moved(generation);
     }
 
-    /// Records that a power loss has reverted the end of the empty inline component. The next
-    /// `fsync` of each handle fails once.
+    /// Records that a power loss has reverted the end of the inline component. The next `fsync` of
+    /// each handle fails once.
     pub(crate) fn move_reverted(&self) {
         self.with(|parts| {
             parts.moves.unconfirmed = None;
             parts.unsynced.note_loss();
+            self.use_inline_again();
         });
+    }
+
+    /// Makes the handles use the inline component again. If its end was not reverted, a request for
+    /// inline bytes is refused, and the mount follows the move again. The caller counts the loss
+    /// while it holds the same lock. So a write that is acknowledged after an `fsync` has returned
+    /// the loss is a write to the inline component.
+    pub(super) fn use_inline_again(&self) {
         self.moved_inline.store(0, Ordering::Release);
     }
 
-    /// Records the pattern in the reply to an open. If it has inline bytes, a power loss may have
-    /// reverted the end of an empty inline component. The mount then uses the inline component
-    /// again, and the next sync finds out whether bytes are lost.
-    pub(crate) fn pattern_opened(&self, generation: u32, inline: u64) {
-        if inline > 0 && self.unconfirmed_move() == Some(generation) {
-            self.moved_inline.store(0, Ordering::Release);
-        }
+    /// Records the pattern in the reply to an open.
+    /// - If its inline bytes were moved, a power loss may revert the move together with the open.
+    ///   The next sync confirms the move, unless the mount knows that it is durable.
+    /// - If it has inline bytes, a power loss may have reverted the end of an empty inline
+    ///   component. The mount then uses the inline component again, and the next sync finds out
+    ///   whether bytes are lost.
+    pub(crate) fn pattern_opened(&self, pattern: &StripePattern) {
+        let generation = Some(pattern.generation);
+        self.with(|parts| {
+            let moves = &mut parts.moves;
+            if pattern.has_moved_inline() && moves.durable != generation {
+                moves.unconfirmed = generation;
+            }
+            if pattern.inline_bytes() > 0 && moves.unconfirmed == generation {
+                self.use_inline_again();
+            }
+        });
     }
 
     /// Returns whether the inline bytes of the pattern with this generation were moved to storage.

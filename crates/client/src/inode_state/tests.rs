@@ -1,8 +1,10 @@
 //! Tests the state of an inode: sizes from several writers, reports, losses and truncation.
 
 use super::*;
-use skep_types::{ChunkFileKey, GroupId};
-use skep_types::{FileKind, Timestamp};
+use skep_types::{
+    Chooser, ChunkFileKey, Component, FileKind, GroupId, PatternOrigin, Redundancy, StripePattern,
+    Timestamp,
+};
 use skep_wire::limits::MAX_STARTS;
 use skep_wire::metadata::WrittenExtent;
 
@@ -382,4 +384,40 @@ fn moved_inline_bytes_belong_to_one_generation_of_the_pattern() {
     assert!(!state.has_moved_inline(0) && !state.has_moved_inline(1));
     state.inline_moved(1);
     assert!(state.has_moved_inline(1) && !state.has_moved_inline(2));
+}
+
+#[test]
+fn move_that_an_open_shows_is_unconfirmed_until_it_is_durable() {
+    let component = |start| Component {
+        start,
+        chunk_bytes: 64 << 10,
+        wanted: 1,
+        redundancy: Redundancy::Stripe,
+        chooser: Chooser::Balanced,
+        groups: vec![GroupId::new(1)],
+    };
+    let pattern = |start| StripePattern {
+        generation: 1,
+        origin: PatternOrigin::Cluster,
+        components: vec![Component::inline(), component(start)],
+    };
+    let state = opened(0);
+    state.pattern_opened(&pattern(4096));
+    assert_eq!(state.unconfirmed_move(), None);
+    state.pattern_opened(&pattern(0));
+    assert_eq!(state.unconfirmed_move(), Some(1));
+    state.move_confirmed(1);
+    state.pattern_opened(&pattern(0));
+    assert_eq!(state.unconfirmed_move(), None, "the move is durable");
+    assert!(state.has_moved_inline(1));
+}
+
+#[test]
+fn reverted_end_of_an_empty_component_is_one_loss() {
+    let state = opened(0);
+    state.empty_inline_ended(1);
+    assert!(state.has_moved_inline(1) && state.unconfirmed_move() == Some(1));
+    state.move_reverted();
+    assert_eq!((state.losses(), state.unconfirmed_move()), (1, None));
+    assert!(!state.has_moved_inline(1), "the mount uses the inline component again");
 }

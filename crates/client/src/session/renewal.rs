@@ -165,8 +165,8 @@ impl Client {
                 // file without a notification to this mount.
                 file.inode.must_compare();
                 file.inode.observe(&opened.attributes, skep_env::now());
-                if let Some(it) = &opened.pattern {
-                    file.inode.pattern_opened(it.generation, it.inline_bytes());
+                if let Some(pattern) = &opened.pattern {
+                    file.inode.pattern_opened(pattern);
                 }
                 // If the generation of the stripe pattern differs, another program has set a
                 // different pattern for the empty file while the session was lost. Other clients

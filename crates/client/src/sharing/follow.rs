@@ -138,6 +138,9 @@ impl Client {
         while state.is_used_alone() {
             skep_env::sleep(CONTENTION_PAUSE).await;
         }
-        self.report_written(state, ModifyOptions::default()).await.map(|_| ())
+        // If a power loss of metadata has reverted the place of the first bytes, the other client
+        // would write them to another place than this mount.
+        let confirmed = self.confirm_move(state).await;
+        self.report_written(state, ModifyOptions::default()).await.and(confirmed)
     }
 }

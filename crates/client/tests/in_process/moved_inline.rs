@@ -202,3 +202,34 @@ fn end_of_an_inline_component_that_was_reverted_is_an_error() {
         assert_eq!(inline, bytes(LEN)[..INLINE]);
     });
 }
+
+/// docs/semantics.md 3.5: the mount has seen the end of the component only in the reply to its
+/// open, and a power loss reverts both.
+#[test]
+fn sync_finds_a_reverted_move_that_an_open_has_shown() {
+    with_client(|fake, client| async move {
+        fake.with_metadata(1, |metadata| metadata.inline_bytes = INLINE as u64);
+        let (inode, handle) = create(&client, "large").await;
+        write(&client, handle, 0, &bytes(LEN)).await;
+        client.close(handle).await.unwrap();
+        let other = mount(&fake).await;
+        let opened = other.open(inode, OpenMode::Write, false).await.unwrap();
+        write(&other, opened.handle, 24, &[1; 4]).await;
+        other.fsync(opened.handle).await.unwrap();
+        let asked = fake.with_metadata(1, |metadata| metadata.asked_durably.clone());
+        let confirmed = asked.iter().filter(|it| **it == GetEntryInfo::ID).count();
+        other.fsync(opened.handle).await.unwrap();
+        let asked = fake.with_metadata(1, |metadata| metadata.asked_durably.clone());
+        let again = asked.iter().filter(|it| **it == GetEntryInfo::ID).count();
+        assert_eq!((confirmed, again), (1, 1), "the first sync has confirmed the move");
+        other.close(opened.handle).await.unwrap();
+
+        let third = mount(&fake).await;
+        let opened = third.open(inode, OpenMode::Write, false).await.unwrap();
+        write(&third, opened.handle, 24, &[2; 4]).await;
+        fake.with_metadata(1, |metadata| {
+            metadata.inodes.get_mut(&inode).unwrap().has_moved_inline = false;
+        });
+        third.fsync(opened.handle).await.unwrap_err();
+    });
+}
