@@ -1,7 +1,7 @@
 //! Acknowledged changes that a power loss of metadata has reverted.
 
-use crate::{NEW, create, until, with_client, write};
-use skep_client::{Client, Names, Syncs};
+use crate::{NEW, create, set_size, until, with_client, write};
+use skep_client::{Client, InodeAttributes, Names, SetAttributes, Syncs};
 use skep_types::{ErrorCode, InodeId};
 use skep_wire::Request;
 use skep_wire::metadata::{CompareOpens, CompareSlots, KeepAlive, Unlink};
@@ -116,5 +116,23 @@ fn kill_of_metadata_causes_no_report_of_lost_changes() {
         let renewals = fake.count::<KeepAlive>();
         until(|| fake.count::<KeepAlive>() > renewals + 2).await;
         assert!(fake.count::<CompareSlots>() >= 1);
+    });
+}
+
+/// The mount ends the inline component by itself, so no program would get the error.
+#[test]
+fn end_of_an_inline_component_takes_no_error_of_a_program() {
+    with_client(|fake, client| async move {
+        fake.with_metadata(1, |it| it.inline_bytes = 4096);
+        let (inode, handle) = create(&client, "a").await;
+        let change = SetAttributes { permissions: Some(0o600), size: None, ..set_size(inode, 0) };
+        let before = fake.with_metadata(1, |it| it.clone());
+        client.set_attributes(change.clone()).await.unwrap();
+        fake.with_metadata(1, |it| it.lose_power(&before));
+        write(&client, handle, 0, &[1; 10_000]).await;
+        assert!(fake.with_metadata(1, |it| it.inodes[&inode].has_moved_inline));
+        let error = client.set_attributes(change.clone()).await.unwrap_err();
+        assert_eq!(error.code(), ErrorCode::Io);
+        client.set_attributes(change).await.unwrap();
     });
 }
