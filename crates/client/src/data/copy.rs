@@ -172,6 +172,7 @@ impl Copy {
                 }
             };
             match attempt {
+                Attempt::Complete if self.file.is_move_reverted(to) => {}
                 Attempt::Complete => return Ok(length),
                 Attempt::FileTruncated => {}
                 Attempt::SourceTruncated => {

@@ -119,7 +119,8 @@ impl Client {
     }
 
     /// Makes one attempt to write all of `data`. Returns `false` if another client truncated the
-    /// file meanwhile. The caller must then write the bytes again.
+    /// file meanwhile, or if its first bytes have another place now. The caller must then write the
+    /// bytes again.
     async fn try_to_write(
         &self,
         file: &Arc<OpenFile>,
@@ -148,7 +149,7 @@ impl Client {
                 self.explain_lost(&file.inode, before, error).await.map(|()| false)
             }
             Err(error) => self.follow_move(file, pattern, error).await.map(|()| false),
-            Ok(()) => Ok(true),
+            Ok(()) => Ok(!file.is_move_reverted(pattern)),
         };
         if is_inline {
             // Metadata has executed either the whole write with the change of the size, or nothing.

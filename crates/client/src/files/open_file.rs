@@ -99,6 +99,13 @@ impl OpenFile {
             .get_or_init(|| striping::without_inline(pattern).unwrap_or_else(|| pattern.clone()))
     }
 
+    /// Returns whether the inline bytes of the file were moved in the pattern `used` and are at
+    /// metadata again. A write with that pattern must then be repeated, because no reader would
+    /// find its bytes.
+    pub(crate) fn is_move_reverted(&self, used: &StripePattern) -> bool {
+        used.inline_bytes() == 0 && self.pattern().inline_bytes() > 0
+    }
+
     /// Returns whether the inline bytes of the file had been moved when the handle was opened.
     pub(crate) fn was_opened_moved(&self) -> bool {
         self.pattern.has_moved_inline()
