@@ -267,3 +267,23 @@ fn truncation_without_an_open_waits_until_the_writer_knows() {
     story.answer::<st::TruncateChunk>(&truncated(1));
     assert!(story.replies.pop().is_some_and(|(_, result)| result.is_ok()));
 }
+
+#[test]
+fn entry_info_counts_the_sessions_that_have_a_file_open() {
+    let mut story = Story::begin();
+    let inode = story.create(1, (0, 1));
+    let sessions = |story: &mut Story| {
+        story.ask(3, 2, (0, 0), &md::GetEntryInfo { inode }).unwrap().open_sessions
+    };
+    assert_eq!(sessions(&mut story), 1);
+    assert_eq!(story.opens(1, (0, 2), inode, READ), Some(false));
+    assert_eq!(sessions(&mut story), 1, "both opens belong to one session");
+    story.ask_sharing(2, (0, 1), &open_of(inode, READ), (1, inode));
+    assert_eq!(sessions(&mut story), 2);
+    story.restart();
+    assert_eq!(sessions(&mut story), 2);
+    for (sequence, open) in [(3, WRITE), (4, READ)] {
+        story.ask(1, 1, (0, sequence), &md::Close { inode, open, written: None }).unwrap();
+    }
+    assert_eq!(sessions(&mut story), 1);
+}
