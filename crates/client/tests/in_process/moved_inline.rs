@@ -2,12 +2,12 @@
 //! refusal, and how a client with an outdated pattern follows it.
 
 use crate::fakes::FakeCluster;
-use crate::{bytes, create, mount, read, with_client, write};
+use crate::{bytes, create, mount, read, until, with_client, write};
 use skep_client::{Client, Closes, HandleId, OpenMode, Opens, Syncs};
 use skep_types::{ChunkFileKey, ErrorCode, InodeId};
 use skep_wire::Request;
 use skep_wire::inline::{ReadInline, RemoveInline, SyncInline, WriteInline};
-use skep_wire::metadata::GetEntryInfo;
+use skep_wire::metadata::{CompareOpens, GetEntryInfo};
 use skep_wire::storage::WriteChunk;
 
 const INLINE: usize = 4096;
@@ -231,5 +231,30 @@ fn sync_finds_a_reverted_move_that_an_open_has_shown() {
             metadata.inodes.get_mut(&inode).unwrap().has_moved_inline = false;
         });
         third.fsync(opened.handle).await.unwrap_err();
+    });
+}
+
+/// docs/semantics.md 3.5: storage acknowledges the write after the mount has learned that its place
+/// was reverted.
+#[test]
+fn write_in_flight_at_a_reverted_move_is_repeated() {
+    with_client(|fake, client| async move {
+        fake.with_metadata(1, |metadata| metadata.inline_bytes = INLINE as u64);
+        let (inode, handle) = create(&client, "large").await;
+        let before = fake.with_metadata(1, |metadata| metadata.clone());
+        fake.state.borrow_mut().hold = Some(WriteChunk::ID);
+        let writer = client.clone();
+        let task = skep_env::spawn(async move { write(&writer, handle, 0, &bytes(LEN)).await });
+        until(|| fake.count::<WriteChunk>() > 0).await;
+        fake.with_metadata(1, |metadata| metadata.lose_power(&before));
+        // The lease renewal compares opens after it has compared the changes.
+        until(|| fake.count::<CompareOpens>() > 0).await;
+        fake.state.borrow_mut().hold = None;
+        task.await;
+        let inline = fake.with_metadata(1, |metadata| metadata.inodes[&inode].inline.clone());
+        assert_eq!(inline, bytes(LEN)[..INLINE]);
+        assert_eq!(client.fsync(handle).await.unwrap_err().code(), ErrorCode::Io);
+        client.fsync(handle).await.unwrap();
+        assert_eq!(read(&client, handle, 0, LEN).await, bytes(LEN));
     });
 }
