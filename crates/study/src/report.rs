@@ -339,7 +339,7 @@ fn experiment(
         .into_iter()
         .filter_map(|(settings, runs)| group(settings, &runs, &varied))
         .collect();
-    let comparisons = compare(&groups, &varied);
+    let comparisons = compare_groups(&groups, &varied);
     let of_allocations = groups.iter().flat_map(compare_allocations).collect();
     let mut report = ExperimentReport {
         name: name.to_owned(),
@@ -392,7 +392,7 @@ fn label(settings: &Settings, factors: &[Factor]) -> String {
 
 /// Runs Welch's test for each pair of groups that differ in one factor. If the factor is a number,
 /// only neighbouring values are compared.
-fn compare(groups: &[Group], varied: &[Factor]) -> Vec<Comparison> {
+fn compare_groups(groups: &[Group], varied: &[Factor]) -> Vec<Comparison> {
     let mut comparisons = Vec::new();
     for (index, second) in groups.iter().enumerate() {
         for first in &groups[..index] {
