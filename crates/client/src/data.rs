@@ -2,6 +2,7 @@
 //! first bytes of a file, and storage targets store the rest.
 
 pub(crate) mod allocate;
+pub(crate) mod append;
 pub(crate) mod chunk_stats;
 pub(crate) mod complete;
 pub(crate) mod copy;

@@ -11,18 +11,15 @@ use crate::driven::{drive, drive_for};
 use crate::files::handles::HandleId;
 use crate::files::open_file::OpenFile;
 use crate::inode_state::guards::{RequestStart, WriteGuard};
-use crate::inode_state::{AppendPart, FileEnd, InodeState};
+use crate::inode_state::{FileEnd, InodeState};
 use crate::limits::{CONTENTION_PAUSE, MAX_PIECE_BYTES, WRITE_GRACE};
-use crate::locks::file_locks::{FileLock, LockOutcome, Locks};
 use skep_cluster::striping::Piece;
 use skep_env::Buf;
 use skep_rpc::CallOptions;
 use skep_types::{
     ChunkFileKey, Error, ErrorCode, GroupId, HostIncarnation, MAX_FILE_BYTES, Result,
 };
-use skep_wire::file_locks::{LockKind, LockMode};
 use skep_wire::inline::{InlineMark, WriteInlineReply};
-use skep_wire::limits::LOCK_END;
 use skep_wire::metadata::OpenMode;
 use skep_wire::storage::{StripeHint, WriteChunk};
 use std::rc::Rc;
@@ -74,7 +71,13 @@ impl Writes for Client {
         let expected_end = expected.saturating_add(data.len() as u64);
         let part = file.inode.begin_append(expected..expected_end);
         part.wait_for_turn().await?;
+        // Begin the write before `try_alone` (see the order of guards in `inode_state::guards`).
+        let Some(writing) = self.begin_write_to(&file, WritePosition::End, &data).await? else {
+            part.succeed();
+            return Ok(());
+        };
         let Some(alone) = file.inode.try_alone() else {
+            drop(writing);
             return self.append_under_lock(file, handle, data, part).await;
         };
         let client = self.clone();
@@ -82,7 +85,7 @@ impl Writes for Client {
         // otherwise arrive after another client has moved the end of the file.
         let work = async move {
             let _alone = alone;
-            client.write_to(file, WritePosition::End, data).await?;
+            client.write_begun(file, WritePosition::End, data, writing).await?;
             part.succeed();
             Ok(())
         };
@@ -92,7 +95,7 @@ impl Writes for Client {
 
 /// Where a write begins.
 #[derive(Debug, Clone, Copy)]
-enum WritePosition {
+pub(super) enum WritePosition {
     /// At this offset of the file.
     Offset(u64),
     /// At the end of the file. A truncation before the write moves this end, so the client
@@ -102,14 +105,43 @@ enum WritePosition {
 
 impl Client {
     /// Writes all of `data`, and repeats the write if another client truncates the file meanwhile.
-    async fn write_to(&self, file: Arc<OpenFile>, to: WritePosition, data: Buf) -> Result<()> {
+    pub(super) async fn write_to(
+        &self,
+        file: Arc<OpenFile>,
+        to: WritePosition,
+        data: Buf,
+    ) -> Result<()> {
+        match self.begin_write_to(&file, to, &data).await? {
+            Some(writing) => self.write_begun(file, to, data, writing).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Checks that a program may write `data` through the handle, and begins the write. Returns
+    /// `None` if `data` is empty.
+    async fn begin_write_to(
+        &self,
+        file: &OpenFile,
+        to: WritePosition,
+        data: &Buf,
+    ) -> Result<Option<WriteGuard>> {
         let offset = if let WritePosition::Offset(offset) = to { offset } else { 0 };
         file.check_writable(offset.checked_add(data.len() as u64))?;
         if data.is_empty() {
-            return Ok(());
+            return Ok(None);
         }
-        self.confirm_locks(&file).await?;
-        let writing = begin_write(&file.inode).await;
+        self.confirm_locks(file).await?;
+        Ok(Some(begin_write(&file.inode).await))
+    }
+
+    /// Completes a write that [`Self::begin_write_to`] has begun.
+    async fn write_begun(
+        &self,
+        file: Arc<OpenFile>,
+        to: WritePosition,
+        data: Buf,
+        writing: WriteGuard,
+    ) -> Result<()> {
         let client = self.clone();
         let work = async move {
             while !client.try_to_write(&file, to, &data, &writing).await? {}
@@ -170,73 +202,6 @@ impl Client {
             write.clear_beyond_end(self, written).await;
         }
         Ok(is_complete)
-    }
-
-    /// Appends to a file while other clients may also append to it. Takes a lock that is not
-    /// visible to programs.
-    async fn append_under_lock(
-        &self,
-        file: Arc<OpenFile>,
-        handle: HandleId,
-        data: Buf,
-        part: AppendPart,
-    ) -> Result<()> {
-        // Each append uses a new lock owner. With a common owner, two appends of this mount could
-        // have the lock at the same time.
-        let wait = self.new_lock_wait();
-        let (kind, mode) = (LockKind::Append, Some(LockMode::Exclusive));
-        let lock = FileLock { kind, owner: wait, mode, range: 0..LOCK_END, pid: 0 };
-        let unlocked = FileLock { mode: None, ..lock.clone() };
-        let held = AppendLock { client: self.clone(), handle, unlocked: Some(unlocked) };
-        while self.set_lock(handle, lock.clone(), wait).await? == LockOutcome::Refused {
-            self.wait_for_lock(handle, &lock, wait).await?;
-        }
-        let client = self.clone();
-        let work = async move {
-            // The reply to the lock request contains the size of the file. Until this client
-            // releases the lock, no other append moves the end of the file.
-            let result = client.write_to(file, WritePosition::End, data).await;
-            let result = result.and(held.release().await);
-            if result.is_ok() {
-                part.succeed();
-            }
-            result
-        };
-        drive(work, |_| ()).await
-    }
-}
-
-/// The append lock of a file, or the request that waits for this lock. When this value is dropped,
-/// the client releases the lock.
-struct AppendLock {
-    client: Client,
-    handle: HandleId,
-    unlocked: Option<FileLock>,
-}
-
-impl AppendLock {
-    async fn release(mut self) -> Result<()> {
-        let Some(unlocked) = self.unlocked.take() else { return Ok(()) };
-        self.client.set_lock(self.handle, unlocked, 0).await.map(|_| ())
-    }
-}
-
-impl Drop for AppendLock {
-    fn drop(&mut self) {
-        let Some(unlocked) = self.unlocked.take().filter(|_| skep_env::is_running()) else {
-            return;
-        };
-        let (client, handle) = (self.client.clone(), self.handle);
-        skep_env::spawn(async move {
-            // If the request fails, metadata releases the lock when the handle is closed.
-            if let Err(error) = client.set_lock(handle, unlocked, 0).await {
-                tracing::debug!(
-                    "handle {}: cannot release the append lock: {error:#}",
-                    handle.raw()
-                );
-            }
-        })
-        .detach();
     }
 }
 

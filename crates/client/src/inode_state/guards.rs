@@ -1,5 +1,30 @@
 //! Guards of operations in progress: writes, truncations, and operations that are allowed only
 //! while no other client uses the file. An operation ends when its guard is dropped.
+//!
+//! # Order of guards
+//! An operation that has a guard may wait only for a guard further down, or for servers:
+//!
+//! | guard or turn | taken by | waits for |
+//! |---|---|---|
+//! | turn of an append (`append_parts`) | `data::write::append` | the append before it |
+//! | append lock at metadata | `data::append::append_under_lock` | appends of other mounts |
+//! | [`TruncationClaim`] | `attributes::stat::claim_truncation` | the writes in progress |
+//! | | `data::move_inline::move_inline` | does not wait to get it; then the writes in progress |
+//! | [`WriteGuard`] | `data::write::begin_write` | the claim |
+//! | [`AloneGuard`] | an operation with a [`WriteGuard`] or the claim | never waits |
+//!
+//! The times (`times_report`) are apart: no operation with one of these guards waits for them, and
+//! a change of the times waits only for a report to metadata.
+//!
+//! Metadata delays two kinds of requests until a client has acknowledged that a file becomes
+//! shared: an open, and a truncation by a client that does not have the file open. The
+//! acknowledgement (`sharing::follow::begin_to_share`) waits for each [`AloneGuard`] of the file.
+//! So no operation with an [`AloneGuard`] may wait for the claim: an open that truncates the file
+//! has the claim, and may wait for the acknowledgement of its own mount. Such an operation may send
+//! other requests to metadata. A request may wait for the renewal of the session, and the renewal
+//! for opens of files (`session::renewal::try_renewal`). The renewal opens files for writing first,
+//! so that no open of it waits for an acknowledgement of its own mount while an [`AloneGuard`] is
+//! held.
 
 use crate::inode_state::{InodeState, SizeReport};
 use skep_types::{Attributes, ChunkFileKey, GroupId, HostIncarnation};

@@ -2,11 +2,12 @@
 
 use crate::fakes::FakeCluster;
 use crate::{create, mount, read, set_size, until, with_client, write};
-use skep_client::{Client, HandleId, InodeAttributes, OpenMode, Opens, Writes};
+use skep_client::{Client, HandleId, InodeAttributes, OpenMode, Opens, Reads, Writes};
 use skep_env::Buf;
 use skep_types::{ErrorCode, InodeId, TargetId};
 use skep_wire::Request;
 use skep_wire::metadata::{AwaitTruncation, Open, ReportWritten, TrimFile};
+use skep_wire::sharing::{AcknowledgeNotifications, Notification};
 use skep_wire::storage::WriteChunk;
 
 /// Creates a file, and opens it on a second mount, which then treats the file as shared.
@@ -125,5 +126,37 @@ fn append_that_waits_for_a_truncation_goes_to_the_new_end() {
         let truncated = opening.await;
         appending.await;
         assert_eq!(read(&client, truncated, 0, 2000).await, b"first line\n");
+    });
+}
+
+/// docs/design/0008-shared-files.md: the open that truncates the file waits until this mount has
+/// acknowledged that the file becomes shared, so the acknowledgement must not wait for the append.
+#[test]
+fn append_behind_a_truncation_delays_no_acknowledgement() {
+    with_client(|fake, client| async move {
+        let (inode, handle) = create(&client, "log").await;
+        write(&client, handle, 0, &[1; 1000]).await;
+        fake.state.borrow_mut().hold = Some(Open::ID);
+        let opener = client.clone();
+        let opening = skep_env::spawn(async move {
+            opener.open(inode, OpenMode::Write, true).await.unwrap().handle
+        });
+        until(|| fake.count::<Open>() > 0).await;
+        let appender = client.clone();
+        let appending = skep_env::spawn(async move {
+            appender.append(handle, 1000, Buf::copy_of(b"first line\n")).await
+        });
+        for _ in 0..20 {
+            skep_env::yield_now().await;
+        }
+        fake.state.borrow_mut().notifications.push(Notification { number: 1, inode });
+        until(|| fake.count::<AcknowledgeNotifications>() > 0).await;
+        assert!(client.is_shared(inode));
+        // The program is killed.
+        drop(appending);
+        truncate_chunk_files(&fake, 0);
+        fake.state.borrow_mut().hold = None;
+        let truncated = opening.await;
+        assert_eq!(read(&client, truncated, 0, 2000).await, b"");
     });
 }

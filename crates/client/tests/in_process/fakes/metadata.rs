@@ -153,6 +153,10 @@ impl FakeMetadata {
         self.start += 1;
     }
 
+    pub(crate) fn has_session(&self, session: SessionId) -> bool {
+        self.sessions.contains_key(&session)
+    }
+
     pub(crate) fn session_count(&self) -> usize {
         self.sessions.len()
     }

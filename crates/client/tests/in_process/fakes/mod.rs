@@ -18,6 +18,9 @@ use skep_wire::Request;
 use skep_wire::management::{
     EmptyReply, GetMap, Heartbeat, HeartbeatReply, Leave, MapUpdate, RegisterClient, RegisterReply,
 };
+use skep_wire::sharing::{
+    AcknowledgeNotifications, Notification, Notifications, WaitNotifications,
+};
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
@@ -67,6 +70,8 @@ pub(crate) struct State {
     pub(crate) hold: Option<u16>,
     /// Whether the fake closes the connection of each request without a reply.
     pub(crate) is_down: bool,
+    /// Notifications for the next session that waits for notifications.
+    pub(crate) notifications: Vec<Notification>,
 }
 
 #[derive(Clone)]
@@ -163,6 +168,14 @@ impl FakeCluster {
         if target == TargetId::default() {
             return self.manage(incoming).await;
         }
+        let has_session = |it: &FakeMetadata| it.has_session(incoming.header.session);
+        if self.state.borrow().metadata.get(&target).is_some_and(has_session) {
+            match incoming.header.message {
+                WaitNotifications::ID => return Ok(self.next_notifications().await),
+                AcknowledgeNotifications::ID => return Ok(Answer::of(&EmptyReply {})),
+                _ => {}
+            }
+        }
         let mut state = self.state.borrow_mut();
         if let Some(metadata) = state.metadata.get_mut(&target) {
             return metadata.handle(&incoming.header, &incoming.body);
@@ -171,6 +184,15 @@ impl FakeCluster {
             Some(storage) => storage.handle(incoming),
             None => Err(Error::new(ErrorCode::StaleMap, "no such target")),
         }
+    }
+
+    /// Waits until a test has a notification for a session.
+    async fn next_notifications(&self) -> Answer {
+        while self.state.borrow().notifications.is_empty() {
+            skep_env::sleep(std::time::Duration::from_millis(2)).await;
+        }
+        let notifications = std::mem::take(&mut self.state.borrow_mut().notifications);
+        Answer::of(&Notifications { notifications })
     }
 
     async fn manage(&self, incoming: &Incoming) -> Result<Answer> {
