@@ -131,8 +131,14 @@ impl Client {
             let writable = files.iter().filter(|file| file.mode == OpenMode::Write);
             writable.for_each(|file| file.set_fenced());
         }
-        let files: Vec<_> = files.into_iter().filter(|file| !file.is_stale()).collect();
-        for files in files.chunks(REOPENS_AT_ONCE) {
+        // Open files for writing first. If metadata had an open of this session for reading only,
+        // the open for writing could notify this session, and wait for its acknowledgement. The
+        // acknowledgement would wait for an append, and the append for the end of this renewal.
+        let files = files.into_iter().filter(|file| !file.is_stale());
+        let (writable, readable): (Vec<_>, Vec<_>) =
+            files.partition(|file| file.mode == OpenMode::Write);
+        let chunks = writable.chunks(REOPENS_AT_ONCE).chain(readable.chunks(REOPENS_AT_ONCE));
+        for files in chunks {
             let tasks: Vec<_> = files
                 .iter()
                 .map(|file| {

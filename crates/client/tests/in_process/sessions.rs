@@ -82,6 +82,26 @@ fn new_session_reopens_files_but_removed_files_are_stale() {
     });
 }
 
+/// An open for writing may wait until sessions have acknowledged that the file becomes shared. It
+/// must not find an open of its own session for reading, since it then waits for its own mount.
+#[test]
+fn renewal_opens_files_for_writing_before_other_files() {
+    with_client(|fake, client| async move {
+        let (inode, _) = create(&client, "a").await;
+        for _ in 0..20 {
+            let _ = client.open(inode, OpenMode::Read, false).await.unwrap();
+        }
+        let _ = client.open(inode, OpenMode::Write, false).await.unwrap();
+        fake.with_metadata(1, |it| {
+            it.forget_sessions();
+            it.opened.clear();
+        });
+        client.lookup(InodeId::ROOT, b"a").await.unwrap();
+        let opened = fake.with_metadata(1, |it| it.opened.clone());
+        assert_eq!((opened.len(), &opened[..2]), (22, &[OpenMode::Write; 2][..]));
+    });
+}
+
 /// Metadata closes the file when the session is lost, so another client may set the stripe pattern
 /// of the empty file.
 #[test]

@@ -66,6 +66,8 @@ pub(crate) struct FakeMetadata {
     pub(crate) executed: Vec<(u16, bool)>,
     /// Message ids of the read requests that had the durable flag.
     pub(crate) asked_durably: Vec<u16>,
+    /// The modes of all executed `Open` requests.
+    pub(crate) opened: Vec<OpenMode>,
     /// Start number of the target.
     pub(crate) start: u64,
     /// The generation of the stripe pattern of all files.
@@ -107,6 +109,7 @@ impl FakeMetadata {
             ended: HashMap::new(),
             executed: Vec::new(),
             asked_durably: Vec::new(),
+            opened: Vec::new(),
             start: 1,
             generation: 1,
             behaviour: Behaviour::default(),
@@ -408,6 +411,7 @@ impl FakeMetadata {
     }
 
     fn open(&mut self, session: SessionId, request: &Open) -> Result<OpenReply> {
+        self.opened.push(request.open);
         let (shares_files, pattern) = (self.behaviour.shares_files, self.pattern(request.inode));
         if request.must_have_name && !self.entries.values().any(|it| *it == request.inode) {
             return code(ErrorCode::Stale);
