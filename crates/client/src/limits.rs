@@ -91,6 +91,10 @@ pub(crate) const DEFERRED_CLOSE_WAIT: Duration = Duration::from_secs(1);
 /// kernel or this mount has not sent yet. This constant is the maximum duration of the wait, and
 /// several times [`CLOSE_DELAY`].
 pub(crate) const KERNEL_CLOSE_WAIT: Duration = Duration::from_millis(50);
+/// How long the acknowledgement of a sharing notification waits for the renewal of this mount's
+/// session, if the file was shared before. A renewal takes a few milliseconds, unless it waits for
+/// other mounts.
+pub(crate) const RENEWAL_WAIT: Duration = Duration::from_secs(2);
 /// Maximum number of notifications that the mount records for opens in flight. If more
 /// notifications arrive during an open, the mount treats the opened file as shared. Each recorded
 /// notification takes 16 bytes.

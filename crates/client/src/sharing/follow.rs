@@ -6,12 +6,12 @@
 
 use crate::client::Client;
 use crate::inode_state::InodeState;
-use crate::limits::{CONTENTION_PAUSE, KERNEL_CLOSE_WAIT, NOTIFICATIONS_PAUSE};
+use crate::limits::{CONTENTION_PAUSE, KERNEL_CLOSE_WAIT, NOTIFICATIONS_PAUSE, RENEWAL_WAIT};
 use crate::session::request::ModifyOptions;
 use crate::session::table::is_lost;
 use skep_env::Mailbox;
 use skep_rpc::CallOptions;
-use skep_types::{GroupId, Result, SessionId};
+use skep_types::{Error, ErrorCode, GroupId, Result, SessionId};
 use skep_wire::limits::MAX_NOTIFICATIONS;
 use skep_wire::sharing::{AcknowledgeNotifications, Notification, WaitNotifications};
 use std::cell::RefCell;
@@ -131,6 +131,7 @@ impl Client {
         if state.life().is_none() || state.life() != life {
             return Ok(());
         }
+        let was_shared = state.is_shared();
         self.mount().share(state);
         // Operations that began before the file was shared assume that no other client moves the
         // end of the file. This mount must not acknowledge the notification before these operations
@@ -138,9 +139,32 @@ impl Client {
         while state.is_used_alone() {
             skep_env::sleep(CONTENTION_PAUSE).await;
         }
+        if was_shared {
+            self.wait_for_renewal(state).await?;
+        }
         // If a power loss of metadata has reverted the place of the first bytes, the other client
         // would write them to another place than this mount.
         let confirmed = self.confirm_move(state).await;
         self.report_written(state, ModifyOptions::default()).await.and(confirmed)
+    }
+
+    /// Waits a limited time until this mount has renewed its session, so that it can report the
+    /// writes to a file that was shared before. The renewal opens other shared files again, and may
+    /// wait for a mount whose own renewal waits for this acknowledgement. Metadata already has the
+    /// size of such a file, since the mount has confirmed each write. Only the times are missing.
+    ///
+    /// # Errors
+    /// Returns `TimedOut` if the renewal takes longer.
+    async fn wait_for_renewal(&self, state: &InodeState) -> Result<()> {
+        let group = self.group_of(state.id)?;
+        let patience = skep_env::now() + RENEWAL_WAIT;
+        while self.mount().sessions.is_renewing(group) {
+            if skep_env::now() >= patience {
+                let text = format!("the session at group {group} is still being renewed");
+                return Err(Error::new(ErrorCode::TimedOut, text));
+            }
+            skep_env::sleep(CONTENTION_PAUSE).await;
+        }
+        Ok(())
     }
 }
