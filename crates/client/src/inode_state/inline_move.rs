@@ -107,6 +107,11 @@ impl InodeState {
     ///   component. The mount then uses the inline component again, and the next sync finds out
     ///   whether bytes are lost.
     pub(crate) fn pattern_opened(&self, pattern: &StripePattern) {
+        // Most files have neither, and need no lock.
+        let may_be_back = pattern.inline_bytes() > 0 && self.has_moved_inline(pattern.generation);
+        if !pattern.has_moved_inline() && !may_be_back {
+            return;
+        }
         let generation = Some(pattern.generation);
         self.with(|parts| {
             let moves = &mut parts.moves;

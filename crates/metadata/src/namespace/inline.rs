@@ -138,17 +138,17 @@ impl<E: Engine> Context<'_, E> {
         offset: u64,
         bytes: &[u8],
     ) -> Result<bool> {
-        self.divide_inline(inode)?;
+        let mut first = self.divide_inline(inode)?;
         let (mut removed, mut added) = (0, 0);
         for (part, piece) in inline_parts(offset..offset + bytes.len() as u64) {
-            let stored = self.inline_part(inode, part)?;
+            let mut part_bytes = self.inline_part((inode, part), &mut first)?;
+            let stored = part_bytes.len();
             let Range { start, end } = within(part, &piece);
-            let mut changed = stored.clone();
-            changed.resize(stored.len().max(end), 0);
+            part_bytes.resize(stored.max(end), 0);
             let from = to_usize(piece.start - offset);
-            changed[start..end].copy_from_slice(&bytes[from..from + (end - start)]);
-            removed += stored.len();
-            added += self.put_inline_part((inode, part), &stored, changed);
+            part_bytes[start..end].copy_from_slice(&bytes[from..from + (end - start)]);
+            removed += stored;
+            added += self.put_inline_part((inode, part), stored > 0, part_bytes);
         }
         Ok(added > removed)
     }
@@ -166,13 +166,14 @@ impl<E: Engine> Context<'_, E> {
         if size >= reach {
             return Ok(());
         }
-        self.divide_inline(inode)?;
+        let mut first = self.divide_inline(inode)?;
         for (part, piece) in inline_parts(size..reach) {
             let remaining = within(part, &piece).start;
             if remaining > 0 {
-                let stored = self.inline_part(inode, part)?;
-                let left = stored[..remaining.min(stored.len())].to_vec();
-                self.put_inline_part((inode, part), &stored, left);
+                let mut part_bytes = self.inline_part((inode, part), &mut first)?;
+                let is_stored = !part_bytes.is_empty();
+                part_bytes.truncate(remaining);
+                self.put_inline_part((inode, part), is_stored, part_bytes);
             } else if self.get::<InlineRecord>(&Key::Inline(inode, part))?.is_some() {
                 self.delete(&Key::Inline(inode, part));
             }
@@ -207,18 +208,26 @@ impl<E: Engine> Context<'_, E> {
         self.scan(&Key::inline_parts_of(record.attributes.inode), &[], usize::MAX)
     }
 
-    /// Returns the stored bytes of one part. The caller has called [`Self::divide_inline`].
-    fn inline_part(&self, inode: InodeId, part: u16) -> Result<Vec<u8>> {
-        let record = self.get::<InlineRecord>(&Key::Inline(inode, part))?;
+    /// Returns the stored bytes of one part. `first` is the result of [`Self::divide_inline`]. For
+    /// part 0, this function takes it.
+    fn inline_part(
+        &self,
+        (inode, part): (InodeId, u16),
+        first: &mut Option<InlineRecord>,
+    ) -> Result<Vec<u8>> {
+        let record = match part {
+            0 => first.take(),
+            _ => self.get::<InlineRecord>(&Key::Inline(inode, part))?,
+        };
         record.map_or(Ok(Vec::new()), |record| checked(inode, record))
     }
 
-    /// Replaces the stored bytes of a part, which are `stored`, by `bytes`. Returns the number of
-    /// stored bytes.
+    /// Replaces the bytes of a part by `bytes`. `is_stored` means that the part has a record.
+    /// Returns the number of stored bytes.
     fn put_inline_part(
         &mut self,
         (inode, part): (InodeId, u16),
-        stored: &[u8],
+        is_stored: bool,
         bytes: Vec<u8>,
     ) -> usize {
         let key = Key::Inline(inode, part);
@@ -228,7 +237,7 @@ impl<E: Engine> Context<'_, E> {
                 record.bytes.len()
             }
             None => {
-                if !stored.is_empty() {
+                if is_stored {
                     self.delete(&key);
                 }
                 0
@@ -237,20 +246,18 @@ impl<E: Engine> Context<'_, E> {
     }
 
     /// Divides the inline bytes of a file into parts if an earlier version of the program has
-    /// stored all of them in one record.
-    fn divide_inline(&mut self, inode: InodeId) -> Result<()> {
+    /// stored all of them in one record. Returns the record of part 0 after that.
+    fn divide_inline(&mut self, inode: InodeId) -> Result<Option<InlineRecord>> {
         let first = self.get::<InlineRecord>(&Key::Inline(inode, 0))?;
-        let Some(whole) = first.filter(InlineRecord::has_all_parts) else { return Ok(()) };
-        let bytes = checked(inode, whole)?;
+        if !first.as_ref().is_some_and(InlineRecord::has_all_parts) {
+            return Ok(first);
+        }
+        let bytes = first.map_or(Ok(Vec::new()), |whole| checked(inode, whole))?;
         for (part, piece) in inline_parts(0..bytes.len() as u64) {
             let bytes = bytes[to_usize(piece.start)..to_usize(piece.end)].to_vec();
-            match InlineRecord::new(bytes) {
-                Some(record) => self.put(&Key::Inline(inode, part), &record),
-                None if part == 0 => self.delete(&Key::Inline(inode, part)),
-                None => {}
-            }
+            self.put_inline_part((inode, part), part == 0, bytes);
         }
-        Ok(())
+        self.get(&Key::Inline(inode, 0))
     }
 }
 
