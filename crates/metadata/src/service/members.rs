@@ -111,11 +111,14 @@ pub(super) fn note_requests(
     for action in actions {
         let (epoch, member) = match action {
             Action::ChangeGroup(it)
-                if matches!(it.change, MemberChange::MarkInSync | MemberChange::Drop) =>
+                if matches!(it.change, MemberChange::MarkInSync | MemberChange::Drop)
+                    && !is_withheld(shell, it) =>
             {
                 (it.epoch, it.target)
             }
-            Action::AskTakeOver(it) if !it.lacks_records => (it.epoch, it.target),
+            Action::AskTakeOver(it) if !it.lacks_records && !shell.is_stopping.get() => {
+                (it.epoch, it.target)
+            }
             _ => continue,
         };
         mark.count(epoch, shell.router.map().version, member)?;
@@ -123,20 +126,22 @@ pub(super) fn note_requests(
     Ok(())
 }
 
+/// Whether this primary does not ask management to drop a member, because the services of both
+/// stop. If all members stop, each of them stays a serving member, so that after their next start
+/// any of them can become the primary. Otherwise a new primary has the member dropped.
+fn is_withheld(shell: &Shell, change: &GroupChange) -> bool {
+    change.change == MemberChange::Drop
+        && shell.is_stopping.get()
+        && shell.membership.stopping.borrow().contains(&change.target)
+}
+
 /// Asks management for a change of the group that this target leads.
 pub(super) fn change_group(shell: &Rc<Shell>, change: GroupChange) {
-    let is_stopping = shell.is_stopping.get();
     let stops = match change.change {
-        MemberChange::HandOver => is_stopping,
+        MemberChange::HandOver => shell.is_stopping.get(),
         _ => shell.membership.stopping.borrow().contains(&change.target),
     };
-    if is_stopping && stops && change.change == MemberChange::Drop {
-        // This primary stops too. If all members stop, each of them stays a serving member, so that
-        // after their next start any of them can become the primary. Otherwise a new primary has
-        // the member dropped.
-        return;
-    }
-    if shell.membership.is_changing.replace(true) {
+    if is_withheld(shell, &change) || shell.membership.is_changing.replace(true) {
         return;
     }
     let shell = Rc::clone(shell);
@@ -237,7 +242,9 @@ pub(super) fn ask_to_take_over(shell: &Rc<Shell>, request: AskTakeOver) {
         let asked = shell.management.call_once(&request, MANAGEMENT_PATIENCE).await;
         if let Err(error) = asked {
             tracing::warn!(
-                "target {target} cannot become the primary of metadata group {group} yet: {error}"
+                "target {target} cannot become the primary of metadata group {group} yet: {error}; \
+                 if target {primary} answers again before that, its replies also wait for the disk \
+                 of target {target} until the group changes: skep group move ends this"
             );
         }
         shell.membership.is_changing.set(false);
