@@ -98,10 +98,15 @@ impl Shipper {
             }
         }
         for member in std::mem::take(&mut self.counted_before) {
-            let link = self.links.get_mut(&member);
-            if let Some(link) = link.filter(|it| it.standing.role == LinkRole::Absent) {
-                link.standing.role = LinkRole::Counted;
-                link.standing.may_serve = true;
+            let Some(link) = self.links.get_mut(&member) else { continue };
+            match link.standing.role {
+                LinkRole::Absent => {
+                    link.standing.role = LinkRole::Counted;
+                    link.standing.may_serve = true;
+                }
+                // The earlier process has asked management to drop this member.
+                LinkRole::Serving => link.standing.note_drop(self.handled_at),
+                LinkRole::Counted => {}
             }
         }
     }
@@ -221,6 +226,14 @@ impl Shipper {
                 LinkRole::Counted => link.standing.has_stopped(lease, now),
                 LinkRole::Absent => false,
             };
+            if !fails && link.standing.take_undecided_drop(now) {
+                tracing::warn!(
+                    "target {member} follows its primary again, but management may still carry out \
+                     an earlier request to drop it: until its group changes, replies wait for the \
+                     disk of the primary too; if operations are slow, move the primary of the \
+                     group with skep group move"
+                );
+            }
             let change = match link.standing.role {
                 _ if fails && may_drop => MemberChange::Drop,
                 LinkRole::Counted if !fails && link.has_all(needed) => MemberChange::MarkInSync,
@@ -229,6 +242,8 @@ impl Shipper {
             if link.standing.may_change(now) {
                 if change == MemberChange::MarkInSync {
                     link.standing.may_serve = true;
+                } else {
+                    link.standing.note_drop(now);
                 }
                 changes.push((change, *member));
             }

@@ -11,7 +11,7 @@
 //! acknowledgement, it promises to reply to no client as a primary for a longer time than the lease
 //! ([`super::silence`]).
 
-use crate::limits::{ABSENT_PAUSE, MEMBER_PAUSE};
+use crate::limits::{ABSENT_PAUSE, MEMBER_PAUSE, UNDECIDED_DROP};
 use std::time::Duration;
 
 /// Whether replies wait for a member.
@@ -50,6 +50,9 @@ pub(super) struct Standing {
     pub(super) may_serve: bool,
     /// Time at which the primary may ask management again to change the member's state.
     change_at: Duration,
+    /// Time of the newest request to management to drop the member. `None` means that there was
+    /// none in this epoch, or that [`Self::take_undecided_drop`] has returned it.
+    drop_asked: Option<Duration>,
 }
 
 impl Standing {
@@ -64,6 +67,7 @@ impl Standing {
             needs_copy: false,
             may_serve: false,
             change_at: Duration::ZERO,
+            drop_asked: None,
         }
     }
 
@@ -126,6 +130,18 @@ impl Standing {
     /// mark as in sync.
     pub(super) fn has_stopped(&self, after: Duration, now: Duration) -> bool {
         self.may_serve && self.is_failing(after, now)
+    }
+
+    /// Remembers that the primary has asked management at the time `now` to drop the member.
+    pub(super) fn note_drop(&mut self, now: Duration) {
+        self.drop_asked = Some(now);
+    }
+
+    /// Whether management has not carried out a request to drop the member for the time
+    /// [`UNDECIDED_DROP`]. Returns `true` only once for a request.
+    pub(super) fn take_undecided_drop(&mut self, now: Duration) -> bool {
+        let is_old = |asked: &mut Duration| now.saturating_sub(*asked) >= UNDECIDED_DROP;
+        self.drop_asked.take_if(is_old).is_some()
     }
 
     /// Gives the member its full time to reply again, because this process was stopped and could

@@ -225,7 +225,7 @@ impl SyncGates {
             self.request_sync_of(gate.safe);
         }
         if gate.held > self.watermarks.held() {
-            self.waits.add(reply.connection, reply.request.tag, WaitReason::Copies);
+            self.waits.add(reply.connection, reply.request.tag, self.reason_until_held(gate.held));
             self.until_held.entry(gate.held).or_default().push((gate, reply));
         } else if gate.safe > self.safe() {
             self.waits.add(reply.connection, reply.request.tag, self.reason_until_safe(gate.safe));
@@ -277,13 +277,25 @@ impl SyncGates {
         if was_running {
             self.watermarks.sync(lsn);
             let synced = (Bound::Excluded(before), Bound::Included(lsn));
+            let until_held = self.until_held.range(synced).flat_map(|(_, gated)| gated);
+            let until_held = until_held.map(|(_, reply)| reply);
             let replies = self.until_safe.range(synced).flat_map(|(_, replies)| replies);
+            let replies = replies.chain(until_held.filter(|_| self.watermarks.holds_only_synced()));
             // From now on, a reply whose records another member has not synced waits only for that
             // member.
             replies
                 .for_each(|it| self.waits.add(it.connection, it.request.tag, WaitReason::Copies));
         }
         was_running
+    }
+
+    /// Returns the reason why a reply waits until this record is held.
+    fn reason_until_held(&self, lsn: Lsn) -> WaitReason {
+        if self.holds_only_synced() && lsn > self.synced() {
+            WaitReason::OwnSync
+        } else {
+            WaitReason::Copies
+        }
     }
 
     /// Returns the reason why a reply waits until this record is safe.

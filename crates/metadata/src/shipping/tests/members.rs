@@ -1,7 +1,8 @@
 //! Tests of the changes of its group that the primary requests from management.
 
 use super::*;
-use crate::limits::LEASE_RENEWAL;
+use crate::limits::{LEASE_RENEWAL, UNDECIDED_DROP};
+use crate::shipping::standing::{LinkRole, Standing};
 use skep_types::Error;
 use skep_types::group_change::MemberChange;
 
@@ -156,6 +157,17 @@ fn restarted_member_is_not_dropped_for_its_earlier_stop() {
     let requests = primary.requests();
     primary.reply(&requests, 3, false);
     assert_eq!(primary.changes(), []);
+}
+
+#[test]
+fn undecided_drop_of_a_member_is_reported_once_after_a_while() {
+    let mut standing = Standing::new(LinkRole::Serving);
+    let asked = Duration::from_secs(100);
+    assert!(!standing.take_undecided_drop(asked), "no request");
+    standing.note_drop(asked);
+    assert!(!standing.take_undecided_drop(asked + UNDECIDED_DROP / 2));
+    assert!(standing.take_undecided_drop(asked + UNDECIDED_DROP));
+    assert!(!standing.take_undecided_drop(asked + 2 * UNDECIDED_DROP));
 }
 
 #[test]

@@ -245,6 +245,8 @@ fn restart_after_a_request_to_drop_holds_only_synced_records() {
     pair.run(vec![read()]);
     let last = pair.target.last_logged();
     assert!(pair.target.gates.synced() < last);
+    let reason = pair.target.waits().last().map(|it| it.reason);
+    assert_eq!(reason, Some(WaitReason::OwnSync));
     pair.confirm(last, last);
     assert_eq!(pair.answered(), [0; 0], "the device lacks the record of the start");
     pair.settle(next);
