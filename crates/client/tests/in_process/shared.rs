@@ -160,3 +160,30 @@ fn append_behind_a_truncation_delays_no_acknowledgement() {
         assert_eq!(read(&client, truncated, 0, 2000).await, b"");
     });
 }
+
+/// Two mounts may renew their sessions at the same time, and each renewal may wait for an
+/// acknowledgement of the other mount.
+#[test]
+fn acknowledgement_does_not_wait_for_a_long_renewal() {
+    with_client(|fake, client| async move {
+        let (inode, handle) = create(&client, "shared").await;
+        write(&client, handle, 0, &[1; 1000]).await;
+        let notify = |number| {
+            fake.state.borrow_mut().notifications.push(Notification { number, inode });
+        };
+        notify(1);
+        until(|| fake.count::<AcknowledgeNotifications>() == 1).await;
+        // This write changes only the times, which the mount reports later.
+        write(&client, handle, 0, &[2; 10]).await;
+        let reports = fake.count::<ReportWritten>();
+        fake.state.borrow_mut().hold = Some(Open::ID);
+        fake.forget_sessions(1);
+        until(|| fake.count::<Open>() > 0).await;
+        notify(2);
+        until(|| fake.count::<AcknowledgeNotifications>() == 2).await;
+        assert_eq!(fake.count::<ReportWritten>(), reports, "the session is still being renewed");
+        fake.state.borrow_mut().hold = None;
+        client.attributes(inode).await.unwrap();
+        assert_eq!(fake.count::<ReportWritten>(), reports + 1, "the times arrive later");
+    });
+}
