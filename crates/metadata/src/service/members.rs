@@ -60,6 +60,15 @@ impl MembershipState {
         }
     }
 
+    /// Whether this primary does not send a request to drop a member, because the services of both
+    /// stop (`is_stopping` means that the service of the primary stops). If all members stop, each
+    /// of them stays a serving member, so that after their next start any of them can become the
+    /// primary. Otherwise a new primary has the member dropped.
+    fn withholds(&self, change: &GroupChange, is_stopping: bool) -> bool {
+        let is_drop = change.change == MemberChange::Drop;
+        is_drop && is_stopping && self.stopping.borrow().contains(&change.target)
+    }
+
     /// Returns the members whose newest reply is that they stop.
     pub(super) fn stopping(&self) -> BTreeSet<TargetId> {
         self.stopping.borrow().clone()
@@ -112,7 +121,7 @@ pub(super) fn note_requests(
         let (epoch, member) = match action {
             Action::ChangeGroup(it)
                 if matches!(it.change, MemberChange::MarkInSync | MemberChange::Drop)
-                    && !is_withheld(shell, it) =>
+                    && !shell.membership.withholds(it, shell.is_stopping.get()) =>
             {
                 (it.epoch, it.target)
             }
@@ -126,22 +135,14 @@ pub(super) fn note_requests(
     Ok(())
 }
 
-/// Whether this primary does not ask management to drop a member, because the services of both
-/// stop. If all members stop, each of them stays a serving member, so that after their next start
-/// any of them can become the primary. Otherwise a new primary has the member dropped.
-fn is_withheld(shell: &Shell, change: &GroupChange) -> bool {
-    change.change == MemberChange::Drop
-        && shell.is_stopping.get()
-        && shell.membership.stopping.borrow().contains(&change.target)
-}
-
 /// Asks management for a change of the group that this target leads.
 pub(super) fn change_group(shell: &Rc<Shell>, change: GroupChange) {
+    let (membership, is_stopping) = (&shell.membership, shell.is_stopping.get());
     let stops = match change.change {
-        MemberChange::HandOver => shell.is_stopping.get(),
-        _ => shell.membership.stopping.borrow().contains(&change.target),
+        MemberChange::HandOver => is_stopping,
+        _ => membership.stopping.borrow().contains(&change.target),
     };
-    if is_withheld(shell, &change) || shell.membership.is_changing.replace(true) {
+    if membership.withholds(&change, is_stopping) || membership.is_changing.replace(true) {
         return;
     }
     let shell = Rc::clone(shell);
@@ -256,6 +257,20 @@ pub(super) fn ask_to_take_over(shell: &Rc<Shell>, request: AskTakeOver) {
 mod tests {
     use super::*;
     use skep_types::{Epoch, GroupId, TargetId};
+
+    #[test]
+    fn stopping_primary_withholds_drops_of_stopping_members() {
+        let (group, epoch, target) = (GroupId::new(5), Epoch::new(1), TargetId::new(2));
+        let change = |change| GroupChange { group, epoch, change, target };
+        let membership = MembershipState::default();
+        assert!(!membership.withholds(&change(MemberChange::Drop), true), "the member is silent");
+        membership.note_reply(target, &Err(ErrorCode::NotReady.into()));
+        assert!(membership.withholds(&change(MemberChange::Drop), true));
+        assert!(!membership.withholds(&change(MemberChange::Drop), false), "only the member stops");
+        assert!(!membership.withholds(&change(MemberChange::MarkInSync), true));
+        membership.note_reply(target, &Ok(LogHeld::default()));
+        assert!(!membership.withholds(&change(MemberChange::Drop), true), "the member is back");
+    }
 
     #[test]
     fn log_line_about_a_refused_drop_suggests_a_network_fault() {
