@@ -89,7 +89,8 @@ impl Client {
     /// Opens a new session instead of a lost one. Returns whether this has succeeded.
     async fn run_renewal(&self, group: GroupId, mut id: SessionId, lost: NodeId) -> bool {
         loop {
-            match self.try_renewal(group, id, lost).await {
+            let renewal = self.try_renewal(group, id, lost);
+            match self.renew_lease_during(group, id, renewal).await {
                 Ok(()) => return true,
                 Err(error) if is_lost(&error) => {
                     let mount = self.mount();
@@ -218,22 +219,59 @@ impl Client {
         id: SessionId,
         time_left: Option<Duration>,
     ) -> Result<()> {
+        let start = self.renew_lease(group, id, time_left).await?;
+        let sessions = &self.mount().sessions;
+        if sessions.may_have_lost_opens(group, id, start) {
+            let began = skep_env::now();
+            let restoring = async {
+                self.compare_slots(group, id).await?;
+                self.restore_opens(group, id).await?;
+                self.restore_locks(group, id).await
+            };
+            self.renew_lease_during(group, id, restoring).await?;
+            sessions.has_opens(group, id, start);
+            self.meter().replay.record(skep_env::now().saturating_sub(began));
+        }
+        Ok(())
+    }
+
+    /// Renews the lease of a session once. Returns the start number of the target.
+    async fn renew_lease(
+        &self,
+        group: GroupId,
+        id: SessionId,
+        time_left: Option<Duration>,
+    ) -> Result<u64> {
         let sent_at = skep_env::now();
         let known = self.mount().sessions.lease(group, id);
         let request = KeepAlive { lease_ms: known.as_millis().try_into().unwrap_or(u32::MAX) };
         let options = CallOptions { session: id, time_left, ..CallOptions::default() };
         let (renewed, _) = self.router().call(group, &request, options).await?;
-        let sessions = &self.mount().sessions;
-        sessions.confirmed(group, id, sent_at, lease_of(renewed.lease_ms));
-        if sessions.may_have_lost_opens(group, id, renewed.start) {
-            let began = skep_env::now();
-            self.compare_slots(group, id).await?;
-            self.restore_opens(group, id).await?;
-            self.restore_locks(group, id).await?;
-            sessions.has_opens(group, id, renewed.start);
-            self.meter().replay.record(skep_env::now().saturating_sub(began));
+        let lease = lease_of(renewed.lease_ms);
+        self.mount().sessions.confirmed(group, id, sent_at, lease);
+        Ok(renewed.start)
+    }
+
+    /// Waits for `work`, which opens files again, and renews the lease of the session meanwhile. An
+    /// open may wait until metadata has evicted another client that has the file open. That takes
+    /// the time of a lease, so the lease of this session could run out too.
+    async fn renew_lease_during<T>(
+        &self,
+        group: GroupId,
+        id: SessionId,
+        work: impl Future<Output = T>,
+    ) -> T {
+        let mut work = std::pin::pin!(work);
+        loop {
+            let third = self.mount().sessions.lease(group, id) / 3;
+            if let Some(done) = skep_env::timeout(third, work.as_mut()).await {
+                return done;
+            }
+            if let Err(error) = self.renew_lease(group, id, Some(third)).await {
+                // If the group has ended the session, `work` gets the same error.
+                tracing::debug!("cannot renew session {id} at group {group} yet: {error:#}");
+            }
         }
-        Ok(())
     }
 
     /// If the lease of the session at an inode's metadata group may have run out, asks the group to

@@ -4,6 +4,7 @@ use crate::{create, mount, read, until, with_client, write};
 use skep_client::{Closes, Names, OpenMode, Opens, Reads};
 use skep_env::Buf;
 use skep_types::{ErrorCode, InodeId};
+use skep_wire::Request;
 use skep_wire::metadata::{CompareOpens, KeepAlive, Open};
 
 /// docs/semantics.md 4.9: another mount removes the file after the power loss.
@@ -61,5 +62,21 @@ fn client_checks_its_opens_once_after_each_target_restart() {
         let renewals = fake.count::<KeepAlive>();
         until(|| fake.count::<KeepAlive>() > renewals + 4).await;
         assert_eq!(fake.count::<CompareOpens>(), 1);
+    });
+}
+
+/// An open in a new session may wait until metadata has evicted another client. The lease of this
+/// session must not run out meanwhile.
+#[test]
+fn lease_is_renewed_while_files_are_opened_again() {
+    with_client(|fake, client| async move {
+        create(&client, "a").await;
+        fake.state.borrow_mut().hold = Some(Open::ID);
+        fake.forget_sessions(1);
+        until(|| fake.count::<Open>() > 0).await;
+        let renewals = fake.count::<KeepAlive>();
+        until(|| fake.count::<KeepAlive>() > renewals + 2).await;
+        fake.state.borrow_mut().hold = None;
+        until(|| fake.with_metadata(1, |it| it.open_count()) == 1).await;
     });
 }
