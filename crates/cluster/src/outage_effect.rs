@@ -32,8 +32,8 @@ impl Effect {
 pub struct OutageEffect {
     /// Whether some operations wait until the service is back.
     pub is_blocking: bool,
-    /// Whether the service has a target in a group of which several members have all data, and all
-    /// these members are absent. So no member can take over.
+    /// Whether all members with all data are absent in a group of a target of the service. So no
+    /// member can take over.
     pub is_group_absent: bool,
     /// The effect as a clause for messages.
     pub text: String,

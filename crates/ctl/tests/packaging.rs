@@ -199,8 +199,8 @@ fn systemd_analyze_accepts_all_units() {
     let ours: Vec<_> = errors.lines().filter(|line| line.contains("skep")).collect();
     assert_eq!(ours, Vec::<&str>::new(), "{errors}");
     assert!(output.status.success(), "{errors}");
-    // systemd rates the exposure of a service to attacks from 0 to 10. A service of root without any
-    // restriction has 9.6. The rating here is in tenths.
+    // systemd rates the exposure of a service to attacks from 0 to 10. A service of root without
+    // any restriction has 9.6. The rating here is in tenths.
     for name in names.iter().filter(|name| name.extension().is_some_and(|it| it == "service")) {
         let output = Command::new("systemd-analyze")
             .args(["security", "--offline=yes", "--threshold=60", "--no-pager"])

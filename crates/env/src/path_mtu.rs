@@ -37,7 +37,7 @@ pub struct PathMtu {
     pub is_reported: bool,
 }
 
-/// What has become of the packets of one size.
+/// The result of the packets of one size.
 enum Fate {
     Arrived,
     /// A router has reported this smaller MTU.

@@ -1,6 +1,6 @@
 //! Records of management in versions of the program in which it ran on a single node: the head of
 //! its command log, and the snapshot of its state. A start of management converts these files to
-//! those of [`crate::consensus`].
+//! the files of [`crate::consensus`].
 //!
 //! `docs/format/management.md` shows their layout and states when they are valid. The records of
 //! the log itself are framed by [`crate::log`], with target id zero.

@@ -2,9 +2,9 @@
 //! to sockets, log file, key-value store and clock, on one thread.
 //!
 //! Connections put requests into one inbox (`inbox`). When no other future can run, the service
-//! passes a batch of events to the target, and performs the returned actions in order. Then the thread
-//! waits for the next event, such as a request, the end of a sync, a reply of another group, or a
-//! timer.
+//! passes a batch of events to the target, and performs the returned actions in order. Then the
+//! thread waits for the next event, such as a request, the end of a sync, a reply of another group,
+//! or a timer.
 
 mod copying;
 mod hand_over;

@@ -66,8 +66,9 @@ mod tests {
 
     const EVENTS: [Event; 4] = [Event::Request, Event::Reply, Event::Look, Event::PeerEnds];
 
-    /// A client with at most one open connection, as in a `TargetLink`: a request opens a
-    /// connection if there is none, and the end of a connection is one step of the client's thread.
+    /// A client with at most one open connection, as in a `TargetLink`. A request opens a
+    /// connection if the client has no open one. The end of a connection is one step of the
+    /// client's thread.
     #[derive(Default)]
     struct Client {
         open: Option<Open>,

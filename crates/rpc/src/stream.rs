@@ -235,8 +235,8 @@ mod tests {
         .unwrap();
     }
 
-    /// Sends frames in one message, and reads them. Each frame has a body and bulk data of the given
-    /// lengths.
+    /// Sends frames in one message, and reads them. Each frame has a body and bulk data of the
+    /// given lengths.
     async fn exchange(sender: &TcpStream, reader: &mut FrameReader, frames: &[(usize, usize)]) {
         let byte = |index: usize| index as u8;
         let mut parts = Vec::new();

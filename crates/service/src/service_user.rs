@@ -208,7 +208,7 @@ impl ServiceUser {
     /// directory if it is missing. No other user may be able to change the path.
     ///
     /// # Errors
-    /// Those of [`Self::take_directory`].
+    /// Returns the same errors as [`Self::take_directory`].
     pub fn take_plain_directory(&self, path: &Path) -> Result<u64> {
         create(path, PRIVATE_MODE)?;
         self.take(&open_top(path).map_err(failed(path))?, path)

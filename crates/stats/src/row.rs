@@ -96,8 +96,8 @@ impl Row {
         self.written_bytes_per_second += other.written_bytes_per_second;
     }
 
-    /// Returns the weight by which rows are sorted. It is the number of operations, plus one for
-    /// each 64 KiB of file data.
+    /// Returns the sort key of the row: its number of operations, and its file data in units of
+    /// 64 KiB.
     pub fn weight(&self) -> u64 {
         self.operations + (self.read_bytes + self.written_bytes) / (64 << 10)
     }

@@ -15,8 +15,9 @@ fn workers(mount: &Mounted) -> usize {
     names.filter(is_worker).count()
 }
 
-/// Command: skep mount. The kernel has a queue for each processor, and the only worker must serve
-/// all queues.
+/// The kernel has a queue for each processor, and the only worker must serve all queues.
+///
+/// Command: skep mount.
 #[test]
 fn one_worker_serves_programs_on_all_processors() {
     let mut cluster = Cluster::start(Shape::small());
@@ -42,8 +43,9 @@ fn one_worker_serves_programs_on_all_processors() {
     }
 }
 
-/// Command: skep mount. The usual soft limit of 1,024 open files is less than the connections of a
-/// large host.
+/// The usual soft limit of 1,024 open files is less than the connections of a large host.
+///
+/// Command: skep mount.
 #[test]
 fn mount_raises_its_limit_of_open_files() {
     let mut cluster = Cluster::start(Shape::small());

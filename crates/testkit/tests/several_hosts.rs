@@ -125,8 +125,8 @@ fn management_advertises_loopback_only_on_request() {
     assert!(v6.contains("management at [2001:db8::1]:7400"), "{v6}");
 }
 
-/// The probe sends packets of 1500 bytes, the MTU of the client's interface, through a router to the
-/// host of management.
+/// The probe sends packets of 1500 bytes, the MTU of the client's interface, through a router to
+/// the host of management.
 ///
 /// Command: skep bench net.
 #[test]

@@ -36,8 +36,8 @@ pub(super) fn give_service(
     }
     let mut directories = vec![node.directory.clone()];
     directories.extend(targets.iter().cloned());
-    // The service can write this list. A line that names no directory is not shown, because the list
-    // could be a link to a secret file of the host.
+    // The service can write this list. A line that names no directory is not shown, because the
+    // list could be a link to a secret file of the host.
     let added = host::added_target_directories(&node.directory)?;
     directories.extend(added.into_iter().filter(|path| path.is_dir()));
     let mut changed = 0;

@@ -27,6 +27,7 @@ const PAUSES: &[(&str, &str)] = &[
     ("crates/ctl/src/cmd/target/give_up.rs", "poll: metadata targets that have the map in which a target is lost, and end their transactions"),
     ("crates/ctl/src/cmd/target/remove.rs", "poll: requests and removals of chunk files in progress on a target; the next heartbeat of its node"),
     ("crates/ctl/src/cmd/down.rs", "poll: the end of the supervisor"),
+    ("crates/ctl/src/cmd/node/disks.rs", "period: the interval between two outputs"),
     ("crates/ctl/src/cmd/health/watch.rs", "period: the interval between two checks"),
     ("crates/ctl/src/cmd/ondemand/job_output.rs", "poll: the state of the results of a Slurm job, written by its first node, and the nodes that have not read it; delay: before a copy, for cached names"),
     ("crates/ctl/src/cmd/stats/live/figures.rs", "poll: the reply of the mount to an earlier question"),

@@ -1,6 +1,7 @@
 //! A metadata target of the fake cluster.
 
 mod inline;
+mod names;
 mod starts;
 
 use super::{Answer, LEASE_MS, STORAGE_GROUPS};
@@ -18,9 +19,9 @@ use skep_wire::metadata::{
     AskOutcome, AttributesReply, AwaitTruncation, AwaitTruncationReply, Close, CloseMany,
     CloseSession, CompareOpens, CompareOpensReply, CompareSlots, Create, EntryInfo, EntryReply,
     Exchange, GetAttributes, GetEntryInfo, KeepAlive, KeepAliveReply, Link, Lookup, MakeDirectory,
-    NamesReply, NewEntryReply, Open, OpenMode, OpenReply, OpenSession, OpenSessionReply,
-    OpenedFile, Outcome, OutcomeReply, ReportWritten, SetAttributes, SetAttributesReply,
-    SetPattern, SyncAll, TrimFile, TruncatedChunk, Unlink, WrittenExtent,
+    NewEntryReply, Open, OpenMode, OpenReply, OpenSession, OpenSessionReply, OpenedFile, Outcome,
+    OutcomeReply, ReportWritten, SetAttributes, SetAttributesReply, SetPattern, SyncAll, TrimFile,
+    TruncatedChunk, Unlink, WrittenExtent,
 };
 use std::collections::HashMap;
 
@@ -334,23 +335,6 @@ impl FakeMetadata {
             }
             other => panic!("metadata was sent message {other}"),
         })
-    }
-
-    fn unlink(&mut self, Unlink { directory, name }: Unlink) -> Result<NamesReply> {
-        let inode = self.entry(directory, &name)?;
-        self.entries.remove(&(directory, name));
-        if self.inode(inode)?.opens.is_empty() {
-            self.inodes.remove(&inode);
-        }
-        Ok(NamesReply { directory: None })
-    }
-
-    fn exchange(&mut self, it: Exchange) -> Result<NamesReply> {
-        let (from, to) = ((it.from_directory, it.from_name), (it.to_directory, it.to_name));
-        let (first, second) = (self.entry(from.0, &from.1)?, self.entry(to.0, &to.1)?);
-        self.entries.insert(from, second);
-        self.entries.insert(to, first);
-        Ok(NamesReply { directory: None })
     }
 
     fn report_written(&mut self, request: ReportWritten) -> Result<AttributesReply> {

@@ -1,11 +1,13 @@
 //! The table of all mount options, with their texts for the help and the manual. [`super::options`]
 //! reads the options.
 
-use super::options::ALLOW_OTHER;
 use std::fmt::Write;
 
 /// Width of the text that explains an option, in columns.
 const TEXT_COLUMNS: usize = 70;
+
+/// The option of FUSE that lets other users access the mount.
+pub(super) const ALLOW_OTHER: &str = "allow_other";
 
 /// One of Skep's own mount options, with its text in the manual.
 #[derive(Debug)]

@@ -1,7 +1,7 @@
 //! Mount options: the list after `-o`, or in the options field of `/etc/fstab`.
 
 use super::MountArgs;
-use super::option_table::OWN;
+use super::option_table::{ALLOW_OTHER, OWN};
 use super::retry::Retry;
 use skep_fuse::{JobVariables, MountFlags};
 use skep_service::ByteSize;
@@ -25,7 +25,6 @@ const PREFIXES_OF_OTHERS: &[&str] = &["x-", "X-", "comment="];
 /// Options that `/proc/mounts` shows for every FUSE mount. mount(8) passes them to the helper for
 /// `mount -o remount`, so Skep accepts and ignores them.
 const OF_THE_KERNEL: &[&str] = &["default_permissions"];
-pub(super) const ALLOW_OTHER: &str = "allow_other";
 const PREFIXES_OF_THE_KERNEL: &[&str] = &["user_id=", "group_id=", "max_read="];
 
 fn is_own(name: &str) -> bool {
