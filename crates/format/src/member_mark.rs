@@ -50,10 +50,17 @@ record! {
 
 impl CountedMembers {
     /// Returns this list with a member about which the target sends a request to management in
-    /// `epoch`. The cluster map of the version `version` names this member.
+    /// `epoch`. The cluster map of the version `version` has this epoch and names this member.
+    ///
+    /// A backup that started with an old map may send a request in an earlier epoch. Management
+    /// refuses this request, so the list stays as it is. It may have members of the later epoch,
+    /// about which management has carried out requests.
     #[must_use]
     pub fn with(&self, epoch: Epoch, version: MapVersion, member: TargetId) -> Self {
         let mut next = self.clone();
+        if epoch < self.epoch && version < self.version {
+            return next;
+        }
         if epoch != self.epoch {
             next = Self { epoch, ..Self::default() };
         }
@@ -209,6 +216,18 @@ mod tests {
         let both = counted.with(five, after, three);
         assert_eq!((both.members, both.version), (vec![two, three], after));
         assert_eq!(counted.with(Epoch::new(6), after, three).members, [three], "a new epoch");
+    }
+
+    #[test]
+    fn request_with_an_old_map_removes_no_counted_member() {
+        let (old, at, after) = (MapVersion::new(7), MapVersion::new(9), MapVersion::new(10));
+        let (own, other) = (TargetId::new(1), TargetId::new(2));
+        let counted = CountedMembers::default().with(Epoch::new(4), at, other);
+        let asked = counted.with(Epoch::new(2), old, own);
+        assert_eq!(asked, counted, "management refuses a request to take over in this epoch");
+        assert_eq!(asked.after_map(Epoch::new(4), at), counted, "the map of the counted member");
+        let restored = counted.with(Epoch::new(2), after, own);
+        assert_eq!((restored.epoch, restored.members), (Epoch::new(2), vec![own]));
     }
 
     #[test]

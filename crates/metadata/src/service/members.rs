@@ -10,7 +10,7 @@ use crate::target::{Action, Event};
 use skep_metrics::LineLimit;
 use skep_store::page_cache::MemberMarkFile;
 use skep_types::group_change::{GroupChange, MemberChange};
-use skep_types::{Error, ErrorCode, Result, TargetId};
+use skep_types::{Error, ErrorCode, MapVersion, Result, TargetId};
 use skep_wire::log_shipping::LogHeld;
 use skep_wire::management::{AskTakeOver, ChangeGroup};
 use std::cell::{Cell, RefCell};
@@ -110,11 +110,12 @@ pub(super) fn send(shell: &Rc<Shell>, request: MemberRequest) {
 }
 
 /// Records the requests to management that the actions contain in the mark file of this target,
-/// because management may carry them out after the end of this process. The caller performs the
-/// actions only after this call.
+/// because management may carry them out after the end of this process. The state machine has made
+/// the requests with the cluster map of the version `version`. The caller performs the actions only
+/// after this call.
 pub(super) fn note_requests(
-    shell: &Shell,
     actions: &[Action],
+    version: MapVersion,
     mark: &mut MemberMarkFile,
 ) -> Result<()> {
     for action in actions {
@@ -130,7 +131,7 @@ pub(super) fn note_requests(
             }
             _ => continue,
         };
-        mark.count(epoch, shell.router.map().version, member)?;
+        mark.count(epoch, version, member)?;
     }
     Ok(())
 }
