@@ -114,6 +114,7 @@ pub(super) fn send(shell: &Rc<Shell>, request: MemberRequest) {
 /// the requests with the cluster map of the version `version`. The caller performs the actions only
 /// after this call.
 pub(super) fn note_requests(
+    shell: &Shell,
     actions: &[Action],
     version: MapVersion,
     mark: &mut MemberMarkFile,

@@ -378,7 +378,7 @@ impl Parts<'_> {
             }
             self.free_space.logged(actions.iter().map(Action::logged_bytes).sum());
             shell.measure_backup(&mut actions);
-            members::note_requests(&actions, backup.map().version, &mut self.mark)?;
+            members::note_requests(&shell, &actions, backup.map().version, &mut self.mark)?;
             shell.carry_out(actions, &mut self.log, (backup.engine(), MapVersion::default()))?;
             self.lower_promise_bound(backup.map(), backup.promise_left())?;
             if backup.discards() {
@@ -484,7 +484,7 @@ impl Parts<'_> {
             shell.membership.is_backlogged.set(target.is_backlogged());
             shell.router.need(target.fence());
             shell.marks.after_batch(&target)?;
-            members::note_requests(&actions, target.map().version, &mut self.mark)?;
+            members::note_requests(&shell, &actions, target.map().version, &mut self.mark)?;
             let bound = bound_of_primary(self.mark.promise_bound(), target.wait_left());
             self.mark.bound_promises(bound)?;
             self.free_space.logged(actions.iter().map(Action::logged_bytes).sum());
