@@ -27,6 +27,8 @@ pub enum Action {
     DeliverLate,
     /// A member receives the newest cluster map.
     ReceiveMap(Index),
+    /// A member receives the cluster map that its killed process had not stored.
+    ReceiveUnstoredMap(Index),
     /// All promises of a member have ended.
     EndPromise(Index),
     /// A primary begins to wait with replies for a member that does not serve.
@@ -47,6 +49,8 @@ pub enum Action {
     DelayTakeOver(Index),
     /// A primary asks to drop a member, and management does not carry out the request yet.
     DelayDrop(Index, Index),
+    /// A backup whose map is older than its mark asks to take over, and management refuses.
+    AskWithOldMap(Index),
     /// Management carries out the delayed request.
     CarryOutLate,
     /// Management lets the longest log win, after all serving members have reported a loss.
@@ -67,6 +71,9 @@ pub(crate) fn possible(model: &GroupModel, state: &State, actions: &mut Vec<Acti
     let may_delay = may_change && left.late_changes > 0 && state.late_change.is_none();
     for member in state.indices() {
         actions.extend([Action::Sync(member), Action::ReceiveMap(member)]);
+        if state.members[member].unstored_map.is_some() {
+            actions.extend([Action::ReceiveUnstoredMap(member), Action::AskWithOldMap(member)]);
+        }
         if model.bounds.leases {
             actions.push(Action::EndPromise(member));
         }
@@ -162,11 +169,13 @@ pub(crate) fn perform(model: &GroupModel, state: &mut State, action: Action) -> 
             None => false,
         },
         Action::ReceiveMap(own) => state.receive_map(own, bug, model.bounds.faults.old_maps > 0),
+        Action::ReceiveUnstoredMap(own) => state.receive_unstored_map(own, bug),
         Action::EndPromise(own) => state.end_promise(own),
         Action::Count(from, to) | Action::StopCounting(from, to) | Action::AskToMark(from, to) => {
             perform_counting(state, &action, (from, to), bug)
         }
         Action::DelayTakeOver(_) | Action::DelayDrop(..) => delay_change(state, &action, bug),
+        Action::AskWithOldMap(own) => ask_with_old_map(state, own, bug),
         Action::MarkInSync(_)
         | Action::Drop(..)
         | Action::TakeOver(_)
@@ -294,7 +303,20 @@ fn delay_change(state: &mut State, action: &Action, bug: Option<PlantedBug>) -> 
     };
     state.left.late_changes -= 1;
     state.late_change = Some(change);
-    state.members[sender].ask(is_known);
+    state.members[sender].ask(is_known, bug);
+    true
+}
+
+/// Lets a backup ask to take over whose map is older than its mark. Management refuses the request.
+fn ask_with_old_map(state: &mut State, own: Index, bug: Option<PlantedBug>) -> bool {
+    let asker = &mut state.members[own];
+    let is_old = asker.map.epoch < asker.counted.0;
+    let is_backup = asker.map.serving.has(own) && asker.map.primary != own;
+    let is_synced = asker.synced == asker.log.last();
+    if !is_old || !is_backup || asker.lacks_records || !is_synced {
+        return false;
+    }
+    asker.ask(true, bug);
     true
 }
 

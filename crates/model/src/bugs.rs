@@ -61,11 +61,14 @@ pub enum PlantedBug {
     ReplyAfterAsking,
     /// A process does not find in the mark that an earlier process has sent such a request.
     ForgetAsked,
+    /// A backup that started with an old map asks to take over, and its mark forgets the members
+    /// that the target has asked to mark as in sync in a later epoch (hole H36).
+    ForgetLaterEpoch,
 }
 
 impl PlantedBug {
     /// All bugs.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 26] = [
         Self::ReplyBeforeHeld,
         Self::ReplyDurableBeforeSafe,
         Self::ServeAfterAppend,
@@ -91,5 +94,6 @@ impl PlantedBug {
         Self::ConfirmAfterAsking,
         Self::ReplyAfterAsking,
         Self::ForgetAsked,
+        Self::ForgetLaterEpoch,
     ];
 }

@@ -35,6 +35,9 @@ pub struct Member {
     /// The group in an older map. The next process may start with it, because a node stores its
     /// cluster map a moment after it has received it.
     pub stored_map: Group,
+    /// The group in a newer map, which a killed process had and had not stored. The present process
+    /// may receive this map, also if management has changed the group since.
+    pub unstored_map: Option<Group>,
     /// The present role of the process.
     pub role: Role,
 }
@@ -117,9 +120,14 @@ impl Member {
 
     /// Notes durably that this member sends a request to management which may leave it as the only
     /// serving member. `is_known` means that the member follows the rule for such requests.
-    pub fn ask(&mut self, is_known: bool) {
+    /// Management refuses a request in an earlier epoch than that of the mark, so the mark stays as
+    /// it is.
+    pub fn ask(&mut self, is_known: bool, bug: Option<PlantedBug>) {
         let epoch = self.map.epoch;
-        if self.counted.0 < epoch {
+        if epoch < self.counted.0 && bug != Some(PlantedBug::ForgetLaterEpoch) {
+            return;
+        }
+        if self.counted.0 != epoch {
             self.counted = (epoch, Members::default());
         }
         if is_known {

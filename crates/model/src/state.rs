@@ -48,6 +48,7 @@ impl State {
             has_promised: true,
             map: group,
             stored_map: group,
+            unstored_map: None,
             role: Role::Backup(crate::member::Backup::default()),
         };
         let mut members = vec![member; bounds.members];
@@ -155,17 +156,31 @@ impl State {
     /// Gives a member the newest cluster map. Returns `false` if it has this map.
     pub fn receive_map(&mut self, own: Index, bug: Option<PlantedBug>, keeps_old: bool) -> bool {
         let newest = self.group;
-        let member = &mut self.members[own];
-        if member.map.epoch == newest.epoch {
+        if self.members[own].map.epoch == newest.epoch {
             return false;
         }
-        member.stored_map = if keeps_old { member.map } else { newest };
-        member.map = newest;
+        self.set_map(own, newest, bug, keeps_old);
+        true
+    }
+
+    /// Gives a member the map that its killed process had not stored. Returns `false` if there is
+    /// no such map.
+    pub fn receive_unstored_map(&mut self, own: Index, bug: Option<PlantedBug>) -> bool {
+        let Some(map) = self.members[own].unstored_map else { return false };
+        self.set_map(own, map, bug, true);
+        true
+    }
+
+    /// Gives a member a newer map.
+    fn set_map(&mut self, own: Index, map: Group, bug: Option<PlantedBug>, keeps_old: bool) {
+        let member = &mut self.members[own];
+        member.stored_map = if keeps_old { member.map } else { map };
+        member.map = map;
         match &mut member.role {
             Role::Primary(primary) => {
-                let goes_on = newest.primary == own && newest.since == primary.since;
+                let goes_on = map.primary == own && map.since == primary.since;
                 if goes_on || bug == Some(PlantedBug::GoOnDeposed) {
-                    primary.begin_epoch(newest.other_serving(own));
+                    primary.begin_epoch(map.other_serving(own));
                     self.rise(own);
                 } else {
                     self.begin_process(own, bug);
@@ -176,7 +191,6 @@ impl State {
                 self.lead_if_possible(own, bug);
             }
         }
-        true
     }
 
     /// Returns the request that a primary sends to another member now.
@@ -236,6 +250,9 @@ impl State {
             member.asked = 0;
         }
         if has_old_map {
+            if member.map.epoch > member.stored_map.epoch {
+                member.unstored_map = Some(member.map);
+            }
             member.map = member.stored_map;
         } else {
             member.stored_map = member.map;
@@ -317,6 +334,7 @@ impl State {
         self.history.forget_regained(&self.members);
         for member in &mut self.members {
             let oldest = member.map.epoch.min(member.stored_map.epoch);
+            member.unstored_map.take_if(|it| it.epoch <= member.map.epoch);
             let Member { role, lacks_records, map, counted, asked, has_promised, .. } = member;
             match role {
                 Role::Backup(backup) => backup.forget_unused(*lacks_records, map.epoch, bug),

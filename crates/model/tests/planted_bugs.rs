@@ -154,3 +154,9 @@ fn restart_that_forgets_a_request_is_found() {
     let faults = Faults { kills: 1, ..LATE_REQUEST.faults };
     check(PlantedBug::ForgetAsked, Bounds { faults, ..LATE_REQUEST }, COMPLETE_PRIMARY);
 }
+
+#[test]
+fn old_request_that_removes_counted_members_is_found() {
+    let bounds = records(2, 3, Faults { old_maps: 1, ..NO_FAULTS });
+    check(PlantedBug::ForgetLaterEpoch, bounds, MEMBERS_HAVE_RECORDS);
+}
