@@ -157,7 +157,7 @@ fn primary_of_an_idle_group_hands_it_over_before_it_stops() {
     assert_no_operation_waits(&root);
     assert_eq!(files::read_to_string(root.join("before")), "x");
     let log = files::read_to_string(pair.scratch.join(&format!("{primary}.log")));
-    assert!(log.contains("the service of the primary of metadata group g"), "{log}");
+    assert!(log.contains("becomes the primary of metadata group g"), "{log}");
     pair.start_service("metadata", primary);
     pair.wait_for_serving(2);
 }
