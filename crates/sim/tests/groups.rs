@@ -1,39 +1,20 @@
 //! Runs fixed seeds of the simulation of one metadata group. Also tests this simulation itself: the
 //! same seed always gives the same run, and the checks find planted bugs.
 
+mod two_threads;
+
 use skep_sim::{GroupBug, GroupOptions, GroupReport, MOST_BLIND_PERCENT, run_group};
 use std::collections::BTreeSet;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 
-/// Runs seeds on two threads until `is_last` is true for a report. Returns the reports of all runs.
+/// Runs seeds until `is_last` is true for a report. Returns the reports of all runs.
 fn reports_until(
     seeds: Range<u64>,
     plant: Option<GroupBug>,
     is_last: impl Fn(&GroupReport) -> bool + Sync,
 ) -> Vec<GroupReport> {
-    let has_ended = AtomicBool::new(false);
-    let half = |parity: u64| {
-        let mut reports = Vec::new();
-        for seed in seeds.clone().filter(|seed| seed % 2 == parity) {
-            if has_ended.load(Ordering::Relaxed) {
-                break;
-            }
-            let report = run_group(GroupOptions { seed, plant, trace: false });
-            if is_last(&report) {
-                has_ended.store(true, Ordering::Relaxed);
-            }
-            reports.push(report);
-        }
-        reports
-    };
-    thread::scope(|scope| {
-        let (even, odd) = (scope.spawn(|| half(0)), scope.spawn(|| half(1)));
-        let mut all = even.join().expect("the even seeds ran");
-        all.extend(odd.join().expect("the odd seeds ran"));
-        all
-    })
+    let run = |seed| run_group(GroupOptions { seed, plant, trace: false });
+    two_threads::reports_until(seeds, run, is_last)
 }
 
 /// Runs all seeds, and returns their reports.

@@ -1,6 +1,8 @@
 //! Runs fixed seeds. (In `cargo xtask ci`, the program `skep-sim` runs new seeds.) Also tests the
 //! simulator itself: a seed always gives the same run, and the checkers find planted bugs.
 
+mod two_threads;
+
 use skep_sim::knobs::PlantedBug;
 use skep_sim::{
     Judged, MOST_BLIND_PERCENT, MOST_LISTINGS_SKIPPED_PERCENT, MOST_SIZES_SKIPPED_PERCENT, Options,
@@ -8,36 +10,15 @@ use skep_sim::{
 };
 use std::collections::BTreeSet;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 
-/// Runs seeds on two threads until `is_last` is true for a report. Returns the reports of all runs.
+/// Runs seeds until `is_last` is true for a report. Returns the reports of all runs.
 fn reports_until(
     seeds: Range<u64>,
     plant: Option<PlantedBug>,
     is_last: impl Fn(&Report) -> bool + Sync,
 ) -> Vec<Report> {
-    let has_ended = AtomicBool::new(false);
-    let half = |parity: u64| {
-        let mut reports = Vec::new();
-        for seed in seeds.clone().filter(|seed| seed % 2 == parity) {
-            if has_ended.load(Ordering::Relaxed) {
-                break;
-            }
-            let report = run(&Options { seed, plant, ..Options::default() });
-            if is_last(&report) {
-                has_ended.store(true, Ordering::Relaxed);
-            }
-            reports.push(report);
-        }
-        reports
-    };
-    thread::scope(|scope| {
-        let (even, odd) = (scope.spawn(|| half(0)), scope.spawn(|| half(1)));
-        let mut all = even.join().expect("the even seeds ran");
-        all.extend(odd.join().expect("the odd seeds ran"));
-        all
-    })
+    let run = |seed| run(&Options { seed, plant, ..Options::default() });
+    two_threads::reports_until(seeds, run, is_last)
 }
 
 /// Runs all seeds, and returns their reports.
