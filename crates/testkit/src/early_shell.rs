@@ -41,12 +41,23 @@ impl EarlyShell {
         Self(Mutex::new(Pipes { child, commands, output }))
     }
 
-    /// Runs a program with its arguments, and waits until it ends. The words must not contain
-    /// characters that have a meaning in the shell.
+    /// Runs a program with its arguments, waits until it ends, and returns its output.
     ///
     /// # Panics
-    /// Panics if the program fails or does not end in a minute.
-    pub(crate) fn run(&self, words: &[&str]) {
+    /// Panics like [`Self::try_run`], or if the program fails.
+    pub(crate) fn run(&self, words: &[&str]) -> String {
+        self.try_run(words).unwrap_or_else(|why| panic!("{why}"))
+    }
+
+    /// Runs a program with its arguments, waits until it ends, and returns its output. The words
+    /// must not contain characters that have a meaning in the shell.
+    ///
+    /// # Errors
+    /// Describes the failure of the program if it fails or does not end in a minute.
+    ///
+    /// # Panics
+    /// Panics if the shell has ended.
+    pub(crate) fn try_run(&self, words: &[&str]) -> Result<String, String> {
         let line = words.join(" ");
         let is_plain = |it: char| it.is_ascii_alphanumeric() || "-._/: ".contains(it);
         assert!(line.chars().all(is_plain), "the shell would not run `{line}` as it is");
@@ -65,9 +76,7 @@ impl EarlyShell {
                 None => printed += &next,
             }
         };
-        // The next caller must find the lock usable after this panic.
-        drop(pipes);
-        assert_eq!(status, "0", "`{line}` failed: {printed}");
+        if status == "0" { Ok(printed) } else { Err(format!("`{line}` failed: {printed}")) }
     }
 }
 

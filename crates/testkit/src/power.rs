@@ -15,9 +15,10 @@
 //!   processes of other hosts continue to run. The test then sends SIGKILL to the processes of the
 //!   host, and then calls [`Disk::lose_power`] and [`Disk::restore`].
 
+use crate::early_shell::EarlyShell;
 use crate::files;
 use crate::process::Process;
-use crate::program::{clean_up, finish, run};
+use crate::program::{clean_up, run};
 use crate::random::Random;
 use crate::scratch::{Scratch, mounts_below};
 use crate::wait::{PATIENCE, eventually, wait_for};
@@ -76,6 +77,8 @@ pub struct Disk {
     program: Child,
     commands: Option<ChildStdin>,
     replies: BufReader<ChildStdout>,
+    /// Mounts and unmounts the disk, also while a mount of Skep waits for a service on this disk.
+    shell: EarlyShell,
 }
 
 fn text(path: &Path) -> &str {
@@ -127,7 +130,8 @@ impl Disk {
             .expect("`cargo test -p skep-testkit` builds skep-volatile-disk");
         let commands = program.stdin.take();
         let replies = BufReader::new(program.stdout.take().expect("a pipe"));
-        let mut this = Self { file_system, file, mount_point, program, commands, replies };
+        let shell = EarlyShell::new();
+        let mut this = Self { file_system, file, mount_point, program, commands, replies, shell };
         assert_eq!(this.reply(), "ready", "skep-volatile-disk");
         this.mount();
         println!("disk {name}: {}, seed {seed}", file_system.name());
@@ -149,15 +153,15 @@ impl Disk {
     }
 
     fn mount(&self) {
-        let sector = ["--sector-size", self.file_system.sector()];
-        let device =
-            run("losetup", [&["--find", "--show"], &sector[..], &[text(&self.file)]].concat());
+        let (shell, sector) = (&self.shell, self.file_system.sector());
+        let file = text(&self.file);
+        let device = shell.run(&["losetup", "--find", "--show", "--sector-size", sector, file]);
         let device = device.trim();
-        let mount = ["-t", self.file_system.name(), device, text(&self.mount_point)];
-        let mounted = finish(Command::new("mount").args(mount), PATIENCE);
+        let place = text(&self.mount_point);
+        let mounted = shell.try_run(&["mount", "-t", self.file_system.name(), device, place]);
         // The loop device exists until the file system is unmounted.
-        run("losetup", ["--detach", device]);
-        mounted.expect_success();
+        shell.run(&["losetup", "--detach", device]);
+        mounted.unwrap_or_else(|why| panic!("{why}"));
     }
 
     /// Returns the mount point.
@@ -210,14 +214,13 @@ impl Disk {
         // process.
         let mut refusal = String::new();
         let freed = eventually(Duration::from_secs(20), || {
-            let mut command = Command::new("umount");
-            let ended = finish(command.arg(&self.mount_point), PATIENCE);
-            refusal = ended.stderr;
-            ended.status.success().then_some(())
+            let ended = self.shell.try_run(&["umount", text(&self.mount_point)]);
+            ended.map_err(|why| refusal = why).ok()
         });
         assert!(freed.is_some(), "{refusal}{}", users(&self.mount_point));
         wait_for("the loop device is free", PATIENCE, || {
-            run("losetup", ["--associated", text(&self.file)]).trim().is_empty().then_some(())
+            let devices = self.shell.run(&["losetup", "--associated", text(&self.file)]);
+            devices.trim().is_empty().then_some(())
         });
         self.command("restore");
         self.mount();
