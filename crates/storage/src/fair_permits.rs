@@ -47,8 +47,20 @@ struct State {
 /// A request that waits for a permit.
 #[derive(Debug, Default)]
 struct Waiter {
-    is_granted: Cell<bool>,
+    turn: Cell<Turn>,
     waker: RefCell<Option<Waker>>,
+}
+
+/// The progress of a request that has to wait for a permit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Turn {
+    /// The request is in the queue.
+    #[default]
+    Waits,
+    /// The request has left the queue. A permit is counted for it.
+    Granted,
+    /// The request has its permit.
+    Taken,
 }
 
 /// A permit. Dropping it releases the permit.
@@ -113,8 +125,13 @@ impl FairPermits {
         })
     }
 
-    /// Waits for a permit for a request of `client` with this cost. Cancel-safe.
-    pub(crate) async fn acquire(self: &Rc<Self>, client: NodeId, cost: u64) -> Permit {
+    /// Waits for a permit for a request of `client`. `cost` returns the cost of the request, and is
+    /// called only if the request has to wait. Cancel-safe.
+    pub(crate) async fn acquire(
+        self: &Rc<Self>,
+        client: NodeId,
+        cost: impl FnOnce() -> u64,
+    ) -> Permit {
         let permit = || Permit { permits: Rc::clone(self), client };
         let place = {
             let mut state = self.state.borrow_mut();
@@ -123,11 +140,11 @@ impl FairPermits {
                 return permit();
             }
             let place = Place { permits: self, client, waiter: Rc::default() };
-            state.waiting.push(client, cost, Rc::clone(&place.waiter));
+            state.waiting.push(client, cost(), Rc::clone(&place.waiter));
             place
         };
         std::future::poll_fn(|context| {
-            if place.waiter.is_granted.get() {
+            if place.waiter.turn.get() == Turn::Granted {
                 return Poll::Ready(());
             }
             *place.waiter.waker.borrow_mut() = Some(context.waker().clone());
@@ -135,7 +152,7 @@ impl FairPermits {
         })
         .await;
         // From here on, the permit belongs to the returned value and not to the place in the queue.
-        place.waiter.is_granted.set(false);
+        place.waiter.turn.set(Turn::Taken);
         permit()
     }
 
@@ -174,7 +191,7 @@ impl FairPermits {
     fn release(&self, client: NodeId) {
         self.state.borrow_mut().take_back(client);
         while let Some(waiter) = self.grant_next() {
-            waiter.is_granted.set(true);
+            waiter.turn.set(Turn::Granted);
             if let Some(waker) = waiter.waker.take() {
                 waker.wake();
             }
@@ -191,11 +208,14 @@ impl Drop for Permit {
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        if self.waiter.is_granted.get() {
-            return self.permits.release(self.client);
+        match self.waiter.turn.get() {
+            Turn::Waits => {
+                let is_own = |other: &Rc<Waiter>| Rc::ptr_eq(other, &self.waiter);
+                self.permits.state.borrow_mut().waiting.remove(self.client, is_own);
+            }
+            Turn::Granted => self.permits.release(self.client),
+            Turn::Taken => {}
         }
-        let is_own = |other: &Rc<Waiter>| Rc::ptr_eq(other, &self.waiter);
-        self.permits.state.borrow_mut().waiting.remove(self.client, is_own);
     }
 }
 

@@ -221,7 +221,7 @@ async fn take_requests(served: Rc<ServedTarget>, socket: OwnedFd, peer: Peer) {
         // no permit.
         let open = served.meter.open(&arrival);
         let queued = served.meter.queued();
-        let permit = served.permits.acquire(peer.node, fair_permits::cost(&incoming)).await;
+        let permit = served.permits.acquire(peer.node, || fair_permits::cost(&incoming)).await;
         drop(queued);
         // The map may have changed during the wait, so check the request again. If the sender was
         // removed meanwhile, a write of another client to the same range may have been

@@ -65,7 +65,7 @@ impl Target {
                 self.arrived += 1;
                 let permits = Rc::clone(&self.permits);
                 let acquire =
-                    async move { permits.acquire(NodeId::new(client), REQUEST_COST).await };
+                    async move { permits.acquire(NodeId::new(client), || REQUEST_COST).await };
                 self.waiting.push_back((client, self.arrived, Box::pin(acquire)));
                 // The first poll puts the request into the queue.
                 self.poll(self.waiting.len() - 1);
@@ -158,7 +158,7 @@ fn end_of_a_target_waits_for_all_requests() {
     skep_env::block_on(async {
         let permits = FairPermits::new(PERMITS, PERMITS);
         permits.all_released().await;
-        let held = permits.acquire(NodeId::new(1), 1).await;
+        let held = permits.acquire(NodeId::new(1), || 1).await;
         let mut all = Box::pin(permits.all_released());
         let mut poll = || all.as_mut().poll(&mut Context::from_waker(Waker::noop()));
         assert!(poll().is_pending());

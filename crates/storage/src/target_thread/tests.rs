@@ -421,7 +421,7 @@ fn waiting_write_of_a_removed_client_is_refused() {
         let peer = authenticate(&stream, &server, 1, |_| Ok(())).await.unwrap();
         let connection = connecting.await.unwrap();
         let socket = stream.into_fd().unwrap();
-        let permit = served.permits.acquire(NodeId::new(9), 1).await;
+        let permit = served.permits.acquire(NodeId::new(9), || 1).await;
         let serving = skep_env::spawn(take_requests(Rc::clone(&served), socket, peer));
         let late = skep_env::spawn(async move { write(&connection, key(1), b"late").await });
         while served.permits.waiting() == 0 {
