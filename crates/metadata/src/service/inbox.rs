@@ -25,8 +25,10 @@ const MAX_INBOX: usize = 10_000;
 /// Maximum number of requests of one client that wait in the queue.
 const MAX_OF_CLIENT: usize = 1024;
 /// Total length of the request bodies in the inbox at which the service stops reading from
-/// connections. Each connection may then still add one more request. For the first waiting request
-/// of a client, the limit is twice as high.
+/// connections of clients. Each connection may then still add one more request. For the first
+/// waiting request of a client, the limit is twice as high. The requests of services have the same
+/// limit, which counts only their own bodies. So clients cannot keep the service from reading a
+/// request of an operation that holds locks.
 const MAX_INBOX_BYTES: usize = 32 << 20;
 /// Number of requests that a client may have in a batch before the next client has its turn.
 const QUANTUM: u64 = 4;
@@ -42,12 +44,14 @@ pub(super) struct Inbox {
     waiting: FairQueue<Event>,
     /// Total length of the request bodies in the inbox.
     bytes: usize,
+    /// The part of `bytes` that belongs to requests of services. All of them are in `next`.
+    bytes_of_services: usize,
 }
 
 impl Default for Inbox {
     fn default() -> Self {
         let waiting = FairQueue::new(QUANTUM);
-        Self { next: Vec::new(), next_of_clients: 0, waiting, bytes: 0 }
+        Self { next: Vec::new(), next_of_clients: 0, waiting, bytes: 0, bytes_of_services: 0 }
     }
 }
 
@@ -67,8 +71,10 @@ impl Inbox {
     /// Adds a request of a peer. Requests of services come in the next batch, because they belong
     /// to operations that are in progress and hold locks.
     pub(super) fn put_request(&mut self, peer: &Peer, request: Event) {
-        self.bytes += body_bytes(&request);
+        let bytes = body_bytes(&request);
+        self.bytes += bytes;
         if peer.kind != NodeKind::Client {
+            self.bytes_of_services += bytes;
             self.next.push(request);
         } else if self.waiting.count() == 0 && self.next_of_clients < MAX_BATCH {
             self.next_of_clients += 1;
@@ -81,7 +87,7 @@ impl Inbox {
     /// Whether the service may read another request of a peer.
     pub(super) fn has_space(&self, peer: &Peer) -> bool {
         if peer.kind != NodeKind::Client {
-            return self.next.len() < MAX_INBOX && self.bytes < MAX_INBOX_BYTES;
+            return self.next.len() < MAX_INBOX && self.bytes_of_services < MAX_INBOX_BYTES;
         }
         match self.waiting.count_of(peer.node) {
             0 => self.bytes < 2 * MAX_INBOX_BYTES,
@@ -102,6 +108,7 @@ impl Inbox {
             let Some((_, request)) = self.waiting.take(|_| true) else { break };
             batch.push(request);
         }
+        self.bytes_of_services = 0;
         self.bytes -= batch.iter().map(body_bytes).sum::<usize>();
         batch
     }

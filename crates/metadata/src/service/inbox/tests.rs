@@ -107,7 +107,6 @@ fn bytes_of_waiting_requests_are_bounded() {
         inbox.put_request(&busy, request(number, long));
     }
     assert!(!inbox.has_space(&busy));
-    assert!(!inbox.has_space(&peer(NodeKind::Metadata, 3)));
     for node in 2.. {
         if !inbox.has_space(&client(node)) {
             break;
@@ -115,6 +114,15 @@ fn bytes_of_waiting_requests_are_bounded() {
         inbox.put_request(&client(node), request(u64::from(node), long));
     }
     assert!(inbox.bytes <= 2 * MAX_INBOX_BYTES + long);
+    // The requests of services have a limit of their own.
+    let service = peer(NodeKind::Metadata, 3);
+    while inbox.has_space(&service) {
+        inbox.put_request(&service, request(9000, long));
+    }
+    assert!((MAX_INBOX_BYTES..=MAX_INBOX_BYTES + long).contains(&inbox.bytes_of_services));
+    assert!(inbox.bytes <= 3 * MAX_INBOX_BYTES + 2 * long);
+    inbox.take_batch();
+    assert!(inbox.has_space(&service), "the batch has taken all requests of services");
     while !inbox.is_empty() {
         inbox.take_batch();
     }
