@@ -125,9 +125,11 @@ impl Meter {
 /// Returns the inode of the entry that an operation looked up or created.
 fn entry_of(outcome: &Outcome) -> Option<InodeId> {
     match outcome {
-        Ok(ReplyBody::Entry(attributes) | ReplyBody::Created(attributes, ..)) => {
-            Some(attributes.inode)
-        }
+        Ok(
+            ReplyBody::Entry(attributes)
+            | ReplyBody::UncachedEntry(attributes)
+            | ReplyBody::Created(attributes, ..),
+        ) => Some(attributes.inode),
         _ => None,
     }
 }

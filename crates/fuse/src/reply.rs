@@ -10,6 +10,7 @@ use crate::abi::{InHeader, operation_name};
 use crate::errno;
 use attributes::{
     STATX_SPARE_BYTES, attributes_out, blocks, entry, guessed_blocks, stat_fs, statx,
+    uncached_entry,
 };
 use skep_client::{HandleId, HeldLock, LockMode, Stat, StatFs};
 use skep_env::Buf;
@@ -92,6 +93,9 @@ pub(crate) enum ReplyBody {
     Empty,
     /// The attributes of an entry that was looked up or created.
     Entry(Attributes),
+    /// The attributes of an entry that was looked up. The kernel does not cache the name, and looks
+    /// it up again before its next use.
+    UncachedEntry(Attributes),
     /// The attributes of a file that was created and opened, its handle, and whether the kernel
     /// bypasses its page cache for the handle.
     Created(Attributes, HandleId, bool),
@@ -217,6 +221,9 @@ pub(crate) fn encode(answer: ReplyBody, reply: &Buf, validity: &Validity<'_>) ->
         ReplyBody::Size(size) => SizeOut { size, padding: 0 }.encode(&mut w),
         ReplyBody::Number(number) => NumberOut { number }.encode(&mut w),
         ReplyBody::Entry(attributes) => entry(&attributes, validity).encode(&mut w),
+        ReplyBody::UncachedEntry(attributes) => {
+            uncached_entry(&attributes, validity).encode(&mut w);
+        }
         ReplyBody::Created(attributes, handle, is_direct) => {
             entry(&attributes, validity).encode(&mut w);
             // `keep_cache` is harmless, since the kernel cannot have cached stale pages of a new
@@ -311,6 +318,7 @@ mod tests {
     use crate::init::InitOut;
     use crate::invalidation::InvalInodeOut;
     use crate::limits;
+    use skep_types::FileKind;
     use skep_types::codec::Reader;
 
     /// Returns the length of an encoded record in bytes.
@@ -335,6 +343,23 @@ mod tests {
         assert_eq!(len_of::<SizeOut>(), 8);
         assert_eq!(len_of::<Dirent>(), DIRENT_BYTES);
         assert_eq!((len_of::<LockOut>(), len_of::<InvalInodeOut>()), (24, 24));
+    }
+
+    #[test]
+    fn uncached_entry_lets_the_kernel_cache_only_attributes() {
+        let usual = limits::VALIDITY;
+        let validity = Validity { usual, is_shared: &|_| false, note_shown: &|_| false };
+        let now = skep_env::wall_time();
+        let attributes = Attributes::new(InodeId::new(9), FileKind::Regular, 0o644, now);
+        let times = |body| {
+            let reply = Buf::new(ENTRY_OUT_BYTES);
+            assert_eq!(encode(body, &reply, &validity), Ok(ENTRY_OUT_BYTES));
+            let out = EntryOut::decode(&mut Reader::new(&reply.bytes())).unwrap();
+            let of_name = Duration::new(out.entry_valid, out.entry_valid_nanoseconds);
+            (of_name, Duration::new(out.attr_valid, out.attr_valid_nanoseconds))
+        };
+        assert_eq!(times(ReplyBody::Entry(attributes.clone())), (usual, usual));
+        assert_eq!(times(ReplyBody::UncachedEntry(attributes)), (Duration::ZERO, usual));
     }
 
     #[test]

@@ -6,24 +6,26 @@ use crate::context::Context;
 use crate::file_system::FileSystem;
 use crate::limits;
 use crate::repeated_opens::Hold;
+use crate::reply::ReplyBody;
 use crate::request::files::Open;
 use crate::waits::Caller;
 use skep_client::{OpenMode, OpenedFile};
-use skep_types::{Attributes, ErrorCode, FileKind, InodeId, Result};
+use skep_types::{ErrorCode, FileKind, InodeId, Result};
 use std::sync::Arc;
 
 /// Looks up a name. If the kernel repeats an open of the caller, also holds the file until the
-/// caller's next open.
+/// caller's next open. The kernel then does not cache the name, so each later open of the name
+/// begins with a lookup, and finds the file that has the name then.
 pub(super) async fn lookup<F: FileSystem>(
     context: &Context<F>,
     directory: InodeId,
     name: &[u8],
     caller: Caller,
-) -> Result<Attributes> {
+) -> Result<ReplyBody> {
     let (fs, opens) = (&context.file_system, &context.repeated_opens);
     let mut found = fs.lookup(directory, name).await?;
     if !opens.is_expected(caller.pid, skep_env::now()) {
-        return Ok(found);
+        return Ok(ReplyBody::Entry(found));
     }
     for _ in 0..limits::MAX_HOLD_ATTEMPTS {
         if found.kind != FileKind::Regular {
@@ -45,7 +47,10 @@ pub(super) async fn lookup<F: FileSystem>(
             Err(_) => break,
         }
     }
-    Ok(found)
+    Ok(match found.kind {
+        FileKind::Regular => ReplyBody::UncachedEntry(found),
+        _ => ReplyBody::Entry(found),
+    })
 }
 
 /// Opens a file. The repeated open of a thread may open the file that the mount holds for it. The

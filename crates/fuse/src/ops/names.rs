@@ -6,7 +6,7 @@ use crate::file_system::FileSystem;
 use crate::reply::{Failure, Outcome, ReplyBody};
 use crate::request::names::{NameRequest, Rename, RenameKind};
 use crate::waits::Caller;
-use skep_types::{Attributes, ErrorCode, InodeId, Result};
+use skep_types::{ErrorCode, InodeId, Result};
 
 pub(crate) async fn perform<F: FileSystem>(
     context: &Context<F>,
@@ -16,7 +16,7 @@ pub(crate) async fn perform<F: FileSystem>(
     let fs = &context.file_system;
     Ok(match request {
         NameRequest::Lookup { directory, name } => {
-            ReplyBody::Entry(lookup(context, directory, &name, caller).await?)
+            lookup(context, directory, &name, caller).await?
         }
         NameRequest::ReadLink { inode } => ReplyBody::Bytes(fs.read_link(inode).await?),
         NameRequest::MakeSymlink { directory, name, link_target, new } => {
@@ -54,10 +54,10 @@ async fn lookup<F: FileSystem>(
     directory: InodeId,
     name: &[u8],
     caller: Caller,
-) -> Result<Attributes> {
+) -> Result<ReplyBody> {
     match name {
-        b"." => context.file_system.attributes(directory).await,
-        b".." => context.file_system.parent(directory).await,
+        b"." => context.file_system.attributes(directory).await.map(ReplyBody::Entry),
+        b".." => context.file_system.parent(directory).await.map(ReplyBody::Entry),
         // Reply to a missing name with an error, which the kernel does not cache. A reply with a
         // zero node id would let the kernel cache that the name is missing. But a program may
         // create a file, and then notify programs on other hosts. When these programs open the

@@ -226,6 +226,11 @@ pub(super) fn entry(attributes: &Attributes, validity: &Validity<'_>) -> EntryOu
     }
 }
 
+/// Returns an entry whose name the kernel does not cache. The kernel may cache the attributes.
+pub(super) fn uncached_entry(attributes: &Attributes, validity: &Validity<'_>) -> EntryOut {
+    EntryOut { entry_valid: 0, entry_valid_nanoseconds: 0, ..entry(attributes, validity) }
+}
+
 fn statx_time(time: Timestamp) -> StatxTime {
     StatxTime { seconds: time.seconds, nanoseconds: time.nanoseconds, reserved: 0 }
 }
