@@ -5,6 +5,9 @@
 //! both requests again, but only once: if the next file has lost the name as well, the program gets
 //! `ESTALE`, although the name always referred to a file (docs/semantics.md 1.4).
 //!
+//! The kernel also repeats the open if the file has lost its name before a request for its
+//! attributes, which may come between `LOOKUP` and `OPEN`.
+//!
 //! So the mount holds the file that the repeated `LOOKUP` finds until the repeated `OPEN`, which
 //! then succeeds without a name. The program uses a file that had the name during its call. No
 //! other open may use the held file: a program that opens the name later must get a newer file.
@@ -75,7 +78,7 @@ impl RepeatedOpens {
     }
 
     /// Records that an open of the thread failed with `ESTALE`, so that the kernel repeats it. If
-    /// the table is full, the mount holds no file for this thread.
+    /// the table is full, the mount holds no file for this thread. The thread must have no hold.
     pub(crate) fn failed(&self, thread: u32, mode: OpenMode, now: Duration) {
         self.with(|threads| {
             threads.retain(|_, open| open.hold.is_some() || now < open.until);

@@ -1,13 +1,13 @@
 //! Operations on attributes, and on the file system as a whole.
 
-use super::privileges;
+use super::{holds, privileges};
 use crate::context::Context;
 use crate::file_system::FileSystem;
-use crate::reply::{Outcome, ReplyBody};
+use crate::reply::{Failure, Outcome, ReplyBody};
 use crate::request::attributes::AttributeRequest;
 use crate::waits::Caller;
 use skep_client::{HandleId, SetAttributes, Stat};
-use skep_types::{Attributes, InodeId};
+use skep_types::{Attributes, ErrorCode, InodeId};
 use std::sync::atomic::Ordering;
 
 const NANOSECONDS: u32 = 1_000_000_000;
@@ -19,7 +19,16 @@ pub(crate) async fn perform<F: FileSystem>(
 ) -> Outcome {
     let fs = &context.file_system;
     match request {
-        AttributeRequest::Get { inode, reader } => get(context, inode, reader).await,
+        AttributeRequest::Get { inode, reader } => {
+            let outcome = get(context, inode, reader).await;
+            if reader.is_none()
+                && let Err(Failure::Error(error)) = &outcome
+                && error.code() == ErrorCode::Stale
+            {
+                holds::attributes_failed(context, caller).await;
+            }
+            outcome
+        }
         AttributeRequest::Statx { inode } => {
             let stat = fs.stat(inode).await?;
             Ok(match hides_from_kernel(context, &stat) {

@@ -65,7 +65,9 @@ pub(super) async fn open<F: FileSystem>(
     if let Some(hold) = ended.and_then(|it| it.hold) {
         release(&context.file_system, hold).await;
     }
-    if ended.is_none() && opened.as_ref().is_err_and(|it| it.code() == ErrorCode::Stale) {
+    // If an expected open comes without a lookup, the kernel has not repeated anything yet.
+    let may_be_repeated = ended.is_none_or(|it| it.hold.is_none());
+    if may_be_repeated && opened.as_ref().is_err_and(|it| it.code() == ErrorCode::Stale) {
         failed(context, open.mode, caller);
     }
     opened
@@ -93,6 +95,17 @@ pub(super) fn failed<F: FileSystem>(context: &Context<F>, mode: OpenMode, caller
     if caller.pid != 0 {
         context.repeated_opens.failed(caller.pid, mode, skep_env::now());
     }
+}
+
+/// Records that the kernel may repeat an open of the caller, because the mount replies `ESTALE` to
+/// a request for attributes. The kernel sends this request in an `open` if its cached attributes of
+/// the file are no longer valid, and also in other calls. If it repeats another call, the mount
+/// holds the file that the repeated lookup finds. The caller's next open then begins with a lookup,
+/// since the kernel does not cache the name. The mode of the open is not known. So this helps only
+/// opens for reading: no program may write to a file without a name by mistake.
+pub(super) async fn attributes_failed<F: FileSystem>(context: &Context<F>, caller: Caller) {
+    end(context, caller).await;
+    failed(context, OpenMode::Read, caller);
 }
 
 /// Ends the repeated open of the caller, because the caller sends a request of another system call.
