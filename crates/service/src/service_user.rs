@@ -9,36 +9,54 @@
 //!
 //! A service must not gain access to other files of the host, not even after an attacker has taken
 //! it over. A service can put symbolic links, hard links and other directories into its own
-//! directories at any time. Therefore this module opens each file without following links, and
-//! changes the owner of the opened file. It refuses files with several names. It changes a
-//! directory of a target only if this directory contains a record of its identity. And it refuses
-//! settings that the user could change, because they name the directories.
+//! directories at any time. It can also write the list of its added targets. The rules:
+//!
+//! - This module opens each file below a directory without following links, and changes the owner
+//!   of the opened file (`owners`).
+//! - A directory of root is given only if root has named it, if it contains the record of a
+//!   service, and if no other user can add files to it. `/tmp` is no such directory.
+//! - A path that root has named must not lead through a directory in which the user could replace
+//!   the next name.
+//! - Root does not follow the links in `/proc`, which may lead into a mount namespace of the user.
 
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, chownat, fstat, openat, statat};
+mod owners;
+
+use crate::host::{ADDED_TARGETS_FILE, parse_added_targets};
+use owners::OwnerChange;
+use rustix::fs::{
+    AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, openat, openat2, statat,
+};
 use rustix::io::Errno;
-use rustix::process::{Gid, Uid, geteuid};
+use rustix::process::geteuid;
 use skep_store::identity::IDENTITY_FILE;
 use skep_types::{Error, ErrorCode, Result};
 use std::ffi::OsStr;
-use std::fs::{DirBuilder, Metadata, Permissions};
+use std::fs::{DirBuilder, File, Metadata, Permissions};
+use std::io::Read;
 use std::os::fd::OwnedFd;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The file with the users of the host.
 const USERS: &str = "/etc/passwd";
-/// Maximum depth of the directories below a directory of a service. Services create fewer levels.
-const MAX_DEPTH: usize = 16;
+/// Maximum number of symbolic links on a path that root has named.
+const MAX_LINKS: usize = 16;
+/// Maximum size of a list of added targets in bytes.
+const MAX_LIST: usize = 1 << 20;
 /// Mode of a new directory of a service. Only its owner can enter it.
 const PRIVATE_MODE: u32 = 0o700;
 /// Mode of new directories above a directory of a service.
 const COMMON_MODE: u32 = 0o755;
-/// Permission bit to read a file, and to enter a directory.
+/// Permission bits to read a file, to change a file or a directory, and to enter a directory.
 const READ: u32 = 0o4;
+const WRITE: u32 = 0o2;
 const ENTER: u32 = 0o1;
-/// Flags to open a file for a change of its owner, without any effect on the file.
-const OPEN: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+/// Mode bits with which other users than the owner can add files to a directory.
+const SHARED: u32 = 0o022;
+/// Mode bit of a directory in which users can replace only their own files.
+const STICKY: u32 = 0o1000;
+/// The directory of the settings, which may be opened to the group of the user.
+const SETTINGS_DIRECTORY: &str = "skep";
 
 /// A user of this host.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -98,26 +116,68 @@ impl ServiceUser {
         self.uid == 0 || (file.mode() >> shift) & access != 0
     }
 
-    /// Lets the user read a configuration file, and enter its directory. If necessary, gives both
-    /// to the group of the user. They still belong to root, so the service cannot change its own
-    /// settings.
+    /// Whether the user could change a file, or replace a name in a directory.
+    fn can_change(&self, file: &Metadata) -> bool {
+        let is_open = file.mode() & STICKY == 0 && self.has_access(file, WRITE);
+        self.uid != 0 && (file.uid() == self.uid || is_open)
+    }
+
+    /// Refuses a path if the user could make it lead to another file: by a change of a directory on
+    /// the path, or of a symbolic link. The file itself may belong to the user, or be missing.
+    /// `links` is the number of links that have led to this path.
+    fn refuse_replaceable(&self, path: &Path, links: usize) -> Result<()> {
+        let path = std::path::absolute(path).map_err(io_failed(path))?;
+        for step in path.ancestors() {
+            let Ok(found) = std::fs::symlink_metadata(step) else { continue };
+            if found.is_symlink() {
+                if links == MAX_LINKS || (self.uid != 0 && found.uid() == self.uid) {
+                    return Err(self.replaceable(&path, step));
+                }
+                let target = std::fs::read_link(step).map_err(io_failed(step))?;
+                let directory = step.parent().unwrap_or(Path::new("/"));
+                self.refuse_replaceable(&directory.join(target), links + 1)?;
+            }
+            let is_above = step != path;
+            if is_above && std::fs::metadata(step).is_ok_and(|it| self.can_change(&it)) {
+                return Err(self.replaceable(&path, step));
+            }
+        }
+        Ok(())
+    }
+
+    fn replaceable(&self, path: &Path, step: &Path) -> Error {
+        refused(format!(
+            "the user {} could replace {1}, because it can change {2}: root must not change the \
+             owner of such a file; run `chown root {2}` and `chmod go-w {2}`, or move the file",
+            self.name,
+            path.display(),
+            step.display()
+        ))
+    }
+
+    /// Lets the user read a configuration file. If necessary, gives it to the group of the user.
+    /// The same for its directory, if this is a directory of Skep such as `/etc/skep`. Both still
+    /// belong to root, so the service cannot change its own settings.
     ///
     /// # Errors
-    /// - `Configuration` if the file belongs to the user.
+    /// - `Configuration` if the user could change or replace the file.
     /// - Errors of the file system, with the path.
     pub fn share_settings(&self, file: &Path) -> Result<()> {
         let metadata = std::fs::metadata(file).map_err(io_failed(file))?;
-        if metadata.uid() == self.uid && self.uid != 0 {
+        if self.can_change(&metadata) {
             return Err(refused(format!(
-                "{0} belongs to the user {1}: a service must not change the settings that root \
-                 reads; run `chown root {0}`",
+                "the user {1} can change {0}: a service must not change the settings that root \
+                 reads; run `chown root {0}` and `chmod go-w {0}`",
                 file.display(),
                 self.name
             )));
         }
+        self.refuse_replaceable(file, 0)?;
         self.share(file, READ)?;
         let file = std::path::absolute(file).map_err(io_failed(file))?;
-        if let Some(parent) = file.parent() {
+        // Other directories, such as the home of root, contain other files.
+        let is_of_skep = |it: &&Path| it.file_name() == Some(OsStr::new(SETTINGS_DIRECTORY));
+        if let Some(parent) = file.parent().filter(is_of_skep) {
             self.share(parent, ENTER)?;
         }
         self.warn_of_closed_directories(&file);
@@ -128,10 +188,16 @@ impl ServiceUser {
     /// necessary, makes the user its owner. A secret must not be readable by a group.
     ///
     /// # Errors
-    /// Errors of the file system, with the path.
+    /// - `Configuration` if the user could replace the file, or if the file has several names.
+    /// - Errors of the file system, with the path.
     pub fn share_secret(&self, file: &Path) -> Result<()> {
         let metadata = std::fs::metadata(file).map_err(io_failed(file))?;
         if metadata.is_file() && !self.has_access(&metadata, READ) {
+            self.refuse_replaceable(file, 0)?;
+            if metadata.nlink() > 1 {
+                let what = "has several names, so root does not change its owner: copy the file";
+                return Err(refused(format!("{} {what}", file.display())));
+            }
             chown(file, Some(self.uid), None).map_err(io_failed(file))?;
             tracing::info!("{} belongs to the user {} now", file.display(), self.name);
         }
@@ -139,8 +205,9 @@ impl ServiceUser {
         Ok(())
     }
 
-    /// Gives a file or a directory of root's group to the group of the user, with one permission
-    /// bit.
+    /// Gives a file or a directory of root's group to the group of the user. The group gets one
+    /// permission bit, and loses the others. So the user cannot change what only the group of root
+    /// could change before.
     fn share(&self, path: &Path, access: u32) -> Result<()> {
         let metadata = std::fs::metadata(path).map_err(io_failed(path))?;
         let is_free = metadata.gid() == 0 || metadata.gid() == self.gid;
@@ -148,7 +215,7 @@ impl ServiceUser {
             return Ok(());
         }
         chown(path, None, Some(self.gid)).map_err(io_failed(path))?;
-        let mode = metadata.mode() & 0o7777 | access << 3;
+        let mode = (metadata.mode() & 0o7707) | (access << 3);
         std::fs::set_permissions(path, Permissions::from_mode(mode)).map_err(io_failed(path))?;
         tracing::info!("the group of the user {} has access to {} now", self.name, path.display());
         Ok(())
@@ -172,24 +239,55 @@ impl ServiceUser {
         }
     }
 
-    /// Gives the directory of a node or of a target to the user, with all files in it that belong
-    /// to others. Returns the number of files and directories whose owner has changed. Changes
-    /// nothing if the directory is not initialised.
+    /// Gives the directory of a node or of a target, which root has named, to the user, with all
+    /// files of root in it. Returns the number of files and directories whose owner has changed.
+    /// Changes nothing if the directory is not initialised.
     ///
-    /// If a subdirectory belongs to the user, everything in it does. So the function reads only the
-    /// top of a directory that it has given to the user before.
+    /// After a complete change, the next call reads only the top of the directory, unless root has
+    /// opened the directory in between, as `skep fsck` does.
     ///
     /// # Errors
-    /// - `Configuration` if a file has several names, or if directories are nested too deeply.
+    /// - `Configuration` if another user than root and this user can change the directory, if the
+    ///   user could replace a directory of root, if a file has several names or belongs to another
+    ///   user, or if directories are nested too deeply.
+    /// - `Configuration` if a process serves a directory of root.
     /// - Errors of the file system, with the path.
     pub fn take_directory(&self, path: &Path) -> Result<u64> {
+        let Some(top) = self.open_initialised(path)? else { return Ok(0) };
+        if fstat(&top).map_err(failed(path))?.st_uid != self.uid {
+            self.refuse_replaceable(path, 0)?;
+        }
+        self.take(&top, path)
+    }
+
+    /// Like [`Self::take_directory`], for a path that the user has named. Gives only files in a
+    /// directory that belongs to the user already, and ignores other directories.
+    ///
+    /// # Errors
+    /// Returns the same errors as [`Self::take_directory`].
+    pub fn take_own_directory(&self, path: &Path) -> Result<u64> {
+        let Some(top) = self.open_initialised(path)? else { return Ok(0) };
+        if fstat(&top).map_err(failed(path))?.st_uid != self.uid {
+            tracing::warn!(
+                "{0} does not belong to the user {1}, and is not in the settings, so its owner \
+                 stays: if it is a target of this service, run `chown -R {1}: {0}`",
+                path.display(),
+                self.name
+            );
+            return Ok(0);
+        }
+        self.take(&top, path)
+    }
+
+    /// Opens a directory. `None` if it has no record of its identity.
+    fn open_initialised(&self, path: &Path) -> Result<Option<OwnedFd>> {
         let ignore = || {
             tracing::warn!(
                 "{} has no record of a service or target ({IDENTITY_FILE}), so its owner stays: \
                  mount its disk, or initialise it with --init",
                 path.display()
             );
-            Ok(0)
+            Ok(None)
         };
         let top = match open_top(path) {
             Err(Errno::NOENT) => return ignore(),
@@ -198,18 +296,21 @@ impl ServiceUser {
         // Look for the record in the opened directory, and not at the path. Otherwise the service
         // could replace the directory between these two steps.
         match statat(&top, IDENTITY_FILE, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(record) if FileType::from_raw_mode(record.st_mode) == FileType::RegularFile => {}
-            _ => return ignore(),
+            Ok(record) if FileType::from_raw_mode(record.st_mode) == FileType::RegularFile => {
+                Ok(Some(top))
+            }
+            Err(error) if error != Errno::NOENT => Err(failed(path)(error)),
+            _ => ignore(),
         }
-        self.take(&top, path)
     }
 
     /// Like [`Self::take_directory`], for a directory without a record of its identity. Creates the
-    /// directory if it is missing. No other user may be able to change the path.
+    /// directory if it is missing. The user must not be able to replace it.
     ///
     /// # Errors
     /// Returns the same errors as [`Self::take_directory`].
     pub fn take_plain_directory(&self, path: &Path) -> Result<u64> {
+        self.refuse_replaceable(path, 0)?;
         create(path, PRIVATE_MODE)?;
         self.take(&open_top(path).map_err(failed(path))?, path)
     }
@@ -220,22 +321,62 @@ impl ServiceUser {
         }
         let stat = fstat(top).map_err(failed(path))?;
         if stat.st_uid != self.uid {
+            // Everybody could put the record of a service into a directory such as `/tmp`.
+            if stat.st_uid != 0 || stat.st_mode & SHARED != 0 {
+                return Err(refused(format!(
+                    "another user than root can change {0}, so its files may not be part of Skep, \
+                     and their owners stay: if they are, run `chown root {0}` and `chmod go-w {0}`",
+                    path.display()
+                )));
+            }
             tracing::info!("giving all files in {} to the user {}", path.display(), self.name);
         }
-        let mut change = OwnerChange { user: self, top: stat, count: 0 };
-        change.of_entries(top, path, 0)?;
-        if stat.st_uid != self.uid {
-            change.of_file(top, path)?;
+        OwnerChange::run(self, top, path)
+    }
+
+    /// Reads the list of the added targets in the directory of a node. Also returns whether root
+    /// has written the list. The user may write anything into its own list. No list is an empty
+    /// list.
+    ///
+    /// # Errors
+    /// - `Configuration` if the list is no regular file, or too large, or no UTF-8.
+    /// - Errors of the file system, with the path.
+    pub fn added_targets(&self, node: &Path) -> Result<(Vec<PathBuf>, bool)> {
+        let file_path = node.join(ADDED_TARGETS_FILE);
+        let top = match open_top(node) {
+            Err(Errno::NOENT) => return Ok((Vec::new(), false)),
+            top => top.map_err(failed(node))?,
+        };
+        // The user may have put a link or a pipe here. Do not follow it, or wait for it.
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let list = match openat(&top, ADDED_TARGETS_FILE, flags, Mode::empty()) {
+            Err(Errno::NOENT) => return Ok((Vec::new(), false)),
+            list => list.map_err(failed(&file_path))?,
+        };
+        let (top, list_stat) =
+            (fstat(&top).map_err(failed(node))?, fstat(&list).map_err(failed(&file_path))?);
+        let is_of_root = |it: &Stat| it.st_uid == 0 && it.st_mode & SHARED == 0;
+        let is_trusted = is_of_root(&top) && is_of_root(&list_stat);
+        let mut text = String::new();
+        if FileType::from_raw_mode(list_stat.st_mode) != FileType::RegularFile {
+            return Err(refused(format!("{} is no regular file", file_path.display())));
         }
-        Ok(change.count)
+        let read = File::from(list).take(MAX_LIST as u64).read_to_string(&mut text);
+        let size = read.map_err(io_failed(&file_path))?;
+        if size == MAX_LIST {
+            let what = format!("{} has {MAX_LIST} bytes or more", file_path.display());
+            return Err(refused(what));
+        }
+        Ok((parse_added_targets(&text).collect(), is_trusted))
     }
 }
 
 /// Opens the top directory. The administrator has chosen its path, which may contain symbolic
-/// links.
+/// links. It may not contain links as in `/proc/PID/root`, which lead into the mount namespace of a
+/// process. There, a user can mount any directory of the host below a directory of the user.
 fn open_top(path: &Path) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    rustix::fs::open(path, flags, Mode::empty())
+    openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_MAGICLINKS)
 }
 
 /// Creates a directory with a mode, and the missing directories above it, which all users can
@@ -257,79 +398,6 @@ fn user_in(text: &str, name: &str) -> Option<ServiceUser> {
     let mut ids = line.split(':').skip(2).map(str::parse::<u32>);
     let (Some(Ok(uid)), Some(Ok(gid))) = (ids.next(), ids.next()) else { return None };
     Some(ServiceUser { name: name.to_owned(), uid, gid })
-}
-
-/// A running change of the owner of all files below one directory.
-struct OwnerChange<'a> {
-    user: &'a ServiceUser,
-    /// The status of the top directory.
-    top: Stat,
-    /// Number of files and directories whose owner was changed.
-    count: u64,
-}
-
-impl OwnerChange<'_> {
-    /// Changes the owner of all entries of a directory, and of everything below them. `depth` is
-    /// the number of directories between the directory and the top.
-    fn of_entries(&mut self, directory: &OwnedFd, path: &Path, depth: usize) -> Result<()> {
-        if depth > MAX_DEPTH {
-            let shown = path.display();
-            return Err(refused(format!(
-                "{shown} is more than {MAX_DEPTH} directories deep: services create no such \
-                 directories; move it away"
-            )));
-        }
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let readable = openat(directory, c".", flags, Mode::empty()).map_err(failed(path))?;
-        for entry in Dir::new(readable).map_err(failed(path))? {
-            let entry = entry.map_err(failed(path))?;
-            let name = entry.file_name();
-            // ext4 creates `lost+found`, which must still belong to root.
-            if name == c"." || name == c".." || (depth == 0 && name == c"lost+found") {
-                continue;
-            }
-            let path = path.join(OsStr::from_bytes(name.to_bytes()));
-            match openat(directory, name, OPEN, Mode::empty()) {
-                // A running service has removed the file.
-                Err(Errno::NOENT) => {}
-                file => self.of_entry(&file.map_err(failed(&path))?, &path, depth)?,
-            }
-        }
-        Ok(())
-    }
-
-    /// Changes the owner of an entry. The owner of a directory changes after that of its entries.
-    /// So if this process is interrupted, the next one continues with the remaining entries.
-    fn of_entry(&mut self, file: &OwnedFd, path: &Path, depth: usize) -> Result<()> {
-        let stat = fstat(file).map_err(failed(path))?;
-        if stat.st_uid == self.user.uid {
-            return Ok(());
-        }
-        if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
-            // Another file system is mounted here. If it belongs to the service, its directory is
-            // in the settings.
-            if stat.st_dev != self.top.st_dev {
-                return Ok(());
-            }
-            self.of_entries(file, path, depth + 1)?;
-        } else if stat.st_nlink > 1 {
-            return Err(refused(format!(
-                "{} belongs to user {} and has several names: one of them may be a file of this \
-                 host that is not part of Skep; remove the name here, or run `chown {}` on it",
-                path.display(),
-                stat.st_uid,
-                self.user.name
-            )));
-        }
-        self.of_file(file, path)
-    }
-
-    fn of_file(&mut self, file: &OwnedFd, path: &Path) -> Result<()> {
-        let (uid, gid) = (Uid::from_raw(self.user.uid), Gid::from_raw(self.user.gid));
-        chownat(file, c"", Some(uid), Some(gid), AtFlags::EMPTY_PATH).map_err(failed(path))?;
-        self.count += 1;
-        Ok(())
-    }
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use crate::token_check;
 use serde::Serialize;
 use skep_rpc::JoinToken;
 use skep_service::directory::read_token;
-use skep_service::{Initialised, NodeSettings, Settings, config, logging, manual};
+use skep_service::{ByteSize, Initialised, NodeSettings, Settings, config, logging, manual};
 use skep_types::{Error, ErrorCode, Result};
 use std::path::{Path, PathBuf};
 
@@ -126,7 +126,9 @@ pub(super) fn prepare<T: Settings>(args: &ServiceArgs, targets: &str) -> Result<
         return say(loaded.print().trim_end()).map(|()| Task::Done);
     }
     let node = loaded.settings.node();
-    logging::start(&node.log, node.log_limit)?;
+    // Root must not start a new log file in a directory of the user to whom it gives the files.
+    let limit = if args.give_to.is_some() { ByteSize(0) } else { node.log_limit };
+    logging::start(&node.log, limit)?;
     Ok(match (&args.give_to, args.init) {
         (Some(user), _) => Task::Give(loaded.settings, user.clone()),
         (None, true) => Task::Initialise(loaded.settings),

@@ -7,7 +7,7 @@ use crate::output::print;
 use serde::Serialize;
 use skep_monitor::{MonitorSettings, WatchedCluster};
 use skep_service::service_user::ServiceUser;
-use skep_service::{NodeSettings, host, logging};
+use skep_service::{ByteSize, NodeSettings, logging};
 use skep_types::Result;
 use std::path::{Path, PathBuf};
 
@@ -34,17 +34,32 @@ pub(super) fn give_service(
     if let Some(config) = config {
         user.share_settings(config)?;
     }
-    let mut directories = vec![node.directory.clone()];
-    directories.extend(targets.iter().cloned());
-    // The service can write this list. A line that names no directory is not shown, because the
-    // list could be a link to a secret file of the host.
-    let added = host::added_target_directories(&node.directory)?;
-    directories.extend(added.into_iter().filter(|path| path.is_dir()));
+    let (added, is_trusted) = user.added_targets(&node.directory)?;
+    let added: Vec<_> = added.into_iter().filter(|path| !targets.contains(path)).collect();
     let mut changed = 0;
-    for directory in &directories {
-        changed += user.take_directory(directory)?;
+    for target in targets {
+        changed += unless_failed(user.take_directory(target));
     }
+    for target in &added {
+        changed += unless_failed(match is_trusted {
+            true => user.take_directory(target),
+            false => user.take_own_directory(target),
+        });
+    }
+    // The last one, because the list in it is trusted only as long as the directory is root's.
+    changed += user.take_directory(&node.directory)?;
+    let directories: Vec<_> =
+        std::iter::once(&node.directory).chain(targets).chain(&added).cloned().collect();
     report(kind, user, &directories, changed)
+}
+
+/// Returns the number of changed files in the directory of a target. Logs an error, since a failed
+/// disk must not prevent the start of a service that serves other targets.
+fn unless_failed(changed: Result<u64>) -> u64 {
+    changed.unwrap_or_else(|error| {
+        tracing::error!("cannot give a target to the user of the service: {error}");
+        0
+    })
 }
 
 /// Gives the directory, the tokens and the other secrets of a monitor to a user, and lets the user
@@ -55,7 +70,8 @@ pub(super) fn give_monitor(
     settings: &MonitorSettings,
     clusters: &[WatchedCluster],
 ) -> Result<()> {
-    logging::start(&settings.log, settings.log_limit)?;
+    // As in the command of the other services.
+    logging::start(&settings.log, ByteSize(0))?;
     let user = ServiceUser::find(user)?;
     if let Some(config) = config {
         user.share_settings(config)?;

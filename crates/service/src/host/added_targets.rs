@@ -9,7 +9,12 @@ use skep_types::{Error, ErrorCode, Result};
 use std::path::{Path, PathBuf};
 
 /// Name of the file with the added targets, in the node's directory.
-const FILE: &str = "added-targets";
+pub(crate) const FILE: &str = "added-targets";
+
+/// Returns the directories in the text of the file.
+pub(crate) fn parse(text: &str) -> impl Iterator<Item = PathBuf> {
+    text.lines().map(PathBuf::from)
+}
 
 /// The targets that an administrator added to a node while the node was running.
 #[derive(Debug)]
@@ -31,7 +36,7 @@ impl AddedTargets {
                 return Err(Error::new(ErrorCode::Configuration, what));
             }
         };
-        let paths = text.lines().map(PathBuf::from).filter(|path| !settings.contains(path));
+        let paths = parse(&text).filter(|path| !settings.contains(path));
         Ok(Self { file, paths: paths.collect() })
     }
 

@@ -33,6 +33,7 @@ use crate::listen::{IfTaken, listen};
 use crate::node::NodeSettings;
 use crate::{PROGRAM_VERSION, cached_map, metrics_page, quarantine, tokens};
 use added_targets::AddedTargets;
+pub(crate) use added_targets::{FILE as ADDED_TARGETS_FILE, parse as parse_added_targets};
 pub use init::Initialised;
 use skep_env::local::Notify;
 use skep_env::{Mailbox, TcpListener};
@@ -114,15 +115,6 @@ impl Ready {
     pub fn report(self) {
         (self.0)();
     }
-}
-
-/// Returns the directories of the targets that an administrator has added to a node while it was
-/// running. `node` is the directory of the node.
-///
-/// # Errors
-/// `Configuration` if the list of the node cannot be read.
-pub fn added_target_directories(node: &Path) -> Result<Vec<PathBuf>> {
-    AddedTargets::load(node, &[]).map(|added| added.paths())
 }
 
 /// A node that serves targets.

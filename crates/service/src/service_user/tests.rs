@@ -89,7 +89,7 @@ fn file_with_a_second_name_outside_is_refused() {
     let site = Site::new();
     std::fs::hard_link(site.path("host"), site.path("target/a/host")).unwrap();
     let error = site.take().unwrap_err();
-    assert!(error.context().contains("target/a/host belongs to user 0 and has several"), "{error}");
+    assert!(error.context().contains("target/a/host (user 0) has several names"), "{error}");
     assert_eq!(site.owner("host"), 0);
 }
 
@@ -108,18 +108,36 @@ fn directory_without_an_identity_keeps_its_owner() {
 #[test]
 fn user_can_read_settings_but_not_change_them() {
     let site = Site::new();
-    let (directory, file) = (site.path("etc"), site.path("etc/storage-a.toml"));
+    let (directory, file) = (site.path("skep"), site.path("skep/storage-a.toml"));
     std::fs::create_dir(&directory).unwrap();
     std::fs::write(&file, "").unwrap();
-    std::fs::set_permissions(&directory, Permissions::from_mode(0o700)).unwrap();
-    std::fs::set_permissions(&file, Permissions::from_mode(0o600)).unwrap();
+    std::fs::set_permissions(&directory, Permissions::from_mode(0o770)).unwrap();
+    std::fs::set_permissions(&file, Permissions::from_mode(0o660)).unwrap();
     user().share_settings(&file).unwrap();
-    assert_eq!((site.owner("etc/storage-a.toml"), site.mode("etc/storage-a.toml")), (0, 0o640));
-    assert_eq!((site.owner("etc"), site.mode("etc")), (0, 0o710));
+    assert_eq!((site.owner("skep/storage-a.toml"), site.mode("skep/storage-a.toml")), (0, 0o640));
+    assert_eq!((site.owner("skep"), site.mode("skep")), (0, 0o710));
     assert_eq!(std::fs::metadata(&file).unwrap().gid(), OTHER);
+    user().share_settings(&file).unwrap();
     chown(&file, Some(OTHER), None).unwrap();
     let error = user().share_settings(&file).unwrap_err();
     assert!(error.context().contains("must not change the settings"), "{error}");
+    chown(&file, Some(0), None).unwrap();
+    std::fs::set_permissions(&directory, Permissions::from_mode(0o770)).unwrap();
+    let error = user().share_settings(&file).unwrap_err();
+    assert!(error.context().contains("could replace"), "{error}");
+}
+
+/// The directory of the settings may be the home of root.
+#[test]
+fn other_directory_of_settings_keeps_its_mode() {
+    let site = Site::new();
+    let (directory, file) = (site.path("home"), site.path("home/storage-a.toml"));
+    std::fs::create_dir(&directory).unwrap();
+    std::fs::write(&file, "").unwrap();
+    std::fs::set_permissions(&directory, Permissions::from_mode(0o700)).unwrap();
+    user().share_settings(&file).unwrap();
+    assert_eq!(site.mode("home"), 0o700);
+    assert_eq!(std::fs::metadata(&directory).unwrap().gid(), 0);
 }
 
 #[test]
@@ -139,4 +157,94 @@ fn missing_directory_is_private_below_directories_for_all() {
     for above in ["lib", "lib/skep"] {
         assert_eq!((site.owner(above), site.mode(above)), (0, 0o755), "{above}");
     }
+}
+
+/// The user has replaced a secret in its own directory by a link to a file of the host.
+#[test]
+fn path_that_the_user_can_lead_elsewhere_is_refused() {
+    let site = Site::new();
+    std::fs::set_permissions(site.path("host"), Permissions::from_mode(0o600)).unwrap();
+    std::fs::create_dir(site.path("own")).unwrap();
+    chown(site.path("own"), Some(OTHER), Some(OTHER)).unwrap();
+    symlink(site.path("host"), site.path("own/token")).unwrap();
+    symlink(site.path("target"), site.path("own/monitor")).unwrap();
+    // A link of root leads into the directory of the user.
+    symlink(site.path("own/token"), site.path("token")).unwrap();
+    for secret in ["own/token", "token"] {
+        let error = user().share_secret(&site.path(secret)).unwrap_err();
+        assert!(error.context().contains("could replace"), "{error}");
+    }
+    assert_eq!(site.owner("host"), 0);
+    user().take_plain_directory(&site.path("own/monitor")).unwrap_err();
+    user().take_directory(&site.path("own/monitor")).unwrap_err();
+    assert_eq!(site.owner("target"), 0);
+    user().take_directory(&site.path("target")).unwrap();
+}
+
+/// The user has put a record of a service into a directory such as `/tmp`.
+#[test]
+fn directory_that_others_can_change_keeps_its_owner() {
+    let site = Site::new();
+    std::fs::set_permissions(site.path("target"), Permissions::from_mode(0o1777)).unwrap();
+    let error = site.take().unwrap_err();
+    assert!(error.context().contains("another user than root can change"), "{error}");
+    assert_eq!((site.owner("target"), site.owner("target/a/b")), (0, 0));
+}
+
+/// The user can mount directories of the host in a mount namespace of its own.
+#[test]
+fn path_through_a_link_of_proc_is_refused() {
+    let site = Site::new();
+    let path = site.path("target");
+    let through_proc = Path::new("/proc/self/root").join(path.strip_prefix("/").unwrap());
+    assert!(through_proc.join(IDENTITY_FILE).exists());
+    user().take_directory(&through_proc).unwrap_err();
+    assert_eq!(site.owner("target"), 0);
+}
+
+#[test]
+fn list_of_the_user_gives_no_directory_of_root() {
+    let site = Site::new();
+    let list = site.path("node/added-targets");
+    std::fs::create_dir(site.path("node")).unwrap();
+    std::fs::write(&list, "/disk1/a\n/disk2/b\n").unwrap();
+    let read = || user().added_targets(&site.path("node"));
+    let paths = ["/disk1/a", "/disk2/b"].map(PathBuf::from).to_vec();
+    assert_eq!(read().unwrap(), (paths.clone(), true));
+    chown(site.path("node"), Some(OTHER), Some(OTHER)).unwrap();
+    assert_eq!(read().unwrap(), (paths, false));
+    std::fs::remove_file(&list).unwrap();
+    symlink("/dev/zero", &list).unwrap();
+    read().unwrap_err();
+    assert_eq!(user().take_own_directory(&site.path("target")).unwrap(), 0);
+    assert_eq!(site.owner("target"), 0);
+    chown(site.path("target"), Some(OTHER), Some(OTHER)).unwrap();
+    assert_ne!(user().take_own_directory(&site.path("target")).unwrap(), 0);
+    assert_eq!(site.owner("target/a/b"), OTHER);
+}
+
+/// Root has run the service or a repair by hand after the user had got the directory.
+#[test]
+fn files_of_root_below_the_top_are_found_after_root_used_it() {
+    let site = Site::new();
+    let lock = site.path("target/skep-lock");
+    std::fs::write(&lock, "").unwrap();
+    site.take().unwrap();
+    std::fs::write(site.path("target/a/new"), "").unwrap();
+    assert_eq!(site.take().unwrap(), 0, "only the top is read");
+    chown(&lock, None, Some(0)).unwrap();
+    assert_eq!(site.take().unwrap(), 2);
+    assert_eq!(site.owner("target/a/new"), OTHER);
+    assert_eq!(std::fs::metadata(&lock).unwrap().gid(), OTHER);
+    assert_eq!(site.take().unwrap(), 0);
+}
+
+#[test]
+fn directory_that_a_process_of_root_serves_is_refused() {
+    let site = Site::new();
+    let lock = std::fs::File::create(site.path("target/skep-lock")).unwrap();
+    lock.lock().unwrap();
+    let error = site.take().unwrap_err();
+    assert!(error.context().contains("stop the service"), "{error}");
+    assert_eq!(site.owner("target/a/b"), 0);
 }
