@@ -6,10 +6,11 @@
 //! mounted would start empty under its old id.
 
 use crate::atomic::replace_atomically;
+use rustix::fs::OFlags;
 use skep_format::identity::{DirectoryKind, Identity};
 use skep_types::{ClusterId, Error, ErrorCode, NodeId, Result, TargetId};
 use std::fs::{DirBuilder, File, OpenOptions, Permissions, TryLockError};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -267,24 +268,46 @@ pub fn read_identity(path: &Path) -> Result<Option<Identity>> {
 /// this function tries again for up to 200 ms.
 fn lock(path: &Path) -> Result<File> {
     let file_path = path.join(LOCK_FILE);
-    let opened = OpenOptions::new().create(true).truncate(false).write(true).open(&file_path);
+    // Another user may own the directory. If root opens it, a link must not lead root to a file of
+    // the host.
+    let no_links = OFlags::NOFOLLOW.bits().cast_signed();
+    let opened = OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .custom_flags(no_links)
+        .open(&file_path);
     let file = match opened {
         // On a read-only file system, open the lock file for reading only, which suffices to lock
         // it.
         Err(error) if error.kind() == std::io::ErrorKind::ReadOnlyFilesystem => {
-            File::open(&file_path)
+            OpenOptions::new().read(true).custom_flags(no_links).open(&file_path)
         }
         other => other,
     };
     let file = file.map_err(io_error(&file_path))?;
     for _ in 0..LOCK_ATTEMPTS {
         match file.try_lock() {
-            Ok(()) => return Ok(file),
+            Ok(()) => {
+                mark_use_by_root(&file);
+                return Ok(file);
+            }
             Err(TryLockError::WouldBlock) => std::thread::sleep(LOCK_PAUSE),
             Err(TryLockError::Error(error)) => return Err(io_error(&file_path)(error)),
         }
     }
     Err(refused(path, "in use: another process serves this directory; stop that process first"))
+}
+
+/// Gives the lock file to the group of root if this process runs as root. This records that the
+/// directory of an ordinary user may contain files of root from now on, so that
+/// `skep_service::service_user` finds them. The user can still lock the file.
+fn mark_use_by_root(lock: &File) {
+    if lock.metadata().is_ok_and(|it| it.gid() != 0) {
+        // Only root may do this. Some file systems refuse it to root, too: there, root does not
+        // create files of another owner.
+        let _ = fchown(lock, None, Some(0));
+    }
 }
 
 /// Refuses a directory that contains anything but the remains of an interrupted initialisation.
@@ -433,6 +456,28 @@ mod tests {
         assert!(message(open(dir.path(), 1)).contains("in use"));
         drop(first);
         open_again(dir.path());
+    }
+
+    /// Root has used a directory of the user of a service, for example to repair it.
+    #[test]
+    fn lock_file_records_that_root_has_used_a_directory() {
+        const OTHER: u32 = 65_534;
+        let dir = tempfile::tempdir().unwrap();
+        drop(Directory::initialise(dir.path(), identity(1)).unwrap());
+        let lock = dir.path().join(LOCK_FILE);
+        std::os::unix::fs::chown(&lock, Some(OTHER), Some(OTHER)).expect("tests run as root");
+        drop(open_again(dir.path()));
+        let metadata = std::fs::metadata(&lock).unwrap();
+        assert_eq!((metadata.uid(), metadata.gid()), (OTHER, 0));
+    }
+
+    #[test]
+    fn lock_follows_no_link_to_another_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let other = dir.path().join("other");
+        std::os::unix::fs::symlink(&other, dir.path().join(LOCK_FILE)).unwrap();
+        lock(dir.path()).unwrap_err();
+        assert!(!other.exists());
     }
 
     #[test]
