@@ -1,6 +1,7 @@
 //! Replaces small files atomically. After a crash at any moment, a file contains either the old
 //! bytes or the new ones.
 
+use crate::identity::is_initialised;
 use skep_types::{Error, Result};
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -26,19 +27,20 @@ fn io_error(failed_step: &str, path: &Path) -> impl Fn(std::io::Error) -> Error 
 /// # Errors
 /// Errors of the file system, which name the path.
 pub fn replace_atomically(path: &Path, bytes: &[u8]) -> Result<()> {
-    replace_with_mode(path, bytes, 0o644)
+    replace_with_mode(path, bytes, 0o644, true)
 }
 
 /// Like [`replace_atomically`], for secrets: at every moment, only the owner can read the file, and
-/// root.
+/// root. If root calls this function, the file belongs to the owner of its directory only if this
+/// is a directory of a service. In other directories, such as that of a backup, it belongs to root.
 ///
 /// # Errors
 /// Errors of the file system, which name the path.
 pub fn replace_secret(path: &Path, bytes: &[u8]) -> Result<()> {
-    replace_with_mode(path, bytes, 0o600)
+    replace_with_mode(path, bytes, 0o600, is_initialised(parent_of(path)))
 }
 
-fn replace_with_mode(path: &Path, bytes: &[u8], mode: u32) -> Result<()> {
+fn replace_with_mode(path: &Path, bytes: &[u8], mode: u32, is_given: bool) -> Result<()> {
     use std::os::unix::fs::OpenOptionsExt;
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(TEMPORARY_ENDING);
@@ -57,7 +59,10 @@ fn replace_with_mode(path: &Path, bytes: &[u8], mode: u32) -> Result<()> {
         .open(temporary)
         .map_err(io_error("cannot create", temporary))?;
     let directory = parent_of(path);
-    give_to_owner(&file, directory).map_err(io_error("cannot change the owner of", temporary))?;
+    if is_given {
+        give_to_owner(&file, directory)
+            .map_err(io_error("cannot change the owner of", temporary))?;
+    }
     file.write_all(bytes).map_err(io_error("cannot write", temporary))?;
     file.sync_all().map_err(io_error("cannot sync", temporary))?;
     std::fs::rename(temporary, path).map_err(io_error("cannot replace", path))?;
@@ -129,6 +134,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         std::os::unix::fs::chown(dir.path(), Some(OTHER), Some(OTHER)).expect("tests run as root");
         let path = dir.path().join("secret");
+        replace_secret(&path, b"key").unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().uid(), 0, "the directory may be a backup");
+        replace_atomically(&dir.path().join("skep-identity"), b"id").unwrap();
         replace_secret(&path, b"key").unwrap();
         let metadata = std::fs::metadata(&path).unwrap();
         assert_eq!((metadata.uid(), metadata.gid()), (OTHER, OTHER));
