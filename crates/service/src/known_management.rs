@@ -17,12 +17,16 @@
 
 use skep_store::atomic::replace_atomically;
 use skep_types::{ClusterId, Error, Result};
+use std::fs::OpenOptions;
+use std::io::Read;
 use std::net::SocketAddr;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// Environment variable that names the directory. systemd sets it for units with `CacheDirectory=`.
 const DIRECTORY_VARIABLE: &str = "CACHE_DIRECTORY";
-/// Directory of the files that commands of all users of this host read. Only root writes to it.
+/// Directory of the files that commands of all users of this host read. Root and the user of the
+/// services write to it.
 const OF_HOST: &str = "/var/cache/skep";
 /// Name of the directory in the cache directory of a user.
 const OF_USER: &str = "skep";
@@ -30,6 +34,8 @@ const OF_USER: &str = "skep";
 const ENDING: &str = ".management";
 /// Maximum number of addresses in the file. The management nodes of a cluster have fewer addresses.
 const MAX_ADDRESSES: usize = 64;
+/// Maximum size in bytes of a file that commands read. It is larger than any cluster map.
+const MAX_FILE: u64 = 1 << 26;
 
 /// Returns the addresses that this host has learned for a cluster. The list is empty if the host
 /// has no readable file for the cluster.
@@ -79,7 +85,8 @@ fn file_in(directory: &Path, cluster: ClusterId) -> PathBuf {
 fn read_places(places: &[PathBuf], cluster: ClusterId) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     for place in places {
-        let Ok(text) = std::fs::read_to_string(file_in(place, cluster)) else { continue };
+        let Ok(text) = read_regular(&file_in(place, cluster)) else { continue };
+        let text = String::from_utf8_lossy(&text);
         for line in text.lines().filter(|line| is_address(line)).take(MAX_ADDRESSES) {
             if !found.iter().any(|known| known == line) {
                 found.push(line.to_owned());
@@ -87,6 +94,29 @@ fn read_places(places: &[PathBuf], cluster: ClusterId) -> Vec<String> {
         }
     }
     found
+}
+
+/// Reads a file in a directory that the user of the services can change. A pipe or a device in its
+/// place must not block or change the commands of other users.
+///
+/// # Errors
+/// Errors of the file system, and `InvalidData` if the file is no regular file or too large.
+pub(crate) fn read_regular(path: &Path) -> std::io::Result<Vec<u8>> {
+    let wrong = |what: &str| Err(std::io::Error::new(std::io::ErrorKind::InvalidData, what));
+    if !std::fs::metadata(path)?.is_file() {
+        return wrong("no regular file");
+    }
+    // The user may replace the file after this check.
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    if !file.metadata()?.is_file() {
+        return wrong("no regular file");
+    }
+    let mut bytes = Vec::new();
+    file.take(MAX_FILE).read_to_end(&mut bytes)?;
+    match bytes.len() as u64 == MAX_FILE {
+        true => wrong("too large"),
+        false => Ok(bytes),
+    }
 }
 
 /// Whether a line looks like `host:port`. Other lines of a damaged file must not appear in
@@ -107,7 +137,7 @@ fn remember_in(
     learned: &[String],
 ) -> Result<()> {
     let file = file_in(place, cluster);
-    let present = std::fs::read_to_string(&file).ok();
+    let present = read_regular(&file).ok();
     // A new loopback address is no reason to create the file. Only the processes of this host reach
     // a node at such an address, and they find the token of the node in its directory.
     let is_new = |address: &String| !given.contains(address) && !is_loopback(address);
@@ -117,7 +147,7 @@ fn remember_in(
     }
     let lines: Vec<_> = learned.iter().take(MAX_ADDRESSES).map(|it| format!("{it}\n")).collect();
     let text = lines.concat();
-    if present.as_ref() == Some(&text) {
+    if present.is_some_and(|bytes| bytes == text.as_bytes()) {
         return Ok(());
     }
     std::fs::create_dir_all(place).map_err(|error| Error::from(error).within(place.display()))?;
@@ -132,6 +162,21 @@ mod tests {
 
     fn texts(addresses: &[&str]) -> Vec<String> {
         addresses.iter().map(|it| (*it).to_owned()).collect()
+    }
+
+    /// The user of the services may have put a pipe into the directory.
+    #[test]
+    fn only_regular_files_are_read() {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = scratch.path().join("pipe");
+        let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+        let kind = rustix::fs::FileType::Fifo;
+        rustix::fs::mknodat(rustix::fs::CWD, &path, kind, mode, 0).unwrap();
+        read_regular(&path).unwrap_err();
+        std::os::unix::fs::symlink("/dev/zero", scratch.path().join("device")).unwrap();
+        read_regular(&scratch.path().join("device")).unwrap_err();
+        std::fs::write(scratch.path().join("file"), "a:1").unwrap();
+        assert_eq!(read_regular(&scratch.path().join("file")).unwrap(), b"a:1");
     }
 
     #[test]

@@ -13,7 +13,7 @@
 //! (`docs/format/cached-map.md`) with the node id zero. It has no clients, since a busy cluster has
 //! new clients all the time.
 
-use crate::known_management::{is_loopback, places};
+use crate::known_management::{is_loopback, places, read_regular};
 use skep_format::cached_map::CachedMap;
 use skep_rpc::management_addresses;
 use skep_store::atomic::replace_atomically;
@@ -59,7 +59,7 @@ pub fn read(cluster: ClusterId) -> Option<KnownMap> {
 /// Reads a cluster map from a file in the format of a cached map. `None` if the file does not
 /// exist, or if its content cannot be used.
 pub fn read_file(file: &Path, cluster: ClusterId) -> Option<KnownMap> {
-    let CachedMap { map, .. } = CachedMap::from_file(&std::fs::read(file).ok()?).ok()?;
+    let CachedMap { map, .. } = CachedMap::from_file(&read_regular(file).ok()?).ok()?;
     let written_at = std::fs::metadata(file).and_then(|it| it.modified()).ok();
     (map.cluster == cluster).then(|| KnownMap { map, file: file.to_owned(), written_at })
 }
