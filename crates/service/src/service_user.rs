@@ -214,9 +214,10 @@ impl ServiceUser {
         if self.has_access(&metadata, access) || !is_free {
             return Ok(());
         }
-        chown(path, None, Some(self.gid)).map_err(io_failed(path))?;
+        // First the mode, so that the user has no other access at any moment.
         let mode = (metadata.mode() & 0o7707) | (access << 3);
         std::fs::set_permissions(path, Permissions::from_mode(mode)).map_err(io_failed(path))?;
+        chown(path, None, Some(self.gid)).map_err(io_failed(path))?;
         tracing::info!("the group of the user {} has access to {} now", self.name, path.display());
         Ok(())
     }

@@ -36,16 +36,19 @@ pub(super) fn give_service(
     }
     let (added, is_trusted) = user.added_targets(&node.directory)?;
     let added: Vec<_> = added.into_iter().filter(|path| !targets.contains(path)).collect();
-    let mut changed = 0;
-    for target in targets {
-        changed += unless_failed(user.take_directory(target));
-    }
-    for target in &added {
-        changed += unless_failed(match is_trusted {
+    // Targets are on different disks, and the first change of a large target takes minutes.
+    let mut changed: u64 = std::thread::scope(|scope| {
+        let user = &user;
+        let named: Vec<_> =
+            targets.iter().map(|it| scope.spawn(move || user.take_directory(it))).collect();
+        let take_added = move |target: &Path| match is_trusted {
             true => user.take_directory(target),
             false => user.take_own_directory(target),
-        });
-    }
+        };
+        let added: Vec<_> = added.iter().map(|it| scope.spawn(move || take_added(it))).collect();
+        let threads = named.into_iter().chain(added);
+        threads.map(|it| unless_failed(it.join().expect("the thread does not panic"))).sum()
+    });
     // The last one, because the list in it is trusted only as long as the directory is root's.
     changed += user.take_directory(&node.directory)?;
     let directories: Vec<_> =
