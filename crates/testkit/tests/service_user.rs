@@ -177,3 +177,40 @@ fn error_of_a_new_target_names_the_command_for_its_directory() {
     works(&host, "touch /disk3/storage/of-root");
     assert!(give(&host, STORAGE).contains("Gave one file of the storage service"));
 }
+
+/// Root runs the services by hand between two starts by their units. The files that root then
+/// creates below directories of the user are given to the user, too.
+///
+/// Command: skep management, skep metadata, skep storage.
+#[test]
+fn services_start_as_their_user_after_root_ran_them() {
+    let network = PageNetwork::new();
+    let mut host = host_with_settings(&network);
+    start_servers(&mut host);
+    let write = "head -c 3000000 /dev/urandom >/srv/data; mkdir -p /mnt/skep\n\
+                 skep mount --cluster 10.0.0.1 /mnt/skep; cp /srv/data /mnt/skep/$FILE\n\
+                 skep umount /mnt/skep";
+    works(&host, &format!("FILE=first\n{write}"));
+    host.stop();
+    for kind in ["management", "metadata", "storage"] {
+        host.start(&format!("skep {kind} --config /etc/skep/{kind}-a.toml"));
+        await_log(&host, " serves ");
+    }
+    works(&host, &format!("FILE=second\n{write}"));
+    let config = "--config /etc/skep/storage-a.toml";
+    let refused = host.run(&format!("skep storage {config} --give-to skep")).expect_failure();
+    assert!(refused.contains("stop the service"), "{refused}");
+    host.stop();
+    for unit in [MANAGEMENT, METADATA, STORAGE] {
+        start(&mut host, unit, " serves ");
+    }
+    let others = works(&host, "find /srv/storage /disk2/storage /disk1/metadata ! -user skep");
+    assert_eq!(others, "");
+    works(
+        &host,
+        "skep mount --cluster 10.0.0.1 /mnt/skep; cmp /srv/data /mnt/skep/second\n\
+         echo more >>/srv/data; echo more >>/mnt/skep/second; skep umount /mnt/skep\n\
+         skep mount --cluster 10.0.0.1 /mnt/skep; cmp /srv/data /mnt/skep/second\n\
+         skep umount /mnt/skep",
+    );
+}
