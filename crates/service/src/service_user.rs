@@ -255,9 +255,6 @@ impl ServiceUser {
     /// - Errors of the file system, with the path.
     pub fn take_directory(&self, path: &Path) -> Result<u64> {
         let Some(top) = self.open_initialised(path)? else { return Ok(0) };
-        if fstat(&top).map_err(failed(path))?.st_uid != self.uid {
-            self.refuse_replaceable(path, 0)?;
-        }
         self.take(&top, path)
     }
 
@@ -306,14 +303,20 @@ impl ServiceUser {
     }
 
     /// Like [`Self::take_directory`], for a directory without a record of its identity. Creates the
-    /// directory if it is missing. The user must not be able to replace it.
+    /// directory if it is missing.
     ///
     /// # Errors
     /// Returns the same errors as [`Self::take_directory`].
     pub fn take_plain_directory(&self, path: &Path) -> Result<u64> {
-        self.refuse_replaceable(path, 0)?;
-        create(path, PRIVATE_MODE)?;
-        self.take(&open_top(path).map_err(failed(path))?, path)
+        let top = match open_top(path) {
+            Err(Errno::NOENT) => {
+                self.refuse_replaceable(path, 0)?;
+                create(path, PRIVATE_MODE)?;
+                open_top(path)
+            }
+            top => top,
+        };
+        self.take(&top.map_err(failed(path))?, path)
     }
 
     fn take(&self, top: &OwnedFd, path: &Path) -> Result<u64> {
@@ -322,6 +325,7 @@ impl ServiceUser {
         }
         let stat = fstat(top).map_err(failed(path))?;
         if stat.st_uid != self.uid {
+            self.refuse_replaceable(path, 0)?;
             // Everybody could put the record of a service into a directory such as `/tmp`.
             if stat.st_uid != 0 || stat.st_mode & SHARED != 0 {
                 return Err(refused(format!(

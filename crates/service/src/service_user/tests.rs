@@ -2,7 +2,6 @@
 
 use super::*;
 use std::os::unix::fs::symlink;
-use std::path::PathBuf;
 
 const OTHER: u32 = 65_534;
 
@@ -22,6 +21,10 @@ impl Site {
         {
             std::fs::create_dir_all(site.path(file).parent().unwrap()).unwrap();
             std::fs::write(site.path(file), text).unwrap();
+        }
+        // The test may run with any umask.
+        for name in ["target", "target/a"] {
+            std::fs::set_permissions(site.path(name), Permissions::from_mode(0o755)).unwrap();
         }
         site
     }
@@ -208,6 +211,9 @@ fn list_of_the_user_gives_no_directory_of_root() {
     let list = site.path("node/added-targets");
     std::fs::create_dir(site.path("node")).unwrap();
     std::fs::write(&list, "/disk1/a\n/disk2/b\n").unwrap();
+    for (path, mode) in [(site.path("node"), 0o755), (list.clone(), 0o644)] {
+        std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    }
     let read = || user().added_targets(&site.path("node"));
     let paths = ["/disk1/a", "/disk2/b"].map(PathBuf::from).to_vec();
     assert_eq!(read().unwrap(), (paths.clone(), true));
