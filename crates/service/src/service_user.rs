@@ -303,11 +303,12 @@ impl ServiceUser {
     }
 
     /// Like [`Self::take_directory`], for a directory without a record of its identity. Creates the
-    /// directory if it is missing.
+    /// directory if it is missing. `known` are the names of the service's files in it.
     ///
     /// # Errors
-    /// Returns the same errors as [`Self::take_directory`].
-    pub fn take_plain_directory(&self, path: &Path) -> Result<u64> {
+    /// - `Configuration` if a directory of root contains other files, but not the first of `known`.
+    /// - The same errors as [`Self::take_directory`].
+    pub fn take_plain_directory(&self, path: &Path, known: &[&str]) -> Result<u64> {
         let top = match open_top(path) {
             Err(Errno::NOENT) => {
                 self.refuse_replaceable(path, 0)?;
@@ -316,7 +317,19 @@ impl ServiceUser {
             }
             top => top,
         };
-        self.take(&top.map_err(failed(path))?, path)
+        let top = top.map_err(failed(path))?;
+        let is_own = fstat(&top).map_err(failed(path))?.st_uid == self.uid;
+        if !is_own && !owners::has_only(&top, known).map_err(failed(path))? {
+            return Err(refused(format!(
+                "{0} has files, but no '{1}', so it may belong to another program, and the owners \
+                 of the files stay: name another directory in the settings, or run \
+                 `chown -R {2}: {0}`",
+                path.display(),
+                known.first().copied().unwrap_or_default(),
+                self.name
+            )));
+        }
+        self.take(&top, path)
     }
 
     fn take(&self, top: &OwnedFd, path: &Path) -> Result<u64> {

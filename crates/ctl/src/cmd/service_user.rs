@@ -11,6 +11,9 @@ use skep_service::{ByteSize, NodeSettings, logging};
 use skep_types::Result;
 use std::path::{Path, PathBuf};
 
+/// Names in the directory of a monitor: of its history, and of the file that it creates before.
+const MONITOR_FILES: [&str; 2] = ["history", "lock"];
+
 /// The JSON output: the files of a service that were given to a user.
 #[derive(Debug, Serialize)]
 struct GiveReport {
@@ -90,7 +93,7 @@ pub(super) fn give_monitor(
     for secret in tokens.chain(secrets).filter(|file| !file.as_os_str().is_empty()) {
         user.share_secret(secret)?;
     }
-    let changed = user.take_plain_directory(&settings.directory)?;
+    let changed = user.take_plain_directory(&settings.directory, &MONITOR_FILES)?;
     report("monitor", user, std::slice::from_ref(&settings.directory), changed)
 }
 

@@ -49,6 +49,23 @@ fn lock(top: &OwnedFd, path: &Path) -> Result<Option<OwnedFd>> {
     }
 }
 
+/// Whether a directory contains the first of the known names, or no other than known names.
+pub(super) fn has_only(directory: &OwnedFd, known: &[&str]) -> rustix::io::Result<bool> {
+    let is_first = |name: &[u8]| known.first().is_some_and(|it| it.as_bytes() == name);
+    let ignored = [".", "..", "lost+found"];
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let mut has_other = false;
+    for entry in Dir::new(openat(directory, c".", flags, Mode::empty())?)? {
+        let entry = entry?;
+        let name = entry.file_name().to_bytes();
+        if is_first(name) {
+            return Ok(true);
+        }
+        has_other |= !known.iter().chain(&ignored).any(|it| it.as_bytes() == name);
+    }
+    Ok(!has_other)
+}
+
 /// A running change of the owner of all files below one directory.
 pub(super) struct OwnerChange<'a> {
     user: &'a ServiceUser,

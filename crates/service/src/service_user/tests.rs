@@ -155,7 +155,7 @@ fn secret_of_root_is_given_to_the_user_alone() {
 #[test]
 fn missing_directory_is_private_below_directories_for_all() {
     let site = Site::new();
-    assert_eq!(user().take_plain_directory(&site.path("lib/skep/monitor")).unwrap(), 1);
+    assert_eq!(user().take_plain_directory(&site.path("lib/skep/monitor"), &[]).unwrap(), 1);
     assert_eq!((site.owner("lib/skep/monitor"), site.mode("lib/skep/monitor")), (OTHER, 0o700));
     for above in ["lib", "lib/skep"] {
         assert_eq!((site.owner(above), site.mode(above)), (0, 0o755), "{above}");
@@ -178,7 +178,7 @@ fn path_that_the_user_can_lead_elsewhere_is_refused() {
         assert!(error.context().contains("could replace"), "{error}");
     }
     assert_eq!(site.owner("host"), 0);
-    user().take_plain_directory(&site.path("own/monitor")).unwrap_err();
+    user().take_plain_directory(&site.path("own/monitor"), &["a"]).unwrap_err();
     user().take_directory(&site.path("own/monitor")).unwrap_err();
     assert_eq!(site.owner("target"), 0);
     user().take_directory(&site.path("target")).unwrap();
@@ -253,4 +253,16 @@ fn directory_that_a_process_of_root_serves_is_refused() {
     let error = site.take().unwrap_err();
     assert!(error.context().contains("stop the service"), "{error}");
     assert_eq!(site.owner("target/a/b"), 0);
+}
+
+/// The settings of a monitor name a directory of the host by mistake.
+#[test]
+fn plain_directory_with_other_files_keeps_its_owner() {
+    let site = Site::new();
+    let take = |known: &[&str]| user().take_plain_directory(&site.path("target"), known);
+    let error = take(&["history", "lock"]).unwrap_err();
+    assert!(error.context().contains("no 'history'"), "{error}");
+    assert_eq!((site.owner("target"), site.owner("target/a")), (0, 0));
+    assert_eq!(take(&["a", "lock"]).unwrap(), 4);
+    assert_eq!(site.owner("target/a/b"), OTHER);
 }
