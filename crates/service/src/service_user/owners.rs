@@ -134,13 +134,27 @@ impl<'a> OwnerChange<'a> {
             }
             let path = path.join(OsStr::from_bytes(name.to_bytes()));
             match openat2(directory, name, OPEN, Mode::empty(), ResolveFlags::NO_XDEV) {
-                // A running service has removed the file. Or something is mounted here. If it
-                // belongs to the service, its directory is in the settings.
-                Err(Errno::NOENT | Errno::XDEV) => {}
+                // A running service has removed the file.
+                Err(Errno::NOENT) => {}
+                Err(Errno::XDEV) => {
+                    let mounted = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW);
+                    if mounted.is_ok_and(|it| it.st_uid != self.user.uid) {
+                        self.warn_of_mount(&path);
+                    }
+                }
                 file => self.of_entry(&file.map_err(failed(&path))?, &path, depth, is_of_user)?,
             }
         }
         Ok(())
+    }
+
+    fn warn_of_mount(&self, path: &Path) {
+        tracing::warn!(
+            "{0} is a mount, so the owners of its files stay: if they are part of the service, run \
+             `chown -R {1}: {0}`",
+            path.display(),
+            self.user.name
+        );
     }
 
     /// Changes the owner of an entry. The owner of a directory changes after that of its entries.
