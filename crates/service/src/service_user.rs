@@ -51,7 +51,7 @@ const COMMON_MODE: u32 = 0o755;
 const READ: u32 = 0o4;
 const WRITE: u32 = 0o2;
 const ENTER: u32 = 0o1;
-/// Mode bits with which other users than the owner can add files to a directory.
+/// Mode bits that let other users than the owner add files to a directory.
 const SHARED: u32 = 0o022;
 /// Mode bit of a directory in which users can replace only their own files.
 const STICKY: u32 = 0o1000;
@@ -339,7 +339,7 @@ impl ServiceUser {
         let stat = fstat(top).map_err(failed(path))?;
         if stat.st_uid != self.uid {
             self.refuse_replaceable(path, 0)?;
-            // Everybody could put the record of a service into a directory such as `/tmp`.
+            // Every user could put the record of a service into a directory such as `/tmp`.
             if stat.st_uid != 0 || stat.st_mode & SHARED != 0 {
                 return Err(refused(format!(
                     "another user than root can change {0}, so its files may not be part of Skep, \

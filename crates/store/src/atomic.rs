@@ -1,7 +1,7 @@
 //! Replaces small files atomically. After a crash at any moment, a file contains either the old
 //! bytes or the new ones.
 
-use crate::identity::is_initialised;
+use crate::identity_file::is_initialised;
 use skep_types::{Error, Result};
 use std::fs::{File, OpenOptions};
 use std::io::Write;

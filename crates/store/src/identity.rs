@@ -6,6 +6,7 @@
 //! mounted would start empty under its old id.
 
 use crate::atomic::replace_atomically;
+pub use crate::identity_file::{IDENTITY_FILE, is_initialised};
 use rustix::fs::OFlags;
 use skep_format::identity::{DirectoryKind, Identity};
 use skep_types::{ClusterId, Error, ErrorCode, NodeId, Result, TargetId};
@@ -14,8 +15,6 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsE
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Name of the identity file in each directory.
-pub const IDENTITY_FILE: &str = "skep-identity";
 /// Name of the file that a process locks while it serves the directory.
 pub const LOCK_FILE: &str = "skep-lock";
 /// Mode of new directories. Only the owner can enter, since they contain the data of all users.
@@ -41,11 +40,6 @@ fn refused(path: &Path, problem: impl std::fmt::Display) -> Error {
 
 fn io_error(path: &Path) -> impl Fn(std::io::Error) -> Error {
     move |error| Error::from(error).within(path.display())
-}
-
-/// Whether a directory contains the identity record of a Skep node or target.
-pub fn is_initialised(path: &Path) -> bool {
-    path.join(IDENTITY_FILE).exists()
 }
 
 impl Directory {

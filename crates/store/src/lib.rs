@@ -8,6 +8,7 @@
 pub mod atomic;
 pub mod failed_sync;
 pub mod identity;
+mod identity_file;
 pub mod log;
 pub mod page_cache;
 pub mod restored;

@@ -126,7 +126,7 @@ pub(super) fn prepare<T: Settings>(args: &ServiceArgs, targets: &str) -> Result<
         return say(loaded.print().trim_end()).map(|()| Task::Done);
     }
     let node = loaded.settings.node();
-    // Root must not start a new log file in a directory of the user to whom it gives the files.
+    // With `--give-to`, root must not start a new log file in a directory of that user.
     let limit = if args.give_to.is_some() { ByteSize(0) } else { node.log_limit };
     logging::start(&node.log, limit)?;
     Ok(match (&args.give_to, args.init) {
