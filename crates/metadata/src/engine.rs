@@ -11,9 +11,19 @@ pub mod memory;
 
 use skep_format::metadata::{Key, decode_value};
 use skep_types::{Lsn, Result};
+use std::ops::Bound;
 
 /// The changes of a batch: keys with their new values. `None` removes the key.
 pub type Mutations = std::collections::BTreeMap<Vec<u8>, Option<Vec<u8>>>;
+
+/// Returns where a scan of keys with `prefix` that are greater than `after` begins. An empty `after`
+/// means that the scan begins with the first key, which may be `prefix` itself.
+pub(crate) fn start_of_scan<'a>(prefix: &'a [u8], after: &'a [u8]) -> Bound<&'a [u8]> {
+    match after {
+        [_, ..] if after >= prefix => Bound::Excluded(after),
+        _ => Bound::Included(prefix),
+    }
+}
 
 /// An ordered key-value store.
 pub trait Engine {

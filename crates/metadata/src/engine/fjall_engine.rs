@@ -1,6 +1,6 @@
 //! The engine that services use: fjall, an LSM-tree store in Rust.
 
-use super::{Engine, Mutations};
+use super::{Engine, Mutations, start_of_scan};
 use crate::limits::JOURNAL_BYTES;
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
 use skep_env::File;
@@ -109,7 +109,7 @@ impl Engine for FjallEngine {
 
     fn scan(&self, prefix: &[u8], after: &[u8], limit: usize) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
         use std::ops::Bound;
-        let from = if after > prefix { Bound::Excluded(after) } else { Bound::Included(prefix) };
+        let from = start_of_scan(prefix, after);
         let mut found = Vec::new();
         // The range needs an upper bound. Without the bound, the iterator would search for the next
         // key that does not have the prefix, and could walk through thousands of tombstones.

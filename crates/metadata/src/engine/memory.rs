@@ -2,7 +2,7 @@
 //! its last checkpoint, or to the state after one of the batches applied since then. The state
 //! after a batch simulates a device that has stored some batches without a sync.
 
-use super::{Engine, Mutations};
+use super::{Engine, Mutations, start_of_scan};
 use skep_format::metadata::Key;
 use skep_types::codec::Codec;
 use skep_types::{Lsn, Result};
@@ -66,7 +66,7 @@ impl Engine for MemoryEngine {
 
     fn scan(&self, prefix: &[u8], after: &[u8], limit: usize) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
         use std::ops::Bound;
-        let from = if after > prefix { Bound::Excluded(after) } else { Bound::Included(prefix) };
+        let from = start_of_scan(prefix, after);
         let range = self.live.range::<[u8], _>((from, Bound::Unbounded));
         Ok(range
             .take_while(|(key, _)| key.starts_with(prefix))

@@ -9,7 +9,7 @@
 //!   changes that one sync covers in a separate *layer*. Later changes (`current`), even of the
 //!   same key, do not mix with it. The table applies each layer to the engine as a whole.
 
-use crate::engine::{Engine, Mutations};
+use crate::engine::{Engine, Mutations, start_of_scan};
 use skep_format::metadata::{Batch, Mutation, decode_value};
 use skep_types::codec::{Bytes, Codec};
 use skep_types::{Lsn, Result};
@@ -208,7 +208,7 @@ pub(crate) fn logged_bytes(key: &[u8], value: Option<&[u8]>) -> usize {
 fn overlay(merged: &mut Mutations, layer: &Mutations, range: (&[u8], &[u8], Option<&[u8]>)) {
     use std::ops::Bound;
     let (prefix, after, end) = range;
-    let from = if after > prefix { Bound::Excluded(after) } else { Bound::Included(prefix) };
+    let from = start_of_scan(prefix, after);
     for (key, value) in layer.range::<[u8], _>((from, Bound::Unbounded)) {
         if !key.starts_with(prefix) || end.is_some_and(|end| key.as_slice() > end) {
             break;
@@ -267,6 +267,25 @@ mod tests {
                 .take(limit)
                 .collect();
             proptest::prop_assert_eq!(table.scan(&[9], &[9, after], limit).unwrap(), expected);
+        }
+    }
+
+    /// The first part of the inline bytes of a file has the prefix of the other parts as its key.
+    #[test]
+    fn scan_by_short_pages_ends_if_a_key_is_the_prefix() {
+        for page in 1..4 {
+            let mut table = Table::new(MemoryEngine::default(), page);
+            let keys = [&[9][..], &[9, 0, 1], &[9, 0, 2]];
+            for key in keys {
+                table.write(key.to_vec(), Some(vec![1]));
+            }
+            drop(table.log_batch());
+            table.begin_sync(Lsn::new(1));
+            table.store(Lsn::new(1)).unwrap();
+            let found = table.scan(&[9], &[], usize::MAX).unwrap();
+            let found: Vec<_> = found.into_iter().map(|(key, _)| key).collect();
+            assert_eq!(found, keys, "{page} pairs in a page");
+            assert_eq!(table.scan(&[9], &[9], 1).unwrap()[0].0, keys[1]);
         }
     }
 }
