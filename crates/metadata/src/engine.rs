@@ -16,8 +16,8 @@ use std::ops::Bound;
 /// The changes of a batch: keys with their new values. `None` removes the key.
 pub type Mutations = std::collections::BTreeMap<Vec<u8>, Option<Vec<u8>>>;
 
-/// Returns where a scan of keys with `prefix` that are greater than `after` begins. An empty `after`
-/// means that the scan begins with the first key, which may be `prefix` itself.
+/// Returns where a scan of keys with `prefix` that are greater than `after` begins. An empty
+/// `after` means that the scan begins with the first key, which may be `prefix` itself.
 pub(crate) fn start_of_scan<'a>(prefix: &'a [u8], after: &'a [u8]) -> Bound<&'a [u8]> {
     match after {
         [_, ..] if after >= prefix => Bound::Excluded(after),
