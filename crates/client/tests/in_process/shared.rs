@@ -100,18 +100,30 @@ fn failed_write_keeps_acknowledged_bytes_of_other_clients() {
     });
 }
 
+/// Begins an open that truncates the file, and returns when its request has arrived at metadata,
+/// which replies only after the test has reset `hold`. The task returns the handle.
+async fn begin_truncating_open(
+    fake: &FakeCluster,
+    client: &Client,
+    inode: InodeId,
+) -> skep_env::Task<HandleId> {
+    fake.state.borrow_mut().hold = Some(Open::ID);
+    let opener = client.clone();
+    let opening =
+        skep_env::spawn(
+            async move { opener.open(inode, OpenMode::Write, true).await.unwrap().handle },
+        );
+    until(|| fake.count::<Open>() > 0).await;
+    opening
+}
+
 /// docs/semantics.md 2.7 and 2.9.
 #[test]
 fn append_that_waits_for_a_truncation_goes_to_the_new_end() {
     with_client(|fake, client| async move {
         let (inode, handle) = create(&client, "log").await;
         write(&client, handle, 0, &[1; 1000]).await;
-        fake.state.borrow_mut().hold = Some(Open::ID);
-        let opener = client.clone();
-        let opening = skep_env::spawn(async move {
-            opener.open(inode, OpenMode::Write, true).await.unwrap().handle
-        });
-        until(|| fake.count::<Open>() > 0).await;
+        let opening = begin_truncating_open(&fake, &client, inode).await;
         let appender = client.clone();
         let appending = skep_env::spawn(async move {
             appender.append(handle, 1000, Buf::copy_of(b"first line\n")).await.unwrap();
@@ -136,12 +148,7 @@ fn append_behind_a_truncation_delays_no_acknowledgement() {
     with_client(|fake, client| async move {
         let (inode, handle) = create(&client, "log").await;
         write(&client, handle, 0, &[1; 1000]).await;
-        fake.state.borrow_mut().hold = Some(Open::ID);
-        let opener = client.clone();
-        let opening = skep_env::spawn(async move {
-            opener.open(inode, OpenMode::Write, true).await.unwrap().handle
-        });
-        until(|| fake.count::<Open>() > 0).await;
+        let opening = begin_truncating_open(&fake, &client, inode).await;
         let appender = client.clone();
         let appending = skep_env::spawn(async move {
             appender.append(handle, 1000, Buf::copy_of(b"first line\n")).await

@@ -197,15 +197,21 @@ fn call_after_the_end_of_an_idle_connection_connects_again() {
     .unwrap();
 }
 
+/// Returns a client and its call, whose request the service holds.
+async fn client_with_a_held_call() -> (Rc<Client>, skep_env::Task<()>) {
+    let client = Rc::new(start_client());
+    client.service.holds.set(true);
+    let caller = Rc::clone(&client);
+    let call = spawn(async move { caller.call().await });
+    until(|| client.service.held.borrow().len() == 1).await;
+    (client, call)
+}
+
 /// The request may wait for a lock or for a notification.
 #[test]
 fn request_without_a_reply_keeps_its_connection() {
     block_on(async {
-        let client = Rc::new(start_client());
-        client.service.holds.set(true);
-        let caller = Rc::clone(&client);
-        let call = spawn(async move { caller.call().await });
-        until(|| client.service.held.borrow().len() == 1).await;
+        let (client, call) = client_with_a_held_call().await;
         client.look_while_it_is_used().await;
         client.service.reply_to_held();
         call.await;
@@ -218,11 +224,7 @@ fn request_without_a_reply_keeps_its_connection() {
 #[test]
 fn cancelled_request_keeps_its_connection_until_the_reply() {
     block_on(async {
-        let client = Rc::new(start_client());
-        client.service.holds.set(true);
-        let caller = Rc::clone(&client);
-        let call = spawn(async move { caller.call().await });
-        until(|| client.service.held.borrow().len() == 1).await;
+        let (client, call) = client_with_a_held_call().await;
         drop(call);
         client.look_while_it_is_used().await;
         client.service.reply_to_held();
