@@ -20,7 +20,8 @@
 //! One thread, the owner, counts, and other threads read. The numbers of an account are atomic
 //! variables. While the owner replaces an account, the `turn` of the account is odd. If the turn
 //! was odd or has changed, a reader reads the account again. So a reader never mixes the numbers of
-//! two accounts.
+//! two accounts. The owner counts an operation in one dimension after the other. So a reader can
+//! see the last operation of each owner in one dimension and not yet in another.
 
 use crate::counter::Counter;
 use crate::stage::STAGES;

@@ -21,6 +21,11 @@ const TOLERANCE: f64 = 0.03;
 /// Number of bytes in one transfer of a benchmark.
 const TRANSFER: u64 = 32 << 10;
 
+/// Largest difference between two divisions of the same second, in bytes. A service takes its
+/// snapshot while the threads of its targets count: a snapshot can have the last transfer of a
+/// thread in one division and not yet in another. Each service has two targets.
+const AT_SNAPSHOT: u64 = 4 * TRANSFER;
+
 /// Error of the difference between two clocks of this host, in seconds.
 const CLOCK_ERROR: f64 = 0.001;
 
@@ -206,7 +211,7 @@ fn check_live(live: Vec<LiveFigures>, runs: &[RunsById<'_>]) {
 /// Four users on two mounts write and read at two storage services with `skep bench io`. The
 /// numbers of the services, of the live output and of the monitor must differ by less than 3 %. The
 /// live output must also agree in each second. In each second, the sums over all users, all jobs
-/// and all clients must be equal.
+/// and all clients must be equal, except for the transfers of that moment.
 ///
 /// Command: skep stats.
 #[test]
@@ -280,7 +285,7 @@ fn figures_by_user_job_and_client_agree_with_bench_io() {
         for (query, other) in queries[1..].iter().zip(others) {
             for (at, rate) in first {
                 let found = other.get(at).copied().unwrap_or(*rate);
-                let is_equal = (found - rate).abs() < 0.01;
+                let is_equal = (found - rate).abs() < AT_SNAPSHOT as f64;
                 assert!(is_equal, "{field} {query} at {at}: {found} instead of {rate}");
             }
         }
