@@ -249,7 +249,7 @@ impl InodeState {
         self.with(|parts| parts.settled.note(changes));
     }
 
-    /// Returns the number of the last write of this mount to the file.
+    /// Returns the sequence number of this mount's last write to the file.
     pub(crate) fn last_write(&self) -> u64 {
         self.with(|parts| parts.size.last_write())
     }
@@ -316,7 +316,7 @@ impl InodeState {
         self.with(|parts| parts.handles.closed())
     }
 
-    /// Returns the number of the current open period of the file. A period begins when this mount
+    /// Returns the id of the current open period of the file. A period begins when this mount
     /// opens the file while it has no handle of it. `None` means that the file is not open now.
     pub(crate) fn life(&self) -> Option<u64> {
         self.with(|parts| parts.handles.life())

@@ -21,7 +21,7 @@ pub type LockOwner = (NodeId, u64);
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LockWaits {
     /// The waits of each program, by number. The value of a wait is the set of programs that have a
-    /// conflicting lock. A program may wait in several threads. Clients never reuse the number of a
+    /// conflicting lock. A program may wait in several threads. Clients never reuse the id of a
     /// wait.
     waits: BTreeMap<LockOwner, BTreeMap<u64, BTreeSet<LockOwner>>>,
     count: usize,

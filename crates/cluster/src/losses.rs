@@ -8,7 +8,7 @@ use skep_types::group_change::MemberChange;
 use skep_types::{Epoch, Group, Lsn, MemberState, TargetId};
 use std::collections::BTreeMap;
 
-/// Epoch and number of a member's last record.
+/// Epoch and LSN of a member's last record.
 pub type LogEnd = (Epoch, Lsn);
 
 /// Returns the changes of the group, in the order in which they must be made. After these changes,

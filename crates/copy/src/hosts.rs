@@ -60,7 +60,7 @@ pub enum Message {
     Ended(Outcome),
     /// The process could not begin its part.
     Failed {
-        /// Number of the error code.
+        /// The error code as a number.
         code: u16,
         /// The text of the error.
         context: String,

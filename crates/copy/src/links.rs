@@ -3,9 +3,9 @@
 //!
 //! The first name of a file that is found is copied. All other names of the file wait for this
 //! copy, and become hard links to it. An inode number does not suffice to recognise a file, because
-//! a file system uses the number of a removed file again. For this reason, a name is linked only if
-//! its file has the version (length and times) of the file that was copied. In addition, the copy
-//! must still be the file that this run has written.
+//! a file system reuses the inode number of a removed file. For this reason, a name is linked only
+//! if its file has the version (length and times) of the file that was copied. In addition, the
+//! copy must still be the file that this run has written.
 
 use crate::failure::Failure;
 use crate::plan::Version;

@@ -37,9 +37,9 @@ pub fn piece(index: u64, len: u64) -> Range<u64> {
 /// system's clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Version {
-    /// Number of the device.
+    /// Device number of the file system.
     pub device: u64,
-    /// Number of the inode.
+    /// Inode number of the file.
     pub inode: u64,
     /// Length in bytes.
     pub len: u64,

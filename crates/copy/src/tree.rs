@@ -33,7 +33,7 @@ pub(crate) struct Directory {
     pub(crate) context: Arc<Context>,
     /// `None` means that this is the directory that contains a source. It is not copied itself.
     pub(crate) parent: Option<Arc<Directory>>,
-    /// Number of the pair of source and destination.
+    /// Index of the (source, destination) pair.
     pub(crate) pair: usize,
     /// The key of the directory, from which the share of each entry in it follows.
     pub(crate) key: Key,

@@ -88,7 +88,7 @@ impl Job {
         Ok(Self { id: number("SLURM_JOB_ID")?.to_string(), user })
     }
 
-    /// Returns the number of the job.
+    /// Returns the job id.
     pub(crate) fn id(&self) -> &str {
         &self.id
     }

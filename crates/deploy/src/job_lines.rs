@@ -34,7 +34,7 @@ pub struct JobLines {
     pub stage_out: Vec<String>,
 }
 
-/// Returns the copies that a batch script asks for. `job` is the number of the job, which replaces
+/// Returns the copies that a batch script asks for. `job` is the job id, which replaces
 /// `%j`.
 ///
 /// # Errors

@@ -7,7 +7,7 @@
 //! # Crash rule
 //! A record is valid if its checksum matches, its number follows the previous number, and its group
 //! epoch is not lower than the previous epoch. After a power loss, any unsynced part of the log may
-//! be missing, even if later parts are present. Each record therefore contains the number of the
+//! be missing, even if later parts are present. Each record therefore contains the LSN of the
 //! last record that was synced when it was written. If a record up to the highest such number is
 //! missing or invalid, synced data is damaged, and the reader returns an error. If the first
 //! missing or invalid record has a higher number, the log ends before that record.
@@ -43,7 +43,7 @@ pub struct Record {
     pub epoch: Epoch,
     /// Log sequence number of this record.
     pub lsn: Lsn,
-    /// Number of the last record of this log that was synced when this record was written. Each
+    /// LSN of the last record of this log that was synced when this record was written. Each
     /// member of a group writes its own number here.
     pub synced: Lsn,
     /// Content of the record, encoded by the service that writes the log.
@@ -124,7 +124,7 @@ pub struct Scan {
     pub end: usize,
 }
 
-/// Reads consecutive complete records from the start of `bytes`. `first` is the number of the first
+/// Reads consecutive complete records from the start of `bytes`. `first` is the LSN of the first
 /// record. Stops before the first record that is missing, incomplete or invalid, and does not
 /// search for a later record. So the caller must know which records the log has.
 pub fn complete_records(owner: LogOwner, first: Lsn, bytes: &[u8]) -> Scan {
@@ -144,7 +144,7 @@ pub fn complete_records(owner: LogOwner, first: Lsn, bytes: &[u8]) -> Scan {
     Scan { records, end }
 }
 
-/// Reads the records of a segment. `first` is the number of the segment's first record.
+/// Reads the records of a segment. `first` is the LSN of the segment's first record.
 ///
 /// # Errors
 /// - `Corrupt`, which names the offset, if a record is damaged although a later record shows that

@@ -48,7 +48,7 @@ struct Store {
 }
 
 /// The key-value pairs of a store after some changes, in the order of their keys, without the
-/// number of the last log record.
+/// LSN of the last log record.
 struct Pairs<'a> {
     engine: &'a FjallEngine,
     page: Peekable<vec::IntoIter<Pair>>,

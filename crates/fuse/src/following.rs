@@ -97,8 +97,8 @@ pub(crate) struct Followed {
 
 #[derive(Debug)]
 struct Ring {
-    /// Number of the newest operation. If a worker could not add the record of an operation, its
-    /// number is missing in `records`.
+    /// Sequence number of the newest operation. If a worker could not add the record of an
+    /// operation, its number is missing in `records`.
     newest: u64,
     records: VecDeque<Followed>,
     /// The programs that follow the operations, each with the time of its last request.

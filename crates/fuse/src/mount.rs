@@ -54,7 +54,7 @@ impl std::fmt::Debug for ServeOptions {
 
 /// Mounts a file system and serves it until a program or a signal unmounts it. `connect` returns a
 /// worker's access to the file system. The worker's thread calls `connect` inside its event loop,
-/// with the number of the worker.
+/// with the index of the worker.
 ///
 /// # Errors
 /// Fails if the directory is not a valid mount point, if this process may not mount, or if

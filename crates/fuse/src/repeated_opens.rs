@@ -48,7 +48,7 @@ struct RepeatedOpen {
     until: Duration,
 }
 
-/// The opens of a mount that the kernel repeats, by the number of the calling thread.
+/// The opens of a mount that the kernel repeats, by the id of the calling thread.
 ///
 /// # Invariants
 /// - Contains at most [`limits::MAX_REPEATED_OPENS`] threads.

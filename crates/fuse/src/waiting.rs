@@ -75,7 +75,7 @@ impl Waiting {
         self.reports.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the number of a new worker, which the worker uses in its reports.
+    /// Returns the id of a new worker, which the worker uses in its reports.
     pub(crate) fn new_worker(&self) -> u64 {
         let mut reports = self.reports();
         reports.last_worker += 1;

@@ -115,9 +115,9 @@ impl Interrupts {
 /// The caller of a request, and the number of that request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Caller {
-    /// Number of the request, unique within the mount.
+    /// Id of the request, unique within the mount.
     pub(crate) unique: u64,
-    /// Number of the thread that made the request. Zero means a thread of another container.
+    /// Id of the thread that made the request. Zero means a thread of another container.
     pub(crate) pid: u32,
 }
 
@@ -138,7 +138,7 @@ pub(crate) struct Waits {
     begun: Notify,
     /// Page-cache invalidations that the kernel has not completed, by number.
     dropping: RefCell<HashMap<u64, Sender<()>>>,
-    /// Number of the most recent page-cache invalidation.
+    /// Sequence number of the most recent page-cache invalidation.
     last_order: Cell<u64>,
 }
 

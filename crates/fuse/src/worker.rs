@@ -59,7 +59,7 @@ use std::time::Duration;
 /// The reply to a request, in the buffers of its port.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reply {
-    /// Number of the request.
+    /// Id of the request.
     pub(crate) unique: u64,
     /// Number of bytes in the reply buffer, or an error number.
     pub(crate) outcome: EncodedReply,
@@ -74,7 +74,7 @@ pub(crate) trait Port: 'static {
     fn reply_memory(&self) -> Buf;
     /// Whether an operation still has a handle to the port's buffers.
     fn is_memory_shared(&self) -> bool;
-    /// Returns the number of the kernel's queue from which the port takes requests.
+    /// Returns the index of the kernel's queue from which the port takes requests.
     fn queue(&self) -> u16;
     /// Creates another port of the same queue. The first exchange of the new port registers it with
     /// the kernel.

@@ -15,7 +15,7 @@ pub(crate) struct Machine {
     pub(crate) changes: u64,
 }
 
-/// The encoded outcome of a command: first the number of the error code (zero for success) and the
+/// The encoded outcome of a command: first the error code as a number (zero for success) and the
 /// error's context, then the outcome of a successful command, and the number of starts in the state
 /// after the command.
 type AppliedRecord = ((u16, String), (Outcome, u64));

@@ -3,7 +3,7 @@
 //!
 //! The engine need not sync, because the target's log is the source of truth. The target applies a
 //! batch only after every serving member of its group has synced the log records of the batch. With
-//! each batch, the target passes the number of the last log record in it. Applied batches become
+//! each batch, the target passes the LSN of the last log record in it. Applied batches become
 //! durable together, at a checkpoint.
 
 pub mod fjall_engine;
@@ -41,13 +41,13 @@ pub trait Engine {
     fn scan(&self, prefix: &[u8], after: &[u8], limit: usize) -> Result<Vec<(Vec<u8>, Vec<u8>)>>;
 
     /// Applies a batch atomically. In the same atomic step, the engine stores `applied` as the
-    /// number of the last log record whose changes it has.
+    /// LSN of the last log record whose changes it has.
     ///
     /// # Errors
     /// The same as for [`Self::get`].
     fn apply(&mut self, batch: &Mutations, applied: Lsn) -> Result<()>;
 
-    /// Returns the number of the last log record whose changes the store has. `None` means that the
+    /// Returns the LSN of the last log record whose changes the store has. `None` means that the
     /// store is empty.
     ///
     /// # Errors

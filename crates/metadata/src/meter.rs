@@ -136,7 +136,7 @@ struct Arrival {
     stage_began: Duration,
     /// Time spent in each stage that has ended.
     spent: [Duration; STAGES],
-    /// Number of the request in the list of open requests. `None` means that the list does not
+    /// Id of the request in the list of open requests. `None` means that the list does not
     /// contain the request, because the purpose of the request is to wait.
     open: Option<u64>,
 }

@@ -63,7 +63,7 @@ impl Progress {
 pub struct MemberRequest {
     /// The member that receives the request.
     pub member: TargetId,
-    /// Number of the request. The caller repeats it in [`crate::target::Event::MemberReply`] or
+    /// Id of the request. The caller repeats it in [`crate::target::Event::MemberReply`] or
     /// [`crate::target::Event::CopyReply`].
     pub number: u64,
     /// The content of the request.
@@ -88,9 +88,9 @@ pub enum MemberMessage {
 pub struct LogRead {
     /// The member that lacks the records.
     pub member: TargetId,
-    /// Number of the first record.
+    /// LSN of the first record.
     pub first: Lsn,
-    /// Number of the last record, which is not the first one. The caller may read fewer records,
+    /// LSN of the last record, which is not the first one. The caller may read fewer records,
     /// but at least two. All these records are *safe*.
     pub last: Lsn,
 }
@@ -98,7 +98,7 @@ pub struct LogRead {
 /// The result of a [`LogRead`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FoundRecords {
-    /// Number of the first record of the log on disk.
+    /// LSN of the first record of the log on disk.
     pub begins: Lsn,
     /// The records from [`LogRead::first`] on. Empty if the log begins after that record.
     pub records: Vec<Record>,
@@ -106,12 +106,12 @@ pub struct FoundRecords {
     pub bytes_after: u64,
 }
 
-/// Returns the number of the record after `lsn`.
+/// Returns the LSN of the record after `lsn`.
 fn following(lsn: Lsn) -> Lsn {
     Lsn::new(lsn.raw() + 1)
 }
 
-/// Returns the number of the record before `lsn`, or zero for the first record.
+/// Returns the LSN of the record before `lsn`, or zero for the first record.
 pub(crate) fn preceding(lsn: Lsn) -> Lsn {
     Lsn::new(lsn.raw().saturating_sub(1))
 }

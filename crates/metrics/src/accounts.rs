@@ -61,7 +61,7 @@ pub enum Dimension {
     User,
     /// By the primary group of the program that caused the request. The id is a gid.
     Group,
-    /// By the job of the program that caused the request. The id is the number of the job.
+    /// By the job of the program that caused the request. The id is the job id.
     Job,
     /// By the directory whose entries the request reads or changes. The id is the id of the
     /// directory's inode.
@@ -102,7 +102,7 @@ pub struct Origin {
     pub user: Option<u32>,
     /// Group id.
     pub group: Option<u32>,
-    /// Number of the job.
+    /// The job id.
     pub job: Option<u32>,
     /// Id of the inode of the directory. The request reads or changes entries of this directory.
     pub directory: Option<u64>,

@@ -8,7 +8,7 @@ use std::time::Duration;
 /// An operation that has ended.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Completed {
-    /// Number of the operation's kind in its table.
+    /// Index of the operation's kind in its table.
     pub operation: u32,
     /// Trace id of the operation that caused this operation, or of this operation itself. Zero
     /// means that there is no trace id.

@@ -18,7 +18,7 @@ const SPLITS: usize = 1 << SPLIT_BITS;
 /// bound.
 pub const BUCKETS: usize = 2 + (LAST_EXPONENT - FIRST_EXPONENT) as usize * SPLITS;
 
-/// Returns the number of the bucket that contains a duration.
+/// Returns the index of the bucket that contains a duration.
 #[inline]
 fn bucket_of(nanoseconds: u64) -> usize {
     // Subtract one, since the upper bound of a bucket belongs to the bucket.

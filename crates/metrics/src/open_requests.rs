@@ -15,10 +15,10 @@ use std::time::Duration;
 /// Other threads read the gauges.
 #[derive(Debug)]
 pub struct OpenRequests {
-    /// Number of the newest request.
+    /// Id of the newest request.
     last: u64,
-    /// The start of each request by its number. Requests get their numbers in the order in which
-    /// they arrive, so the first entry is the oldest.
+    /// The start time of each request by its id. Requests get rising ids in the order in which they
+    /// arrive, so the first entry is the oldest.
     started: BTreeMap<u64, Duration>,
     count: Arc<Gauge>,
     oldest: Arc<Gauge>,

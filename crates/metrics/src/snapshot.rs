@@ -40,7 +40,7 @@ impl Snapshot {
         self.add(definition, labels, Value::Number(number));
     }
 
-    /// Adds the number of a counter to a series.
+    /// Adds the value of a counter to a series.
     pub fn count(&mut self, definition: &'static Definition, labels: Labels, count: u64) {
         self.number(definition, labels, i64::try_from(count).unwrap_or(i64::MAX));
     }

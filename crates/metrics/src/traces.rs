@@ -95,7 +95,7 @@ pub struct TracedCalls {
 /// The stored record of an operation.
 #[derive(Debug, Clone)]
 pub struct KeptOperation {
-    /// Number of the record in its process. It rises with each record.
+    /// Sequence number of the record in its process.
     pub number: u64,
     /// The reason why the record is stored.
     pub reason: Reason,

@@ -4,7 +4,7 @@
 /// A log record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Record {
-    /// Epoch of the primary that made the record. Together with the number of the record, this is
+    /// Epoch of the primary that made the record. Together with the index of the record, this is
     /// its name, which the members compare.
     pub epoch: u8,
     /// Identifies the contents. Each record of a run has another identity, beginning with 1.
@@ -23,7 +23,7 @@ impl Log {
     /// Greatest number of records of all logs of a run, and greatest epoch.
     pub const MAX: u8 = 15;
 
-    /// Returns the number of the last record. Zero means that the log is empty.
+    /// Returns the index of the last record, counted from 1. Zero means that the log is empty.
     pub fn last(self) -> u8 {
         (u128::BITS - self.0.leading_zeros()).div_ceil(BITS) as u8
     }
@@ -156,9 +156,9 @@ impl Members {
 /// How far a member is with the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Progress {
-    /// Number of the last record that the member has appended.
+    /// Index of the last record that the member has appended.
     pub appended: u8,
-    /// Number of the last record that the member has synced.
+    /// Index of the last record that the member has synced.
     pub synced: u8,
 }
 

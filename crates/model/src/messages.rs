@@ -13,7 +13,7 @@ pub struct Request {
     pub primary: Index,
     /// Epoch of the sender.
     pub epoch: u8,
-    /// Number of the record before the first one of the request.
+    /// Index of the record before the first record of the request.
     pub before: u8,
     /// The sender's log up to the last record of the request.
     pub log: Log,

@@ -22,7 +22,7 @@ pub enum Dimension {
     User = 3,
     /// Groups of users, by group id.
     Group = 4,
-    /// Jobs of batch systems, by the number of the job.
+    /// Jobs of batch systems, by job id.
     Job = 5,
     /// Kinds of requests, by name.
     Operation = 6,

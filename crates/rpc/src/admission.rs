@@ -37,7 +37,7 @@ struct Entry {
 pub struct Admission {
     /// Maximum number of connections of the process, in both directions.
     max_connections: u64,
-    /// The handshakes under way, in the order in which they began. The key is the number of the
+    /// The handshakes under way, in the order in which they began. The key is the id of the
     /// ticket.
     under_way: RefCell<BTreeMap<u64, Entry>>,
     next: Cell<u64>,

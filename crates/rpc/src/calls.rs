@@ -28,7 +28,7 @@ const REMEMBERED_WAITS: usize = 128;
 /// A request that has ended.
 #[derive(Debug, Clone, Copy)]
 struct EndedCall {
-    /// Number of the operation that sent the request.
+    /// Id of the operation that sent the request.
     operation: u32,
     message: u16,
     target: TargetId,
@@ -46,7 +46,7 @@ thread_local! {
 /// A wait for a group that has ended.
 #[derive(Debug)]
 struct EndedWait {
-    /// Number of the operation that waited.
+    /// Id of the operation that waited.
     operation: u32,
     begun_at: Duration,
     ended_at: Duration,
@@ -179,7 +179,7 @@ impl RunningCall {
 /// Returns the requests and waits of the operation with the trace id `trace`, which has begun at
 /// `begun_at` on this thread. The operation may have had more requests than the thread remembers.
 pub fn calls_of(trace: u128, begun_at: Duration) -> TracedCalls {
-    // The number of an operation is in the lowest bits of its trace id.
+    // The id of an operation is in the lowest bits of its trace id.
     let operation = trace as u32;
     ENDED.with_borrow(|all| {
         // Requests that ended before the operation began belong to other operations.

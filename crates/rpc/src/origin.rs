@@ -1,5 +1,5 @@
 //! The operation that caused the requests of a future. Services account for load by the user, the
-//! group and the job of the program that started the operation. The number of the operation is a
+//! group and the job of the program that started the operation. The id of the operation is a
 //! part of the trace id.
 //!
 //! A mount runs each operation in [`with_origin`]. The operation and all futures that it spawns
@@ -7,15 +7,15 @@
 //! between the mount and the connection need not pass the origin on.
 //!
 //! # Trace ids
-//! The lowest 32 bits of a trace id are the number of the operation in its process. The highest 64
-//! bits are a random number of the process. `docs/design/0023-traces.md` describes their use.
+//! The lowest 32 bits of a trace id are the id of the operation in its process. The highest 64
+//! bits are a random id of the process. `docs/design/0023-traces.md` describes their use.
 
 use skep_types::codec::crc32c;
 use skep_wire::frame::Header;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Bit that is set in the number of a job whose name does not begin with a number.
+/// Bit that is set in the id of a job whose name does not begin with a number.
 const NAMED_JOB: u32 = 1 << 31;
 
 /// The random number in the trace ids of this process.
@@ -30,9 +30,9 @@ pub struct Origin {
     user: u32,
     /// Group id plus one; zero means that no program caused the request.
     user_group: u32,
-    /// Number of the job; zero means no job.
+    /// Id of the job; zero means no job.
     job: u32,
-    /// Number of the operation; zero means that the operation has no number.
+    /// Id of the operation; zero means that the operation has no id.
     operation: u32,
 }
 
@@ -66,7 +66,7 @@ impl Origin {
         }
     }
 
-    /// Returns the number of the operation. Zero means that the operation has no number.
+    /// Returns the id of the operation. Zero means that the operation has no id.
     pub(crate) fn operation(self) -> u32 {
         self.operation
     }
@@ -120,9 +120,9 @@ pub fn with_origin<F: Future>(origin: Origin, future: F) -> impl Future<Output =
     skep_env::with_task_context(origin.to_context(), future)
 }
 
-/// Returns the number of a job from its name. Job names of Slurm and PBS begin with a number. If
-/// this number is between 1 and 2^31 - 1, it is the number of the job. Any other name gives a
-/// number from 2^31 on, computed as a checksum of the name.
+/// Returns the id of a job from its name. Job names of Slurm and PBS begin with a number. If
+/// this number is between 1 and 2^31 - 1, it is the id of the job. Any other name gives an id from
+/// 2^31 on, computed as a checksum of the name.
 pub fn job_number(name: &[u8]) -> u32 {
     let digits = name.iter().take_while(|byte| byte.is_ascii_digit());
     let number = digits.take(11).fold(0_u64, |sum, digit| sum * 10 + u64::from(digit - b'0'));
@@ -132,7 +132,7 @@ pub fn job_number(name: &[u8]) -> u32 {
     }
 }
 
-/// Returns the number of a job as text: the digits of its name, or `#` and a checksum in
+/// Returns the id of a job as text: the digits of its name, or `#` and a checksum in
 /// hexadecimal.
 pub fn job_text(number: u32) -> String {
     match number & NAMED_JOB {

@@ -37,12 +37,12 @@ pub struct RequestCause {
     pub user: Option<u32>,
     /// Group id.
     pub group: Option<u32>,
-    /// Number of the job.
+    /// Id of the job.
     pub job: Option<u32>,
     /// Id of the target. Zero means a service without targets, or several targets, because the
     /// table was full.
     pub target: u32,
-    /// Number of the message. Zero means several kinds of requests, because the table was full.
+    /// Id of the message type. Zero means several kinds of requests, because the table was full.
     pub message: u16,
 }
 

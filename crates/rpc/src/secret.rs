@@ -30,7 +30,7 @@ impl SecretId {
         Self(raw)
     }
 
-    /// Returns the number of the id for a message.
+    /// Returns the id as an integer, as messages contain it.
     pub const fn raw(self) -> u64 {
         self.0
     }

@@ -48,7 +48,7 @@ pub struct Head {
 /// A part of a multipart upload that the service has stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredPart {
-    /// The number of the part. Numbers begin with 1.
+    /// The part number, counted from 1.
     pub number: u32,
     /// The length of the part in bytes.
     pub size: u64,

@@ -48,7 +48,7 @@ pub(crate) struct BackupProcess {
     pub(crate) running: Option<Backup<MemoryEngine>>,
     pub(crate) stopped: Option<StoppedState>,
     pub(crate) disk: LogDisk,
-    /// Number of the current process. Each start of the backup's process gets a new number.
+    /// Id of the current process. Each start of the backup member's process gets a new id.
     life: u64,
     inbox: Vec<Event>,
     is_scheduled: bool,
@@ -94,7 +94,7 @@ impl BackupProcess {
         }
     }
 
-    /// Returns the number of the last record that the backup has synced.
+    /// Returns the LSN of the last record that the backup has synced.
     pub(crate) fn synced(&self) -> Lsn {
         let stopped = self.stopped.as_ref();
         let stopped = stopped.map(|(engine, records)| {

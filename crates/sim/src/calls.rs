@@ -10,7 +10,7 @@ use crate::world::{SimEvent, WRITE, World};
 use skep_types::{Epoch, ErrorCode, GroupId, Result, TargetId};
 use skep_wire::frame::Header;
 
-/// Number of the message `StatChunk`.
+/// Id of the message type `StatChunk`.
 const STAT: u16 = <skep_wire::storage::StatChunk as skep_wire::Request>::ID;
 
 impl World {

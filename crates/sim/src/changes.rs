@@ -24,7 +24,7 @@ pub(crate) struct Changes {
     /// Changed extended attributes: inode, name and new value. If the value is `None`, the
     /// attribute was removed.
     pub(crate) xattrs: Vec<(InodeId, Vec<u8>, Option<Vec<u8>>)>,
-    /// Changed parts of inline bytes: the inode, the number of the part and the stored bytes.
+    /// Changed parts of inline bytes: the inode, the index of the part and the stored bytes.
     pub(crate) inline: Vec<(InodeId, u16, Vec<u8>)>,
     pub(crate) dentries: Vec<(InodeId, u64, Option<DentryRecord>)>,
     pub(crate) locks: Vec<(LockOwner, Option<FileLocksRecord>)>,

@@ -26,7 +26,7 @@ pub(crate) struct ClientProcess {
     pub(crate) sessions: BTreeMap<GroupId, Session>,
     next_session: u32,
     pub(crate) next_handle: u64,
-    /// Number of the client's newest wait for a lock.
+    /// Id of the client's newest wait for a lock.
     pub(crate) last_wait: u64,
     pub(crate) tasks: Vec<Task>,
     pub(crate) handles: Vec<Handle>,
@@ -50,7 +50,7 @@ pub(crate) struct Session {
     /// is the newest start in which the client has opened the session or compared its changes.
     pub(crate) start: u64,
     /// The processes of targets in which the client has opened the session or compared its changes:
-    /// the target and the number of the process.
+    /// the target and the id of the process.
     pub(crate) compared: Vec<(Node, u64)>,
 }
 
@@ -83,7 +83,7 @@ pub(crate) struct Task {
 #[derive(Debug)]
 pub(crate) struct Current {
     pub(crate) op: Op,
-    /// Number of the program's operation. The number stays the same when the client repeats the
+    /// Id of the program's operation. The id stays the same when the client repeats the
     /// request in another session.
     number: u64,
     is_durable: bool,

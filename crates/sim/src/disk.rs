@@ -33,7 +33,7 @@ pub(crate) struct LogDisk {
     owner: LogOwner,
     segments: Vec<Segment>,
     segment_bytes: usize,
-    /// Number of the last record that the caller of [`Self::trim`] no longer needs. The caller
+    /// LSN of the last record that the caller of [`Self::trim`] no longer needs. The caller
     /// needs no earlier record either.
     not_needed: Lsn,
     /// Maximum number of bytes that the log keeps in segments without a needed record.
@@ -190,7 +190,7 @@ impl LogDisk {
         let mut records: Vec<Record> = Vec::new();
         let mut kept = 0;
         let mut is_over = false;
-        // Expected number of the first record in the next segment.
+        // Expected LSN of the first record in the next segment.
         let Some(mut next) = self.segments.first().map(|it| it.first) else { return Ok(records) };
         for segment in &mut self.segments {
             let found = scan(self.owner, segment.first, &segment.bytes)?;

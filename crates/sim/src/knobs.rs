@@ -68,7 +68,7 @@ pub enum PlantedBug {
     /// A starting target forgets its earlier starts. So it assigns file versions a second time
     /// after a power loss has reverted them.
     ForgetStarts,
-    /// In each log record, a backup writes the number of the primary's last synced record instead
+    /// In each log record, a backup writes the LSN of the primary's last synced record instead
     /// of the number of its own last synced record.
     KeepPrimarySynced,
     /// A member that has lost power takes over before it has received its lost records again.

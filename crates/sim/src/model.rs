@@ -66,7 +66,7 @@ pub(crate) struct Inode {
     pub(crate) was_left_open: bool,
 }
 
-/// The owner of a lock: session, kind of the lock, and number of the owner in the session.
+/// The owner of a lock: session, kind of the lock, and id of the owner in the session.
 pub(crate) type Owner = (SessionId, LockKind, u64);
 
 /// A wait for a lock: file, owner, first byte of the range, and end of the range (exclusive).

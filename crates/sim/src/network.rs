@@ -59,7 +59,7 @@ pub(crate) enum Purpose {
 /// A call in flight.
 #[derive(Debug, Clone)]
 pub(crate) struct Call {
-    /// The calling process: its node, and the number of the process.
+    /// The calling process: its node, and the id of the process.
     pub(crate) caller: (Node, u64),
     /// The group to which the request is addressed.
     pub(crate) group: GroupId,
@@ -79,9 +79,9 @@ pub(crate) struct Call {
 /// A connection between two processes.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    /// The process that opened the connection: its node, and the number of the process.
+    /// The process that opened the connection: its node, and the id of the process.
     pub(crate) caller: (Node, u64),
-    /// The process that serves the connection: its node, and the number of the process.
+    /// The process that serves the connection: its node, and the id of the process.
     pub(crate) callee: (Node, u64),
     /// Whether the caller still uses the connection.
     pub(crate) is_open: bool,

@@ -17,7 +17,7 @@ macro_rules! operations {
         }
 
         impl Op {
-            /// Returns the number of the request's message.
+            /// Returns the id of the request's message type.
             pub(crate) fn message(&self) -> u16 {
                 match self { $(Self::$name(_) => <$module::$name as Request>::ID,)* }
             }

@@ -38,12 +38,12 @@ fn last_of((engine, records): &StoppedState) -> Lsn {
     records.last().map(|it| it.lsn).max(applied(engine)).unwrap_or_default()
 }
 
-/// Returns the epoch and the number of the last record in a member's log.
+/// Returns the epoch and the LSN of the last record in a member's log.
 fn length_of(state: &StoppedState) -> (Epoch, Lsn) {
     (state.1.last().map(|it| it.epoch).unwrap_or_default(), last_of(state))
 }
 
-/// Returns the number of the first record that differs between the members, although it has the
+/// Returns the LSN of the first record that differs between the members, although it has the
 /// same epoch and number in both.
 fn differing(one: &[Record], other: &[Record]) -> Option<Lsn> {
     let name = |record: &Record| (record.epoch, record.lsn);
@@ -121,7 +121,7 @@ impl World {
     }
 
     /// After the primary has ended, decides which member continues as the primary, and checks the
-    /// two members. Returns the number of the last record in the group's log.
+    /// two members. Returns the LSN of the last record in the group's log.
     pub(crate) fn choose_primary(&mut self, index: usize, is_power_loss: bool) -> Lsn {
         let lose_both = is_power_loss && self.random.percent(30);
         let is_chosen = is_power_loss || self.random.percent(60);
@@ -182,7 +182,7 @@ impl World {
         last
     }
 
-    /// Returns the number of the first record of a member that the group has lost.
+    /// Returns the LSN of the first record of a member that the group has lost.
     fn first_lost(&self, index: usize, records: &[Record]) -> Option<Lsn> {
         let ends = &self.targets[index].ends;
         let is_lost = |record: &&Record| {
@@ -211,7 +211,7 @@ impl World {
     }
 
     /// Makes one member the primary and the other member its backup, in a new epoch. Returns the
-    /// number of the last record in the group's log.
+    /// LSN of the last record in the group's log.
     fn assign_roles(
         &mut self,
         index: usize,

@@ -39,13 +39,13 @@ pub(crate) struct TargetProcess {
     /// Version of the cluster map that is in the target's replies to clients.
     pub(crate) fence: MapVersion,
     pub(crate) backup: Option<BackupProcess>,
-    /// If the next start continues with the memory of a backup, the number of the last synced
-    /// record. `None` means that the next start reads the log.
+    /// If the next start continues with the memory of a backup, the LSN of the last synced record.
+    /// `None` means that the next start reads the log.
     pub(crate) resumes_at: Option<Lsn>,
-    /// Number of the last record that the target has synced. Used by a planted bug.
+    /// LSN of the last record that the target has synced. Used by a planted bug.
     pub(crate) synced: Lsn,
     /// The ends of earlier logs of the group. The simulation adds an entry when a member continues
-    /// without records that the other member may still have: the number of the last record in the
+    /// without records that the other member may still have: the LSN of the last record in the
     /// group's log, and the new epoch.
     pub(crate) ends: Vec<(Lsn, Epoch)>,
     pub(crate) stopped: Option<StoppedState>,
@@ -418,7 +418,7 @@ fn describe(index: usize, lsn: Lsn, payload: &[u8]) -> String {
     format!("target {index} logs {lsn}:{}", changes.iter().map(show).collect::<String>())
 }
 
-/// Returns the number of the last record whose effect an engine contains.
+/// Returns the LSN of the last record whose effect an engine contains.
 pub(crate) fn applied(engine: &MemoryEngine) -> Option<Lsn> {
     let value = engine.get(&Key::Applied.to_bytes()).ok().flatten();
     value.and_then(|it| Lsn::from_bytes(&it).ok())

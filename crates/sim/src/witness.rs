@@ -62,9 +62,9 @@ pub(crate) type Violation = String;
 
 struct Instance {
     op: Op,
-    /// Number of the program's operation.
+    /// Id of the program's operation.
     operation: u64,
-    /// The commit of the request: target, number of the log record, and reply. `None` until the
+    /// The commit of the request: target, LSN of the log record, and reply. `None` until the
     /// request commits.
     committed: Option<(usize, Lsn, Vec<u8>)>,
     /// Whether the client has received the final reply.
@@ -106,7 +106,7 @@ pub(crate) struct Witness {
     pub(crate) model: Model,
     history: Vec<HistoryEntry>,
     instances: BTreeMap<InstanceId, Instance>,
-    /// Ended sessions. Each has the target that logged the end, and the number of the log record.
+    /// Ended sessions. Each has the target that logged the end, and the LSN of the log record.
     ended: BTreeMap<SessionId, (usize, Lsn)>,
     windows: BTreeMap<u64, Window>,
     next_window: u64,
@@ -123,8 +123,8 @@ pub(crate) struct Witness {
     /// Whether a disk was full at some moment. If true, a target may have refused operations that
     /// need disk space.
     pub(crate) has_seen_full_disks: bool,
-    /// For each request, the number of the arrival of the attempt that the target executes.
-    /// Arrivals are numbered in their order.
+    /// For each request, the index of the arrival of the attempt that the target executes, in the
+    /// order of all arrivals.
     arrivals: BTreeMap<InstanceId, u64>,
     next_arrival: u64,
     /// Number of listings that the witness has seen, and number of listings that it has skipped.
@@ -132,7 +132,7 @@ pub(crate) struct Witness {
     pub(crate) listings: Judged,
     next_operation: u64,
     /// For each operation that a client sent in more than one session, its requests. The key is the
-    /// number of the operation.
+    /// id of the operation.
     attempts: BTreeMap<u64, Vec<InstanceId>>,
     /// All inodes that logged records have created.
     created: BTreeSet<InodeId>,
@@ -180,7 +180,7 @@ impl Witness {
     }
 
     /// Records that a client sends a modifying request for the first time in a session. `operation`
-    /// is the number of the program's operation.
+    /// is the id of the program's operation.
     pub(crate) fn request_sent(
         &mut self,
         id: InstanceId,

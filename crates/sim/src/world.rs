@@ -381,10 +381,10 @@ impl World {
     }
 }
 
-/// Number of the message `WriteChunk`.
+/// Id of the message type `WriteChunk`.
 pub(crate) const WRITE: u16 = <skep_wire::storage::WriteChunk as skep_wire::Request>::ID;
 
-/// Encodes a message. The header contains the number of the message.
+/// Encodes a message. The header contains the id of the message type.
 pub(crate) fn message<R: skep_wire::Request>(request: &R) -> (Header, Vec<u8>) {
     let header = Header { message: R::ID, message_version: R::VERSION, ..Header::default() };
     (header, request.to_bytes())

@@ -309,7 +309,7 @@ enum Place {
     Mount { is_running: bool },
 }
 
-/// Number of a stage in the order of `Stage::ALL`.
+/// Index of a stage in `Stage::ALL`.
 type StageNumber = usize;
 
 impl Place {

@@ -46,7 +46,7 @@ impl By {
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Row {
     /// Identifies the object: a node id, a target id, the name of an operation, a node id of a
-    /// client, a user id, a group id or the number of a job. `other` stands for all objects that
+    /// client, a user id, a group id or a job id. `other` stands for all objects that
     /// were left out.
     pub id: String,
     /// The kind of the service that executed the operations: `management`, `metadata` or `storage`.

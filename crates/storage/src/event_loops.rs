@@ -43,7 +43,7 @@ enum Message {
 pub(crate) struct EventLoops {
     /// Maximum number of loops for the targets of one device.
     limit: usize,
-    /// The loops of each device, by the number of the device. The lock is held while a loop starts
+    /// The loops of each device, by device number. The lock is held while a loop starts
     /// or gets a target, but never while a target runs. No other lock is taken while this lock is
     /// held.
     devices: Mutex<HashMap<u64, Vec<EventLoop>>>,

@@ -96,7 +96,7 @@ struct Ended {
     clean: Result<CleanEnd>,
 }
 
-/// Returns the number of the device that contains a target's directory.
+/// Returns the device number of the file system that contains a target's directory.
 fn device_number(path: &Path) -> Result<u64> {
     let found = std::fs::metadata(path);
     let found = found.map_err(|error| Error::from(error).within(path.display()))?;

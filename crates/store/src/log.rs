@@ -134,7 +134,7 @@ fn is_out_of_space(error: &std::io::Error) -> bool {
 impl Log {
     /// Opens the log in a directory, which is created if necessary, and reads the records from
     /// `next` on. Truncates a damaged tail that was never synced. If there are no segments, `next`
-    /// is the number of the first record. Blocks.
+    /// is the LSN of the first record. Blocks.
     ///
     /// # Errors
     /// - `Corrupt`, which names file and offset, if a synced record is damaged or a segment is

@@ -45,7 +45,7 @@ impl Load {
     }
 
     /// Adds a thread that runs as the user `user`. It calls `work` again and again. The argument is
-    /// the number of the call.
+    /// the index of the call.
     fn add(&mut self, user: u32, mut work: impl FnMut(u64) + Send + 'static) {
         let is_done = Arc::clone(&self.is_done);
         self.threads.push(std::thread::spawn(move || {

@@ -228,7 +228,7 @@ impl StripePattern {
         self.components.iter().map(|component| component.groups.len()).sum()
     }
 
-    /// Returns the number of a chunk file in a `ChunkFileSet`. `None` means that the pattern has no
+    /// Returns the index of a chunk file in a `ChunkFileSet`. `None` means that the pattern has no
     /// such chunk file.
     pub fn chunk_file_number(&self, component: u16, index: u16) -> Option<usize> {
         let (component, index) = (usize::from(component), usize::from(index));

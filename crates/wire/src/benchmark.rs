@@ -11,7 +11,7 @@ record! {
     /// run, the target stops the run.
     #[derive(Copy)]
     pub struct StartBenchmark {
-        /// Number of the run, not zero.
+        /// Id of the run, not zero.
         pub run: u64,
         /// Whether the target reads. If not set, it writes and syncs.
         pub is_read: bool,
@@ -28,7 +28,7 @@ record! {
     /// Asks for the progress of a benchmark.
     #[derive(Copy)]
     pub struct AskBenchmark {
-        /// Number of the run.
+        /// Id of the run.
         pub run: u64,
     }
 }
@@ -55,7 +55,7 @@ record! {
     /// Stops a benchmark and removes its files. Succeeds if the benchmark does not exist.
     #[derive(Copy)]
     pub struct StopBenchmark {
-        /// Number of the run.
+        /// Id of the run.
         pub run: u64,
     }
 }

@@ -11,7 +11,7 @@ use skep_types::codec::{Described, FieldDoc};
 /// Description of a request and its reply.
 #[derive(Debug, Clone, Copy)]
 pub struct Message {
-    /// Number of the message in the frame header.
+    /// Id of the message type in the frame header.
     pub id: u16,
     /// Name of the request.
     pub name: &'static str,
@@ -189,7 +189,7 @@ catalog! {
     104 "storage" reads st::ClearChunk => st::ChunkRangeReply;
     105 "storage" reads st::SeekChunk => st::SeekChunkReply;
     106 "storage" reads st::CopyChunk => st::CopyChunkReply;
-    // Storage: benchmarks. The number of the benchmark makes these requests idempotent.
+    // Storage: benchmarks. The id of the benchmark makes these requests idempotent.
     107 "storage" reads bm::StartBenchmark => mg::EmptyReply;
     108 "storage" reads bm::AskBenchmark => bm::BenchmarkProgress;
     109 "storage" reads bm::StopBenchmark => mg::EmptyReply;

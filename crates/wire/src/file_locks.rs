@@ -39,7 +39,7 @@ record! {
         pub inode: InodeId,
         /// Kind of the lock.
         pub kind: LockKind,
-        /// Number of the owner, unique within the session.
+        /// Id of the owner, unique within the session.
         pub owner: u64,
         /// Mode of the lock. `None` unlocks the range.
         pub mode: Option<LockMode>,
@@ -61,7 +61,7 @@ record! {
         pub session: SessionId,
         /// Kind of the lock.
         pub kind: LockKind,
-        /// Number of the owner, unique within the session.
+        /// Id of the owner, unique within the session.
         pub owner: u64,
         /// Mode of the lock.
         pub mode: LockMode,
@@ -81,7 +81,7 @@ record! {
     pub struct SetLock {
         /// The lock to set, or the range to unlock.
         pub lock: LockRequest,
-        /// Number of the wait that ends with this request. Zero if the client did not wait.
+        /// Id of the lock wait that ends with this request. Zero if the client did not wait.
         pub wait: u64,
     }
 }
@@ -119,8 +119,9 @@ record! {
     pub struct WaitLock {
         /// The lock for which the owner waits.
         pub lock: LockRequest,
-        /// Number of the wait, unique within the session and not zero. If the client sends the
-        /// request again with the same number, the wait keeps its position in the queue.
+        /// Id of the lock wait, chosen by the client, unique within the session and not zero. If
+        /// the client sends the request again with the same id, the wait keeps its position in the
+        /// queue.
         pub wait: u64,
     }
 }
@@ -140,7 +141,7 @@ record! {
     pub struct EndWait {
         /// The file.
         pub inode: InodeId,
-        /// Number of the wait.
+        /// Id of the lock wait.
         pub wait: u64,
     }
 }
@@ -151,7 +152,7 @@ record! {
     pub struct LockParty {
         /// The session of the owner.
         pub session: SessionId,
-        /// Number of the owner, unique within the session.
+        /// Id of the owner, unique within the session.
         pub owner: u64,
     }
 }
@@ -171,7 +172,7 @@ record! {
     pub struct ListedWait {
         /// The owner that waits.
         pub waiter: LockParty,
-        /// Number of the wait. The client never reuses the number.
+        /// Id of the lock wait. The client never uses an id twice.
         pub wait: u64,
         /// The holders of conflicting locks. At most `MAX_LISTED_HOLDERS`.
         pub holders: Vec<LockParty>,

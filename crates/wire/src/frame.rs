@@ -55,7 +55,7 @@ skep_types::record! {
         pub session: SessionId,
         /// Slot of the session in which a modifying request runs.
         pub slot: u32,
-        /// Zero in requests. In replies, zero for success, otherwise the number of an error code.
+        /// Zero in requests. In replies, zero for success, otherwise an error code.
         /// The body of an error reply is the context of the error.
         pub status: u16,
         /// Priority of the request: 0 interactive, 1 normal, 2 background.
@@ -93,7 +93,7 @@ skep_types::record! {
         /// caused the request. In replies with bit 2 of `flags`: time in the stage network, in
         /// microseconds.
         pub user_group: u32,
-        /// Number of the job of the program that caused the request. Zero means no job. In replies
+        /// Id of the job of the program that caused the request. Zero means no job. In replies
         /// with bit 2 of `flags`: time in the stage copies, in microseconds.
         pub job: u32,
     }

@@ -28,15 +28,15 @@ record! {
     pub struct ShipLog {
         /// Epoch of the group in the primary's cluster map.
         pub epoch: Epoch,
-        /// Number of the first record in `records`. If `records` is empty, the number of the next
+        /// LSN of the first record in `records`. If `records` is empty, the LSN of the next
         /// record.
         pub first: Lsn,
         /// Epoch of the record before `first`. Zero means that the primary does not have this
         /// record in its memory. A member whose record before `first` has another epoch does not
         /// append.
         pub previous_epoch: Epoch,
-        /// Number of the primary's last record. In each epoch, a member that may lack records
-        /// remembers this value from the first request that has the number of the member's process
+        /// LSN of the primary's last record. In each epoch, a member that may lack records
+        /// remembers this value from the first request that has the id of the member's process
         /// in `process`. The member lacks no records any more when it has all records up to this
         /// value.
         pub last: Lsn,
@@ -46,9 +46,9 @@ record! {
         pub process: u64,
         /// The records.
         pub records: Vec<ShippedRecord>,
-        /// Number of the last record that every serving member has appended.
+        /// LSN of the last record that every serving member has appended.
         pub held: Lsn,
-        /// Number of the last record that every serving member has synced. The member may write the
+        /// LSN of the last record that every serving member has synced. The member may write the
         /// records up to this one to its store.
         pub safe: Lsn,
         /// Whether the member must sync its log at once, because a reply waits for the sync.
@@ -69,7 +69,7 @@ record! {
     pub struct AwaitLogSync {
         /// Epoch of the group in the primary's cluster map.
         pub epoch: Epoch,
-        /// Number of the last record that the member has reported as synced.
+        /// LSN of the last record that the member has reported as synced.
         pub synced: Lsn,
     }
 }
@@ -80,10 +80,10 @@ record! {
     pub struct LogHeld {
         /// Epoch of the group in the member's cluster map.
         pub epoch: Epoch,
-        /// Number of the last record that the member has appended in this epoch, or has found to be
+        /// LSN of the last record that the member has appended in this epoch, or has found to be
         /// equal to the primary's record. The member has all records up to this one.
         pub appended: Lsn,
-        /// Number of the last record that the member has synced, at most `appended`.
+        /// LSN of the last record that the member has synced, at most `appended`.
         pub synced: Lsn,
         /// If `is_behind` is set, the primary next ships the records that follow this one. It is
         /// the last record of the member's log, or an earlier record if the last records come from
@@ -146,7 +146,7 @@ record! {
         pub step: CopyStep,
         /// Last key of the previous part. Empty for the first part.
         pub after: Bytes,
-        /// Number of the first record in `records`. If `records` is empty, the number of the next
+        /// LSN of the first record in `records`. If `records` is empty, the LSN of the next
         /// record. In the first part, the record that follows the last record whose effect the
         /// pairs contain. With `Begin`, the first record that the primary can still send. A
         /// member that has all earlier records does not begin a copy.
@@ -180,7 +180,7 @@ record! {
         pub is_copying: bool,
         /// Whether the copy has all pairs, and the member is making the copy durable.
         pub is_whole: bool,
-        /// Number of the last record whose effect the copy has, or of the last record of a member
+        /// LSN of the last record whose effect the copy has, or of the last record of a member
         /// that is not copying.
         pub applied: Lsn,
         /// Last key that the member has received. Empty before the first part.
@@ -238,9 +238,9 @@ record! {
     pub struct MemberProgress {
         /// The member.
         pub target: TargetId,
-        /// Number of the last record that the member has confirmed in this epoch.
+        /// LSN of the last record that the member has confirmed in this epoch.
         pub appended: Lsn,
-        /// Number of the last record that the member has synced.
+        /// LSN of the last record that the member has synced.
         pub synced: Lsn,
         /// Milliseconds since the primary sent the newest request that the member has acknowledged.
         /// `None` means that the member has acknowledged no request in this epoch.
@@ -266,13 +266,13 @@ record! {
         pub epoch: Epoch,
         /// The primary.
         pub primary: TargetId,
-        /// Number of the primary's last record.
+        /// LSN of the primary's last record.
         pub last: Lsn,
-        /// Number of the last record that the primary has synced.
+        /// LSN of the last record that the primary has synced.
         pub synced: Lsn,
-        /// Number of the last record that every serving member has appended.
+        /// LSN of the last record that every serving member has appended.
         pub held: Lsn,
-        /// Number of the last record that every serving member has synced.
+        /// LSN of the last record that every serving member has synced.
         pub safe: Lsn,
         /// Whether the primary may reply to requests, because every serving member has acknowledged
         /// a recent message.

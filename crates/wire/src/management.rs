@@ -209,7 +209,7 @@ record! {
     /// Asks a client to change or report its log level. Management adds this record to each
     /// heartbeat reply until the client sends [`ConfirmLogLevel`].
     pub struct LogLevelChange {
-        /// Number of the change. The client names it in its confirmation.
+        /// Id of the change. The client repeats it in its confirmation.
         pub number: u64,
         /// The new level, as in `SetLogLevel`.
         pub level: Option<String>,
@@ -232,7 +232,7 @@ record! {
     pub struct ConfirmLogLevel {
         /// The client.
         pub client: NodeId,
-        /// Number of the `LogLevelChange`.
+        /// Id of the `LogLevelChange`.
         pub number: u64,
         /// The client's log level after the change. `None` means that the client refused the
         /// change.
@@ -408,7 +408,7 @@ record! {
         pub lacks_records: bool,
         /// Epoch of the member's last record.
         pub last_epoch: Epoch,
-        /// Number of the member's last record.
+        /// LSN of the member's last record.
         pub last: Lsn,
     }
 }

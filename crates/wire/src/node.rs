@@ -72,7 +72,7 @@ record! {
         /// Moment of the measurement, in nanoseconds since the boot of the host. The difference of
         /// the moments of two replies is the time between them.
         pub moment_ns: u64,
-        /// Random number of the process, drawn at its start. If the number has changed, the process
+        /// Random id of the process, drawn at its start. If the id has changed, the process
         /// has restarted, and all its counters have begun again at zero.
         pub incarnation: u64,
         /// Address of the process's HTTP page with the same values. Empty means that the process
@@ -93,7 +93,7 @@ record! {
         /// Value of a counter or a gauge: a count, bytes, nanoseconds, or millionths for metrics
         /// with decimal places. For histograms the sum of all durations in nanoseconds.
         pub value: i64,
-        /// Buckets of a histogram that are not empty: number of the bucket, and number of the
+        /// Buckets of a histogram that are not empty: the index of the bucket, and the number of
         /// durations in it. Bucket 0 ends at 1,024 ns. Each of the following doublings of the
         /// duration has four buckets of equal width, up to bucket 104. Bucket 105 has no upper
         /// bound.

@@ -19,7 +19,7 @@ record! {
         pub node: NodeId,
         /// The target to which the sender connects. Zero means the node itself.
         pub target: TargetId,
-        /// Number of the sender's channel to the target. Zero means no channel. If there is an
+        /// Id of the sender's channel to the target. Zero means no channel. If there is an
         /// older connection of the same node and channel, the receiver closes it and drops its
         /// unprocessed requests. So the receiver never executes a delayed request of the old
         /// connection after a request of the new one.

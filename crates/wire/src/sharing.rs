@@ -10,7 +10,7 @@ record! {
     /// on its cached pages and its known file size.
     #[derive(Copy)]
     pub struct Notification {
-        /// Number of the notification. Numbers are never reused.
+        /// Id of the notification. Ids are never reused.
         pub number: u64,
         /// The file.
         pub inode: InodeId,

@@ -27,7 +27,7 @@ record! {
         /// Value of `after` for the next request. The reply has all records up to this position
         /// that still exist.
         pub next: u64,
-        /// Random number of the process. If the number has changed, positions begin again at zero.
+        /// Random id of the process. If the id has changed, positions begin again at zero.
         pub incarnation: u64,
         /// Number of records that the process could not store since its start.
         pub lost: u64,

@@ -18,7 +18,7 @@ impl HandleId {
         Self(raw)
     }
 
-    /// Returns the number of the handle.
+    /// Returns the id of the handle as an integer.
     pub const fn raw(self) -> u64 {
         self.0
     }

@@ -36,7 +36,7 @@ use std::time::Duration;
 /// A moment in the sequence of writes to an inode: when the client sent a request to storage.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RequestStart {
-    /// Number of the last write of this mount to the file.
+    /// Sequence number of this mount's last write to the file.
     pub(crate) last_write: u64,
     pub(crate) truncate_generation: u64,
 }

@@ -90,7 +90,7 @@ impl OpenHandles {
         self.opens > 0
     }
 
-    /// Returns the number of the current open period of the file. A period begins when this mount
+    /// Returns the id of the current open period of the file. A period begins when this mount
     /// opens the file while it has no handle of it. `None` means that the file is not open now.
     pub(super) fn life(&self) -> Option<u64> {
         self.is_open().then_some(self.lives)

@@ -15,7 +15,7 @@ pub(crate) struct SizeReport {
     /// Whether the client must compute the end of the file from the sizes of the chunk files before
     /// it sends the report.
     pub(crate) must_measure: bool,
-    /// Number of the last write that the report includes.
+    /// Sequence number of the last write that the report includes.
     upto: u64,
 }
 
@@ -70,17 +70,18 @@ pub(super) struct FileSize {
     /// writes, allocations, and writes within the size of a shared file extend chunk files without
     /// a change of the size.
     reach: u64,
-    /// Number of the last write of this mount to the file.
+    /// Sequence number of this mount's last write to the file.
     writes: u64,
-    /// Number of the last write or truncation that changed the end of the file, its possible holes,
-    /// or the possible ends of its chunk files. Other writes changed only the times.
+    /// Sequence number of the last write or truncation that changed the size of the file, its
+    /// possible holes, or the possible ends of its chunk files. Other writes changed only the
+    /// times.
     moved: u64,
-    /// Number of the last write that this mount acknowledged without a confirmation by metadata,
-    /// because no other client had the file open.
+    /// Sequence number of the last write that this mount acknowledged without a confirmation by
+    /// metadata, because no other client had the file open.
     unconfirmed: u64,
-    /// Number of the last write in an acknowledged report.
+    /// Sequence number of the last write in an acknowledged report.
     reported: u64,
-    /// Number of the last write in a durable report.
+    /// Sequence number of the last write in a durable report.
     durable: u64,
     /// The furthest reported end in the generation `truncate_generation`.
     reported_end: u64,
@@ -151,7 +152,7 @@ impl FileSize {
         }
     }
 
-    /// Returns the number of the last write of this mount to the file.
+    /// Returns the sequence number of this mount's last write to the file.
     pub(super) fn last_write(&self) -> u64 {
         self.writes
     }

@@ -11,8 +11,8 @@ use std::collections::{HashMap, HashSet};
 pub(crate) struct UnsyncedChunkFile {
     pub(crate) key: ChunkFileKey,
     pub(crate) group: GroupId,
-    /// Number of the last write to the chunk file before the sync. If the sync succeeds, all writes
-    /// up to this number are durable.
+    /// Sequence number of the last write to the chunk file before the sync. If the sync succeeds,
+    /// all writes up to this number are durable.
     upto: u64,
 }
 
@@ -21,7 +21,7 @@ struct ChunkFileState {
     group: GroupId,
     /// Incarnation of the storage host that acknowledged the first write since the last sync.
     incarnation: HostIncarnation,
-    /// Number of the last write to the chunk file.
+    /// Sequence number of the last write to the chunk file.
     last_write: u64,
 }
 

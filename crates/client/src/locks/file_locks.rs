@@ -3,11 +3,11 @@
 //! Metadata decides whether an owner gets a lock. The client records the ranges that each owner has
 //! locked and the handles of the lock requests, because it must release the locks later.
 //! - A `flock` lock belongs to its handle.
-//! - A POSIX lock belongs to a process. The kernel sends the owner number of the process with each
+//! - A POSIX lock belongs to a process. The kernel sends the process's lock owner id with each
 //!   `close(2)`.
 //! - An open file description (OFD) lock looks like a POSIX lock, but the kernel never sends its
-//!   owner number again. So the client releases the ranges of such a lock when the handle of the
-//!   lock request is closed.
+//!   owner id again. So the client releases the ranges of such a lock when the handle of the lock
+//!   request is closed.
 
 use crate::client::Client;
 use crate::driven::drive;
@@ -346,9 +346,9 @@ impl Client {
     }
 }
 
-/// Returns the owner for requests to metadata. For `flock`, this is the number of the handle, which
-/// the mount never uses again. The kernel's own number of the open file is not suitable, because
-/// the kernel may reuse this number while the unlock of the old file is still in progress.
+/// Returns the owner for requests to metadata. For `flock`, this is the id of the handle, which the
+/// mount never uses again. The kernel's own id of the open file is not suitable, because the kernel
+/// may reuse this id while the unlock of the old file is still in progress.
 fn owner_of(file: &OpenFile, handle: HandleId, lock: &FileLock) -> Owner {
     let owner = match lock.kind {
         LockKind::Posix | LockKind::Append => lock.owner,

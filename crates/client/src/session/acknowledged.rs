@@ -46,8 +46,8 @@ struct Kept {
     /// comparison.
     executed: HashMap<u32, u64>,
     changes: VecDeque<Change>,
-    /// Number of the first change in `changes`. Changes are numbered in the order in which their
-    /// replies arrived.
+    /// Sequence number of the first change in `changes`. Changes are numbered in the order in which
+    /// their replies arrived.
     first: u64,
 }
 
@@ -65,7 +65,7 @@ pub(crate) struct Attempt {
     /// refuses the request if the target has started again since then. So the client always
     /// compares its changes before a target executes requests of a new start.
     pub(crate) start: u64,
-    /// Number of the change that will be added to the list next.
+    /// Sequence number of the change that will be added to the list next.
     next: u64,
     /// Whether the list is full. The client then sends the request with the durable flag, and the
     /// reply makes the list shorter.

@@ -14,7 +14,7 @@ use std::rc::Rc;
 pub(crate) struct ThreadSession {
     pub(crate) id: SessionId,
     pub(crate) group: GroupId,
-    /// Number of the first slot of this range in the session.
+    /// Index of this range's first slot in the session.
     first: u32,
     /// Free slots, as indexes into this range. Used as a stack.
     free: RefCell<Vec<u32>>,

@@ -186,7 +186,7 @@ impl GroupSessions {
     }
 
     /// Records that the client has compared the opens of a session with the target of a group, and
-    /// that the target has all these opens. `start` is the number of the target's start.
+    /// that the target has all these opens. `start` is the start number of the target.
     pub(crate) fn has_opens(&self, group: GroupId, id: SessionId, start: u64) {
         self.update(group, id, |session| session.start = start);
     }

@@ -18,7 +18,7 @@ pub(super) struct Top<'a> {
     pub(super) notes: String,
     /// The wanted length of the parts of a large file.
     pub(super) part: u64,
-    /// Number of the device on which the source is.
+    /// Device number of the file system that contains the source.
     pub(super) device: u64,
 }
 

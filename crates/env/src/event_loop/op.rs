@@ -16,7 +16,7 @@ pub struct Op {
 
 #[cfg(test)]
 impl Op {
-    /// Returns the number of the operation.
+    /// Returns the id of the operation.
     pub(super) fn number(&self) -> u64 {
         self.id
     }

@@ -17,7 +17,7 @@ const OF_SHARD: u8 = 1;
 /// which is then the order of the numbers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Key<'a> {
-    /// Number of the last log record that is applied to the store. Value: `Lsn`.
+    /// LSN of the last log record that is applied to the store. Value: `Lsn`.
     Applied,
     /// Upper bound (exclusive) of the inode numbers and transaction numbers that the target may
     /// have used. Value: `u64`.
@@ -39,9 +39,8 @@ pub enum Key<'a> {
     /// A transaction that another group coordinates and that this target has prepared. Value:
     /// `PreparedRecord`.
     Prepared(TransactionId),
-    /// A committed transaction that this group coordinates. The field is the number of the
-    /// transaction. Value: `DecisionRecord`, with the participants that have not confirmed the
-    /// commit.
+    /// A committed transaction that this group coordinates. The field is the id of the transaction.
+    /// Value: `DecisionRecord`, with the participants that have not confirmed the commit.
     Decision(u64),
     /// A transaction of another group that has ended on this target and must not be prepared again.
     /// Value: the `Timestamp` of its end.
@@ -59,7 +58,7 @@ pub enum Key<'a> {
     Xattr(InodeId, &'a [u8]),
     /// The numbers of opens of an inode that all sessions together have. Value: `OpenCounts`.
     Opens(InodeId),
-    /// A start of the target, by its start number. Value: the number of the first log record after
+    /// A start of the target, by its start number. Value: the LSN of the first log record after
     /// that start, an `Lsn`.
     Start(u64),
     /// A part of the inline bytes of a file, by its number. Value: `InlineRecord`. A missing record
@@ -83,7 +82,7 @@ pub struct LockOwner {
     pub kind: LockKind,
     /// The session of the client that set the locks.
     pub session: SessionId,
-    /// Number of the owner, unique within the session.
+    /// Id of the owner, unique within the session.
     pub owner: u64,
 }
 
@@ -340,7 +339,7 @@ pub fn lock_owner_of(key: &[u8]) -> Option<LockOwner> {
     })
 }
 
-/// Returns the number of the slot if `key` is the key of a slot of a session.
+/// Returns the index of the slot if `key` is the key of a session's slot.
 pub fn slot_of(key: &[u8]) -> Option<u32> {
     let rest: &[u8; 12] = key.strip_prefix(&[OF_TARGET, kind::SLOT])?.try_into().ok()?;
     Some(u32::from_be_bytes([rest[8], rest[9], rest[10], rest[11]]))
@@ -402,7 +401,7 @@ pub fn inode_of(key: &[u8]) -> Option<InodeId> {
         .flatten()
 }
 
-/// Returns the inode and the number of the part if `key` is the key of a part of inline bytes.
+/// Returns the inode and the index of the part if `key` is the key of a part of inline bytes.
 pub fn inline_of(key: &[u8]) -> Option<(InodeId, u16)> {
     let (place, part) = key.split_at_checked(12)?;
     let part = match part {

@@ -185,7 +185,7 @@ record! {
     pub struct SlotRecord {
         /// Sequence number of the request.
         pub sequence: u64,
-        /// Number of the log record that contains the request's changes.
+        /// LSN of the log record that contains the request's changes.
         pub lsn: Lsn,
         /// Body of the stored reply.
         pub reply: Bytes,

@@ -52,7 +52,7 @@ pub(crate) fn run<E: Engine>(
         context.merge_written(&mut record, &written);
         context.put_inode(&record);
     }
-    // The number of the log record is not known yet. `inline::stamp` sets it later.
+    // The LSN of the log record is not known yet. `inline::stamp` sets it later.
     let mark = InlineMark { start: start_number, record: Lsn::default() };
     Ok(WriteInlineReply { mark, attributes: record.attributes })
 }

@@ -182,7 +182,7 @@ impl FileLocks {
 
     /// Returns the lock or claim that prevents the grant of a claim. The obstacle is a held lock, a
     /// lock reserved for a woken waiter, or the claim of an earlier waiter that has a barrier.
-    /// `wait` is the number of the wait for this claim, or zero if the claim is not in the queue.
+    /// `wait` is the id of the wait for this claim, or zero if the claim is not in the queue.
     pub(crate) fn obstacle(
         &self,
         inode: InodeId,

@@ -28,7 +28,7 @@ use skep_wire::frame::Header;
 use skep_wire::inline::{InlineContents, WriteInline, WriteInlineReply};
 use std::ops::Range;
 
-/// Puts the number of the log record into the reply to an inline write. The handler cannot do this,
+/// Puts the LSN of the log record into the reply to an inline write. The handler cannot do this,
 /// because the target assigns the number after the handler has run.
 pub(crate) fn stamp(header: &Header, lsn: Lsn, reply: &mut Vec<u8>) -> Result<()> {
     if header.message == WriteInline::ID {

@@ -9,7 +9,7 @@
 //! # Invariants
 //! - The target executes no change that names another start than the current one. A client names a
 //!   start only after it has opened the session or compared the slots in that start.
-//! - The target sends the number of a start to clients only when the log record of the start is
+//! - The target sends a start number to clients only when the log record of the start is
 //!   *safe*, so no two starts have the same number.
 //! - A power loss never reverts the session itself, because it is synced before its client uses it.
 

@@ -61,7 +61,7 @@ impl Session {
 #[derive(Debug, Default)]
 pub(crate) struct Sessions {
     all: BTreeMap<SessionId, Session>,
-    /// Requests in progress, by slot. The value has the number of the operation and the sequence
+    /// Requests in progress, by slot. The value has the id of the operation and the sequence
     /// number of the request.
     running: HashMap<(SessionId, u32), (u64, u64)>,
     /// Slots whose last request was refused finally. The value has the sequence number of the

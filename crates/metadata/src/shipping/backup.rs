@@ -94,7 +94,7 @@ pub struct Stopped<E> {
     pub records: Vec<Record>,
     /// Number and epoch of the record before `records`. Epoch zero means that it is not known.
     pub previous: (Lsn, Epoch),
-    /// Number of the last record that the member has synced.
+    /// LSN of the last record that the member has synced.
     pub synced: Lsn,
     /// When the member may reply to clients as the primary of the group.
     pub succession: Succession,

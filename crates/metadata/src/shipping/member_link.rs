@@ -95,16 +95,16 @@ pub(super) struct MemberLink {
     copy: Option<CopySender>,
     disk: DiskSource,
     progress: Progress,
-    /// The number of the member's process in its newest reply of this epoch. Zero: no reply yet.
+    /// The id of the member's process in its newest reply of this epoch. Zero: no reply yet.
     process: u64,
     /// Whether the member has confirmed the record before `next`. Then it appends all later records
     /// without a comparison.
     is_compared: bool,
-    /// Number of the next record to ship.
+    /// LSN of the next record to ship.
     next: Lsn,
     under_way: Vec<UnderWay>,
     awaiting: Option<SyncQuestion>,
-    /// Number of the first request after the last [`Self::resume`]. Replies to earlier requests do
+    /// Id of the first request after the last [`Self::resume`]. Replies to earlier requests do
     /// not change `next`.
     resumed_at: u64,
     /// Time of the last reply to a `ShipLog`. If no request was in flight meanwhile, the time of

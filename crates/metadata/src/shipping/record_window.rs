@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 /// Consecutive records of a log.
 #[derive(Debug, Default)]
 pub(crate) struct RecordWindow {
-    /// Number of the record before the first record of the window.
+    /// LSN of the record before the first record of the window.
     before: Lsn,
     /// Epoch of the record `before`. Zero means that it is not known.
     before_epoch: Epoch,
@@ -58,7 +58,7 @@ impl RecordWindow {
         Ok(window)
     }
 
-    /// Returns the number of the record before the first record of the window.
+    /// Returns the LSN of the record before the first record of the window.
     pub(crate) fn before(&self) -> Lsn {
         self.before
     }
@@ -78,7 +78,7 @@ impl RecordWindow {
         self.before_epoch
     }
 
-    /// Returns the number of the last record, or [`Self::before`] if the window is empty.
+    /// Returns the LSN of the last record, or [`Self::before`] if the window is empty.
     pub(crate) fn last(&self) -> Lsn {
         Lsn::new(self.before.raw() + self.records.len() as u64)
     }
@@ -107,7 +107,7 @@ impl RecordWindow {
         self.records.back().map(|record| record.epoch)
     }
 
-    /// Returns the number of the first record in the window that has the epoch of the record `lsn`.
+    /// Returns the LSN of the first record in the window that has the epoch of the record `lsn`.
     pub(crate) fn first_of_same_epoch(&self, lsn: Lsn) -> Lsn {
         let Some(epoch) = self.epoch_of(lsn) else { return lsn };
         let older = self.records.partition_point(|record| record.epoch < epoch);
@@ -123,7 +123,7 @@ impl RecordWindow {
     /// Adds the next record at the end of the window.
     ///
     /// # Panics
-    /// Panics if the number of the record does not follow the last number.
+    /// Panics if the LSN of the record does not follow the last LSN.
     pub(crate) fn push(&mut self, record: Record) {
         assert_eq!(record.lsn, following(self.last()), "records are consecutive");
         assert!(self.last_epoch().is_none_or(|last| last <= record.epoch), "epochs never fall");

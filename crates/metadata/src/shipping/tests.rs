@@ -150,7 +150,7 @@ impl Member {
     }
 }
 
-/// Returns the request of the primary as an event. The number of the request serves as the
+/// Returns the request of the primary as an event. The id of the request serves as the
 /// connection.
 fn arrival<R: Request>(number: u64, epoch: u64, request: &R) -> Event {
     let header = Header {

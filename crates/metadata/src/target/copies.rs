@@ -46,7 +46,7 @@ fn read_page<E: Engine>(engine: &E, after: &[u8], limits: &Limits) -> Result<Sto
         if let Some((last, _)) = found.last() {
             after.clone_from(last);
         }
-        // Skip this key, because each copy has its own value for it: the number of the last record
+        // Skip this key, because each copy has its own value for it: the LSN of the last record
         // that the copy has.
         let pairs = found.into_iter().filter(|(key, _)| *key != applied);
         page.pairs

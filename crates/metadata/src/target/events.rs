@@ -23,7 +23,7 @@ pub enum Event {
     },
     /// A call to another group has got its reply or its final refusal.
     Answer {
-        /// Number of the call.
+        /// Id of the call.
         call: CallId,
         /// Body of the reply, or the final refusal.
         result: Result<Vec<u8>>,
@@ -38,7 +38,7 @@ pub enum Event {
     MemberReply {
         /// The member to which the target sent the request.
         member: TargetId,
-        /// Number of the request.
+        /// Id of the request.
         number: u64,
         /// The member's progress with the log. The target ignores the progress if it belongs to
         /// another epoch than the target's.
@@ -49,7 +49,7 @@ pub enum Event {
     CopyReply {
         /// The member to which the target sent the request.
         member: TargetId,
-        /// Number of the request.
+        /// Id of the request.
         number: u64,
         /// The progress of the member's copy.
         result: Result<StoreCopied>,
@@ -88,7 +88,7 @@ pub enum Action {
     Append {
         /// Epoch of the group.
         epoch: Epoch,
-        /// Number of the record.
+        /// LSN of the record.
         lsn: Lsn,
         /// Last record that this target had synced when it created this record.
         synced: Lsn,
@@ -124,7 +124,7 @@ pub enum Action {
     /// Send a request to a group, and retry it until there is a reply or a final refusal. Then
     /// report [`Event::Answer`].
     Call {
-        /// Number of the call.
+        /// Id of the call.
         call: CallId,
         /// The request to the group.
         request: OutgoingCall,

@@ -115,7 +115,7 @@ impl SyncGates {
         self.watermarks.forget_others();
     }
 
-    /// Returns the number of the record that will hold the next transaction.
+    /// Returns the LSN of the record that will hold the next transaction.
     pub(crate) fn next_lsn(&self) -> Lsn {
         Lsn::new(self.watermarks.appended().raw() + 1)
     }

@@ -102,7 +102,7 @@ impl<E: Engine> MetadataTarget<E> {
 
 /// Applies the log records after `stored`, whose changes the engine does not have. If the records
 /// are *safe*, applies them to the engine, otherwise to a layer above it. Returns all records,
-/// because members may lack them, and the number of the last record.
+/// because members may lack them, and the LSN of the last record.
 fn replay<E: Engine>(
     table: &mut Table<E>,
     stored: Lsn,

@@ -50,8 +50,8 @@ struct Story {
     /// Bytes of the log on the simulated disk.
     log: Vec<u8>,
     limits: Limits,
-    /// The number of the start that clients name in their requests. `None` means the number of the
-    /// current start, as if the clients had compared their slots right after each start.
+    /// The start number that clients send in their requests. `None` means the current start number,
+    /// as if the clients had compared their slots right after each start.
     named_start: Option<u64>,
     /// Clients that the target has asked management to remove. The flag means that management must
     /// keep the client if its heartbeats arrive.
@@ -216,7 +216,7 @@ impl Story {
         next
     }
 
-    /// Returns the number of the target's current start.
+    /// Returns the current start number of the target.
     fn start(&self) -> u64 {
         self.target.shared.starts.last().map_or(0, |(number, _)| number)
     }

@@ -8,9 +8,9 @@ use skep_wire::frame::Header;
 use crate::tx::locks::Resource;
 use crate::tx::work::InternalWork;
 
-/// Number of a connection, assigned by the caller of the target.
+/// Id of a connection, assigned by the caller of the target.
 pub type ConnectionId = u64;
-/// Number of a request to another group, assigned by this target.
+/// Id of a request to another group, assigned by this target.
 pub type CallId = u64;
 
 /// The origin of an operation, which gets the operation's result.
@@ -107,12 +107,12 @@ pub(crate) struct Operation {
     pub(crate) body: Vec<u8>,
     /// Calls of the operation to other groups, in the order in which it makes them.
     pub(crate) remote_calls: Vec<RemoteCall>,
-    /// Number of the transaction that the operation coordinates. `None` means that it has asked no
+    /// Id of the transaction that the operation coordinates. `None` means that it has asked no
     /// group to prepare steps.
     pub(crate) transaction: Option<u64>,
     /// Groups that the operation has asked to prepare steps of `transaction`.
     pub(crate) participants: Vec<GroupId>,
-    /// The rename lock, if the operation has it: the number of the transaction that owns it, and
+    /// The rename lock, if the operation has it: the id of the transaction that owns it, and
     /// the root's group, which has granted it.
     pub(crate) rename_lock: Option<(u64, GroupId)>,
     /// Number of times that the operation has started over.

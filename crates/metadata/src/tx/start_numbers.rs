@@ -27,7 +27,7 @@ const SKIPPED_STARTS: u64 = 1 << 12;
 /// The starts of the target that it still remembers.
 #[derive(Debug, Default)]
 pub(crate) struct StartNumbers {
-    /// Number of the first log record of each start, by start number. The last start is the current
+    /// LSN of the first log record of each start, by start number. The last start is the current
     /// one.
     first: BTreeMap<u64, Lsn>,
     /// Log record that contains the current start.
@@ -66,7 +66,7 @@ impl StartNumbers {
         self.first.keys().take(count).copied().collect()
     }
 
-    /// Returns the number of the current start. `None` means that its record is not *safe* yet.
+    /// Returns the current start number. `None` means that its record is not *safe* yet.
     pub(crate) fn current(&self) -> Option<u64> {
         self.is_safe.then(|| self.number())
     }
@@ -77,7 +77,7 @@ impl StartNumbers {
         self.number() << VERSION_BITS
     }
 
-    /// Returns the number of the last start, and its first log record.
+    /// Returns the last start number, and the LSN of the first log record of that start.
     pub(crate) fn last(&self) -> Option<(u64, Lsn)> {
         self.first.last_key_value().map(|(number, first)| (*number, *first))
     }

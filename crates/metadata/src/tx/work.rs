@@ -7,7 +7,7 @@ use skep_wire::metadata::TransactionId;
 /// recovered size is outdated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RecoveryQuestion {
-    /// Number of the last death of a client that had the file open for writing.
+    /// Sequence number of the last death of a client that had the file open for writing.
     pub(crate) death: u64,
     pub(crate) truncate_generation: u64,
 }

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 const INTERNAL: u32 = 1;
 const SERVER: u32 = 2;
 const CLIENT: u32 = 3;
-/// Number of the status of a failed span in OTLP.
+/// Status code of a failed span in OTLP.
 const ERROR: u32 = 2;
 
 /// Returns the export request for all records that have a trace id.

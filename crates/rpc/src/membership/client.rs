@@ -348,7 +348,7 @@ async fn register_until(
 
 /// The state of a registration that the next attempt needs.
 struct RegistrationAttempt {
-    /// Number of the request. A retry after a lost reply gets the client id of the first attempt.
+    /// Id of the request. A retry after a lost reply gets the client id of the first attempt.
     number: u64,
     /// Whether the cluster was not formatted at the last attempt.
     awaits_format: bool,

@@ -40,7 +40,7 @@ pub struct Management {
     connection: RefCell<Option<OpenConnection>>,
     /// Number that this handle has drawn at random. It identifies the sender of a request.
     sender_number: u64,
-    /// Number of the last request.
+    /// Id of the last request.
     last_request: Cell<u64>,
     is_connecting: Cell<bool>,
     connected: Notify,
@@ -113,7 +113,7 @@ impl Management {
         }
     }
 
-    /// Returns the number of a new request. All attempts to send the request have this number, so
+    /// Returns the id of a new request. All attempts to send the request have this id, so
     /// that management executes it once.
     pub(super) fn new_request(&self) -> u64 {
         self.last_request.set(self.last_request.get() + 1);

@@ -50,7 +50,7 @@ struct Call {
     purpose: Purpose,
     header: Header,
     body: Vec<u8>,
-    /// Number of the newest attempt.
+    /// Sequence number of the newest attempt.
     attempt: u64,
     is_repeated: bool,
 }

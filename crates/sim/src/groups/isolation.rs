@@ -179,7 +179,7 @@ impl Cluster {
         group.members.iter().filter(is_serving_backup).map(|it| it.target).collect()
     }
 
-    /// Returns the number of a target in the list of members.
+    /// Returns the index of a target in the list of members.
     pub(super) fn index_of(&self, target: TargetId) -> usize {
         self.members.iter().position(|it| it.target == target).unwrap_or_default()
     }

@@ -47,7 +47,7 @@ const ASK_AGAIN: Duration = Duration::from_millis(1_300);
 struct Proposal {
     number: u64,
     from: Process,
-    /// The number of the request.
+    /// The id of the request.
     request: u64,
     ask: Ask,
     /// For a planted bug: the map before the command took effect.
@@ -71,7 +71,7 @@ pub(super) struct Leaders {
     random: Random,
     /// Whether the newest leader serves. If not, the next leader has not begun yet.
     is_serving: bool,
-    /// Number of the newest leader's start.
+    /// Sequence number of the newest leader's start.
     starts: u64,
     /// Assigns the versions of the newest leader's maps.
     versions: VersionSequence,

@@ -26,7 +26,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 type Pairs = BTreeMap<Vec<u8>, Vec<u8>>;
-/// The number of a member's process, and the process of the primary that it confirms records to.
+/// The id of a member's process, and the process of the primary that it confirms records to.
 type Confirmation = (u64, Option<(TargetId, u64)>);
 
 /// The log of the group, and the state of the checks.

@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A process of a member: the index of the member in the cluster, and the number of the process.
+/// A process of a member: the index of the member in the cluster, and the id of the process.
 pub(super) type Process = (usize, u64);
 
 /// An end of a link.
@@ -76,7 +76,7 @@ pub(super) enum Message {
         to: Place,
         map: Arc<ClusterMap>,
     },
-    /// A request of a client. `attempt` is the number of the connection.
+    /// A request of a client. `attempt` is the id of the connection.
     Request {
         client: usize,
         call: u64,

@@ -81,7 +81,7 @@ impl Holder {
 /// Requests that have no reply yet.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct OpenRequests {
-    /// Number of the requests.
+    /// Number of requests.
     pub count: u64,
     /// Age of the oldest of these requests. Zero if there is no such request.
     pub oldest_ns: u64,

@@ -10,7 +10,7 @@ pub struct Focus {
     pub client: Option<u32>,
     /// User id.
     pub user: Option<u32>,
-    /// Number of the job.
+    /// The job id.
     pub job: Option<u32>,
 }
 

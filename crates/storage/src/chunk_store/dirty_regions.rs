@@ -13,7 +13,8 @@ use std::ops::Range;
 
 #[derive(Debug, Clone, Copy)]
 struct Change {
-    /// Number of the last change of the region. Changes are numbered across the whole target.
+    /// Sequence number of the last change of the region. The changes of the whole target share one
+    /// sequence.
     last: u64,
     /// Number of changes in progress that concern the region.
     in_flight: u32,

@@ -8,7 +8,7 @@ use skep_wire::storage::ChunkStat;
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
-/// Returns the position of a chunk file in listings. The high bits are the number of the leaf, and
+/// Returns the position of a chunk file in listings. The high bits are the index of the leaf, and
 /// the low bits are the order in the leaf. The position is never zero.
 fn cursor_of(key: &ChunkFileKey) -> u64 {
     u64::from(leaf_of(key)) << 48 | order_in_leaf(key) | 1

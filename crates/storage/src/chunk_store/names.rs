@@ -181,9 +181,9 @@ fn subdirectories(path: &Path) -> Result<Vec<u8>> {
 #[derive(Debug, Default)]
 struct GroupSync {
     pending: RefCell<BTreeSet<Directory>>,
-    /// Number of the last round that has started.
+    /// Sequence number of the last round that has started.
     begun: Cell<u64>,
-    /// Number of the last round that has succeeded.
+    /// Sequence number of the last round that has succeeded.
     ended: Cell<u64>,
     is_running: Cell<bool>,
     failure: RefCell<Option<Error>>,

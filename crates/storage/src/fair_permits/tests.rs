@@ -39,7 +39,7 @@ struct Target {
     permits: Rc<FairPermits>,
     waiting: VecDeque<(u32, usize, Acquire)>,
     held: VecDeque<(u32, Permit)>,
-    /// The number of the newest request of each client that has got its permit.
+    /// The id of the newest request of each client that has got its permit.
     granted: HashMap<u32, usize>,
     arrived: usize,
     /// Whether the futures are polled after each event. If not, a permit is granted to a request

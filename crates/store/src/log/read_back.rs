@@ -43,7 +43,7 @@ pub struct LogPlace {
 }
 
 impl LogPlace {
-    /// Returns the number of the record at this place.
+    /// Returns the LSN of the record at this place.
     pub fn lsn(&self) -> Lsn {
         self.next
     }
@@ -52,7 +52,7 @@ impl LogPlace {
 /// The records that a read has found.
 #[derive(Debug)]
 pub struct ReadBack {
-    /// Number of the log's first record at the time of the view, or a later number if the read
+    /// LSN of the log's first record at the time of the view, or a later LSN if the read
     /// found that the log has removed segments.
     pub begins: Lsn,
     /// The records from the requested one on. Empty if the log begins after the requested record.
@@ -107,9 +107,9 @@ impl Found {
 /// The records that a caller requests.
 #[derive(Debug, Clone, Copy)]
 pub struct WantedRecords {
-    /// Number of the first record.
+    /// LSN of the first record.
     pub first: Lsn,
-    /// Number of the last record. The log must have this record, and must not truncate it during
+    /// LSN of the last record. The log must have this record, and must not truncate it during
     /// the read.
     pub last: Lsn,
     /// Maximum number of bytes of records in the result. The read may exceed this number to return

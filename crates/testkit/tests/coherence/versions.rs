@@ -2,11 +2,11 @@
 //! truncates the file.
 //!
 //! One mount changes a file page by page and counts the changes. Every eight bytes of a page
-//! contain the number of the page and the number of the change that wrote these bytes. Before a
-//! reader reads a page, it notes the last completed change of this page. The read must return the
-//! bytes of that change, or of a later change that has already begun. All bytes of a page must come
-//! from a single change. In this way, readers on both mounts can check the file while it changes
-//! all the time.
+//! contain the index of the page and the sequence number of the change that wrote these bytes.
+//! Before a reader reads a page, it notes the last completed change of this page. The read must
+//! return the bytes of that change, or of a later change that has already begun. All bytes of a
+//! page must come from a single change. In this way, readers on both mounts can check the file
+//! while it changes all the time.
 
 use crate::Mounts;
 use crate::statements::Stepwise;
@@ -58,13 +58,14 @@ fn is_mapped(page: usize) -> bool {
 /// Progress of the changes of one page. In each field, zero means that there was no change.
 #[derive(Default)]
 struct Page {
-    /// Number of the last change whose call has returned.
+    /// Sequence number of the last change whose call has returned.
     done: AtomicU64,
-    /// Number of the last change that was complete when the writer closed the file the last time.
+    /// Sequence number of the last change that was complete when the writer closed the file the
+    /// last time.
     closed: AtomicU64,
-    /// Number of the last change that has begun.
+    /// Sequence number of the last change that has begun.
     begun: AtomicU64,
-    /// Number of the last change that has begun and that writes zeros.
+    /// Sequence number of the last change that has begun and that writes zeros.
     cleared: AtomicU64,
 }
 
@@ -146,7 +147,7 @@ impl Drop for Stops<'_> {
 }
 
 /// A program that writes pages of a file through a mapping. Each line of its input contains the
-/// number of a page and the page's new bytes.
+/// index of a page and the page's new bytes.
 const MAPPER: &str = "
 import mmap, sys
 PAGE = 4096
@@ -177,7 +178,7 @@ for line in sys.stdin:
 struct Writer<'a> {
     story: &'a Story,
     random: Random,
-    /// Number of the current change, or of the last change if no change is running.
+    /// Sequence number of the current change, or of the last change if no change is running.
     number: u64,
     path: PathBuf,
     file: File,

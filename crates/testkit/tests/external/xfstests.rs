@@ -110,7 +110,7 @@ fn prepare(scratch: &Scratch, addresses: [String; 2]) {
     scratch.directory("results");
 }
 
-/// Runs one test, and writes its output to a file with the number of the test.
+/// Runs one test, and writes its output to a file whose name contains the id of the test.
 fn run_test(scratch: &Scratch, tree: &Path, test: &str, patience: Duration) -> Ended {
     let log = scratch.join(&format!("results/{test}.log"));
     let output = files::create(&log);

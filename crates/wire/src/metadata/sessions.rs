@@ -110,7 +110,7 @@ record! {
 record! {
     /// Reply to [`CompareSlots`].
     pub struct CompareSlotsReply {
-        /// Number of the target's start.
+        /// Start number of the target.
         pub start: u64,
         /// The slots in which the target has executed requests. Requests with higher sequence
         /// numbers are not in the target's log.

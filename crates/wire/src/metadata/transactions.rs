@@ -13,7 +13,7 @@ record! {
     pub struct TransactionId {
         /// The group that coordinates the transaction.
         pub coordinator: GroupId,
-        /// Number of the transaction. The coordinator never reuses the number.
+        /// Id of the transaction. The coordinator never uses an id twice.
         pub number: u64,
     }
 }

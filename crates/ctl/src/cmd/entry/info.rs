@@ -61,7 +61,7 @@ struct Info {
     kind: &'static str,
     entry_id: String,
     parent_id: String,
-    /// The virtual shard of the inode, which is the first number of the entry id.
+    /// The virtual shard of the inode, which is the first part of the entry id.
     shard: u16,
     metadata: Option<TargetLocation>,
     size_bytes: u64,

@@ -37,12 +37,12 @@ struct GroupStatus {
     id: u32,
     epoch: u64,
     primary: u32,
-    /// Number of the primary's last log record. `None` if the primary does not answer.
+    /// LSN of the primary's last log record. `None` if the primary does not answer.
     last: Option<u64>,
-    /// Number of the last log record that the primary and all members that its replies wait for
+    /// LSN of the last log record that the primary and all members that its replies wait for
     /// have appended.
     held: Option<u64>,
-    /// Number of the last log record that the primary and all members that its replies wait for
+    /// LSN of the last log record that the primary and all members that its replies wait for
     /// have synced.
     safe: Option<u64>,
     /// Whether the primary may reply to clients.

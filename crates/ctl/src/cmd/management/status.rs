@@ -30,9 +30,9 @@ pub(super) struct Status {
     leader: u32,
     /// The term of the leader. Each election begins a new term.
     term: u64,
-    /// Number of the last change in the log.
+    /// Sequence number of the last change in the log.
     last: u64,
-    /// Number of the last change that the leader has applied.
+    /// Sequence number of the last change that the leader has applied.
     applied: u64,
     /// Number of members that may vote.
     voters: usize,
@@ -51,8 +51,8 @@ struct MemberReport {
     /// `none` (not a member).
     role: &'static str,
     reachability: &'static str,
-    /// Number of the last change that the node has stored. `null` means that the node has not
-    /// answered the current leader.
+    /// Sequence number of the last change that the node has stored. `null` means that the node has
+    /// not answered the current leader.
     stored: Option<u64>,
     /// Number of changes in the log that the node has not stored yet.
     lag: Option<u64>,

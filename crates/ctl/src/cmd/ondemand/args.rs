@@ -19,7 +19,7 @@ pub(super) struct OndemandArgs {
     /// which spans all nodes of the job. The file of --secret must be the same on all nodes
     #[arg(long)]
     job: bool,
-    /// Name of the file system [default: `ondemand`, or `job-` and the number of the job]
+    /// Name of the file system [default: `ondemand`, or `job-` and the job id]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
     /// Directory on a local disk of each host, whose entries only root can replace

@@ -35,7 +35,7 @@ const EXAMPLES: &[Example] = &[
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct StartArgs {
-    /// Number of the user that owns the top directory [default: every user may write to it; with
+    /// Id of the user that owns the top directory [default: every user may write to it; with
     /// --job the user of the job]
     #[arg(long, value_name = "UID")]
     owner: Option<u32>,

@@ -58,7 +58,7 @@ fn unlock(locks: &mut FileLocks, owner: u64, range: Range<u64>) {
     assert!(set(locks, &request(FILE, owner, None, range), 0));
 }
 
-/// Parks a wait of an owner. The owner's number is also the number of the wait.
+/// Parks a wait of an owner. The owner's id is also the id of the wait.
 fn wait(locks: &mut FileLocks, owner: u64, mode: LockMode, range: Range<u64>, now: Duration) {
     locks.wait(FILE, claim(owner, mode, range), owner, (owner, Header::default(), now));
 }

@@ -55,7 +55,7 @@ impl<E: Engine> Backup<E> {
     }
 
     /// Compares this member's record `lsn` with the primary's record of the same number, which has
-    /// the epoch `epoch`. Returns the number of the record after which the primary must ship, or
+    /// the epoch `epoch`. Returns the LSN of the record after which the primary must ship, or
     /// `None` if both records are equal.
     fn differs_at(&self, lsn: Lsn, epoch: Epoch) -> Option<Lsn> {
         if lsn > self.records.last() {

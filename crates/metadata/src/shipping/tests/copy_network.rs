@@ -41,7 +41,7 @@ fn backup(engine: MemoryEngine, log: Vec<Record>, start: Start) -> Backup<Memory
     Backup::open(engine, log, start, TAKE_OVER_AFTER).unwrap()
 }
 
-/// Returns the key-value pairs of a store, without the number of the last record.
+/// Returns the key-value pairs of a store, without the LSN of the last record.
 pub(super) fn pairs_of(engine: &MemoryEngine) -> BTreeMap<Vec<u8>, Vec<u8>> {
     let applied = Key::Applied.to_bytes();
     let pairs = engine.pairs().filter(|(key, _)| **key != applied);
@@ -194,7 +194,7 @@ pub(super) struct Source {
     pub(super) network: Vec<(Duration, Message)>,
     pub(super) now: Duration,
     pub(super) parts: u32,
-    /// Number of the first record of the primary's log on disk.
+    /// LSN of the first record of the primary's log on disk.
     pub(super) log_begins: u64,
     /// Number of reads of the log on disk that found the wanted records.
     pub(super) log_reads: u32,

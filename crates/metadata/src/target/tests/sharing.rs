@@ -7,7 +7,7 @@ use skep_wire::sharing::{
     AcknowledgeNotifications, Notification, Notifications, WaitNotifications,
 };
 
-/// Returns the number of the connection on which a session waits for notifications.
+/// Returns the id of the connection on which a session waits for notifications.
 fn poll_of(session: u64) -> ConnectionId {
     1000 + session
 }
