@@ -196,7 +196,7 @@ impl SoftState {
         Some(map.total_capacity(|target| capacity(target).unwrap_or_default()))
     }
 
-    /// Handles the clean shutdown of a server. The server is then `Offline` at once. Returns
+    /// Handles the clean shutdown of a server. The server is then `Offline` immediately. Returns
     /// whether it was not `Offline` before.
     pub fn record_leave(&mut self, now_ms: u64, node: NodeId) -> bool {
         let contact = Contact {
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn leaving_server_is_offline_at_once_and_stays_offline() {
+    fn leaving_server_is_offline_immediately_and_stays_offline() {
         let (state, mut soft, server, _) = in_contact();
         assert!(soft.record_leave(500, server));
         assert!(!soft.record_leave(500, server));
@@ -502,7 +502,7 @@ mod tests {
         let mut map = state.map().clone();
         soft.overlay(&mut map);
         assert_eq!(map.targets[0].capacity.free_bytes, 489);
-        // The map shows at once that a target is full.
+        // The map shows immediately that a target is full.
         let large =
             |free_bytes| Capacity { total_bytes: 1 << 40, free_bytes, ..Capacity::default() };
         soft.report(target, large(5 << 20));

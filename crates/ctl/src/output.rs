@@ -79,8 +79,8 @@ pub(crate) fn is_for_people() -> bool {
     FORMAT.get().is_none_or(|format| *format == OutputFormat::Table)
 }
 
-/// Whether the output is one value for programs, so that a command must print all its results at
-/// once: JSON is one value, CSV is one table, and XML is one document.
+/// Whether the output is one value for programs, so that a command must print all its results
+/// together: JSON is one value, CSV is one table, and XML is one document.
 pub(crate) fn is_one_value() -> bool {
     matches!(format(), OutputFormat::Json | OutputFormat::Csv | OutputFormat::Xml)
 }

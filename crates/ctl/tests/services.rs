@@ -89,7 +89,7 @@ fn read(path: &Path) -> String {
 }
 
 #[test]
-fn print_config_shows_origins_and_all_problems_at_once() {
+fn print_config_shows_origins_and_all_problems_together() {
     let place = Place::new();
     std::fs::write(place.path("a.toml"), "[node]\nlog = \"warn\"\n").unwrap();
     let file = place.text("a.toml");

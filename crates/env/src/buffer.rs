@@ -28,7 +28,7 @@ const LARGEST_CLASS: usize = 8 << 20;
 const POOLED_PER_CLASS: usize = 16;
 /// Minimum size in bytes for which memory is mapped with `mmap` instead of taken from the
 /// allocator. The kernel adds zeroed pages to a mapping on first use. The allocator would have to
-/// zero an aligned block at once.
+/// zero the whole aligned block during the allocation.
 const SMALLEST_MAPPED: usize = 256 << 10;
 
 /// Memory that is freed or unmapped when dropped.

@@ -282,7 +282,7 @@ impl Loop {
         if self.ring.submission().is_empty() || !self.spin.is_enabled() {
             return Ok(false);
         }
-        // A submitted operation may complete at once, as a send usually does. So look for
+        // A submitted operation may complete immediately, as a send usually does. So look for
         // completions before the polling begins.
         self.enter()?;
         Ok(!self.ring.completion().is_empty())
@@ -424,8 +424,8 @@ pub fn idle_time() -> Duration {
 
 /// Lets this thread's loop poll for completions for at most `limit` before it sleeps. The loop
 /// polls only in a conversation with a peer, which means that it has just sent data or that replies
-/// are outstanding ([`expect_reply`]). Zero, the default, means that the loop sleeps at once. Call
-/// this function in threads that send replies for which another thread waits.
+/// are outstanding ([`expect_reply`]). Zero, the default, means that the loop sleeps immediately.
+/// Call this function in threads that send replies for which another thread waits.
 ///
 /// # Panics
 /// Panics outside [`block_on`].

@@ -93,7 +93,7 @@ impl File {
         check(op.await.0)
     }
 
-    /// Waits until a read returns at once: the file has bytes, or has come to its end. For
+    /// Waits until a read returns immediately: the file has bytes, or has come to its end. For
     /// terminals and other descriptors that poll(2) can wait for. Reads nothing, so a dropped
     /// future loses no data.
     ///

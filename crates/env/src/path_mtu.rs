@@ -16,7 +16,7 @@ const REPORT_TIME: Duration = Duration::from_millis(250);
 const ATTEMPTS: u32 = 3;
 /// Sizes to try if packets of the interface's MTU do not arrive: common MTUs of interfaces, of
 /// tunnels and of dial-up lines. Kernels limit the number of their reports to about one per second
-/// and host, after six at once. So a search for the exact size would take long.
+/// and host, after a burst of six. So a search for the exact size would take long.
 const COMMON_MTUS: [u32; 7] = [9000, 4096, 1500, 1492, 1450, 1400, 1280];
 /// Maximum size of an IPv4 packet.
 const MAX_PACKET: u32 = 65_535;

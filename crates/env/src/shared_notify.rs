@@ -103,8 +103,8 @@ impl SharedNotify {
         SharedWait { notify: self, seen: self.state().generation, id: None }
     }
 
-    /// Waits until `check` returns a value, and returns that value. Calls `check` at once, and then
-    /// after each notification. Cancel-safe.
+    /// Waits until `check` returns a value, and returns that value. Calls `check` immediately, and
+    /// then after each notification. Cancel-safe.
     pub async fn wait_until<T>(&self, mut check: impl FnMut() -> Option<T>) -> T {
         loop {
             let change = self.wait();

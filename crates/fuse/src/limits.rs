@@ -40,7 +40,7 @@ pub(crate) const KERNEL_READ_AHEAD_BYTES: u32 = 128 << 10;
 /// its read-ahead in flight, so a larger read-ahead would only use more memory.
 pub const MAX_READ_AHEAD_BYTES: u32 = MAX_BACKGROUND as u32 * MAX_IO_BYTES as u32;
 /// How long the control thread pauses after a `FORGET`, which has no reply. The pause lets the
-/// thread read several messages at once, so that the kernel does not wake the thread for each
+/// thread read several messages in one call, so that the kernel does not wake the thread for each
 /// message.
 pub(crate) const FORGET_PAUSE: Duration = Duration::from_millis(5);
 /// How long a worker polls for a server's reply before the worker sleeps. The measurements are in
@@ -105,8 +105,8 @@ pub(crate) const REPEATED_FAILURE_TIME: Duration = Duration::from_secs(60);
 /// further files may be logged several times.
 pub(crate) const MAX_CLOSE_FAILURES: usize = 1024;
 /// How long the mount expects that the kernel repeats an open that failed with `ESTALE`, and how
-/// long it holds a file for this open. The kernel repeats the open at once, but the thread may have
-/// to wait for a processor or for a server.
+/// long it holds a file for this open. The kernel repeats the open immediately, but the thread may
+/// have to wait for a processor or for a server.
 pub(crate) const REPEATED_OPEN_TIME: Duration = Duration::from_secs(2);
 /// Maximum number of threads whose opens the kernel repeats at the same time. Opens of further
 /// threads may fail with `ESTALE`.

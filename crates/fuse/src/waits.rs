@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn interrupt_before_a_wait_ends_the_wait_at_once() {
+    fn interrupt_before_a_wait_ends_the_wait_immediately() {
         let interrupts = Interrupts::default();
         let (sender, mailbox) = skep_env::Mailbox::new(9).unwrap();
         interrupts.interrupt(2);

@@ -144,7 +144,7 @@ pub(crate) async fn run<F: FileSystem, P: Port>(
     skep_env::set_spin(limits::SPIN);
     ports.into_iter().for_each(|port| add_slot(&worker, port));
     // The timer fires after the loop has submitted all registrations. By then the kernel has
-    // refused invalid registrations, since it refuses them at once.
+    // refused invalid registrations, since it refuses them immediately.
     skep_env::sleep(Duration::from_millis(1)).await;
     started(worker.ended.get() == 0);
     let watch = skep_env::spawn(watch_callers(Rc::clone(&worker)));

@@ -9,10 +9,10 @@
 //! of a host, including messages to management and metadata, as on a real network.
 //!
 //! # Hazard: large packets
-//! The kernel passes up to 64 KiB to an interface at once, and splits this data into frames later.
-//! If the burst of the token bucket is smaller than this data, the split happens earlier, at the
-//! bucket. This takes more CPU time, but does not change the rate. So the burst need not be 64 KiB,
-//! and [`Bucket::of`] computes it from the rate alone.
+//! The kernel passes up to 64 KiB to an interface in one piece, and splits this data into frames
+//! later. If the burst of the token bucket is smaller than this data, the split happens earlier, at
+//! the bucket. This takes more CPU time, but does not change the rate. So the burst need not be 64
+//! KiB, and [`Bucket::of`] computes it from the rate alone.
 
 use crate::command::{ip, tc};
 use crate::limits::{BURST, DELAYED_PACKETS, MIN_BURST_FRAMES, MTU, QUEUE_BYTES};
@@ -34,7 +34,7 @@ pub(crate) const HOST_END: &str = "eth0";
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Bucket {
     bytes_per_second: u64,
-    /// Maximum number of bytes that may be sent at once after a pause.
+    /// Maximum number of bytes that may be sent without a delay after a pause.
     burst_bytes: u64,
 }
 

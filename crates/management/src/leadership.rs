@@ -41,8 +41,8 @@ pub(crate) async fn keep(
             match begin(&authority, &own).await {
                 Ok(()) => {
                     take_overs.record(skep_env::now().saturating_sub(since));
-                    // Forget this election at once, because this node may lose the next election
-                    // and win the one after it within one turn of this loop.
+                    // Forget this election immediately, because this node may lose the next
+                    // election and win the one after it within one turn of this loop.
                     elected_at = None;
                 }
                 Err(error) => {

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// Maximum number of waiting `GetMap` requests. If more requests arrive, management replies at once
-/// that there is no newer map.
+/// Maximum number of waiting `GetMap` requests. If more requests arrive, management replies
+/// immediately that there is no newer map.
 pub(crate) const MAX_WAITING: usize = 200_000;
 /// Silence of a server after which an administrator may give up its targets as lost. A restart of a
 /// host, or of a switch, takes less time.

@@ -93,7 +93,7 @@ fn reachability_line(
             Some(Line(if is_group_absent { Level::Error } else { Level::Warn }, text))
         }
         (_, Reachability::ProbablyOffline) => None,
-        // Only a server that shuts down cleanly changes from online to offline at once.
+        // Only a server that shuts down cleanly changes from online to offline immediately.
         (Reachability::Online, Reachability::Offline) => {
             let level = if level == Level::Error { Level::Warn } else { Level::Info };
             Some(Line(level, format!("{server} was stopped; {effect}")))

@@ -345,8 +345,8 @@ fn eviction_by_a_deposed_metadata_target_is_refused() {
     });
 }
 
-/// A member that has all records takes over at once. Members that may lack records take over only
-/// if all of them have reported this.
+/// A member that has all records takes over immediately. Members that may lack records take over
+/// only if all of them have reported this.
 #[test]
 fn silent_primary_is_replaced_by_a_member_with_all_records() {
     let (_directory, settings, token) = cluster();
@@ -411,7 +411,7 @@ fn shards_are_assigned_when_a_metadata_target_exists() {
 }
 
 #[test]
-fn wrong_secrets_and_other_clusters_are_refused_at_once() {
+fn wrong_secrets_and_other_clusters_are_refused_immediately() {
     let (_directory, settings, token) = cluster();
     block_on(async move {
         let _running = RunningManagement::start(&settings).await.unwrap();

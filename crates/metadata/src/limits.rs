@@ -228,19 +228,19 @@ pub const MAX_BACKUP_BYTES: usize = 2 * KEPT_BYTES;
 /// Maximum number of bytes of records that a primary keeps in memory for members that do not serve.
 /// For a member that lacks older records, the primary reads its log on disk.
 pub const KEPT_FOR_ABSENT_BYTES: usize = KEPT_BYTES / 2;
-/// Number of bytes of records that the primary reads back from its log on disk at once, for a
+/// Number of bytes of records that the primary reads back from its log on disk in one read, for a
 /// member that lacks them. The reads for a member take turns with the requests that ship the
 /// records.
 pub const LOG_READ_BYTES: usize = 2 * SHIP_BYTES;
 /// Number of bytes of keys and values in one part of a copy of the store. The primary's thread
 /// reads a part from its store between two batches, which delays requests by a few milliseconds.
 pub const COPY_PART_BYTES: usize = 256 << 10;
-/// Number of key-value pairs that the primary reads from its store at once for a part of a copy. A
-/// pair has at most about 64 KiB.
+/// Number of key-value pairs that the primary reads from its store in one call, for a message of a
+/// copy. A pair has at most about 64 KiB.
 pub const COPY_SCAN: usize = 64;
 /// When the log records that a copy lacks have this number of bytes in total, the primary sends
-/// them at once. It does not wait until it sends the next key-value pairs. The number is far below
-/// [`KEPT_FOR_ABSENT_BYTES`].
+/// them immediately. It does not wait until it sends the next key-value pairs. The number is far
+/// below [`KEPT_FOR_ABSENT_BYTES`].
 pub const COPY_RECORD_BYTES: usize = SHIP_BYTES / 4;
 /// If a part of a copy has no reply after this time, the primary treats the part as lost. The time
 /// is longer than a member may take to reply.
@@ -296,7 +296,7 @@ pub struct Limits {
     pub file_locks: usize,
     /// By default [`MAX_LOCK_WAITS`].
     pub lock_waits: usize,
-    /// Number of key-value pairs that a scan reads from the store at once.
+    /// Number of key-value pairs that a scan reads from the store in one call.
     pub scan_page: usize,
     /// By default [`SETTLE_AFTER`].
     pub settle_after: Duration,

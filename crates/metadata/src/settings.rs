@@ -12,7 +12,7 @@ pub const DEFAULT_PORT: u16 = 7410;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Sync {
-    /// The target syncs at most 10 ms after a change, and at once if a program requests it.
+    /// The target syncs at most 10 ms after a change, and immediately if a program requests it.
     Interval,
     /// The target syncs before each reply.
     Always,
@@ -36,13 +36,13 @@ pub struct MetadataSettings {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TargetSettings {
-    /// When changes are synced to the device. `interval`: at most 10 ms later, and at once for
+    /// When changes are synced to the device. `interval`: at most 10 ms later, and immediately for
     /// `fsync` and `O_SYNC`; a power loss may then cost the last 10 ms, never consistency.
     /// `always`: before each reply; set it if a power loss must not cost any acknowledged change,
     /// and expect fewer changes per second from each client.
     pub sync: Sync,
     /// Memory in which each target caches the store. A larger cache helps when many files are in
-    /// use at once.
+    /// use immediately.
     pub cache: ByteSize,
 }
 

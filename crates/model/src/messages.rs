@@ -1,6 +1,6 @@
 //! The messages between the members, and the network.
 //!
-//! A request and its reply arrive at once, or one of them is lost. Some messages of a run are
+//! A request and its reply arrive immediately, or one of them is lost. Some messages of a run are
 //! delayed: the network keeps one of them and delivers it later, or never. The same is true for
 //! requests to management that may leave their sender as the only serving member.
 

@@ -174,7 +174,7 @@ impl AlertBook {
 
     /// Removes the findings that no longer exist. Returns the alerts that end.
     fn end_old(&mut self, now_ms: u64) -> Vec<Alert> {
-        // A finding that ends before it has become an alert is removed at once.
+        // A finding that ends before it has become an alert is removed immediately.
         let is_over = |active: &Active| {
             let patience = if active.is_announced { ms(ALERT_ENDS_AFTER) } else { 0 };
             now_ms.saturating_sub(active.last_seen_ms) > patience

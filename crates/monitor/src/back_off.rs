@@ -34,7 +34,7 @@ impl BackOff {
         self.next = now + pause;
     }
 
-    /// Notes a success: the next attempt may begin at once.
+    /// Notes a success: the next attempt may begin immediately.
     pub(crate) fn succeeded(&mut self) {
         *self = Self::default();
     }

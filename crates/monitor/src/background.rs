@@ -176,7 +176,7 @@ mod tests {
     fn member_that_catches_up_is_listed_until_it_lacks_nothing() {
         assert_eq!(of_members(vec![member(Some(0)), member(None)]), []);
         let counted = MemberProgress { is_counted: true, ..member(Some(9)) };
-        assert_eq!(of_members(vec![counted]), [], "it gets each record at once");
+        assert_eq!(of_members(vec![counted]), [], "it gets each record immediately");
         let found = of_members(vec![member(Some(4096))]);
         assert_eq!(
             (found[0].kind, found[0].left, found[0].unit),

@@ -289,7 +289,7 @@ mod tests {
         assert_eq!(
             next(5000, 8000, 3),
             ms(8100),
-            "a late round is not followed by a second one at once"
+            "a late round is not followed by a second one immediately"
         );
     }
 }

@@ -198,7 +198,7 @@ fn type_of(path: &str) -> Option<&'static str> {
 
 /// Opens a file below the directory, without following symbolic links.
 fn open(directory: &File, path: &Path) -> std::io::Result<File> {
-    // If the path names a pipe, `NONBLOCK` makes the call return at once.
+    // If the path names a pipe, `NONBLOCK` makes the call return immediately.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
     let file = rustix::fs::openat2(directory, path, flags, Mode::empty(), resolve)?;
@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn number_of_report_files_sent_at_once_is_bounded() {
+    fn number_of_concurrently_sent_report_files_is_bounded() {
         let top = sample();
         let reports = Reports::new(&top.path().join("reports"));
         let status = skep_env::block_on(async move {

@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn next_address_is_tried_at_once_after_a_failure() {
+    fn next_address_is_tried_immediately_after_a_failure() {
         assert_eq!(run(&[(0, false), (0, false), (0, true)]), (Some(Ok(2)), vec![0, 1, 2]));
     }
 

@@ -1,8 +1,8 @@
 //! The handshake: before the first request, each side proves that it knows the cluster's secret.
 //!
 //! `docs/protocol/handshake.md` describes the messages and the refusals. Does not decide how the
-//! connecting side reacts to a refusal ([`crate::refusal`]), nor how many handshakes run at once
-//! ([`crate::admission`]).
+//! connecting side reacts to a refusal ([`crate::refusal`]), nor how many handshakes run
+//! concurrently ([`crate::admission`]).
 
 use crate::access::{Channel, Identity, Peer};
 use crate::limits::{

@@ -31,8 +31,8 @@ pub(crate) const HANDSHAKE_BUFFER_BYTES: usize = 4096;
 /// descriptor and about 8 KiB of memory.
 pub(crate) const MAX_HANDSHAKES: usize = 1024;
 /// Maximum number of handshakes that a process runs concurrently with peers at one address. If
-/// hundreds of threads of a host connect to the same service at once, some of these connections are
-/// retried.
+/// hundreds of threads of a host connect to the same service at the same time, some of these
+/// connections are retried.
 pub(crate) const MAX_HANDSHAKES_PER_ADDRESS: usize = 256;
 /// Time after which a process may end a handshake so that a new one can begin. A node of the
 /// cluster needs a few milliseconds for a handshake.
@@ -51,7 +51,8 @@ pub(crate) const IDLE_PEER_INTERVAL: Duration = Duration::from_secs(1);
 /// connect again for each heartbeat.
 pub(crate) const IDLE_PEER_AGE: Duration = Duration::from_secs(30);
 /// A thread ends at most one in `IDLE_PEER_SHARE` of its connections at a time. This is more than
-/// the tenth that a process lacks, and few enough that clients do not all connect again at once.
+/// the tenth that a process lacks, and few enough that clients do not all connect again at the same
+/// time.
 pub(crate) const IDLE_PEER_SHARE: usize = 8;
 /// Minimum interval between two log lines of a process that ends idle connections.
 pub(crate) const FEW_CONNECTIONS_LOG_INTERVAL: Duration = Duration::from_secs(600);

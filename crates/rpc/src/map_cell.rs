@@ -130,8 +130,8 @@ impl MapCell {
         self.node.store(node.raw(), Ordering::Release);
     }
 
-    /// Requests a heartbeat at once, with the current free space of this node's targets. A target
-    /// calls this after it has refused a write for lack of space. A request within
+    /// Requests a heartbeat immediately, with the current free space of this node's targets. A
+    /// target calls this after it has refused a write for lack of space. A request within
     /// [`EARLY_HEARTBEAT_INTERVAL`] after a granted one has no effect, and the next regular
     /// heartbeat reports the free space.
     pub(crate) fn request_heartbeat(&self, now: Duration) {

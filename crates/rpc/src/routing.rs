@@ -125,8 +125,8 @@ impl Router {
         self.cell.needed()
     }
 
-    /// Requests a heartbeat of this node at once, with the current free space of its targets. The
-    /// rate of such heartbeats is limited.
+    /// Requests a heartbeat of this node immediately, with the current free space of its targets.
+    /// The rate of such heartbeats is limited.
     pub fn request_heartbeat(&self) {
         self.cell.request_heartbeat(skep_env::now());
     }

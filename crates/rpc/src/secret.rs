@@ -2,7 +2,7 @@
 //!
 //! A process holds the newest secret of its cluster and, while an administrator replaces it,
 //! previous secrets. All clones of [`Secrets`] in a process share one list, so that a new secret
-//! reaches every thread at once.
+//! reaches every thread immediately.
 //!
 //! Does not own the files that store secrets (`skep_service::tokens`), nor the handshake that uses
 //! them ([`crate::handshake`]).

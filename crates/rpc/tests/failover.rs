@@ -172,7 +172,7 @@ fn call_under_way_goes_to_the_new_primary_in_the_same_slot() {
 
 /// A read of a lost target must not wait for a service that never comes back.
 #[test]
-fn call_to_a_target_given_up_as_lost_fails_at_once() {
+fn call_to_a_target_marked_as_lost_fails_immediately() {
     block_on(async {
         let secret = Secrets::generate();
         let silent = service(&secret, Serves::WithoutReply);

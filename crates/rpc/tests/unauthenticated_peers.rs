@@ -226,7 +226,7 @@ fn silent_connections_do_not_block_members() {
             CallOptions { time_left: Some(Duration::from_secs(60)), ..CallOptions::default() };
         router.call(GROUP, &SyncAll {}, options).await.unwrap();
         assert!(accepted.get() > STRANGERS, "{}", accepted.get());
-        assert!((1..=256).contains(&most.get()), "{} handshakes at once", most.get());
+        assert!((1..=256).contains(&most.get()), "{} concurrent handshakes", most.get());
         drop(strangers);
     })
     .unwrap();

@@ -128,8 +128,8 @@ pub(crate) async fn keep(
                     );
                 }
                 has_warned = true;
-                // If no write has succeeded before, the next attempt would start at once without
-                // this pause.
+                // If no write has succeeded before, the next attempt would start immediately
+                // without this pause.
                 skep_env::sleep(PAUSE).await;
             }
         }

@@ -308,8 +308,8 @@ impl World {
             let pause = self.random.micros(0, most_micros);
             self.after(pause, SimEvent::Break { connection });
         }
-        // The connections that the node itself opened break at once, because no process waits for
-        // their replies any more.
+        // The connections that the node itself opened break immediately, because no process waits
+        // for their replies any more.
         for connection in self.network.open_connections(node, false) {
             if self.network.connections.get(&connection).is_some_and(|it| it.caller.0 == node) {
                 let is_late = self.random.percent(30);

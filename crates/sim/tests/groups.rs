@@ -96,7 +96,7 @@ fn checks_of_a_group_find_all_planted_bugs() {
             let violation = report.violation.as_deref().unwrap_or_default();
             fragments.iter().any(|fragment| violation.contains(fragment))
         };
-        // Some bugs appear only after several faults at once.
+        // Some bugs appear only after several simultaneous faults.
         let all = reports_until(1..2001, Some(plant), is_expected);
         assert!(all.iter().any(is_expected), "{plant:?} is not found:\n{}", explain(&all));
     }

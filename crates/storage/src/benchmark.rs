@@ -257,7 +257,7 @@ impl Benchmark {
             device.pass(buffer.len()).await;
         }
         // Without this call, the loop would never yield to requests if the file system completes
-        // each operation at once.
+        // each operation immediately.
         skep_env::yield_now().await;
         Ok(())
     }

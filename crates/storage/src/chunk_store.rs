@@ -107,7 +107,7 @@ struct Problems {
 #[derive(Debug)]
 struct Cleaner {
     /// Notifies the cleaner when more than `MAX_DIRTY_REGIONS` regions are dirty, so that the next
-    /// round starts at once.
+    /// round starts immediately.
     wanted: Notify,
     full_sync: FullSync,
 }
@@ -318,7 +318,7 @@ impl ChunkStore {
     }
 
     /// Returns whether the target has refused a write for lack of space since the last call. If so,
-    /// the caller makes the node report its free space to management at once.
+    /// the caller makes the node report its free space to management immediately.
     pub fn take_space_refusal(&self) -> bool {
         self.space.take_refusal()
     }

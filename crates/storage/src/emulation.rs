@@ -2,9 +2,9 @@
 //!
 //! A target with an emulated rate replies like a device that serves one request after the other at
 //! this rate. Each reply waits until the device would have completed this request and all earlier
-//! requests. The target does the work at once and delays only the reply, so its thread can serve
-//! other requests during the delay. A client gains no throughput from many requests in flight. A
-//! sync waits for all earlier requests.
+//! requests. The target does the work immediately and delays only the reply, so its thread can
+//! serve other requests during the delay. A client gains no throughput from many requests in
+//! flight. A sync waits for all earlier requests.
 //!
 //! [`RequestQueue`] computes the completion times and uses no clock. [`Device`] delays the replies
 //! until these times.

@@ -29,7 +29,7 @@ use std::task::{Poll, Waker};
 pub(crate) struct FairPermits {
     permits: usize,
     /// Maximum number of permits that one client holds, so that a request of another client begins
-    /// at once.
+    /// immediately.
     most_of_one: usize,
     state: RefCell<State>,
     released: Notify,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// Maximum number of targets that wait for their start in one event loop. The limit is above the
-/// number of targets of any service, and a loop starts a waiting target at once.
+/// number of targets of any service, and a loop starts a waiting target immediately.
 pub(crate) const MAX_WAITING_TARGETS: usize = 1024;
 /// Pause of a loop after an error of the kernel, before the loop waits for further targets again.
 pub(crate) const WAIT_AGAIN: Duration = Duration::from_secs(1);
@@ -28,8 +28,8 @@ pub(crate) const QUARANTINE_AGE: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Maximum number of region pages that a target has in memory. Each page has 2 KiB of checksums, so
 /// 64 MiB of memory describe 64 GiB of data.
 pub(crate) const MAX_CACHED_PAGES: usize = 32_768;
-/// Number of dirty regions above which the cleaner starts at once. This bounds the memory for dirty
-/// regions, and the number of regions that the next start must check.
+/// Number of dirty regions above which the cleaner starts immediately. This bounds the memory for
+/// dirty regions, and the number of regions that the next start must check.
 pub(crate) const MAX_DIRTY_REGIONS: usize = 65_536;
 /// Interval of the cleaner. A region that is rewritten within this time costs no further sync.
 pub(crate) const CLEAN_INTERVAL: Duration = Duration::from_secs(30);
@@ -74,7 +74,8 @@ pub(crate) const SLOW_WRITE: Duration = Duration::from_millis(10);
 /// Time after a slow write for which writes go to io_uring workers, so that reads need not wait.
 pub(crate) const SLOW_PAUSE: Duration = Duration::from_millis(100);
 /// If a write of at least this length ends at the end of a region, the target writes the region
-/// back at once. A smaller write is likely to be repeated, since it may be a page of a database.
+/// back immediately. A smaller write is likely to be repeated, since it may be a page of a
+/// database.
 pub(crate) const WRITE_BACK_BYTES: u64 = 64 << 10;
 /// Maximum number of early write-backs of a target that wait for io_uring workers. While this limit
 /// is reached, the target writes no further region back early, and the next sync writes the region.

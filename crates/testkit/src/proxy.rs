@@ -229,8 +229,8 @@ fn accept(listener: &TcpListener, state: &Arc<State>) {
             });
             let is_kept = |frame: &[u8]| !is_chosen_reply(&state, connection, frame);
             if forward(&from_service, &mount, is_kept).is_ok() {
-                // Set this state before the connection is closed. The mount connects again at once,
-                // and must then wait.
+                // Set this state before the connection is closed. The mount connects again
+                // immediately, and must then wait.
                 state.set(Aim::Dropped);
             }
             close(&from_service, &mount);

@@ -254,7 +254,7 @@ impl TerminalProgram {
     /// Types these characters. Special keys are control sequences, as a terminal sends them.
     ///
     /// # Panics
-    /// Panics if the terminal does not accept them at once.
+    /// Panics if the terminal does not accept them immediately.
     pub fn press(&self, keys: &str) {
         let written = rustix::io::write(&self.user, keys.as_bytes());
         assert_eq!(written, Ok(keys.len()), "the terminal accepts {keys:?}");

@@ -1,5 +1,5 @@
-//! Targets that an administrator adds to running services. These targets serve at once, still serve
-//! after a restart of the service, and can be removed again without a restart.
+//! Targets that an administrator adds to running services. These targets serve immediately, still
+//! serve after a restart of the service, and can be removed again without a restart.
 
 use skep_testkit::cluster::skep;
 use skep_testkit::{Cluster, PATIENCE, Scratch, Shape, files, schema, wait_for};

@@ -17,7 +17,7 @@ use std::process::Command;
 use std::time::Duration;
 
 /// Time limit of each command. It is shorter than in other tests, because Skep should refuse bad
-/// input at once.
+/// input immediately.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Maximum time until a metadata log has used up its preallocated space, so that the service
 /// notices the full disk.

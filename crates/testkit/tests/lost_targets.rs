@@ -72,7 +72,7 @@ fn check_loss(cluster: &Cluster, id: &str) {
 
 /// Command: skep target remove.
 #[test]
-fn reads_of_a_target_given_up_as_lost_fail_at_once() {
+fn reads_of_a_target_marked_as_lost_fail_immediately() {
     let mut cluster = Cluster::start(Shape::small());
     cluster.skep(&["config", "set", "heartbeat", "500ms"]);
     cluster.skep(&["config", "set", "lease", "3s"]);

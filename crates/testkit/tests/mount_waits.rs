@@ -219,7 +219,7 @@ fn mount_waits_for_management_until_its_time_limit() {
     serving[0].signal(Signal::TERM);
     by_mount.await_nothing_left();
 
-    // A mount with a wrong token must fail at once, because waiting cannot help.
+    // A mount with a wrong token must fail immediately, because waiting cannot help.
     let token = files::read_to_string(host.token());
     let secret = token.split('-').nth(2).expect("a secret").split('@').next().expect("a secret");
     let wrong = host.path.join("wrong-token").display().to_string();

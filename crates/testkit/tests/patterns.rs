@@ -113,7 +113,7 @@ fn offline_targets_get_no_new_files_until_their_return() {
     let both = new(0);
     assert_eq!(both.len(), 2);
     let gone = cluster.processes("storage").swap_remove(0);
-    // Suspend the service, because the supervisor would restart a killed service at once.
+    // Suspend the service, because the supervisor would restart a killed service immediately.
     gone.signal(Signal::STOP);
     let mut number = 0;
     let mut found = |count: usize, what: &str| {

@@ -126,7 +126,7 @@ fn synced_data_survives_power_loss_with_periodic_metadata_sync() {
     power_losses("interval", Duration::from_millis(50), Transport::Uring);
 }
 
-/// Every acknowledged operation is on the disk at once. docs/semantics.md 3.2 and 3.3.
+/// Every acknowledged operation is on the disk immediately. docs/semantics.md 3.2 and 3.3.
 #[test]
 fn all_changes_survive_power_loss_with_always_synced_metadata() {
     power_losses("always", Duration::ZERO, Transport::Device);

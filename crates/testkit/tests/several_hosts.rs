@@ -170,8 +170,8 @@ fn net_bench_names_a_path_with_a_smaller_mtu() {
     server.stop();
 }
 
-/// If a client connects to a storage service instead of management, it fails at once with the
-/// reason. A mount of an unformatted cluster also fails at once with the reason.
+/// If a client connects to a storage service instead of management, it fails immediately with the
+/// reason. A mount of an unformatted cluster also fails immediately with the reason.
 #[test]
 fn errors_name_wrong_addresses_and_unformatted_clusters() {
     let network = PageNetwork::new();
@@ -268,7 +268,7 @@ fn management_recovers_from_a_full_disk() {
     let file = host.run("mkdir -p /srv/m; mount -t tmpfs -o size=24m none /srv/m");
     file.expect_success();
     start_management(&mut host);
-    // The command log has preallocated space. So a full disk does not stop management at once.
+    // The command log has preallocated space. So a full disk does not stop management immediately.
     host.run("dd if=/dev/zero of=/srv/m/filler bs=4k || true").expect_success();
     host.run("skep config set lease 60s").expect_success();
     host.stop();

@@ -268,7 +268,7 @@ fn data_that_was_not_staged_out_is_not_removed() {
     let text = site.hosts[2].run(epilog).expect_failure();
     assert!(text.contains("not staged out (/mnt/ondemand:/proc/none/output)"), "{text}");
     // A host without its storage service, or without the mount, cannot take part in a copy. `stop`
-    // refuses at once, because the copy would wait for ever.
+    // refuses immediately, because the copy would wait for ever.
     let stop = format!("stop --stage-out {}/output", shared.path());
     let refused_without_host = |reason: &str| {
         let text = site.ondemand(&stop, &ALL).expect_failure();

@@ -71,7 +71,7 @@ fn lists_show_all_nodes_targets_and_groups_of_a_cluster() {
 
 /// Command: skep up, skep group list, skep management status, skep health check.
 #[test]
-fn up_can_start_management_nodes_and_metadata_copies_at_once() {
+fn one_up_starts_management_nodes_and_metadata_copies() {
     let more = ["--management-nodes", "3", "--metadata-copies", "2"].map(str::to_owned).into();
     let cluster = Cluster::start(Shape { metadata_targets: 2, more, ..Shape::small() });
     let groups = cluster.skep_list(&["group", "list"]);

@@ -147,7 +147,7 @@ codes! {
     /// reads the attributes of the file again and repeats the write.
     EndMoved = 41, Never;
     /// Another member has become the primary of the sender's group. The sender must stop its work
-    /// as primary at once, and must not pass this error on to a program.
+    /// as primary immediately, and must not pass this error on to a program.
     Deposed = 42, Never;
     /// An administrator has given up the target as lost. The bytes on it do not exist any more.
     TargetLost = 43, Never;

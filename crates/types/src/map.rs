@@ -331,8 +331,8 @@ record! {
         /// Maximum chunk size that users other than root may request, in bytes.
         pub user_max_chunk_bytes: u64,
         /// Number of metadata targets in a group. With 1, each new metadata target gets a group of
-        /// its own at once. With more than 1, a new metadata target waits until it is added to a
-        /// group.
+        /// its own immediately. With more than 1, a new metadata target waits until it is added to
+        /// a group.
         pub metadata_copies: u16,
         /// Maximum rate at which the primary of a metadata group sends its store to a member that
         /// lacks it, in bytes per second.

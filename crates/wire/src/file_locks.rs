@@ -130,7 +130,7 @@ record! {
     /// Reply to [`WaitLock`].
     pub struct WaitLockReply {
         /// Whether the lock is free. If set, the target reserves the lock for this wait for a
-        /// moment, and the client must send `SetLock` at once. If not set, the client sends
+        /// moment, and the client must send `SetLock` immediately. If not set, the client sends
         /// `WaitLock` again.
         pub is_called: bool,
     }

@@ -51,7 +51,7 @@ record! {
         /// LSN of the last record that every serving member has synced. The member may write the
         /// records up to this one to its store.
         pub safe: Lsn,
-        /// Whether the member must sync its log at once, because a reply waits for the sync.
+        /// Whether the member must sync its log immediately, because a reply waits for the sync.
         pub syncs_at_once: bool,
         /// Time in milliseconds for which the primary still waits before it replies to clients,
         /// because an earlier primary may have a lease. Zero means that all earlier leases have

@@ -261,7 +261,7 @@ record! {
 
 record! {
     /// Reports that a node shuts down. Management removes a client from the cluster map, and marks
-    /// a server as `Offline` at once.
+    /// a server as `Offline` immediately.
     pub struct Leave {
         /// The node that shuts down.
         pub node: NodeId,
@@ -277,7 +277,7 @@ record! {
         pub client: NodeId,
         /// Whether management ignores the request if it has received a heartbeat of the client
         /// within the last lease. A metadata target sets this field if it has lost contact with
-        /// many clients at once, because its own network is then probably at fault.
+        /// many clients at the same time, because its own network is then probably at fault.
         pub unless_heard: bool,
     }
 }

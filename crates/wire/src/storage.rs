@@ -163,7 +163,7 @@ record! {
         /// change may have been lost.
         pub incarnation: HostIncarnation,
         /// Offset in the chunk file up to which the target has processed the range. The client
-        /// sends another request for the rest. A target does not process a long range at once,
+        /// sends another request for the rest. A target does not process a long range in one step,
         /// because this would delay its other requests.
         pub end: u64,
     }

@@ -58,7 +58,7 @@ const SUITES: &[Suite] = &[
         operations: None, in_ci: true,
     },
     Suite {
-        name: "applications", about: "SQLite, git, make, rsync, tar, fio on two mounts at once",
+        name: "applications", about: "SQLite, git, make, rsync, tar, fio on two mounts in parallel",
         test: "applications", case: "",
         programs: &[("git", "git"), ("rsync", "rsync"), ("make", "make"), ("gcc", "gcc"),
             ("python3", "python3"), ("fio", "fio"), ("setfacl", "acl"), ("getfattr", "attr")],

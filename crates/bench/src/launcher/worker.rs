@@ -108,8 +108,8 @@ pub fn worker() -> Result<()> {
     result.map(drop)
 }
 
-/// Forwards orders to the main thread. An abort takes effect at once, because this thread itself
-/// sets the flag that stops the engine.
+/// Forwards orders to the main thread. An abort takes effect immediately, because this thread
+/// itself sets the flag that stops the engine.
 fn listen(mut input: BufReader<std::io::Stdin>, orders: &SyncSender<Order>, control: &Control) {
     while let Ok(Some(order)) = read_line(&mut input) {
         if matches!(order, Order::Abort) {

@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 /// Values for a limited number of inodes. A full table drops the values that were recorded first.
 #[derive(Debug)]
 pub(crate) struct Recent<V> {
-    /// Each mutex protects one part of the table. No thread locks two parts at once.
+    /// Each mutex protects one part of the table. No thread locks two parts at the same time.
     parts: Vec<Mutex<TablePart<V>>>,
     /// Maximum number of inodes in the map `young` of each part of the table.
     most: usize,

@@ -21,8 +21,8 @@ pub trait Closes {
     fn flush(&self, handle: HandleId) -> impl Future<Output = Result<()>>;
 
     /// Closes a handle. The handle is invalid afterwards, even after an error. If the mount has
-    /// already reported all sizes to metadata (by [`Self::flush`]), this function returns at once,
-    /// and the mount sends the close a few milliseconds later.
+    /// already reported all sizes to metadata (by [`Self::flush`]), this function returns
+    /// immediately, and the mount sends the close a few milliseconds later.
     ///
     /// # Errors
     /// - `Stale` if the handle is not open.

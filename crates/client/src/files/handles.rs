@@ -37,7 +37,7 @@ fn stale(handle: HandleId) -> Error {
 /// All open files of a mount, by handle.
 #[derive(Debug)]
 pub(crate) struct Handles {
-    /// Each mutex protects one part of the table. No thread locks two parts at once.
+    /// Each mutex protects one part of the table. No thread locks two parts at the same time.
     parts: Vec<Mutex<HashMap<HandleId, Arc<OpenFile>>>>,
     pub(crate) opened_bytes: OpenedBytesPolicy,
     next: AtomicU64,

@@ -63,7 +63,7 @@ fn read_at_the_known_end_returns_bytes_that_were_appended() {
 }
 
 #[test]
-fn truncation_by_the_writer_takes_effect_at_once() {
+fn truncation_by_the_writer_takes_effect_immediately() {
     with_client(|_, client| async move {
         let (inode, handle) = create(&client, "a").await;
         write(&client, handle, 0, b"0123456789").await;
@@ -200,7 +200,7 @@ fn kernel_keeps_its_pages_only_while_the_lease_is_valid() {
         assert_eq!(for_reading(&client, handle).await, None, "nothing has changed the time");
         write(&client, handle, 0, b"x").await;
         fake.state.borrow_mut().hold = Some(KeepAlive::ID);
-        // The mount replies to the kernel at once until the lease may have run out.
+        // The mount replies to the kernel immediately until the lease may have run out.
         let reading = loop {
             let reader = client.clone();
             let reading = skep_env::spawn(async move { for_reading(&reader, handle).await });

@@ -40,7 +40,7 @@ impl Durable {
     }
 
     /// Gives up a storage target whose data is lost: closes it to new files, and marks its data as
-    /// lost. The target stays in the map, so that requests for its files fail at once.
+    /// lost. The target stays in the map, so that requests for its files fail immediately.
     pub(super) fn give_up_target(&mut self, id: TargetId) -> Result<Outcome> {
         let target = self.map.target(id).ok_or_else(|| unknown_target(id))?;
         let refused = |what: String| Err(Error::new(ErrorCode::InvalidArgument, what));

@@ -144,8 +144,8 @@ fn full_destination_ends_a_copy_by_several_hosts_before_finish() {
 
 #[test]
 fn coordinator_sends_heartbeat_lines_until_the_process_ends() {
-    // The command ends when it has read two lines. The coordinator writes the first at once, and
-    // the second after `HEARTBEAT`.
+    // The command ends when it has read two lines. The coordinator writes the first immediately,
+    // and the second after `HEARTBEAT`.
     let mut reads = Command::new("sh");
     let text = serde_json::to_string(&ended(7, 0)).unwrap();
     reads.args(["-c", "read one; read two; echo \"$1\"", "sh", &text]);

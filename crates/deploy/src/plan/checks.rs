@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn management_cannot_lose_all_its_nodes_at_once() {
+    fn one_plan_cannot_remove_all_management_nodes() {
         let moved = SEVERAL.replace("\"management\", \"metadata\"", "\"metadata\"");
         let moved = moved.replace("[\"storage\"]", "[\"management\", \"storage\"]");
         let moved = moved.replace("[\"management\"]", "[\"client\"]");

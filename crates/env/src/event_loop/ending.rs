@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::time::Duration;
 
-/// Time for the kernel to cancel the operations. It cancels an operation on a socket at once.
+/// Time for the kernel to cancel the operations. It cancels an operation on a socket immediately.
 const CANCEL_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Marks the user data of a request that cancels the operation with the number in the other bits.

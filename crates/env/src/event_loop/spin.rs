@@ -4,7 +4,8 @@
 //! conditions hold:
 //! - The loop is in a conversation with a peer. A moment ago it sent data, or it received data
 //!   while replies are outstanding ([`super::expect_reply`]). A loop that waits for a disk, for a
-//!   timer, or for the next request after a pause sleeps at once, so an idle process costs nothing.
+//!   timer, or for the next request after a pause sleeps immediately, so an idle process costs
+//!   nothing.
 //! - The average duration of its recent polling rounds is below the limit. While the average is
 //!   above the limit, only one wait in [`PROBE_INTERVAL`] polls, to find out whether polling has
 //!   become useful again.
@@ -270,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_preempted_loop_does_not_poll_again_at_once() {
+    fn a_preempted_loop_does_not_poll_again_immediately() {
         let now = Duration::from_secs(1);
         let mut spin = talking(now);
         PREEMPTIONS.set(7);

@@ -1,4 +1,4 @@
-//! The io_uring workers: kernel threads that execute operations which cannot complete at once.
+//! The io_uring workers: kernel threads that execute operations which cannot complete immediately.
 
 use super::with_loop;
 use std::io;

@@ -139,7 +139,7 @@ pub(crate) struct Validity<'a> {
     /// The kernel drops the cached access control lists of an inode when it requests the inode's
     /// attributes, or when it looks up a cached name of the inode. But it keeps the lists when it
     /// looks up a name that is new to it and finds an inode that it has cached (Linux 6.18). So the
-    /// reply to that lookup makes the attributes invalid at once, and the kernel requests the
+    /// reply to that lookup makes the attributes invalid immediately, and the kernel requests the
     /// attributes before it checks any permission. Invalidating the inode instead would not work,
     /// because the kernel would then ignore the attributes of this reply, and continue with an
     /// outdated owner.

@@ -190,9 +190,10 @@ pub(crate) fn remount(mount_point: &Path, flags: MountFlags) -> io::Result<()> {
 pub(crate) enum Unmount {
     /// Unmount only if no program uses the mount.
     IfIdle,
-    /// Remove the mount from the directory tree at once. Programs can still use their open files.
+    /// Remove the mount from the directory tree immediately. Programs can still use their open
+    /// files.
     Detach,
-    /// Unmount at once. Requests in flight fail with an error.
+    /// Unmount immediately. Requests in flight fail with an error.
     Abort,
 }
 

@@ -38,7 +38,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("writing_clears_set_user_id", writing_clears_set_user_id),
     ("extended_attributes_are_stored", extended_attributes_are_stored),
     ("extended_attribute_shows_the_transport", extended_attribute_shows_the_transport),
-    ("many_threads_use_the_mount_at_once", many_threads_use_the_mount_at_once),
+    ("many_threads_use_the_mount_concurrently", many_threads_use_the_mount_concurrently),
 ];
 
 fn errno(result: std::io::Result<impl Sized>) -> i32 {
@@ -474,7 +474,7 @@ fn extended_attribute_shows_the_transport(transport: &str) {
     assert_eq!(buffer[..len], *transport.as_bytes());
 }
 
-fn many_threads_use_the_mount_at_once(transport: &str) {
+fn many_threads_use_the_mount_concurrently(transport: &str) {
     const THREADS: usize = 8;
     let it = mounted(transport);
     std::thread::scope(|scope| {

@@ -47,7 +47,7 @@ pub(super) fn handle(authority: &Rc<Authority>, incoming: Incoming, outbox: &Rc<
         };
         skep_env::timeout(wait, newer).await;
         WAITING.set(WAITING.get() - 1);
-        // If another member leads, the sender asks that member at once.
+        // If another member leads, the sender asks that member immediately.
         if let Err(error) = authority.check_serving() {
             return outbox.refuse(&incoming.header, &error);
         }

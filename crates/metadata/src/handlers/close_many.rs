@@ -15,7 +15,7 @@ pub(crate) fn run<E: Engine>(
 ) -> Result<EmptyReply, Stop> {
     if request.files.len() > MAX_CLOSES {
         let text = format!(
-            "cannot close {} files at once: the limit is {MAX_CLOSES}",
+            "cannot close {} files in one request: the limit is {MAX_CLOSES}",
             request.files.len()
         );
         return Err(Error::new(ErrorCode::InvalidArgument, text).into());

@@ -14,7 +14,7 @@ pub(crate) fn run<E: Engine>(
     request: CompareOpens,
 ) -> Result<CompareOpensReply, Stop> {
     if request.files.len() > MAX_CLOSES {
-        let what = format!("cannot compare more than {MAX_CLOSES} opens at once");
+        let what = format!("cannot compare more than {MAX_CLOSES} opens in one request");
         return Err(Error::new(ErrorCode::LimitReached, what).into());
     }
     let session = context.session()?;

@@ -19,7 +19,7 @@ pub(crate) fn run<E: Engine>(
     let transaction = request.transaction;
     if request.steps.len() > MAX_STEPS {
         let what = format!(
-            "cannot prepare {} steps at once: the limit is {MAX_STEPS}",
+            "cannot prepare {} steps in one request: the limit is {MAX_STEPS}",
             request.steps.len()
         );
         return Err(Error::new(ErrorCode::InvalidArgument, what).into());

@@ -22,7 +22,7 @@ impl<E: Engine> MetadataTarget<E> {
         Ok(())
     }
 
-    /// Handles a `WaitLock` request: refuses it at once, or parks it and replies later.
+    /// Handles a `WaitLock` request: refuses it immediately, or parks it and replies later.
     pub(crate) fn wait_for_lock(&mut self, connection: ConnectionId, header: Header, body: &[u8]) {
         if let Err(error) = self.park_wait(connection, &header, body) {
             self.refuse(connection, header, error);

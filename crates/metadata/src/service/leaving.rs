@@ -4,7 +4,7 @@
 //! The primary replies to no client before each serving member has the records. If the process of a
 //! member only ended, the primary would wait for the time of a lease before it has the member
 //! dropped. So a member that stops refuses each request with `NotReady`. The primary then asks
-//! management at once to drop it ([`crate::shipping`]). The member waits for the cluster map in
+//! management immediately to drop it ([`crate::shipping`]). The member waits for the cluster map in
 //! which it does not serve. After its next start it returns like any member that was absent.
 //!
 //! The member does not ask management itself. Only a running primary can ask, so a primary that has
@@ -70,8 +70,8 @@ impl LastAcknowledgement {
     }
 }
 
-/// Refuses all requests until the target does not serve in its group. Returns at once if no primary
-/// waits for the target. `membership` names the target.
+/// Refuses all requests until the target does not serve in its group. Returns immediately if no
+/// primary waits for the target. `membership` names the target.
 ///
 /// # Errors
 /// An error of the target's log, such as `DeviceFailed` after a failed sync.

@@ -179,7 +179,7 @@ mod tests {
         let found = stop.step(&membership, &others(&[], &[SECOND]), NOW + LOOK);
         assert_eq!(found, hand_over(SECOND), "target 3 has more free space, but may be silent");
         let again = stop.step(&membership, &others(&[], &[SECOND, THIRD]), NOW + 2 * LOOK);
-        assert_eq!(again, StopStep::Serve, "not again at once");
+        assert_eq!(again, StopStep::Serve, "not again immediately");
         let later = NOW + LOOK + ASK_PAUSE;
         let found = stop.step(&membership, &others(&[], &[SECOND, THIRD]), later);
         assert_eq!(found, hand_over(THIRD));
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn stopping_primary_ends_at_once_if_no_member_can_take_over() {
+    fn stopping_primary_exits_immediately_if_no_member_can_succeed() {
         fn unfit(change: fn(&mut ClusterMap)) -> StopStep {
             let mut membership = membership();
             change(Arc::make_mut(&mut membership.map));

@@ -71,9 +71,9 @@ impl<E: Engine> MetadataTarget<E> {
     /// without the client arrives. Until then, it releases none of the client's locks and opens
     /// (docs/design/0006-fencing.md).
     ///
-    /// If many clients are silent at once, the network of this target is the more probable fault.
-    /// Then management does not remove the clients whose heartbeats it receives, and their sessions
-    /// continue.
+    /// If many clients are silent at the same time, the network of this target is the more probable
+    /// fault. Then management does not remove the clients whose heartbeats it receives, and their
+    /// sessions continue.
     pub(crate) fn expire_sessions(&mut self) {
         let lease = self.lease();
         let SilentClients { expired, doubtful } =

@@ -13,8 +13,8 @@ use skep_types::{NodeId, SessionId, TargetId};
 use std::sync::{Arc, Mutex, TryLockError};
 use std::time::Duration;
 
-/// Maximum number of clients in the metrics. If more clients are silent at once, the network is the
-/// more probable fault.
+/// Maximum number of clients in the metrics. If more clients are silent at the same time, the
+/// network is the more probable fault.
 const MAX_HOLDERS: usize = 16;
 /// A client counts as silent if it has sent no request for 1/`SILENT_PART` of its lease. A working
 /// client renews its session several times in each lease.

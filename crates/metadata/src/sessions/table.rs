@@ -18,9 +18,9 @@
 //!              client      ended: the target logs the end, then closes files and releases
 //!                          locks in pieces (`background/session_end.rs`), and forgets it
 //! ```
-//! If more than a quarter of the clients are silent at once, their sessions do not expire. The
-//! target asks management to remove only the clients whose heartbeats management does not receive
-//! either.
+//! If more than a quarter of the clients are silent at the same time, their sessions do not expire.
+//! The target asks management to remove only the clients whose heartbeats management does not
+//! receive either.
 //!
 //! The target refuses requests of an expired session with `Evicted`, and asks management to remove
 //! the client. An expired session keeps its opens and locks until the session has ended.
@@ -45,8 +45,8 @@ pub(crate) struct Session {
     /// Whether the lease has run out without a renewal. An expired session ends when a cluster map
     /// without its client arrives.
     is_expired: bool,
-    /// Lease of the client. If the cluster's settings change to a longer lease, it applies at once.
-    /// A shorter lease applies as soon as the client has acknowledged it.
+    /// Lease of the client. If the cluster's settings change to a longer lease, it applies
+    /// immediately. A shorter lease applies as soon as the client has acknowledged it.
     pub(crate) lease: Duration,
 }
 

@@ -114,7 +114,7 @@ pub(super) struct MemberLink {
     sent_at: Duration,
     /// The value of *safe* in the last request.
     sent_safe: Lsn,
-    /// The last record whose sync the primary has requested from the member at once.
+    /// The last record whose sync the primary has requested from the member immediately.
     sync_asked: Lsn,
 }
 
@@ -413,7 +413,7 @@ impl MemberLink {
     }
 
     /// Whether there is a reason to send a request: a record, a question where to continue, a sync
-    /// that must begin at once, a new value of *safe*, or the renewal of the lease.
+    /// that must begin immediately, a new value of *safe*, or the renewal of the lease.
     fn has_cause(&self, log: &GroupLog, window: &RecordWindow, now: Duration) -> bool {
         let asks = !self.is_compared && self.under_way.is_empty();
         let reports = self.sent_safe < log.safe && now >= self.sent_at + SAFE_NOTICE_PAUSE;

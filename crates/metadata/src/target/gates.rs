@@ -181,12 +181,12 @@ impl SyncGates {
         self.sync.next_due()
     }
 
-    /// Makes the next sync begin at once, here and at the other members.
+    /// Makes the next sync begin immediately, here and at the other members.
     pub(crate) fn request_sync(&mut self) {
         self.request_sync_of(self.next_lsn());
     }
 
-    /// Makes this target's next sync begin at once if the log has records that are not synced.
+    /// Makes this target's next sync begin immediately if the log has records that are not synced.
     pub(crate) fn request_own_sync(&mut self) {
         if self.synced() < self.last_logged() {
             self.sync.request();

@@ -8,8 +8,8 @@ use std::time::Duration;
 /// When the target syncs its log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SyncPolicy {
-    /// The target syncs at most [`crate::limits::SYNC_INTERVAL`] after an append, and at once if a
-    /// request asks for a sync.
+    /// The target syncs at most [`crate::limits::SYNC_INTERVAL`] after an append, and immediately
+    /// if a request asks for a sync.
     Interval,
     /// The target syncs before each reply.
     Always,

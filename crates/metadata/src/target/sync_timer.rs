@@ -15,7 +15,7 @@ pub(crate) struct SyncTimer {
     running: Option<Lsn>,
     /// Time of the append of the oldest record that no sync covers.
     first_unsynced_at: Option<Duration>,
-    /// Whether a sync was requested. Then the next sync begins at once.
+    /// Whether a sync was requested. Then the next sync begins immediately.
     is_requested: bool,
 }
 
@@ -52,7 +52,7 @@ impl SyncTimer {
         self.first_unsynced_at.get_or_insert(now);
     }
 
-    /// Makes the next sync begin at once.
+    /// Makes the next sync begin immediately.
     pub(crate) fn request(&mut self) {
         self.is_requested = true;
     }

@@ -122,7 +122,7 @@ fn arrival<R: Request>(on: ConnectionId, session: u64, at: (u32, u64), request: 
 
 impl Story {
     fn begin() -> Self {
-        // Most tests expect that the target sends removals of chunk files at once.
+        // Most tests expect that the target sends removals of chunk files immediately.
         let removals = RemovalLimits { delay: Duration::ZERO, ..RemovalLimits::default() };
         Self::begin_with(Limits { removals, ..Limits::default() })
     }

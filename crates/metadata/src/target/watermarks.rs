@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn appended_record_is_held_at_once_in_a_group_of_one_member() {
+    fn group_of_one_member_holds_a_record_as_soon_as_it_is_appended() {
         let mut group = Watermarks::new(progress(5, 5), lsn(3), []);
         assert_eq!((group.held(), group.safe()), (lsn(5), lsn(5)));
         group.append(lsn(7));

@@ -287,7 +287,7 @@ impl<'a, E: Engine> Context<'a, E> {
         self.ask_all(vec![(group, request)])?.pop().ok_or(Stop::AwaitsReplies)
     }
 
-    /// Calls several groups at once. If an earlier run has sent the calls and all replies have
+    /// Calls several groups concurrently. If an earlier run has sent the calls and all replies have
     /// arrived, returns the replies, or the first refusal. Otherwise, returns
     /// [`Stop::AwaitsReplies`].
     pub(crate) fn ask_all<R: Request>(

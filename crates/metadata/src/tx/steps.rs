@@ -196,8 +196,8 @@ fn no_answer() -> Error {
     )
 }
 
-/// Applies each step at the group that serves its inode. If that is this group, applies the step at
-/// once. Otherwise, adds it to the steps that the other group prepares in this operation's
+/// Applies each step at the group that serves its inode. If that is this group, applies the step
+/// immediately. Otherwise, adds it to the steps that the other group prepares in this operation's
 /// transaction. Each step comes with the inode that determines its group.
 pub(crate) fn do_anywhere<E: Engine>(
     context: &mut Context<'_, E>,

@@ -161,7 +161,7 @@ impl Management {
         let deadline = skep_env::now() + time_left;
         let mut redirects = 0_usize;
         // Retry: a member that is not the leader has refused the request. The next attempt begins
-        // at once if a member names the leader for the first time, and after `LEADER_PAUSE`
+        // immediately if a member names the leader for the first time, and after `LEADER_PAUSE`
         // otherwise. The attempts end when `time_left` is over.
         loop {
             let left = deadline.saturating_sub(skep_env::now());

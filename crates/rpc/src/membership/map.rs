@@ -1,5 +1,5 @@
-//! Receives cluster maps from management by long polls, so that each newer map arrives at once and
-//! not only with the next heartbeat.
+//! Receives cluster maps from management by long polls, so that each newer map arrives immediately
+//! and not only with the next heartbeat.
 
 use super::Management;
 use crate::limits::{FIRST_BACKOFF, LONG_POLL, LONGEST_MANAGEMENT_BACKOFF};

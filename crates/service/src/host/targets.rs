@@ -5,10 +5,10 @@
 //! If a target's function returns an error, the other targets continue, and the node tries again to
 //! serve the target (`retries`). The service ends if no target is left, unless the disk of the last
 //! one is full: then it waits for free space. A *panic* of a target's thread is a bug and aborts
-//! the process at once, because no target may serve the state that an unfinished operation left. In
-//! the release profile `panic = "abort"` does this, and in other builds [`AbortOnPanic`] does it.
-//! The service manager restarts the process (`Restart=always` in the units), and the target
-//! recovers from its directory as after a crash.
+//! the process immediately, because no target may serve the state that an unfinished operation
+//! left. In the release profile `panic = "abort"` does this, and in other builds [`AbortOnPanic`]
+//! does it. The service manager restarts the process (`Restart=always` in the units), and the
+//! target recovers from its directory as after a crash.
 
 use super::added_targets::AddedTargets;
 use super::capacity::{CapacityFigures, capacity};
@@ -427,8 +427,8 @@ impl ServingNode {
         }
         let is_last =
             self.running.borrow().is_empty() && self.waiting.borrow().iter().all(Option::is_none);
-        // After a start, an administrator gets the error of a full disk at once. Later, the service
-        // may run without a service manager that would start it again.
+        // After a start, an administrator gets the error of a full disk immediately. Later, the
+        // service may run without a service manager that would start it again.
         let has_served = ended.is_ready.get() || ended.pause.is_some();
         if is_last && !(is_full(&error) && has_served) {
             return Err(error);

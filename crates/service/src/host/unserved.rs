@@ -55,8 +55,8 @@ impl UnservedTarget {
         Self { path: path.to_owned(), problem, pause, retry_at, logged_at }
     }
 
-    /// Records that another attempt to serve the target has failed at `now`. Logs a new problem at
-    /// once. Logs an unchanged problem again only at long intervals.
+    /// Records that another attempt to serve the target has failed at `now`. Logs a new problem
+    /// immediately. Logs an unchanged problem again only at long intervals.
     pub(super) fn failed_again(&mut self, error: &Error, now: Duration) {
         if self.is_worth_a_line(error, now) {
             log(&self.path, error);
@@ -72,7 +72,7 @@ impl UnservedTarget {
     }
 
     /// Creates the entry of a target whose thread has ended because the target's role in its group
-    /// has changed. The node opens the target again at once.
+    /// has changed. The node opens the target again immediately.
     pub(super) fn to_reopen(path: &Path, reason: &Error) -> Self {
         tracing::info!("this node opens the target in {} again: {reason}", path.display());
         let problem = TargetHealth::REOPENS.to_owned();

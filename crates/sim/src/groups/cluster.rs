@@ -138,7 +138,7 @@ pub(super) enum GroupEvent {
         change: MemberChange,
         target: TargetId,
     },
-    /// A member's process is killed, and starts again at once.
+    /// A member's process is killed, and starts again immediately.
     Restart {
         member: usize,
     },

@@ -113,7 +113,7 @@ impl Cluster {
     }
 
     /// Isolates the primary and kills its process, while management marks another member as in
-    /// sync. The process starts again at once, without the map in which that member serves.
+    /// sync. The process starts again immediately, without the map in which that member serves.
     pub(super) fn isolate_and_restart(&mut self) {
         let member = self.index_of(group_of(self.map()).primary);
         let client = Place::Client(self.random.index(self.clients.len()));
@@ -162,7 +162,7 @@ impl Cluster {
         self.links.cut(Place::Management, client, until);
     }
 
-    /// Kills the process of a member. It starts again at once.
+    /// Kills the process of a member. It starts again immediately.
     pub(super) fn restart(&mut self, member: usize) {
         self.end_process(member, false);
         let life = self.members[member].life;

@@ -379,7 +379,7 @@ mod tests {
         assert!(leaders.former_reached(until).is_none());
         leaders.is_serving = true;
         let reached = (0..100).filter(|_| leaders.former_reached(early).is_some()).count();
-        assert!((1..100).contains(&reached), "two leaders serve at once, {reached} of 100");
+        assert!((1..100).contains(&reached), "two leaders serve together, {reached} of 100");
         assert!(leaders.former_reached(until).is_none());
     }
 }

@@ -162,7 +162,7 @@ fn of_shared_files(accesses: &Accesses) -> Option<String> {
 }
 
 fn of_writers(seen: &Observation) -> Option<String> {
-    (seen.writers > 1).then(|| format!("{} clients write to the file at once", seen.writers))
+    (seen.writers > 1).then(|| format!("{} clients write to the file concurrently", seen.writers))
 }
 
 fn of_large_files(sizes: &Sizes) -> Option<String> {

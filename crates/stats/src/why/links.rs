@@ -5,8 +5,8 @@
 //! of the links, each during the time in which its data moves. It reports a link that is slow in
 //! several intervals, and in most of the intervals in which the link was judged. A client is slow
 //! only if it is also slower than the other clients of the same servers. A server is slow only if
-//! most of its clients move data faster at other servers. So a server that many clients use at once
-//! makes none of these clients look slow, and a slow client makes no server look slow.
+//! most of its clients move data faster at other servers. So a server that many clients use
+//! concurrently makes none of these clients look slow, and a slow client makes no server look slow.
 //!
 //! `traffic` has the measured traffic.
 

@@ -306,7 +306,7 @@ fn busy_thread_is_a_cause_only_if_requests_of_others_wait() {
     let storm = requests(28_000, 10_000);
     busy.users = [("1001".into(), storm.clone()), ("1002".into(), requests(1_000, 10_000))].into();
     busy.directories.clear();
-    assert_eq!(found(&evidence), [], "each request is handled at once");
+    assert_eq!(found(&evidence), [], "each request is handled immediately");
     change(&mut evidence, 1).users = [("1001".into(), requests(28_000, MS))].into();
     assert_eq!(found(&evidence), [], "there are no requests of other users");
     change(&mut evidence, 1).users =

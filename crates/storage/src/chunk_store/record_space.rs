@@ -44,7 +44,7 @@ fn release(directory: &Path) -> bool {
     let Ok(file) = OpenOptions::new().write(true).open(directory.join(RESERVED_FILE)) else {
         return false;
     };
-    // The sync makes file systems free the space at once.
+    // The sync makes file systems free the space immediately.
     file.set_len(0).and_then(|()| file.sync_all()).is_ok()
 }
 

@@ -17,7 +17,7 @@ pub(super) async fn handle(
     if length as usize > MAX_DATA_BYTES {
         return Err(Error::new(
             ErrorCode::LimitReached,
-            format!("cannot copy {length} bytes at once: the limit is {MAX_DATA_BYTES}"),
+            format!("cannot copy {length} bytes in one request: the limit is {MAX_DATA_BYTES}"),
         ));
     }
     if from_offset.max(to_offset).checked_add(u64::from(length)).is_none() {

@@ -16,7 +16,7 @@ pub(super) async fn handle(
     if length as usize > MAX_DATA_BYTES {
         return Err(Error::new(
             ErrorCode::LimitReached,
-            format!("cannot read {length} bytes at once: the limit is {MAX_DATA_BYTES}"),
+            format!("cannot read {length} bytes in one request: the limit is {MAX_DATA_BYTES}"),
         ));
     }
     let ReadData { data, checksums, exists } = store.read(&key, offset, length).await?;

@@ -17,7 +17,10 @@ pub(super) async fn handle(
     if keys.len() > MAX_REMOVED {
         return Err(Error::new(
             ErrorCode::TooLarge,
-            format!("cannot remove {} chunk files at once: the limit is {MAX_REMOVED}", keys.len()),
+            format!(
+                "cannot remove {} chunk files in one request: the limit is {MAX_REMOVED}",
+                keys.len()
+            ),
         ));
     }
     store.remove(&keys).await?;

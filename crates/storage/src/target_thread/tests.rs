@@ -464,8 +464,8 @@ fn emulated_rate_delays_replies_only() {
             skep_env::spawn(async move { write(&connection, key(number), &vec![1; bytes]).await })
         };
         let (first, second) = (send(1, 300_000), send(2, 200_000));
-        // The target replies at once to requests that do not use the device, and the written data
-        // is visible to them.
+        // The target replies immediately to requests that do not use the device, and the written
+        // data is visible to them.
         let stat = messages::StatChunk { key: key(2) };
         while !connection.call(&stat, &options).await.unwrap().0.exists {}
         // Both writes must still wait for the device here, unless the calls above took longer than

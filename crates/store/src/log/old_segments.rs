@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn clean_up_removes_a_limited_number_of_log_segments_at_once() {
+    fn each_clean_up_removes_a_limited_number_of_log_segments() {
         let directory = tempfile::tempdir().unwrap();
         let mut log = log_of_five_segments(directory.path());
         assert!(log.has_old_segments(Lsn::new(4)) && !log.has_old_segments(Lsn::new(3)));

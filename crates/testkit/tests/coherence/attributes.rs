@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![attributes:
-    other_mount_sees_xattrs_at_once,
+    other_mount_sees_xattrs_immediately,
     other_mount_sees_and_applies_acls,
     acl_changes_are_visible_under_another_name,
     acl_changes_are_visible_under_recreated_names,
@@ -29,11 +29,11 @@ pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![attributes:
     renames_and_links_into_another_project_are_refused,
     project_of_a_file_limits_its_renames_and_links,
     writes_remove_capabilities_set_by_the_other_mount,
-    new_capabilities_are_visible_at_once_without_caching,
+    new_capabilities_are_visible_immediately_without_caching,
 ];
 
 /// docs/semantics.md 1.11 and 1.16.
-fn other_mount_sees_xattrs_at_once(mounts: &Mounts) {
+fn other_mount_sees_xattrs_immediately(mounts: &Mounts) {
     let (here, there) = (mounts.one.join("file"), mounts.other.join("file"));
     files::write(&here, "x");
     let (any, longest) = (XattrFlags::empty(), vec![7_u8; 65_536]);
@@ -399,7 +399,7 @@ fn writes_remove_capabilities_set_by_the_other_mount(mounts: &Mounts) {
 
 /// docs/semantics.md 1.16, with `attribute_timeout=0`. Regression test: a mount with this option
 /// still cached for a second that a file has no capability.
-fn new_capabilities_are_visible_at_once_without_caching(mounts: &Mounts) {
+fn new_capabilities_are_visible_immediately_without_caching(mounts: &Mounts) {
     let (here, there) = (mounts.one.join("file"), mounts.at_once.join("file"));
     let name = "security.capability";
     files::write(&here, "x");

@@ -34,7 +34,7 @@ struct Mounts {
 const CASES: &[Case<Mounts>] = skep_testkit::cases![coherence:
     open_after_a_close_reads_the_written_bytes,
     later_open_reads_the_new_length,
-    new_names_are_visible_at_once,
+    new_names_are_visible_immediately,
     recreated_name_opens_the_new_file,
     cached_names_are_stale_for_at_most_a_second,
     cached_attributes_are_stale_for_at_most_a_second,
@@ -49,7 +49,7 @@ const CASES: &[Case<Mounts>] = skep_testkit::cases![coherence:
     writers_of_different_parts_keep_all_bytes,
     both_mounts_list_the_same_entries,
     listing_is_fresh_after_the_directory_time_is_set_back,
-    changes_are_visible_at_once_without_caching,
+    changes_are_visible_immediately_without_caching,
     name_that_is_replaced_is_never_missing,
     names_that_are_exchanged_are_never_missing,
     directories_moved_into_each_other_stay_a_tree,
@@ -109,9 +109,9 @@ fn later_open_reads_the_new_length(mounts: &Mounts) {
     }
 }
 
-/// New names are visible at once, because a mount has no cached entry for a name that it has never
-/// looked up.
-fn new_names_are_visible_at_once(mounts: &Mounts) {
+/// New names are visible immediately, because a mount has no cached entry for a name that it has
+/// never looked up.
+fn new_names_are_visible_immediately(mounts: &Mounts) {
     for round in 0..60 {
         let name = format!("file-{round}");
         files::write(mounts.one.join(&name), "x");
@@ -186,9 +186,9 @@ fn cached_attributes_are_stale_for_at_most_a_second(mounts: &Mounts) {
     }
 }
 
-/// Reads through an open handle need not return new bytes at once (close-to-open consistency). But
-/// after a second and after another open of the file, they must return them, even if they read from
-/// the page cache. docs/semantics.md 2.3.
+/// Reads through an open handle need not return new bytes immediately (close-to-open consistency).
+/// But after a second and after another open of the file, they must return them, even if they read
+/// from the page cache. docs/semantics.md 2.3.
 fn open_handle_reads_bytes_that_another_mount_synced(mounts: &Mounts) {
     let (here, there) = (mounts.one.join("file"), mounts.other.join("file"));
     files::write(&here, vec![1; 100_000]);
@@ -568,7 +568,7 @@ fn listing_is_fresh_after_the_directory_time_is_set_back(mounts: &Mounts) {
 }
 
 /// docs/semantics.md 1.2, with `attribute_timeout=0`.
-fn changes_are_visible_at_once_without_caching(mounts: &Mounts) {
+fn changes_are_visible_immediately_without_caching(mounts: &Mounts) {
     let (here, there) = (mounts.one.join("file"), mounts.at_once.join("file"));
     for round in 0..50 {
         assert!(!there.exists(), "round {round}");

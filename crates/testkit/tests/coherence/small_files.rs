@@ -16,7 +16,7 @@ pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![small_files:
     read_returns_an_own_write_after_the_open,
     read_ends_at_an_own_truncation_after_the_open,
     file_is_readable_after_its_removal_by_another_mount,
-    truncation_is_visible_at_once_without_caching,
+    truncation_is_visible_immediately_without_caching,
 ];
 
 const LEN: usize = 3901;
@@ -118,7 +118,7 @@ fn file_is_readable_after_its_removal_by_another_mount(mounts: &Mounts) {
 
 /// docs/semantics.md 1.2, with `attribute_timeout=0`. For a file that is open with `O_DIRECT`, the
 /// kernel does not request the attributes before a read.
-fn truncation_is_visible_at_once_without_caching(mounts: &Mounts) {
+fn truncation_is_visible_immediately_without_caching(mounts: &Mounts) {
     keep_files_in_metadata(&mounts.one);
     let direct = OFlags::DIRECT.bits().cast_signed();
     for round in 0..10 {

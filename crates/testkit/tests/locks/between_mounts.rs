@@ -106,7 +106,7 @@ fn lock_wait_ends_when_the_lock_is_free(mounts: &Mounts) {
             let freed_at = Instant::now();
             holder.unlock(kind);
             assert_eq!(waiter.answer(), "ok");
-            // The wait must end at once, and not only at the mount's next poll (every five
+            // The wait must end immediately, and not only at the mount's next poll (every five
             // seconds).
             assert!(freed_at.elapsed() < Duration::from_secs(3), "{:?}", freed_at.elapsed());
             assert_eq!(holder.try_lock(kind, "shared"), "EAGAIN");

@@ -19,8 +19,8 @@ const LONGEST_OPERATION: Duration = Duration::from_secs(1);
 const LONGEST_AT_A_MOVE: Duration = Duration::from_millis(1_900);
 /// Number of clean stops of a member under load.
 const STOPS: usize = 3;
-/// Maximum time in which all members stop at once. Each of them waits for less than a second for
-/// the others.
+/// Maximum time in which all members stop if an administrator stops them at the same time. Each of
+/// them waits for less than a second for the others.
 const STOP_OF_ALL: Duration = Duration::from_secs(4);
 /// Maximum time in which a primary stops while management does not reply. The primary waits 2 s for
 /// a new primary, and its node 5 s for management's confirmation that it leaves.
@@ -162,7 +162,7 @@ fn primary_of_an_idle_group_hands_it_over_before_it_stops() {
     pair.wait_for_serving(2);
 }
 
-/// An administrator may move the primary and stop its service at once.
+/// An administrator may move the primary and then stop its service immediately.
 ///
 /// Command: skep group move.
 #[test]
@@ -181,7 +181,7 @@ fn former_primary_that_stops_after_a_move_releases_its_lease() {
 }
 
 #[test]
-fn group_ends_in_time_when_all_members_stop_at_once() {
+fn group_ends_in_time_if_all_members_stop_concurrently() {
     let mut pair = Pair::begin();
     let root = pair.mount_point();
     files::write(root.join("before"), "x");

@@ -87,8 +87,8 @@ impl Hosts {
         });
     }
 
-    /// Lets the hosts of `services` lose their power at the same moment, and starts them again at
-    /// once.
+    /// Lets the hosts of `services` lose their power at the same moment, and starts them again
+    /// immediately.
     pub(crate) fn lose_power(&mut self, services: &[&str]) {
         // From now on, these hosts acknowledge no operation that they must sync first.
         let chosen = |disks: &mut BTreeMap<String, Disk>, act: fn(&mut Disk)| {

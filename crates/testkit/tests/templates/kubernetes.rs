@@ -39,7 +39,8 @@ fn volumes(container: &Value) -> String {
     for mount in container["mounts"].as_array().expect("a list") {
         let path = text(&mount["path"]);
         if let Some(mode) = mount["secret"].as_u64() {
-            // The node shows the keys of a secret as links, so that it can replace all at once.
+            // The node shows the keys of a secret as links, so that it can replace all keys
+            // atomically.
             let _ = write!(
                 script,
                 "mkdir -p {path}; mount -t tmpfs tmpfs {path}; mkdir {path}/..v1\n\

@@ -23,7 +23,7 @@ const EXAMPLES: &[Example] = &[
     ("evict all mounts of a host that has crashed", "skep client evict node-07"),
 ];
 
-/// Evict clients from the cluster: release their open files and locks at once
+/// Evict clients from the cluster: release their open files and locks immediately
 ///
 /// Programs of an evicted client get EIO for files that they have open for writing or have locked.
 /// A mount that is still alive rejoins by itself as a new client with another id. Evicting a client

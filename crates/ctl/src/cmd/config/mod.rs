@@ -14,7 +14,7 @@ use skep_types::{ClusterMap, Error, ErrorCode, Result};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Show and change settings of the whole cluster, in effect everywhere at once
+/// Show and change settings of the whole cluster, in effect on all nodes immediately
 #[derive(Debug, Subcommand)]
 pub(crate) enum ConfigVerb {
     List(list::ListArgs),

@@ -1,4 +1,4 @@
-//! `skep config set`: changes a setting of the cluster, on all nodes at once.
+//! `skep config set`: changes a setting of the cluster, immediately on all nodes.
 
 use super::{in_unit, parse};
 use crate::access::ClusterArgs;
@@ -16,7 +16,7 @@ const EXAMPLES: &[Example] = &[
     ("restore the default", "skep config set chunk-size default"),
 ];
 
-/// Change a setting; services and clients apply it at once, without a restart
+/// Change a setting; services and clients apply it immediately, without a restart
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct SetArgs {

@@ -428,8 +428,8 @@ const ERROR_MARK: &str = "Z ERROR ";
 /// Text in a log line between the time and the message of a warning.
 const WARNING_MARK: &str = "Z  WARN ";
 
-/// Prints the warnings in the log of a mount that is starting, so that the user sees at once why
-/// the mount waits.
+/// Prints the warnings in the log of a mount that is starting, so that the user sees immediately
+/// why the mount waits.
 struct Warnings {
     log: PathBuf,
     /// Number of bytes of the log that have been read.

@@ -36,7 +36,7 @@ pub(crate) const OWN: &[OwnOption] = &[
         "retry",
         Some("SECONDS|forever"),
         "seconds to keep trying while management is unreachable (default 15); permanent errors \
-         fail at once",
+         fail immediately",
     ),
     OwnOption::new(
         "attribute_timeout",

@@ -19,9 +19,9 @@ const EXAMPLES: &[Example] = &[(
 
 /// Add a target to a running service, without a restart
 ///
-/// The service initialises the directory, serves it at once, and serves it again after each later
-/// start, so its settings need no change. The directory must be blank, or must not exist. New files
-/// use a new storage target at once. `skep target remove` takes the target out again.
+/// The service initialises the directory, serves it immediately, and serves it again after each
+/// later start, so its settings need no change. The directory must be blank, or must not exist. New
+/// files use a new storage target immediately. `skep target remove` takes the target out again.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct AddArgs {

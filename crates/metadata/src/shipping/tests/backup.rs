@@ -227,7 +227,7 @@ fn backup_asks_to_take_over_after_the_primary_was_silent() {
     }
     now += step;
     assert_eq!(asks(&mut member, now), Some(false));
-    assert_eq!(asks(&mut member, now + step), None, "not again at once");
+    assert_eq!(asks(&mut member, now + step), None, "not again immediately");
     assert_eq!(asks(&mut member, now + 6 * step), Some(false));
 }
 

@@ -92,7 +92,7 @@ fn member_without_replies_for_a_lease_is_dropped() {
     }
     let silent = dropped_at.expect("the member is dropped") - began;
     assert!(silent >= LEASE && silent <= LEASE + 2 * LEASE_RENEWAL, "{silent:?}");
-    assert_eq!(primary.changes(), [], "not again at once");
+    assert_eq!(primary.changes(), [], "not again immediately");
 }
 
 /// Replies to the first request as a member whose service stops.
@@ -102,7 +102,7 @@ fn refuse_as_stopping(primary: &mut Primary, requests: &[MemberRequest]) {
 }
 
 #[test]
-fn stopping_member_is_dropped_at_once() {
+fn stopping_member_is_dropped_immediately() {
     let mut primary = Primary::begin(3);
     primary.shipper.set_members(&[BACKUP], &[]);
     let requests = primary.requests();

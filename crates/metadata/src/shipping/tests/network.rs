@@ -237,7 +237,7 @@ fn primary_ships_records_again_if_no_reply_arrives() {
 }
 
 #[test]
-fn sync_request_is_sent_to_the_member_at_once() {
+fn sync_request_is_sent_to_the_member_immediately() {
     let mut pair = Pair::begin(3, 0, 0);
     pair.ship(Duration::ZERO);
     pair.advance(Duration::ZERO, Duration::ZERO);

@@ -135,7 +135,7 @@ fn removals_within_a_short_time_share_one_request() {
 }
 
 #[test]
-fn removal_request_with_its_maximum_of_files_is_sent_at_once() {
+fn full_removal_request_is_sent_immediately() {
     let removals = RemovalLimits { per_message: 2, ..RemovalLimits::default() };
     let mut story = Story::begin_with(Limits { removals, ..Limits::default() });
     write_and_remove(&mut story, "a", 0);

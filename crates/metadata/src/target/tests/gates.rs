@@ -97,7 +97,7 @@ fn read() -> Event {
 
 impl Story {
     /// Handles events, and then the events that result from them, until no event is left. The
-    /// second member confirms each record at once.
+    /// second member confirms each record immediately.
     fn settle(&mut self, events: Vec<Event>) {
         let mut next = events;
         for _ in 0..20 {

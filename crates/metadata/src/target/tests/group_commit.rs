@@ -45,7 +45,7 @@ fn durable_reply_waits_for_only_one_sync() {
         Action::Sync { lsn } => Some(*lsn),
         _ => None,
     });
-    let synced = synced.expect("a sync begins at once");
+    let synced = synced.expect("a sync begins immediately");
     assert_eq!(answered(&run(vec![set(1)])), [0; 0]);
     let read = arrival(200, 1, (0, 0), &md::GetAttributes { inode: InodeId::ROOT });
     // The read request sees the change of slot 1, which is not synced, so only the request of slot

@@ -85,7 +85,7 @@ fn other_requests_run_while_a_large_session_is_cleaned_up() {
     }
     story.run(vec![arrival(1, 1, (0, 0), &md::CloseSession {})]);
     for left in (0..3).rev() {
-        assert!(story.target.next_tick() <= story.now, "the next step is due at once");
+        assert!(story.target.next_tick() <= story.now, "the next step is due immediately");
         story.replies.clear();
         story.run(vec![arrival(7, 2, (0, 0), &md::KeepAlive { lease_ms: 0 })]);
         assert_eq!(story.replies.len(), 1);

@@ -87,7 +87,7 @@ fn an_open_waits_until_all_notified_sessions_acknowledge() {
     story.waits_for_notifications(1, Vec::new());
     assert_eq!(story.notifications_of(1), None);
     assert_eq!(story.opens(2, (0, 1), inode, READ), None);
-    let notifications = story.notifications_of(1).expect("the parked poll is answered at once");
+    let notifications = story.notifications_of(1).expect("the parked poll is answered immediately");
     assert_eq!(notifications.iter().map(|it| it.inode).collect::<Vec<_>>(), [inode]);
     story.acknowledges(1, notifications[0].number + 1);
     assert_eq!(story.opened(), None, "another number acknowledges nothing");

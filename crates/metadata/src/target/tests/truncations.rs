@@ -53,7 +53,7 @@ fn chunk_files_are_truncated_after_the_sync_of_the_size() {
         Action::Sync { lsn } => Some(*lsn),
         _ => None,
     });
-    let synced = Event::Synced { lsn: synced.expect("a sync begins at once") };
+    let synced = Event::Synced { lsn: synced.expect("a sync begins immediately") };
     let actions = story.target.handle(vec![synced], now, wall).unwrap();
     assert!(actions.iter().any(|it| matches!(it, Action::Call { .. })));
     assert!(!actions.iter().any(|it| matches!(it, Action::Reply { .. })));
@@ -201,7 +201,7 @@ fn a_new_truncation_replaces_a_refused_one() {
 }
 
 #[test]
-fn a_file_without_chunk_files_is_truncated_at_once() {
+fn a_file_without_chunk_files_is_truncated_immediately() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     let close = md::Close { inode, open: md::OpenMode::Write, written: None };

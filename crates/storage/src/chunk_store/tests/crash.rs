@@ -198,7 +198,7 @@ fn removed_files_leave_no_dirty_log_entries() {
 
 /// docs/semantics.md 3.3. One step makes the bytes and the name of a new chunk file durable.
 #[test]
-fn sync_of_a_new_file_syncs_its_data_and_its_name_at_once() {
+fn sync_of_a_new_file_syncs_data_and_name_concurrently() {
     run(|dir| async move {
         let store = open(&dir);
         write(&store, key(1), 0, &pattern(1, 5000)).await.unwrap();

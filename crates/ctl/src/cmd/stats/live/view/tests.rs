@@ -93,7 +93,7 @@ fn selected_row_stays_on_its_object_when_the_order_changes() {
 }
 
 #[test]
-fn typed_filter_applies_at_once_and_escape_restores_the_old_one() {
+fn typed_filter_applies_immediately_and_escape_reverts_it() {
     let mut view = view();
     let operations =
         lines(Division::Operation, &[("write_chunk", 3), ("lookup", 2), ("read_chunk", 1)]);
