@@ -50,8 +50,8 @@ pub fn raised_bound(bound: Duration, take_over_after: Duration) -> Duration {
     bound.max(take_over_after)
 }
 
-/// Returns the lowest bound that a backup may store now. `take_over_after` is the time in its
-/// cluster map. `promise_left` is the time until the last of its promises ends.
+/// Returns the lowest bound that a backup member may store now. `take_over_after` is the time in
+/// its cluster map. `promise_left` is the time until the last of its promises ends.
 pub fn lowered_bound(
     bound: Duration,
     take_over_after: Duration,
@@ -107,7 +107,7 @@ mod tests {
         let bound = Duration::from_millis(2500);
         assert_eq!(bound_of_primary(bound, Duration::from_millis(1)), bound);
         assert_eq!(bound_of_primary(bound, Duration::ZERO), Duration::ZERO);
-        assert_eq!(raised_bound(Duration::ZERO, bound), bound, "as a backup it promises again");
+        assert_eq!(raised_bound(Duration::ZERO, bound), bound, "as a member it promises again");
     }
 
     #[test]

@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn primary_without_serving_backups_gets_a_new_epoch_after_loss() {
+    fn primary_without_backup_members_gets_a_new_epoch_after_loss() {
         let mut group = groups::create(GroupId::new(1), TargetKind::Metadata, &TARGETS).unwrap();
         group.members[1..].iter_mut().for_each(|it| it.state = MemberState::Waiting);
         let with_end = |epoch, lsn| {

@@ -35,11 +35,11 @@ record! {
     /// - A member that does not serve: the target, as the primary, has asked to mark it as in sync.
     ///   From then on it may serve, even if the target's cluster map does not name it as serving.
     /// - Another member that serves: the target, as the primary, has asked to drop it.
-    /// - The target itself: as a backup, it has asked to become the primary.
+    /// - The target itself: as a backup member, it has asked to become the primary.
     #[derive(Default)]
     pub struct CountedMembers {
-        /// The newest group epoch in which the target has been the primary or a backup. The target
-        /// sent the requests in this epoch. Zero means that there was no such epoch.
+        /// The newest group epoch in which the target has been the primary or a backup member. The
+        /// target sent the requests in this epoch. Zero means that there was no such epoch.
         pub epoch: Epoch,
         /// A version of the cluster map that has this epoch and names all these members.
         pub version: MapVersion,
@@ -52,9 +52,9 @@ impl CountedMembers {
     /// Returns this list with a member about which the target sends a request to management in
     /// `epoch`. The cluster map of the version `version` has this epoch and names this member.
     ///
-    /// A backup that started with an old map may send a request in an earlier epoch. Management
-    /// refuses this request, so the list stays as it is. It may have members of the later epoch,
-    /// about which management has carried out requests.
+    /// A backup member that started with an old map may send a request in an earlier epoch.
+    /// Management refuses this request, so the list stays as it is. It may have members of the
+    /// later epoch, about which management has carried out requests.
     #[must_use]
     pub fn with(&self, epoch: Epoch, version: MapVersion, member: TargetId) -> Self {
         let mut next = self.clone();
@@ -123,9 +123,9 @@ record! {
         pub contents: MemberContents,
         /// Members about which the target has sent requests to management.
         pub counted: CountedMembers,
-        /// A bound of the member's promises, in milliseconds. While the member was the backup of a
-        /// primary, it promised to reply to no client as the primary before a certain time. No such
-        /// time is later than the end of the process plus this bound.
+        /// A bound of the member's promises, in milliseconds. While the member was the backup
+        /// member of a primary, it promised to reply to no client as the primary before a certain
+        /// time. No such time is later than the end of the process plus this bound.
         pub promise_bound_ms: u32,
     }
 }

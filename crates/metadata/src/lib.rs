@@ -11,7 +11,7 @@
 //! - `locks`: the file locks of applications.
 //! - `sharing`: the notifications about shared files.
 //! - `sessions`: the sessions of clients.
-//! - [`shipping`]: the log of a group of several targets, and the role of a backup.
+//! - [`shipping`]: the log of a group of several targets, and the role of a backup member.
 //! - `background`: the work that a target does without a request.
 
 mod background;

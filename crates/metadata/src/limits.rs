@@ -221,8 +221,8 @@ pub const MAX_SYNC_WAITS: usize = 8;
 /// requests. If a member is slow or absent, more records are not *safe*, and the primary keeps them
 /// in memory for this member.
 pub const KEPT_BYTES: usize = 64 << 20;
-/// Maximum number of bytes of records that a backup has in its log and not yet in its store. The
-/// primary accepts no more requests at [`KEPT_BYTES`]. The difference between the two limits is
+/// Maximum number of bytes of records that a backup member has in its log and not yet in its store.
+/// The primary accepts no more requests at [`KEPT_BYTES`]. The difference between the two limits is
 /// larger than the log records of one batch of requests.
 pub const MAX_BACKUP_BYTES: usize = 2 * KEPT_BYTES;
 /// Maximum number of bytes of records that a primary keeps in memory for members that do not serve.

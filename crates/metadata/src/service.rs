@@ -196,7 +196,7 @@ impl Shell {
         meter.show_holders(began, || target.silent_holders());
     }
 
-    /// Counts a batch that the target handled in the role of a backup.
+    /// Counts a batch that the target handled in the role of a backup member.
     fn measure_backup(&self, actions: &mut [Action]) {
         let (mut meter, now) = (self.meter.borrow_mut(), skep_env::now());
         meter.end_batch(actions, &[], now);
@@ -248,8 +248,8 @@ impl Shell {
                 // blocks would also block this task. So no read of the device is necessary.
                 Ok(TargetEvent::Probe(probe)) => probe.answer(self.health()),
                 Ok(TargetEvent::MapChanged) => self.put(Event::Map(self.router.map())),
-                // Continue to receive maps: a backup that stops waits for the map in which it does
-                // not serve.
+                // Continue to receive maps: a backup member that stops waits for the map in which
+                // it does not serve.
                 Ok(TargetEvent::Stop) => {
                     self.is_stopping.set(true);
                     self.arrived.notify();

@@ -13,11 +13,11 @@
 //! - `old_records`: records for a member that lacks more than the primary has in memory. The
 //!   primary reads them back from its log on disk.
 //! - `standing`: whether the primary waits for a member, and whether the member is silent.
-//! - `own_group`: the backup's view of its group.
-//! - `silence`: since when a backup has received nothing from the primary.
+//! - `own_group`: the backup member's view of its group.
+//! - `silence`: since when a backup member has received nothing from the primary.
 //! - [`succession`]: when a new primary may reply to clients.
-//! - `completeness`: whether a backup may lack records.
-//! - `sync_waits`: requests that wait until a backup has synced its log.
+//! - `completeness`: whether a backup member may lack records.
+//! - `sync_waits`: requests that wait until a backup member has synced its log.
 //! - `record_window`: consecutive log records in memory, for both roles.
 //!
 //! Does not own the gates at which replies wait for the members (`target::gates`) or the sending of

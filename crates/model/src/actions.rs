@@ -41,15 +41,16 @@ pub enum Action {
     MarkInSync(Index),
     /// Management drops a member at the request of the primary.
     Drop(Index, Index),
-    /// Management makes a backup the primary at its request.
+    /// Management makes a backup member the primary at its request.
     TakeOver(Index),
-    /// Management makes a backup the primary at the request of an administrator or of the primary.
+    /// Management makes a backup member the primary at the request of an administrator or of the
+    /// primary.
     HandOver(Index),
-    /// A backup asks to take over, and management does not carry out the request yet.
+    /// A backup member asks to take over, and management does not carry out the request yet.
     DelayTakeOver(Index),
     /// A primary asks to drop a member, and management does not carry out the request yet.
     DelayDrop(Index, Index),
-    /// A backup whose map is older than its mark asks to take over, and management refuses.
+    /// A backup member whose map is older than its mark asks to take over, and management refuses.
     AskWithOldMap(Index),
     /// Management carries out the delayed request.
     CarryOutLate,
@@ -307,7 +308,8 @@ fn delay_change(state: &mut State, action: &Action, bug: Option<PlantedBug>) -> 
     true
 }
 
-/// Lets a backup ask to take over whose map is older than its mark. Management refuses the request.
+/// Lets a backup member ask to take over whose map is older than its mark. Management refuses the
+/// request.
 fn ask_with_old_map(state: &mut State, own: Index, bug: Option<PlantedBug>) -> bool {
     let asker = &mut state.members[own];
     let is_old = asker.map.epoch < asker.counted.0;

@@ -14,7 +14,7 @@ pub enum PlantedBug {
     ForgetBegin,
     /// A member handles requests of an earlier epoch.
     AcceptOlderEpoch,
-    /// A backup takes over although its host has lost its page cache.
+    /// A backup member takes over although its host has lost its page cache.
     PromoteAfterPowerLoss,
     /// A primary whose host has lost its page cache leads although another member serves.
     LeadAfterPowerLoss,
@@ -39,8 +39,8 @@ pub enum PlantedBug {
     /// A primary does not record the epoch in which it begins to lead. It starts with an older
     /// cluster map, and follows the former primary.
     ForgetTerm,
-    /// A backup does not record the epoch in which it confirms records. It starts with an older
-    /// cluster map after a power loss, and is complete when it has the records of the former
+    /// A backup member does not record the epoch in which it confirms records. It starts with an
+    /// older cluster map after a power loss, and is complete when it has the records of the former
     /// primary.
     ForgetConfirmed,
     /// A deposed primary takes the epoch of its successor for its own one.
@@ -51,18 +51,18 @@ pub enum PlantedBug {
     /// A former primary that confirms the new epoch ends the wait of its successor, also if leases
     /// of earlier primaries may not have ended.
     ReleaseAll,
-    /// A backup asks to take over before it has synced its log (hole H35).
+    /// A backup member asks to take over before it has synced its log (hole H35).
     AskUnsynced,
     /// A primary asks to drop a member before it has synced the records on which replies depend.
     DropUnsynced,
-    /// A backup that has asked to take over confirms records that it has not synced.
+    /// A backup member that has asked to take over confirms records that it has not synced.
     ConfirmAfterAsking,
     /// A primary that has asked to drop a member replies about records that it has not synced.
     ReplyAfterAsking,
     /// A process does not find in the mark that an earlier process has sent such a request.
     ForgetAsked,
-    /// A backup that started with an old map asks to take over, and its mark forgets the members
-    /// that the target has asked to mark as in sync in a later epoch (hole H36).
+    /// A backup member that started with an old map asks to take over, and its mark forgets the
+    /// members that the target has asked to mark as in sync in a later epoch (hole H36).
     ForgetLaterEpoch,
 }
 

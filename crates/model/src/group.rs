@@ -33,7 +33,7 @@ impl Group {
         self.hand_over(member);
     }
 
-    /// Makes a serving member the primary. The former primary serves as a backup.
+    /// Makes a serving member the primary. The former primary serves as a backup member.
     pub fn hand_over(&mut self, member: Index) {
         assert!(self.serving.has(member) && self.primary != member, "only a backup takes over");
         self.epoch += 1;

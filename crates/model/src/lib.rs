@@ -8,9 +8,9 @@
 //! repeat. A change of such a rule belongs into the model too.
 //!
 //! # Time
-//! The model has no clock. A backup may ask to take over at any time. The promises of a member end
-//! at any time. Before that, all leases end that the member has granted, also the leases of
-//! messages that are still under way. The lease times are chosen so that this order is certain
+//! The model has no clock. A backup member may ask to take over at any time. The promises of a
+//! member end at any time. Before that, all leases end that the member has granted, also the leases
+//! of messages that are still under way. The lease times are chosen so that this order is certain
 //! (`cluster/src/lease_times.rs`).
 //!
 //! Does not own any code of the product, and is never shipped.

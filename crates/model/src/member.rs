@@ -1,4 +1,4 @@
-//! One member of the group: its disk, its process, and what it does as a backup.
+//! One member of the group: its disk, its process, and what it does as a backup member.
 //!
 //! The rules come from `metadata/src/shipping/backup.rs`, `metadata/src/shipping/own_group.rs`,
 //! `metadata/src/shipping/completeness.rs` and `metadata/src/service/roles.rs`. The module
@@ -45,13 +45,13 @@ pub struct Member {
 /// The role of a process.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Role {
-    /// A backup, a member that does not serve, or a primary that may not lead.
+    /// A backup member, a member that does not serve, or a primary that may not lead.
     Backup(Backup),
     /// The primary.
     Primary(Primary),
 }
 
-/// The memory of a backup.
+/// The memory of a backup member.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Backup {
     /// Last record that is known to be equal to that of the primary of this epoch.
@@ -64,7 +64,7 @@ pub struct Backup {
     pub received: Option<ReceivedTerm>,
 }
 
-/// The term of the primary whose request a backup has received last.
+/// The term of the primary whose request a backup member has received last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ReceivedTerm {
     /// The primary.
@@ -153,13 +153,13 @@ impl Member {
         self.map.primary == own && is_whole && !has_old_map
     }
 
-    /// Begins the role of a backup in a new process.
+    /// Begins the role of a backup member in a new process.
     pub fn begin_backup(&mut self) {
         let (matched, safe) = (self.stored, self.stored);
         self.role = Role::Backup(Backup { matched, safe, goal: None, received: None });
     }
 
-    /// Moves safe records to the store that this backup has synced.
+    /// Moves safe records to the store that this backup member has synced.
     pub fn store(&mut self) {
         if let Role::Backup(backup) = &self.role {
             self.stored = self.stored.max(backup.safe.min(self.synced).min(backup.matched));
@@ -259,8 +259,8 @@ impl Backup {
         }
     }
 
-    /// Returns the former primary whose confirmation ends the wait of this backup, which becomes
-    /// the primary in `epoch` (`metadata/src/shipping/succession.rs`).
+    /// Returns the former primary whose confirmation ends the wait of this backup member, which
+    /// becomes the primary in `epoch` (`metadata/src/shipping/succession.rs`).
     pub fn former_primary(&self, epoch: u8, bug: Option<PlantedBug>) -> Option<Index> {
         let is_direct = |it: &ReceivedTerm| it.has_no_wait && it.epoch + 1 == epoch;
         let releases = |it: &ReceivedTerm| is_direct(it) || bug == Some(PlantedBug::ReleaseAll);

@@ -73,7 +73,7 @@ pub enum LateMessage {
 /// sent it. So a second arrival of the same request has no effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum LateChange {
-    /// The request of this backup to become the primary.
+    /// The request of this backup member to become the primary.
     TakeOver(Index),
     /// The request of the primary to drop this member.
     Drop(Index),

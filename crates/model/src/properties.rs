@@ -65,8 +65,8 @@ pub const ONE_PRIMARY: &str = "one primary replies in each epoch";
 pub const LOGS_AGREE: &str = "logs of serving members agree up to held";
 /// No process leads before it has the acknowledged records that its host has lost.
 pub const COMPLETE_PRIMARY: &str = "a primary has what its host lost";
-/// A backup takes over, and replies.
-pub const TAKE_OVER: &str = "a backup takes over";
+/// A backup member takes over, and replies.
+pub const TAKE_OVER: &str = "a backup member takes over";
 /// The former primary returns after a take-over, and all members serve.
 pub const RETURN: &str = "a former primary returns";
 /// All members lose their page caches, and one goes on.

@@ -125,7 +125,7 @@ impl State {
         self.lead_if_possible(own, bug);
     }
 
-    /// Makes a backup the primary if its map names it and the member may lead.
+    /// Makes a backup member the primary if its map names it and the member may lead.
     fn lead_if_possible(&mut self, own: Index, bug: Option<PlantedBug>) {
         let member = &mut self.members[own];
         if !member.may_lead(own, bug) {

@@ -1,6 +1,6 @@
-//! Simulates the second member of a metadata target's group. The backup runs the real code
+//! Simulates the second member of a metadata target's group. The backup member runs the real code
 //! ([`skep_metadata::shipping::backup`]), with a simulated log disk and an engine in memory. Also
-//! simulates the network between the primary and the backup.
+//! simulates the network between the primary and the backup member.
 //!
 //! `take_over` changes the roles of the members.
 //!
@@ -42,8 +42,8 @@ pub(crate) type Sender = (TargetId, u64);
 /// The second member of a group.
 #[derive(Debug)]
 pub(crate) struct BackupProcess {
-    /// The target whose member is the backup at the moment. A take-over exchanges the roles of a
-    /// group's two targets.
+    /// The target whose member is the backup member at the moment. A take-over exchanges the roles
+    /// of a group's two targets.
     pub(crate) target: TargetId,
     pub(crate) running: Option<Backup<MemoryEngine>>,
     pub(crate) stopped: Option<StoppedState>,
@@ -57,12 +57,12 @@ pub(crate) struct BackupProcess {
     /// `catches_up_at`.
     pub(crate) is_caught_up: bool,
     pub(crate) catches_up_at: Lsn,
-    /// Requests to the backup that have no reply yet, by the number of their connection. The
+    /// Requests to the backup member that have no reply yet, by the number of their connection. The
     /// simulation gives each request a connection number of its own. The value is the sender, and
     /// the sender's number for the request.
     requests: BTreeMap<u64, (Sender, u64)>,
     /// Latest arrival time of the messages that arrive in the order of their sending. The first
-    /// element is for messages to the backup, the second for messages to the primary.
+    /// element is for messages to the backup member, the second for messages to the primary.
     last_arrival: [Duration; 2],
     /// The records that the primary has not synced yet. Only the planted bug `StoreAheadOfSafe`
     /// uses this list.
@@ -70,7 +70,7 @@ pub(crate) struct BackupProcess {
 }
 
 impl BackupProcess {
-    /// Creates the backup of a new group.
+    /// Creates the backup member of a new group.
     pub(crate) fn new(target: TargetId, knobs: &Knobs, cluster: ClusterId) -> Self {
         let disk = LogDisk::new(LogOwner { cluster, target }, knobs.segment_bytes);
         Self::stopped(target, disk, (MemoryEngine::default(), Vec::new()))
@@ -94,7 +94,7 @@ impl BackupProcess {
         }
     }
 
-    /// Returns the LSN of the last record that the backup has synced.
+    /// Returns the LSN of the last record that the backup member has synced.
     pub(crate) fn synced(&self) -> Lsn {
         let stopped = self.stopped.as_ref();
         let stopped = stopped.map(|(engine, records)| {
@@ -124,7 +124,7 @@ impl BackupProcess {
 }
 
 impl World {
-    /// Starts the backup of a group from its log and its engine.
+    /// Starts the backup member of a group from its log and its engine.
     pub(crate) fn start_backup(&mut self, index: usize) {
         let start = Start {
             group: GroupId::new(index as u32 + 1),
@@ -166,7 +166,7 @@ impl World {
         }
     }
 
-    /// Delivers the newest cluster map to a backup.
+    /// Delivers the newest cluster map to a backup member.
     pub(crate) fn deliver_map_to_backup(&mut self, index: usize) {
         let map = Arc::clone(&self.map);
         self.put_to_backup(index, Event::Map(map));
@@ -175,7 +175,8 @@ impl World {
     // ---- messages
 
     /// Draws a random arrival time for a message that is sent now. `direction` is 0 for a message
-    /// to the backup, and 1 for a message to the primary. `None` means that the message is lost.
+    /// to the backup member, and 1 for a message to the primary. `None` means that the message is
+    /// lost.
     fn arrival(&mut self, index: usize, direction: usize) -> Option<Duration> {
         let is_busy = self.phase == Phase::Busy;
         let is_faulty = is_busy && self.knobs.faults.breaks;
@@ -200,7 +201,7 @@ impl World {
         Some(*last)
     }
 
-    /// Sends a request of the primary to the backup.
+    /// Sends a request of the primary to the backup member.
     pub(crate) fn send_to_member(&mut self, index: usize, request: &MemberRequest) {
         let process = &self.targets[index];
         let from = (process.target, process.life);
@@ -290,7 +291,7 @@ impl World {
 
     // ---- the process
 
-    /// Runs the backup on the events that have arrived.
+    /// Runs the backup member on the events that have arrived.
     pub(crate) fn run_backup(&mut self, index: usize, life: u64) {
         let now = self.now;
         let Some(backup) = self.targets[index].backup.as_mut().filter(|it| it.life == life) else {
@@ -311,7 +312,7 @@ impl World {
         }
     }
 
-    /// Handles the end of a timer of the backup.
+    /// Handles the end of a timer of the backup member.
     pub(crate) fn tick_backup(&mut self, index: usize, life: u64) {
         let is_it = |it: &&mut BackupProcess| it.life == life && it.running.is_some();
         let Some(backup) = self.targets[index].backup.as_mut().filter(is_it) else { return };
@@ -358,14 +359,14 @@ impl World {
         self.targets[index].backup.as_mut().filter(is_it)
     }
 
-    /// Records that the backup has synced its log up to `lsn`.
+    /// Records that the backup member has synced its log up to `lsn`.
     pub(crate) fn backup_synced(&mut self, index: usize, life: u64, lsn: Lsn, point: &SyncPoint) {
         let Some(backup) = self.backup_in(index, life) else { return };
         backup.disk.end_sync(point);
         self.put_to_backup(index, Event::Synced { lsn });
     }
 
-    /// Records that the backup has made its engine durable up to `lsn`.
+    /// Records that the backup member has made its engine durable up to `lsn`.
     pub(crate) fn backup_checkpointed(&mut self, index: usize, life: u64, lsn: Lsn) {
         let Some(backup) = self.backup_in(index, life) else { return };
         let Some(running) = &mut backup.running else { return };
@@ -404,7 +405,7 @@ impl World {
     }
 
     /// Implements planted bugs. When the primary has synced its log up to `lsn`, it wrongly assumes
-    /// that the backup has synced the same records.
+    /// that the backup member has synced the same records.
     pub(crate) fn plant_at_sync(&mut self, index: usize, lsn: Lsn) {
         let process = &mut self.targets[index];
         match self.knobs.plant {
@@ -430,7 +431,7 @@ fn changes_of(payload: &[u8]) -> Mutations {
     mutations.map(|it| (it.key.0, it.value.map(|value| value.0))).collect()
 }
 
-/// The reply of a backup to a request.
+/// The reply of a backup member to a request.
 #[derive(Debug)]
 pub(crate) struct MemberReply {
     member: TargetId,

@@ -63,17 +63,17 @@ pub enum PlantedBug {
     /// itself.
     EffectBeforeSafe,
     /// A primary writes a record to its store as soon as it has synced the record itself, even if
-    /// the backup has not synced it.
+    /// the backup member has not synced it.
     StoreAheadOfSafe,
     /// A starting target forgets its earlier starts. So it assigns file versions a second time
     /// after a power loss has reverted them.
     ForgetStarts,
-    /// In each log record, a backup writes the LSN of the primary's last synced record instead
-    /// of the number of its own last synced record.
+    /// In each log record, a backup member writes the LSN of the primary's last synced record
+    /// instead of the number of its own last synced record.
     KeepPrimarySynced,
     /// A member that has lost power takes over before it has received its lost records again.
     PromoteAfterPowerLoss,
-    /// A backup accepts records of an earlier epoch.
+    /// A backup member accepts records of an earlier epoch.
     AcceptOlderEpoch,
     /// Storage targets execute requests of a primary that was deposed by a take-over.
     ObeyDeposed,
@@ -139,7 +139,7 @@ impl PlantedBug {
         Self::SkipComparison,
     ];
 
-    /// Whether the bug has an effect only if targets have backups.
+    /// Whether the bug has an effect only if targets have backup members.
     pub(crate) fn needs_backups(self) -> bool {
         let of_groups = [
             Self::AnswerBeforeHeld,
@@ -160,8 +160,8 @@ impl PlantedBug {
 pub struct Knobs {
     /// Number of metadata targets.
     pub targets: usize,
-    /// Whether each metadata target has a backup. The acknowledgements of the backup arrive with a
-    /// delay. The backup takes over when the primary's process ends.
+    /// Whether each metadata target has a backup member. The acknowledgements of the backup member
+    /// arrive with a delay. The backup member takes over when the primary's process ends.
     pub has_backups: bool,
     /// Number of storage targets.
     pub storages: usize,
@@ -238,7 +238,7 @@ impl Knobs {
                 scan_page: random.within(1, 4) as usize,
                 settle_after: random.micros(100_000, 1_500_000),
                 // The model of management decides about a take-over at the moment when a process
-                // ends (`take_over`). So no backup may ask for a take-over itself.
+                // ends (`take_over`). So no backup member may ask for a take-over itself.
                 members: skep_metadata::limits::MemberLimits {
                     leases: Some(LeaseTimes {
                         lease: Duration::from_secs(2),

@@ -4,10 +4,10 @@
 //! simulated disks, network, storage targets and clients. One number, the seed, determines sizes,
 //! limits, the workload and every fault. [`run()`] runs a seed and returns a report. `witness`
 //! checks each reply during the run, and `checks` reads the stores at the end of the run. In some
-//! runs each target has a backup (`backup`). A model of management decides when the backup takes
-//! over (`take_over`). `management` publishes cluster maps, and simulates restarts of management.
-//! The simulation covers neither management's state machine, nor leases between members, nor
-//! changes of shards in the cluster map.
+//! runs each target has a backup member (`backup`). A model of management decides when the backup
+//! member takes over (`take_over`). `management` publishes cluster maps, and simulates restarts of
+//! management. The simulation covers neither management's state machine, nor leases between
+//! members, nor changes of shards in the cluster map.
 
 mod backup;
 mod calls;

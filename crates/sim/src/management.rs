@@ -118,8 +118,8 @@ pub(crate) fn target(raw: u32, kind: TargetKind) -> Target {
     }
 }
 
-/// Returns the map of a formatted cluster. Each group has one member. If targets have backups, each
-/// metadata group has two members.
+/// Returns the map of a formatted cluster. Each group has one member. If targets have backup
+/// members, each metadata group has two members.
 pub(crate) fn map(knobs: &Knobs) -> ClusterMap {
     let mut map = ClusterMap::empty(ClusterId::new(*b"simulated skep 1"));
     let all = knobs.targets + knobs.storages;

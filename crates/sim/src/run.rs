@@ -50,10 +50,10 @@ pub struct Report {
     pub violation: Option<String>,
 }
 
-/// Changes the seed for the choice whether targets have backups, so that this choice does not
-/// depend on the other random choices of the run.
+/// Changes the seed for the choice whether targets have backup members, so that this choice does
+/// not depend on the other random choices of the run.
 const BACKUPS_DRAW: u64 = 0x6261_636B_7570;
-/// Share of runs in which targets have backups, in percent.
+/// Share of runs in which targets have backup members, in percent.
 const BACKUPS_PERCENT: u64 = 35;
 /// Time limit for finishing all work after the last fault. Leases are at most 2 s long.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(60);

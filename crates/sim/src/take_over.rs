@@ -2,15 +2,15 @@
 //! decisions, and the checks of both members at a change of roles.
 //!
 //! Management's processes are not simulated. The model decides as soon as a process ends, by the
-//! rules of [`skep_cluster::groups`]. After a take-over, the ended process returns as a backup. The
-//! other processes receive the new map with delays. The model does not include leases.
+//! rules of [`skep_cluster::groups`]. After a take-over, the ended process returns as a backup
+//! member. The other processes receive the new map with delays. The model does not include leases.
 //!
 //! # Rules of the model
 //! - A member that has lost power does not take over before it has received its lost records again.
 //!   If both members have lost power, the member with the longer log (by epoch and number) becomes
 //!   the primary.
 //! - The epoch rises whenever a member has lost power. Otherwise, a primary could lack some records
-//!   that its backup has, and give their numbers to other records of the same epoch.
+//!   that its backup member has, and give their numbers to other records of the same epoch.
 //! - If a member still has records that the group has lost, it removes them before it takes over. A
 //!   real member keeps such records, which is also correct, because no client has got a reply about
 //!   them. The simulation removes the records, because the reference model has already reverted
@@ -55,10 +55,10 @@ fn differing(one: &[Record], other: &[Record]) -> Option<Lsn> {
 
 /// The decision about the roles of the two members.
 struct Decision {
-    /// Whether the backup becomes the primary.
+    /// Whether the backup member becomes the primary.
     takes_over: bool,
-    /// If the backup takes over with its records in memory, the number of its last synced record.
-    /// Otherwise `None`.
+    /// If the backup member takes over with its records in memory, the number of its last synced
+    /// record. Otherwise `None`.
     synced: Option<Lsn>,
     is_power_loss: bool,
 }
@@ -82,16 +82,16 @@ impl World {
         self.publish(map);
     }
 
-    /// After a member has lost power, removes the backup from the group and adds it again, so that
-    /// the epoch of the group rises by two.
+    /// After a member has lost power, removes the backup member from the group and adds it again,
+    /// so that the epoch of the group rises by two.
     fn renew_epoch(&mut self, index: usize) {
         let Some(member) = self.targets[index].backup.as_ref().map(|it| it.target) else { return };
         let changes = [(MemberChange::Drop, member), (MemberChange::MarkInSync, member)];
         self.change_group(index, &changes);
     }
 
-    /// Kills the process of a group's backup, or lets its host lose power. The backup starts again
-    /// later.
+    /// Kills the process of a group's backup member, or lets its host lose power. The backup member
+    /// starts again later.
     pub(crate) fn end_backup(&mut self, index: usize, is_power_loss: bool) {
         let last = self.targets[index].running.as_ref().map(MetadataTarget::last_logged);
         let (Some(backup), Some(last)) = (&mut self.targets[index].backup, last) else { return };
@@ -139,8 +139,8 @@ impl World {
             return last;
         }
         let was_running = backup.running.is_some();
-        // Choose at random whether a running backup takes over with its records in memory, or
-        // whether it reads its log first.
+        // Choose at random whether a running backup member takes over with its records in memory,
+        // or whether it reads its log first.
         let takes_memory = was_running && !lose_both && self.random.percent(50);
         let stopped = backup.end();
         let synced = stopped.as_ref().map(|it| it.synced).filter(|_| takes_memory);
@@ -198,8 +198,8 @@ impl World {
         self.targets[index].ends.push((last, epoch));
     }
 
-    /// Lets a primary that has lost power stay the primary, because its backup has not caught up
-    /// yet.
+    /// Lets a primary that has lost power stay the primary, because its backup member has not
+    /// caught up yet.
     fn continue_alone(&mut self, index: usize, last: Lsn) {
         self.renew_epoch(index);
         self.note_end(index, last);
@@ -210,8 +210,8 @@ impl World {
         self.check(result);
     }
 
-    /// Makes one member the primary and the other member its backup, in a new epoch. Returns the
-    /// LSN of the last record in the group's log.
+    /// Makes one member the primary and the other member its backup, in a new epoch. Returns
+    /// the LSN of the last record in the group's log.
     fn assign_roles(
         &mut self,
         index: usize,
@@ -230,7 +230,7 @@ impl World {
         let is_ahead = applied(&ended.0) > Some(last);
         let mut backup = BackupProcess::stopped(member, disk, ended);
         // If the primary's process was killed without a power loss, the target still has every
-        // record that it sent to the backup. So the target counts as caught up.
+        // record that it sent to the backup member. So the target counts as caught up.
         backup.is_caught_up =
             !decision.is_power_loss || self.knobs.plant == Some(PlantedBug::PromoteAfterPowerLoss);
         backup.catches_up_at = last;

@@ -39,8 +39,8 @@ pub(crate) struct TargetProcess {
     /// Version of the cluster map that is in the target's replies to clients.
     pub(crate) fence: MapVersion,
     pub(crate) backup: Option<BackupProcess>,
-    /// If the next start continues with the memory of a backup, the LSN of the last synced record.
-    /// `None` means that the next start reads the log.
+    /// If the next start continues with the memory of a backup member, the LSN of the last synced
+    /// record. `None` means that the next start reads the log.
     pub(crate) resumes_at: Option<Lsn>,
     /// LSN of the last record that the target has synced. Used by a planted bug.
     pub(crate) synced: Lsn,

@@ -56,13 +56,13 @@ pub(crate) enum SimEvent {
         lsn: Lsn,
         point: crate::disk::SyncPoint,
     },
-    /// A request of a primary arrives at the backup.
+    /// A request of a primary arrives at the backup member.
     ToMember {
         target: usize,
         from: Sender,
         request: MemberRequest,
     },
-    /// A reply of the backup arrives at a primary.
+    /// A reply of the backup member arrives at a primary.
     FromMember {
         target: usize,
         reply: MemberReply,
@@ -78,7 +78,7 @@ pub(crate) enum SimEvent {
         target: usize,
         life: u64,
     },
-    /// A backup receives the newest map.
+    /// A backup member receives the newest map.
     MapOfBackup {
         target: usize,
     },
@@ -160,8 +160,8 @@ pub(crate) struct World {
     pub(crate) now: Duration,
     queue: BTreeMap<(Duration, u64), SimEvent>,
     next_event: u64,
-    /// The highest number that a process of a backup or a request to a backup has got. One counter
-    /// numbers both.
+    /// The highest number that a process of a backup member or a request to a backup member has
+    /// got. One counter numbers both.
     last_life: u64,
     pub(crate) map: Arc<ClusterMap>,
     pub(crate) network: Network,
@@ -352,7 +352,7 @@ impl World {
         true
     }
 
-    /// Returns a new number for a process of a backup, or for a request to a backup.
+    /// Returns a new number for a process of a backup member, or for a request to a backup member.
     pub(crate) fn new_life(&mut self) -> u64 {
         self.last_life += 1;
         self.last_life

@@ -91,7 +91,8 @@ impl RoleFigures {
         }
     }
 
-    /// Handles a batch of a backup. `serves` states whether the backup is a serving member.
+    /// Handles a batch of a backup member. `serves` states whether the backup member is a serving
+    /// member.
     pub(crate) fn note_backup(&mut self, serves: bool, now: Duration) {
         if !serves {
             self.behind_since.get_or_insert(now);

@@ -1,5 +1,5 @@
-//! The end of a backup whose service stops: the member leaves the serving members of its group
-//! before its process ends.
+//! The end of a backup member whose service stops: the member leaves the serving members of its
+//! group before its process ends.
 //!
 //! The primary replies to no client before each serving member has the records. If the process of a
 //! member only ended, the primary would wait for the time of a lease before it has the member
@@ -8,14 +8,14 @@
 //! which it does not serve. After its next start it returns like any member that was absent.
 //!
 //! The member does not ask management itself. Only a running primary can ask, so a primary that has
-//! died never becomes the only serving member by the end of a backup.
+//! died never becomes the only serving member by the end of a backup member.
 //!
 //! # A former primary
 //! A primary that stops hands its group over first ([`super::primary_stop`]), and then its target
-//! is opened once more as a backup. The new primary replies to no client before this backup has
-//! acknowledged a request, which releases the lease of the former primary
-//! ([`crate::shipping::succession`]). So a backup that stops first waits until its process has
-//! acknowledged a request of the primary.
+//! is opened once more as a backup member. The new primary replies to no client before this backup
+//! member has acknowledged a request, which releases the lease of the former primary
+//! ([`crate::shipping::succession`]). So a backup member that stops first waits until its process
+//! has acknowledged a request of the primary.
 //!
 //! # Invariants
 //! - After the first refusal, the member confirms no record in this process. Otherwise the primary
@@ -35,12 +35,12 @@ use std::time::Duration;
 /// Maximum time for which a member that stops waits until it does not serve. The primary of an idle
 /// group sends a request every half second ([`crate::limits::LEASE_RENEWAL`]).
 const LEAVE_LIMIT: Duration = Duration::from_secs(1);
-/// Maximum time for which a stopping backup waits for a last request to acknowledge. A new primary
-/// gets the cluster map within a fraction of this time. Without the acknowledgement, it waits
-/// somewhat longer than this time.
+/// Maximum time for which a stopping backup member waits for a last request to acknowledge. A new
+/// primary gets the cluster map within a fraction of this time. Without the acknowledgement, it
+/// waits somewhat longer than this time.
 const RELEASE_LIMIT: Duration = Duration::from_secs(2);
 
-/// The last acknowledgement of a backup whose service stops.
+/// The last acknowledgement of a backup member whose service stops.
 #[derive(Debug, Default)]
 pub(super) struct LastAcknowledgement {
     /// End of the wait. `None` means that the wait has not begun.
@@ -48,8 +48,8 @@ pub(super) struct LastAcknowledgement {
 }
 
 impl LastAcknowledgement {
-    /// Whether the backup continues in its role, because its process has not acknowledged a request
-    /// of the primary yet. `membership` names the target.
+    /// Whether the backup member continues in its role, because its process has not acknowledged a
+    /// request of the primary yet. `membership` names the target.
     pub(super) fn is_due(
         &mut self,
         shell: &Shell,
@@ -105,7 +105,7 @@ pub(super) async fn leave(shell: &Shell, membership: &Membership) -> Result<()> 
     Ok(())
 }
 
-/// Whether the target serves as a backup of a primary that has not stopped.
+/// Whether the target serves as a backup member of a primary that has not stopped.
 fn is_expected(membership: &Membership) -> bool {
     let Membership { group, target, ref map } = *membership;
     let primary = map.group(group).and_then(|group| map.target(group.primary));
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_serving_backup_of_a_running_primary_delays_its_stop() {
+    fn only_a_backup_member_of_a_running_primary_delays_its_stop() {
         let (serving, online) = (MemberState::Serving, Reachability::Online);
         assert!(is_expected(&backup(serving, online)));
         assert!(is_expected(&backup(serving, Reachability::ProbablyOffline)));
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn stopping_backup_waits_a_limited_time_for_its_primary() {
+    fn stopping_backup_member_waits_a_limited_time_for_its_primary() {
         let now = Duration::from_secs(9);
         let serving = backup(MemberState::Serving, Reachability::Online);
         let mut last = LastAcknowledgement::default();

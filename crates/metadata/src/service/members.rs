@@ -34,7 +34,7 @@ pub(super) struct MembershipState {
     /// Whether a request to management about the group is in flight.
     is_changing: Cell<bool>,
     /// Whether this member still handles events although its service stops. A primary hands its
-    /// group over, and a backup leaves its group.
+    /// group over, and a backup member leaves its group.
     pub(super) is_leaving: Cell<bool>,
     /// The members whose newest reply is that they stop.
     stopping: RefCell<BTreeSet<TargetId>>,
@@ -220,7 +220,8 @@ fn refused(change: &GroupChange, stops: bool, error: &Error) -> String {
             "target {target} does not answer its primary, and management cannot remove it from the \
              serving members of metadata group {group} yet: {error}; operations on this primary \
              wait. If this host is cut off, another member may have taken over, and the target \
-             here becomes a backup as soon as it reaches management: check the network of this host"
+             here becomes a backup member as soon as it reaches management: check the network of \
+             this host"
         ),
         _ => format!(
             "management cannot change the state of target {target} in metadata group {group} yet: \

@@ -4,8 +4,8 @@
 //! If the process of a primary only ended, programs would wait until another member has waited for
 //! the end of the primary's lease. So a primary that stops continues to serve, and asks management
 //! to make another member the primary. The cluster map with the new primary ends the thread of the
-//! target. The node then opens the target once more as a backup, which releases the lease and
-//! leaves its group ([`super::leaving`]).
+//! target. The node then opens the target once more as a backup member, which releases the lease
+//! and leaves its group ([`super::leaving`]).
 //!
 //! Owns the choice of the member and of the time. Management makes the change, by compare-and-set
 //! on the epoch of the group.

@@ -2,16 +2,16 @@
 //! change from backup to primary.
 //!
 //! A target whose group has no other member is the primary. In a group of several members, a member
-//! opens its store and log as a backup, unless the map names it the primary. A backup that becomes
-//! the primary continues with its open store and log. When a primary is deposed, its thread ends
-//! with all connections and requests in progress, and the node opens the target again.
+//! opens its store and log as a backup member, unless the map names it the primary. A backup member
+//! that becomes the primary continues with its open store and log. When a primary is deposed, its
+//! thread ends with all connections and requests in progress, and the node opens the target again.
 //!
 //! # A primary that may lack records
 //! If the target's host has lost power, the target may lack log records that it has confirmed.
 //! After management was restored from a backup, another member may have newer records. Such a
 //! target does not act as the primary while another member serves, because its new records could
-//! replace records that the other member has. Until the map changes, the target runs as a backup,
-//! which refuses all requests.
+//! replace records that the other member has. Until the map changes, the target runs as a backup
+//! member, which refuses all requests.
 //!
 //! # A primary with an old cluster map
 //! If a process ends before it has stored its newest cluster map, the next process starts with an
@@ -19,8 +19,8 @@
 //! has marked another member as in sync. So the primary records each such request in its mark
 //! before it sends the request. With this mark, the next process delays each reply until this
 //! member has the records. If the map of the next process does not name the member, or if the log
-//! has records of a higher epoch than the map, the process runs as a backup until a newer map
-//! arrives.
+//! has records of a higher epoch than the map, the process runs as a backup member until a newer
+//! map arrives.
 //!
 //! Does not own the opening of store and log ([`super::opening`]), the role of a target whose store
 //! is an incomplete copy ([`super::copying`]), nor the state machines ([`crate::target`],
@@ -267,7 +267,7 @@ impl Parts<'_> {
     }
 
     /// Stores durably the epoch of the group in `map`, and the bound of the promises that the
-    /// settings in `map` permit, before the backup handles `map`.
+    /// settings in `map` permit, before the backup member handles `map`.
     fn note_map(&mut self, map: &ClusterMap) -> Result<()> {
         if let Some(group) = map.group_of(self.target) {
             self.mark.reach_epoch(group.epoch, map.version)?;
@@ -276,8 +276,8 @@ impl Parts<'_> {
         self.mark.bound_promises(raised_bound(self.mark.promise_bound(), times.take_over_after))
     }
 
-    /// Lowers the durable bound of a backup's promises if the settings have become lower. The last
-    /// promise ends after the time `promise_left`.
+    /// Lowers the durable bound of a backup member's promises if the settings have become lower.
+    /// The last promise ends after the time `promise_left`.
     fn lower_promise_bound(&mut self, map: &ClusterMap, promise_left: Duration) -> Result<()> {
         let (bound, times) = (self.mark.promise_bound(), LeaseTimes::of(&map.policy));
         self.mark.bound_promises(lowered_bound(bound, times.take_over_after, promise_left))
@@ -338,7 +338,7 @@ impl Parts<'_> {
         Ok(events)
     }
 
-    /// Runs the backup. Returns `true` if the target becomes the primary, and `false` if the
+    /// Runs the backup member. Returns `true` if the target becomes the primary, and `false` if the
     /// service ends.
     async fn run_backup(
         &mut self,

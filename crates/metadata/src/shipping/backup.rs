@@ -3,26 +3,26 @@
 //! store.
 //!
 //! A pure state machine with the events and actions of [`crate::target::MetadataTarget`]. In
-//! memory, the backup keeps only the log records that are not yet in its store. Sessions, slots,
-//! opens, locks and transactions are keys in its store or in these records, and a new primary reads
-//! them there ([`Backup::into_stopped`]). The backup runs no operations. The module does not own
-//! the decision whether the primary is silent ([`super::silence`]) or whether records are missing
-//! ([`super::completeness`]).
+//! memory, the backup member keeps only the log records that are not yet in its store. Sessions,
+//! slots, opens, locks and transactions are keys in its store or in these records, and a new
+//! primary reads them there ([`Backup::into_stopped`]). The backup member runs no operations. The
+//! module does not own the decision whether the primary is silent ([`super::silence`]) or whether
+//! records are missing ([`super::completeness`]).
 //!
 //! The module `append` compares and appends the records that the primary ships.
 //!
 //! # Comparison
 //! When a new epoch begins, records that are not yet in the store may come from an earlier primary.
-//! The backup reports as *appended* only records up to `matched`. The backup has compared the
-//! records up to `matched` with the records of the primary, or has received them in this epoch. If
-//! one record is equal in both logs, all earlier records are equal too, because a single primary
-//! creates all records of an epoch, each after the same earlier records.
+//! The backup member reports as *appended* only records up to `matched`. The backup member has
+//! compared the records up to `matched` with the records of the primary, or has received them in
+//! this epoch. If one record is equal in both logs, all earlier records are equal too, because a
+//! single primary creates all records of an epoch, each after the same earlier records.
 //!
 //! # Invariants
 //! - `stored` <= `matched` <= last record. The store has the changes of safe records that this
 //!   member has synced.
-//! - The backup removes only records after `matched`, and only while no sync is running. Otherwise
-//!   the end of the sync would count for other records with the same numbers.
+//! - The backup member removes only records after `matched`, and only while no sync is running.
+//!   Otherwise the end of the sync would count for other records with the same numbers.
 //! - `synced` is the member's own progress, never the primary's.
 //!
 //! # Late requests to take over
@@ -84,8 +84,8 @@ pub struct Backup<E> {
     actions: Vec<Action>,
 }
 
-/// The state that is left when a backup ends its role. A start as primary continues from this
-/// state.
+/// The state that is left when a backup member ends its role. A start as primary continues from
+/// this state.
 #[derive(Debug)]
 pub struct Stopped<E> {
     /// The store of the member.
@@ -101,9 +101,10 @@ pub struct Stopped<E> {
 }
 
 impl<E: Engine> Backup<E> {
-    /// Opens a backup with its engine and the records of its log. Skips records whose changes the
-    /// engine already has. Records after [`Start::synced`] are not on the device yet. The promises
-    /// of the member's earlier processes end within the time `promise` after the start.
+    /// Opens a backup member with its engine and the records of its log. Skips records whose
+    /// changes the engine already has. Records after [`Start::synced`] are not on the device yet.
+    /// The promises of the member's earlier processes end within the time `promise` after the
+    /// start.
     ///
     /// # Errors
     /// - `Corrupt` if a record is missing.
@@ -144,7 +145,7 @@ impl<E: Engine> Backup<E> {
     /// - `Corrupt` if the primary ships a record that cannot be the next one.
     /// - The error of the engine, if it fails.
     ///
-    /// The caller must not use the backup again after an error.
+    /// The caller must not use the backup member again after an error.
     pub fn handle(
         &mut self,
         events: impl IntoIterator<Item = Event>,
@@ -161,7 +162,7 @@ impl<E: Engine> Backup<E> {
                 Event::Map(map) => self.set_map(map),
                 Event::Checkpointed { .. } => self.checkpoints.end(),
                 Event::FreeSpace { shortage } => self.shortage = shortage,
-                // A backup sends no requests.
+                // A backup member sends no requests.
                 Event::Answer { .. }
                 | Event::MemberReply { .. }
                 | Event::CopyReply { .. }
@@ -190,7 +191,7 @@ impl<E: Engine> Backup<E> {
         due.chain(self.sync.next_due()).fold(self.now + LONGEST_WAIT, Duration::min)
     }
 
-    /// Returns the newest cluster map that the backup has received.
+    /// Returns the newest cluster map that the backup member has received.
     pub fn map(&self) -> &Arc<ClusterMap> {
         self.own.map()
     }
@@ -273,7 +274,7 @@ impl<E: Engine> Backup<E> {
         self.sync.synced()
     }
 
-    /// Returns the progress that the backup reports to the primary.
+    /// Returns the progress that the backup member reports to the primary.
     pub fn held(&self) -> LogHeld {
         let synced = self.sync.synced().min(self.matched);
         LogHeld {

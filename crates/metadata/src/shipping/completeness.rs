@@ -1,6 +1,6 @@
-//! Whether a backup is complete. A backup is incomplete if its host may have lost records that the
-//! backup has confirmed. It is also incomplete if it must remove its store, because a copy of the
-//! primary's store begins.
+//! Whether a backup member is complete. A backup member is incomplete if its host may have lost
+//! records that the backup member has confirmed. It is also incomplete if it must remove its store,
+//! because a copy of the primary's store begins.
 //!
 //! # Members that may lack records
 //! A member whose host has lost power may lack records that it has confirmed. In each epoch, the
@@ -18,12 +18,12 @@ use skep_types::{Epoch, Lsn, Timestamp};
 use skep_wire::log_shipping::{CopyStep, CopyStore, StoreCopied};
 use std::time::Duration;
 
-/// The completeness of a backup.
+/// The completeness of a backup member.
 #[derive(Debug)]
 pub(super) struct Completeness {
     /// The number of this process in replies to the primary.
     pub(super) process: u64,
-    /// Whether the host may have lost records that the backup has confirmed.
+    /// Whether the host may have lost records that the backup member has confirmed.
     pub(super) lacks_records: bool,
     /// The primary's last record, from its first request of this epoch that names this process. A
     /// request from before a power loss names another process, and may name an older record.
@@ -51,7 +51,7 @@ impl Completeness {
     }
 
     /// Begins a new epoch, whose primary may have other records. `is_doubtful` means that this
-    /// backup may lack records of its group.
+    /// backup member may lack records of its group.
     pub(super) fn begin_epoch(&mut self, is_doubtful: bool) {
         self.lacks_records |= is_doubtful;
         self.goal = None;
@@ -65,16 +65,17 @@ impl Completeness {
         }
     }
 
-    /// Handles a request, after which the backup has all records of the primary up to `matched`.
+    /// Handles a request, after which the backup member has all records of the primary up to
+    /// `matched`.
     pub(super) fn matched(&mut self, matched: Lsn) {
         if self.goal.is_some_and(|goal| matched >= goal) {
             self.lacks_records = false;
         }
     }
 
-    /// Returns the reply to a request about a copy of the store. The backup agrees to a copy only
-    /// if the primary no longer has the record after `matched` in memory. A serving member never
-    /// removes its store.
+    /// Returns the reply to a request about a copy of the store. The backup member agrees to a copy
+    /// only if the primary no longer has the record after `matched` in memory. A serving member
+    /// never removes its store.
     pub(super) fn answer_copy(
         &mut self,
         part: &CopyStore,

@@ -40,7 +40,7 @@ use std::time::Duration;
 pub enum CopyOutcome {
     /// The copy is not complete, so the role continues.
     Running,
-    /// The copy is complete and durable, so the member becomes a backup.
+    /// The copy is complete and durable, so the member becomes a backup member.
     Complete,
     /// The primary cannot continue this copy, so the member removes its store, and a new copy
     /// begins.

@@ -1,5 +1,5 @@
-//! The group of a backup in its newest cluster map, and the rule on which requests the backup
-//! accepts.
+//! The group of a backup member in its newest cluster map, and the rule on which requests the
+//! backup member accepts.
 //!
 //! # A cluster map that is older than the log
 //! A process can end before it has stored its newest cluster map, and then starts with an older
@@ -19,7 +19,7 @@ use skep_wire::log_shipping::{AwaitLogSync, CopyStore, ShipLog};
 use skep_wire::senders::SenderEpochs;
 use std::sync::Arc;
 
-/// The group of a backup, with the target and the newest cluster map.
+/// The group of a backup member, with the target and the newest cluster map.
 #[derive(Debug)]
 pub(super) struct OwnGroup {
     pub(super) group: GroupId,

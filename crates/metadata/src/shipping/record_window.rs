@@ -1,5 +1,5 @@
 //! Consecutive records of a log in memory. A primary keeps the records that are not *safe* yet. A
-//! backup keeps the records that are not in its store yet.
+//! backup member keeps the records that are not in its store yet.
 //!
 //! Does not own the log on disk, or the decision when a record is removed.
 //!

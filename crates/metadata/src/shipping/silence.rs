@@ -1,5 +1,5 @@
-//! The silence of a primary, as a backup measures it, and the time at which the backup asks to take
-//! over.
+//! The silence of a primary, as a backup member measures it, and the time at which the backup
+//! member asks to take over.
 //!
 //! If a serving member receives no request of the primary for [`LeaseTimes::take_over_after`], it
 //! asks management again and again to make it the primary. During this time, the member may still
@@ -19,7 +19,8 @@ use crate::limits::{ABSENT_PAUSE, OWN_PAUSE};
 use skep_types::{Epoch, Group};
 use std::time::Duration;
 
-/// Since when the primary is silent, and when the backup asks management to make it the primary.
+/// Since when the primary is silent, and when the backup member asks management to make it the
+/// primary.
 #[derive(Debug)]
 pub(super) struct Silence {
     /// The end of the member's latest promise. Never falls.

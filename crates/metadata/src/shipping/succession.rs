@@ -1,14 +1,14 @@
 //! When a new primary may reply to clients, although another target was the primary before.
 //!
 //! The former primary may send replies until its lease ends. So the new primary normally waits
-//! until its own promises end ([`super::silence`]): with each lease that it granted as a backup, it
-//! promised to reply to no client before the end of the lease.
+//! until its own promises end ([`super::silence`]): with each lease that it granted as a backup
+//! member, it promised to reply to no client before the end of the lease.
 //!
 //! # Release
 //! The wait ends earlier if the former primary itself confirms that it has left its role. A
 //! [`LogHeld`] in an epoch of the new primary is this confirmation. A target sends it only as a
-//! backup or as the receiver of a copy, and in these roles it replies to no client. It can become
-//! the primary again only in a later term.
+//! backup member or as the receiver of a copy, and in these roles it replies to no client. It can
+//! become the primary again only in a later term.
 //!
 //! A third target, which has not confirmed anything, may still hold a lease of an earlier epoch. So
 //! the new primary relies on the confirmation only if no such lease can exist:
@@ -24,7 +24,7 @@ use skep_cluster::limits::CLOCK_DRIFT;
 use skep_types::{Epoch, Group, TargetId};
 use std::time::Duration;
 
-/// The newest term of a primary from which the process of a backup has received requests.
+/// The newest term of a primary from which the process of a backup member has received requests.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ReceivedTerm {
     primary: TargetId,

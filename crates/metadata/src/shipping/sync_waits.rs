@@ -1,4 +1,4 @@
-//! The requests of a primary that wait for the next sync of a backup.
+//! The requests of a primary that wait for the next sync of a backup member.
 //!
 //! Does not own the syncs or the sending of replies ([`super::backup`]).
 
@@ -15,7 +15,7 @@ use std::time::Duration;
 pub(super) struct SyncWait {
     pub(super) connection: ConnectionId,
     pub(super) header: Header,
-    /// The reply waits until the backup has synced a later record than this one.
+    /// The reply waits until the backup member has synced a later record than this one.
     synced: Lsn,
     until: Duration,
 }

@@ -1,4 +1,4 @@
-//! Tests with a primary's shipper and a backup, over a simulated network and disk.
+//! Tests with a primary's shipper and a backup member, over a simulated network and disk.
 
 mod backup;
 mod copies;
@@ -61,7 +61,7 @@ fn record(lsn: u64, epoch: u64) -> Record {
     Record { epoch: Epoch::new(epoch), lsn: Lsn::new(lsn), synced: Lsn::default(), payload }
 }
 
-/// A member in the role of a backup, with its log on disk.
+/// A backup member, with its log on disk.
 struct Member {
     backup: Backup<MemoryEngine>,
     log: Vec<Record>,

@@ -96,7 +96,7 @@ pub enum Action {
         payload: Vec<u8>,
     },
     /// Durably remove all log records after `after`, so that no power loss brings them back. Only a
-    /// backup does this, and never while a sync is running.
+    /// backup member does this, and never while a sync is running.
     Truncate {
         /// Last log record that stays.
         after: Lsn,
@@ -143,7 +143,8 @@ pub enum Action {
     /// target repeats this action until [`Event::Map`] brings a map with another epoch.
     ChangeGroup(GroupChange),
     /// Send management one request to make this member the primary, without retries. Only a backup
-    /// does this, and repeats the action until [`Event::Map`] brings a map with another epoch.
+    /// member does this, and repeats the action until [`Event::Map`] brings a map with another
+    /// epoch.
     AskTakeOver(AskTakeOver),
     /// Make the current state of the engine durable, then report [`Event::Checkpointed`].
     Checkpoint {

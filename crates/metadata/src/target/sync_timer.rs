@@ -1,5 +1,5 @@
 //! The syncs of a log. The timer decides when the next sync begins, and remembers which sync is
-//! running. The primary and the backup of a group use the same timer.
+//! running. The primary and the backup member of a group use the same timer.
 //!
 //! This module does not own the replies that wait for a sync. `gates` and `shipping::backup` own
 //! them.

@@ -4,8 +4,8 @@
 //! after two moves of the role.
 //!
 //! # Clients only read
-//! After a change that no backup has appended, an isolated primary sends no reply any more, even
-//! with a valid lease. Such a run would not show that the primary or its successor relies on a
+//! After a change that no backup member has appended, an isolated primary sends no reply any more,
+//! even with a valid lease. Such a run would not show that the primary or its successor relies on a
 //! wrong time. So clients begin no change from shortly before an isolation until its end.
 //!
 //! # Planted bugs

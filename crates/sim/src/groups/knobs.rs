@@ -17,11 +17,11 @@ pub enum GroupBug {
     DropUnsynced,
     /// A member whose host has lost power does not report that it may lack records.
     TrustAfterPowerLoss,
-    /// A backup accepts records of an earlier epoch.
+    /// A backup member accepts records of an earlier epoch.
     AcceptOlderEpoch,
-    /// A backup replies before it has appended the records.
+    /// A backup member replies before it has appended the records.
     AcknowledgeBeforeAppend,
-    /// A primary no longer waits for a silent backup, without a decision of management.
+    /// A primary no longer waits for a silent backup member, without a decision of management.
     DropAlone,
     /// A primary continues in its role after management has named another one.
     GoOnDeposed,
@@ -57,8 +57,8 @@ pub enum GroupBug {
     ShareVersions,
     /// A leader of management replies and publishes a map before a majority has stored the command.
     AnswerBeforeCommit,
-    /// A backup that has asked to take over confirms records that it has not synced, although
-    /// management may still carry out the request.
+    /// A backup member that has asked to take over confirms records that it has not synced,
+    /// although management may still carry out the request.
     ConfirmUnsynced,
 }
 

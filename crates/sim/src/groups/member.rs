@@ -112,9 +112,10 @@ pub(super) struct Member {
     pub(super) pending: BTreeMap<u64, (TargetId, bool)>,
     /// The request to management without a reply.
     pub(super) asked: Option<u64>,
-    /// For a planted bug: time at which a backup has last granted a lease, on the host's clock.
+    /// For a planted bug: time at which a backup member has last granted a lease, on the host's
+    /// clock.
     pub(super) granted_at: Duration,
-    /// For a planted bug: records that a backup has confirmed before it appends them.
+    /// For a planted bug: records that a backup member has confirmed before it appends them.
     pub(super) unwritten: Vec<(Epoch, Lsn, Lsn, Vec<u8>)>,
 }
 

@@ -200,7 +200,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Lets a backup become the primary, with its store and its log.
+    /// Lets a backup member become the primary, with its store and its log.
     fn promote(&mut self, index: usize) {
         let Role::Backup(backup) = std::mem::replace(&mut self.members[index].role, Role::Down)
         else {
@@ -290,8 +290,8 @@ impl Cluster {
         }
     }
 
-    /// Ends the role of a backup or of a receiver of a copy, if the map gives the process another
-    /// role.
+    /// Ends the role of a backup member or of a receiver of a copy, if the map gives the process
+    /// another role.
     fn change_role(&mut self, index: usize) {
         let log_epoch = match &self.members[index].role {
             Role::Backup(backup) => backup.newest_epoch(),

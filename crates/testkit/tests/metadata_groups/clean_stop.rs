@@ -1,7 +1,7 @@
-//! Clean stops of members, as in an upgrade. A backup that stops leaves the serving members of its
-//! group before its process ends, so no operation waits until the primary counts it as silent. A
-//! primary that stops first makes the backup the primary, and then leaves the group in the same
-//! way.
+//! Clean stops of members, as in an upgrade. A backup member that stops leaves the serving members
+//! of its group before its process ends, so no operation waits until the primary counts it as
+//! silent. A primary that stops first makes the backup member the primary, and then leaves the
+//! group in the same way.
 
 use crate::pair::{Pair, after};
 use rustix::process::Signal;
@@ -11,8 +11,9 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Maximum time of one operation while a backup stops, and of the longest operation in most stops
-/// of a primary. Without the clean stop, operations wait for the time of a lease, which is 2 s.
+/// Maximum time of one operation while a backup member stops, and of the longest operation in most
+/// stops of a primary. Without the clean stop, operations wait for the time of a lease, which is 2
+/// s.
 const LONGEST_OPERATION: Duration = Duration::from_secs(1);
 /// Maximum time of one operation while a primary stops. Without the clean stop, the new primary
 /// replies 2.5 s after the last request of the former one.
@@ -74,7 +75,7 @@ fn assert_no_operation_waits(root: &Path) {
 }
 
 #[test]
-fn backup_that_stops_cleanly_delays_no_operation() {
+fn backup_member_that_stops_cleanly_delays_no_operation() {
     let mut pair = Pair::begin();
     let root = pair.mount_point();
     let (end, operations) = (AtomicBool::new(false), Operations::default());
@@ -226,7 +227,7 @@ fn primary_stops_in_time_although_management_is_suspended() {
 }
 
 #[test]
-fn backup_leaves_an_idle_group_before_its_process_ends() {
+fn stopping_backup_member_leaves_its_group_before_it_exits() {
     let mut pair = Pair::begin();
     let root = pair.mount_point();
     files::write(root.join("before"), "x");
@@ -239,9 +240,10 @@ fn backup_leaves_an_idle_group_before_its_process_ends() {
     pair.wait_for_serving(2);
 }
 
-/// A primary that has died must not become the only serving member by a clean stop of its backup.
+/// A primary that has died must not become the only serving member by a clean stop of its backup
+/// member.
 #[test]
-fn backup_stopped_after_a_dead_primary_can_take_over() {
+fn backup_member_stopped_after_a_dead_primary_can_take_over() {
     let mut pair = Pair::begin();
     let root = pair.mount_point();
     files::write(root.join("before"), "x");

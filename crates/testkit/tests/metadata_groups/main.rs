@@ -89,7 +89,7 @@ fn group_continues_when_its_primary_is_suspended_for_a_while() {
 }
 
 #[test]
-fn group_continues_when_its_backup_is_killed_and_returns() {
+fn group_continues_when_its_backup_member_is_killed_and_returns() {
     let mut pair = Pair::begin();
     let pause = pair.under_load(8, |pair, _| {
         after(Duration::from_secs(1));

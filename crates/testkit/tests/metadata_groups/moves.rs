@@ -16,7 +16,7 @@ const MOVES: usize = 5;
 const RESTARTS: usize = 3;
 
 /// A restarted primary that waits for the leases of earlier primaries replies 2.5 s after its
-/// start. The test restarts it immediately, so the backup does not take over.
+/// start. The test restarts it immediately, so the backup member does not take over.
 #[test]
 fn restarted_primary_does_not_wait_for_leases_that_have_ended() {
     let mut pair = Pair::begin();

@@ -1,4 +1,4 @@
-//! How a backup compares and appends the log records that the primary ships.
+//! How a backup member compares and appends the log records that the primary ships.
 //!
 //! Does not own the requests and their replies, the syncs, or the store ([`super`]).
 
@@ -15,8 +15,8 @@ use skep_types::{Epoch, Error, ErrorCode, Lsn, Result};
 use skep_wire::log_shipping::{LogHeld, ShipLog, ShippedRecord};
 
 impl<E: Engine> Backup<E> {
-    /// Compares and appends the records in a request. The outer error ends the backup, and the
-    /// inner error is the reply.
+    /// Compares and appends the records in a request. The outer error ends the backup member, and
+    /// the inner error is the reply.
     pub(super) fn receive(&mut self, ship: ShipLog) -> Result<Result<LogHeld>> {
         if ship.epoch != self.epoch() {
             let (sent, own) = (ship.epoch, self.epoch());

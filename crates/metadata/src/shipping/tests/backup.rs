@@ -1,4 +1,4 @@
-//! Tests that send single requests to a backup.
+//! Tests that send single requests to a backup member.
 
 use super::*;
 use crate::limits::MAX_SYNC_WAITS;
@@ -45,7 +45,7 @@ pub(super) fn with_log(epochs: &[u64]) -> Member {
 }
 
 #[test]
-fn backup_appends_no_records_after_a_gap_and_asks_for_earlier() {
+fn member_appends_no_records_after_a_gap_and_asks_for_earlier() {
     let mut member = Member::begin(3);
     let held = ask(&mut member, &ship(3..5, 3, 0)).unwrap();
     assert_eq!((held.is_behind, held.ship_after, held.appended), (true, Lsn::new(0), Lsn::new(0)));
@@ -55,7 +55,7 @@ fn backup_appends_no_records_after_a_gap_and_asks_for_earlier() {
 }
 
 #[test]
-fn backup_confirms_old_records_only_if_they_equal_the_primarys() {
+fn member_confirms_old_records_only_if_they_equal_the_primarys() {
     let mut member = with_log(&[1, 1, 2]);
     let held = ask(&mut member, &ship(6..6, 3, 0)).unwrap();
     assert_eq!((held.is_behind, held.appended, held.ship_after), (true, Lsn::new(0), Lsn::new(3)));
@@ -69,7 +69,7 @@ fn backup_confirms_old_records_only_if_they_equal_the_primarys() {
 }
 
 #[test]
-fn backup_replaces_no_record_during_a_sync_of_the_record() {
+fn backup_member_replaces_no_record_during_a_sync_of_the_record() {
     let mut member = with_log(&[1, 1]);
     let at_once = ShipLog { syncs_at_once: true, ..ship(3..4, 1, 0) };
     ask(&mut member, &at_once).unwrap();
@@ -107,7 +107,7 @@ fn request_of_another_epoch_is_refused() {
 }
 
 #[test]
-fn backup_with_a_map_older_than_its_log_replaces_no_record() {
+fn member_with_a_map_older_than_its_log_replaces_no_record() {
     let mut member = with_log(&[1, 1, 4]);
     for safe in [0, 2] {
         assert_eq!(ask(&mut member, &ship(3..5, 1, safe)).unwrap_err(), ErrorCode::StaleMap);
@@ -124,7 +124,7 @@ fn backup_with_a_map_older_than_its_log_replaces_no_record() {
 }
 
 #[test]
-fn backup_refuses_client_requests_with_a_stale_map_error() {
+fn backup_member_refuses_client_requests_with_a_stale_map_error() {
     let mut member = Member::begin(3);
     let read = GetAttributes { inode: skep_types::InodeId::ROOT };
     assert_eq!(ask(&mut member, &read).unwrap_err(), ErrorCode::StaleMap);
@@ -143,7 +143,7 @@ fn log_records_of_another_group_are_refused() {
 }
 
 #[test]
-fn backup_stores_only_records_that_are_safe_and_synced_locally() {
+fn member_stores_only_records_that_are_safe_and_synced_locally() {
     let mut member = Member::begin(3);
     ask(&mut member, &ShipLog { syncs_at_once: true, ..ship(1..5, 0, 0) }).unwrap();
     ask(&mut member, &ship(5..6, 3, 2)).unwrap();
@@ -155,7 +155,7 @@ fn backup_stores_only_records_that_are_safe_and_synced_locally() {
 }
 
 #[test]
-fn backup_with_a_full_disk_refuses_records() {
+fn backup_member_with_a_full_disk_refuses_records() {
     let mut member = Member::begin(3);
     let shortage = Some("the disk is full".to_owned());
     member.handle(vec![Event::FreeSpace { shortage }], NOW);
@@ -210,7 +210,7 @@ pub(super) fn asks(member: &mut Member, now: Duration) -> Option<bool> {
 }
 
 #[test]
-fn backup_asks_to_take_over_after_the_primary_was_silent() {
+fn backup_member_asks_to_take_over_after_the_primary_was_silent() {
     let mut member = with_log(&[3, 3]);
     let after = TAKE_OVER_AFTER;
     let step = Duration::from_millis(100);
@@ -232,7 +232,7 @@ fn backup_asks_to_take_over_after_the_primary_was_silent() {
 }
 
 #[test]
-fn resumed_backup_reads_pending_messages_before_a_take_over() {
+fn resumed_member_reads_pending_messages_before_a_take_over() {
     let mut member = with_log(&[3, 3]);
     beat(&mut member, 3, 2, NOW);
     assert_eq!(asks(&mut member, NOW + Duration::from_secs(10)), None);
@@ -301,8 +301,9 @@ fn waiting_beat(member: &mut Member, now: Duration) {
 /// The wait in [`waiting_beat`], on a clock that may be faster than that of the primary.
 const WAIT: Duration = Duration::from_millis(1025);
 
-/// Returns the time from which a backup may reply to clients after it has become the primary in
-/// `epoch`. The backup has received its first request at `began`, and its last one at `last`.
+/// Returns the time from which a backup member may reply to clients after it has become the primary
+/// in `epoch`. The backup member has received its first request at `began`, and its last one at
+/// `last`.
 fn succession(began: Duration, last: Duration, epoch: u64) -> Succession {
     let mut member = with_log(&[3, 3]);
     waiting_beat(&mut member, began);

@@ -1,8 +1,8 @@
 //! A primary and a member that gets a copy of its store, over a simulated network.
 //!
 //! The member changes its role as in a real service. After it has discarded its store, it begins
-//! with an empty store. When its copy is complete, it opens as a backup with the durable bytes of
-//! its store.
+//! with an empty store. When its copy is complete, it opens as a backup member with the durable
+//! bytes of its store.
 
 use super::*;
 use crate::shipping::copy_receiver::{CopyOutcome, CopyReceiver};
@@ -57,7 +57,7 @@ pub(super) enum Role {
 /// The member, with its disk.
 pub(super) struct Receiver {
     pub(super) role: Role,
-    /// The member's log in the role of a backup.
+    /// The member's log in the role of a backup member.
     pub(super) log: Vec<Record>,
     pub(super) syncing: Option<Lsn>,
     /// A checkpoint in progress, and the number of batches that the store had when it began.
@@ -395,7 +395,8 @@ impl Source {
         assert_eq!(found, expected, "the copy at record {applied}");
     }
 
-    /// Lets all messages arrive, until the member is a backup with the same store as the primary.
+    /// Lets all messages arrive, until the member is a backup member with the same store as the
+    /// primary.
     pub(super) fn settle(&mut self) {
         for _ in 0..4000 {
             self.store(u64::MAX);

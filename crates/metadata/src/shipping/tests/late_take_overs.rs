@@ -12,7 +12,7 @@ fn with_unsynced_record() -> Member {
 }
 
 #[test]
-fn backup_asks_to_take_over_only_with_a_synced_log() {
+fn backup_member_asks_to_take_over_only_with_a_synced_log() {
     let mut member = with_unsynced_record();
     let silent = NOW + TAKE_OVER_AFTER;
     for step in 1..5 {
@@ -27,7 +27,7 @@ fn backup_asks_to_take_over_only_with_a_synced_log() {
 
 /// Management may carry out the request after the host of the member has lost power.
 #[test]
-fn backup_confirms_only_synced_records_after_its_request() {
+fn backup_member_confirms_only_synced_records_after_its_request() {
     let mut member = with_log(&[3, 3]);
     let asked_at = ask_after_silence(&mut member);
     member.handle(vec![arrival(1, 3, &ship(3..4, 3, 0))], asked_at);
@@ -52,7 +52,7 @@ fn ask_after_silence(member: &mut Member) -> Duration {
 }
 
 #[test]
-fn restarted_backup_that_asked_confirms_only_synced_records() {
+fn restarted_member_that_asked_confirms_only_synced_records() {
     let requested = |counted| {
         let start = Start { counted, ..super::copy_network::start(3, NOW) };
         let mut backup = Backup::open(MemoryEngine::default(), [], start, TAKE_OVER_AFTER).unwrap();

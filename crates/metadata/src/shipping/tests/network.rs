@@ -1,5 +1,6 @@
-//! Tests of a shipper and a backup over a network that loses, duplicates, delays and reorders
-//! messages. The backup restarts, and its log may end with records of earlier primaries.
+//! Tests of a shipper and a backup member over a network that loses, duplicates, delays and
+//! reorders messages. The backup member restarts, and its log may end with records of earlier
+//! primaries.
 
 use super::*;
 use crate::limits::{KEPT_FOR_ABSENT_BYTES, SHIP_AGAIN_AFTER, SHIPPED_REQUESTS};
@@ -10,7 +11,7 @@ enum Message {
     Reply(u64, Result<LogHeld>),
 }
 
-/// The primary with its log, and the network to one backup.
+/// The primary with its log, and the network to one backup member.
 struct Pair {
     shipper: Shipper,
     log: Vec<Record>,
@@ -24,7 +25,7 @@ struct Pair {
 
 impl Pair {
     /// Begins in epoch 4. Both members have `common` records of epoch 1. After these, the backup
-    /// has `of_backup` records of epoch 2, and the primary `of_primary` records of epoch 3.
+    /// member has `of_backup` records of epoch 2, and the primary `of_primary` records of epoch 3.
     fn begin(common: u64, of_backup: u64, of_primary: u64) -> Self {
         let both = (1..=common).map(|lsn| record(lsn, 1));
         let extra = |count, epoch| (common + 1..=common + count).map(move |lsn| record(lsn, epoch));
@@ -98,15 +99,15 @@ impl Pair {
         self.send_replies(delay);
     }
 
-    /// Sends all replies of the backup, including the replies that a timer caused.
+    /// Sends all replies of the backup member, including the replies that a timer caused.
     fn send_replies(&mut self, delay: Duration) {
         let replies = std::mem::take(&mut self.member.replies);
         let replies = replies.into_iter().map(|(number, it)| Message::Reply(number, it));
         self.network.extend(replies.map(|it| (self.now + delay, it)));
     }
 
-    /// Checks that the backup has the same records as the primary, up to the last one that it has
-    /// reported.
+    /// Checks that the backup member has the same records as the primary, up to the last one that
+    /// it has reported.
     fn check(&self, progress: Progress) {
         let count = progress.appended.raw() as usize;
         let is_equal = |(own, other): (&Record, &Record)| {
@@ -130,10 +131,10 @@ impl Pair {
         self.send_replies(delay);
     }
 
-    /// Lets all messages arrive, until the backup has all records in its log and its store.
+    /// Lets all messages arrive, until the backup member has all records in its log and its store.
     fn settle(&mut self) {
-        // A backup removes records of an earlier primary only when it receives a record with the
-        // same number.
+        // A backup member removes records of an earlier primary only when it receives a record with
+        // the same number.
         while self.log.len() < self.member.log.len() {
             self.append();
         }
@@ -162,7 +163,7 @@ proptest::proptest! {
     #![proptest_config(proptest::prelude::ProptestConfig::with_cases(200))]
 
     #[test]
-    fn backup_gets_every_record_over_an_unreliable_network(
+    fn backup_member_gets_every_record_over_an_unreliable_network(
         start in (0_u64..6, 0_u64..6, 0_u64..6),
         steps in proptest::collection::vec((0_u8..12, 0_u16..=u16::MAX), 0..200),
     ) {
@@ -285,11 +286,11 @@ fn records_are_shipped_again_despite_replies_to_sync_requests() {
     pair.settle();
 }
 
-/// A restarted backup compares its records again only when it gets a `ShipLog`. Before the fix, a
-/// primary without a new record sent no `ShipLog`, so the backup never confirmed the last record
-/// again.
+/// A restarted backup member compares its records again only when it gets a `ShipLog`. Before the
+/// fix, a primary without a new record sent no `ShipLog`, so the backup member never confirmed the
+/// last record again.
 #[test]
-fn restarted_backup_confirms_its_log_without_a_new_record() {
+fn restarted_member_confirms_its_log_without_a_new_record() {
     let mut pair = Pair::begin(0, 0, 0);
     pair.ship(Duration::ZERO);
     pair.advance(Duration::ZERO, Duration::ZERO);

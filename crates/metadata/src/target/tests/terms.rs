@@ -45,7 +45,8 @@ fn request_of_another_epoch_is_refused_before_the_session_check() {
 fn target_refuses_all_requests_after_the_end_of_its_term() {
     let mut story = Story::begin();
     assert!(story.target.is_primary());
-    // This map drops a backup, so the epoch is higher, but the term of the primary continues.
+    // This map drops a backup member, so the epoch is higher, but the term of the primary
+    // continues.
     story.happens(map_of((2, 1), (1, 1)));
     assert!(story.target.is_primary());
     story.happens(map_of((3, 3), (1, 1)));
