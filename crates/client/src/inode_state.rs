@@ -200,7 +200,7 @@ impl InodeState {
         })
     }
 
-    /// Returns the marks of the inline writes that must be synced now.
+    /// Returns the marks (start number and LSN) of the inline writes that must be synced now.
     pub(crate) fn unsynced_inline(&self) -> Vec<InlineMark> {
         self.with(|parts| parts.unsynced.inline())
     }

@@ -111,7 +111,7 @@ pub enum Command {
         /// The target.
         target: TargetId,
     },
-    /// Gives up a storage target as lost, because its data is lost.
+    /// Marks a storage target as lost, because its data is lost.
     GiveUpTarget {
         /// The target.
         target: TargetId,

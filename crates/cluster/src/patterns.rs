@@ -270,7 +270,7 @@ pub fn place(
 fn refusal(closed: &ClosedGroup, origin: PatternOrigin) -> Error {
     let id = closed.target.raw();
     let fact = match closed.is_lost {
-        true => "was given up as lost",
+        true => "was marked as lost",
         false => "is closed to new files",
     };
     let remedy = match (origin, closed.is_lost) {

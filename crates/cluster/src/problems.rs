@@ -158,26 +158,26 @@ fn copies(map: &ClusterMap, group: &Group) -> Option<Problem> {
     })
 }
 
-/// Whether all targets of a node are given up as lost. Such a node need not run.
+/// Whether all targets of a node are marked as lost. Such a node need not run.
 pub fn has_only_lost_targets(map: &ClusterMap, node: NodeId) -> bool {
     let mut targets = map.targets.iter().filter(|target| target.node == node).peekable();
     targets.peek().is_some() && targets.all(|target| target.consistency == Consistency::Bad)
 }
 
-/// Returns the problem of a target that was given up as lost. It is a problem only if a service has
+/// Returns the problem of a target that was marked as lost. It is a problem only if a service has
 /// opened the target's directory again. The service refuses all requests for this target.
 fn lost(map: &ClusterMap, target: &Target) -> Option<Problem> {
     let is_served =
         target.reachability == Reachability::Online && target.health.condition != Condition::Down;
     let rule = ("target-lost", Severity::Warning);
-    let fact = " was given up as lost, but its directory is back: its service refuses all requests \
+    let fact = " was marked as lost, but its directory is back: its service refuses all requests \
                 for this target";
     let remedy = "remove the target from the settings of its service, copy the files that you need \
                   from its directory, and add the disk as a new target in an empty directory";
     is_served.then(|| problem((map, target), rule, fact, remedy))
 }
 
-/// Returns the targets that were given up as lost. Lost targets do not make a cluster unhealthy,
+/// Returns the targets that were marked as lost. Lost targets do not make a cluster unhealthy,
 /// since the cluster works without them. But files with bytes on lost targets are damaged until an
 /// administrator has restored or removed these files.
 pub fn lost_targets(map: &ClusterMap) -> Vec<Problem> {
@@ -190,7 +190,7 @@ pub fn lost_targets(map: &ClusterMap) -> Vec<Problem> {
             severity: Severity::Warning,
             target: Some(target.id),
             what: format!(
-                "{name} was given up as lost: reads and writes of bytes on this target return EIO, \
+                "{name} was marked as lost: reads and writes of bytes on this target return EIO, \
                  even if a file that lost nothing grows onto it, and new files in directories \
                  whose pattern lists it fail with ENOSPC; `skep target files --paths {id}` lists \
                  these files and directories"

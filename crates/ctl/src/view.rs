@@ -56,8 +56,8 @@ pub(crate) struct TargetLine {
 }
 
 impl TargetLine {
-    /// Returns one word for the state of the target: "Lost" if it was given up, its reachability if
-    /// its node is not online, otherwise its condition.
+    /// Returns one word for the state of the target: "Lost" if it was marked as lost, its
+    /// reachability if its node is not online, otherwise its condition.
     fn state(&self) -> &'static str {
         if self.condition == LOST {
             LOST
@@ -86,7 +86,7 @@ fn known_condition(of_node: &'static str, condition: &'static str) -> &'static s
     if is_known { condition } else { "-" }
 }
 
-/// The word for the condition of a target that was given up as lost.
+/// The word for the condition of a target that was marked as lost.
 const LOST: &str = "Lost";
 
 /// Returns the name of a capacity pool.
@@ -225,14 +225,14 @@ pub(crate) fn targets(map: &ClusterMap) -> Vec<TargetLine> {
     targets.iter().map(line).collect()
 }
 
-/// Returns the problem of a target: that it was given up, what it has reported, or that it is a
-/// metadata target without shards.
+/// Returns the problem of a target: that it was marked as lost, what it has reported, or that it is
+/// a metadata target without shards.
 fn problem(map: &ClusterMap, target: &Target) -> Option<String> {
     let reported = &target.health.problem;
     if target.consistency == Consistency::Bad {
         let id = target.id.raw();
         return Some(format!(
-            "the target was given up as lost; list its files with `skep target files --paths \
+            "the target was marked as lost; list its files with `skep target files --paths \
              {id}`, restore or remove them, then run `skep target remove {id}`"
         ));
     }

@@ -178,7 +178,7 @@ fn await_health(deployment: &Deployment) -> String {
 
 /// Returns the script that waits until every member of a metadata group serves, and until every
 /// member of management answers and has stored the whole log. Does not wait for targets that are
-/// given up as lost.
+/// marked as lost.
 fn await_members() -> String {
     format!(
         "ask() {{ /usr/bin/skep \"$@\" --cluster /srv/skep/management; }}\n\

@@ -131,7 +131,7 @@ record! {
 }
 
 impl MemberMark {
-    /// Encodes the mark as the content of its file.
+    /// Encodes the member mark as the content of its file.
     pub fn to_file(&self) -> Vec<u8> {
         sealed::seal(MAGIC, VERSION, self)
     }
@@ -140,7 +140,7 @@ impl MemberMark {
     ///
     /// # Errors
     /// - `Corrupt` if the bytes are not a valid mark.
-    /// - `Unsupported` if the mark has a different version.
+    /// - `Unsupported` if the member mark has a different version.
     pub fn from_file(bytes: &[u8]) -> Result<Self> {
         sealed::open(MAGIC, VERSION, bytes)
     }

@@ -410,7 +410,7 @@ fn is_busy(error: &io::Error) -> bool {
 mod tests {
     use super::*;
 
-    /// Regression test: the mount started again with the other transport after `SIGTERM`.
+    /// Regression test: after `SIGTERM`, the mount started again with the `/dev/fuse` transport.
     #[test]
     fn signal_while_the_kernel_refuses_a_transport_ends_the_mount() {
         let end = |was_refused, left: Vec<Event>| end_of(None, was_refused, left.into_iter());

@@ -5,7 +5,7 @@ use std::time::Duration;
 /// Maximum number of waiting `GetMap` requests. If more requests arrive, management replies
 /// immediately that there is no newer map.
 pub(crate) const MAX_WAITING: usize = 200_000;
-/// Silence of a server after which an administrator may give up its targets as lost. A restart of a
+/// Silence of a server after which an administrator may mark its targets as lost. A restart of a
 /// host, or of a switch, takes less time.
 pub(crate) const SILENCE_OF_LOST: Duration = Duration::from_secs(300);
 /// Interval between checks of reachability and leases. A lease is many times longer.

@@ -188,9 +188,9 @@ pub(crate) fn condition_line(map: &ClusterMap, target: TargetId, health: &Target
             let text = format!("target {name} in {path}: {}", health.problem);
             return Line(Level::Info, text);
         }
-        // A target that is given up as lost need not be served.
+        // A target that is marked as lost need not be served.
         if found.is_some_and(|target| target.consistency == Consistency::Bad) {
-            let text = format!("target {name} in {path} is given up as lost, and is not served");
+            let text = format!("target {name} in {path} is marked as lost, and is not served");
             return Line(Level::Info, text);
         }
     }

@@ -112,7 +112,7 @@ fn open_engine(
         mark.distrust()?;
     }
     if is_restored && mark.exists() {
-        // The bound in the mark may be older than the last promise of the member.
+        // The bound in the member mark may be older than the last promise of the member.
         mark.bound_promises(Duration::from_millis(MAX_TAKE_OVER_AFTER_MS.into()))?;
     }
     if failed_sync::read_from_device(directory, &store)? {

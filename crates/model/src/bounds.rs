@@ -10,7 +10,7 @@ pub struct Bounds {
     /// Whether an administrator moves the primary.
     pub moves: bool,
     /// Whether leases end. If not, a deposed primary replies until it has the new cluster map, and
-    /// only the properties of records are checked. The states are much fewer then.
+    /// only the properties of records are checked. The model then has far fewer states.
     pub leases: bool,
     /// Operations and faults.
     pub faults: Faults,

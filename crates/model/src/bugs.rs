@@ -59,7 +59,7 @@ pub enum PlantedBug {
     ConfirmAfterAsking,
     /// A primary that has asked to drop a member replies about records that it has not synced.
     ReplyAfterAsking,
-    /// A process does not find in the mark that an earlier process has sent such a request.
+    /// A process does not find in the member mark that an earlier process has sent such a request.
     ForgetAsked,
     /// A backup member that started with an old map asks to take over, and its mark forgets the
     /// members that the target has asked to mark as in sync in a later epoch (hole H36).

@@ -120,8 +120,8 @@ impl Member {
 
     /// Notes durably that this member sends a request to management which may leave it as the only
     /// serving member. `is_known` means that the member follows the rule for such requests.
-    /// Management refuses a request in an earlier epoch than that of the mark, so the mark stays as
-    /// it is.
+    /// Management refuses a request in an earlier epoch than that of the member mark, so the member
+    /// mark stays as it is.
     pub fn ask(&mut self, is_known: bool, bug: Option<PlantedBug>) {
         let epoch = self.map.epoch;
         if epoch < self.counted.0 && bug != Some(PlantedBug::ForgetLaterEpoch) {

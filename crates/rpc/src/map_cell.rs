@@ -17,7 +17,7 @@ use std::time::Duration;
 pub struct MapCell {
     version: AtomicU64,
     /// The newest map version that peers have named in their replies, or in which a target was
-    /// given up as lost.
+    /// marked as lost.
     needed: AtomicU64,
     /// The node id of this process in the cluster; zero if it has none.
     node: AtomicU32,
@@ -181,7 +181,7 @@ impl MapCell {
     }
 
     fn put(&self, mut held: MutexGuard<'_, Arc<ClusterMap>>, map: ClusterMap) {
-        // A target that was given up as lost may still serve under its older map. It must get the
+        // A target that was marked as lost may still serve under its older map. It must get the
         // new map before it executes another request of this process.
         if lost_targets(&map).any(|lost| lost_targets(&held).all(|known| known != lost)) {
             self.need(map.version);
@@ -198,7 +198,7 @@ impl MapCell {
     }
 }
 
-/// Returns the targets that were given up as lost.
+/// Returns the targets that were marked as lost.
 fn lost_targets(map: &ClusterMap) -> impl Iterator<Item = TargetId> {
     let lost = map.targets.iter().filter(|target| target.consistency == Consistency::Bad);
     lost.map(|target| target.id)
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_demand_the_map_in_which_a_target_was_given_up() {
+    fn requests_demand_the_map_in_which_a_target_was_lost() {
         let cell = MapCell::new(map(4, Consistency::Good), NodeId::new(1));
         cell.update(map(5, Consistency::Good));
         assert_eq!(cell.needed(), MapVersion::new(0));

@@ -164,12 +164,12 @@ pub(crate) fn answered(group: GroupId, now: impl FnOnce() -> Duration) {
     }
 }
 
-/// Ends the outage of a group whose target an administrator has given up as lost, because the group
+/// Ends the outage of a group whose target an administrator has marked as lost, because the group
 /// will not answer any more.
 pub(crate) fn given_up(group: GroupId) {
     if end(group).is_some() {
         tracing::info!(
-            "no request waits for group {group} any more, since its target was given up as lost"
+            "no request waits for group {group} any more, since its target was marked as lost"
         );
     }
 }
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn outage_of_a_group_ends_when_its_target_is_given_up() {
+    fn outage_of_a_group_ends_when_its_target_is_marked_as_lost() {
         let (group, error) = (GroupId::new(903), Error::new(ErrorCode::Disconnected, "refused"));
         let mut request = RepeatedRequest::default();
         request.failed(group, &error, Duration::from_secs(100));

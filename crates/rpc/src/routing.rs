@@ -433,14 +433,14 @@ impl Router {
     }
 }
 
-/// Refuses a target that an administrator has given up as lost. Its service will not come back with
+/// Refuses a target that an administrator has marked as lost. Its service will not come back with
 /// the data, so a request must not wait for it.
 fn check_not_lost(target: &Target) -> Result<()> {
     if target.consistency != Consistency::Bad {
         return Ok(());
     }
     let what = format!(
-        "target {} ({}) was given up as lost, with all bytes on it; restore the file from a \
+        "target {} ({}) was marked as lost, with all bytes on it; restore the file from a \
          backup, or copy it if it had no bytes there (`skep target remove --lost {}` lists the \
          files that lost bytes)",
         target.id,
@@ -457,7 +457,7 @@ fn is_answer<T>(result: &Result<T>) -> bool {
     result.as_ref().err().is_none_or(|error| !own.contains(&error.code()))
 }
 
-/// Whether a request failed because the target of its group was given up as lost.
+/// Whether a request failed because the target of its group was marked as lost.
 fn is_lost<T>(result: &Result<T>) -> bool {
     result.as_ref().err().is_some_and(|error| error.code() == ErrorCode::TargetLost)
 }

@@ -210,8 +210,8 @@ pub fn used_percent<'a>(file_systems: impl Iterator<Item = &'a FileSystem<'a>>) 
 }
 
 /// Returns the file systems of the targets of a kind, in the order of the target ids. `capacity`
-/// returns the capacity of a target. Omits targets of unknown size, and targets that were given up
-/// as lost. A target whose file system is not known counts as one with a file system of its own.
+/// returns the capacity of a target. Omits targets of unknown size, and targets that were marked as
+/// lost. A target whose file system is not known counts as one with a file system of its own.
 pub fn file_systems(
     map: &ClusterMap,
     kind: TargetKind,

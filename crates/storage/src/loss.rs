@@ -1,15 +1,15 @@
-//! Records whether an administrator has given this target up as lost (`skep target remove --lost`).
+//! Records whether an administrator has marked this target as lost (`skep target remove --lost`).
 //!
-//! The module owns the mark in the directory of a lost target, and refuses the requests to such a
-//! target. The cluster map contains the decision. At senders with this map, `skep_rpc::routing`
-//! refuses these requests without sending them.
+//! The module owns the mark file `lost` in the directory of a lost target, and refuses the requests
+//! to such a target. The cluster map contains the administrator's decision. At senders with this
+//! map, `skep_rpc::routing` refuses these requests without sending them.
 //!
 //! # Hazard
 //! A lost disk may become available again. Its chunk files then lack the writes, truncations and
 //! removals since the loss. If the target served these files under an old map, a program would read
 //! old bytes after another program got `EIO` for these bytes. So the target marks its directory
-//! when it gets the map in which it is lost. A target with the mark refuses requests after each
-//! restart and under each map.
+//! when it gets the map in which it is lost. A target whose directory has the mark file refuses
+//! requests after each restart and under each map.
 
 use skep_store::restored;
 use skep_types::map::{Condition, Consistency, TargetHealth};
@@ -17,7 +17,7 @@ use skep_types::{ClusterMap, Error, ErrorCode, Result, TargetId};
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
 
-/// Name of the mark in the directory of a lost target.
+/// Name of the mark file in the directory of a lost target.
 const LOST_MARK: &str = "lost";
 
 /// The loss of one target.
@@ -26,12 +26,13 @@ pub(crate) struct Loss {
     directory: PathBuf,
     target: TargetId,
     is_lost: Cell<bool>,
-    /// Whether the mark is durable.
+    /// Whether the mark file is durable.
     is_marked: Cell<bool>,
 }
 
 impl Loss {
-    /// Looks for the mark in the directory of a target. This call blocks.
+    /// Creates the loss state of a target: reads from its directory whether the target is lost, and
+    /// logs a loss. This call blocks.
     ///
     /// # Errors
     /// Errors of the file system, with the path.
@@ -46,9 +47,9 @@ impl Loss {
         Ok(loss)
     }
 
-    /// If the target is given up as lost in `map`, marks the directory of the target durably, and
-    /// logs the loss once. If the mark cannot be written, the target still refuses requests until
-    /// the process ends, and this function tries again with each newer map. This call blocks.
+    /// If the target is lost in `map`, marks the directory of the target durably, and logs the loss
+    /// once. If the mark file cannot be written, the target still refuses requests until the
+    /// process ends, and this function tries again with each newer map. This call blocks.
     pub(crate) fn note(&self, map: &ClusterMap) {
         let is_bad = |target: &skep_types::Target| target.consistency == Consistency::Bad;
         if self.is_marked.get() || !map.target(self.target).is_some_and(is_bad) {
@@ -70,7 +71,7 @@ impl Loss {
 
     fn log(&self) {
         tracing::error!(
-            "target {} ({}) was given up as lost, and refuses all requests; remove the target from \
+            "target {} ({}) was marked as lost, and refuses all requests; remove the target from \
              the settings of its service. To use its disk again, add a new target in an empty \
              directory",
             self.target,
@@ -78,12 +79,12 @@ impl Loss {
         );
     }
 
-    /// Whether the target was given up.
+    /// Whether the target is lost.
     pub(crate) fn is_lost(&self) -> bool {
         self.is_lost.get()
     }
 
-    /// Refuses requests if the target was given up.
+    /// Refuses requests if the target is lost.
     ///
     /// # Errors
     /// `TargetLost` with the target and its directory.
@@ -92,7 +93,7 @@ impl Loss {
             return Ok(());
         }
         let what = format!(
-            "target {} ({}) was given up as lost, with all bytes on it; restore the file from a \
+            "target {} ({}) was marked as lost, with all bytes on it; restore the file from a \
              backup, or copy it if it had no bytes there (`skep target remove --lost {}` lists the \
              files that lost bytes)",
             self.target,
@@ -102,9 +103,10 @@ impl Loss {
         Err(Error::new(ErrorCode::TargetLost, what))
     }
 
-    /// Returns the health of a lost target. `None` means that the target is not lost.
+    /// Returns the read-only condition that a lost target reports to management. `None` means that
+    /// the target is not lost.
     pub(crate) fn health(&self) -> Option<TargetHealth> {
-        let problem = "the target was given up as lost, and refuses all requests";
+        let problem = "the target was marked as lost, and refuses all requests";
         self.is_lost.get().then(|| TargetHealth::new(Condition::ReadOnly, problem))
     }
 }

@@ -61,8 +61,8 @@ impl CleanUpProgress {
 }
 
 impl Drop for CleanUpProgress {
-    /// Sets the metrics to zero. A round is dropped in the middle if the target is given up as
-    /// lost, but the target goes on to report its metrics.
+    /// Sets the metrics to zero. A round is dropped in the middle if the target is marked as lost,
+    /// but the target goes on to report its metrics.
     fn drop(&mut self) {
         self.set(0, 0);
     }

@@ -234,7 +234,7 @@ async fn take_requests(served: Rc<ServedTarget>, socket: OwnedFd, peer: Peer) {
         served.meter.begun();
         // The reply repeats `lowest_map` of the request's header. Raise `lowest_map` to the version
         // that this process requires, because the client then requires this version in all its
-        // later requests. So after an administrator gave up a target as lost, a client with an
+        // later requests. So after an administrator has marked a target as lost, a client with an
         // older map gets the newer map. The lost target refuses the requests of this client until
         // it also has the newer map.
         let lowest_map = &mut incoming.header.lowest_map;

@@ -1,11 +1,11 @@
-//! The identity of the host's page cache, and the mark of a member of a metadata group. The mark
-//! names the page cache that has the member's confirmed records, and the group of these records. It
-//! states whether the member's store is complete, and which members the target counts as a primary.
-//! It also has an upper bound of the time for which the member's promises last: as a backup, a
-//! member promises not to reply to clients as the primary for some time.
+//! The identity of the host's page cache, and the member mark of a member of a metadata group. The
+//! member mark names the page cache that has the member's confirmed records, and the group of these
+//! records. It states whether the member's store is complete, and which members the target counts
+//! as a primary. It also has an upper bound of the time for which the member's promises last: as a
+//! backup member, a member promises not to reply to clients as the primary for some time.
 //!
 //! As long as the identity stays the same, the page cache has all bytes that a target has written.
-//! A kill of the target's process does not change that. The layout of the mark is in
+//! A kill of the target's process does not change that. The layout of the member mark is in
 //! [`skep_format::member_mark`]. A storage target stores the identity of the page cache in its own
 //! state ([`skep_format::chunk::TargetState`]).
 //!
@@ -24,14 +24,14 @@
 //! A primary calls [`MemberMarkFile::count`] before it asks management to mark a member as in sync.
 //! So if the process ends before it has stored the cluster map in which this member serves, the
 //! next start still waits for the member. A primary also calls it before it asks to drop a member,
-//! and a backup before it asks to become the primary. So until the next epoch, each later process
-//! confirms only records that are on the device, because management may still carry out the
+//! and a backup member before it asks to become the primary. So until the next epoch, each later
+//! process confirms only records that are on the device, because management may still carry out the
 //! request.
 //!
-//! A backup calls [`MemberMarkFile::bound_promises`] before it handles a cluster map with a longer
-//! time before a take-over. It lowers the bound only when all its promises end within the lower
-//! bound (`skep_cluster::lease_times`). So the bound, counted from the start of a process, covers
-//! the promises of all earlier processes.
+//! A backup member calls [`MemberMarkFile::bound_promises`] before it handles a cluster map with a
+//! longer time before a take-over. It lowers the bound only when all its promises end within the
+//! lower bound (`skep_cluster::lease_times`). So the bound, counted from the start of a process,
+//! covers the promises of all earlier processes.
 
 use crate::atomic::replace_atomically;
 use skep_format::chunk::HostMark;
@@ -40,7 +40,7 @@ use skep_types::{Epoch, Error, GroupId, MapVersion, Result, TargetId};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Name of the file with the mark, in the directory of a metadata target.
+/// Name of the file with the member mark, in the directory of a metadata target.
 const MARK: &str = "member-mark";
 
 /// Returns the identity of the running kernel and of the mount on which `directory` lies. As long
@@ -59,7 +59,7 @@ pub fn host_mark(directory: &Path) -> Result<HostMark> {
     })
 }
 
-/// The file that contains the mark of one member.
+/// The file that contains the member mark of one member.
 #[derive(Debug)]
 pub struct MemberMarkFile {
     path: PathBuf,
@@ -69,11 +69,11 @@ pub struct MemberMarkFile {
 }
 
 impl MemberMarkFile {
-    /// Reads the mark in the directory of a target.
+    /// Reads the member mark in the directory of a target.
     ///
     /// # Errors
     /// - Errors of the file system, which name the path.
-    /// - `Corrupt` or `Unsupported` if the mark cannot be read.
+    /// - `Corrupt` or `Unsupported` if the member mark cannot be read.
     pub fn read(directory: &Path) -> Result<Self> {
         Self::read_at(directory, host_mark(directory)?)
     }
@@ -117,8 +117,8 @@ impl MemberMarkFile {
         self.written.as_ref().map_or(MemberContents::Whole, |mark| mark.contents)
     }
 
-    /// Makes the mark durable. The member must call this before it confirms a record of this group.
-    /// Blocks.
+    /// Makes the member mark durable. The member must call this before it confirms a record of this
+    /// group. Blocks.
     ///
     /// # Errors
     /// Errors of the file system, which name the path.
@@ -134,10 +134,10 @@ impl MemberMarkFile {
         self.present().counted
     }
 
-    /// Adds `member` to the list in the mark, durably, because this target sends a request about
-    /// the member to management in `epoch`. The meaning of each member is in [`CountedMembers`].
-    /// `version` is a version of the cluster map that contains the member. The caller must call
-    /// this before it sends the request. Blocks.
+    /// Adds `member` durably to the counted members in the member mark, because this target sends a
+    /// request about the member to management in `epoch`. The meaning of each member is in
+    /// [`CountedMembers`]. `version` is a version of the cluster map that contains the member. The
+    /// caller must call this before it sends the request. Blocks.
     ///
     /// # Errors
     /// Errors of the file system, which name the path.
@@ -146,10 +146,10 @@ impl MemberMarkFile {
         self.write(MemberMark { counted: present.counted.with(epoch, version, member), ..present })
     }
 
-    /// Stores durably in the mark that this target has received the cluster map of the version
-    /// `version`, in which its group has the epoch `epoch`. So a start with an older map finds that
-    /// the map is old. A member must call this before it confirms records or replies in this epoch.
-    /// Blocks.
+    /// Stores durably in the member mark that this target has received the cluster map of the
+    /// version `version`, in which its group has the epoch `epoch`. So a start with an older map
+    /// finds that the map is old. A member must call this before it confirms records or replies in
+    /// this epoch. Blocks.
     ///
     /// # Errors
     /// Errors of the file system, which name the path.
@@ -204,8 +204,8 @@ impl MemberMarkFile {
         self.write(MemberMark { contents: MemberContents::Whole, ..self.present() })
     }
 
-    /// Stores durably in the mark that the member has all records that it has confirmed to its
-    /// group. Blocks.
+    /// Stores durably in the member mark that the member has all records that it has confirmed to
+    /// its group. Blocks.
     ///
     /// # Errors
     /// Errors of the file system, which name the path.
@@ -215,8 +215,9 @@ impl MemberMarkFile {
         Ok(())
     }
 
-    /// Stores durably in the mark that the member may lack confirmed records although its host has
-    /// not lost power. Its device may have failed, or its directory may be an old backup. Blocks.
+    /// Stores durably in the member mark that the member may lack confirmed records although its
+    /// host has not lost power. Its device may have failed, or its directory may be an old backup.
+    /// Blocks.
     ///
     /// # Errors
     /// Errors of the file system, which name the path.
@@ -229,8 +230,8 @@ impl MemberMarkFile {
         Ok(())
     }
 
-    /// At the end of the process, stores durably in the mark that the device has all records.
-    /// Blocks.
+    /// At the end of the process, stores durably in the member mark that the device has all
+    /// records. Blocks.
     ///
     /// # Errors
     /// Errors of the file system, which name the path.
@@ -241,7 +242,7 @@ impl MemberMarkFile {
         self.write(MemberMark { clean: true, ..self.of_host() })
     }
 
-    /// Returns the current mark, or the first mark of a new member if there is no mark.
+    /// Returns the current mark, or the first mark of a new member if there is no mark file.
     fn present(&self) -> MemberMark {
         let (host, group, contents) = (self.host, GroupId::default(), MemberContents::Whole);
         let counted = CountedMembers::default();

@@ -2,7 +2,7 @@
 //! of 64 GiB. In `cargo xtask external --only large`, the directory has 200,000 files.
 //!
 //! Each test has its own cluster. A test creates files through one mount, and reads them through a
-//! second mount with the other transport.
+//! second mount. The first mount uses FUSE over io_uring, the second uses `/dev/fuse`.
 
 use skep_testkit::files;
 use skep_testkit::{Cluster, Random, Shape, Transport};
@@ -14,7 +14,7 @@ use std::path::Path;
 use std::time::Instant;
 
 /// Number of files in the directory, unless `SKEP_LARGE_DIRECTORY` sets it. More than
-/// 65,536, so that a number of a file or an offset in the directory needs more than 16 bits.
+/// 65,536, so that the index of a file or an offset in the directory needs more than 16 bits.
 const FILES: usize = 70_000;
 
 fn number_of_files() -> usize {

@@ -1,5 +1,5 @@
 //! A storage target whose disk is lost forever. Skep reports the loss. After the administrator has
-//! given up the target as lost, no program waits for the target any more.
+//! marked the target as lost, no program waits for the target any more.
 
 use skep_testkit::cluster::skep;
 use skep_testkit::schema::check;
@@ -34,12 +34,12 @@ fn check_listing_directory(cluster: &Cluster, listing: &Path, id: &str, healthy:
     assert_eq!(refused.kind(), std::io::ErrorKind::StorageFull, "{refused}");
     let log = files::read_to_string(cluster.data().join("logs/mount.log"));
     let line = log.lines().find(|line| line.contains("fails with ENOSPC")).expect("a line");
-    let lost = format!("target t{id}, which was given up as lost");
+    let lost = format!("target t{id}, which was marked as lost");
     assert!(line.contains("WARN") && line.contains(&lost), "{line}");
     assert!(line.contains("skep entry set --inherit"), "{line}");
     let path = listing.display().to_string();
     let info = skep(["entry", "info", &path]).expect_success();
-    assert!(info.contains(&format!("target t{id} was given up as lost, so new files")), "{info}");
+    assert!(info.contains(&format!("target t{id} was marked as lost, so new files")), "{info}");
     assert!(healthy.contains("whose pattern lists it fail with ENOSPC"), "{healthy}");
     let kept = cluster.try_skep(&["target", "remove", id]).expect_failure();
     assert!(kept.contains("the pattern of 1 directory names it"), "{kept}");
@@ -104,13 +104,13 @@ fn reads_of_a_target_marked_as_lost_fail_immediately() {
     reader.arg(second.path().join("wide")).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut reader = reader.spawn().expect("cat can be started");
 
-    // Without the confirmation option, the command does not give up the target.
+    // Without the confirmation option, the command does not mark the target as lost.
     let refused = |arguments: &[&str]| {
         let arguments = [&["target", "remove", "--lost"], arguments].concat();
         cluster.try_skep(&arguments).expect_failure()
     };
     wait_for("the other target is served again", PATIENCE, || {
-        // The command lists the affected files, although it refuses to give up the target.
+        // The command lists the affected files, although it refuses to mark the target as lost.
         let tried = cluster.try_skep(&["target", "remove", "--lost", &served]);
         tried.stdout.contains("serves it").then_some(())
     });
@@ -126,7 +126,7 @@ fn reads_of_a_target_marked_as_lost_fail_immediately() {
     let repeated = cluster.skep_json(&["target", "remove", "--lost", "--confirm", &id, &id]);
     assert_eq!(repeated["is_given_up"], true);
     let listed = cluster.skep(&["target", "remove", "--lost", &id]);
-    assert!(listed.contains("The target is given up.") && !listed.contains("for ever"), "{listed}");
+    assert!(listed.contains("is marked as lost.") && !listed.contains("for ever"), "{listed}");
     let mut error = String::new();
     reader.stderr.take().expect("a pipe").read_to_string(&mut error).expect("text");
     assert!(!status.success() && error.contains("Input/output error"), "{error}");
@@ -148,8 +148,8 @@ fn reads_of_a_target_marked_as_lost_fail_immediately() {
         let health = cluster.try_skep(&["health", "check"]);
         health.stdout.contains("its directory is back").then_some(health.stdout)
     });
-    assert!(health.contains("was given up as lost"), "{health}");
-    assert!(directory.join("lost").exists(), "the directory has the mark");
+    assert!(health.contains("was marked as lost"), "{health}");
+    assert!(directory.join("lost").exists(), "the directory has the mark file");
     let late = Command::new("cat").arg(second.path().join("wide")).output().expect("cat runs");
     let error = String::from_utf8_lossy(&late.stderr).into_owned();
     assert!(!late.status.success() && error.contains("Input/output error"), "{error}");
@@ -167,7 +167,7 @@ fn reads_of_a_target_marked_as_lost_fail_immediately() {
     let kept = cluster.try_skep(&["target", "remove", &id]).expect_failure();
     assert!(kept.contains("1 file lies on it, and no") && kept.contains("from a backup"), "{kept}");
     let reopened = cluster.try_skep(&["target", "set-state", &id, "open"]).expect_failure();
-    assert!(reopened.contains("given up as lost"), "{reopened}");
+    assert!(reopened.contains("marked as lost"), "{reopened}");
     files::remove_file(&wide);
     wait_for("the target is removed", PATIENCE, || {
         cluster.try_skep(&["target", "remove", &id]).status.success().then_some(())

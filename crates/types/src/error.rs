@@ -149,7 +149,7 @@ codes! {
     /// Another member has become the primary of the sender's group. The sender must stop its work
     /// as primary immediately, and must not pass this error on to a program.
     Deposed = 42, Never;
-    /// An administrator has given up the target as lost. The bytes on it do not exist any more.
+    /// An administrator has marked the target as lost. The bytes on it do not exist any more.
     TargetLost = 43, Never;
     /// The receiver is not the leader of management. The text of the reply is the leader's
     /// addresses, separated by commas, or empty if the receiver knows no leader.

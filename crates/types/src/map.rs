@@ -53,8 +53,8 @@ byte_enum! {
         Good = 1,
         /// The target lacks data and needs a resync from another member of its group.
         NeedsResync = 2,
-        /// The data is lost, because an administrator has given up the target for ever. Requests to
-        /// the target fail with `TargetLost`, without a connection.
+        /// The data is lost, because an administrator has marked the target as lost for ever.
+        /// Requests to the target fail with `TargetLost`, without a connection.
         Bad = 3,
     }
 }

@@ -12,7 +12,8 @@ use skep_wire::frame::{HEADER_BYTES, Header};
 pub struct Decoder {
     /// Name of the decoder, and of its fuzz target in `fuzz/`.
     pub name: &'static str,
-    /// Decodes bytes, and panics if the property does not hold.
+    /// Decodes bytes. Panics if the decoder accepts them but the value is not encoded to the same
+    /// bytes again.
     pub check: fn(&[u8]),
     /// Returns valid inputs of the decoder. Valid inputs of the decoders for messages are in
     /// `vectors/wire` instead.
@@ -30,10 +31,11 @@ pub fn all() -> impl Iterator<Item = &'static Decoder> {
     MESSAGES.iter().chain(records::RECORDS)
 }
 
-/// Decodes `bytes` with the decoder `name`, and checks the property.
+/// Decodes `bytes` with the decoder `name`. Checks that an accepted value is encoded to the same
+/// bytes again.
 ///
 /// # Panics
-/// Panics if no decoder has this name, or if the property does not hold.
+/// Panics if no decoder has this name, or if the bytes differ.
 pub fn check(name: &str, bytes: &[u8]) {
     let decoder = all().find(|decoder| decoder.name == name);
     (decoder.unwrap_or_else(|| panic!("no decoder has the name {name}")).check)(bytes);

@@ -24,9 +24,9 @@ pub(super) struct InlineMove {
 
 impl InodeState {
     /// Counts a sync that begins now. Returns whether the sync should move the inline bytes of the
-    /// file to storage, because several syncs have had to sync both places. One such sync is enough
-    /// if the file was larger than its inline bytes when it was opened (`was_grown`). `inline` is
-    /// the number of inline bytes.
+    /// file to storage, because several syncs have had to sync the metadata target and storage. One
+    /// such sync is enough if the file was larger than its inline bytes when it was opened
+    /// (`was_grown`). `inline` is the number of inline bytes.
     pub(crate) fn count_sync_of_both(&self, inline: u64, was_grown: bool) -> bool {
         self.with(|parts| {
             let has_both = parts.unsynced.has_both_places();

@@ -32,7 +32,8 @@ struct ChunkFileState {
 #[derive(Debug, Default)]
 pub(super) struct UnsyncedWrites {
     chunk_files: HashMap<ChunkFileKey, ChunkFileState>,
-    /// For each start of the metadata target, the mark of the newest unsynced inline write.
+    /// For each start of the metadata target, the mark (start number and LSN) of the newest
+    /// unsynced inline write.
     inline: Vec<InlineMark>,
     losses: u64,
     /// Synced chunk files that metadata has not recorded as synced.
@@ -181,7 +182,7 @@ impl UnsyncedWrites {
         }
     }
 
-    /// Returns the marks of the inline writes that must be synced now.
+    /// Returns the marks (start number and LSN) of the inline writes that must be synced now.
     pub(super) fn inline(&self) -> Vec<InlineMark> {
         self.inline.clone()
     }

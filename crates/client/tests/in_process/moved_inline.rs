@@ -23,7 +23,7 @@ async fn grown(fake: &FakeCluster, client: &Client) -> (InodeId, HandleId) {
     (inode, handle)
 }
 
-/// Changes bytes at both places, and syncs the file.
+/// Changes inline bytes and bytes on storage, and syncs the file.
 async fn commit(client: &Client, handle: HandleId, byte: u8) {
     write(client, handle, 24, &[byte; 4]).await;
     write(client, handle, 6000, &[byte; 4]).await;

@@ -229,7 +229,7 @@ fn refusal_names_the_lost_target_and_the_pattern_to_change() {
     let refused = refusal(&lost, PatternOrigin::Directory);
     assert_eq!(refused.code(), ErrorCode::NoSpace);
     let text = refused.context();
-    assert!(text.starts_with("cannot place a file on target t7, which was given up"), "{text}");
+    assert!(text.starts_with("cannot place a file on target t7, which was marked"), "{text}");
     assert!(text.contains("`skep entry set --inherit DIRECTORY`"), "{text}");
     let closed = ClosedGroup { is_lost: false, ..lost };
     let text = refusal(&closed, PatternOrigin::Asked).context().to_owned();

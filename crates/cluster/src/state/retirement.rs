@@ -24,7 +24,7 @@ impl Durable {
         }
         if target.consistency == Consistency::Bad && !is_closed {
             let what = format!(
-                "cannot open target {id}: it was given up as lost, so its chunk files no longer \
+                "cannot open target {id}: it was marked as lost, so its chunk files no longer \
                  match the files of the cluster; remove the target with `skep target remove {0}`, \
                  and add its disk as a new target",
                 id.raw()
@@ -39,22 +39,22 @@ impl Durable {
         Ok(Outcome::default())
     }
 
-    /// Gives up a storage target whose data is lost: closes it to new files, and marks its data as
-    /// lost. The target stays in the map, so that requests for its files fail immediately.
+    /// Marks a storage target as lost, and closes it to new files. The target stays in the map, so
+    /// that requests for its files fail immediately.
     pub(super) fn give_up_target(&mut self, id: TargetId) -> Result<Outcome> {
         let target = self.map.target(id).ok_or_else(|| unknown_target(id))?;
         let refused = |what: String| Err(Error::new(ErrorCode::InvalidArgument, what));
         if target.kind != TargetKind::Storage {
             return refused(format!(
-                "cannot give up metadata target {id}: a part of the namespace lies on it; put its \
-                 directory back from a copy"
+                "cannot mark metadata target {id} as lost: a part of the namespace lies on it; put \
+                 its directory back from a copy"
             ));
         }
         let group = self.map.group_of(id).filter(|group| group.members.len() > 1);
         if let Some(group) = group {
             return refused(format!(
-                "cannot give up target {id}: the other members of group {} have its data; remove \
-                 the target from the group",
+                "cannot mark target {id} as lost: the other members of group {} have its data; \
+                 remove the target from the group",
                 group.id
             ));
         }
@@ -194,7 +194,7 @@ pub struct ClosedGroup {
     pub group: GroupId,
     /// The target of the group that is closed or lost.
     pub target: TargetId,
-    /// Whether the target was given up as lost. Otherwise an administrator has closed it.
+    /// Whether the target was marked as lost. Otherwise an administrator has closed it.
     pub is_lost: bool,
 }
 
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn target_given_up_as_lost_never_becomes_good_again() {
+    fn lost_target_never_becomes_good_again() {
         let mut state = cluster();
         state.apply(&server(TargetKind::Metadata, 1, &[10])).unwrap();
         let storage = state.apply(&server(TargetKind::Storage, 2, &[20, 21])).unwrap();

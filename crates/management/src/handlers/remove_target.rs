@@ -1,6 +1,6 @@
-//! `RemoveTarget`: removes a target that stores no data, or gives up a target whose data is lost.
-//! Management refuses the removal while a service serves the target. Management gives up a target
-//! only if its service reports the target as down, or has been silent for minutes.
+//! `RemoveTarget`: removes a target that stores no data, or marks a target as lost whose data is
+//! lost. Management refuses the removal while a service serves the target. Management marks a
+//! target as lost only if its service reports the target as down, or has been silent for minutes.
 
 use crate::authority::Authority;
 use crate::limits::SILENCE_OF_LOST;
@@ -26,7 +26,7 @@ pub(super) async fn handle(
     let is_served =
         target.reachability == Reachability::Online && target.health.condition != Condition::Down;
     match request.is_lost {
-        // The target was given up already, so this request is a retry and changes nothing.
+        // The target is marked as lost already, so this request is a retry and changes nothing.
         true if target.consistency == Consistency::Bad => {}
         true => refuse_present(target, &map, authority.silence(target.node))?,
         false if is_served => return Err(still_served(target, &map)),
@@ -36,7 +36,7 @@ pub(super) async fn handle(
         authority.command(id, command).await?;
         match request.is_lost {
             true => tracing::warn!(
-                "target {target_id} ({}) is given up as lost: files lose the bytes on this target",
+                "target {target_id} ({}) is marked as lost: files lose the bytes on this target",
                 target.path
             ),
             false => {
@@ -61,20 +61,20 @@ fn still_served(target: &Target, map: &ClusterMap) -> Error {
     Error::new(ErrorCode::InUse, what)
 }
 
-/// Refuses to give up a target that is probably intact, because its service serves the target or
-/// may only be restarting.
+/// Refuses to mark a target as lost that is probably intact, because its service serves the target
+/// or may only be restarting.
 fn refuse_present(target: &Target, map: &ClusterMap, silence: Duration) -> Result<()> {
     let (id, node) = (target.id, name_of(target, map));
     let what = match (target.reachability, target.health.condition) {
         (Reachability::Online, Condition::Down) => return Ok(()),
         (Reachability::Online, _) => format!(
-            "cannot give up target {id}: {node} serves it; if its disk has failed, stop {node}, \
-             and start it without the disk"
+            "cannot mark target {id} as lost: {node} serves it; if its disk has failed, stop \
+             {node}, and start it without the disk"
         ),
         _ if silence >= SILENCE_OF_LOST => return Ok(()),
         _ => format!(
-            "cannot give up target {id}: {node} has been silent for only {} s and may come back \
-             with its data; wait until it has been silent for {} s, or start {node}, which reports \
+            "cannot mark target {id} as lost: {node} has been silent for only {} s and may come \
+             back with its data; wait until it has been silent for {} s, or start {node}, which reports \
              a target as down if its disk is gone",
             silence.as_secs(),
             SILENCE_OF_LOST.as_secs()
@@ -90,7 +90,7 @@ mod tests {
     use skep_types::{ClusterId, NodeId, TargetId, TargetKind};
 
     #[test]
-    fn only_a_target_that_is_down_or_long_silent_is_given_up() {
+    fn only_a_down_or_long_silent_target_can_be_marked_as_lost() {
         let map = ClusterMap::empty(ClusterId::new([1; 16]));
         let mut target = Target {
             reachability: Reachability::Online,

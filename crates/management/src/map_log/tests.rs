@@ -176,7 +176,7 @@ fn condition_of_a_target_is_logged_in_words() {
     assert_eq!(line, Line(Level::Warn, expected.to_owned()));
     let healthy = TargetHealth::default();
     assert_eq!(condition_line(&map, TargetId::new(7), &healthy).0, Level::Info);
-    // A change of the role of a target, and a target that is given up as lost, are normal.
+    // A change of the role of a target, and a target that is marked as lost, are normal.
     let reopens = TargetHealth::new(Condition::Down, TargetHealth::REOPENS);
     assert_eq!(condition_line(&map, TargetId::new(7), &reopens).0, Level::Info);
     let mut lost = map;

@@ -1,9 +1,11 @@
 //! The marks in the directory of a metadata target that was restored from a backup.
 //!
-//! With the mark `restored`, the next start continues with higher numbers. The target removes this
-//! mark when these numbers are safe. While the mark `removal-off` exists, storage removes no chunk
-//! files. Only an administrator removes this mark. The module `target::restored` owns the numbers,
-//! and the module `skep_store::restored` owns the names of the mark files.
+//! With the mark `restored`, the next start assigns only inode numbers, transaction numbers, start
+//! numbers and versions above all that the target may have assigned. The target removes this mark
+//! when its new start record and number reservations are safe. While the mark `removal-off` exists,
+//! storage removes no chunk files. Only an administrator removes this mark. The module
+//! `target::restored` owns the numbers, and the module `skep_store::restored` owns the names of the
+//! mark files.
 
 use crate::engine::Engine;
 use crate::target::MetadataTarget;
@@ -13,7 +15,7 @@ use skep_types::{Error, ErrorCode, Result};
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
 
-/// The marks of one target's directory.
+/// The marks `restored` and `removal-off` of one target's directory.
 pub(super) struct RestoredMarks {
     directory: PathBuf,
     /// Whether the directory still has the mark `restored`.
@@ -22,7 +24,8 @@ pub(super) struct RestoredMarks {
 }
 
 impl RestoredMarks {
-    /// Reads which of the two marks the directory of a target has.
+    /// Reads whether the directory of a target has the mark `restored`, and whether it has the mark
+    /// `removal-off`.
     ///
     /// # Errors
     /// Errors of the file system, which name the path.
@@ -34,7 +37,8 @@ impl RestoredMarks {
         })
     }
 
-    /// Makes a primary obey the marks. The caller calls this before the primary's first event.
+    /// If the directory has the mark `restored`, makes the primary assign higher numbers, and sets
+    /// the mark `removal-off`. The caller calls this before the primary's first event.
     pub(super) fn apply<E: Engine>(&self, target: &mut MetadataTarget<E>) -> Result<()> {
         if self.is_restored.get() {
             restored::mark(&self.directory, REMOVAL_OFF_MARK)?;
@@ -67,7 +71,7 @@ impl RestoredMarks {
         self.is_removal_off.get()
     }
 
-    /// Removes the mark `restored` when the higher numbers are safe.
+    /// Removes the mark `restored` when the new start record and number reservations are safe.
     ///
     /// # Errors
     /// `Configuration` if storage has shown that the target's directory is an old backup. This

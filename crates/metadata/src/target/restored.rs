@@ -1,25 +1,26 @@
 //! A target whose directory was restored from a backup, so that it lacks the newest changes.
 //!
-//! The target continues with higher numbers. So it assigns no inode number, transaction number,
-//! start number or version a second time.
+//! The target assigns only numbers above all that it may have assigned before the restore. So it
+//! assigns no inode number, transaction number, start number or version a second time.
 //!
-//! The module `service::restored` owns the marks in the directory. The module `tx::removal_guard`
-//! owns the rule that storage keeps chunk files without an inode.
+//! The module `service::restored` owns the mark files in the directory. The module
+//! `tx::removal_guard` owns the rule that storage keeps chunk files without an inode.
 
 use super::MetadataTarget;
 use crate::engine::Engine;
 use skep_types::InodeId;
 
 impl<E: Engine> MetadataTarget<E> {
-    /// Makes the target continue with higher numbers, since its directory was restored from a
-    /// backup. The caller calls this before the first event.
+    /// Makes the target assign only numbers above all that it may have assigned, since its
+    /// directory was restored from a backup. The caller calls this before the first event.
     pub fn continue_above_copy(&mut self) {
         self.shared.numbers.skip();
         self.shared.starts.skip();
     }
 
-    /// Whether the higher numbers are safe, so that a restart also continues above all numbers that
-    /// this target may have assigned.
+    /// Whether the start record and the number reservations after [`Self::continue_above_copy`] are
+    /// safe. From then on, a restart also assigns only numbers above all that this target may have
+    /// assigned.
     pub fn has_safe_numbers(&self) -> bool {
         self.shared.starts.current().is_some() && self.shared.numbers.has_usable()
     }

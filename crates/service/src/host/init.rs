@@ -179,7 +179,7 @@ fn missing(target: &Target, group: Option<(GroupId, usize)>) -> String {
     );
     match (consistency, kind, group) {
         (Consistency::Bad, ..) => format!(
-            "this was the directory of target {id}, which is given up as lost: for a new target, \
+            "this was the directory of target {id}, which is marked as lost: for a new target, \
              mount the new disk, stop the service, run it with --init, and start it; otherwise \
              remove the directory from its settings"
         ),
@@ -195,7 +195,7 @@ fn missing(target: &Target, group: Option<(GroupId, usize)>) -> String {
         ),
         (_, TargetKind::Storage, _) => format!(
             "{data}; if it is lost for good, `skep target remove --lost {}` lists its files, and \
-             how to give it up",
+             how to mark it as lost",
             id.raw()
         ),
     }
@@ -315,11 +315,11 @@ mod tests {
         assert!(in_group.contains("--init") && !in_group.contains("--lost"), "{in_group}");
         let alone = missing(&metadata, Some((GroupId::new(7), 1)));
         assert!(alone.contains("backups.md") && !alone.contains("--lost"), "{alone}");
-        // A target that was given up as lost does not come back, so a new target can take its
+        // A target that was marked as lost does not come back, so a new target can take its
         // place.
         cache_map(dir.path(), Consistency::Bad);
         let given_up = problem(&with_target);
-        assert!(given_up.contains("given up") && given_up.contains("--init"), "{given_up}");
+        assert!(given_up.contains("marked as lost") && given_up.contains("--init"), "{given_up}");
         assert_eq!(with_target.initialise(None).unwrap().new_targets, 1);
     }
 

@@ -225,7 +225,7 @@ impl ServingNode {
     }
 
     /// Returns the targets that belong to this node according to `map`, but are missing from the
-    /// node's settings. Omits the targets that were given up as lost, because such targets need not
+    /// node's settings. Omits the targets that were marked as lost, because such targets need not
     /// exist any more.
     fn unnamed_targets(&self, map: &ClusterMap, node: NodeId) -> Vec<Target> {
         let named: Vec<_> = self.host.targets.iter().map(|path| absolute(path)).collect();

@@ -7,7 +7,7 @@
 //! work, no member reaches management, and clients continue. The sender loses power right after a
 //! client has received a reply, because the device of the sender may not have the newest record on
 //! which this reply depends. In some cases, the process of the sender is killed before. Then the
-//! next process finds in the mark of the member that the request exists.
+//! next process finds in the member mark that the request exists.
 //!
 //! The module has random numbers of its own. So runs without late requests do not depend on it.
 

@@ -49,7 +49,7 @@ impl Role {
     }
 }
 
-/// The state of the store and the log, as the mark of a member records it durably.
+/// The state of the store and the log, as the member mark records it durably.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Contents {
     #[default]

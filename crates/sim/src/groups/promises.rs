@@ -25,8 +25,8 @@ impl Member {
         }
     }
 
-    /// Notes the epoch in the mark and raises the bound in it, before a backup member starts with
-    /// the map of the process.
+    /// Records the epoch in the member mark and raises the bound in it, before a backup member
+    /// starts with the map of the process.
     pub(super) fn raise_promise_bound(&mut self) {
         let (epoch, version) = (group_of(&self.map).epoch, self.map.version);
         self.mark.counted = self.mark.counted.after_map(epoch, version);
@@ -34,7 +34,8 @@ impl Member {
         self.mark.promise_bound = raised_bound(self.mark.promise_bound, after);
     }
 
-    /// Notes the epoch in the mark and raises the bound in it, before a backup member handles maps.
+    /// Records the epoch in the member mark and raises the bound in it, before a backup member
+    /// handles maps.
     pub(super) fn raise_promise_bound_for(&mut self, events: &[Event]) {
         for event in events {
             if let (Event::Map(map), Role::Backup(_)) = (event, &self.role) {
@@ -46,7 +47,7 @@ impl Member {
         }
     }
 
-    /// Lowers the bound in the mark after a batch of events, if the promises permit it.
+    /// Lowers the bound in the member mark after a batch of events, if the promises permit it.
     pub(super) fn lower_promise_bound(&mut self) {
         let bound = self.mark.promise_bound;
         self.mark.promise_bound = match &self.role {

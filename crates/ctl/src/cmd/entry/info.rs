@@ -303,7 +303,7 @@ fn effect_of_absent(map: &ClusterMap, kind: FileKind, groups: &[GroupId]) -> Str
         let _ = match (kind, closed.is_lost) {
             (FileKind::Directory, true) => write!(
                 text,
-                "; target {target} was given up as lost, so new files in this directory fail with \
+                "; target {target} was marked as lost, so new files in this directory fail with \
                  ENOSPC until `skep entry set --inherit` or `--targets` gives the directory another \
                  pattern"
             ),
@@ -315,7 +315,7 @@ fn effect_of_absent(map: &ClusterMap, kind: FileKind, groups: &[GroupId]) -> Str
             ),
             (_, true) => write!(
                 text,
-                "; target {target} was given up as lost, so reads of its bytes fail with EIO"
+                "; target {target} was marked as lost, so reads of its bytes fail with EIO"
             ),
             (_, false) => Ok(()),
         };

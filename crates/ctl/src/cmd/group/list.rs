@@ -51,7 +51,7 @@ struct Member {
     lag: Option<Lag>,
 }
 
-/// The state of a target that was given up as lost, and of a group that has no other target.
+/// The state of a target that was marked as lost, and of a group that has no other target.
 const LOST: &str = "Lost";
 
 pub(crate) fn run(args: ListArgs) -> Result<()> {

@@ -36,7 +36,7 @@ pub(super) fn as_text(report: &Report) -> String {
             let state = match (&node.address, &node.error) {
                 (Some(address), _) => format!("reachable at {address} (protocol: TCP)"),
                 (None, _) if node.is_needless => {
-                    "not running, and not needed: all its targets are given up as lost".into()
+                    "not running, and not needed: all its targets are marked as lost".into()
                 }
                 (None, error) => {
                     format!("UNREACHABLE: {}", error.as_deref().unwrap_or("no answer"))
@@ -71,13 +71,13 @@ mod tests {
         let note = Problem {
             key: String::new(),
             rule: "target-given-up",
-            what: "storage target t7 was given up as lost".into(),
+            what: "storage target t7 was marked as lost".into(),
             remedy: "restore the files".into(),
             ..Problem::default()
         };
         let report = Report { healthy: true, notes: vec![note], ..Report::default() };
         let text = as_text(&report);
-        let end = "The cluster is healthy.\nNote: storage target t7 was given up as lost\n  \
+        let end = "The cluster is healthy.\nNote: storage target t7 was marked as lost\n  \
                    restore the files\n";
         assert!(text.ends_with(end), "{text}");
     }

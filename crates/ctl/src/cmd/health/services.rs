@@ -37,7 +37,7 @@ pub(super) struct NodeReport {
     pub(super) error: Option<String>,
     #[serde(skip)]
     code: Option<ErrorCode>,
-    /// Whether all targets of the service are given up as lost, so that it need not run.
+    /// Whether all targets of the service are marked as lost, so that it need not run.
     #[serde(skip)]
     pub(super) is_needless: bool,
 }
@@ -138,7 +138,7 @@ fn report(map: &ClusterMap, node: &Node, outcome: Result<String>) -> NodeReport 
     }
 }
 
-/// Returns the targets of a node that are not given up as lost.
+/// Returns the targets of a node that are not marked as lost.
 fn kept_targets<'a>(map: &'a ClusterMap, node: &'a Node) -> impl Iterator<Item = &'a Target> {
     let all = map.targets.iter().filter(|target| target.node == node.id);
     all.filter(|target| target.consistency != Consistency::Bad)

@@ -1,4 +1,4 @@
-//! `skep target remove --lost`: gives up a target whose disk is lost for good.
+//! `skep target remove --lost`: marks a target whose disk is lost for good as lost.
 //!
 //! This module lists the files that lose bytes, and checks the value of `--confirm`. The effect of
 //! a lost target on requests is in `skep_rpc::routing`. Metadata targets decide what happens to
@@ -24,11 +24,11 @@ const PAUSE: Duration = Duration::from_millis(200);
 struct Loss {
     id: u32,
     path: String,
-    /// Whether the target is given up, by this command or by an earlier one. `false` if the command
-    /// only lists the files.
+    /// Whether the target is marked as lost, by this command or by an earlier one. `false` if the
+    /// command only lists the files.
     is_given_up: bool,
-    /// The reason why the target cannot be given up now. Only set if the command only lists the
-    /// files.
+    /// The reason why the target cannot be marked as lost now. Only set if the command only lists
+    /// the files.
     refusal: Option<String>,
     /// The files that lose bytes, or may lose bytes.
     files: Vec<DamagedFile>,
@@ -53,7 +53,7 @@ struct DamagedFile {
     is_written: bool,
 }
 
-/// Lists the files that lose bytes, and gives up the target if `confirm` is its id.
+/// Lists the files that lose bytes, and marks the target as lost if `confirm` is its id.
 pub(super) fn run(access: Access, target: String, confirm: Option<String>) -> Result<()> {
     let loss = block_on(async move {
         let map = access.map().await?;
@@ -62,7 +62,7 @@ pub(super) fn run(access: Access, target: String, confirm: Option<String>) -> Re
         let request = |is_dry_run| RemoveTarget { target: target.id, is_dry_run, is_lost: true };
         let refusal = match access.ask(&request(true)).await {
             // Without `--confirm` nothing is changed, so the list is shown even if the target
-            // cannot be given up now.
+            // cannot be marked as lost now.
             Err(error) if confirm.is_none() && error.code() == ErrorCode::InUse => {
                 Some(error.context().to_owned())
             }
@@ -77,7 +77,7 @@ pub(super) fn run(access: Access, target: String, confirm: Option<String>) -> Re
             uses = uses_after_loss(&access, target.id).await.map_err(|error| {
                 let id = target.id.raw();
                 error.within(format_args!(
-                    "target {id} is given up as lost, but this command cannot list the files that \
+                    "target {id} is marked as lost, but this command cannot list the files that \
                      lose bytes"
                 ))
             })?;
@@ -158,7 +158,7 @@ fn check_confirmation(target: &Target, confirm: Option<&str>) -> Result<()> {
     match confirm {
         Some(text) if !is_same(text) => {
             let what = format!(
-                "cannot give up target {}: --confirm names '{text}', which is another target",
+                "cannot mark target {} as lost: --confirm names '{text}', which is another target",
                 target.id.raw()
             );
             Err(Error::new(ErrorCode::InvalidArgument, what))
@@ -238,13 +238,14 @@ fn last_line(loss: &Loss) -> String {
     let id = loss.id;
     match (loss.is_given_up, &loss.refusal) {
         (true, _) => format!(
-            "The target is given up. Restore or remove the files that lose bytes, and copy the \
-             others; then `skep target remove {id}` removes the target from the list.\n"
+            "Target {id} is marked as lost. Restore or remove the files that lost bytes. Copy the \
+             other files whose stripe patterns name the target: the copies lie on other targets. \
+             Then run `skep target remove {id}`.\n"
         ),
         (false, Some(refusal)) => format!("Nothing is changed. Not yet possible: {refusal}\n"),
         (false, None) => format!(
-            "Nothing is changed. `skep target remove --lost --confirm {id} {id}` gives the target \
-             up for ever.\n"
+            "Nothing is changed. `skep target remove --lost --confirm {id} {id}` marks the target \
+             as lost for ever.\n"
         ),
     }
 }
@@ -279,6 +280,6 @@ mod tests {
         (loss.is_given_up, loss.unwritten_files) = (true, 118);
         let text = as_text(&loss);
         assert!(text.contains("whose stripe patterns name it: 118."), "{text}");
-        assert!(text.contains("is given up") && !text.contains("--confirm"), "{text}");
+        assert!(text.contains("is marked as lost") && !text.contains("--confirm"), "{text}");
     }
 }

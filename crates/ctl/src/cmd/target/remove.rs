@@ -1,5 +1,5 @@
 //! `skep target remove`: removes a target that stores no data from the cluster. With `--lost`,
-//! gives up a target whose disk is lost ([`super::give_up`]).
+//! marks a target as lost whose disk is lost ([`super::give_up`]).
 
 use super::give_up;
 use crate::access::{Access, ClusterArgs, PATIENCE, block_on};
@@ -19,18 +19,18 @@ const EXAMPLES: &[Example] = &[
     ("check whether target 6 can be removed", "skep target remove --dry-run 6"),
     ("remove target 6", "skep target remove 6"),
     ("list the files that lose bytes with the disk of target 4", "skep target remove --lost 4"),
-    ("give target 4 up as lost", "skep target remove --lost --confirm 4 4"),
+    ("mark target 4 as lost", "skep target remove --lost --confirm 4 4"),
 ];
 
-/// Remove a target that stores no data, or give up a lost target
+/// Remove a target that stores no data, or mark a target as lost
 ///
 /// The command refuses as long as a file is stored on the target, a directory's pattern names it,
 /// the target is open to new files, or the settings of its service name it. A target that `skep
 /// target add` has added is removed without a restart of its service. The id of a removed target is
 /// never used again.
 ///
-/// If the disk of a target is lost for good, `--lost` gives the target up. Without `--confirm`, the
-/// command lists the files that lose bytes, and changes nothing.
+/// If the disk of a target is lost for good, `--lost` marks the target as lost. Without
+/// `--confirm`, the command lists the files that lose bytes, and changes nothing.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct RemoveArgs {
@@ -39,8 +39,8 @@ pub(crate) struct RemoveArgs {
     /// Check whether the target can be removed; change nothing
     #[arg(long = "dry-run")]
     is_dry_run: bool,
-    /// Give up a target whose disk is lost for good: reads of the bytes on it fail with EIO instead
-    /// of waiting. Without --confirm, only lists the files that lose bytes
+    /// Mark a target as lost, if its disk is lost for good: reads of the bytes on it fail with EIO
+    /// instead of waiting. Without --confirm, only lists the files that lose bytes
     #[arg(long = "lost", conflicts_with = "is_dry_run")]
     is_lost: bool,
     /// With --lost: the id of the target once more. This cannot be undone
@@ -259,7 +259,7 @@ fn in_use(target: &Target, uses: &GroupUses) -> Error {
              again in some seconds"
         ),
         _ if target.consistency == Consistency::Bad => format!(
-            "cannot remove target {id}: it is given up as lost, {found}; `skep target files --paths \
+            "cannot remove target {id}: it is marked as lost, {found}; `skep target files --paths \
              {id}` lists them. Restore each file that has lost bytes from a backup, or remove it. An \
              empty file, or a file without bytes on this target, has lost nothing: `cp -a FILE \
              FILE.new && mv FILE.new FILE` places it on other targets. For files that are shown as \
