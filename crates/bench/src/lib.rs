@@ -8,10 +8,10 @@
 //! [`net`] measures the network between hosts and services. [`tool`] runs external programs (IOR,
 //! mdtest, fio, IOzone) instead of the built-in engines.
 //!
-//! # Rules for every engine All processes begin a phase at one barrier. The time of a phase is from
-//! the start of the first process to the end of the last process. A run records the results of each
-//! process, and not only means. If a run fails, it returns the results that it has, with the reason
-//! for the failure.
+//! # Rules for every engine
+//! All processes begin a phase at one barrier. The time of a phase is from the start of the first
+//! process to the end of the last process. A run records the results of each process, and not only
+//! means. If a run fails, it returns the results that it has, with the reason for the failure.
 //!
 //! `skep bench` is the command line of this crate. `cargo xtask bench` is a separate program for
 //! developers of Skep. It starts Skep and other file systems on one machine, and compares them.

@@ -125,12 +125,12 @@ impl InodeState {
         self.with(|parts| parts.size.is_reported_undurably())
     }
 
-    /// Returns the end of the file that metadata has acknowledged so far.
+    /// Returns the size of the file that metadata has acknowledged so far.
     pub(crate) fn reported_extent(&self) -> ReportedExtent {
         self.with(|parts| parts.size.reported_extent())
     }
 
-    /// Compares an acknowledged end of the file with the attributes that are durable at metadata.
+    /// Compares an acknowledged size of the file with the attributes that are durable at metadata.
     /// Changes that metadata lost in a power loss count as unreported again.
     pub(crate) fn compare(&self, sent: &ReportedExtent, durable: &Attributes) -> ReportLoss {
         self.with(|parts| parts.size.compare(sent, durable))

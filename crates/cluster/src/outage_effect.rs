@@ -201,7 +201,7 @@ mod tests {
         };
         map.groups[0] = groups::apply(group, &change).unwrap();
         assert!(of(&map, 0).starts_with("operations on files continue"), "{}", of(&map, 0));
-        // The former primary lacks changes, so it cannot take over from the new one.
+        // The previous primary lacks changes, so it cannot take over from the new one.
         assert!(of(&map, 1).contains("wait until the service is back"), "{}", of(&map, 1));
     }
 

@@ -289,7 +289,7 @@ fn refusal(closed: &ClosedGroup, origin: PatternOrigin) -> Error {
 }
 
 /// Drops the narrow first component if the next component also has a single group, because the next
-/// component alone then gives each byte the same place.
+/// component alone then maps each byte to the same chunk file and offset.
 fn drop_needless_narrow(components: &mut Vec<Component>) {
     let first = components.iter().take_while(|component| component.is_inline()).count();
     if let [narrow, wide] = &components[first..]

@@ -1,7 +1,7 @@
 //! The problems that a cluster map shows, each with its remedy. `skep health check` and the monitor
 //! show the same problems.
 //!
-//! Does not own problems that are visible only in connections or in load figures.
+//! Does not own problems that are visible only in connections or in load statistics.
 
 use crate::state::kind_word;
 use skep_types::map::{CapacityPool, Condition, Consistency, Reachability, TargetHealth};

@@ -247,10 +247,10 @@ pub fn component_end(pattern: &StripePattern, component: usize) -> u64 {
 }
 
 /// Returns the pattern that a file has after its inline bytes were moved to storage: the component
-/// behind the inline component begins at byte 0. All other bytes keep their places. `None` means
-/// that the file has no inline bytes, or that the next component has no place for them. The place
-/// is missing if it has no groups yet, or if its start is a multiple of its chunk size, because its
-/// first chunk then begins at this start.
+/// behind the inline component begins at byte 0. All other bytes stay in their chunk files, at the
+/// same offsets. `None` means that the file has no inline bytes, or that the next component cannot
+/// store them: it has no groups yet, or its start is a multiple of its chunk size, so its first
+/// chunk begins at this start.
 pub fn without_inline(pattern: &StripePattern) -> Option<StripePattern> {
     if pattern.inline_bytes() == 0 {
         return None;

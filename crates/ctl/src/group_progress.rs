@@ -49,7 +49,7 @@ pub(crate) async fn ask(
     replies
 }
 
-/// Returns the progress of a member. `None` means that the primary has no figures of the member,
+/// Returns the progress of a member. `None` means that the primary has no statistics of the member,
 /// because the member has not answered it.
 pub(crate) fn known(progress: &GroupProgress, target: TargetId) -> Option<&MemberProgress> {
     let member = progress.members.iter().find(|it| it.target == target);

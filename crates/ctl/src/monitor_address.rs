@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 /// The options that name the monitor.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct MonitorAddress {
-    /// Address of the monitor, for figures of past times and findings that need them; as
+    /// Address of the monitor, for metrics of past times and findings that need them; as
     /// https://HOST:PORT if its page is encrypted [default: the address in the cluster's data
     /// directory, or 127.0.0.1:7480]
     #[arg(long, value_name = "HOST:PORT")]

@@ -88,8 +88,8 @@ pub(crate) struct OtherPlace {
     pub(crate) point: PathBuf,
 }
 
-/// Returns a place where the file system of the former mount `unmounted` is still mounted, such as
-/// a bind mount, or the copy of the mount table in a container. `None` if no place is visible.
+/// Returns a place where the file system of the previous mount `unmounted` is still mounted, such
+/// as a bind mount, or the copy of the mount table in a container. `None` if no place is visible.
 pub(crate) fn still_mounted(unmounted: &MountEntry) -> Option<OtherPlace> {
     let mut examined = BTreeSet::new();
     std::iter::once(None).chain(processes().map(Some)).find_map(|process| {

@@ -120,7 +120,7 @@ struct Waiter {
 #[derive(Debug)]
 pub struct Permit(Rc<Semaphore>);
 
-/// The place of a waiting future in the queue. Dropping the place removes the future from the
+/// The position of a waiting future in the queue. Dropping this value removes the future from the
 /// queue. A permit that was already granted to the future goes to the next one in the queue.
 struct Place<'a> {
     semaphore: &'a Rc<Semaphore>,
@@ -150,7 +150,8 @@ impl Semaphore {
             Poll::Pending
         })
         .await;
-        // From here on, the permit belongs to the returned value and not to the place in the queue.
+        // From here on, the permit belongs to the returned value and not to the position in the
+        // queue.
         place.waiter.is_granted.set(false);
         Permit(Rc::clone(self))
     }

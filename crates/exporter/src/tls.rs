@@ -96,7 +96,7 @@ impl ServerTls {
     }
 
     /// Reads the files again after each change, until this future is dropped. If the new files are
-    /// invalid, the server keeps the former certificate.
+    /// invalid, the server keeps the previous certificate.
     pub async fn follow(self: Rc<Self>) {
         // Retry: looks for changed files every ten seconds, without limit.
         loop {

@@ -9,7 +9,8 @@
 //! and removes them before it serves again. The cached cluster map may be older than the last
 //! change of a group, so a member may no longer serve although the map shows that it serves. The
 //! check recognises such a member by its log: the log lacks the last record of the newest store, or
-//! has a record of another epoch in its place. The report names each member that was not compared.
+//! has a record of another epoch with the same LSN. The report names each member that was not
+//! compared.
 
 use crate::directories::Directories;
 use crate::finding::{Finding, Findings};
@@ -38,7 +39,7 @@ type Pair = (Vec<u8>, Vec<u8>);
 /// removed.
 type Changes = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
 
-/// The store of a member, and the place of its log.
+/// The store of a member, and the directory of its log.
 struct Store {
     target: TargetId,
     engine: FjallEngine,

@@ -96,8 +96,8 @@ impl RepeatedOpens {
     }
 
     /// Adds the hold of the file that a lookup of the thread has found. Returns a hold that the
-    /// caller must release: the thread's former hold, or the new hold if the kernel does not repeat
-    /// an open of this thread.
+    /// caller must release: the thread's previous hold, or the new hold if the kernel does not
+    /// repeat an open of this thread.
     pub(crate) fn add(&self, thread: u32, hold: Hold) -> Option<Hold> {
         self.with(|threads| match threads.get_mut(&thread) {
             Some(open) => open.hold.replace(hold),

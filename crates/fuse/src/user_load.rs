@@ -1,8 +1,9 @@
 //! The load that a user's programs cause through this mount, for programs that request it by an
 //! extended attribute (`skep stats --mount`).
 //!
-//! Owns the encoded reply, and the rule that decides which figures a user may see: the figures of
-//! the user's own requests, or all figures for root. The counts are in `skep_client::RequestLoad`.
+//! Owns the encoded reply, and the rule that decides which statistics a user may see: the
+//! statistics of the user's own requests, or all statistics for root. The counts are in
+//! `skep_client::RequestLoad`.
 
 use crate::following::Follower;
 use skep_client::{RequestCause, RequestCounts, RequestLoad};
@@ -50,7 +51,8 @@ record! {
     pub struct UserLoad {
         /// Random number that changes when counting begins again.
         pub incarnation: u64,
-        /// Time at which the mount computed the figures, in nanoseconds since the boot of the host.
+        /// Time at which the mount computed the statistics, in nanoseconds since the boot of the
+        /// host.
         pub moment_ns: u64,
         /// The rows, by id.
         pub rows: Vec<UserLoadRow>,

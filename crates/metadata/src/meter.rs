@@ -212,7 +212,7 @@ pub(crate) struct Meter {
 }
 
 impl Drop for Meter {
-    /// When a role of the target ends, sets the figures to zero that only this role has: open
+    /// When a role of the target ends, sets the metrics to zero that only this role has: open
     /// requests, records of the log, and removals.
     fn drop(&mut self) {
         self.holders.set(FoundHolders::default());
@@ -262,7 +262,7 @@ impl Meter {
         }
     }
 
-    /// Returns the figures of the roles of the target.
+    /// Returns the metrics of the roles of the target.
     pub(crate) fn role(&mut self) -> &mut RoleFigures {
         &mut self.role
     }

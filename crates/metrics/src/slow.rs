@@ -63,7 +63,7 @@ impl SlowOperations {
     }
 }
 
-/// Describes the place at which a stage spends its time, as text for users.
+/// Describes where an operation is in a stage, as text for users.
 fn place(stage: Stage) -> &'static str {
     match stage {
         Stage::Waiting => "in the queue of the target",

@@ -37,19 +37,19 @@ pub enum PlantedBug {
     /// marked a member as in sync at its request.
     LeadDespiteCounted,
     /// A primary does not record the epoch in which it begins to lead. It starts with an older
-    /// cluster map, and follows the former primary.
+    /// cluster map, and follows the previous primary.
     ForgetTerm,
     /// A backup member does not record the epoch in which it confirms records. It starts with an
-    /// older cluster map after a power loss, and is complete when it has the records of the former
-    /// primary.
+    /// older cluster map after a power loss, and is complete when it has the records of the
+    /// previous primary.
     ForgetConfirmed,
     /// A deposed primary takes the epoch of its successor for its own one.
     GoOnDeposed,
     /// A member handles requests of a primary although its log has records of a newer epoch than
     /// its cluster map.
     IgnoreNewerLog,
-    /// A former primary that confirms the new epoch ends the wait of its successor, also if leases
-    /// of earlier primaries may not have ended.
+    /// A previous primary that confirms the new epoch ends the wait of its successor, also if
+    /// leases of earlier primaries may not have ended.
     ReleaseAll,
     /// A backup member asks to take over before it has synced its log (hole H35).
     AskUnsynced,

@@ -27,13 +27,13 @@ impl Group {
         self.serving.without(member)
     }
 
-    /// Makes a serving member the primary. The former primary does not serve any more.
+    /// Makes a serving member the primary. The previous primary does not serve any more.
     pub fn take_over(&mut self, member: Index) {
         self.serving = self.serving.without(self.primary);
         self.hand_over(member);
     }
 
-    /// Makes a serving member the primary. The former primary serves as a backup member.
+    /// Makes a serving member the primary. The previous primary serves as a backup member.
     pub fn hand_over(&mut self, member: Index) {
         assert!(self.serving.has(member) && self.primary != member, "only a backup takes over");
         self.epoch += 1;

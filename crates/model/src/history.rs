@@ -17,7 +17,7 @@ pub struct History {
     /// Records that a client knows to be durable.
     pub durable: Records,
     /// Records that all serving members have lost with their page caches. No reply that promises
-    /// durability relies on them. A former primary may still show them until its lease ends.
+    /// durability relies on them. A previous primary may still show them until its lease ends.
     forgiven: Records,
     /// Acknowledged records that each member has lost with its page cache.
     pub lost: [Records; MOST_MEMBERS],

@@ -259,7 +259,7 @@ impl Backup {
         }
     }
 
-    /// Returns the former primary whose confirmation ends the wait of this backup member, which
+    /// Returns the previous primary whose confirmation ends the wait of this backup member, which
     /// becomes the primary in `epoch` (`metadata/src/shipping/succession.rs`).
     pub fn former_primary(&self, epoch: u8, bug: Option<PlantedBug>) -> Option<Index> {
         let is_direct = |it: &ReceivedTerm| it.has_no_wait && it.epoch + 1 == epoch;

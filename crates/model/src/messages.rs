@@ -69,8 +69,8 @@ pub enum LateMessage {
 }
 
 /// A request to management that waits in the network, in a queue of management, or in the log of a
-/// former leader. Management carries it out only in the epoch of the group in which its sender has
-/// sent it. So a second arrival of the same request has no effect.
+/// previous leader. Management carries it out only in the epoch of the group in which its sender
+/// has sent it. So a second arrival of the same request has no effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum LateChange {
     /// The request of this backup member to become the primary.

@@ -22,9 +22,9 @@ pub struct Primary {
     pub safe: u8,
     /// Last record of the log when the process began to lead.
     pub begun_with: u8,
-    /// The former primary whose confirmation ends the wait for leases.
+    /// The previous primary whose confirmation ends the wait for leases.
     pub former: Option<Index>,
-    /// The other members. The place of the primary itself is unused.
+    /// The other members. The element of the primary itself is unused.
     pub links: [Link; MOST_MEMBERS],
 }
 

@@ -67,14 +67,14 @@ pub const LOGS_AGREE: &str = "logs of serving members agree up to held";
 pub const COMPLETE_PRIMARY: &str = "a primary has what its host lost";
 /// A backup member takes over, and replies.
 pub const TAKE_OVER: &str = "a backup member takes over";
-/// The former primary returns after a take-over, and all members serve.
+/// The previous primary returns after a take-over, and all members serve.
 pub const RETURN: &str = "a former primary returns";
 /// All members lose their page caches, and one goes on.
 pub const RECOVERY: &str = "the group goes on after a power loss of all";
 /// Management carries out a late request of a member whose host has lost its page cache, and this
 /// member serves alone.
 pub const LATE_CHANGE: &str = "a member serves alone after a late request";
-/// A former primary confirms the epoch of its successor, which replies.
+/// A previous primary confirms the epoch of its successor, which replies.
 pub const RELEASE: &str = "a moved primary releases its lease";
 
 /// Returns all properties.

@@ -243,7 +243,7 @@ impl State {
         true
     }
 
-    /// Begins a new process of a member after the former one was killed.
+    /// Begins a new process of a member after the previous one was killed.
     pub fn restart(&mut self, own: Index, has_old_map: bool, bug: Option<PlantedBug>) {
         let member = &mut self.members[own];
         if bug == Some(PlantedBug::ForgetAsked) {
@@ -314,7 +314,7 @@ impl State {
         true
     }
 
-    /// Forgets the requests to management that name the former epoch.
+    /// Forgets the requests to management that name the previous epoch.
     pub fn revoke_requests(&mut self) {
         self.mark_requests = Members::default();
         self.late_change = None;

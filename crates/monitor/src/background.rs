@@ -2,7 +2,7 @@
 //! metadata groups that catch up, chunk files to remove, and the clean-up of chunk files.
 //!
 //! The module is pure. `group_rounds` asks the primaries of metadata groups for the progress of the
-//! other members. The other figures are in the replies of the rounds ([`TargetFigures`]).
+//! other members. The other metrics are in the replies of the rounds ([`TargetFigures`]).
 
 use crate::limits::MAX_WORK;
 use crate::names::printable;

@@ -55,7 +55,7 @@ pub(crate) fn history_of(directory: &Path, number: usize, name: &str) -> PathBuf
 
 /// Makes the history at `place` the history of the cluster `id`. If another cluster had this place
 /// before, for example because the order of the clusters was different, its history is set aside
-/// as `history-ID`. The history of `id` is taken back if it was set aside. So the figures of
+/// as `history-ID`. The history of `id` is taken back if it was set aside. So the metrics of
 /// different clusters never mix.
 ///
 /// # Errors

@@ -4,7 +4,7 @@
 //! Each copy contains the data points of the time since the previous copy. If the other program
 //! does not reply or is busy, the copies wait, and the monitor sends them later in their order. A
 //! copy that the other program refuses is dropped, because it would refuse the copy again. The
-//! history of the monitor still has the figures.
+//! history of the monitor still has the metrics.
 //!
 //! Does not own the formats ([`influx`], [`remote_write`]).
 

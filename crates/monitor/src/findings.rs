@@ -3,7 +3,7 @@
 //! The module is pure: it uses no I/O and no clock. The problems that the cluster map shows come
 //! from `skep_cluster::problems`. The other rules that the monitor and `skep health check` share
 //! are in `skep_stats`: causes of slowness, clocks, balances, backups, and the load of a minute.
-//! This module passes the figures to them, and has the rules about the monitor and its connections.
+//! This module passes the metrics to them, and has the rules about the monitor and its connections.
 //! It does not decide how long a finding must last before it becomes an alert ([`crate::alerts`]).
 
 use crate::collect::Collected;
@@ -212,7 +212,7 @@ fn unreachable(map: &ClusterMap, collected: &Collected) -> Vec<Finding> {
         .collect()
 }
 
-/// Returns the findings of the rules that use the figures of services.
+/// Returns the findings of the rules that use the metrics of services.
 fn of_load(map: &ClusterMap, situation: &Situation<'_>) -> Vec<Cause> {
     let &Situation { frames, evidence, work, round, settings, .. } = situation;
     let mut found = causes(evidence, map, &thresholds(settings));

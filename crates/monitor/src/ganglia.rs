@@ -1,9 +1,9 @@
 //! The load of the nodes and their targets in the XML form of Ganglia's `gmond`, which `gmetad`
-//! reads from a TCP port. `gmetad` stores the figures, and adds them up for the cluster.
+//! reads from a TCP port. `gmetad` stores the metrics, and adds them up for the cluster.
 //!
 //! Each node of Skep that is a server is a host of Ganglia. A server that did not reply to the
-//! monitor has no figures, and counts as down. All programs that can connect to the
-//! port can read the figures, as with `gmond`, so the figures name no users and no jobs.
+//! monitor has no metrics, and counts as down. All programs that can connect to the
+//! port can read the metrics, as with `gmond`, so the metrics name no users and no jobs.
 
 use crate::frame::{Dimension, Frame, Measure};
 use crate::limits::{GANGLIA_PATIENCE, GANGLIA_SPAN_MS, MAX_GANGLIA_CONNECTIONS};
@@ -42,7 +42,7 @@ pub(crate) fn listen(settings: &GangliaSettings) -> Result<Option<TcpListener>> 
     Ok(Some(listener))
 }
 
-/// Sends the figures to each program that connects, until this future is dropped.
+/// Sends the metrics to each program that connects, until this future is dropped.
 pub(crate) async fn serve(listener: TcpListener, state: Rc<RefCell<MonitorState>>) {
     let permits = Semaphore::new(MAX_GANGLIA_CONNECTIONS);
     // Read the address now, because this needs a file descriptor, which may be missing later.
@@ -125,7 +125,7 @@ fn add_host(
     let address = node.addresses.first().map_or("", String::as_str);
     let ip = address.rsplit_once(':').map_or(address, |(host, _)| host).trim_matches(['[', ']']);
     // All services report the memory of their host. A service without this reading did not reply
-    // to the monitor, so its figures are unknown.
+    // to the monitor, so its metrics are unknown.
     let replied = reading(frame, Measure::Memory, id).is_some();
     // A host counts as down after four intervals without a value.
     let is_down = !replied || node.reachability == Reachability::Offline;
@@ -190,7 +190,7 @@ fn add_metrics(text: &mut String, frame: &Frame, map: &ClusterMap, node: &Node, 
     }
 }
 
-/// Returns the figures of the load of a node or target: name, mean over the frame, and unit.
+/// Returns the metrics of the load of a node or target: name, mean over the frame, and unit.
 fn figures(frame: &Frame, dimension: Dimension, id: u32) -> [(&'static str, f64, &'static str); 6] {
     let load = sum_of(frame, dimension, id);
     let rate = |count: u64| count as f64 * 1000.0 / frame.span_ms.max(1) as f64;

@@ -92,10 +92,10 @@ pub const MAX_WAITING_COPIES: usize = 60;
 /// Maximum pause after a failed attempt to send alerts, or copies of the load or of traces. If the
 /// interval of the copies is longer, the pause is this interval.
 pub const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-/// Length of the time span before a query of gmetad over which the figures are averaged. It is the
+/// Length of the time span before a query of gmetad over which the metrics are averaged. It is the
 /// usual interval of these queries.
 pub const GANGLIA_SPAN_MS: u64 = 15_000;
-/// Time limit for sending the figures to gmetad.
+/// Time limit for sending the metrics to gmetad.
 pub const GANGLIA_PATIENCE: Duration = Duration::from_secs(10);
 /// Maximum number of simultaneous connections of gmetad.
 pub const MAX_GANGLIA_CONNECTIONS: usize = 16;

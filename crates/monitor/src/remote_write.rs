@@ -93,7 +93,7 @@ fn request(frame: &Frame, names: &Names, map: Option<&ClusterMap>) -> WriteReque
     WriteRequest { series }
 }
 
-/// Returns the figures of an object's load, with their names. The rates are means over the frame.
+/// Returns the metrics of an object's load, with their names. The rates are means over the frame.
 fn figures(load: &Load, frame: &Frame) -> [(&'static str, f64); 7] {
     let rate = |count: u64| count as f64 * 1000.0 / frame.span_ms.max(1) as f64;
     let mean = |sum: u64| sum as f64 / frame.samples.max(1) as f64;

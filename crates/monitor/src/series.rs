@@ -78,7 +78,7 @@ struct Point {
 }
 
 /// Returns the points of a query whose time span ends at `now_ms`, as columns. A point without a
-/// frame is `null` in each column of figures.
+/// frame is `null` in each column of metrics.
 pub(crate) fn series(history: &History, query: &SeriesQuery, now_ms: u64) -> Value {
     let step = step_of(query);
     let first = now_ms.saturating_sub(query.span_ms) / step;

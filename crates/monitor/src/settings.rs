@@ -37,9 +37,9 @@ pub struct MonitorSettings {
     /// The web page lists these reports. It shows them in a sandbox, and follows no symbolic
     /// links. Empty: no reports.
     pub reports: PathBuf,
-    /// Port at which mounts serve their figures: the port of the mount option `metrics` on all
+    /// Port at which mounts serve their metrics: the port of the mount option `metrics` on all
     /// hosts with clients. Prometheus gets a list of these hosts with this port. Zero: Prometheus
-    /// gets no figures of mounts.
+    /// gets no metrics of mounts.
     pub mount_metrics_port: u16,
     /// Maximum size of the history of each cluster on disk. If the history reaches this size, the
     /// oldest files are removed.
@@ -56,9 +56,9 @@ pub struct MonitorSettings {
     pub tls: TlsSettings,
     /// Alerts.
     pub alerts: AlertSettings,
-    /// Copies of the figures in InfluxDB.
+    /// Copies of the metrics in InfluxDB.
     pub influx: InfluxSettings,
-    /// Copies of the figures in Prometheus, or in another store with the same interface.
+    /// Copies of the metrics in Prometheus, or in another store with the same interface.
     pub remote_write: RemoteWriteSettings,
     /// Figures for Ganglia.
     pub ganglia: GangliaSettings,
@@ -122,11 +122,11 @@ pub struct AlertSettings {
     pub backup: Interval,
 }
 
-/// Settings of the copies of figures that go to InfluxDB.
+/// Settings of the copies of metrics that go to InfluxDB.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct InfluxSettings {
-    /// Address that gets the figures in line protocol, as `http://host:8086/write?db=skep` for
+    /// Address that gets the metrics in line protocol, as `http://host:8086/write?db=skep` for
     /// version 1 or `http://host:8086/api/v2/write?org=ORG&bucket=BUCKET` for version 2. The
     /// monitor adds the precision. Empty: no copies.
     pub url: String,
@@ -136,28 +136,28 @@ pub struct InfluxSettings {
     pub interval: Interval,
 }
 
-/// Settings of the copies of figures that go to a store with the interface remote write of
+/// Settings of the copies of metrics that go to a store with the interface remote write of
 /// Prometheus (version 1), such as Prometheus, Mimir, Thanos or `VictoriaMetrics`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RemoteWriteSettings {
-    /// Address that gets the figures, as `http://host:9090/api/v1/write`. Prometheus accepts them
+    /// Address that gets the metrics, as `http://host:9090/api/v1/write`. Prometheus accepts them
     /// if it runs with `--web.enable-remote-write-receiver`. Empty: no copies.
     pub url: String,
     /// File with a token, in its first line, which is sent as `Authorization: Bearer TOKEN`. Empty:
     /// no token is sent.
     pub token_file: PathBuf,
-    /// Time between two writes. Each write has one sample for each figure of each object.
+    /// Time between two writes. Each write has one sample for each metric of each object.
     pub interval: Interval,
 }
 
-/// Settings of the figures for Ganglia.
+/// Settings of the metrics for Ganglia.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GangliaSettings {
-    /// Address at which `gmetad` reads the figures, as `host:port`. The usual port is 8649. All
-    /// programs that can connect to the address can read the figures, as with `gmond`. A monitor of
-    /// several clusters has the figures of the first one. Empty: no figures for Ganglia.
+    /// Address at which `gmetad` reads the metrics, as `host:port`. The usual port is 8649. All
+    /// programs that can connect to the address can read the metrics, as with `gmond`. A monitor of
+    /// several clusters has the metrics of the first one. Empty: no metrics for Ganglia.
     pub listen: String,
 }
 

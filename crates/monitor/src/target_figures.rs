@@ -26,7 +26,7 @@ static METRICS: [&Definition; 7] = [
 pub(crate) struct TargetFigures(BTreeMap<(&'static str, u32), u64>);
 
 impl TargetFigures {
-    /// Returns the figures in the replies of a round.
+    /// Returns the metrics in the replies of a round.
     pub(crate) fn of(round: &Round) -> Self {
         let all = round.iter().flat_map(|figures| &figures.statistics.series);
         let found = all.filter_map(|series| {
@@ -86,7 +86,7 @@ pub(crate) mod tests {
     use skep_types::{NodeId, TargetId, TargetKind};
     use skep_wire::node::{Statistics, StatisticsSeries};
 
-    /// Returns the figures with these values, as metric, target id and value.
+    /// Returns the metrics with these values, as metric, target id and value.
     pub(crate) fn figures(values: &[(&Definition, u32, i64)]) -> TargetFigures {
         let series = values.iter().map(|(metric, target, value)| StatisticsSeries {
             metric: metric.name.into(),

@@ -6,8 +6,8 @@
 //! itself, which no program has caused, are not counted. The requests of a program that queries the
 //! load, such as the lookup of a path on the mount, are not counted either.
 //!
-//! Does not own the rule that decides which figures a user may see (`skep_fuse`), or the figures of
-//! services (`skep_metrics`).
+//! Does not own the rule that decides which statistics a user may see (`skep_fuse`), or the
+//! statistics of services (`skep_metrics`).
 //!
 //! # Invariants
 //! - A table has at most [`MAX_CAUSES`] entries, and one entry more for all other causes. So the

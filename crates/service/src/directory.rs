@@ -73,7 +73,7 @@ pub fn write_token(directory: &Path, token: &JoinToken) -> Result<()> {
     replace_secret(&directory.join(TOKEN_FILE), format!("{}\n", token.to_text()).as_bytes())
 }
 
-/// Reads the newest token of a node's directory, together with the former secrets.
+/// Reads the newest token of a node's directory, together with the previous secrets.
 ///
 /// # Errors
 /// `Configuration` with the path if a file cannot be read, is malformed, or can be read by other
@@ -85,8 +85,8 @@ pub fn load_token(directory: &Path) -> Result<JoinToken> {
 }
 
 /// Reads a join token from a file. The first line is the newest token. Each further line is a
-/// former token. The process also accepts and offers the former tokens, because some services of
-/// the cluster may not have the newest token yet. Empty lines are ignored.
+/// previous token. The process also accepts and offers the previous tokens, because some services
+/// of the cluster may not have the newest token yet. Empty lines are ignored.
 ///
 /// # Errors
 /// `Configuration` with the path if the file cannot be read, contains no token, contains more than

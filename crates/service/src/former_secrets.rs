@@ -9,11 +9,11 @@ use skep_store::atomic::replace_secret;
 use skep_types::{Error, ErrorCode, Result};
 use std::path::Path;
 
-/// Name of the file with the former secrets. Only its owner can read the file.
+/// Name of the file with the previous secrets. Only its owner can read the file.
 pub const FORMER_FILE: &str = "former-secrets";
 
-/// Words in the file `former-secrets` for the state of a former secret. The service accepts an open
-/// secret from all nodes, and a closed one only from nodes that have joined already.
+/// Words in the file `former-secrets` for the state of a previous secret. The service accepts an
+/// open secret from all nodes, and a closed one only from nodes that have joined already.
 const OPEN: &str = "open";
 const CLOSED: &str = "closed";
 /// Word after the id of a secret that was revoked for all nodes.
@@ -32,7 +32,7 @@ pub(crate) struct FormerSecrets {
     pub(crate) revoked: Vec<SecretId>,
 }
 
-/// Reads the former secrets of a directory. The result is empty if there is no file.
+/// Reads the previous secrets of a directory. The result is empty if there is no file.
 ///
 /// # Errors
 /// `Configuration` with the path and the line if the file cannot be read or is malformed.
@@ -88,7 +88,7 @@ impl FormerSecrets {
     }
 }
 
-/// Replaces the former secrets of a directory.
+/// Replaces the previous secrets of a directory.
 ///
 /// # Errors
 /// Errors of the file system, with the path.

@@ -13,7 +13,7 @@
 //! - protection against requests that made this program panic ([`quarantine`])
 //! - a queue that divides a target between its clients ([`fair_queue`])
 //! - the cluster map that is cached across restarts ([`cached_map`])
-//! - the newest token and former tokens, and their replacement ([`tokens`])
+//! - the newest token and previous tokens, and their replacement ([`tokens`])
 //! - the user of the host that runs a service, and the owners of its files ([`service_user`])
 //!
 //! The crates of the services handle the requests of a single service. `skep_rpc::membership`

@@ -1,4 +1,4 @@
-//! The tokens of a service's directory: the newest one, and former ones that the service still
+//! The tokens of a service's directory: the newest one, and previous ones that the service still
 //! accepts while an administrator replaces them.
 //!
 //! Owns the changes that `skep token` makes, and the task of a running process that notices such a
@@ -28,7 +28,7 @@ const LOCK_ATTEMPTS: u32 = 20;
 /// Pause between two attempts of [`lock_changes`].
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
-/// Makes `token` the newest token of a directory. The previous newest secret becomes a former
+/// Makes `token` the newest token of a directory. The previous newest secret becomes a previous
 /// secret. Returns `false` if the directory already has this token as its newest one.
 ///
 /// # Errors
@@ -55,7 +55,7 @@ enum Change {
     None,
     /// The addresses of management.
     Addresses,
-    /// The newest secret. The value has the former secrets after the change.
+    /// The newest secret. The value has the previous secrets after the change.
     Secret(FormerSecrets),
 }
 
@@ -157,7 +157,7 @@ fn lock_changes(directory: &Path) -> Result<File> {
     Err(failed(ErrorCode::InUse, what.to_owned()))
 }
 
-/// Revokes a former secret in a directory. If `is_entire` is set, revokes it for all nodes,
+/// Revokes a previous secret in a directory. If `is_entire` is set, revokes it for all nodes,
 /// otherwise only for nodes that have not joined yet.
 ///
 /// # Errors
@@ -224,7 +224,7 @@ pub async fn follow_file(file: PathBuf, cluster: ClusterId, secrets: Secrets) {
 }
 
 /// Reads a token file. If the file is the token file of a service's directory, also reads the
-/// former secrets in that directory, because other services may not have the newest secret yet. A
+/// previous secrets in that directory, because other services may not have the newest secret yet. A
 /// mount on the host of management uses such a file.
 ///
 /// # Errors

@@ -117,7 +117,7 @@ impl Current {
 
 #[derive(Debug, Clone)]
 pub(crate) struct Write {
-    /// The handle through which the client writes. The client also reports the new end of the file
+    /// The handle through which the client writes. The client also reports the new size of the file
     /// for this handle.
     pub(crate) handle: u64,
     pub(crate) end: u64,
@@ -267,7 +267,7 @@ impl World {
         self.attempt(client, task);
     }
 
-    /// Begins a write. The client reports the new end of the file only after the writes to all
+    /// Begins a write. The client reports the new size of the file only after the writes to all
     /// chunk files have succeeded.
     pub(crate) fn begin_write(&mut self, client: usize, task: usize, write: Write, op: Op) {
         let number = self.witness.new_operation();

@@ -7,7 +7,7 @@
 //! ([`skep_metadata::shipping::copy_receiver::CopyReceiver`]). Members ask management for changes
 //! of the group, such as a new primary, and management decides by the rules of
 //! [`skep_cluster::groups`] and [`skep_cluster::losses`]. Unlike in the other simulation
-//! ([`mod@crate::run`]), no part of the simulation decides when a member takes over. So a former
+//! ([`mod@crate::run`]), no part of the simulation decides when a member takes over. So a previous
 //! primary may still run, with an old cluster map, while its successor serves.
 //!
 //! - `knobs`: the values that a seed determines, and the bugs that tests plant.

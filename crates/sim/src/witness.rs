@@ -245,7 +245,7 @@ impl Witness {
         self.windows.remove(&window);
     }
 
-    /// Notes that the reply to the operation of a window comes from a former primary.
+    /// Notes that the reply to the operation of a window comes from a previous primary.
     pub(crate) fn note_former_primary(&mut self, window: u64) {
         if let Some(window) = self.windows.get_mut(&window) {
             window.is_of_former_primary = true;

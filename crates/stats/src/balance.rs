@@ -1,12 +1,12 @@
-//! Balance figures: how evenly the metadata targets share the work, and how evenly space and files
-//! lie on the targets, as one figure each. Also the rules that report uneven work or space.
+//! Balance values: how evenly the metadata targets share the work, and how evenly space and files
+//! lie on the targets, as one value each. Also the rules that report uneven work or space.
 //!
-//! A figure is the mean of all compared targets divided by the highest value of a target, in
+//! A value is the mean of all compared targets divided by the highest value of a target, in
 //! percent. It is 100 % if all targets have the same value. If one of `n` targets has everything,
 //! it is `100 / n` %.
 //!
 //! The module is pure: it does no I/O and reads no clock. The work of a time span comes from
-//! [`Evidence`]. Space and files come from the cluster map, or from newer figures of the caller.
+//! [`Evidence`]. Space and files come from the cluster map, or from newer values of the caller.
 
 use crate::why::{Cause, Evidence, names};
 use serde::{Deserialize, Serialize};
@@ -44,7 +44,7 @@ const FAR_MORE_SPACE: f64 = 2.0;
 /// problem. Below this share, the target still has enough free space for a long time.
 const FULL_PERCENT: f64 = 50.0;
 
-/// The figure of one balance.
+/// The value of one balance.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Balance {
     /// Number of targets that were compared. Targets on the same file system count as one.
@@ -111,7 +111,7 @@ impl Balance {
         }
     }
 
-    /// Returns the figure in words, for example `87 %`. If there is no figure, returns the reason.
+    /// Returns the balance in words, for example `87 %`. If there is no value, returns the reason.
     pub fn in_words(&self) -> String {
         match (self.percent, &self.reason) {
             (Some(percent), _) => format!("{percent:.0} %"),

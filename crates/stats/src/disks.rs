@@ -1,7 +1,7 @@
-//! The load of the disks of hosts in a time span, with the figures of `iostat -x`.
+//! The load of the disks of hosts in a time span, with the statistics of `iostat -x`.
 //!
 //! Each service reports the disks of its host, so several services of one host report the same
-//! disks. The figures of a host come from one of its services.
+//! disks. The statistics of a host come from one of its services.
 
 use crate::Round;
 use crate::change::{Change, changes, seconds};
@@ -53,7 +53,7 @@ struct Counts {
 }
 
 impl Counts {
-    /// Adds the change of one series. Ignores the series of other figures.
+    /// Adds the change of one series. Ignores the series of other statistics.
     fn add(&mut self, change: &Change<'_>) {
         let count = match change.series.metric.strip_prefix(PREFIX) {
             Some("reads") => &mut self.reads,
@@ -136,8 +136,8 @@ mod tests {
         ServiceFigures { node, name: format!("storage-{node}"), statistics }
     }
 
-    /// Returns the figures of a disk that has completed `count` reads of 4 KiB, each in 2 ms, and
-    /// half as many writes.
+    /// Returns the statistics of a disk that has completed `count` reads of 4 KiB, each in 2 ms,
+    /// and half as many writes.
     fn figures(count: i64) -> [(&'static str, i64); 8] {
         [
             ("busy_seconds", count * 1_000_000),

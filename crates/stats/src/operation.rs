@@ -292,7 +292,8 @@ fn request_name(message: u16) -> String {
     skep_wire::catalog::metric_name(message).unwrap_or_else(|| format!("message {message}"))
 }
 
-/// A place at which an operation spends time.
+/// A cause of an operation's time: a stage at a target, a lock, the network, a group that did not
+/// answer, or the mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Place {
     /// A stage at a target.
@@ -313,7 +314,7 @@ enum Place {
 type StageNumber = usize;
 
 impl Place {
-    /// Returns the id of the target, the name of the stage, and a description of the place.
+    /// Returns the id of the target, the name of the stage, and a description of the cause.
     fn in_words(self, record: &TraceRecord, map: &ClusterMap) -> (u32, &'static str, String) {
         match self {
             Self::Target { target, stage } => {

@@ -70,7 +70,7 @@ pub(crate) struct Permit {
     client: NodeId,
 }
 
-/// The place of a waiting request in the queue. Dropping the place removes the request from the
+/// The position of a waiting request in the queue. Dropping this value removes the request from the
 /// queue. A permit that was already granted to the request goes to the next one.
 struct Place<'a> {
     permits: &'a FairPermits,
@@ -151,7 +151,8 @@ impl FairPermits {
             Poll::Pending
         })
         .await;
-        // From here on, the permit belongs to the returned value and not to the place in the queue.
+        // From here on, the permit belongs to the returned value and not to the position in the
+        // queue.
         place.waiter.turn.set(Turn::Taken);
         permit()
     }

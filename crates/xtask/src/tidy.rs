@@ -1,9 +1,9 @@
 //! `cargo xtask tidy`: checks the rules of the project that compilers do not check.
 //!
-//! Each check returns a sentence for each problem, with its place and a hint on how to fix it.
-//! [`layers`] checks dependencies between crates, and [`import_cycles`] checks imports between the
-//! files of a crate. [`sources`] checks source files, [`documents`] checks documents, and
-//! [`glossary`] and [`language`] check words. [`pauses`] checks the places that may pause and
+//! Each check returns a sentence for each problem, with its file and line, and a hint on how to fix
+//! it. [`layers`] checks dependencies between crates, and [`import_cycles`] checks imports between
+//! the files of a crate. [`sources`] checks source files, [`documents`] checks documents, and
+//! [`glossary`] and [`language`] check words. [`pauses`] checks the files that may pause and
 //! retry, [`history`] checks commit subjects, and [`templates`] the templates in `deploy/`.
 
 mod documents;
@@ -20,7 +20,7 @@ mod templates;
 use crate::repository::{Outcome, files, read};
 use std::path::PathBuf;
 
-/// Sentences that each describe a problem and its place.
+/// Sentences that each describe a problem and name its file and line.
 type Problems = Vec<String>;
 
 /// Runs all checks.

@@ -9,9 +9,9 @@
 //! # Hazard: replies out of order
 //! If two threads change one directory, the reply to the earlier change may arrive last. The
 //! attributes in this reply do not include the effect of the later change. So the table keeps the
-//! attributes with the highest version. A full table drops the oldest directories with their
+//! attributes with the highest version. A full table evicts the oldest directories with their
 //! versions, but not sooner than [`LONGEST_REPLY`] after they were recorded. A reply that took
-//! longer than this time may be older than a version that the table has dropped, so the table
+//! longer than this time may be older than a version that the table has evicted, so the table
 //! ignores the reply.
 //!
 //! # Hazard: removed directories

@@ -1,4 +1,4 @@
-//! A table of limited size with a value for each inode. A full table drops its oldest values.
+//! A bounded table from inode to value. A full table evicts the values that were recorded first.
 
 use crate::files::handles::part_of;
 use crate::limits::TABLE_PARTS;
@@ -6,7 +6,7 @@ use skep_types::InodeId;
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
-/// Values for a limited number of inodes. A full table drops the values that were recorded first.
+/// Values for a limited number of inodes. A full table evicts the values that were recorded first.
 #[derive(Debug)]
 pub(crate) struct Recent<V> {
     /// Each mutex protects one part of the table. No thread locks two parts at the same time.

@@ -134,7 +134,7 @@ impl Allocates for Client {
             }
         };
         if drive_for(WRITE_GRACE, work).await? {
-            // After a write, the lengths of the chunk files show the end of the file. After an
+            // After a write, the lengths of the chunk files show the size of the file. After an
             // allocation they do not, so this client must report the new size to metadata.
             self.report_written(&inode, ModifyOptions::default()).await?;
         }

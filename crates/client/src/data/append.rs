@@ -37,7 +37,7 @@ impl Client {
         let client = self.clone();
         let work = async move {
             // The reply to the lock request contains the size of the file. Until this client
-            // releases the lock, no other append moves the end of the file.
+            // releases the lock, no other append changes the size of the file.
             let result = client.write_to(file, WritePosition::End, data).await;
             let result = result.and(held.release().await);
             if result.is_ok() {

@@ -14,7 +14,7 @@
 //! # Writes that arrive late
 //! Each write names the truncate generation in which it began. Storage and metadata refuse the
 //! write with `EndMoved` if they have executed a newer truncation of the file. The client then asks
-//! metadata for the end of the file, and writes all bytes again.
+//! metadata for the size of the file, and writes all bytes again.
 //!
 //! `write`, `copy` and `allocate` send the requests to storage. `files::report` reports the sizes
 //! of files that are not shared.
@@ -87,8 +87,8 @@ impl Client {
                 writing.note_confirmed_write(range.end);
                 return Ok(true);
             }
-            // Metadata has lost the end of the file in a power loss, so the client reports the end
-            // again.
+            // Metadata has lost the reported file size in a power loss, so the client reports the
+            // size again.
         }
         let mut report = writing.report_with(&range);
         if report.extent.truncate_generation != truncate_generation {
@@ -106,11 +106,11 @@ impl Client {
         Ok(attributes.truncate_generation <= truncate_generation)
     }
 
-    /// Requests the end of a file from metadata again, after a server has refused a write with
-    /// `EndMoved`. `before` is the end that this mount had recorded when the write began.
+    /// Requests the size of a file from metadata again, after a server has refused a write with
+    /// `EndMoved`. `before` is the size that this mount had recorded when the write began.
     ///
     /// # Errors
-    /// Returns `Io` if the end is still `before`.
+    /// Returns `Io` if the size is still `before`.
     pub(crate) async fn follow_end(
         &self,
         state: &Arc<InodeState>,

@@ -93,7 +93,7 @@ struct Run {
     to: Piece,
 }
 
-/// Divides a copy into runs of at most `max_bytes` each, in file order.
+/// Splits a copy into ranges of at most `max_bytes` each, in file order.
 ///
 /// # Errors
 /// Returns the errors of [`pieces`].

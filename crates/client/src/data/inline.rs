@@ -128,7 +128,7 @@ pub(crate) async fn write(
 
 impl Client {
     /// Waits until the inline bytes that this mount has written are durable, or until metadata
-    /// reports their loss. Returns the end of the file that this mount had reported before the
+    /// reports their loss. Returns the size of the file that this mount had reported before the
     /// sync, and the attributes that are durable now. `None` means that there was nothing to sync,
     /// or that the file was removed.
     pub(crate) async fn sync_inline(

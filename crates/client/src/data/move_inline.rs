@@ -4,8 +4,8 @@
 //!
 //! # Order of a move
 //! Storage has synced the copy before metadata removes its bytes, and the removal is durable before
-//! this mount writes to the new place. So any power loss leaves the bytes at the place that
-//! metadata names.
+//! this mount writes to the chunk file. So after any power loss, the bytes are where the stripe
+//! pattern in metadata places them.
 
 use crate::client::Client;
 use crate::data::plan::plan;
@@ -89,9 +89,9 @@ impl Client {
         Ok(removed.is_removed)
     }
 
-    /// Writes the inline bytes to their place on storage, with zeros up to the end of the inline
-    /// component, and waits until storage has synced them. Returns the key of the chunk file.
-    /// `moved` is the pattern after the move.
+    /// Writes the inline bytes to the chunk file that stores them after the move, with zeros up to
+    /// the end of the inline component, and waits until storage has synced them. Returns the key of
+    /// the chunk file. `moved` is the pattern after the move.
     async fn copy_inline(
         &self,
         file: &Arc<OpenFile>,

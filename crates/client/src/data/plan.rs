@@ -1,4 +1,4 @@
-//! Divides a range of a file into messages. Adjacent chunks of one chunk file are merged into one
+//! Splits a range of a file into messages. Adjacent chunks of one chunk file are merged into one
 //! piece, and long pieces are split to fit into a message.
 
 use skep_cluster::striping::{Piece, pieces};
@@ -7,7 +7,7 @@ use std::ops::Range;
 
 /// Returns the pieces of a file range, in file order. Each piece has at most `max_bytes` bytes, so
 /// that it fits into one message. `max_bytes` is a multiple of the granule size. Pieces are split
-/// only at granule boundaries of the chunk file, so that a split never divides a granule between
+/// only at granule boundaries of the chunk file, so that a split never cuts a granule between
 /// two messages.
 ///
 /// # Errors

@@ -7,7 +7,7 @@ use crate::limits::SIZE_TRUSTED_FOR;
 use skep_types::Result;
 
 impl Client {
-    /// Returns the end of a file for a read that ends at `end`. Requests the size from metadata if
+    /// Returns the size of a file for a read that ends at `end`. Requests the size from metadata if
     /// the file is shared, or if the read reaches beyond a size that may be out of date.
     pub(crate) async fn end_for_read(&self, file: &OpenFile, end: u64) -> Result<FileEnd> {
         let recorded = file.inode.end();

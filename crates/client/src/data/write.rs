@@ -43,7 +43,7 @@ pub trait Writes {
     /// - `DeviceFailed` if a storage target cannot write.
     fn write(&self, handle: HandleId, offset: u64, data: Buf) -> impl Future<Output = Result<()>>;
 
-    /// Writes all of `data` at the end of the file. `expected` is the end of the file according to
+    /// Writes all of `data` at the end of the file. `expected` is the size of the file according to
     /// the caller's cache. If `expected` is the end of another append in progress, this append
     /// waits until the other append has completed, so that the parts of one large append stay in
     /// order. The kernel serializes all other appends of one mount. If several mounts share the
@@ -151,8 +151,8 @@ impl Client {
     }
 
     /// Makes one attempt to write all of `data`. Returns `false` if another client truncated the
-    /// file meanwhile, or if its first bytes have another place now. The caller must then write the
-    /// bytes again.
+    /// file meanwhile, or if its first bytes have been moved from metadata to storage or back. The
+    /// caller must then write the bytes again.
     async fn try_to_write(
         &self,
         file: &Arc<OpenFile>,
@@ -362,7 +362,7 @@ pub(crate) struct PieceWrite {
     /// with `EndMoved` if the file was truncated since.
     pub(crate) truncate_generation: u64,
     /// Only for a piece in metadata: whether the piece is a whole write of a program, and not only
-    /// its first part. Metadata then also moves the end of the file.
+    /// its first part. Metadata then also updates the size of the file.
     pub(crate) extends: bool,
     /// Only together with `extends`: whether metadata refuses the piece with `EndMoved` unless the
     /// piece begins at the end of the file.

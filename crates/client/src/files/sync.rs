@@ -174,7 +174,7 @@ impl Client {
 
     /// Waits until every report of this mount about a file is durable. If metadata lost a report in
     /// a power loss, the client sends this report again. `synced` is the result of
-    /// [`Self::sync_data`]: the end of the file that was reported before the sync, and the
+    /// [`Self::sync_data`]: the size of the file that was reported before the sync, and the
     /// attributes that were durable after the sync.
     ///
     /// # Errors

@@ -12,8 +12,8 @@ use std::time::Duration;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SizeReport {
     pub(crate) extent: WrittenExtent,
-    /// Whether the client must compute the end of the file from the sizes of the chunk files before
-    /// it sends the report.
+    /// Whether the client must compute the size of the file from the sizes of the chunk files
+    /// before it sends the report.
     pub(crate) must_measure: bool,
     /// Sequence number of the last write that the report includes.
     upto: u64,
@@ -26,7 +26,7 @@ pub(crate) struct FileEnd {
     pub(crate) truncate_generation: u64,
 }
 
-/// The end and the truncate generation of a file that metadata had acknowledged at some moment.
+/// The size and the truncate generation of a file that metadata had acknowledged at some moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ReportedExtent {
     end: u64,
@@ -38,7 +38,7 @@ pub(crate) struct ReportedExtent {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ReportLoss {
     Nothing,
-    /// The end of the file.
+    /// The size of the file.
     End,
     /// A truncation of the file.
     Truncation,
@@ -157,7 +157,7 @@ impl FileSize {
         self.writes
     }
 
-    /// Returns whether only the chunk files show the end of the file.
+    /// Returns whether only the chunk files show the size of the file.
     pub(super) fn must_measure(&self) -> bool {
         self.must_measure
     }
@@ -318,7 +318,7 @@ impl FileSize {
                 self.must_measure = false;
             }
             // If metadata has the reports of all unconfirmed writes, it received them before any
-            // newer truncation. So the client need not compute the end of the file from the chunk
+            // newer truncation. So the client need not compute the size of the file from the chunk
             // files.
             self.must_measure &= self.reported < self.unconfirmed;
         }
@@ -331,7 +331,7 @@ impl FileSize {
         self.durable < self.reported
     }
 
-    /// Returns the end of the file that metadata has acknowledged so far.
+    /// Returns the size of the file that metadata has acknowledged so far.
     pub(super) fn reported_extent(&self) -> ReportedExtent {
         ReportedExtent {
             end: self.reported_end,
@@ -340,7 +340,7 @@ impl FileSize {
         }
     }
 
-    /// Compares the acknowledged end of the file (`sent`) with the attributes that are durable at
+    /// Compares the acknowledged size of the file (`sent`) with the attributes that are durable at
     /// metadata. Changes that metadata lost in a power loss count as unreported again.
     pub(super) fn compare(&mut self, sent: &ReportedExtent, durable: &Attributes) -> ReportLoss {
         self.durable = self.durable.max(sent.upto);
@@ -354,7 +354,7 @@ impl FileSize {
             }
             Ordering::Less => {
                 if is_unchanged {
-                    // After the lost truncation, only the chunk files show the end of the file.
+                    // After the lost truncation, only the chunk files show the size of the file.
                     self.truncate_generation = durable.truncate_generation;
                     self.size = durable.size;
                     self.must_measure = true;

@@ -133,17 +133,17 @@ impl Client {
         }
         let was_shared = state.is_shared();
         self.mount().share(state);
-        // Operations that began before the file was shared assume that no other client moves the
-        // end of the file. This mount must not acknowledge the notification before these operations
-        // have ended.
+        // Operations that began before the file was shared assume that no other client changes the
+        // size of the file. This mount must not acknowledge the notification before these
+        // operations have ended.
         while state.is_used_alone() {
             skep_env::sleep(CONTENTION_PAUSE).await;
         }
         if was_shared {
             self.wait_for_renewal(state).await?;
         }
-        // If a power loss of metadata has reverted the place of the first bytes, the other client
-        // would write them to another place than this mount.
+        // A power loss of metadata may have reverted the move of the inline bytes to storage. Then
+        // the other client would write these bytes to metadata, and this mount to storage.
         let confirmed = self.confirm_move(state).await;
         self.report_written(state, ModifyOptions::default()).await.and(confirmed)
     }

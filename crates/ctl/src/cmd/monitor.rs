@@ -33,7 +33,7 @@ const EXAMPLES: &[Example] = &[
 
 /// Run the monitor: history of the load, alerts, and a web page
 ///
-/// The monitor asks all services of the cluster for their figures each second. Files and services
+/// The monitor asks all services of the cluster for their metrics each second. Files and services
 /// work without it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]

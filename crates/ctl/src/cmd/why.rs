@@ -1,9 +1,9 @@
 //! `skep why`: shows which phase of the requests takes how much time, and names the causes of
 //! slowness.
 //!
-//! The command asks each service for its figures several times, and compares the replies. The
+//! The command asks each service for its statistics several times, and compares the replies. The
 //! command needs no monitor for this. With `--since`, the command asks the monitor, which stores
-//! the figures of the past minutes. The rules are in `skep_stats::why`.
+//! the statistics of the past minutes. The rules are in `skep_stats::why`.
 
 mod operation;
 mod own;
@@ -49,7 +49,7 @@ const LONGEST_SPAN: Duration = Duration::from_millis(EVIDENCE_PIECE_MS * EVIDENC
 /// network), compares targets with their peers, and names slow disks and links, full targets, hot
 /// directories, users whose requests keep a target busy, and stopped clients for which others wait.
 /// Requests that have no reply yet are shown with the object for which they wait: a target that
-/// does not answer, or a lock. All other figures are about requests that end while the command
+/// does not answer, or a lock. All other statistics are about requests that end while the command
 /// measures. With --since, they are about a past time, and come from the monitor.
 ///
 /// A user who cannot read the cluster's token sees the operations of this user on PATH: on a file,

@@ -252,7 +252,7 @@ fn target_joins_a_group_only_once() {
     assert!(text.contains("group add 3 11 --cluster"), "{text}");
 }
 
-/// The first attempts fail, because the former leader has stopped and management elects another.
+/// The first attempts fail, because the previous leader has stopped and management elects another.
 #[test]
 fn removal_of_a_management_node_waits_for_the_next_leader() {
     let fake = |leads_from: u32| {

@@ -74,7 +74,7 @@ impl InlineRecord {
     }
 }
 
-/// Divides a range of inline bytes at the borders of the parts. Returns the number of each part and
+/// Splits a range of inline bytes at the borders of the parts. Returns the number of each part and
 /// the bytes of the range that the part has, as a range of the file, in ascending order.
 pub fn inline_parts(range: Range<u64>) -> impl Iterator<Item = (u16, Range<u64>)> {
     let end = if range.is_empty() { 0 } else { range.end.div_ceil(INLINE_PART_BYTES) };

@@ -1,4 +1,4 @@
-//! The figures of a target's roles: the cache of its key-value store, and its recoveries.
+//! The metrics of a target's roles: the cache of its key-value store, and its recoveries.
 //!
 //! Does not own the roles ([`crate::service`]), which report the events.
 
@@ -9,12 +9,12 @@ use skep_types::TargetId;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Time between two updates of the figures of the cache.
+/// Time between two updates of the metrics of the cache.
 const LOADS_EVERY: Duration = Duration::from_millis(250);
 /// The kinds of blocks, in the order of [`BlockLoads`].
 const BLOCKS: [&str; 3] = ["data", "index", "filter"];
 
-/// The figures of the roles that a target has on one thread.
+/// The metrics of the roles that a target has on one thread.
 #[derive(Debug)]
 pub(crate) struct RoleFigures {
     cache: [Arc<CacheUse>; BLOCKS.len()],
@@ -32,7 +32,7 @@ pub(crate) struct RoleFigures {
 }
 
 impl RoleFigures {
-    /// Creates the figures for the calling thread.
+    /// Creates the metrics for the calling thread.
     pub(super) fn new(registry: &Registry, target: TargetId) -> Self {
         let labels = |name: &'static str, value: &str| {
             vec![("target", target.raw().to_string()), (name, value.to_owned())]

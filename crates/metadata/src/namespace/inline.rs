@@ -4,8 +4,8 @@
 //! whether acknowledged inline writes have survived.
 //!
 //! The bytes are stored in parts of [`INLINE_PART_BYTES`], so that a write logs only the parts that
-//! it changes. Earlier versions of the program stored all inline bytes of a file in the record of
-//! part 0. The target still reads this form, and divides it into parts before the first change.
+//! it changes. Earlier releases stored all inline bytes of a file in the record of
+//! part 0. The target still reads this form, and splits it into parts before the first change.
 //!
 //! # Invariants
 //! - Zeros at the end of a part are not stored, and a part of zeros has no record. So bytes that a
@@ -245,8 +245,8 @@ impl<E: Engine> Context<'_, E> {
         }
     }
 
-    /// Divides the inline bytes of a file into parts if an earlier version of the program has
-    /// stored all of them in one record. Returns the record of part 0 after that.
+    /// Splits the inline bytes of a file into parts if an earlier release has stored all of them in
+    /// one record. Returns the record of part 0 after the split.
     fn divide_inline(&mut self, inode: InodeId) -> Result<Option<InlineRecord>> {
         let first = self.get::<InlineRecord>(&Key::Inline(inode, 0))?;
         if !first.as_ref().is_some_and(InlineRecord::has_all_parts) {

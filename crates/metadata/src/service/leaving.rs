@@ -10,10 +10,10 @@
 //! The member does not ask management itself. Only a running primary can ask, so a primary that has
 //! died never becomes the only serving member by the end of a backup member.
 //!
-//! # A former primary
+//! # A previous primary
 //! A primary that stops hands its group over first ([`super::primary_stop`]), and then its target
 //! is opened once more as a backup member. The new primary replies to no client before this backup
-//! member has acknowledged a request, which releases the lease of the former primary
+//! member has acknowledged a request, which releases the lease of the previous primary
 //! ([`crate::shipping::succession`]). So a backup member that stops first waits until its process
 //! has acknowledged a request of the primary.
 //!

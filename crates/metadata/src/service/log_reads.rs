@@ -19,7 +19,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-/// For each member, the place in the log from which the next read continues.
+/// For each member, the position in the log from which the next read continues.
 pub(super) type LogPlaces = RefCell<HashMap<TargetId, LogPlace>>;
 
 /// Returns the number of bytes that the log keeps in segments whose changes are in the store.

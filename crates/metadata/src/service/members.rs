@@ -44,7 +44,7 @@ pub(super) struct MembershipState {
     pub(super) refused_evictions: LineLimit,
     /// The reason why the target does not serve although it is the primary.
     pub(super) halted: Cell<Option<&'static str>>,
-    /// For each member, the place in the log from which the next read of old records continues.
+    /// For each member, the position in the log from which the next read of old records continues.
     pub(super) log_places: LogPlaces,
 }
 

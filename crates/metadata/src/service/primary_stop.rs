@@ -14,7 +14,7 @@
 //! If all services of a cluster stop, no member should take over. So the primary hands the group
 //! over only to a member that has confirmed the whole log after a request that the primary sent
 //! [`SETTLE`] after the beginning of its own stop. A member that stops refuses such a request. A
-//! former primary that stops confirms only requests that do not name its process, and such a
+//! previous primary that stops confirms only requests that do not name its process, and such a
 //! confirmation does not count. So two members that stop never hand a group to each other in turn.
 //!
 //! # Invariants

@@ -28,8 +28,8 @@
 //! # Late requests to take over
 //! Management may carry out a request to take over after the host of this member has lost power, as
 //! long as the epoch stays the same. This member may then be the only serving one, although the
-//! former primary has more records. So the member asks only when its device has all records of its
-//! log. From then on, and until the next epoch, it confirms only records that its device has. A
+//! previous primary has more records. So the member asks only when its device has all records of
+//! its log. From then on, and until the next epoch, it confirms only records that its device has. A
 //! power loss then removes no record that the member has confirmed.
 
 mod append;

@@ -18,7 +18,7 @@ use skep_types::{Lsn, Result, TargetId};
 
 /// The first record that the primary can send from its log on disk, because the member compares the
 /// epoch of the record before it. So a member without any record gets a copy of the store, which
-/// has only the present state instead of all former changes.
+/// has only the present state instead of all previous changes.
 pub(super) const FIRST_WITH_PREVIOUS: Lsn = Lsn::new(2);
 
 /// The log on disk as the source of records for one member.

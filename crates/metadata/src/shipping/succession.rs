@@ -1,11 +1,11 @@
 //! When a new primary may reply to clients, although another target was the primary before.
 //!
-//! The former primary may send replies until its lease ends. So the new primary normally waits
+//! The previous primary may send replies until its lease ends. So the new primary normally waits
 //! until its own promises end ([`super::silence`]): with each lease that it granted as a backup
 //! member, it promised to reply to no client before the end of the lease.
 //!
 //! # Release
-//! The wait ends earlier if the former primary itself confirms that it has left its role. A
+//! The wait ends earlier if the previous primary itself confirms that it has left its role. A
 //! [`LogHeld`] in an epoch of the new primary is this confirmation. A target sends it only as a
 //! backup member or as the receiver of a copy, and in these roles it replies to no client. It can
 //! become the primary again only in a later term.
@@ -15,8 +15,8 @@
 //!
 //! - The new term follows directly on the last epoch in which this process received requests. So no
 //!   third target was the primary between the two.
-//! - The leases of all primaries before the former one have ended. The former primary had to wait
-//!   for them itself, and its requests contain the rest of this wait.
+//! - The leases of all primaries before the previous one have ended. The previous primary had to
+//!   wait for them itself, and its requests contain the rest of this wait.
 //!
 //! [`LogHeld`]: skep_wire::log_shipping::LogHeld
 
@@ -69,7 +69,7 @@ pub(super) fn milliseconds(time: Duration) -> u32 {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Succession {
     answers_from: Duration,
-    /// The former primary whose confirmation ends the wait, and the earliest end of the wait.
+    /// The previous primary whose confirmation ends the wait, and the earliest end of the wait.
     former: Option<(TargetId, Duration)>,
 }
 

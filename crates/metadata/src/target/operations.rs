@@ -97,17 +97,17 @@ impl Operations {
         self.park(op);
     }
 
-    /// Makes parked operations ready to run.
+    /// Wakes parked operations: makes them ready to run.
     pub(crate) fn wake(&mut self, ids: impl IntoIterator<Item = u64>) {
         self.ready.extend(ids);
     }
 
-    /// Makes the operations ready that waited until more records are *safe*.
+    /// Wakes the operations that wait until more records are *safe*.
     pub(crate) fn wake_unsafe(&mut self) {
         self.ready.extend(std::mem::take(&mut self.until_safe));
     }
 
-    /// Makes each paused operation ready whose pause has ended.
+    /// Wakes each paused operation whose pause has ended.
     pub(crate) fn wake_paused(&mut self, now: Duration) {
         while let Some((_, id)) = self.paused.first().copied().filter(|(due, _)| *due <= now) {
             self.paused.pop_first();

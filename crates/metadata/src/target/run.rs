@@ -160,7 +160,7 @@ impl<E: Engine> MetadataTarget<E> {
         }
     }
 
-    /// Releases all locks of an owner. Makes the operations ready that waited for these locks.
+    /// Releases all locks of `owner`, and wakes the operations that wait for these locks.
     pub(crate) fn release(&mut self, owner: Owner) {
         if !self.shared.locks.is_empty() {
             let woken = self.shared.locks.release(owner);

@@ -186,8 +186,9 @@ impl Membership {
         while !self.is_leaving.get() {
             let (known, newest_node) = (self.map.cell.version(), self.map.cell.load().newest_node);
             let node = self.node();
-            // A target may request another heartbeat after this task has read the figures for this
-            // one. To notice such a request, the task begins to wait before it reads the figures.
+            // A target may request another heartbeat after this task has collected the targets'
+            // reports for this one. To notice such a request, the task begins to wait before it
+            // collects the reports.
             let requested = self.map.cell.wait_for_heartbeat_request();
             let (targets, waits) = (reports(), outages::waits(skep_env::now()));
             let heartbeat = Heartbeat { node, known, newest_node, targets, waits };

@@ -8,7 +8,7 @@
 //! - A leader that loses its majority commits nothing from then on. The log of its successor begins
 //!   with some of its proposals, the oldest ones. The senders of these proposals get no reply. All
 //!   other proposals are lost. Members send a request again if they get no reply.
-//! - Until the former leader notices its loss, it still replies to processes that ask for a map,
+//! - Until the previous leader notices its loss, it still replies to processes that ask for a map,
 //!   and publishes maps with changes of its soft state, such as free space. It has no change that
 //!   was committed after its loss. Requests to it get a refusal or no reply. At the same time, its
 //!   successor may already serve.
@@ -34,7 +34,7 @@ use std::time::Duration;
 /// (`crates/management/src/leadership.rs`).
 const LONGEST_TRUST_MICROS: u64 = 1_200_000;
 /// Shortest and longest time in microseconds between the loss of a leader and the first map of its
-/// successor. A successor may begin while the former leader still serves.
+/// successor. A successor may begin while the previous leader still serves.
 const ELECTION_MICROS: (u64, u64) = (200_000, 2_500_000);
 /// Longest time in microseconds until a majority has stored a command: usually, and on slow disks.
 const USUAL_COMMIT_MICROS: u64 = 20_000;
@@ -117,7 +117,7 @@ impl Leaders {
         self.versions.next(self.starts)
     }
 
-    /// Ends the former leader.
+    /// Ends the previous leader.
     pub(super) fn end_former(&mut self) {
         self.former = None;
     }
@@ -128,8 +128,8 @@ impl Leaders {
         if is_stored { self.proposals.pop_front() } else { None }
     }
 
-    /// Returns the former leader, if it still serves and a process reaches it instead of the newest
-    /// leader. While both serve, chance decides which leader the process reaches.
+    /// Returns the previous leader, if it still serves and a process reaches it instead of the
+    /// newest leader. While both serve, chance decides which leader the process reaches.
     fn former_reached(&mut self, now: Duration) -> Option<&FormerLeader> {
         let former = self.former.as_ref().filter(|it| now < it.until)?;
         (!self.is_serving || self.random.percent(40)).then_some(former)
@@ -280,7 +280,7 @@ impl Cluster {
         self.at(begun, GroupEvent::NewLeader);
     }
 
-    /// Lets the former leader publish a map with a change of its soft state, if it still serves.
+    /// Lets the previous leader publish a map with a change of its soft state, if it still serves.
     pub(super) fn publish_as_former(&mut self) {
         let now = self.now;
         let former = self.authority.leaders.former.as_mut();
@@ -324,7 +324,7 @@ impl Cluster {
         for proposal in inherited {
             let is_report = matches!(&proposal.ask, Ask::TakeOver(it) if it.lacks_records);
             if !is_report && self.knobs.plant != Some(GroupBug::AnswerBeforeCommit) {
-                // The sender waits for the reply of the former leader.
+                // The sender waits for the reply of the previous leader.
                 let _ = self.carry_out(&proposal.ask);
             }
         }

@@ -3,9 +3,9 @@
 //!
 //! # Method
 //! The ledger has the log of the *writer*: the primary of the newest term that has begun. It passes
-//! each record that the writer appends to the witness. Records of a former primary that still runs
-//! do not count, since no later primary has them. When a primary begins its term, the ledger takes
-//! over the log of this primary. The witness reverts the records that the primary lacks, and
+//! each record that the writer appends to the witness. Records of a previous primary that still
+//! runs do not count, since no later primary has them. When a primary begins its term, the ledger
+//! takes over the log of this primary. The witness reverts the records that the primary lacks, and
 //! reports a violation if a client has got a reply about one of them. Records of the primary that
 //! the ledger lacks come from a term in which no client got a reply. The ledger adds these records.
 //!

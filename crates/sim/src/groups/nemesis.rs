@@ -131,8 +131,8 @@ impl Cluster {
         }
     }
 
-    /// An administrator makes another serving member the primary. Sometimes the former primary and
-    /// a client get the map late.
+    /// An administrator makes another serving member the primary. Sometimes the previous primary
+    /// and a client get the map late.
     fn hand_over(&mut self) {
         if self.random.percent(60) {
             let until = self.now + self.random.micros(100_000, 4_000_000);

@@ -1,10 +1,10 @@
-//! The checks of the cluster maps that the leaders of management publish. A former leader may
+//! The checks of the cluster maps that the leaders of management publish. A previous leader may
 //! publish maps after its successor has begun, so maps may arrive here in any order of versions.
 //!
 //! # Checks
 //! - Two maps with one version are equal.
 //! - A map with a higher version has an epoch of the group that is not lower. So a new leader keeps
-//!   all changes that an earlier map has shown, and a former leader shows no later change.
+//!   all changes that an earlier map has shown, and a previous leader shows no later change.
 //! - Two maps with one epoch name the same primary and the same serving members.
 
 use super::authority::group_of;

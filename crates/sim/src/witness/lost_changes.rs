@@ -45,7 +45,7 @@ impl Witness {
     }
 
     /// Records which lost changes a client knows after it has received the slots of its session.
-    /// The sender may be a former primary, whose slots the witness has not checked.
+    /// The sender may be a previous primary, whose slots the witness has not checked.
     pub(crate) fn slots_received(&mut self, session: SessionId, slots: &[SlotSequence]) {
         let stored: BTreeMap<u32, u64> = slots.iter().map(|it| (it.slot, it.sequence)).collect();
         let of_session = (session, 0, 0)..=(session, u32::MAX, u64::MAX);

@@ -1,4 +1,4 @@
-//! Tests of the balance figures with artificial clusters.
+//! Tests of the balance values with artificial clusters.
 
 use super::*;
 use crate::why::tests::map;

@@ -1,8 +1,9 @@
-//! Divides the duration of an operation among the places at which the time was spent.
+//! Attributes the duration of an operation to its causes: stages at targets, locks, the network,
+//! groups that did not answer, and the mount.
 //!
 //! At each moment of the operation, some of its requests are open. Requests that are open at the
 //! same time share that time equally, so the sum of all parts equals the duration. The time of each
-//! request is divided among the stages that its target has measured. The rest of the request's time
+//! request is split among the stages that its target has measured. The rest of the request's time
 //! is the time of the transfer to the target and back. Clocks of different hosts are never
 //! compared.
 //!
@@ -16,7 +17,7 @@ use skep_wire::file_locks::WaitLock;
 use skep_wire::traces::{TraceCall, TraceRecord};
 use std::collections::BTreeMap;
 
-/// The time that an operation spent at one place: at a target in one stage, in transfers, or in the
+/// The time of an operation with one cause, such as a stage at a target, the transfers, or the
 /// mount.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Time {
@@ -26,9 +27,8 @@ pub(super) struct Time {
     pub(super) requests: BTreeMap<String, f64>,
 }
 
-/// Returns the time that the operation spent at each place. For the record of a mount, the sum over
-/// all places is the duration of the operation. For the record of a service, the sum may be
-/// shorter.
+/// Returns the time of the operation by cause. For the record of a mount, the times add up to the
+/// duration of the operation. For the record of a service, the sum may be shorter.
 pub(super) fn attribute(record: &TraceRecord) -> BTreeMap<Place, Time> {
     let mut times: BTreeMap<Place, Time> = BTreeMap::new();
     let all = record.duration_us as f64;
@@ -88,7 +88,7 @@ fn shares_of(spans: &[(u32, u32)], except: &[(u32, u32)]) -> Vec<f64> {
     shares
 }
 
-/// Divides the time `share` of a request among the stages at its target.
+/// Splits the time `share` of a request among the stages at its target.
 fn add_call(times: &mut BTreeMap<Place, Time>, call: &TraceCall, share: f64) {
     let target = call.target.raw();
     let duration = f64::from(call.duration_us).max(1.0);

@@ -67,7 +67,7 @@ pub struct Report {
     #[serde(default)]
     pub slowest: Vec<SlowOperation>,
     /// Services that sent no statistics, each with the reason. Also a text about the targets whose
-    /// figures may lack requests of the client, user or job in the scope.
+    /// statistics may lack requests of the client, user or job in the scope.
     pub unreachable: Vec<String>,
 }
 

@@ -43,7 +43,7 @@ pub struct LogPlace {
 }
 
 impl LogPlace {
-    /// Returns the LSN of the record at this place.
+    /// Returns the LSN of the record at this position.
     pub fn lsn(&self) -> Lsn {
         self.next
     }
@@ -59,7 +59,7 @@ pub struct ReadBack {
     pub records: Vec<Record>,
     /// Number of bytes of the log after these records, at the time of the view.
     pub bytes_after: u64,
-    /// The place of the last record, which a later read can request again.
+    /// The position of the last record, at which a later read can begin.
     pub place: Option<LogPlace>,
 }
 
@@ -69,9 +69,9 @@ struct Found {
     records: Vec<Record>,
     bytes: usize,
     is_full: bool,
-    /// The place of the next record.
+    /// The position of the next record.
     place: LogPlace,
-    /// The place of the last record in `records`.
+    /// The position of the last record in `records`.
     last_place: Option<LogPlace>,
 }
 
@@ -130,7 +130,7 @@ impl Log {
 }
 
 impl LogView {
-    /// Reads records back. `place` is the place that an earlier read has returned, if there was
+    /// Reads records back. `place` is the position that an earlier read has returned, if there was
     /// one.
     ///
     /// # Errors

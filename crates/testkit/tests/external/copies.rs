@@ -1,4 +1,4 @@
-//! A monitor sends its figures and alerts to real programs of other projects. This module has the
+//! A monitor sends its metrics and alerts to real programs of other projects. This module has the
 //! case of Prometheus with remote write, and the steps that all cases share. The cases of InfluxDB,
 //! Alertmanager and Ganglia are in its submodules.
 
@@ -101,7 +101,7 @@ fn ask(address: &str, method: &str, path: &str) -> Option<(u16, Value)> {
     Some((status, serde_json::from_str(body).ok()?))
 }
 
-/// Prometheus has the figures that the monitor has written to it.
+/// Prometheus has the metrics that the monitor has written to it.
 pub(crate) fn arrive_in_prometheus(_: &()) {
     let cluster = Cluster::start(Shape::default());
     let scratch = Scratch::new();

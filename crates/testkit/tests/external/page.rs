@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// Time limit for the whole audit, which pauses in each view until the view has its figures.
+/// Time limit for the whole audit, which pauses in each view until the view has its metrics.
 const LONG: Duration = Duration::from_secs(900);
 
 /// Returns the directory of the packages of npm. It stays after the test if the suite has a

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 /// s.
 const LONGEST_OPERATION: Duration = Duration::from_secs(1);
 /// Maximum time of one operation while a primary stops. Without the clean stop, the new primary
-/// replies 2.5 s after the last request of the former one.
+/// replies 2.5 s after the last request of the previous one.
 const LONGEST_AT_A_MOVE: Duration = Duration::from_millis(1_900);
 /// Number of clean stops of a member under load.
 const STOPS: usize = 3;

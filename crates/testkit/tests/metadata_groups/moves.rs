@@ -1,15 +1,15 @@
 //! Waits of a primary for the leases of earlier primaries: after a move by an administrator, and
-//! after a restart. The former primary releases its lease, so the new one need not wait until the
+//! after a restart. The previous primary releases its lease, so the new one need not wait until the
 //! lease ends, and a primary waits only once.
 
 use crate::pair::{Pair, after};
 use std::time::Duration;
 
 /// Time in which the members exchange requests before the next move. If the lease of the primary
-/// before the former one may not have ended, the new primary waits for this lease too.
+/// before the previous one may not have ended, the new primary waits for this lease too.
 const BETWEEN_MOVES: Duration = Duration::from_secs(3);
 /// Maximum pause of programs in most moves. Without a release, the new primary replies 2.5 s after
-/// the last request of the former one.
+/// the last request of the previous one.
 const USUAL_PAUSE: Duration = Duration::from_millis(1_900);
 const MOVES: usize = 5;
 /// Number of kills and restarts of the primary.

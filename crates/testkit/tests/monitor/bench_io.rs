@@ -1,12 +1,12 @@
-//! Compares the figures of the services, of the live output and of the monitor with the results of
-//! `skep bench io`.
+//! Compares the statistics of the services, of the live output and of the monitor with the results
+//! of `skep bench io`.
 //!
 //! # Each second
 //! The live output and the benchmarks run in different processes, so their seconds begin at
 //! different times. Therefore the test compares sums since the start. A benchmark reports the exact
-//! time of the end of each transfer. A live figure has the time at which the services have counted,
+//! time of the end of each transfer. A live value has the time at which the services have counted,
 //! with its error. A service counts a transfer just before it replies, and a benchmark has one
-//! transfer in progress. So a live figure is at least the bytes of the benchmarks at the earliest
+//! transfer in progress. So a live value is at least the bytes of the benchmarks at the earliest
 //! possible time, and at most their bytes at the latest possible time plus the transfers in
 //! progress. The test allows 3 % of the bytes of one second beyond these bounds, and checks that
 //! the bounds are as narrow as that in several seconds.
@@ -15,7 +15,7 @@ use super::live_figures::{FIELDS, LiveFigures, LiveSample};
 use super::*;
 use rustix::time::{ClockId, clock_gettime};
 
-/// Largest difference between two figures, as a fraction.
+/// Largest difference between two statistics, as a fraction.
 const TOLERANCE: f64 = 0.03;
 
 /// Number of bytes in one transfer of a benchmark.
@@ -122,7 +122,7 @@ fn seconds_of(address: &str, query: &str, field: &str) -> BTreeMap<u64, f64> {
     at.zip(rates).filter_map(|(at, rate)| Some((at, rate?))).collect()
 }
 
-/// Whether two figures differ by at most 3 %.
+/// Whether two statistics differ by at most 3 %.
 fn is_near(found: f64, expected: f64) -> bool {
     (found - expected).abs() <= expected * TOLERANCE
 }
@@ -135,8 +135,8 @@ fn bytes_of(runs: &[&BenchRun]) -> [u64; 2] {
     [0, 1].map(|phase| runs.iter().map(|run| run.phases[phase].bytes).sum())
 }
 
-/// Compares the live figures of one object with the benchmarks that cause its load. Returns the
-/// number of figures whose time is known so exactly that their bounds are 3 % of a second apart.
+/// Compares the live statistics of one object with the benchmarks that cause its load. Returns the
+/// number of statistics whose time is known so exactly that their bounds are 3 % of a second apart.
 fn check_each_second(what: &str, samples: &[LiveSample], runs: &[&BenchRun]) -> usize {
     let mut exact = 0;
     for (phase, field) in FIELDS.iter().enumerate() {
@@ -181,8 +181,8 @@ fn check_sums(sums: &[(&str, Vec<LiveSample>)]) {
     }
 }
 
-/// Reads the live figures until they contain the whole load, and compares them with the benchmarks.
-/// `runs` has the benchmarks by the ids of each division.
+/// Reads the live statistics until they contain the whole load, and compares them with the
+/// benchmarks. `runs` has the benchmarks by the ids of each division.
 fn check_live(live: Vec<LiveFigures>, runs: &[RunsById<'_>]) {
     let ended = seconds_by(ClockId::Realtime);
     let mut sums = Vec::new();

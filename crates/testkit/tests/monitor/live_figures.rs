@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// The fields of figures that count bytes, in the order of the phases of `skep bench io`.
+/// The fields of statistics that count bytes, in the order of the phases of `skep bench io`.
 pub(super) const FIELDS: [&str; 2] = ["written_bytes", "read_bytes"];
 
 /// The bytes of one object since the start of the command, at the end of an interval.

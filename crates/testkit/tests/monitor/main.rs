@@ -121,7 +121,7 @@ fn monitor_history_has_all_operations_and_survives_a_kill() {
     cluster.stop();
 }
 
-/// A mount in the background serves its figures at the address of its option, and the monitor lists
+/// A mount in the background serves its metrics at the address of its option, and the monitor lists
 /// the page for Prometheus.
 ///
 /// Command: skep mount, skep monitor.

@@ -124,7 +124,7 @@ fn one_monitor_watches_two_clusters_separately() {
         (written("&cluster=second") == MIB as u64).then_some(())
     });
     assert_eq!(written(""), 0, "the first cluster has no load");
-    // Commands get the figures of their own cluster.
+    // Commands get the metrics of their own cluster.
     let history = ["stats", "--by", "user", "--history", "5min", "--monitor", &address];
     for (cluster, bytes) in [(first, 0), (second, MIB as u64)] {
         let lines = cluster.skep_json(&history);

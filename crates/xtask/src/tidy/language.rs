@@ -92,8 +92,8 @@ const EXEMPT: &[&str] = &[
 /// The file with the stored counts. Each line has an area and its count.
 const COUNTS: &str = "crates/xtask/src/tidy/language-counts.txt";
 
-/// A sentence with a mark. Has the place and the text of the sentence, and advice on how to rewrite
-/// it.
+/// A sentence with a mark. Has the file, the line and the text of the sentence, and advice on how
+/// to rewrite it.
 struct Finding {
     place: String,
     sentence: String,

@@ -106,7 +106,7 @@ fn change_of_a_member_needs_the_current_epoch_of_the_group() {
 }
 
 /// The data of a removed member is old. If the target became the primary of a new group, it would
-/// assign inode numbers that its former group has assigned already.
+/// assign inode numbers that its previous group has assigned already.
 #[test]
 fn removed_member_cannot_form_a_new_group() {
     let mut state = waiting();

@@ -1,6 +1,6 @@
 //! `skep debug bundle`: writes the state of a cluster to one archive.
 //!
-//! The bundle contains the output of read-only commands, the figures of all services, and the logs,
+//! The bundle contains the output of read-only commands, the metrics of all services, and the logs,
 //! settings and kernel facts of this host. It can contain an archive of each other host
 //! ([`super::hosts`]). Secrets are removed ([`super::redaction`]). If something cannot be read, the
 //! bundle contains the reason in its place.
@@ -98,12 +98,12 @@ const FACTS: &[&str] = &[
     "/etc/os-release",
 ];
 
-/// Write configuration without secrets, map, logs, figures and kernel facts to one archive
+/// Write configuration without secrets, map, logs, metrics and kernel facts to one archive
 ///
 /// Logs, settings and kernel facts come from this host. With --hosts or --ssh, a bundle also has an
 /// archive of each of these hosts, at most 32 MiB of each; otherwise run the command on each host
 /// that has a problem. A bundle has the logs of `skep up`, or the journal of the services under
-/// systemd and the logs of the mounts of root; name other logs with --log. The figures of all
+/// systemd and the logs of the mounts of root; name other logs with --log. The metrics of all
 /// services that can be reached, the requests that wait, and the explanation of the slowest
 /// operations are in every bundle.
 #[derive(Debug, clap::Args)]

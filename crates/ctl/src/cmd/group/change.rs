@@ -28,7 +28,7 @@ pub(crate) struct DropArgs {
 
 /// Make a serving member the primary of its group
 ///
-/// The former primary stays a serving member. Operations pause for up to three seconds.
+/// The previous primary stays a serving member. Operations pause for up to three seconds.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(MOVE_EXAMPLES))]
 pub(crate) struct MoveArgs {

@@ -75,7 +75,7 @@ struct MemberStatus {
 }
 
 impl MemberStatus {
-    /// Whether the primary has no figures of the member.
+    /// Whether the primary has no statistics of the member.
     fn is_unknown(&self) -> bool {
         self.appended.is_none() && self.copy.is_none()
     }

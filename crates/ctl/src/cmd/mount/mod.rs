@@ -111,7 +111,7 @@ pub(crate) struct MountArgs {
     /// first one that a program has names its job
     #[arg(long, value_name = "NAMES")]
     job_variables: Option<JobVariables>,
-    /// Also serve the figures of the mount at this address, for Prometheus on other hosts, such as
+    /// Also serve the metrics of the mount at this address, for Prometheus on other hosts, such as
     /// 0.0.0.0:7490
     #[arg(long, value_name = "ADDRESS", value_parser = options::metrics_address)]
     metrics: Option<String>,

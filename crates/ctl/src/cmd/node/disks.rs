@@ -1,5 +1,5 @@
-//! `skep node disks`: shows the load of the disks of the hosts of all services, with the figures of
-//! `iostat -x`.
+//! `skep node disks`: shows the load of the disks of the hosts of all services, with the statistics
+//! of `iostat -x`.
 
 use crate::access::{Access, ClusterArgs};
 use crate::cmd::stats::{announce_series, fetch, interval};
@@ -26,7 +26,7 @@ const EXAMPLES: &[Example] = &[
 /// Show the load of the disks of all services' hosts, as iostat -x does
 ///
 /// Without --once, shows the load of each interval until Ctrl-C, the busiest disks first. The
-/// kernels of the hosts count the requests, so the figures include the load of other programs.
+/// kernels of the hosts count the requests, so the statistics include the load of other programs.
 /// AWAIT is the mean time of a request, with its time in the queue; QUEUE is the mean number of
 /// requests in progress; UTIL is the share of the time in which the disk had requests.
 #[derive(Debug, clap::Args)]

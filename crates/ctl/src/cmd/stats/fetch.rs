@@ -1,4 +1,4 @@
-//! Gets the figures of all services, as nearly as possible at the same moment.
+//! Gets the statistics of all services, as nearly as possible at the same moment.
 
 use super::moment::Moment;
 use crate::access::Access;
@@ -10,12 +10,12 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// Time limit for the reply of a service. A service that needs longer is shown as missing, so that
-/// the figures of all others are not late.
+/// the statistics of all others are not late.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// The prefix of the metrics that services are asked for.
 const PREFIX: &str = "skep_";
 
-/// The figures that the services of a cluster have returned.
+/// The statistics that the services of a cluster have returned.
 pub(crate) struct Fetched {
     pub(crate) map: ClusterMap,
     pub(crate) round: Round,
@@ -27,7 +27,7 @@ pub(crate) struct Fetched {
     silent: BTreeSet<NodeId>,
 }
 
-/// Asks all services for their figures at the same time.
+/// Asks all services for their statistics at the same time.
 ///
 /// # Errors
 /// Errors of the request to management, which lists the services.

@@ -1,10 +1,10 @@
 //! `skep stats`: shows the load of the cluster, live or for one interval.
 //!
-//! The command asks each service for its figures twice, directly and with the cluster's token. The
-//! load is the difference between the two replies. For this reason, the command needs no monitor.
-//! Only `--history` asks a monitor, which stores the figures of the past. A user without the token
-//! gets the load of the user's own programs from a mount ([`own`]). On a terminal, the load is
-//! shown in a view that follows keys ([`live`]).
+//! The command asks each service for its statistics twice, directly and with the cluster's token.
+//! The load is the difference between the two replies. For this reason, the command needs no
+//! monitor. Only `--history` asks a monitor, which stores the statistics of the past. A user
+//! without the token gets the load of the user's own programs from a mount ([`own`]). On a
+//! terminal, the load is shown in a view that follows keys ([`live`]).
 
 mod fetch;
 mod history;
@@ -129,8 +129,8 @@ pub(crate) struct StatsArgs {
     span: SpanArgs,
 }
 
-/// The options that select the span of time that the figures cover, the source of the figures, and
-/// the rows.
+/// The options that select the span of time that the statistics cover, the source of the
+/// statistics, and the rows.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct SpanArgs {
     /// Time between two outputs, such as 1s or 500ms
@@ -258,11 +258,11 @@ struct Report {
     sum: Row,
     by: Division,
     is_total: bool,
-    /// Whether the figures come from a mount, which has no queues of requests. Otherwise, they come
-    /// from services.
+    /// Whether the statistics come from a mount, which has no queues of requests. Otherwise, they
+    /// come from services.
     is_own: bool,
     unreachable: Vec<String>,
-    /// When the figures were counted.
+    /// When the statistics were collected.
     moment: Moment,
     /// Whether there is no load at all, regardless of the filter.
     is_empty: bool,

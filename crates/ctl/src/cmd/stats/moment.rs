@@ -1,15 +1,16 @@
-//! The time of figures: when the services or the mount have counted, and how exactly it is known.
+//! The time of statistics: when the services or the mount have counted, and how exactly it is
+//! known.
 
 use serde::Serialize;
 use std::time::Duration;
 
-/// The time at which figures were counted. The fields are `None` for figures of the monitor, which
-/// are means over a past span.
+/// The time at which statistics were collected. The fields are `None` for statistics of the
+/// monitor, which are means over a past span.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub(crate) struct Moment {
     /// The middle between the question and the last reply, in seconds since 1970.
     at_unix_s: Option<f64>,
-    /// The figures were counted at most this number of seconds before or after `at_unix_s`.
+    /// The statistics were collected at most this number of seconds before or after `at_unix_s`.
     at_error_s: Option<f64>,
 }
 

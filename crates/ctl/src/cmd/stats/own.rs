@@ -1,8 +1,8 @@
 //! `skep stats --mount`, and `skep stats` of a user without the cluster's token. Shows the load
 //! that this user's programs cause through one mount, as the mount has counted it.
 //!
-//! Unlike the figures of services, these figures include only the requests of one mount, and the
-//! times include the network. The mount itself counts the requests, in `skep_fuse`.
+//! Unlike the statistics of services, these statistics include only the requests of one mount, and
+//! the times include the network. The mount itself counts the requests, in `skep_fuse`.
 
 use super::moment::Moment;
 use super::selection::is_within;
@@ -19,14 +19,14 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// After each question for the figures, the mount continues to count requests for the interval plus
-/// this number of seconds.
+/// After each question for the statistics, the mount continues to count requests for the interval
+/// plus this number of seconds.
 const MARGIN_SECONDS: u64 = 10;
 /// The longest interval in seconds. A mount counts requests for at most two hours after a question
-/// for the figures.
+/// for the statistics.
 const LONGEST_SECONDS: u64 = 3600;
 
-/// Returns the mount that gives the figures to a user who cannot use the token: the mount of the
+/// Returns the mount that gives the statistics to a user who cannot use the token: the mount of the
 /// working directory, or the only mount of this host.
 pub(crate) fn mount_of_user() -> Option<PathBuf> {
     let points = mount_points();
@@ -42,7 +42,7 @@ pub(crate) fn mount_of_user() -> Option<PathBuf> {
 /// only.
 ///
 /// # Errors
-/// - `InvalidArgument` if the path is not in a mount, or if an option needs figures that only
+/// - `InvalidArgument` if the path is not in a mount, or if an option needs statistics that only
 ///   services have.
 /// - `Unsupported` if the mount is of an older version.
 /// - Errors of the mount.
@@ -109,7 +109,7 @@ pub(super) fn check(span: &SpanArgs) -> Result<()> {
     Ok(())
 }
 
-/// Warns a user without the token that the figures come from a mount.
+/// Warns a user without the token that the statistics come from a mount.
 pub(super) fn explain_source(mount: &Path) {
     warn(&format!(
         "this user cannot use the cluster's token, so the figures show only this user's own \
@@ -201,7 +201,7 @@ fn with_rates(row: Row, seconds: f64) -> Row {
     }
 }
 
-/// Returns the id of an object as the figures of services have it, and the name of its service.
+/// Returns the id of an object as the statistics of services have it, and the name of its service.
 fn object(id: u32, by: Division, map: &ClusterMap, place: &Path) -> (String, String) {
     if by == Division::Client {
         return (place.display().to_string(), String::new());

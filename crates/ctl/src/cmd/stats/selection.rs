@@ -117,8 +117,8 @@ impl SelectionArgs {
     }
 }
 
-/// Whether a target or a node with this id, as the figures of load have it, belongs to the scope.
-/// The id `other` stands for objects of all nodes, and belongs to no single node.
+/// Whether a target or a node with this id, as the statistics of load have it, belongs to the
+/// scope. The id `other` stands for objects of all nodes, and belongs to no single node.
 pub(super) fn is_within(scope: LoadScope, by: Division, id: &str, map: &ClusterMap) -> bool {
     let Some(node) = scope.node else { return true };
     match by {

@@ -16,7 +16,7 @@ const NAME_COLUMNS: usize = 18;
 /// The column P99 shows the duration that this share of the operations does not exceed.
 const SLOW_SHARE: f64 = 0.99;
 
-/// The figures of one object. Programs get it as JSON, people as a line of the table.
+/// The statistics of one object. Programs get it as JSON, people as a line of the table.
 #[derive(Debug, Serialize)]
 pub(super) struct Line {
     pub(super) id: String,
@@ -38,7 +38,7 @@ pub(super) struct Line {
     pub(super) operations_per_second: f64,
     pub(super) read_bytes_per_second: f64,
     pub(super) written_bytes_per_second: f64,
-    /// The row that has the figures.
+    /// The row that has the statistics.
     #[serde(skip)]
     row: Row,
 }
@@ -88,12 +88,12 @@ impl Names {
     }
 }
 
-/// Returns the line for the figures in `row`.
+/// Returns the line for the statistics in `row`.
 pub(super) fn line(row: &Row, by: Division, names: &Names) -> Line {
     line_named(row, names.name(by, &row.id))
 }
 
-/// Returns the line for the figures in `row`, with this name.
+/// Returns the line for the statistics in `row`, with this name.
 pub(super) fn line_named(row: &Row, name: String) -> Line {
     let has_durations = row.durations.count() > 0;
     let p99 = row.durations.quantile(SLOW_SHARE).filter(|_| has_durations);
@@ -116,7 +116,7 @@ pub(super) fn line_named(row: &Row, name: String) -> Line {
     }
 }
 
-/// Returns the sum of the figures in `lines`.
+/// Returns the sum of the statistics in `lines`.
 pub(super) fn sum<'a>(lines: impl IntoIterator<Item = &'a Line>) -> Row {
     let mut sum = Row { id: "sum".into(), ..Row::default() };
     lines.into_iter().for_each(|line| sum.add(&line.row));
@@ -133,7 +133,7 @@ pub(super) struct Columns {
 
 impl Columns {
     /// Returns the columns for lines about objects of the kind `by`. `is_own` means that the
-    /// figures come from a mount and not from services.
+    /// statistics come from a mount and not from services.
     pub(super) fn of(by: Division, is_own: bool) -> Self {
         let is_service = matches!(by, Division::Node | Division::Target | Division::Operation);
         Self { by, has_durations: is_service || is_own, has_queues: is_service && !is_own }
@@ -153,8 +153,8 @@ pub(super) fn title(by: Division) -> &'static str {
     }
 }
 
-/// Returns the table. Its last line is the sum. With `is_total`, the figures are counts since the
-/// services started, otherwise rates per second.
+/// Returns the table. Its last line is the sum. With `is_total`, the statistics are counts since
+/// the services started, otherwise rates per second.
 pub(super) fn as_table(lines: &[Line], sum: &Row, columns: Columns, is_total: bool) -> String {
     let per = if is_total { "" } else { "/s" };
     let [operations, read, written] =

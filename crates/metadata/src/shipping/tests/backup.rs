@@ -323,7 +323,7 @@ fn release_by_the_former_primary_shortens_the_wait_for_leases() {
     assert_eq!(succession.answers_from(), NOW + WAIT, "before the present");
 }
 
-/// The former primary may itself have waited for the end of its predecessor's lease.
+/// The previous primary may itself have waited for the end of its predecessor's lease.
 #[test]
 fn release_by_a_former_primary_does_not_end_leases_before_it() {
     let last = NOW + TAKE_OVER_AFTER / 4;

@@ -49,7 +49,7 @@ fn primary_relies_on_a_lease_only_for_the_time_granted() {
     }
 }
 
-/// A report of an earlier epoch does not show that the former primary has left its role.
+/// A report of an earlier epoch does not show that the previous primary has left its role.
 #[test]
 fn only_a_report_of_the_present_epoch_releases_a_lease() {
     let mut member = Member::begin(3);

@@ -115,7 +115,7 @@ fn stopping_member_is_dropped_immediately() {
     assert_eq!(primary.shipper.counted(), [BACKUP], "until management has dropped it");
 }
 
-/// A former primary that stops confirms one request, which does not name its process, before it
+/// A previous primary that stops confirms one request, which does not name its process, before it
 /// refuses all others.
 #[test]
 fn member_is_complete_only_by_replies_of_its_present_process() {

@@ -1,4 +1,4 @@
-//! Ganglia's own programs read the figures of the monitor: `gmetad` stores them beside the figures
+//! Ganglia's own programs read the metrics of the monitor: `gmetad` stores them beside the metrics
 //! of a real `gmond`, and `gstat` lists the servers. The monitor's document has the form that
 //! `gmond` declares in its own document.
 
@@ -13,7 +13,7 @@ use std::net::UdpSocket;
 use std::path::Path;
 use std::process::Command;
 
-/// Name of the host in the figures of `gmond`.
+/// Name of the host in the metrics of `gmond`.
 const OTHER_HOST: &str = "host-of-gmond";
 /// Name of the figure that `gmetric` sends to `gmond`.
 const OTHER_METRIC: &str = "rack_temperature";
@@ -39,7 +39,7 @@ fn metrics(document: &str) -> Metrics {
     found
 }
 
-/// Starts a `gmond` that gets its figures by UDP on `port`, and listens on `listen`.
+/// Starts a `gmond` that gets its metrics by UDP on `port`, and listens on `listen`.
 fn start_gmond(directory: &Path, listen: &str) -> Running {
     let socket = UdpSocket::bind("127.0.0.1:0").expect("a free port");
     let udp = socket.local_addr().expect("an address").port();
@@ -104,7 +104,7 @@ fn is_in(directory: &Path, file: &Path) -> bool {
     files::read_dir(directory).flatten().any(|it| it.path().join(file).exists())
 }
 
-/// `gmetad` stores each figure of each server beside the figures of a `gmond`, and `gstat` shows
+/// `gmetad` stores each figure of each server beside the metrics of a `gmond`, and `gstat` shows
 /// dead servers.
 pub(crate) fn programs_read_each_server(_: &()) {
     let cluster = Cluster::start(Shape::default());
@@ -133,7 +133,7 @@ pub(crate) fn programs_read_each_server(_: &()) {
         assert!(expected.iter().any(|(_, metric)| *metric == free), "{free}: {expected:?}");
     }
     expected.insert((OTHER_HOST.into(), OTHER_METRIC.into()));
-    // A later document may have more figures than `document`.
+    // A later document may have more metrics than `document`.
     let mut missing = Vec::new();
     let is_complete = skep_testkit::eventually(PATIENCE, || {
         let stored = metrics(&read_all(&xml)?);

@@ -1,5 +1,5 @@
-//! The figures of the live view: questions to the services or to a mount, and the rows of the load
-//! between two replies.
+//! The statistics of the live view: questions to the services or to a mount, and the rows of the
+//! load between two replies.
 
 use super::super::fetch::{Fetched, fetch};
 use super::super::selection::is_within;
@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Time between two looks at a thread that waits for an earlier reply of the mount.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// The source of the figures.
+/// The source of the statistics.
 #[derive(Debug)]
 pub(in super::super) enum Source {
     /// The services of a cluster.
@@ -61,11 +61,11 @@ enum Counts {
 }
 
 impl Source {
-    /// Returns the mount at `path` as a source of figures.
+    /// Returns the mount at `path` as a source of statistics.
     ///
     /// # Errors
-    /// - `InvalidArgument` if the path is not in a mount, or if an option needs figures that only
-    ///   services have.
+    /// - `InvalidArgument` if the path is not in a mount, or if an option needs statistics that
+    ///   only services have.
     /// - `Unsupported` if the mount is of an older version.
     /// - Errors of the mount.
     pub(in super::super) fn of_mount(path: &Path, by: Division, span: &SpanArgs) -> Result<Self> {
@@ -76,12 +76,12 @@ impl Source {
         Ok(Self::Mount { place, map, is_asked: Arc::default() })
     }
 
-    /// Whether the figures come from a mount.
+    /// Whether the statistics come from a mount.
     pub(super) fn is_own(&self) -> bool {
         matches!(self, Self::Mount { .. })
     }
 
-    /// Asks for the figures. The next question comes after `interval`. `by` is the division that
+    /// Asks for the statistics. The next question comes after `interval`. `by` is the division that
     /// is shown.
     ///
     /// # Errors
@@ -201,7 +201,7 @@ impl Figures {
     }
 
     /// Makes the next reply begin an interval and end none, because this command has paused. The
-    /// figures that are shown stay until this interval has ended.
+    /// statistics that are shown stay until this interval has ended.
     pub(super) fn interrupt(&mut self) {
         self.latest = None;
     }

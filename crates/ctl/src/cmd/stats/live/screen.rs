@@ -1,4 +1,4 @@
-//! The lines of the screen, from the state of the view and the figures. Pure.
+//! The lines of the screen, from the state of the view and the statistics. Pure.
 //!
 //! # Invariants
 //! The screen has at most as many lines as the terminal, and no line is wider than the terminal or
@@ -50,7 +50,7 @@ pub(super) struct ScreenLine {
     pub(super) text: String,
 }
 
-/// The figures and problems that the screen shows.
+/// The statistics and problems that the screen shows.
 #[derive(Debug)]
 pub(super) struct Content<'a> {
     /// The rows of the level that is shown, sorted by load. `None` until the first interval of this
@@ -58,7 +58,7 @@ pub(super) struct Content<'a> {
     pub(super) lines: Option<&'a [Line]>,
     /// The sum of the rows that match the filter.
     pub(super) sum: &'a Line,
-    /// Services without figures, and the error of the last question.
+    /// Services without statistics, and the error of the last question.
     pub(super) problems: &'a [String],
     /// Whether the line of titles is shown.
     pub(super) has_titles: bool,
@@ -231,7 +231,7 @@ fn prompt(typed: &str, width: usize) -> String {
     format!("{prompt}{shown}")
 }
 
-/// Returns the bytes that draw the lines on a terminal. Each line replaces the former one at its
+/// Returns the bytes that draw the lines on a terminal. Each line replaces the previous one at its
 /// place, so the screen does not flicker.
 pub(super) fn frame(lines: &[ScreenLine]) -> String {
     let mut frame = String::from("\x1b[H");

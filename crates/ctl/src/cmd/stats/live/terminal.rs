@@ -1,10 +1,10 @@
 //! The terminal of the live view: its modes, its keys and its size.
 //!
 //! The view uses the alternate screen of the terminal, without echo and without waiting for the
-//! Enter key. The terminal gets its former modes and screen back when the [`Terminal`] is dropped.
-//! A panic ends the released program without dropping values, so a hook restores the terminal
-//! before the panic's message is printed. Signals must not end the process while it uses the
-//! terminal: the caller receives them with [`skep_env::Signals`] and drops the [`Terminal`].
+//! Enter key. The terminal gets its previous modes and screen back when the [`Terminal`] is
+//! dropped. A panic ends the released program without dropping values, so a hook restores the
+//! terminal before the panic's message is printed. Signals must not end the process while it uses
+//! the terminal: the caller receives them with [`skep_env::Signals`] and drops the [`Terminal`].
 //!
 //! The kernel still makes signals from Ctrl-C and Ctrl-Z.
 //!
@@ -70,7 +70,7 @@ pub(super) fn is_in_foreground() -> bool {
     }
 }
 
-/// Changes the modes of a terminal, and remembers its former ones for [`restore`].
+/// Changes the modes of a terminal, and remembers its previous ones for [`restore`].
 fn change_modes(input: OwnedFd, output: OwnedFd) -> io::Result<()> {
     let saved = tcgetattr(&input)?;
     let mut modes = saved.clone();

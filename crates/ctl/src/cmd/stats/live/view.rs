@@ -68,8 +68,8 @@ struct Cursor {
 pub(super) struct Order {
     /// The column that sorts the rows. `None` means by load, as the rows of other outputs.
     pub(super) column: Option<Column>,
-    /// Whether the order is the reverse of the usual one: names in alphabetical order, figures with
-    /// the largest first.
+    /// Whether the order is the reverse of the usual one: names in alphabetical order, statistics
+    /// with the largest first.
     pub(super) is_reversed: bool,
 }
 
@@ -95,7 +95,7 @@ pub(super) struct View {
     selected_columns: Vec<Column>,
     /// The text of a filter that the user is typing.
     typed: Option<String>,
-    /// Whether the figures come from a mount, and not from services.
+    /// Whether the statistics come from a mount, and not from services.
     is_own: bool,
     pub(super) is_paused: bool,
     pub(super) has_help: bool,
@@ -311,7 +311,7 @@ impl View {
         *level = Level::new(by, level.scope, level.name.clone(), Filter::default());
     }
 
-    /// Whether the source of the figures can divide the load of this level by `by`.
+    /// Whether the source of the statistics can divide the load of this level by `by`.
     fn has_division(&self, by: Division) -> bool {
         let is_whole = self.level().scope == LoadScope::default();
         !self.is_own || is_whole || matches!(by, Division::Node | Division::Target)
