@@ -50,7 +50,8 @@ record! {
 }
 
 impl From<Command> for Proposal {
-    /// Returns a proposal of management itself, which no request caused.
+    /// Returns a proposal for a command that management makes on its own, without a request of a
+    /// node.
     fn from(command: Command) -> Self {
         Self { id: RequestId::default(), command }
     }

@@ -44,7 +44,8 @@ struct Contact {
 #[derive(Debug, Clone)]
 struct Fault {
     health: TargetHealth,
-    /// Time since which the target has this condition, in milliseconds.
+    /// Time at which the target first reported this condition, in milliseconds on the clock of the
+    /// parameters `now_ms`.
     since_ms: u64,
     /// Whether the target already had this condition at the start of management. The duration of
     /// the condition is then not known.

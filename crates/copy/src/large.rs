@@ -56,7 +56,7 @@ pub(crate) struct Large {
     has_failed: AtomicBool,
 }
 
-/// The state of a regular file when the thread that found it has finished its work on it.
+/// The state of the copy of a regular file after the first thread has processed the file.
 #[derive(Debug)]
 pub(crate) enum Copied {
     /// The copy is complete and has its final name.

@@ -215,10 +215,10 @@ pub(crate) fn open_named(path: &Path) -> Result<File, Failure> {
 }
 
 /// Opens the directory with the path `path` below the directory `top`. Follows no symbolic link.
-/// The path may be longer than the kernel allows in one call.
+/// The path may be longer than the kernel's limit for one call.
 pub(crate) fn open_below(top: &File, path: &Path) -> Result<File, Failure> {
-    /// Number of path components in one call. Even with names of 255 bytes, this part of the path
-    /// is shorter than 4096 bytes.
+    /// Maximum number of path components that one `openat2` call resolves. 15 names of 255 bytes
+    /// each are shorter than `PATH_MAX` (4096 bytes).
     const STEP: usize = 15;
     let resolve = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS);
     let open = |directory: &File, path: &Path| {

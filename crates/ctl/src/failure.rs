@@ -119,7 +119,7 @@ fn wants_json() -> bool {
 
 fn print(code: &str, message: &str, exit_code: u8) {
     let failure = Failure { error: Details { code, message, exit_code } };
-    eprintln!("{}", serde_json::to_string(&failure).expect("texts and numbers can be written"));
+    eprintln!("{}", serde_json::to_string(&failure).expect("text and numbers fit into JSON"));
 }
 
 fn exit_code(code: ErrorCode) -> u8 {

@@ -169,8 +169,9 @@ impl Job {
     }
 }
 
-/// Removes the refusal of the job of this process on this node, if there is one. A job that its
-/// user releases has the same number again.
+/// Lets tasks of this process's Slurm job start on this node again: removes the file that refuses
+/// them, if it exists. A job that its user releases (`scontrol release`) keeps its job id, so the
+/// file would also refuse the tasks of its next start.
 ///
 /// # Errors
 /// `Configuration` if this process does not belong to a job, and `Io` if the file cannot be

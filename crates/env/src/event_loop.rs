@@ -310,7 +310,8 @@ impl Loop {
     }
 }
 
-/// Ignores interruptions and time-outs, which end a wait but are not errors.
+/// Returns success for `ETIME`, `EINTR`, `EBUSY` and `EAGAIN`: they end a wait, and the event loop
+/// waits again.
 fn pass_over(result: io::Result<usize>) -> io::Result<()> {
     match result {
         Ok(_) => Ok(()),

@@ -30,7 +30,8 @@ pub(crate) struct Sender {
 }
 
 impl Sender {
-    /// Creates the sender of a request from its thread, and looks up the thread's process.
+    /// Returns the sender of a request that the thread `thread` has sent. Looks up the process of
+    /// this thread.
     pub(crate) fn of(thread: u32) -> Self {
         let process = match state(thread) {
             State::Exists { process, .. } => Some(process),

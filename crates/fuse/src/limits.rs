@@ -111,6 +111,6 @@ pub(crate) const REPEATED_OPEN_TIME: Duration = Duration::from_secs(2);
 /// Maximum number of threads whose opens the kernel repeats at the same time. Opens of further
 /// threads may fail with `ESTALE`.
 pub(crate) const MAX_REPEATED_OPENS: usize = 1024;
-/// Maximum number of files that a repeated lookup tries to hold. An attempt fails only if another
-/// client replaces the file between two requests.
+/// Maximum number of attempts to hold a looked-up file open until the kernel repeats the open. An
+/// attempt fails only if another client replaces the file between the lookup and the hold.
 pub(crate) const MAX_HOLD_ATTEMPTS: usize = 16;

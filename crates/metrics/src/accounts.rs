@@ -275,8 +275,8 @@ impl PublishedAccounts {
 struct Candidate {
     id: u64,
     rank: u64,
-    /// Position of the candidate's account among the accounts that readers see. `None` means that
-    /// the candidate's load is counted in [`LEFT_OUT`].
+    /// Index of the candidate's account among the published accounts. `None` means that the
+    /// candidate's load is counted in [`LEFT_OUT`].
     account: Option<usize>,
 }
 

@@ -196,7 +196,7 @@ pub fn run_random(model: &GroupModel, seed: u64, time: Duration) -> Result<usize
     let builder = model.clone().checker().finish_when(HasDiscoveries::AnyFailures).timeout(time);
     let checker = builder.spawn_simulation(seed, UniformChooser).join();
     let of = |(name, path): (&str, Path<_, Action>)| {
-        format!("not always true: {name}, after {:?}", path.into_actions())
+        format!("invariant violated: {name}; steps: {:?}", path.into_actions())
     };
     let problems: Vec<String> = checker.discoveries().into_iter().map(of).collect();
     if problems.is_empty() { Ok(checker.state_count()) } else { Err(problems.join("\n")) }
@@ -215,11 +215,11 @@ pub fn run(model: &GroupModel, threads: usize) -> Result<usize, String> {
         .expects
         .iter()
         .filter(|name| !found.contains_key(*name))
-        .map(|name| format!("never true: {name}"))
+        .map(|name| format!("not reachable in any state: {name}"))
         .collect();
     for (name, path) in found {
         if always.contains(&name) {
-            problems.push(format!("not always true: {name}, after {:?}", path.into_actions()));
+            problems.push(format!("invariant violated: {name}; steps: {:?}", path.into_actions()));
         }
     }
     match problems.is_empty() {

@@ -167,8 +167,8 @@ impl AlertBook {
         active.alert.severity = severity_word(finding.severity);
         active.alert.what = finding.what;
         active.alert.remedy = finding.remedy;
-        // If the finding of the cause has ended, the alert of the cause still exists for a moment.
-        // So keep this cause.
+        // The finding that is the cause of this alert may have ended, while its own alert is still
+        // active for a moment. So keep the recorded cause.
         active.cause = finding.cause.or(active.cause.take());
     }
 

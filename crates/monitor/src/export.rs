@@ -19,11 +19,12 @@ const LISTS: [(&str, &str); 4] = [
 /// The path whose reply has columns instead of a list of rows.
 const HISTORY: &str = "/api/history";
 
-/// Returns the type and the text of a reply in the format that the parameters ask for. Control
-/// characters that XML forbids are replaced.
+/// Returns the content type and the body of a reply in the format that the parameter `format`
+/// requests. Control characters that XML forbids are replaced.
 ///
 /// # Errors
-/// A description of the problem: an unknown format, or CSV without the name of a list.
+/// A description of the problem: the format is unknown, or a request for CSV does not name the list
+/// that becomes the table.
 pub(crate) fn in_format(
     path: &str,
     value: &Value,

@@ -494,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn token_of_a_service_is_read_with_its_former_secrets() {
+    fn token_of_a_service_includes_previous_secrets_until_revoked() {
         let parent = tempfile::tempdir().unwrap();
         let path = service(parent.path(), &token(1));
         let file = path.join(TOKEN_FILE);

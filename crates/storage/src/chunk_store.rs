@@ -103,7 +103,7 @@ struct Problems {
     warning: RefCell<String>,
 }
 
-/// The state of the cleaner between two rounds.
+/// The state of the cleaner (the task that periodically syncs dirty regions) between two rounds.
 #[derive(Debug)]
 struct Cleaner {
     /// Notifies the cleaner when more than `MAX_DIRTY_REGIONS` regions are dirty, so that the next

@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn rate_variability_is_bounded_and_needs_a_rate() {
+    fn emulated_rate_variability_is_bounded_and_needs_a_rate() {
         let problems = |rate, variability| {
             let mut settings = StorageSettings::default();
             settings.node.directory = "/d".into();

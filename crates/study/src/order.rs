@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn every_run_of_the_list_is_in_one_block_of_ten() {
+    fn each_run_is_in_exactly_one_block_of_at_most_ten() {
         let blocks = blocks(&plan(1, 7));
         assert_eq!(blocks.len(), 5);
         let numbers: BTreeSet<u32> =

@@ -79,7 +79,8 @@ pub struct Host {
     pub our_address: String,
     /// Address of the host.
     pub address: String,
-    /// Changes the link. It is started with the host, before a mount can need the link.
+    /// The shell that changes the link. [`Host::new`] starts it before the test opens files on
+    /// mounts, because the start of a process could later wait for a mount ([`EarlyShell`]).
     shell: EarlyShell,
 }
 

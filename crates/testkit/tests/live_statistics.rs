@@ -166,7 +166,7 @@ fn stopped_live_view_gives_the_terminal_back_until_it_continues() {
     shown.check_restored();
 }
 
-/// An option that is wrong for the cluster ends the command before it changes the terminal.
+/// If an option is invalid, the command ends with an error before it changes the terminal.
 #[test]
 fn wrong_options_leave_the_terminal_unchanged() {
     let cluster = Cluster::start(Shape::small());

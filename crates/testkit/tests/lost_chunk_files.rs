@@ -9,7 +9,7 @@ use std::os::unix::fs::FileExt;
 
 /// docs/semantics.md 4.7.
 #[test]
-fn removed_chunk_file_of_a_synced_file_is_an_error() {
+fn read_fails_if_a_chunk_file_of_a_synced_file_is_missing() {
     let cluster = Cluster::start(Shape::small());
     let paths = ["lost", "whole", "sparse"].map(|name| cluster.path().join(name));
     let [lost, whole, sparse] = &paths;

@@ -231,8 +231,8 @@ fn changes(cluster: &Cluster, stop: &Arc<AtomicBool>) -> JoinHandle<u64> {
     })
 }
 
-/// Without a leader, the command still checks the other services, by the newest cluster map of its
-/// host.
+/// Without a leader, the command still checks the other services. It uses the newest cluster map
+/// that is stored on its host.
 ///
 /// Command: skep health check.
 #[test]

@@ -172,7 +172,7 @@ fn why_shows_users_the_lock_that_blocks_their_program() {
 
 /// Command: skep entry path, skep client files.
 #[test]
-fn ids_resolve_to_paths_that_the_user_may_list() {
+fn ids_resolve_only_to_paths_that_the_user_may_list() {
     let shape = Shape { metadata_targets: 2, ..Shape::small() };
     let cluster = Cluster::start(shape);
     let user = User::new();

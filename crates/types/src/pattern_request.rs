@@ -25,7 +25,8 @@ use crate::pattern::{
     StripePattern, check_chunk_size, check_component_count, check_inline_end, check_start, invalid,
 };
 
-/// A request for a stripe pattern, or the default pattern of a directory.
+/// A stripe pattern as a client requests it, or as a directory stores it as the default for its new
+/// files. Fields may be unset.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PatternRequest {
     /// The most specific of the levels (cluster, directory, request) that set a field of the

@@ -26,7 +26,8 @@ byte_enum! {
     pub enum LockMode {
         /// Other owners may hold `Shared` locks of the same kind on the same bytes.
         Shared = 0,
-        /// No other owner may hold a lock of the same kind on the same bytes.
+        /// No other owner may hold a lock (`Shared` or `Exclusive`) of the same `LockKind` on the
+        /// same bytes.
         Exclusive = 1,
     }
 }

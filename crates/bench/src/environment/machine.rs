@@ -36,7 +36,7 @@ pub struct Disk {
     pub size_bytes: u64,
     /// Whether the disk rotates.
     pub is_rotational: bool,
-    /// The scheduler of the kernel for the disk.
+    /// The kernel's I/O scheduler for the disk.
     pub scheduler: String,
     /// Read-ahead in KiB.
     pub read_ahead_kib: Option<u32>,

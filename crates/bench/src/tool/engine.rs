@@ -103,8 +103,8 @@ impl ToolEngine {
         }
     }
 
-    /// Returns an error if a file exists, as the built-in engine does. Also creates the files that
-    /// the program would not create correctly.
+    /// Returns an error if a file of the run exists, as the built-in engine does. For fio with a
+    /// shared file, also creates this file, since fio would create it with a wrong size.
     fn prepare_write(&mut self, plan: &IoPlan) -> InWords<()> {
         let is_maker = plan.file_per_process || self.seat.rank == 0;
         if plan.use_existing || !is_maker {

@@ -5,10 +5,11 @@
 //! access control lists are still valid.
 //!
 //! A version is the change counter of the inode, which each change of data or attributes raises by
-//! one. A metadata target never uses a version twice, because at each start it raises all versions
-//! above the versions that a power loss may have reverted. If the reply to this mount's own change
-//! has a counter that is exactly one higher than the recorded version, no other client has changed
-//! the file since. Then the kernel's cache, which includes this mount's writes, is still valid.
+//! one. A metadata target never uses a version twice: after each start, the versions of all inodes
+//! are higher than each version that the target may have assigned before a power loss. If the reply
+//! to this mount's own change has a counter that is exactly one higher than the recorded version,
+//! no other client has changed the file since. Then the kernel's cache, which includes this mount's
+//! writes, is still valid.
 
 use crate::cache::recent::Recent;
 use crate::limits::MAX_REMEMBERED_VERSIONS;

@@ -227,7 +227,8 @@ impl TruncationClaim {
         start: RequestStart,
     ) {
         self.0.with(|parts| {
-            // The copy changes no byte of the file, so metadata needs no report of it.
+            // Copying the inline bytes to storage does not change the contents of the file, so the
+            // client need not report this write to metadata.
             let number = parts.size.count_reported();
             let before = start.last_write;
             parts.unsynced.durable_chunk_written(key, group, incarnation, number, before);

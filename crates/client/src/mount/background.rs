@@ -42,7 +42,8 @@ impl Mount {
     }
 }
 
-/// Applies events of the mount's membership to the mount.
+/// Updates the mount when a heartbeat reply reports a new capacity, changed cluster settings, a new
+/// log level, or the removal of this client.
 struct MountEvents {
     client: Client,
     /// Wakes the task that renews leases when the cluster's settings change, since the lease in the

@@ -31,8 +31,8 @@ impl Client {
         let lost = self.mount().sessions.changes.compare(group, id, &reply);
         let replaced = || {
             let what = format!(
-                "cannot compare the changes of session {id} at group {group}: another session of \
-                 this mount has replaced it"
+                "cannot check whether group {group} has lost changes of session {id}: this mount has \
+                 replaced the session by a newer one, in which it continues"
             );
             Error::new(ErrorCode::StaleSession, what)
         };

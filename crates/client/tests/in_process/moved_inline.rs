@@ -51,7 +51,7 @@ fn chunk_file(fake: &FakeCluster, inode: InodeId) -> Vec<u8> {
 }
 
 #[test]
-fn repeated_syncs_of_both_places_move_the_inline_bytes() {
+fn repeated_fsyncs_of_metadata_and_data_move_inline_bytes() {
     with_client(|fake, client| async move {
         let (inode, handle) = grown(&fake, &client).await;
         for byte in [1, 2] {
@@ -75,7 +75,7 @@ fn repeated_syncs_of_both_places_move_the_inline_bytes() {
 
 /// A program that opens a database for each transaction syncs it only once or twice.
 #[test]
-fn first_sync_of_both_places_moves_the_bytes_of_an_old_file() {
+fn first_fsync_of_metadata_and_data_moves_old_inline_bytes() {
     with_client(|fake, client| async move {
         let (inode, handle) = grown(&fake, &client).await;
         client.fsync(handle).await.unwrap();

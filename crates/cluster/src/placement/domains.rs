@@ -45,7 +45,7 @@ struct Quota {
     slots: u16,
     /// Number of servers of the domain that do provide one additional group.
     gives: u16,
-    /// Sum of the weights of the servers that could still provide one additional group.
+    /// Sum of the weights of the servers from which the file can still take one additional group.
     weight: u64,
 }
 

@@ -80,7 +80,7 @@ fn valid_host_file_gives_hosts_with_their_targets() {
 }
 
 #[test]
-fn hosts_files_of_the_page_are_valid() {
+fn hosts_files_in_the_documentation_are_valid() {
     let page = include_str!("../../../../docs/operations/deploying.md");
     let files = page.split("```toml\n").skip(1).filter_map(|it| it.split("```").next());
     let read = files.map(|text| Deployment::parse(text).unwrap());

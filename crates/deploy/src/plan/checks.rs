@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn foreign_members_and_targets_without_use_are_warnings() {
+    fn plan_warns_of_unknown_members_and_unused_targets() {
         let mut cluster = complete();
         cluster.nodes[1].name = "other".into();
         let (_, warnings) = judged(SEVERAL, &["a1", "a2", "a3"], Some(cluster));

@@ -54,9 +54,10 @@ pub const INFO_XATTR: &str = "user.skep.info";
 /// the page follows the prefix, from 0 on. Every inode has these attributes.
 pub const CLUSTER_MAP_XATTR: &str = "user.skep.cluster_map.";
 
-/// Prefix of the attributes whose values are the pages of the clients that use a file. The prefix
-/// is followed by the numbers of a session and an inode, after which the page starts. The previous
-/// page contains these numbers. For the first page both are zero.
+/// Prefix of the attributes that list the clients that use a file, with one page in each attribute.
+/// A cursor follows the prefix: the numbers of a session and an inode. The page begins after the
+/// cursor. The cursor of the first page has two zeros, and each page contains the cursor of the
+/// next one.
 pub const USERS_XATTR: &str = "user.skep.users.";
 
 /// Prefix of the attributes whose values are the encoded ids of the directories above an inode.

@@ -60,7 +60,8 @@ record! {
     }
 }
 
-/// A request that opens, syncs or closes a file.
+/// A request that creates, opens, syncs or closes a file, or that syncs a directory or the whole
+/// file system.
 #[derive(Debug)]
 pub(crate) enum FileRequest {
     Open(Open),

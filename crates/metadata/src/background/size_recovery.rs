@@ -135,8 +135,8 @@ impl SizeRecoveries {
                     striping::size_from_chunk(&recovery.pattern, component, index, stat.size);
                 recovery.size = recovery.size.max(size);
             }
-            // A lost target has no chunk file whose size could count. The replies about the other
-            // chunk files still count.
+            // The chunk file on a lost target does not contribute to the file size. The size is
+            // computed from the replies about the other chunk files.
             Err(error) if error.code() == ErrorCode::TargetLost => {}
             Err(error) => {
                 if self.lines.is_due(context.shared.now) {

@@ -211,10 +211,9 @@ impl Queue {
         before.filter(|it| conflicts(&it.claim)).for_each(|it| it.overtake(now));
     }
 
-    /// Wakes each waiter whose claim conflicts with no held lock, unless an earlier waiter with a
-    /// conflicting claim blocks it. An earlier waiter blocks in three cases: if its own claim
-    /// conflicts with no held lock, if it is woken or has a barrier, or if another waiter blocks
-    /// it.
+    /// Wakes each waiter whose claim conflicts with no held lock and with no earlier waiter that
+    /// has priority. An earlier waiter has priority, unless only a held lock blocks it and it is
+    /// neither woken nor has a barrier.
     pub(super) fn wake(
         &mut self,
         now: Duration,

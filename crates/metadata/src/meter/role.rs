@@ -1,4 +1,5 @@
-//! The metrics of a target's roles: the cache of its key-value store, and its recoveries.
+//! Metrics of a target in its role as primary, backup member or receiver of a copy: hits and misses
+//! of the cache of its key-value store, and durations of recoveries.
 //!
 //! Does not own the roles ([`crate::service`]), which report the events.
 

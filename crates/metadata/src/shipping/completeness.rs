@@ -57,8 +57,10 @@ impl Completeness {
         self.goal = None;
     }
 
-    /// Handles a request that names the process `process` and the primary's last record. Stores
-    /// this record if it is the first request of the epoch that names this process.
+    /// Handles a request of the primary. `process` is the process of a backup member to which the
+    /// request is addressed, and `last` is the LSN of the primary's last record. In the first
+    /// request of the epoch to this process, `last` becomes the goal: the member lacks records
+    /// until it has all records up to the goal.
     pub(super) fn note_request(&mut self, process: u64, last: Lsn) {
         if process == self.process {
             self.goal.get_or_insert(last);

@@ -127,8 +127,9 @@ impl CopySender {
         is_due.then(|| WantedPart { after: position.after.0.clone(), has_pairs })
     }
 
-    /// Makes the next part. The caller has read `page` from its store, in which `stored` is the
-    /// last record. `bytes_per_second` is the maximum rate.
+    /// Makes the next part of the copy, a [`CopyStore`] message. `page` has the key-value pairs
+    /// that the caller has read from its store. `stored` is the LSN of the last record in this
+    /// store. `bytes_per_second` is the maximum rate.
     pub(super) fn put(
         &mut self,
         log: (Epoch, &RecordWindow),

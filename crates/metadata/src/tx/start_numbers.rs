@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn change_is_lost_if_a_later_start_begins_at_its_record() {
+    fn change_is_lost_if_a_later_start_begins_at_or_before_it() {
         let mut starts = StartNumbers::default();
         starts.begin(Lsn::new(1));
         assert!(!starts.is_lost(&mark(1, 100)), "the start of this change is the current one");

@@ -19,7 +19,7 @@ enum Step {
         client: u32,
         cost: u64,
     },
-    /// Takes an entry of any client but one. Clients have numbers from 0 to 3.
+    /// Takes an entry of any client except `except`. The clients have the numbers 0 to 3.
     Take {
         except: u32,
     },

@@ -164,7 +164,7 @@ fn missing_directory_is_private_below_directories_for_all() {
 
 /// The user has replaced a secret in its own directory by a link to a file of the host.
 #[test]
-fn path_that_the_user_can_lead_elsewhere_is_refused() {
+fn path_that_the_user_can_redirect_by_a_symlink_is_refused() {
     let site = Site::new();
     std::fs::set_permissions(site.path("host"), Permissions::from_mode(0o600)).unwrap();
     std::fs::create_dir(site.path("own")).unwrap();

@@ -257,7 +257,8 @@ impl Cluster {
         }
     }
 
-    /// Checks a member when management marks it as in sync.
+    /// Checks that the store of a member is complete and correct when management marks the member
+    /// as in sync.
     pub(super) fn check_marked(&mut self, target: TargetId) {
         let Some(member) = self.members.iter().find(|it| it.target == target) else { return };
         let result = match &member.role {

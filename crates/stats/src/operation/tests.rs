@@ -115,7 +115,7 @@ fn why_names_a_wait_for_the_other_copy_in_a_group_of_two() {
 }
 
 #[test]
-fn wait_for_a_lock_of_another_program_is_named() {
+fn report_attributes_a_lock_wait_to_other_programs() {
     let others = StageTimes { others_us: 9_000, ..zero() };
     let wait = call(WaitLock::ID, 1, 0, 9_000, others);
     let report = explain(&[of_mount(10_000, 0, vec![wait])], &map(), &Usual::default()).unwrap();

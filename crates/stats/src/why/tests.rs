@@ -120,7 +120,7 @@ fn healthy_cluster_has_no_cause_of_slowness() {
 fn slow_disk_is_named_with_the_latency_of_other_targets() {
     let mut evidence = healthy();
     change(&mut evidence, 5).kinds.insert("write_chunk".into(), times(50, Stage::Disk, 40 * MS));
-    // If a target's thread waits for its disk, the data of its requests arrive late.
+    // While a target's thread waits for its disk, it receives no data of other requests.
     change(&mut evidence, 5).clients.get_mut("8").unwrap().times.stages_ns =
         times(100, Stage::Network, 300 * MS).stages_ns;
     let causes = causes(&evidence, &map(), &Thresholds::default());

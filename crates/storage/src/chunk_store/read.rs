@@ -66,8 +66,9 @@ impl ChunkStore {
         for (index, piece) in region_pieces(whole.clone()) {
             let at = (piece.start - whole.start) as usize;
             let len = (piece.end - piece.start) as usize;
-            // If the page is not in memory, the disk reads the region page and the data at the same
-            // time. The caller's lock ensures that the granules and their checksums do not change.
+            // If the region page is not cached, the target reads it and the data concurrently. The
+            // caller's lock ensures that neither the granules nor their checksums change between
+            // the two reads.
             let data = self.read_into(file, piece.start, buf.slice(at..at + len));
             let (region, read) = zip(self.region(file, index), data).await;
             let region = region?;

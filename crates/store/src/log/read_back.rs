@@ -173,7 +173,8 @@ impl LogView {
         Ok(true)
     }
 
-    /// Reads the complete records that are in the next bytes of a segment. There is at least one.
+    /// Reads the complete records in the next bytes of a segment. Returns at least one record, or
+    /// an error if the next record is missing or damaged.
     async fn read_some(&self, file: &File, path: &Path, place: LogPlace) -> Result<Scan> {
         let mut wanted = READ_BYTES;
         loop {

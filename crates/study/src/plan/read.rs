@@ -202,9 +202,9 @@ fn factors(own: &FactorKeys, plan: &FactorKeys) -> Result<Factors> {
     })
 }
 
-/// Returns the pairs of an experiment that replace its `hosts` and `processes`. The list is empty
-/// if the experiment has no pairs. An experiment that sets `hosts` or `processes` itself does not
-/// inherit the pairs of the plan.
+/// Returns the (hosts, processes) pairs of the key `clients`, which replaces the keys `hosts` and
+/// `processes`. The list is empty if the experiment has no pairs. An experiment that sets `hosts`
+/// or `processes` itself does not inherit the pairs of the plan.
 fn pairs(own: &FactorKeys, plan: &FactorKeys) -> Result<Vec<Clients>> {
     for keys in [own, plan] {
         let is_set = keys.hosts.is_some() || keys.processes.is_some();

@@ -1,6 +1,6 @@
-//! `skep copy` from and to an object store that other people have written: the server of moto, over
-//! TLS. Unlike the store of the other tests, it shares no assumption with the client. A library of
-//! Amazon reads and writes the objects too.
+//! `skep copy` from and to a third-party object store: the moto server, over TLS. The object store
+//! of the other tests belongs to this project, so it may have the same errors as the client. moto
+//! does not. Amazon's library boto3 also reads and writes the objects.
 
 use crate::text;
 use skep_testkit::object_store::Authority;

@@ -236,7 +236,7 @@ fn cloudformation_cluster_boots_with_default_host_counts() {
 }
 
 #[test]
-fn servers_attach_to_a_compute_cluster_by_its_token() {
+fn servers_join_a_compute_cluster_with_the_cluster_token() {
     let mut cloud = Cloud::new("10.75.0");
     let settings = |roles: &str| {
         vec![

@@ -59,14 +59,14 @@ pub(crate) struct State {
     pub(crate) counts: HashMap<u16, usize>,
     /// Number of replies sent.
     pub(crate) replies: usize,
-    /// Id of a message. The fake executes the next request with this message, but closes the
-    /// connection instead of sending the reply.
+    /// A message type. The fake executes the next request of this type, but closes the connection
+    /// instead of sending the reply. `None` means that the fake sends all replies.
     pub(crate) lose_reply_of: Option<u16>,
-    /// Id of a message, and optionally an earlier state. After the next request with this message,
+    /// A message type, and optionally an earlier state. After the next request of this type,
     /// the first metadata target starts again and does not send the reply. With the earlier state,
     /// the start follows a power loss that has reverted the target to this state.
     pub(crate) start_again_after: Option<(u16, Option<FakeMetadata>)>,
-    /// Id of the message whose requests wait until this field is `None`.
+    /// The message type whose requests wait until this field is `None`.
     pub(crate) hold: Option<u16>,
     /// Whether the fake closes the connection of each request without a reply.
     pub(crate) is_down: bool,
@@ -186,7 +186,7 @@ impl FakeCluster {
         }
     }
 
-    /// Waits until a test has a notification for a session.
+    /// Waits until the test has queued notifications for a session, and returns them.
     async fn next_notifications(&self) -> Answer {
         while self.state.borrow().notifications.is_empty() {
             skep_env::sleep(std::time::Duration::from_millis(2)).await;

@@ -40,7 +40,7 @@ struct ClientReport {
     pid: u32,
     version: String,
     reachability: &'static str,
-    /// Time at which the client mounted the cluster in UTC, by the clock of management.
+    /// UTC time at which the client mounted the file system, according to management's clock.
     mounted_at: String,
     silent_ms: Option<u64>,
     /// Number of metadata targets at which the client has a session.

@@ -120,7 +120,7 @@ pub(crate) struct BundleArgs {
     /// Hosts file of `skep deploy`: add an archive of each of its hosts, written over ssh as root
     #[arg(long, value_name = "FILE")]
     hosts: Option<PathBuf>,
-    /// Add an archive of each of these hosts, written over ssh as the user who logs in
+    /// Add an archive of each of these hosts, collected over ssh by the ssh login user
     #[arg(long, value_name = "HOST,...", value_delimiter = ',', conflicts_with = "hosts")]
     ssh: Vec<String>,
     /// Write the archive of this host to standard output. It has no facts about the cluster

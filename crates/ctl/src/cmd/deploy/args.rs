@@ -150,7 +150,7 @@ fn management(outcome: &Outcome) -> String {
     let node = |it: &ManagementReport| match (it.role.as_str(), it.is_online, it.lag) {
         ("leader", ..) => format!("{} leads", it.host),
         ("follower", true, Some(0)) => format!("{} follows", it.host),
-        ("follower", true, Some(lag)) => format!("{} follows and lacks {lag} changes", it.host),
+        ("follower", true, Some(lag)) => format!("{} follows, {lag} changes behind", it.host),
         ("follower", ..) => format!("{} does not answer", it.host),
         ("learner", ..) => format!("{} gets the log", it.host),
         ("none", ..) => format!("{} does not belong to management", it.host),

@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn pattern_of_a_special_file_is_refused_for_its_kind() {
+    fn pattern_error_names_the_file_kind_or_the_owner() {
         let refused = not_owner(Path::new("/dev/null"));
         assert!(refused.starts_with("only files and directories have a pattern"), "{refused}");
         let own = tempfile::NamedTempFile::new().unwrap();

@@ -274,10 +274,10 @@ fn not_reaching_management(silent: &[(&Node, usize)], map: &ClusterMap) -> Optio
             names.join(", ")
         ),
         remedy: format!(
-            "the services may use an old address of management, which is now at {}: copy the token \
-             that `skep cluster token --cluster DIRECTORY` prints on the management host, install \
-             this token for these services with `skep token install`, and restart them; otherwise \
-             check the network between them and management",
+            "check the network between these services and management; if they use an old address of \
+             management, which is now at {}: run `skep cluster token --cluster DIRECTORY` on the \
+             management host, install the printed token for these services with `skep token \
+             install`, and restart them",
             addresses.join(", ")
         ),
         objects: silent.iter().map(|(node, _)| Object::Node(node.id)).collect(),

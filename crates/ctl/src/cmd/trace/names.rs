@@ -142,7 +142,8 @@ mod tests {
         std::fs::write(&second, "x").unwrap();
         assert_eq!(names.name_of(inode_of(&second), at(6)), None, "the list is too new");
         assert_eq!(names.name_of(inode_of(&second), at(7)).as_deref(), Some("second"));
-        // A file is not listed, because it has no entries.
+        // If the watched path is a file, `WatchedNames` reads no directory, so it knows no other
+        // name.
         let mut one = WatchedNames::of(&file, inode_of(&file)).unwrap();
         assert_eq!(one.name_of(inode_of(&second), at(9)), None);
     }

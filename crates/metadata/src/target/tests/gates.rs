@@ -254,7 +254,7 @@ fn restart_after_a_request_to_drop_holds_only_synced_records() {
 }
 
 #[test]
-fn read_reply_waits_only_for_the_records_that_it_shows() {
+fn read_reply_waits_only_for_records_that_it_depends_on() {
     let mut pair = begin_pair();
     let before = pair.target.last_logged();
     pair.run(vec![read()]);

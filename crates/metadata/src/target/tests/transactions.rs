@@ -100,7 +100,7 @@ fn administrator_can_decide_for_a_silent_coordinator() {
 
 /// Before the fix, a decision that failed ended the service, and did so again after each restart.
 #[test]
-fn failed_decision_stops_only_its_own_transaction() {
+fn failed_commit_of_a_transaction_blocks_no_other_work() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     let close = md::Close { inode, open: md::OpenMode::Write, written: None };

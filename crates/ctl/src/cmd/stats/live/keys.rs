@@ -136,8 +136,8 @@ fn sequence(bytes: &[u8]) -> Step {
     }
 }
 
-/// Returns the key of a sequence with these parameters and this final byte. Parameters of letters
-/// are modifiers, such as Shift, which make no difference.
+/// Returns the key of a terminal escape sequence (CSI) with these parameters and this final byte.
+/// If the final byte is a letter, the parameters are modifiers such as Shift, and are ignored.
 fn special(parameters: &[u8], last: u8) -> Option<Key> {
     Some(match (last, parameters) {
         (b'A', _) => Key::Up,

@@ -102,7 +102,7 @@ fn client_that_opened_for_reading_cannot_remove_inline_bytes() {
 
 /// A program may write before the client sends its first bytes.
 #[test]
-fn inline_component_of_an_empty_file_can_end() {
+fn inline_component_is_removed_if_the_file_is_empty_and_unused() {
     let mut story = Story::begin();
     let inode = story.inline_file();
     let empty = il::RemoveInline { checksum: crc32c(b""), ..removal(inode) };

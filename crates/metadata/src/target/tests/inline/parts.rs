@@ -113,7 +113,7 @@ fn write_logs_only_the_parts_that_it_changes() {
 }
 
 #[test]
-fn record_of_an_earlier_version_is_divided_at_the_first_change() {
+fn old_format_inline_record_is_split_at_the_first_change() {
     let mut story = Story::begin();
     let inode = story.inline_file();
     let mut bytes = [vec![0; 1100], vec![7; 1900]].concat();
