@@ -26,7 +26,7 @@ pub struct Client(pub(crate) Rc<Worker>);
 pub(crate) struct Worker {
     pub(crate) mount: Arc<Mount>,
     pub(crate) router: Rc<Router>,
-    /// Number of this worker, from zero; selects its range of slots in each session.
+    /// Index of this worker, from zero; selects its range of slots in each session.
     pub(crate) index: usize,
     pub(crate) sessions: RefCell<HashMap<GroupId, Rc<ThreadSession>>>,
     /// Limits the number of chunk pieces in flight to [`MAX_PIECES`].

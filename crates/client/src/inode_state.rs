@@ -287,8 +287,8 @@ impl InodeState {
                 parts.kernel = kernel_view::KernelView::default();
             }
             // Count a change of the file's attributes, so that the next sync includes metadata.
-            // While this mount had the file closed, another client may have moved the end of the
-            // file, and the new end may not be durable.
+            // While this mount had the file closed, another client may have changed the size of the
+            // file, and the new size may not be durable.
             parts.settled.count_change();
             parts.handles.opened();
         });

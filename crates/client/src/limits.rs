@@ -22,8 +22,9 @@ pub(crate) const MAX_HANDLES: usize = 1 << 20;
 /// Largest size of a file whose bytes an open requests in its reply. A larger reply would take
 /// longer than the request that it saves.
 pub(crate) const MAX_OPENED_FILE_BYTES: u32 = 16 << 10;
-/// Maximum number of such bytes that a mount keeps for handles that have not read them yet. Most
-/// programs read a file as soon as they have opened it, so this is enough for thousands of them.
+/// Maximum number of bytes from replies to opens that a mount keeps for handles that have not read
+/// them yet. Most programs read a file as soon as they have opened it, so this is enough for
+/// thousands of them.
 pub(crate) const MAX_OPENED_BYTES: usize = 32 << 20;
 /// Maximum number of closed inodes with unsynced writes. A close beyond this limit syncs the inode
 /// that was closed first. Each inode takes about 300 bytes.

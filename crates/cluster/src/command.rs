@@ -30,8 +30,8 @@ record! {
     /// same id, so that management executes the request only once.
     #[derive(Default, Copy, PartialOrd, Ord, Hash)]
     pub struct RequestId {
-        /// Number that the sender drew at random when it started. Zero means that no request caused
-        /// the command, because management itself proposes it.
+        /// Random id that the sender drew when it started. Zero means that no request caused the
+        /// command, because management itself proposes it.
         pub sender: u64,
         /// Number that the sender assigned to the request.
         pub number: u64,

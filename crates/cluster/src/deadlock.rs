@@ -14,14 +14,14 @@
 use skep_types::NodeId;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A program that has a lock or waits for one: its client, and its owner number at that client.
+/// A program that has a lock or waits for one: its client, and its owner id at that client.
 pub type LockOwner = (NodeId, u64);
 
 /// The waits for locks, each with the holders of the conflicting locks.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LockWaits {
-    /// The waits of each program, by number. The value of a wait is the set of programs that have a
-    /// conflicting lock. A program may wait in several threads. Clients never reuse the id of a
+    /// The waits of each program, by wait id. The value of a wait is the set of programs that have
+    /// a conflicting lock. A program may wait in several threads. Clients never reuse the id of a
     /// wait.
     waits: BTreeMap<LockOwner, BTreeMap<u64, BTreeSet<LockOwner>>>,
     count: usize,
@@ -83,7 +83,7 @@ impl LockWaits {
     }
 
     /// Whether a wait must end so that a deadlock cycle is broken. Such a wait is part of a cycle,
-    /// and its pair of client id and wait number is the highest in that cycle. So all clients
+    /// and its pair of client id and wait id is the highest in that cycle. So all clients
     /// select the same wait of each cycle without communication.
     pub fn gives_way(&self, waiter: LockOwner, number: u64) -> bool {
         let holders = |party: &LockOwner, number: &u64| self.waits.get(party)?.get(number);

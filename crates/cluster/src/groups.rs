@@ -4,7 +4,7 @@
 //! when a member takes over, because the members ask for a take-over.
 //!
 //! # Compare and set
-//! A change names the epoch on which its sender has based its decision. If the group has another
+//! A change contains the epoch on which its sender has based its decision. If the group has another
 //! epoch, the change is refused. So if two members ask in the same epoch, only the first one
 //! succeeds. A sender whose reply was lost may repeat the change. The retry changes nothing.
 //!

@@ -166,7 +166,7 @@ fn fitness(target: &Target) -> Fitness {
     }
 }
 
-/// Returns the number of storage targets on each file system. The key is the file system's number.
+/// Returns the number of storage targets on each file system. The key is the file system's id.
 fn sharing(map: &ClusterMap) -> HashMap<u128, u64> {
     let mut shares = HashMap::new();
     let storage = map.targets.iter().filter(|target| target.kind == TargetKind::Storage);

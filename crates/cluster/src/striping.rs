@@ -14,7 +14,7 @@ use skep_types::pattern::StripePattern;
 use skep_types::{Component, Error, ErrorCode, GroupId, MAX_FILE_BYTES, Result};
 use std::ops::Range;
 
-/// A part of a file range that lies within one chunk, or within the inline bytes.
+/// A piece of a file range: it lies within one chunk, or within the inline bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Piece {
     /// Index of the component in the pattern.

@@ -12,7 +12,7 @@ pub const SYNC_INTERVAL: Duration = Duration::from_millis(10);
 /// [`SYNC_INTERVAL`], the change is on the device after [`SYNC_INTERVAL`]. On a slower device, a
 /// change may wait for the duration of two syncs.
 pub const SYNC_AFTER: Duration = Duration::from_millis(5);
-/// Count of the numbers (for inodes and transactions) that one reservation covers. A reservation
+/// Number of inode and transaction numbers that one reservation covers. A reservation
 /// costs one log record. A crash wastes at most this number of the 2^48 numbers.
 pub const NUMBER_RANGE: u64 = 65_536;
 /// Maximum number of chunk files that one message asks a storage target to remove.
@@ -123,8 +123,9 @@ pub const CHECKPOINT_LOG_BYTES: u64 = 64 << 20;
 /// When a journal of the key-value store has this number of bytes, the store begins another
 /// journal. A journal holds the records of one in-memory table.
 pub const JOURNAL_BYTES: u64 = 64 << 20;
-/// Number of free bytes that a target reserves on its disk for requests that free or end something.
-/// If fewer bytes are free, the target refuses requests that add something.
+/// Number of free bytes that a target reserves on its disk for requests that free space or end
+/// something, such as unlink and close. If fewer bytes are free, the target refuses requests that
+/// add something, such as create.
 ///
 /// The reserve has space for the log of up to two checkpoints ([`CHECKPOINT_LOG_BYTES`]), including
 /// the segments in use. It also has space for two journals and two tables of the key-value store,

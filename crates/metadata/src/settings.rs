@@ -41,8 +41,8 @@ pub struct TargetSettings {
     /// `always`: before each reply; set it if a power loss must not cost any acknowledged change,
     /// and expect fewer changes per second from each client.
     pub sync: Sync,
-    /// Memory in which each target caches the store. A larger cache helps when many files are in
-    /// use immediately.
+    /// Memory in which each target caches the store. A larger cache helps when programs use many
+    /// files at the same time.
     pub cache: ByteSize,
 }
 

@@ -70,7 +70,8 @@ impl Membership {
         self.entry().is_some_and(|group| group.members.iter().any(is_other))
     }
 
-    /// Whether this map is older than the newest map that the target has recorded in its mark.
+    /// Whether this map is older than the newest map that the target has recorded in its member
+    /// mark.
     pub(crate) fn is_older_than(&self, counted: &CountedMembers) -> bool {
         self.entry().is_some_and(|group| counted.are_newer_than(self.map.version, group))
     }

@@ -108,7 +108,7 @@ impl RepeatedCall {
     }
 }
 
-/// Returns the longest waits of the operation with the number `operation`, which has begun at
+/// Returns the longest waits of the operation with the id `operation`, which has begun at
 /// `begun_at`, in the order of their ends.
 fn waits_of(operation: u32, begun_at: Duration) -> Vec<TracedWait> {
     WAITS.with_borrow(|all| {

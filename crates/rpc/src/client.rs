@@ -60,7 +60,7 @@ pub struct CallOptions {
     pub data: Vec<Buf>,
     /// Buffer for the reply's bulk data, which may be shorter than the buffer.
     pub into: Option<Buf>,
-    /// Number that identifies one operation in all requests that belong to it, for tracing.
+    /// Trace id, which identifies one operation in all requests that belong to it.
     pub trace: u128,
     /// Flag that the router sets when a connection is lost between a request and its reply. The
     /// target may then have executed the request, even if the reply to a retry is an error.

@@ -29,9 +29,9 @@ struct Look {
 }
 
 impl IdleClock {
-    /// Looks at the connection at `now`, and returns its idle time. `requests` is the number of
-    /// requests that the connection has sent so far. `is_busy` is whether one of them is being sent
-    /// or has no complete reply.
+    /// Checks the use of the connection at `now`, and returns its idle time. `requests` is the
+    /// number of requests that the connection has sent so far. `is_busy` is whether one of them is
+    /// being sent or has no complete reply.
     pub(crate) fn look(&self, requests: u64, is_busy: bool, now: Duration) -> Duration {
         match self.used.get().filter(|used| used.requests == requests && !is_busy) {
             Some(used) => now.saturating_sub(used.at),

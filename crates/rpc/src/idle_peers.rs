@@ -1,10 +1,10 @@
 //! The end of idle connections of clients at a process that has almost as many connections as it
 //! may have. A new client needs a connection more than a client that sends no requests.
 //!
-//! Owns the use of each connection by its peer, and for each thread the list of the clients'
-//! connections that the thread serves. Does not own the requests and replies ([`crate::server`]),
-//! nor the limit on the number of connections ([`crate::admission`]). Connections of services stay,
-//! because they carry log records, leases and heartbeats.
+//! Owns the record of when each peer has used its connection, and for each thread the list of the
+//! clients' connections that the thread serves. Does not own the requests and replies
+//! ([`crate::server`]), nor the limit on the number of connections ([`crate::admission`]).
+//! Connections of services stay, because they carry log records, leases and heartbeats.
 //!
 //! A client may send a request at the moment at which its connection ends. No request is executed
 //! after the end, and the client sends it again on a new connection, as after any loss of a
@@ -13,7 +13,8 @@
 //! # Invariants
 //! - A connection ends only if the process waits for its next request, all its requests have been
 //!   answered and their replies sent, and it has been idle for [`IDLE_PEER_AGE`].
-//! - Of the idle connections of a thread, those end first that have been idle for the longest time.
+//! - Of the idle connections of a thread, the connections that have been idle for the longest time
+//!   end first.
 
 use crate::limits::{IDLE_PEER_AGE, IDLE_PEER_SHARE};
 use skep_env::{SharedNotify, TcpStream};

@@ -87,9 +87,9 @@ pub(crate) const BULK_READ_AHEAD_BYTES: usize = 4096;
 /// next request seldom has to connect again, which takes three round trips. Short enough that the
 /// connections of a job end soon after the job.
 pub(crate) const IDLE_CONNECTION_LIFETIME: Duration = Duration::from_secs(300);
-/// Longest time between two looks of a client's thread at its idle connections. The time is random,
-/// and at least half of this, so that the connections of many threads end at different times. A
-/// connection ends at most this time after its lifetime.
+/// Longest interval between two checks of a client's thread for idle connections. The interval is
+/// random, and at least half of this time, so that the connections of many threads end at different
+/// times. A connection ends at most this time after its lifetime.
 pub(crate) const IDLE_LOOK_INTERVAL: Duration = Duration::from_secs(60);
 /// Maximum bytes of replies that wait to be sent to one peer. Above this limit, the server reads no
 /// further request of the peer.

@@ -37,8 +37,8 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// Returns the origin of a program with a user id and a group id. `job` is the number of its
-    /// job ([`job_number`]), or zero.
+    /// Returns the origin of a program with a user id and a group id. `job` is the id of its job
+    /// ([`job_number`]), or zero.
     pub fn of_program(uid: u32, gid: u32, job: u32) -> Self {
         // The highest id is invalid, so its successor, which wraps around to zero, can mean "no
         // program".
@@ -58,7 +58,7 @@ impl Origin {
         Self { operation, ..Self::default() }
     }
 
-    /// Returns the trace id of the operation. Zero means that the operation has no number.
+    /// Returns the trace id of the operation. Zero means that the operation has no id.
     pub fn trace(self) -> u128 {
         match self.operation {
             0 => 0,

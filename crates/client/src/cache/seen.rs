@@ -12,7 +12,7 @@ use std::sync::{Mutex, PoisonError};
 #[derive(Debug)]
 pub(crate) struct SeenAttributes {
     special: Recent<Attributes>,
-    /// Attributes of the root, which the table never drops. The mutex protects only this value.
+    /// Attributes of the root, which the table never evicts. The mutex protects only this value.
     root: Mutex<Option<Attributes>>,
 }
 

@@ -12,9 +12,9 @@
 //! of the file if the write is an append.
 //!
 //! # Writes that arrive late
-//! Each write names the truncate generation in which it began. Storage and metadata refuse the
-//! write with `EndMoved` if they have executed a newer truncation of the file. The client then asks
-//! metadata for the size of the file, and writes all bytes again.
+//! Each write request contains the truncate generation in which the write began. Storage and
+//! metadata refuse the write with `EndMoved` if they have executed a newer truncation of the file.
+//! The client then asks metadata for the size of the file, and writes all bytes again.
 //!
 //! `write`, `copy` and `allocate` send the requests to storage. `files::report` reports the sizes
 //! of files that are not shared.
@@ -121,7 +121,7 @@ impl Client {
         if state.end() != before {
             return Ok(());
         }
-        // Return an error, because the end has not moved, so the client would repeat the refused
+        // Return an error, because the size has not changed, so the client would repeat the refused
         // write for ever.
         let text = format!(
             "cannot write to file {}: storage has recorded a truncation that metadata does not \
@@ -135,7 +135,7 @@ impl Client {
 
     /// Finds out why storage has refused a write with `Corrupt`. Returns without an error if the
     /// file was truncated after the write had begun; the caller then repeats the write. `before` is
-    /// the end that this mount had recorded when the write began.
+    /// the size that this mount had recorded when the write began.
     ///
     /// # Errors
     /// - `Stale` if the file was removed.

@@ -84,7 +84,7 @@ impl Copies for Client {
     }
 }
 
-/// A part of a copy that lies in one chunk file of the source and in one chunk file of the
+/// A range of a copy that lies in one chunk file of the source and in one chunk file of the
 /// destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Run {

@@ -82,7 +82,7 @@ impl Writes for Client {
         };
         let client = self.clone();
         // Complete the append even if the caller drops the future, because its requests could
-        // otherwise arrive after another client has moved the end of the file.
+        // otherwise arrive after another client has changed the size of the file.
         let work = async move {
             let _alone = alone;
             client.write_begun(file, WritePosition::End, data, writing).await?;

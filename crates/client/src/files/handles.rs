@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Identifies an open file on all threads of a mount. The mount never uses a number twice.
+/// Identifies an open file on all threads of a mount. The mount never uses an id twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HandleId(u64);
 
@@ -24,8 +24,8 @@ impl HandleId {
     }
 }
 
-/// Returns the index of the table part that contains the handle with this number. Handles with
-/// consecutive numbers are in different parts.
+/// Returns the index of the table part that contains the handle with this id. Handles with
+/// consecutive ids are in different parts.
 pub(crate) fn part_of(number: u64) -> usize {
     (number.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) as usize % TABLE_PARTS
 }

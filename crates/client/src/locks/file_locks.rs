@@ -88,7 +88,7 @@ impl Drop for LockWaitGuard {
 
 /// Sets, tests and releases the locks of programs.
 pub trait Locks {
-    /// Returns a new number that identifies one attempt to get a lock, for the `wait` parameter of
+    /// Returns a new id that identifies one attempt to get a lock, for the `wait` parameter of
     /// [`Self::set_lock`] and [`Self::wait_for_lock`].
     fn new_lock_wait(&self) -> u64;
 

@@ -6,7 +6,7 @@
 //! The kernel does not wait for the reply when it releases a file, and a killed program does not
 //! wait for its own requests. So a lock request and an unlock request of one owner could be in
 //! flight at the same time. Metadata might then grant a lock after the unlock that should have
-//! released it, or the kernel might reuse the owner's number for another process. So at most one
+//! released it, or the kernel might reuse the owner's id for another process. So at most one
 //! request of an owner is in progress at a time.
 
 use crate::files::handles::HandleId;

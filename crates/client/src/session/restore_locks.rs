@@ -69,8 +69,8 @@ impl Client {
         id: SessionId,
     ) -> Result<HashMap<Owner, LocksAtTarget>> {
         let mut found: HashMap<Owner, LocksAtTarget> = HashMap::new();
-        // Begin before the first file: no file has the inode id zero, and the target returns the
-        // locks after this position.
+        // Begin with inode id zero, which no file has, because the target returns the locks after
+        // the position in the request.
         let mut after = Some((id, InodeId::default()));
         while let Some((after_session, after_inode)) = after.filter(|after| after.0 == id) {
             let all = InodeId::default();

@@ -42,8 +42,8 @@ impl SessionCleanUp {
         session: SessionId,
         context: &JobContext<'_, E>,
     ) {
-        // The last step of the clean-up deletes the session's record. If the record is left, queue
-        // the session for the next step.
+        // The last step of the clean-up deletes the session's record. If the record still exists,
+        // queue the session for the next step.
         let key = Key::Session(session).to_bytes();
         if !matches!(context.table.get(&key), Ok(None)) {
             self.add(session);

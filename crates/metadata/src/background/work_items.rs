@@ -26,8 +26,8 @@ pub(crate) struct WorkItems {
 }
 
 impl WorkItems {
-    /// Handles that a transaction has written a key. `is_present` is false if the transaction has
-    /// deleted the key, because the job for this work item is done.
+    /// Updates the work items when a transaction has written a key. `is_present` is false if the
+    /// transaction has deleted the key, because the job for this work item is done.
     pub(crate) fn on_write(&mut self, key: &[u8], is_present: bool) {
         if is_present && is_work_item(key) {
             self.written.any = true;

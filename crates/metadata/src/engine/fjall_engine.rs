@@ -17,8 +17,8 @@ pub struct FjallEngine {
     directory: PathBuf,
 }
 
-/// The numbers of blocks that the store has found in its cache and read from its files. They count
-/// from the opening of the store: blocks of data, of indexes and of filters.
+/// For data blocks, index blocks and filter blocks: the number of blocks that the store has found
+/// in its cache, and the number that it has read from its files, since it was opened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct BlockLoads(pub [(u64, u64); 3]);
 

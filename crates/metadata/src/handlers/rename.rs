@@ -77,7 +77,7 @@ pub(crate) fn run<E: Engine>(
         }
     };
     let mut wanted = vec![(request.from_directory, leave)];
-    // A directory that changes its parent always needs the step `SetParent`. So does any inode if
+    // A directory that changes its parent always needs the step `SetParent`. Any inode needs it if
     // the new directory hands down a project, because the step checks the project. Otherwise, the
     // step only raises the change time, and is used only if this group serves the inode.
     if (is_directory && changes_parent) || project.is_some() || context.is_local(inode)? {

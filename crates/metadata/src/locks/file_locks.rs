@@ -75,7 +75,7 @@ pub(crate) struct FileLocks {
     ranges: usize,
     /// Number of waits for locks in the queues of all files.
     waits: usize,
-    /// Waits of each lock owner, by file and wait number.
+    /// Waits of each lock owner, by file and wait id.
     waiting: BTreeMap<LockOwnerId, BTreeSet<(FileKey, u64)>>,
     /// Files on which a lock was released, or whose reservation has ended. The target may have to
     /// wake their waiters.
@@ -345,8 +345,8 @@ impl FileLocks {
         let mut parked = Vec::new();
         for (file_key, wait) in all {
             let Some(file) = self.files.get_mut(&file_key) else { continue };
-            // The wait is missing if the client has used the wait's number a second time, for
-            // another owner. The queue then has only the later wait.
+            // The wait is missing if the client has used the wait's id a second time, for another
+            // owner. The queue then has only the later wait.
             let Some(ended) = file.queue.remove((session, wait)) else { continue };
             self.after_wait(file_key, &ended);
             if let WaitState::Parked { connection, header, .. } = ended.state {

@@ -25,7 +25,7 @@
 //! barrier exists, no later waiter may get a lock that conflicts with this wait's claim.
 //!
 //! # Invariants
-//! - A session's wait numbers are unique in the queue.
+//! - A session's wait ids are unique in the queue.
 //! - A wait that [`MAX_OVERTAKEN`] later claims have overtaken has a barrier.
 
 use super::request::LockClaim;

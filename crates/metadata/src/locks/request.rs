@@ -5,7 +5,7 @@ use skep_wire::file_locks::{HeldLock, LockKind, LockMode, LockRequest};
 use skep_wire::limits::LOCK_END;
 use std::ops::Range;
 
-/// An owner of POSIX or `flock` locks: the session, and the owner's number within the session.
+/// An owner of POSIX or `flock` locks: the session, and the owner's id within the session.
 pub(crate) type LockOwnerId = (SessionId, u64);
 
 /// A lock that an owner holds or requests.

@@ -29,7 +29,7 @@ use skep_wire::inline::{InlineContents, WriteInline, WriteInlineReply};
 use std::ops::Range;
 
 /// Puts the LSN of the log record into the reply to an inline write. The handler cannot do this,
-/// because the target assigns the number after the handler has run.
+/// because the target assigns the LSN after the handler has run.
 pub(crate) fn stamp(header: &Header, lsn: Lsn, reply: &mut Vec<u8>) -> Result<()> {
     if header.message == WriteInline::ID {
         let mut written = WriteInlineReply::from_bytes(reply)?;

@@ -48,8 +48,8 @@ impl<E: Engine> Context<'_, E> {
     }
 
     /// Makes a file shared before a session truncates the file by its path. Otherwise, a client
-    /// that alone has the file open for writing would append at a wrong offset: the end of the file
-    /// that is in its cache. Returns [`Stop::Held`] until that client has acknowledged the sharing.
+    /// that alone has the file open for writing would append at a wrong offset: the file size in
+    /// its cache. Returns [`Stop::Held`] until that client has acknowledged the sharing.
     pub(crate) fn share_with_writers(&mut self, inode: InodeId) -> Result<(), Stop> {
         if self.opens(inode)?.writers > 0 {
             self.check_shared(inode, OpenMode::Write)?;

@@ -2,7 +2,7 @@
 //! of a store that a copy replaces.
 //!
 //! # Crash rule
-//! The mark of the member states whether store and log are complete (`skep_store::page_cache`). The
+//! The member mark states whether store and log are complete (`skep_store::page_cache`). The
 //! target first marks both as discarded, then removes them, then marks the store as incomplete. It
 //! marks the store as whole only when the complete copy is on the device. So if the process ends at
 //! any moment, the next start either removes store and log, or continues the copy, or finds a

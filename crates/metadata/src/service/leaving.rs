@@ -36,8 +36,8 @@ use std::time::Duration;
 /// group sends a request every half second ([`crate::limits::LEASE_RENEWAL`]).
 const LEAVE_LIMIT: Duration = Duration::from_secs(1);
 /// Maximum time for which a stopping backup member waits for a last request to acknowledge. A new
-/// primary gets the cluster map within a fraction of this time. Without the acknowledgement, it
-/// waits somewhat longer than this time.
+/// primary gets the cluster map within a fraction of this time. Without the acknowledgement, the
+/// new primary waits somewhat longer than this time.
 const RELEASE_LIMIT: Duration = Duration::from_secs(2);
 
 /// The last acknowledgement of a backup member whose service stops.

@@ -63,7 +63,7 @@ impl MembershipState {
     /// Whether this primary does not send a request to drop a member, because the services of both
     /// stop (`is_stopping` means that the service of the primary stops). If all members stop, each
     /// of them stays a serving member, so that after their next start any of them can become the
-    /// primary. Otherwise a new primary has the member dropped.
+    /// primary. If another member becomes the primary instead, it has the stopping member dropped.
     fn withholds(&self, change: &GroupChange, is_stopping: bool) -> bool {
         let is_drop = change.change == MemberChange::Drop;
         is_drop && is_stopping && self.stopping.borrow().contains(&change.target)
@@ -109,7 +109,7 @@ pub(super) fn send(shell: &Rc<Shell>, request: MemberRequest) {
     .detach();
 }
 
-/// Records the requests to management that the actions contain in the mark file of this target,
+/// Records the requests to management that the actions contain in the member mark of this target,
 /// because management may carry them out after the end of this process. The state machine has made
 /// the requests with the cluster map of the version `version`. The caller performs the actions only
 /// after this call.

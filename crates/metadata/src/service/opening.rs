@@ -22,7 +22,7 @@ pub(super) struct Contents {
     pub(super) records: Vec<Record>,
     /// Epoch of the last log record.
     pub(super) epoch: Epoch,
-    /// Number and epoch of the record before `records`. Epoch zero means that the epoch is not
+    /// LSN and epoch of the record before `records`. Epoch zero means that the epoch is not
     /// known, or that the log still has this record.
     pub(super) previous: (Lsn, Epoch),
     /// The last log record that is on the device. `None` means that all records are on the device.

@@ -16,11 +16,11 @@
 //! # A primary with an old cluster map
 //! If a process ends before it has stored its newest cluster map, the next process starts with an
 //! older one. According to that map the target may be the only serving member, although management
-//! has marked another member as in sync. So the primary records each such request in its mark
-//! before it sends the request. With this mark, the next process delays each reply until this
-//! member has the records. If the map of the next process does not name the member, or if the log
-//! has records of a higher epoch than the map, the process runs as a backup member until a newer
-//! map arrives.
+//! has marked another member as in sync. So the primary records each such request in its member
+//! mark before it sends the request. With this record, the next process delays each reply until
+//! this member has the records. If the map of the next process does not name the member, or if the
+//! log has records of a higher epoch than the map, the process runs as a backup member until a
+//! newer map arrives.
 //!
 //! Does not own the opening of store and log ([`super::opening`]), the role of a target whose store
 //! is an incomplete copy ([`super::copying`]), nor the state machines ([`crate::target`],

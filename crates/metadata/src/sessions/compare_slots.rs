@@ -1,6 +1,7 @@
-//! The comparison of slots after a start of the target (`CompareSlots`). Each change of a client
-//! names a start of the target. After a start, a client compares its acknowledged changes with the
-//! slots of the target. Until then, the target executes no change of the session.
+//! The comparison of slots after a start of the target (`CompareSlots`). Each request of a client
+//! for a change contains a start number of the target. After a start, a client compares its
+//! acknowledged changes with the slots of the target. Until then, the target executes no change of
+//! the session.
 //!
 //! A power loss may have reverted acknowledged changes. The transaction of a change also stores the
 //! sequence number of its request in the slot. So a client finds the lost requests: each has a

@@ -147,8 +147,8 @@ impl Sharing {
         }
     }
 
-    /// Notifies sessions that a file becomes shared. `number` must be a number that no notification
-    /// has had. Returns whether all these sessions have acknowledged already.
+    /// Notifies sessions that a file becomes shared. `number` is the id of the notification, which
+    /// must be new. Returns whether all these sessions have acknowledged already.
     pub(crate) fn notify(&mut self, inode: InodeId, others: &[SessionId], number: u64) -> bool {
         let notification = self.notifications.entry(inode).or_default();
         for session in others {

@@ -22,7 +22,7 @@
 //! - `stored` <= `matched` <= last record. The store has the changes of safe records that this
 //!   member has synced.
 //! - The backup member removes only records after `matched`, and only while no sync is running.
-//!   Otherwise the end of the sync would count for other records with the same numbers.
+//!   Otherwise the end of the sync would count for other records with the same LSNs.
 //! - `synced` is the member's own progress, never the primary's.
 //!
 //! # Late requests to take over
@@ -92,7 +92,7 @@ pub struct Stopped<E> {
     pub engine: E,
     /// The log records that are not yet in the store.
     pub records: Vec<Record>,
-    /// Number and epoch of the record before `records`. Epoch zero means that it is not known.
+    /// LSN and epoch of the record before `records`. Epoch zero means that it is not known.
     pub previous: (Lsn, Epoch),
     /// LSN of the last record that the member has synced.
     pub synced: Lsn,

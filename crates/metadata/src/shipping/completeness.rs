@@ -32,7 +32,7 @@ pub(super) struct Completeness {
     pub(super) discards: bool,
 }
 
-/// Returns a number for a process that starts at `now` and at the time of day `wall`. The sum of
+/// Returns an id for a process that starts at `now` and at the time of day `wall`. The sum of
 /// both clocks differs from that of every earlier start, also after a boot, unless the time of day
 /// was set back by exactly the same time.
 fn process_number(now: Duration, wall: Timestamp) -> u64 {
@@ -43,8 +43,8 @@ fn process_number(now: Duration, wall: Timestamp) -> u64 {
 }
 
 impl Completeness {
-    /// Returns the state of a complete backup in a process that starts at `now` and at the time of
-    /// day `wall`.
+    /// Returns the state of a complete backup member in a process that starts at `now` and at the
+    /// time of day `wall`.
     pub(super) fn of_process(now: Duration, wall: Timestamp) -> Self {
         let process = process_number(now, wall);
         Self { process, lacks_records: false, goal: None, discards: false }

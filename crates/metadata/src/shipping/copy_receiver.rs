@@ -8,8 +8,9 @@
 //! takes over, and the primary never waits for it. The member reports to the primary that it needs
 //! a copy, and that its log is empty.
 //!
-//! Does not own the mark that makes each start choose this role, or the removal of the previous
-//! store ([`crate::service`]). Does not own the choice of the parts ([`super::copy_sender`]).
+//! Does not own the member mark that makes each start choose this role, or the removal of the
+//! previous store ([`crate::service`]). Does not own the choice of the parts
+//! ([`super::copy_sender`]).
 //!
 //! # Invariants
 //! - For all keys up to `after`, the store equals the primary's store as of record `applied`. It

@@ -16,7 +16,7 @@
 //! # Invariants
 //! - At most one request is in flight, and a part is made only while none is in flight.
 //! - The records and pairs of a part reflect the primary's store, which has only safe records. So
-//!   no other primary has other records with the same numbers.
+//!   no other primary has other records with the same LSNs.
 
 use super::old_records::FIRST_WITH_PREVIOUS;
 use super::record_window::{RecordWindow, record_bytes};

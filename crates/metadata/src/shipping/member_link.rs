@@ -19,9 +19,9 @@
 //!
 //! Such a member gets only records that the primary has synced. A primary without another serving
 //! member continues in its epoch after a power loss. After the power loss, this primary creates new
-//! records with the numbers of the records that it has lost. If another member had the lost
-//! records, two different records would have the same number and epoch, and no comparison would
-//! find the difference.
+//! records with the LSNs of the records that it has lost. If another member had the lost records,
+//! two different records would have the same LSN and epoch, and no comparison would find the
+//! difference.
 //!
 //! # Comparison
 //! The member's log equals the log of the primary up to some record. At the beginning of an epoch,

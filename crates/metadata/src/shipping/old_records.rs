@@ -8,7 +8,7 @@
 //! ([`super::member_link`]).
 //!
 //! # Invariants
-//! - All records of a piece are *safe*. So no later primary has other records with these numbers,
+//! - All records of a piece are *safe*. So no later primary has other records with these LSNs,
 //!   and a piece stays valid in each epoch.
 //! - At most one read is in progress.
 

@@ -4,7 +4,7 @@
 //! Does not own the log on disk, or the decision when a record is removed.
 //!
 //! # Invariants
-//! - The numbers of the records are consecutive and begin after `before`.
+//! - The LSNs of the records are consecutive and begin after `before`.
 //! - The epochs of the records never fall.
 
 use super::{following, preceding};

@@ -1,7 +1,7 @@
 //! The gates of a target: replies and calls of a batch that must wait for the log. They wait until
 //! every serving member of the group has appended a record (*held*), or has synced it (*safe*).
 //!
-//! This module owns the numbers of log records, the state of syncs, and the waiting replies and
+//! This module owns the LSNs of log records, the state of syncs, and the waiting replies and
 //! calls. It does not own the progress of the members (`watermarks`) or the contents of records
 //! (`tx::table`).
 
@@ -236,8 +236,8 @@ impl SyncGates {
         None
     }
 
-    /// Returns the replies that leave now. While the primary may not reply to clients, returns
-    /// none, and keeps the replies.
+    /// Returns the replies that the target may send now. While the primary may not reply to
+    /// clients, returns none, and keeps the replies.
     pub(crate) fn pass_lease(
         &mut self,
         may_answer: bool,

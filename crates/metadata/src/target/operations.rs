@@ -121,7 +121,7 @@ impl Operations {
     }
 
     /// Whether an operation coordinates this transaction of the target's group, or holds the rename
-    /// lock with the number of this transaction.
+    /// lock with the id of this transaction.
     pub(crate) fn is_coordinating(&self, number: u64) -> bool {
         self.waiting.values().any(|op| {
             op.transaction == Some(number) || op.rename_lock.is_some_and(|(it, _)| it == number)

@@ -254,7 +254,7 @@ impl<E: Engine> MetadataTarget<E> {
     }
 
     /// Moves all changes of an operation into the batch, with its decision and its reply. All of
-    /// them get into the same log record. Returns the number of that record.
+    /// them get into the same log record. Returns the LSN of that record.
     ///
     /// # Errors
     /// `TooLarge` if the changes exceed the limit of one operation. In this case, the batch is

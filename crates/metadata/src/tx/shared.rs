@@ -15,7 +15,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A target whose directory was restored from a backup skips this number of ids.
+/// A target whose directory was restored from a backup skips this number of inode and transaction
+/// numbers.
 const SKIPPED_NUMBERS: u64 = 1 << 32;
 
 /// Numbers for inodes and transactions. They come from ranges whose reservation is *safe*.

@@ -3,8 +3,8 @@
 //! [`super::ClientMembership`].
 //!
 //! Management may have several members, and only its leader executes requests. Another member
-//! replies `NotLeader` and executes nothing. The sender then sends the request, with the same
-//! number, to the leader that the reply names, or to the next address ([`super::addresses`]).
+//! replies `NotLeader` and executes nothing. The sender then sends the request, with the same id,
+//! to the leader that the reply names, or to the next address ([`super::addresses`]).
 
 use super::addresses::MemberAddresses;
 use crate::access::{Channel, Identity, JoinToken};
@@ -38,7 +38,7 @@ pub struct Management {
     /// The cell with the cluster map and the node's id; `None` before the node has registered.
     cell: RefCell<Option<Arc<MapCell>>>,
     connection: RefCell<Option<OpenConnection>>,
-    /// Number that this handle has drawn at random. It identifies the sender of a request.
+    /// Random id of this handle. It identifies the sender of a request.
     sender_number: u64,
     /// Id of the last request.
     last_request: Cell<u64>,
@@ -149,7 +149,7 @@ impl Management {
         self.attempt(sender, self.new_request(), request, time_left).await
     }
 
-    /// Sends a request with the number `sequence` to the leader. Only the leader executes requests,
+    /// Sends a request with the id `sequence` to the leader. Only the leader executes requests,
     /// so the request is executed once.
     pub(super) async fn attempt<R: Request>(
         &self,
@@ -241,7 +241,7 @@ impl Management {
     }
 
     /// Retries a request until management gives a final reply or `patience` has passed; `None`
-    /// means no limit. A retry is safe, because all attempts have the same number, and management
+    /// means no limit. A retry is safe, because all attempts have the same id, and management
     /// executes a request that changes its state only once.
     ///
     /// # Errors

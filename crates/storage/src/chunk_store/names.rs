@@ -99,7 +99,7 @@ impl Names {
         self.leaf(leaf_of(key)).join(key.to_string())
     }
 
-    /// Returns the existing leaf directories from number `first` on, in ascending order.
+    /// Returns the existing leaf directories from index `first` on, in ascending order.
     ///
     /// # Errors
     /// Errors of the file system, with the path.

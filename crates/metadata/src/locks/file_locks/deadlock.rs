@@ -42,7 +42,7 @@ impl FileLocks {
     }
 
     /// Whether a wait for this claim would close a deadlock cycle. An edge leads from a waiter to
-    /// the owner of a lock of the same kind, because each kind has its own owner numbers. There is
+    /// the owner of a lock of the same kind, because each kind has its own owner ids. There is
     /// no edge to an earlier waiter in the queue, because later claims can overtake that waiter.
     pub(crate) fn closes_cycle(&self, inode: InodeId, claim: &LockClaim) -> bool {
         let mut seen = BTreeSet::new();

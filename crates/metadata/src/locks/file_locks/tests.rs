@@ -164,7 +164,7 @@ fn a_waiter_that_polls_again_keeps_its_queue_position() {
     assert_eq!((locks.wait_count(), locks.files.len()), (0, 0));
 }
 
-/// Returns the number of readers that get a lock immediately. Their owner numbers begin at `from`.
+/// Returns the number of readers that get a lock immediately. Their owner ids begin at `from`.
 fn readers(locks: &mut FileLocks, from: u64, now: Duration) -> u32 {
     let shared = |owner| request(FILE, owner, Some(LockMode::Shared), 0..10);
     (from..from + 1000).take_while(|owner| set_at(now, locks, &shared(*owner), 0)).count() as u32

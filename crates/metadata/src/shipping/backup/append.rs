@@ -54,9 +54,9 @@ impl<E: Engine> Backup<E> {
         Ok(Ok(self.held()))
     }
 
-    /// Compares this member's record `lsn` with the primary's record of the same number, which has
-    /// the epoch `epoch`. Returns the LSN of the record after which the primary must ship, or
-    /// `None` if both records are equal.
+    /// Compares this member's record `lsn` with the primary's record of the same LSN, which has the
+    /// epoch `epoch`. Returns the LSN of the record after which the primary must ship, or `None` if
+    /// both records are equal.
     fn differs_at(&self, lsn: Lsn, epoch: Epoch) -> Option<Lsn> {
         if lsn > self.records.last() {
             return Some(self.records.last());
@@ -74,7 +74,7 @@ impl<E: Engine> Backup<E> {
     }
 
     /// Appends one record after `matched`, or compares it with this member's record of the same
-    /// number.
+    /// LSN.
     fn receive_record(&mut self, lsn: Lsn, record: ShippedRecord, epoch: Epoch) -> Result<()> {
         if lsn <= self.matched {
             return Ok(());
