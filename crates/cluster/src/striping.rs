@@ -509,7 +509,7 @@ mod tests {
         }
 
         #[test]
-        fn moved_inline_bytes_have_the_places_of_a_plain_pattern(
+        fn moved_inline_bytes_map_as_in_a_pattern_without_inline(
             plain in any_pattern(), units in 1_u64..=16, start in 0_u64..8 << 20,
             length in 1_u64..4 << 20,
         ) {

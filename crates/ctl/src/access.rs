@@ -501,7 +501,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn refused_token_is_named_by_its_file() {
+    fn error_for_a_refused_token_names_the_token_file() {
         let of = |code| with_token_file(Error::new(code, "wrong"), Path::new("/etc/skep/a"));
         assert_eq!(of(ErrorCode::AuthenticationFailed).context(), "token file /etc/skep/a: wrong");
         assert_eq!(of(ErrorCode::TimedOut).context(), "wrong");

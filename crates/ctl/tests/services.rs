@@ -260,7 +260,7 @@ fn unusable_tokens_are_refused_with_a_fix() {
 /// `--init` checks the token with management, and a wrong secret does not remain in the directory
 /// of a service that never joined.
 #[test]
-fn wrong_secret_is_refused_by_init_and_never_kept() {
+fn wrong_secret_is_refused_by_init_and_never_stored() {
     let place = Place::new();
     let management = place.cluster("management");
     let first = start_management(&management);

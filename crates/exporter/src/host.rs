@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn disk_figures_equal_those_of_iostat_and_omit_partitions() {
+    fn disk_statistics_equal_those_of_iostat_without_partitions() {
         let text = "\
    8       0 sda 100 5 2000 30 200 6 4000 70 3 90 160 7 8 24 9 11 13
    8       1 sda1 90 5 1900 29 190 6 3900 69 0 80 150 0 0 0 0 0 0

@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn process_figures_are_complete_and_positive() {
+    fn process_metrics_are_complete_and_positive() {
         let mut snapshot = Snapshot::default();
         ProcessFigures.collect(&mut snapshot);
         let names: Vec<_> = snapshot.iter().map(|series| series.definition.name).collect();

@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn remote_write_has_a_sample_for_each_figure_of_each_object() {
+    fn remote_write_has_a_sample_for_each_metric_of_each_object() {
         let mut sum = frame(1_800_000_000, 10);
         sum.add(&frame(1_800_000_001, 30));
         let request = decoded(&body(&sum, &Names::read(), None));

@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn former_secrets_persist_and_number_of_revoked_ids_is_limited() {
+    fn previous_secrets_persist_and_revoked_ids_are_limited() {
         let directory = tempfile::tempdir().unwrap();
         assert_eq!(read(directory.path()).unwrap(), FormerSecrets::default());
         let held = HeldSecret { secret: Secret::generate(), is_closed: true };

@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn disk_figures_equal_those_of_iostat() {
+    fn disk_statistics_equal_those_of_iostat() {
         let before = vec![service(1, 10, "sda", &figures(1_000))];
         let now = vec![service(1, 12, "sda", &figures(2_000))];
         let loads = disks(&before, &now, |_| "s1".into());
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn restarted_and_new_services_have_no_disk_figures() {
+    fn restarted_and_new_services_have_no_disk_statistics() {
         let before = vec![service(1, 10, "sda", &figures(100))];
         let mut restarted = service(1, 12, "sda", &figures(200));
         restarted.statistics.incarnation = 6;

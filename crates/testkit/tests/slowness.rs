@@ -154,7 +154,7 @@ fn assert_health_of(cluster: &Cluster, rule: &str) {
 
 /// Command: skep why.
 #[test]
-fn slow_disk_is_the_only_named_cause() {
+fn slow_disk_is_the_only_reported_cause() {
     let rate = ["--set", "storage-3:emulation.rate=1MB"].map(String::from).to_vec();
     let shape = Shape {
         metadata_targets: 1,
@@ -196,7 +196,7 @@ fn slow_disk_is_the_only_named_cause() {
 }
 
 #[test]
-fn full_target_is_the_only_named_cause() {
+fn full_target_is_the_only_reported_cause() {
     let scratch = Scratch::new();
     let disk = Disk::new(&scratch, 512 << 20);
     let cluster = Cluster::start(Shape::small());
@@ -224,7 +224,7 @@ fn full_target_is_the_only_named_cause() {
 }
 
 #[test]
-fn metadata_storm_of_one_user_is_the_only_named_cause() {
+fn metadata_storm_of_one_user_is_the_only_reported_cause() {
     let cluster = Cluster::start(Shape::small());
     let mut load = Load::new();
     for thread in 0..6 {
@@ -239,7 +239,7 @@ fn metadata_storm_of_one_user_is_the_only_named_cause() {
 }
 
 #[test]
-fn hot_directory_of_many_users_is_the_only_named_cause() {
+fn hot_directory_of_many_users_is_the_only_reported_cause() {
     let mut cluster = Cluster::start(Shape::small());
     let hot = open_directory(cluster.path().join("hot"));
     // The kernel of a client sends the changes of a directory one after another. So requests wait
@@ -285,7 +285,7 @@ fn locked(path: &Path) -> File {
 }
 
 #[test]
-fn suspended_client_is_named_while_others_wait_for_its_lock() {
+fn suspended_client_is_reported_while_others_wait_for_its_lock() {
     let mut cluster = Cluster::start(Shape::small());
     let other = cluster.mount(Transport::Device);
     let name = "file";
@@ -323,7 +323,7 @@ fn skep_in_lab(lab: &Lab, arguments: &[&str]) -> Value {
 }
 
 #[test]
-fn slow_link_of_a_client_is_the_only_named_cause() {
+fn slow_link_of_a_client_is_the_only_reported_cause() {
     let lab = Lab::new();
     let shape = ["--servers", "2", "--targets", "1", "--clients", "3", "--in-memory"];
     lab.call("up", &shape).expect_success();

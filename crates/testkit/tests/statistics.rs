@@ -172,7 +172,7 @@ fn cache_uses_and_recoveries_are_counted() {
 ///
 /// Command: skep client stats.
 #[test]
-fn load_is_divided_by_user_group_and_job() {
+fn load_is_accounted_by_user_group_and_job() {
     let mut cluster = Cluster::start(Shape::small());
     let mounted = cluster.mount_with(Transport::Device, "job_accounting");
     let shared = mounted.path().join("shared");
@@ -402,7 +402,7 @@ fn filter_and_node_select_rows_in_all_outputs() {
 
 /// Command: skep node disks.
 #[test]
-fn disks_of_hosts_are_shown_with_the_figures_of_iostat() {
+fn disks_of_hosts_are_shown_with_the_statistics_of_iostat() {
     let scratch = Scratch::new();
     // The disk of the cluster is a loop device, on which only this test writes.
     let disk = Disk::new(&scratch, 512 << 20);

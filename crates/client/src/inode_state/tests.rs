@@ -354,7 +354,7 @@ fn inline_write_stays_unsynced_until_a_sync_covers_it() {
 }
 
 #[test]
-fn move_of_inline_bytes_is_due_after_syncs_of_both_places() {
+fn inline_move_is_due_after_fsyncs_of_metadata_and_storage() {
     const INLINE: u64 = 4096;
     let unsynced = |size| {
         let state = opened(0);

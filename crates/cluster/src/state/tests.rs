@@ -216,7 +216,7 @@ fn client_ids_are_never_used_again() {
 }
 
 #[test]
-fn format_divides_all_shards_evenly_and_only_once() {
+fn format_distributes_all_shards_evenly_and_only_once() {
     let mut state = cluster();
     assert_eq!(code(state.apply(&Command::Format)), ErrorCode::NotReady);
     state.apply(&server(TargetKind::Storage, 1, &[11])).unwrap();

@@ -86,7 +86,7 @@ fn formatted_cluster_keeps_its_groups_and_gets_copies() {
 }
 
 #[test]
-fn group_without_a_target_on_another_host_is_named() {
+fn group_without_a_target_on_another_host_is_reported() {
     let deployment = Deployment::parse(&file(2, &[("a", 1, ""), ("b", 1, "")])).unwrap();
     let existing = [group(7, &[("a", "/disk1/t")]), group(8, &[("b", "/disk1/t")])];
     let error = plan(&deployment, &existing, true).unwrap_err();

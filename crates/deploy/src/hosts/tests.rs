@@ -89,7 +89,7 @@ fn hosts_files_in_the_documentation_are_valid() {
 }
 
 #[test]
-fn each_mistake_is_named_with_its_host_and_a_remedy() {
+fn each_mistake_is_reported_with_its_host_and_a_remedy() {
     let check = |from: &str, to: &str, words: &[&str]| {
         let text = problems(&GOOD.replacen(from, to, 1));
         for word in words {

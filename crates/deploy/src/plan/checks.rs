@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn members_on_a_host_that_was_installed_anew_are_named() {
+    fn members_on_a_reinstalled_host_are_reported() {
         let (problems, _) = judged(SEVERAL, &["a1", "a3"], Some(complete()));
         assert!(
             problems.contains(

@@ -55,7 +55,7 @@ impl Figures {
 }
 
 #[test]
-fn time_of_a_request_is_divided_into_stages() {
+fn time_of_a_request_is_split_into_stages() {
     let registry = Registry::new();
     let mut meter = Meter::new(&registry, TargetId::new(3));
     meter.connected();

@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn simulated_former_leader_serves_until_its_time_has_passed() {
+    fn simulated_previous_leader_serves_until_its_time_has_passed() {
         let mut leaders = leaders();
         let map = Arc::new(ClusterMap::empty(skep_types::ClusterId::new([1; 16])));
         let until = Duration::from_secs(1);

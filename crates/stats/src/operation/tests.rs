@@ -129,7 +129,7 @@ fn zero() -> StageTimes {
 }
 
 #[test]
-fn time_is_divided_among_the_stages_of_the_requests() {
+fn time_is_split_among_the_stages_of_the_requests() {
     let synced = StageTimes { processing_us: 10, log_sync_us: 820, ..StageTimes::default() };
     let record = of_mount(1000, 70, vec![call(46, 1, 50, 900, synced)]);
     let report = explained(&[record]);
@@ -154,7 +154,7 @@ fn time_is_divided_among_the_stages_of_the_requests() {
 }
 
 #[test]
-fn time_of_simultaneous_requests_is_divided_among_them() {
+fn time_of_simultaneous_requests_is_split_among_them() {
     let disk = |us| StageTimes { disk_us: us, ..StageTimes::default() };
     // Both requests are open from 0 to 400 us. After that, only the second request is open.
     let calls = vec![call(98, 4, 0, 400, disk(400)), call(46, 1, 0, 1000, disk(1000))];

@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn open_requests_of_a_target_with_a_named_cause_are_not_listed() {
+    fn open_requests_are_not_listed_if_a_cause_names_their_target() {
         let mut evidence = healthy();
         change(&mut evidence, 5).open = open(6, 4);
         let mut changed = map();

@@ -50,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn light_user_is_named_if_the_report_is_about_this_user() {
+    fn light_user_is_listed_if_the_report_is_about_this_user() {
         let mut sum = Evidence::default();
         for second in 0..20_u64 {
             let mut evidence = healthy();

@@ -117,7 +117,7 @@ fn healthy_cluster_has_no_cause_of_slowness() {
 }
 
 #[test]
-fn slow_disk_is_named_with_the_latency_of_other_targets() {
+fn slow_disk_is_reported_with_the_latency_of_other_targets() {
     let mut evidence = healthy();
     change(&mut evidence, 5).kinds.insert("write_chunk".into(), times(50, Stage::Disk, 40 * MS));
     // While a target's thread waits for its disk, it receives no data of other requests.
@@ -161,7 +161,7 @@ fn target_with_larger_requests_is_not_slow() {
 }
 
 #[test]
-fn slow_log_sync_is_named_even_without_a_target_to_compare() {
+fn slow_log_sync_is_reported_even_without_a_target_to_compare() {
     let mut evidence = healthy();
     change(&mut evidence, 2).log_syncs = (50, 50 * 30 * MS);
     assert_eq!(found(&evidence), [("log-sync-slow", "t2".to_owned())]);
@@ -191,7 +191,7 @@ fn set_link(evidence: &mut Evidence, targets: &[u32], client: u32, mib: u64, ms_
 }
 
 #[test]
-fn slow_link_of_a_client_or_of_a_server_is_named() {
+fn slow_link_of_a_client_or_of_a_server_is_reported() {
     let mut of_client = healthy();
     set_link(&mut of_client, &[3, 4, 5, 6], 9, 5, 400);
     let causes = causes(&of_client, &map(), &Thresholds::default());
@@ -273,7 +273,7 @@ fn fully_used_link_is_not_reported_as_slow() {
 }
 
 #[test]
-fn busy_user_or_busy_directory_is_named_but_not_both() {
+fn report_names_a_busy_user_or_a_busy_directory_but_not_both() {
     let mut storm = healthy();
     let busy = change(&mut storm, 1);
     busy.working_ns = 8 * SECOND;
@@ -315,7 +315,7 @@ fn busy_thread_is_a_cause_only_if_requests_of_others_wait() {
 }
 
 #[test]
-fn silent_client_is_named_while_other_clients_wait() {
+fn silent_client_is_reported_while_other_clients_wait() {
     let mut evidence = healthy();
     let holder = Holder { silent_ns: 3 * SECOND, waits: 2, ago_ns: 0 };
     change(&mut evidence, 1).holders.insert(9, holder);
@@ -329,7 +329,7 @@ fn silent_client_is_named_while_other_clients_wait() {
 }
 
 #[test]
-fn past_silence_of_a_client_is_named_as_an_ended_cause() {
+fn past_silence_of_a_client_is_reported_as_an_ended_cause() {
     let mut sum = healthy();
     let holder = Holder { silent_ns: 3 * SECOND, waits: 2, ago_ns: 0 };
     change(&mut sum, 1).holders.insert(9, holder);
@@ -347,7 +347,7 @@ fn past_silence_of_a_client_is_named_as_an_ended_cause() {
 }
 
 #[test]
-fn number_of_named_silent_clients_is_bounded() {
+fn number_of_reported_silent_clients_is_bounded() {
     let mut sum = Evidence::default();
     for client in 0..40 {
         let mut evidence = healthy();
@@ -362,7 +362,7 @@ fn number_of_named_silent_clients_is_bounded() {
 }
 
 #[test]
-fn report_divides_the_time_of_the_chosen_scope_into_phases() {
+fn report_splits_the_time_of_the_chosen_scope_into_phases() {
     let mut evidence = healthy();
     change(&mut evidence, 5).kinds.insert("write_chunk".into(), times(50, Stage::Disk, 400 * MS));
     let explain = |scope: &Scope| explain(&evidence, &map(), scope, &Thresholds::default());

@@ -167,7 +167,7 @@ fn primary_of_an_idle_group_hands_it_over_before_it_stops() {
 ///
 /// Command: skep group move.
 #[test]
-fn former_primary_that_stops_after_a_move_releases_its_lease() {
+fn previous_primary_that_stops_after_a_move_releases_its_lease() {
     let mut pair = Pair::begin();
     let root = pair.mount_point();
     files::write(root.join("before"), "x");

@@ -215,7 +215,7 @@ fn check_live(live: Vec<LiveFigures>, runs: &[RunsById<'_>]) {
 ///
 /// Command: skep stats.
 #[test]
-fn figures_by_user_job_and_client_agree_with_bench_io() {
+fn statistics_by_user_job_and_client_agree_with_bench_io() {
     let shape = Shape { targets_per_service: 2, metadata_targets: 1, ..Shape::default() };
     let rate = ["--set", "storage:emulation.rate=8MB"].map(String::from).to_vec();
     let mut cluster = Cluster::start(Shape { monitor: true, more: rate, ..shape });

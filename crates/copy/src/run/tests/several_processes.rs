@@ -97,7 +97,7 @@ fn copy_continues_with_another_number_of_hosts() {
 }
 
 #[test]
-fn share_reports_wrong_bytes_of_a_former_run() {
+fn share_reports_wrong_bytes_of_an_earlier_run() {
     let site = Site::new();
     fs::write(site.source("file"), "right").unwrap();
     site.succeed(&OPTIONS);

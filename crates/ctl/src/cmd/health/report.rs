@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_that_were_not_evaluated_are_named_in_one_line() {
+    fn rules_that_were_not_evaluated_are_listed_in_one_line() {
         let unchecked = Some("growing queues: no monitor".to_owned());
         let report = Report { healthy: true, unchecked, ..Report::default() };
         let text = as_text(&report);

@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_hosts_are_named_by_their_service_id() {
+    fn unknown_hosts_are_shown_with_their_service_id() {
         let map = ClusterMap::empty(ClusterId::default());
         let mut hosts = HashMap::new();
         assert_eq!(host_name(&hosts, &map, NodeId::new(7)), NodeId::new(7).to_string());

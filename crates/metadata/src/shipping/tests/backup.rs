@@ -313,7 +313,7 @@ fn succession(began: Duration, last: Duration, epoch: u64) -> Succession {
 }
 
 #[test]
-fn release_by_the_former_primary_shortens_the_wait_for_leases() {
+fn release_by_the_previous_primary_shortens_the_lease_wait() {
     let last = NOW + 4 * TAKE_OVER_AFTER;
     let mut succession = succession(NOW, last, 4);
     assert_eq!(succession.answers_from(), last + TAKE_OVER_AFTER);
@@ -325,7 +325,7 @@ fn release_by_the_former_primary_shortens_the_wait_for_leases() {
 
 /// The previous primary may itself have waited for the end of its predecessor's lease.
 #[test]
-fn release_by_a_former_primary_does_not_end_leases_before_it() {
+fn release_by_a_previous_primary_does_not_end_earlier_leases() {
     let last = NOW + TAKE_OVER_AFTER / 4;
     let mut succession = succession(NOW, last, 4);
     succession.on_report(PRIMARY);
@@ -334,7 +334,7 @@ fn release_by_a_former_primary_does_not_end_leases_before_it() {
 
 /// A request that the primary sends after the end of its wait proves this end.
 #[test]
-fn release_by_a_former_primary_is_complete_after_its_own_wait() {
+fn release_by_a_previous_primary_counts_after_its_own_wait() {
     let mut member = with_log(&[3, 3]);
     waiting_beat(&mut member, NOW);
     let later = NOW + WAIT / 2;
@@ -346,7 +346,7 @@ fn release_by_a_former_primary_is_complete_after_its_own_wait() {
 }
 
 #[test]
-fn only_a_reply_in_the_present_term_releases_former_leases() {
+fn only_a_reply_in_the_present_term_releases_previous_leases() {
     let mut member = with_log(&[3, 3]);
     let of_former = ShipLog { epoch: Epoch::new(2), ..ship(3..3, 3, 0) };
     assert_eq!(ask(&mut member, &of_former).unwrap_err(), ErrorCode::StaleMap);

@@ -123,7 +123,7 @@ fn each_host_counts_once_in_the_comparison_of_clocks() {
 }
 
 #[test]
-fn two_clocks_that_differ_are_named_both() {
+fn finding_names_both_hosts_if_their_clocks_differ() {
     let mut map = map_with_addresses();
     for index in [1, 2] {
         map.nodes[index].addresses = map.nodes[0].addresses.clone();
