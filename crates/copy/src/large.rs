@@ -80,7 +80,7 @@ pub(crate) enum Step {
 }
 
 impl Large {
-    /// Opens the incomplete copy of a large file, and determines which pieces are missing.
+    /// Opens the incomplete copy of a large file, and determines which pieces it still lacks.
     pub(crate) fn begin(
         directory: &Arc<Directory>,
         entry: &Entry,

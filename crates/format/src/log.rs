@@ -5,12 +5,12 @@
 //! `docs/format/metadata-log.md` shows the layout.
 //!
 //! # Crash rule
-//! A record is valid if its checksum matches, its number follows the previous number, and its group
-//! epoch is not lower than the previous epoch. After a power loss, any unsynced part of the log may
-//! be missing, even if later parts are present. Each record therefore contains the LSN of the
-//! last record that was synced when it was written. If a record up to the highest such number is
+//! A record is valid if its checksum matches, its LSN is one more than the previous LSN, and its
+//! group epoch is not lower than the previous epoch. After a power loss, any unsynced part of the
+//! log may be missing, even if later parts are present. Each record therefore contains the LSN of
+//! the last record that was synced when it was written. If a record up to the highest such LSN is
 //! missing or invalid, synced data is damaged, and the reader returns an error. If the first
-//! missing or invalid record has a higher number, the log ends before that record.
+//! missing or invalid record has a higher LSN, the log ends before that record.
 
 use skep_types::codec::{Codec, Reader, Writer, crc32c};
 use skep_types::{ClusterId, Epoch, Error, ErrorCode, Lsn, Result, TargetId};
@@ -43,8 +43,8 @@ pub struct Record {
     pub epoch: Epoch,
     /// Log sequence number of this record.
     pub lsn: Lsn,
-    /// LSN of the last record of this log that was synced when this record was written. Each
-    /// member of a group writes its own number here.
+    /// LSN of the last record of this log that was synced when this record was written. Each member
+    /// of a group writes the LSN of its own last synced record here.
     pub synced: Lsn,
     /// Content of the record, encoded by the service that writes the log.
     pub payload: Vec<u8>,
@@ -61,7 +61,7 @@ fn checksum(owner: LogOwner, bytes: &[u8]) -> u32 {
 }
 
 /// Encodes a record: magic, checksum of all bytes after the checksum, length of the payload, four
-/// zero bytes, epoch, number, synced number, payload.
+/// zero bytes, epoch, LSN, LSN of the last synced record, payload.
 ///
 /// # Errors
 /// Returns `TooLarge` if the payload is longer than [`MAX_PAYLOAD_BYTES`], because no reader would
@@ -173,7 +173,7 @@ pub fn scan(owner: LogOwner, first: Lsn, bytes: &[u8]) -> Result<Scan> {
     Ok(Scan { records, end })
 }
 
-/// Searches `bytes` for valid records with a number from `next` on. Returns the one with the
+/// Searches `bytes` for valid records with LSNs from `next` on. Returns the one with the
 /// highest `synced`.
 fn later_record(owner: LogOwner, next: Lsn, bytes: &[u8]) -> Option<Record> {
     let magic = MAGIC.to_le_bytes();

@@ -1,6 +1,6 @@
-//! The mark of a member of a metadata group. At its start, a member learns from this mark whether
-//! its host has lost records, whether its store is incomplete, whether it may serve alone, and how
-//! long it waits before it serves.
+//! The member mark: a file of a member of a metadata group. At its start, a member learns from this
+//! mark whether its host has lost records, whether its store is incomplete, whether it may serve
+//! alone, and how long it waits before it serves.
 //!
 //! A member confirms log records to the primary before they are on the device. If the member's host
 //! loses power, the member may lack records that it has confirmed. The module
@@ -17,8 +17,8 @@ const VERSION: u16 = 4;
 byte_enum! {
     /// State of the store and the log of a member.
     pub enum MemberContents {
-        /// Store and log are complete. The store has the changes of all records up to some number,
-        /// and the log has all later records.
+        /// Store and log are complete. The store has the changes of all records up to some LSN, and
+        /// the log has all later records.
         Whole = 0,
         /// A copy of the primary's store has begun and is not complete. The directory has no log.
         Incomplete = 1,

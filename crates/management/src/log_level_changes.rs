@@ -26,7 +26,7 @@ struct Orders {
 }
 
 impl LogLevelChanges {
-    /// Adds a change for a client, and returns its number. The returned receiver gets the client's
+    /// Adds a change for a client, and returns its id. The returned receiver gets the client's
     /// confirmation. It gets `None` if a later change for the same client replaced this change.
     ///
     /// # Errors

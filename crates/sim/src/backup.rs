@@ -7,7 +7,7 @@
 //! # Faults
 //! The simulated network between the members loses, duplicates, delays and reorders requests and
 //! replies. Some messages arrive after the members have changed roles. Faults kill the processes of
-//! backups, and power losses stop their hosts.
+//! backup members, and power losses stop their hosts.
 
 use crate::disk::{LogDisk, SyncPoint};
 use crate::knobs::{Knobs, PlantedBug, SLOW_SYNC_MICROS, USUAL_SYNC_MICROS};
@@ -36,7 +36,7 @@ const SLOW_TRAVEL_MICROS: u64 = 60_000;
 /// Maximum delay of the few messages that arrive very late, in microseconds.
 const LATE_TRAVEL_MICROS: u64 = 1_500_000;
 
-/// The sender of requests to the other member: its target, and the number of its process.
+/// The sender of requests to the other member: its target, and the id of its process.
 pub(crate) type Sender = (TargetId, u64);
 
 /// The second member of a group.
@@ -57,9 +57,9 @@ pub(crate) struct BackupProcess {
     /// `catches_up_at`.
     pub(crate) is_caught_up: bool,
     pub(crate) catches_up_at: Lsn,
-    /// Requests to the backup member that have no reply yet, by the number of their connection. The
-    /// simulation gives each request a connection number of its own. The value is the sender, and
-    /// the sender's number for the request.
+    /// Requests to the backup member that have no reply yet, by the id of their connection. The
+    /// simulation gives each request a connection id of its own. The value is the sender, and the
+    /// sender's id for the request.
     requests: BTreeMap<u64, (Sender, u64)>,
     /// Latest arrival time of the messages that arrive in the order of their sending. The first
     /// element is for messages to the backup member, the second for messages to the primary.

@@ -14,7 +14,7 @@ use skep_wire::frame::Header;
 const STAT: u16 = <skep_wire::storage::StatChunk as skep_wire::Request>::ID;
 
 impl World {
-    /// Returns the process that serves a group, the number of this process, and whether it runs.
+    /// Returns the process that serves a group, the id of this process, and whether it runs.
     fn server(&self, group: GroupId) -> (Node, u64, bool) {
         let index = group.raw() as usize - 1;
         match index.checked_sub(self.targets.len()) {

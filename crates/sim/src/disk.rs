@@ -107,7 +107,7 @@ impl LogDisk {
         }
     }
 
-    /// Reads the records from `first` to `last` back, at most `most` of them. Returns the number of
+    /// Reads the records from `first` to `last` back, at most `most` of them. Returns the LSN of
     /// the log's first record, the records, and the number of bytes after them. There are no
     /// records if the log begins after `first`.
     pub(crate) fn read_back(&self, first: Lsn, last: Lsn, most: usize) -> (Lsn, Vec<Record>, u64) {

@@ -107,9 +107,9 @@ impl World {
                 if of_file.is_empty() {
                     unsynced.remove(&it.inode);
                 }
-                // The start number of a target is never higher than the number of its process in
-                // the simulation. So if no process number exceeds the oldest start by `MAX_STARTS`,
-                // all targets still remember that start.
+                // The start number of a target is never higher than the id of its process in the
+                // simulation. So if no process id exceeds the oldest start by `MAX_STARTS`, all
+                // targets still remember that start.
                 let oldest = it.written.iter().map(|mark| mark.start).min().unwrap_or_default();
                 let lives = self.targets.iter().map(|target| target.life).max();
                 let may_be_forgotten =

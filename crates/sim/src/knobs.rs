@@ -69,7 +69,7 @@ pub enum PlantedBug {
     /// after a power loss has reverted them.
     ForgetStarts,
     /// In each log record, a backup member writes the LSN of the primary's last synced record
-    /// instead of the number of its own last synced record.
+    /// instead of the LSN of its own last synced record.
     KeepPrimarySynced,
     /// A member that has lost power takes over before it has received its lost records again.
     PromoteAfterPowerLoss,

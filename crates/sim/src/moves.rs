@@ -1,7 +1,7 @@
 //! Clients that move the inline bytes of files to storage
 //! (docs/design/0009-first-bytes-in-metadata.md, "Moving the bytes").
 //!
-//! A simulated storage target has no file contents. At the place of the inline bytes in a chunk
+//! A simulated storage target has no file contents. At the offset of the inline bytes in a chunk
 //! file, it records the checksum of the copy that a client has written there. When a metadata
 //! target has replied that it has removed inline bytes, storage must have the copy of the same
 //! bytes, or later writes, on its device. Does not check the bytes of later writes.
@@ -22,7 +22,7 @@ use skep_wire::storage as st;
 /// Upper bound of the number of inline bytes of a simulated file.
 const MOST_INLINE_BYTES: u64 = 8 << 10;
 
-/// The contents of a chunk file at the place of the inline bytes.
+/// The contents of a chunk file at the offset of the inline bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum FirstBytes {
     /// No client has written there.

@@ -47,7 +47,7 @@ pub(crate) struct StorageProcess {
     generations: BTreeMap<ChunkFileKey, u64>,
     /// The newest generation in which each chunk file was ever truncated. Only the checkers use it.
     pub(crate) truncated: BTreeMap<ChunkFileKey, u64>,
-    /// The contents of chunk files at the place of inline bytes.
+    /// The contents of chunk files at the offset of inline bytes.
     pub(crate) first_bytes: BTreeMap<ChunkFileKey, StoredFirstBytes>,
 }
 

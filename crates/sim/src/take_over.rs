@@ -7,10 +7,10 @@
 //!
 //! # Rules of the model
 //! - A member that has lost power does not take over before it has received its lost records again.
-//!   If both members have lost power, the member with the longer log (by epoch and number) becomes
+//!   If both members have lost power, the member with the longer log (by epoch and LSN) becomes
 //!   the primary.
 //! - The epoch rises whenever a member has lost power. Otherwise, a primary could lack some records
-//!   that its backup member has, and give their numbers to other records of the same epoch.
+//!   that its backup member has, and give their LSNs to other records of the same epoch.
 //! - If a member still has records that the group has lost, it removes them before it takes over. A
 //!   real member keeps such records, which is also correct, because no client has got a reply about
 //!   them. The simulation removes the records, because the reference model has already reverted
@@ -18,7 +18,7 @@
 //!
 //! # Checks
 //! - A take-over loses no change whose reply a client has received (`Witness::lose_unheld`).
-//! - Two records with the same epoch and number are equal in both members.
+//! - Two records with the same epoch and LSN are equal in both members.
 //! - No member's store contains changes that are missing from the log of the group after the change
 //!   of roles.
 
@@ -33,7 +33,7 @@ use skep_metadata::target::MetadataTarget;
 use skep_types::group_change::{GroupChange, MemberChange};
 use skep_types::{ClusterMap, Epoch, GroupId, Lsn, TargetId};
 
-/// Returns the number of a member's last record, according to its log or its store.
+/// Returns the LSN of a member's last record, according to its log or its store.
 fn last_of((engine, records): &StoppedState) -> Lsn {
     records.last().map(|it| it.lsn).max(applied(engine)).unwrap_or_default()
 }
@@ -43,8 +43,8 @@ fn length_of(state: &StoppedState) -> (Epoch, Lsn) {
     (state.1.last().map(|it| it.epoch).unwrap_or_default(), last_of(state))
 }
 
-/// Returns the LSN of the first record that differs between the members, although it has the
-/// same epoch and number in both.
+/// Returns the LSN of the first record that differs between the members, although it has the same
+/// epoch and LSN in both.
 fn differing(one: &[Record], other: &[Record]) -> Option<Lsn> {
     let name = |record: &Record| (record.epoch, record.lsn);
     let is_differing = |record: &&Record| {
@@ -57,7 +57,7 @@ fn differing(one: &[Record], other: &[Record]) -> Option<Lsn> {
 struct Decision {
     /// Whether the backup member becomes the primary.
     takes_over: bool,
-    /// If the backup member takes over with its records in memory, the number of its last synced
+    /// If the backup member takes over with its records in memory, the LSN of its last synced
     /// record. Otherwise `None`.
     synced: Option<Lsn>,
     is_power_loss: bool,

@@ -55,7 +55,7 @@ pub(crate) struct TargetProcess {
     /// Whether the target's disk is full.
     is_full: bool,
     ticks: u64,
-    /// The numbers of the records that no finished sync covers, each with the time when it was
+    /// The LSNs of the records that no finished sync covers, each with the time when it was
     /// appended.
     unsynced: Vec<(Lsn, Duration)>,
 }

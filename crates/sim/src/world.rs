@@ -160,8 +160,8 @@ pub(crate) struct World {
     pub(crate) now: Duration,
     queue: BTreeMap<(Duration, u64), SimEvent>,
     next_event: u64,
-    /// The highest number that a process of a backup member or a request to a backup member has
-    /// got. One counter numbers both.
+    /// The highest id that a process of a backup member or a request to a backup member has got.
+    /// One counter assigns both kinds of ids.
     last_life: u64,
     pub(crate) map: Arc<ClusterMap>,
     pub(crate) network: Network,
@@ -352,7 +352,7 @@ impl World {
         true
     }
 
-    /// Returns a new number for a process of a backup member, or for a request to a backup member.
+    /// Returns a new id for a process of a backup member, or for a request to a backup member.
     pub(crate) fn new_life(&mut self) -> u64 {
         self.last_life += 1;
         self.last_life

@@ -155,8 +155,8 @@ fn requests_of_primaries(work: &WorkByTarget, map: &ClusterMap) -> Vec<(u32, u64
     found
 }
 
-/// Returns how evenly the requests of a time span were divided over the metadata targets that serve
-/// clients.
+/// Returns how evenly the requests of a time span were distributed over the metadata targets that
+/// serve clients.
 pub fn of_metadata_work(work: &WorkByTarget, map: &ClusterMap) -> Balance {
     let found = requests_of_primaries(work, map);
     let targets = found.len();

@@ -1,8 +1,8 @@
 //! The log of a metadata target on disk: segment files of checksummed records.
 //!
 //! Owns the segment files, their order and their syncs. `skep_format::log` owns the byte layout. A
-//! segment is the file `<number of its first record>.log`. The log syncs a segment completely
-//! before it starts the next one, so only the last segment can end with a torn record.
+//! segment is the file `<LSN of its first record>.log`. The log syncs a segment completely before
+//! it starts the next one, so only the last segment can end with a torn record.
 //!
 //! # A full disk
 //! The log allocates space ahead of its end, so that operations that free space can still be logged
@@ -24,12 +24,12 @@
 //!
 //! # A failed sync
 //! After a failed sync, the page cache still has records that the device lacks, and the kernel
-//! considers them written. A second sync succeeds and writes nothing. Each record names the last
-//! record that was synced when it was written. A starting target uses the highest number that any
-//! record names. It writes and syncs all records after that number again before it uses them.
+//! considers them written. A second sync succeeds and writes nothing. Each record contains the LSN
+//! of the last record that was synced when it was written. A starting target uses the highest of
+//! these LSNs. It writes and syncs all records after that LSN again before it uses them.
 //!
 //! # Invariants
-//! The first record numbers of the segments ascend. The end of the log never passes the offset at
+//! The LSNs of the segments' first records ascend. The end of the log never passes the offset at
 //! which the log allocates more space. [`Log::check_invariants`] checks both. Only the last segment
 //! ends with zeros.
 
@@ -69,7 +69,7 @@ const NEXT_SEGMENT: &str = "next";
 pub struct Log {
     directory: PathBuf,
     owner: LogOwner,
-    /// Numbers of the segments' first records, in ascending order. Appends go to the last segment.
+    /// LSNs of the segments' first records, in ascending order. Appends go to the last segment.
     segments: Vec<Lsn>,
     file: File,
     offset: u64,
@@ -96,7 +96,7 @@ pub struct Recovered {
     /// The log, ready for appends.
     pub log: Log,
     /// The records from `next` on, after some earlier records: those in the same segment as `next`,
-    /// and those in up to two segments before it. The numbers of the records ascend.
+    /// and those in up to two segments before it. The LSNs of the records ascend.
     pub records: Vec<Record>,
     /// Group epoch of the last record, or zero if there is no record.
     pub epoch: Epoch,
@@ -315,8 +315,8 @@ fn preceding(lsn: Lsn) -> Lsn {
 }
 
 impl Log {
-    /// Checks that the log has segments, and that their first record numbers ascend. Checks that
-    /// the end of the log has not passed the offset at which the log allocates more space.
+    /// Checks that the log has segments, and that the LSNs of their first records ascend. Checks
+    /// that the end of the log has not passed the offset at which the log allocates more space.
     ///
     /// # Panics
     /// Panics if one of these conditions does not hold.

@@ -2,14 +2,14 @@
 //!
 //! A restored directory lacks the changes since the backup. So its service would assign the same
 //! ids and numbers again that it assigned after the backup. The first start with a marked directory
-//! continues with far higher numbers. Owns the mark files only. The services own the numbers.
+//! assigns only far higher ids and numbers. Owns the mark files only. The services own the numbers.
 
 use crate::atomic::{replace_atomically, sync_directory};
 use skep_types::{Error, Result};
 use std::path::Path;
 
-/// Name of the mark of a restored directory. The next start of the service must continue with
-/// higher numbers.
+/// Name of the mark of a restored directory. The next start of the service must assign only higher
+/// ids and numbers than all that the service may have assigned.
 pub const RESTORED_MARK: &str = "restored";
 /// Name of the mark in the directory of a restored metadata target. While it exists, storage must
 /// not remove chunk files that no inode of the target owns. An administrator removes the mark.

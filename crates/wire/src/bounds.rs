@@ -68,7 +68,7 @@ const USUAL_BODY_BYTES: usize = 64 << 10;
 /// Space for the other fields of a request with an extended attribute or inline bytes.
 const FIELDS_BYTES: usize = 4 << 10;
 
-/// Returns the bounds of the request with the number `id`. An unknown number has the usual bounds,
+/// Returns the bounds of the request with the id `id`. An unknown id has the usual bounds,
 /// so that the receiver can read the request and refuse it.
 pub fn bounds(id: u16) -> Bounds {
     let usual = Bounds { body_bytes: USUAL_BODY_BYTES, data_bytes: 0, senders: Senders::Any };

@@ -87,7 +87,7 @@ catalog! {
     9 "metadata and storage" reads node::StopTarget => mg::EmptyReply;
     // Requests to any running service.
     10 "any" reads tr::ListTraces => tr::TraceList;
-    // Management. The sender and the number in the header make a request idempotent.
+    // Management. The sender and the request id in the header make a request idempotent.
     16 "management" reads mg::RegisterServer => mg::RegisterReply;
     17 "management" reads mg::RegisterClient => mg::RegisterReply;
     18 "management" reads mg::Heartbeat => mg::HeartbeatReply;
@@ -168,14 +168,14 @@ catalog! {
     85 "metadata" reads sh::AcknowledgeNotifications => mg::EmptyReply;
     // Metadata: requests of administrators.
     86 "metadata" reads md::ListGroupFiles => md::GroupFiles;
-    // Metadata: from the primary of a group to the other members. Record numbers make these
-    // requests idempotent.
+    // Metadata: from the primary of a group to the other members. LSNs make these requests
+    // idempotent.
     87 "metadata" reads ls::ShipLog => ls::LogHeld;
     88 "metadata" reads ls::AwaitLogSync => ls::LogHeld;
     // Metadata: requests of administrators.
     89 "metadata" reads ls::AskGroup => ls::GroupProgress;
-    // Metadata: from the primary of a group to the other members. Keys and record numbers make the
-    // request idempotent.
+    // Metadata: from the primary of a group to the other members. Keys and LSNs make the request
+    // idempotent.
     90 "metadata" reads ls::CopyStore => ls::StoreCopied;
     // Storage: requests about chunk files.
     96 "storage" reads st::WriteChunk => st::WriteChunkReply;

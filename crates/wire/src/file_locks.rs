@@ -162,8 +162,8 @@ record! {
     /// Lists the waits for POSIX locks at a target, in pages. Each wait has the holders of the
     /// conflicting locks. Clients use this message to find deadlock cycles.
     pub struct ListWaits {
-        /// Return only waits of owners that follow this owner in the order of session and owner
-        /// number. Zero starts at the beginning.
+        /// Return only waits of owners that follow this owner in the order of session and owner id.
+        /// Zero starts at the beginning.
         pub after: LockParty,
     }
 }

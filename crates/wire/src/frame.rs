@@ -51,7 +51,7 @@ skep_types::record! {
         /// request in flight on the connection has. The reply has the tag of its request.
         pub tag: u64,
         /// Session of the requester. Zero means no session. In requests to management, this is the
-        /// number that the sender drew at random when it started.
+        /// random id that the sender drew when it started.
         pub session: SessionId,
         /// Slot of the session in which a modifying request runs.
         pub slot: u32,

@@ -7,7 +7,7 @@ use skep_types::{Attributes, InodeId, Lsn};
 
 record! {
     /// Position of an inline write in the log of the metadata target. After a restart, the target
-    /// finds out by this position whether the write was lost.
+    /// determines from this position whether the write was lost.
     #[derive(Copy)]
     pub struct InlineMark {
         /// Start number of the target when it logged the write.

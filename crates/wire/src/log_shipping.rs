@@ -7,7 +7,7 @@ use skep_types::codec::{Bytes, record};
 use skep_types::{Epoch, Lsn, TargetId, byte_enum};
 
 record! {
-    /// A record of the group's log. The records in one request have consecutive numbers.
+    /// A record of the group's log. The records in one request have consecutive LSNs.
     pub struct ShippedRecord {
         /// Epoch of the group in which its primary created the record.
         pub epoch: Epoch,
@@ -19,8 +19,8 @@ record! {
 record! {
     /// Ships records of the group's log to a member that is not the primary. The member appends the
     /// records that follow its last record, and replies before it has synced them. If it has
-    /// different records with the same numbers, from an earlier primary, it removes these first. A
-    /// request without records only sends `held`, `safe` and `syncs_at_once`.
+    /// different records with the same LSNs, from an earlier primary, it removes these records
+    /// first. A request without records only sends `held`, `safe` and `syncs_at_once`.
     ///
     /// The member returns `StaleMap` if `epoch` is not the group's epoch in the member's cluster
     /// map. It returns `NotReady` if its service stops. The primary then asks management to drop
@@ -40,8 +40,8 @@ record! {
         /// in `process`. The member lacks no records any more when it has all records up to this
         /// value.
         pub last: Lsn,
-        /// The number `process` of the member's newest reply in this epoch. Zero means that the
-        /// primary has no reply yet. With this number, the member knows that the primary sent the
+        /// The process id (`process`) in the member's newest reply in this epoch. Zero means that
+        /// the primary has no reply yet. From this id, the member learns that the primary sent the
         /// request after the start of the member's process, and not before a power loss.
         pub process: u64,
         /// The records.
@@ -61,7 +61,7 @@ record! {
 }
 
 record! {
-    /// Waits until a member that is not the primary has synced a record with a higher number than
+    /// Waits until a member that is not the primary has synced a record with a higher LSN than
     /// `synced`. Waits at most a quarter of a second.
     ///
     /// The member returns `StaleMap` if `epoch` is not the group's epoch in the member's cluster
@@ -94,8 +94,7 @@ record! {
         pub is_behind: bool,
         /// Whether the member's store is incomplete, so that records cannot bring it up to date.
         pub needs_copy: bool,
-        /// A number that the member's process has chosen at its start. Another process has another
-        /// number.
+        /// An id that the member's process has chosen at its start. Another process has another id.
         pub process: u64,
         /// The lease that the member grants, in milliseconds. The primary may rely on this reply
         /// until this time has passed since it sent the request. Zero means that the member grants

@@ -69,7 +69,7 @@ record! {
     pub struct Welcome {
         /// Node id of the receiver of the `Hello`.
         pub node: NodeId,
-        /// Number that identifies the current start of the service. It is different after each
+        /// Id of the current start of the service. It is different after each
         /// start.
         pub incarnation: u64,
     }

@@ -21,7 +21,7 @@ record! {
     /// Waits for notifications of the session. The target replies as soon as there is a
     /// notification, or with an empty list after some seconds.
     pub struct WaitNotifications {
-        /// Numbers of the notifications that the client is processing. The target does not send
+        /// Ids of the notifications that the client is processing. The target does not send
         /// them again.
         pub known: Vec<u64>,
     }

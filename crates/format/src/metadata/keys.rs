@@ -61,8 +61,8 @@ pub enum Key<'a> {
     /// A start of the target, by its start number. Value: the LSN of the first log record after
     /// that start, an `Lsn`.
     Start(u64),
-    /// A part of the inline bytes of a file, by its number. Value: `InlineRecord`. A missing record
-    /// means that all bytes of the part are zeros. The key of part 0 has no number, because earlier
+    /// A part of the inline bytes of a file, by its index. Value: `InlineRecord`. A missing record
+    /// means that all bytes of the part are zeros. The key of part 0 has no index, because earlier
     /// versions of the program stored all inline bytes of a file under this key.
     Inline(InodeId, u16),
     /// The fence of the target. Value: the version of the newest cluster map that removed a client

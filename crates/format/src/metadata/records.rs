@@ -74,14 +74,14 @@ impl InlineRecord {
     }
 }
 
-/// Splits a range of inline bytes at the borders of the parts. Returns the number of each part and
+/// Splits a range of inline bytes at the borders of the parts. Returns the index of each part and
 /// the bytes of the range that the part has, as a range of the file, in ascending order.
 pub fn inline_parts(range: Range<u64>) -> impl Iterator<Item = (u16, Range<u64>)> {
     let end = if range.is_empty() { 0 } else { range.end.div_ceil(INLINE_PART_BYTES) };
     (range.start / INLINE_PART_BYTES..end).map(move |part| {
         let start = part * INLINE_PART_BYTES;
         let piece = range.start.max(start)..range.end.min(start + INLINE_PART_BYTES);
-        // The number fits, because a stripe pattern has at most 64 KiB of inline bytes.
+        // The index fits, because a stripe pattern has at most 64 KiB of inline bytes.
         (part as u16, piece)
     })
 }

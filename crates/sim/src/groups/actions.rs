@@ -69,7 +69,7 @@ impl Cluster {
         }
     }
 
-    /// Records in the durable mark of a member that it asks management for a change.
+    /// Records in the durable member mark that the member asks management for a change.
     fn note_request(&mut self, index: usize, change: &GroupChange) {
         let is_noted = matches!(
             change.change,

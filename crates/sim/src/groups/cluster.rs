@@ -62,7 +62,7 @@ pub struct GroupReport {
     pub violation: Option<String>,
 }
 
-/// An event of the simulation. Members and clients are numbers in the lists of the cluster.
+/// An event of the simulation. Members and clients are indexes into the lists of the cluster.
 #[derive(Debug)]
 pub(super) enum GroupEvent {
     Arrival(Message),

@@ -32,8 +32,8 @@ type Confirmation = (u64, Option<(TargetId, u64)>);
 /// The log of the group, and the state of the checks.
 pub(super) struct Ledger {
     pub(super) witness: Witness,
-    /// Epoch and contents of each record, in the order of their numbers. The first record has the
-    /// number 1.
+    /// Epoch and contents of each record, in the order of their LSNs. The first record has the LSN
+    /// 1.
     records: Vec<(Epoch, Vec<u8>)>,
     /// The process that writes the log, and its term. `None` before the first start.
     writer: Option<(TargetId, u64)>,

@@ -1,4 +1,4 @@
-//! The process of a member: its disk, its mark, its inbox, and the batches of events that it
+//! The process of a member: its disk, its member mark, its inbox, and the batches of events that it
 //! handles.
 //!
 //! Does not own the roles and their changes (`roles`), nor the requests between members
@@ -107,7 +107,7 @@ pub(super) struct Member {
     is_scheduled: bool,
     ticks: u64,
     pub(super) requests: BTreeMap<u64, Requester>,
-    /// Requests to other members without a reply, by number: the receiving member, and whether the
+    /// Requests to other members without a reply, by id: the receiving member, and whether the
     /// request belongs to a copy of the store.
     pub(super) pending: BTreeMap<u64, (TargetId, bool)>,
     /// The request to management without a reply.

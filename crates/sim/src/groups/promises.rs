@@ -1,5 +1,5 @@
-//! The bound of a member's promises, which its simulated mark keeps, and the planted bugs that
-//! break promises. The functions do the same as `service/roles.rs` of `crates/metadata`, but
+//! The bound of a member's promises, which its simulated member mark keeps, and the planted bugs
+//! that break promises. The functions do the same as `service/roles.rs` of `crates/metadata`, but
 //! without files.
 
 use super::authority::group_of;

@@ -29,7 +29,7 @@ struct Opened {
     engine: MemoryEngine,
     records: Vec<Record>,
     epoch: Epoch,
-    /// Number and epoch of the record before the first one in `records`. Epoch zero means that this
+    /// LSN and epoch of the record before the first one in `records`. Epoch zero means that this
     /// epoch is not known.
     previous: (Lsn, Epoch),
     synced: Option<Lsn>,

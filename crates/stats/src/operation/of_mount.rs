@@ -1,8 +1,8 @@
 //! Shows where many operations of one mount spent their time, according to their records. With this
 //! report, a user without the cluster's token can see why the user's own operations are slow.
 //!
-//! `attribution` divides the time of one operation. Unlike the statistics of services, the records
-//! of a mount include the transfer to the targets and the time in the mount.
+//! `attribution` splits the time of one operation among its causes. Unlike the statistics of
+//! services, the records of a mount include the transfer to the targets and the time in the mount.
 
 use super::{milliseconds, parts};
 use crate::operation::Usual;

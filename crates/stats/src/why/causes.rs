@@ -44,8 +44,8 @@ pub fn causes(evidence: &Evidence, map: &ClusterMap, thresholds: &Thresholds) ->
         found.extend(slow_log(map, &metadata, (*id, target), thresholds));
         found.extend(silent_clients(map, *id, target));
     }
-    // If a target's thread waits for its disk, the data of its requests also arrive late. So the
-    // rule for links ignores targets with a slow disk.
+    // While a target's thread waits for its disk, it receives no data of other requests, so its
+    // links seem slow. So the rule for links ignores targets with a slow disk.
     found.extend(slow_links(evidence, map, &slow));
     found.extend(heavy_load(&metadata, map));
     let open = long_open(evidence, map, &found);

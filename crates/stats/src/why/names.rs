@@ -17,7 +17,7 @@ pub(crate) fn target(map: &ClusterMap, id: u32) -> String {
     format!("{kind} target {} on {node}", target.id)
 }
 
-/// Returns the short names of the other targets that serve the group of a target.
+/// Returns the short names of the other serving targets in the group of a target.
 pub(crate) fn copies(map: &ClusterMap, id: u32) -> Vec<String> {
     let id = TargetId::new(id);
     let members = map.group_of(id).map_or(&[][..], |group| &group.members);

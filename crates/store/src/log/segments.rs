@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 pub struct Segments {
     /// Numbers of the segments' first records, in ascending order.
     pub first: Vec<Lsn>,
-    /// The records of the segments that were read, in ascending order of their numbers.
+    /// The records of the segments that were read, in ascending order of their LSNs.
     pub records: Vec<Record>,
     /// Group epoch of the last record, or zero if there is no record.
     pub epoch: Epoch,

@@ -1,13 +1,13 @@
 //! Removes the last records of a log. A member of a group must remove records that an earlier
-//! primary has created if a later primary has created other records with the same numbers.
+//! primary has created if a later primary has created other records with the same LSNs.
 //!
 //! Does not decide which records to remove.
 //!
 //! # Crash rule
 //! The removal is durable before the caller appends again. Otherwise a power loss could bring back
 //! old records behind new ones. A reader would report such a log as damaged, because an old record
-//! may name a number as synced that no new record has. The last segment is removed first, so that
-//! the remaining segments are consecutive after a power loss.
+//! may contain the LSN of a synced record that the new log does not have. The last segment is
+//! removed first, so that the remaining segments are consecutive after a power loss.
 
 use super::segments::offset_after;
 use super::{Log, at, open_segment, segment_path};
