@@ -415,7 +415,7 @@ fn parse(
     Ok((head, contents, scanned.records, scanned.end))
 }
 
-/// Encodes a whole log file with `contents`. Its first record has the number `first`.
+/// Encodes a whole log file with `contents`. Its first record has the LSN `first`.
 fn whole_file(cluster: ClusterId, member: u64, first: Lsn, contents: &Contents) -> Result<Vec<u8>> {
     let Contents { vote, removed, entries } = contents;
     let mut bytes = RaftLogHead { cluster, member, first }.to_file();

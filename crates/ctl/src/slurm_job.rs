@@ -54,8 +54,9 @@ pub(crate) fn job_variable(names: &[&str]) -> Result<String> {
     })
 }
 
-/// Directory with a file for each job on this node whose tasks must not begin. The file has the
-/// number of the job. `deploy/slurm/task-prolog.sh` has the same path. Only root can write to it.
+/// Directory with a file for each job on this node whose tasks must not begin. The name of the file
+/// is the id of the job. `deploy/slurm/task-prolog.sh` has the same path. Only root can write to
+/// it.
 const REFUSED: &str = "/run/skep-refused-jobs";
 /// Maximum number of characters of a reason in the comment of a job.
 const MOST_REASON: usize = 1000;

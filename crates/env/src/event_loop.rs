@@ -110,8 +110,8 @@ struct Loop {
 }
 
 thread_local! {
-    /// The numbers of the next operation and timer of this thread. A task that an earlier loop of
-    /// the thread has left behind may still hold a number, so no number is used again.
+    /// The ids of the next operation and timer of this thread. A task that an earlier loop of the
+    /// thread has left behind may still hold an id, so no id is used again.
     static NEXT_NUMBERS: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
     static LOOP: RefCell<Option<Loop>> = const { RefCell::new(None) };
     /// Time for which the loops of this thread have waited for completions and timers.

@@ -1,5 +1,5 @@
-//! A hash map whose keys are numbers that the process assigns one after the other, such as
-//! operation numbers and request numbers.
+//! A hash map whose keys are numbers that the process assigns one after the other, such as the ids
+//! of operations and requests.
 //!
 //! An attacker who could choose the keys could make the map slow. Its hash function costs one
 //! multiplication. The hash function of `std` costs some 20 ns, and a request looks up about 20

@@ -152,7 +152,7 @@ fn identity(kind: DirectoryKind, target: TargetId) -> Identity {
     Identity { kind, cluster: CLUSTER, node_uuid, node: NodeId::new(1), target_uuid, target }
 }
 
-/// Writes the log of a metadata target. Its first log record has the number `first`, and is already
+/// Writes the log of a metadata target. Its first log record has the LSN `first`, and is already
 /// in the store.
 fn write_log(directory: &Path, target: TargetId, first: Lsn, logged: &[Mutations]) {
     let owner = LogOwner { cluster: CLUSTER, target };

@@ -98,7 +98,7 @@ pub(crate) struct Followed {
 #[derive(Debug)]
 struct Ring {
     /// Sequence number of the newest operation. If a worker could not add the record of an
-    /// operation, its number is missing in `records`.
+    /// operation, its sequence number is missing in `records`.
     newest: u64,
     records: VecDeque<Followed>,
     /// The programs that follow the operations, each with the time of its last request.
@@ -121,7 +121,7 @@ pub(crate) struct Following {
 impl Default for Following {
     fn default() -> Self {
         // A program begins with the position zero. So real positions begin with one, and the first
-        // operation has the number two.
+        // operation has the sequence number two.
         let ring = Ring { newest: 1, records: VecDeque::new(), followers: VecDeque::new() };
         Self { until_ns: AtomicU64::new(0), missed: AtomicU64::new(0), ring: Mutex::new(ring) }
     }

@@ -15,7 +15,7 @@ pub struct Record {
 const BITS: u32 = 8;
 const BITS_OF_IDENTITY: u32 = 4;
 
-/// The records of a log. The first record has the number 1.
+/// The records of a log. The first record has the LSN 1.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Log(u128);
 

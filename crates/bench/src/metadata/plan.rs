@@ -226,7 +226,7 @@ impl Plan {
         })
     }
 
-    /// Returns the numbers of the directories in the tree that have items.
+    /// Returns the indexes of the directories in the tree that have items.
     pub(crate) fn directories_with_items(&self) -> std::ops::Range<u64> {
         let all = self.tree_size().unwrap_or(0);
         let leaves = self.branching.saturating_pow(self.depth);

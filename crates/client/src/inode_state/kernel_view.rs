@@ -33,7 +33,7 @@ pub(super) struct KernelView {
     must_compare: bool,
 }
 
-/// The number of this mount's writes at the moment when the mount sent attributes that make the
+/// This mount's writes to the file at the moment when the mount sent attributes that make the
 /// kernel drop its pages.
 #[derive(Debug, Clone, Copy)]
 struct PageDrop {

@@ -58,8 +58,8 @@ impl Shape {
     }
 
     /// Returns the metadata groups. Each is a list of its members, and a member is the name of its
-    /// service and the number of its target there. The first member is the primary. The members of
-    /// a group are on different services, and each service has one primary.
+    /// service and the index of its target there, from 1 on. The first member is the primary. The
+    /// members of a group are on different services, and each service has one primary.
     pub(crate) fn metadata_groups(&self) -> Vec<Vec<(String, u16)>> {
         let services = self.metadata_targets;
         let member = |first: u16, copy: u16| {

@@ -19,10 +19,10 @@ use std::time::Duration;
 /// Time for the kernel to cancel the operations. It cancels an operation on a socket immediately.
 const CANCEL_PATIENCE: Duration = Duration::from_secs(1);
 
-/// Marks the user data of a request that cancels the operation with the number in the other bits.
+/// Marks the user data of a request that cancels the operation with the id in the other bits.
 const CANCELS: u64 = 1 << 63;
 
-/// The numbers of the operations of a loop that has ended.
+/// The ids of the operations of a loop that has ended.
 #[derive(Debug, Default)]
 struct Ending {
     /// Operations for which the request to cancel has no reply yet.

@@ -50,18 +50,18 @@ pub const MAP_XATTR: &str = "user.skep.map";
 /// Attribute whose value is the encoded `EntryInfo` of an inode.
 pub const INFO_XATTR: &str = "user.skep.info";
 
-/// Prefix of the attributes whose values are the pages of the encoded cluster map. The number of
-/// the page follows the prefix, from 0 on. Every inode has these attributes.
+/// Prefix of the attributes whose values are the pages of the encoded cluster map. The index of the
+/// page follows the prefix, from 0 on. Every inode has these attributes.
 pub const CLUSTER_MAP_XATTR: &str = "user.skep.cluster_map.";
 
 /// Prefix of the attributes that list the clients that use a file, with one page in each attribute.
-/// A cursor follows the prefix: the numbers of a session and an inode. The page begins after the
+/// A cursor follows the prefix: the ids of a session and an inode. The page begins after the
 /// cursor. The cursor of the first page has two zeros, and each page contains the cursor of the
 /// next one.
 pub const USERS_XATTR: &str = "user.skep.users.";
 
 /// Prefix of the attributes whose values are the encoded ids of the directories above an inode.
-/// The number of that inode follows the prefix. Every file and directory of the mount has these
+/// The inode number follows the prefix. Every file and directory of the mount has these
 /// attributes.
 pub const ANCESTORS_XATTR: &str = "user.skep.ancestors.";
 

@@ -2,9 +2,9 @@
 //!
 //! A primary of a metadata group that stops hands its group over to another member. Then its thread
 //! ends with `Deposed`, as after each change of its role. The node opens such a target once more,
-//! and stops it in its new role: as a backup it releases the lease of the primary, so that the new
-//! primary need not wait. The same applies to a target whose role has changed just before the
-//! signal.
+//! and stops it in its new role: as a backup member it releases the lease of the primary, so that
+//! the new primary need not wait. The same applies to a target whose role has changed just before
+//! the signal.
 //!
 //! The module `targets` starts and watches the threads.
 

@@ -4,8 +4,8 @@
 use super::allocations::products;
 use super::*;
 
-/// The servers of a cluster: for each server the number of its domain and the number of its
-/// targets. Domain zero means that the server has no domain.
+/// The servers of a cluster: for each server the index of its domain and the number of its targets.
+/// Domain zero means that the server has no domain.
 type Shape<'a> = &'a [(usize, usize)];
 
 fn with_domains(shape: Shape<'_>) -> ClusterMap {
