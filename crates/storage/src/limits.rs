@@ -91,8 +91,8 @@ pub(crate) const MAX_REQUESTS_PER_TARGET: usize = 512;
 /// are for the first requests of other clients, which need not wait. Enough requests remain to keep
 /// a device busy.
 pub(crate) const MAX_REQUESTS_PER_CLIENT: usize = MAX_REQUESTS_PER_TARGET / 8 * 7;
-/// Cost of a request without data, by which clients share the target. It equals the cost of eight
-/// times [`REQUEST_COST_UNIT`] of data.
+/// Cost of a request without data. Clients share a target by the costs of their requests. This cost
+/// equals the cost of eight times [`REQUEST_COST_UNIT`] of data.
 pub(crate) const REQUEST_COST: u64 = 8;
 /// Number of bytes that cost one unit in the shares of clients.
 pub(crate) const REQUEST_COST_UNIT: u64 = 4096;
