@@ -144,7 +144,7 @@ mod tests {
         // In the second reply, a conflicting lock has another holder.
         let changed = first.steady(&waits(&[(1, &[2]), (2, &[3])]));
         assert!(changed.has(party(2), 2) && !changed.gives_way(party(2), 2));
-        // In the second reply, the wait of the program has another number.
+        // In the second reply, the wait of the program has another id.
         let mut other = waits(&[(1, &[2])]);
         other.add(party(2), 7, [party(1)]);
         let steady = first.steady(&other);

@@ -1,6 +1,6 @@
 //! Maps bytes of a file to chunk files and offsets in them, and back.
 //!
-//! A component with `width` groups is divided into chunks of `chunk_bytes` each. Chunk 0 starts at
+//! A component with `width` groups is split into chunks of `chunk_bytes` each. Chunk 0 starts at
 //! the [`base`] of the component: the largest multiple of `chunk_bytes` that is at or below the
 //! component's start. Chunk `k` is stored in the chunk file with index `k % width`, at offset
 //! `(k / width) * chunk_bytes`. Chunk files are therefore dense, with one exception: if a component

@@ -4,7 +4,7 @@
 //! Owns, from the lowest layer to the highest:
 //! - [`plan`]: which name a copy gets, which pieces a large file has, and which of them an
 //!   interrupted copy has finished
-//! - [`shares`]: the division of a copy among several hosts
+//! - [`shares`]: the distribution of a copy among several hosts
 //! - [`outcome`]: counts, problems and progress of a copy
 //! - [`context`]: the options of a copy and its counters
 //! - `failure`, `pace`: failed operations, the rate limit

@@ -1,8 +1,8 @@
-//! The division of one copy among several hosts. This module does no I/O.
+//! The distribution of one copy among several hosts. This module does no I/O.
 //!
 //! The hosts of a copy do not communicate with each other. Each entry has a key, which is a hash of
 //! its path below the top of the source. The key determines the share of the entry. In this way,
-//! all hosts compute the same division from the number of shares alone, also after an interruption.
+//! all hosts compute the same shares from the number of shares alone, also after an interruption.
 //!
 //! # Invariants
 //! - Each entry that is not a directory belongs to exactly one share. Each piece of a large file
@@ -36,7 +36,7 @@ pub enum Part {
     Finish,
 }
 
-/// One of the shares into which a copy is divided.
+/// One of the shares into which a copy is split.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Share {
     /// The index of the share, counted from 0.

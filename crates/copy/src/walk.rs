@@ -205,7 +205,7 @@ impl Walk {
             }
             Claim::Copy => match self.content(&parent, &entry, &seen, existing.as_ref()) {
                 Ok(Copied::Begun(large)) => Ok(as_work(Copied::Begun(large))),
-                // Files with several names are not divided into shares, so this does not occur.
+                // No process of a share copies files with several names, so this does not occur.
                 Ok(Copied::Left) => Ok(Vec::new()),
                 Ok(Copied::Complete(copy)) => {
                     let name = entry.copy().to_owned();

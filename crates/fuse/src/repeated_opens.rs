@@ -115,8 +115,8 @@ impl RepeatedOpens {
         Some(Ended { hold: open.hold, may_use })
     }
 
-    /// Ends the repeated open of the thread, because the thread does something else. Returns its
-    /// hold, which the caller must release.
+    /// Ends the repeated open of the thread, because the thread sends a request of another system
+    /// call. Returns its hold, which the caller must release.
     pub(crate) fn end(&self, thread: u32) -> Option<Hold> {
         match self.is_empty() {
             true => None,

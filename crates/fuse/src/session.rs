@@ -260,8 +260,8 @@ struct Supervisor {
 }
 
 /// Returns how a session ended. `left` contains the events that the session has received but not
-/// applied. If the caller ignored a signal among them, it would start the mount again with the
-/// other transport.
+/// applied. If the caller ignored a signal among them, it would start the mount again with the next
+/// transport, although the user has ended the mount.
 fn end_of(
     failure: Option<Error>,
     was_refused: bool,

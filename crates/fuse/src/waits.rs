@@ -59,8 +59,8 @@ pub(crate) enum WaitEvent {
 struct InterruptTable {
     /// The worker of each waiting request, by request number.
     waiting: HashMap<u64, MailboxSender<WaitEvent>>,
-    /// Numbers of interrupted requests that do not wait, or do not wait yet. The newest number is
-    /// the last one.
+    /// The ids (`unique`) of interrupted requests that do not wait, or do not wait yet. The newest
+    /// id is the last one.
     early: VecDeque<u64>,
 }
 

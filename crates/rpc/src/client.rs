@@ -263,8 +263,8 @@ impl Connection {
         self.is_closed.get()
     }
 
-    /// Looks at the use of the connection at `now`, and returns the time for which it has had no
-    /// request, according to the looks so far ([`IdleClock`]).
+    /// Checks the use of the connection at `now`, and returns the time for which it has had no
+    /// request, according to the checks so far ([`IdleClock`]).
     pub(crate) fn idle_time(&self, now: Duration) -> Duration {
         let has_request = !self.pending.borrow().is_empty() || self.is_receiving.get();
         self.idle.look(self.next_tag.get(), has_request || self.is_sending.get(), now)

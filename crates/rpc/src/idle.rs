@@ -1,14 +1,14 @@
 //! How long a connection has had no request.
 //!
-//! A request costs nothing here: a periodic task looks at the count of requests of each connection,
-//! and compares it with the count at its previous look. Owns this comparison. Does not own the
+//! A request costs nothing here: a periodic task reads the count of requests of each connection,
+//! and compares it with the count at its previous check. Owns this comparison. Does not own the
 //! task, nor the end of the connection: clients end their connections to targets
 //! (`routing/idle.rs`).
 //!
 //! # Invariants
 //! - The idle time is never longer than the time since the last request was sent, and never longer
-//!   than the time since the last look that found the connection busy.
-//! - It is shorter than the time since the last use by at most the interval of the looks.
+//!   than the time since the last check that found the connection busy.
+//! - It is shorter than the time since the last use by at most the interval between two checks.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -16,14 +16,14 @@ use std::time::Duration;
 /// Measures the idle time of one connection.
 #[derive(Debug, Default)]
 pub(crate) struct IdleClock {
-    /// The last look that found a use of the connection. `None` before the first look.
+    /// The last check that found a use of the connection. `None` before the first check.
     used: Cell<Option<Look>>,
 }
 
-/// A look at a connection.
+/// A check of a connection.
 #[derive(Debug, Clone, Copy)]
 struct Look {
-    /// Number of requests that the connection had sent by then.
+    /// Number of requests that the connection had sent before the check.
     requests: u64,
     at: Duration,
 }
@@ -47,18 +47,18 @@ impl IdleClock {
 mod tests {
     use super::*;
 
-    /// Time from one look to the next one.
+    /// Time from one check to the next one.
     const STEP: Duration = Duration::from_secs(60);
     /// Idle time after which a connection ends.
     const LIMIT: Duration = Duration::from_secs(180);
 
-    /// An event of a connection, or a look of the task that ends idle connections.
+    /// An event of a connection, or a check by the task that ends idle connections.
     #[derive(Debug, Clone, Copy)]
     enum Event {
         Request,
         /// The reply to the oldest request arrives. Nothing happens if no request has been sent.
         Reply,
-        /// A [`STEP`] passes, and the task looks at the connection.
+        /// A [`STEP`] passes, and the task checks the connection.
         Look,
         /// The peer ends the connection. The calls in flight fail.
         PeerEnds,
@@ -121,11 +121,11 @@ mod tests {
                 return;
             }
             let is_late = !is_busy && unused >= LIMIT + STEP;
-            assert!(!is_late, "an idle connection ends at most one look after the limit");
+            assert!(!is_late, "an idle connection ends at most one check after the limit");
         }
     }
 
-    /// Runs all sequences of events of one length, so that each order of requests, replies, looks
+    /// Runs all sequences of events of one length, so that each order of requests, replies, checks
     /// and ends of connections is tested.
     #[test]
     fn only_connections_without_use_for_the_limit_end() {

@@ -228,7 +228,7 @@ fn call_is_sent_again_in_a_later_term_of_the_same_target() {
         let (cell, router) = client(&secret, map(addresses, 1, 1, 1));
         let _call = spawn_call(&router);
         until(|| service.received.borrow().len() == 1).await;
-        // The router does not send a call again when only a backup was dropped.
+        // The router does not send a call again when only a backup member was dropped.
         cell.update(map(addresses, 1, 2, 1));
         cell.update(map(addresses, 1, 4, 4));
         until(|| service.received.borrow().len() == 2).await;

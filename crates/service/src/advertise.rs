@@ -117,8 +117,8 @@ fn choose(
     Ok(Advertised { addresses: chosen.into_iter().map(text).collect(), unused })
 }
 
-/// Returns the addresses that the settings determine without a look at the host. `None` if they do
-/// not.
+/// Returns the addresses that the settings determine without the addresses of the host. `None` if
+/// the settings do not determine any.
 fn fixed(bound: SocketAddr, advertise: &[String]) -> Option<Vec<String>> {
     if !advertise.is_empty() {
         return Some(advertise.iter().map(|it| with_port(it, bound.port())).collect());

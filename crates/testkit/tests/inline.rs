@@ -83,8 +83,8 @@ impl Checked {
     }
 }
 
-/// Returns a cluster whose files have inline bytes, and a second mount of the cluster with the
-/// other transport.
+/// Returns a cluster whose files have inline bytes, and a second mount of the cluster, with the
+/// transport of `/dev/fuse`.
 fn mounts() -> (Cluster, Mounted) {
     let mut cluster = Cluster::start(Shape::default());
     cluster.hand_down(cluster.path(), PATTERN);

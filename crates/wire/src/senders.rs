@@ -130,7 +130,7 @@ mod tests {
     #[test]
     fn primary_with_an_older_map_must_refresh_its_map() {
         let mut senders = SenderEpochs::default();
-        // A backup was dropped in epoch 3, and the primary stayed the same.
+        // A backup member was dropped in epoch 3, and the primary stayed the same.
         assert_eq!(check(&mut senders, &map(3, 2), 2), Err(ErrorCode::StaleMap));
         assert_eq!(check(&mut senders, &map(3, 2), 1), Err(ErrorCode::Deposed));
     }

@@ -24,7 +24,7 @@ fn checked(result: isize) -> io::Result<usize> {
 /// Reads one message of the kernel, and returns its length.
 pub(crate) fn read(fd: &OwnedFd, buf: &Buf) -> io::Result<usize> {
     let _fill = buf.begin_fill();
-    // SAFETY: the buffer is valid for its length, and the mark excludes references to its bytes.
+    // SAFETY: the buffer is valid for its length, and `_fill` excludes references to its bytes.
     checked(unsafe { libc::read(fd.as_raw_fd(), buf.as_ptr().cast(), buf.len()) })
 }
 

@@ -4,14 +4,14 @@ use super::*;
 use skep_store::restored::{RESTORED_MARK, unmark};
 use skep_wire::management::Heartbeat;
 
-/// The newest numbers that a cluster assigned after a backup was made.
+/// The newest ids and the newest map version that a cluster assigned after a backup was made.
 struct Newest {
     client: NodeId,
     server: NodeId,
     version: MapVersion,
 }
 
-/// Makes a backup of management's directory, lets the cluster assign more numbers, stops
+/// Makes a backup of management's directory, lets the cluster assign more ids and versions, stops
 /// management, and restores the directory from the backup.
 async fn put_back(settings: &ManagementSettings, token: &JoinToken) -> Newest {
     let path = &settings.node.directory;

@@ -128,7 +128,7 @@ mod tests {
         // The change stays lost, however many records follow in the log.
         starts.begin(Lsn::new(1000));
         assert!(starts.is_lost(&mark(2, 200)) && !starts.is_lost(&mark(3, 200)));
-        // These marks name starts that the target does not have. The marks come from another
+        // These inline marks name starts that the target does not have. They come from another
         // target, or from this target before it was restored to an older state.
         assert!(starts.is_lost(&mark(5, 1)) && starts.is_lost(&mark(u64::MAX - 1, 1)));
     }

@@ -19,7 +19,7 @@ enum Step {
         client: u32,
         cost: u64,
     },
-    /// Takes an entry of any client except `except`. The clients have the numbers 0 to 3.
+    /// Takes an entry of any client except `except`. The clients have the ids 0 to 3.
     Take {
         except: u32,
     },
@@ -32,7 +32,7 @@ enum Step {
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let push = (0..4_u32, 0..=HIGHEST).prop_map(|(client, cost)| Step::Push { client, cost });
-    // Number 4 is no client, so the step takes an entry of any client.
+    // No client has the id 4, so the step takes an entry of any client.
     let take =
         prop_oneof![3 => Just(4_u32), 1 => 0..4_u32].prop_map(|except| Step::Take { except });
     let remove = (0..4_u32, 0..3_usize).prop_map(|(client, at)| Step::Remove { client, at });

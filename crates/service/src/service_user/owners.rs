@@ -222,7 +222,8 @@ mod tests {
 
     const OTHER: u32 = 65_534;
 
-    /// Without protection, a service can link a file of root, and the other name can then go.
+    /// Without `fs.protected_hardlinks`, a service can link a file of root into its directory. The
+    /// file then has two names, and the other name may be removed.
     #[test]
     fn file_that_the_user_may_have_linked_is_refused() {
         let scratch = tempfile::tempdir().unwrap();

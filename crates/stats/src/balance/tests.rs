@@ -176,8 +176,8 @@ proptest! {
         for balance in [work, space] {
             match balance.percent {
                 Some(percent) => {
-                    // The figure is rounded to one decimal place, so it may be slightly below the
-                    // exact minimum.
+                    // The percentage is rounded to one decimal place, so it may be slightly below
+                    // the exact minimum.
                     let least = 100.0 / balance.targets as f64 - 0.1;
                     prop_assert!((least..=100.0).contains(&percent), "{balance:?}");
                     prop_assert!(balance.highest.is_some() && balance.reason.is_none());

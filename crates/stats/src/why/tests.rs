@@ -171,7 +171,7 @@ fn slow_log_sync_is_reported_even_without_a_target_to_compare() {
     assert_eq!(found(&evidence), [("log-sync-slow", "t2".to_owned())]);
 }
 
-/// Sets the traffic of a client with some targets, in the intervals with the given numbers.
+/// Sets the traffic of a client with some targets, in the intervals with the given indexes.
 fn set_link_in(
     evidence: &mut Evidence,
     intervals: &[usize],

@@ -232,8 +232,8 @@ mod tests {
             cache.insert(&file(dir.path(), number));
         }
         let keys: Vec<_> = cache.clock.iter().copied().collect();
-        // All three files are marked as used, so the hand skips each file once, and then evicts the
-        // first file that no operation uses.
+        // All three files are marked as used, so the hand of the clock skips each file once, and
+        // then evicts the first file that no operation uses.
         cache.insert(&file(dir.path(), 4));
         assert!(cache.get(&keys[0]).is_some() && cache.get(&keys[1]).is_none());
         assert!(cache.get(&keys[2]).is_some());

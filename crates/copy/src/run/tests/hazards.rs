@@ -18,8 +18,8 @@ fn symlinks_at_the_destination_are_not_followed() {
     symlink(outside.join("file"), site.copy("victim")).unwrap();
     let outcome = site.run(&OPTIONS);
     assert_eq!(fs::read(outside.join("file")).unwrap(), b"old");
-    // A symbolic link in the place of a file is replaced by the copy. A symbolic link in the place
-    // of a directory is an error.
+    // The copy of a file replaces a symbolic link with the name of the file. A symbolic link with
+    // the name of a directory is an error.
     assert!(!site.copy("victim").is_symlink());
     let [problem] = outcome.problems.as_slice() else { panic!("{outcome:?}") };
     assert!(problem.path.ends_with("source/sub"), "{problem:?}");

@@ -134,7 +134,7 @@ impl Pair {
     /// Lets all messages arrive, until the backup member has all records in its log and its store.
     fn settle(&mut self) {
         // A backup member removes records of an earlier primary only when it receives a record with
-        // the same number.
+        // the same LSN.
         while self.log.len() < self.member.log.len() {
             self.append();
         }

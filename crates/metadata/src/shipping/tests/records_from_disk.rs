@@ -40,7 +40,7 @@ fn on_disk(begins: u64, lsn: std::ops::RangeInclusive<u64>) -> Result<FoundRecor
     })
 }
 
-/// Returns the numbers of the records that the requests ship. Checks the epoch of the record before
+/// Returns the LSNs of the records that the requests ship. Checks the epoch of the record before
 /// them.
 fn shipped_after_epoch_4(requests: &[MemberRequest]) -> Vec<u64> {
     for request in requests {

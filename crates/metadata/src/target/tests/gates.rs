@@ -445,8 +445,8 @@ fn restart_keeps_unconfirmed_records_out_of_the_store() {
     assert_eq!(pair.answered(), [200]);
 }
 
-/// The record of a reservation may have been *safe* although the store lacks it. So the target may
-/// already have assigned the reserved numbers.
+/// The record that reserves inode numbers may have been *safe* although the store lacks it. So the
+/// target may already have assigned the reserved inode numbers.
 #[test]
 fn restart_skips_inode_numbers_of_an_unconfirmed_reservation() {
     let target = open_pair(MemoryEngine::default(), &[]);

@@ -1,5 +1,5 @@
 //! Idle connections of a client to a service, over real sockets. The tests pass the time of each
-//! look, so none of them waits for the lifetime of a connection.
+//! check, so none of them waits for the lifetime of a connection.
 
 use super::*;
 use crate::server::{IncomingStream, authenticate};
@@ -133,7 +133,7 @@ impl Client {
         skep_env::timeout(PATIENCE, call).await.expect("the call ends in time").unwrap();
     }
 
-    /// Looks at the connection at ever later times, until it has ended.
+    /// Checks the connection at ever later times, until it has ended.
     async fn look_until_it_ends(&self) {
         let mut now = skep_env::now();
         let looks = async {
@@ -145,7 +145,7 @@ impl Client {
         skep_env::timeout(PATIENCE, looks).await.expect("the connection ends in time");
     }
 
-    /// Looks at the connection at ever later times. Each look must find it in use.
+    /// Checks the connection at ever later times. Each check must find it in use.
     async fn look_while_it_is_used(&self) {
         let mut now = skep_env::now();
         for _ in 0..1000 {
@@ -188,7 +188,7 @@ fn call_after_the_end_of_an_idle_connection_connects_again() {
         until(|| client.service.ended.get() == 1).await;
         client.call().await;
         assert_eq!(client.counts(), [2, 1, 0]);
-        // The idle time of the new connection begins at its own first look.
+        // The idle time of the new connection begins at its own first check.
         let late = skep_env::now() + 100 * IDLE_CONNECTION_LIFETIME;
         assert!(client.router.end_idle_connections(late));
         assert_eq!((client.service.accepted.get(), client.service.ended.get()), (2, 1));
@@ -270,7 +270,7 @@ fn connection_ended_by_the_service_is_replaced_without_a_retry() {
         let client = start_client();
         client.call().await;
         client.service.outbox().close();
-        // The look also frees the socket.
+        // The check also frees the socket.
         let now = skep_env::now();
         until(|| !client.router.end_idle_connections(now)).await;
         client.call().await;
