@@ -117,7 +117,7 @@ pub enum Finding {
         /// The directory in the loop.
         directory: InodeId,
     },
-    /// The number of an inode is not reserved, so the metadata target may use the number again for
+    /// The inode number of an inode is not reserved, so the metadata target may assign it again to
     /// another inode.
     NumberNotReserved {
         /// The inode whose number is not reserved.

@@ -194,7 +194,7 @@ impl Comparison<'_> {
             return Ok(None);
         };
         let reason = match (epoch_of_last(&log), epoch_of_last(&other)) {
-            // Two logs that have a record of the same number and epoch are equal up to this record.
+            // Two logs that have a record of the same LSN and epoch are equal up to this record.
             (Some(epoch), Some(expected)) if epoch == expected => {
                 return Ok(self.changes_of(&log, store, last));
             }

@@ -69,8 +69,8 @@ fn check_entries(records: &Records, map: &ClusterMap, findings: &mut Findings) {
     }
 }
 
-/// Checks the link count of each inode and the size of each directory. Also checks that the number
-/// of each inode is reserved.
+/// Checks the link count of each inode and the size of each directory. Also checks that each inode
+/// number is reserved.
 fn check_counts(records: &Records, counted: &Counted, map: &ClusterMap, findings: &mut Findings) {
     let certain = |inode: &InodeId| !records.in_doubt.contains(inode);
     for directory in counted.directories.keys().filter(|it| certain(it)) {

@@ -20,7 +20,7 @@ pub(crate) fn check(records: &Records, findings: &mut Findings) {
     let opens = records.opens.keys().map(|it| (*it, "opens"));
     for (inode, what) in opens.chain(records.attached.iter().copied()) {
         // When an inode is removed, its extended attributes are removed only if the inode's record
-        // has the mark `has_xattrs`. So extended attributes of an inode without this mark have no
+        // has the flag `has_xattrs`. So extended attributes of an inode without this flag have no
         // owner. When the inline bytes of a file move to storage, metadata removes them in the same
         // transaction.
         let is_owned = records.inodes.get(&inode).is_some_and(|it| match what {

@@ -78,7 +78,7 @@ pub(crate) struct Lead {
     /// leadership has this number.
     starts: u64,
     /// At intervals, the leader asks the members whether it is still the leader. This is the time
-    /// at which it sent the newest question to which a majority has agreed.
+    /// at which it sent the newest request that a majority has confirmed.
     confirmed_at: Duration,
     soft: SoftState,
     /// The versions of published maps.
@@ -185,10 +185,10 @@ impl Authority {
     }
 
     /// Begins to lead. `starts` is the number of starts that belongs to this leadership.
-    /// `confirmed_at` is the time at which the leader sent the question that the majority
-    /// confirmed. If this member does not have the previous leader's map and is not the only voter,
-    /// the leader first collects heartbeats for a little more than one interval. Otherwise each
-    /// election would show all nodes as unreachable for a moment.
+    /// `confirmed_at` is the time at which the leader sent the request that the majority confirmed.
+    /// If this member does not have the previous leader's map and is not the only voter, the leader
+    /// first collects heartbeats for a little more than one interval. Otherwise each election would
+    /// show all nodes as unreachable for a moment.
     pub(crate) fn begin_lead(&self, starts: u64, confirmed_at: Duration) {
         let mut inner = self.inner.borrow_mut();
         let has_map = inner.published.version.raw() > 0;
@@ -222,8 +222,8 @@ impl Authority {
         self.changed.notify();
     }
 
-    /// Records that a majority has confirmed the leadership. The leader sent the question at
-    /// `asked_at`.
+    /// Records that a majority has confirmed the leadership. The leader sent the request for this
+    /// confirmation at `asked_at`.
     pub(crate) fn note_confirmed(&self, asked_at: Duration) {
         if let Some(lead) = &mut self.inner.borrow_mut().lead {
             lead.confirmed_at = lead.confirmed_at.max(asked_at);

@@ -214,7 +214,7 @@ pub(crate) fn make_ready(
 }
 
 /// Makes the member of a backup the only member of a new log, under a new id. If a crash interrupts
-/// this function, the next start calls it again, because it removes the mark of the backup last.
+/// this function, the next start calls it again, because it removes the mark `restored` last.
 fn continue_copy(
     directory: &mut Directory,
     settings: &ManagementSettings,

@@ -56,8 +56,8 @@ pub const ASK_AFTER: Duration = Duration::from_secs(1);
 /// Pause before a target sends a call again that another group has refused. The call removes chunk
 /// files, asks for the size of a chunk file, or sends a decision.
 pub const RETRY_PAUSE: Duration = Duration::from_secs(1);
-/// If a coordinator has not replied to a question about a transaction for this time, an
-/// administrator may decide on the transaction.
+/// If a coordinator has not replied to a request for its decision about a transaction for this
+/// time, an administrator may decide on the transaction.
 pub const RESOLVABLE_AFTER: Duration = Duration::from_secs(10);
 /// If a participant could not carry out a decision, it waits for this time before it asks the
 /// coordinator again.

@@ -17,9 +17,9 @@
 //! the candidate is counted in [`LEFT_OUT`].
 //!
 //! # Reading while the owner counts
-//! One thread, the owner, counts, and other threads read. The numbers of an account are atomic
+//! One thread, the owner, counts, and other threads read. The values of an account are atomic
 //! variables. While the owner replaces an account, the `turn` of the account is odd. If the turn
-//! was odd or has changed, a reader reads the account again. So a reader never mixes the numbers of
+//! was odd or has changed, a reader reads the account again. So a reader never mixes the values of
 //! two accounts. The owner counts an operation in one dimension after the other. So a reader can
 //! see the last operation of each owner in one dimension and not yet in another.
 
@@ -169,7 +169,7 @@ impl Load {
     }
 }
 
-/// The numbers of one account. Other threads can read them.
+/// The values of one account. Other threads can read them.
 #[derive(Debug, Default)]
 struct Figures {
     turn: AtomicU64,

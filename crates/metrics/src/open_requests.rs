@@ -31,7 +31,7 @@ impl OpenRequests {
         Self { last: 0, started: BTreeMap::new(), count, oldest }
     }
 
-    /// Adds a request that has arrived at `at`. Returns its number. If the statistics are off, adds
+    /// Adds a request that has arrived at `at`. Returns its id. If the statistics are off, adds
     /// nothing and returns zero.
     pub fn begin(&mut self, at: Duration) -> u64 {
         if is_off() {

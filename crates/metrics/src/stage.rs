@@ -28,7 +28,7 @@ pub enum Stage {
 pub const STAGES: usize = Stage::ALL.len();
 
 impl Stage {
-    /// All stages, in the order of their numbers.
+    /// All stages, in the order of their discriminants.
     pub const ALL: [Self; 7] = [
         Self::Waiting,
         Self::Processing,

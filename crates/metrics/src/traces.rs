@@ -28,9 +28,9 @@ const SAMPLE_BITS: u32 = 10;
 /// Each process computes the same result from the trace id, so the records of a sampled operation
 /// are complete.
 pub fn is_sampled(trace: u128) -> bool {
-    // The product depends on the process and on the operation, because the trace id contains
-    // numbers of both. Numbers of operations count up, so a multiplication by the golden ratio
-    // spreads them evenly.
+    // The product depends on the process and on the operation, because the trace id contains the
+    // ids of both. Ids of operations count up, so a multiplication by the golden ratio spreads them
+    // evenly.
     let mixed = ((trace >> 64) as u64 ^ trace as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     trace != 0 && mixed >> (u64::BITS - SAMPLE_BITS) == 0
 }
@@ -116,7 +116,7 @@ pub struct KeptOperation {
 /// The reply to a query for records.
 #[derive(Debug, Default)]
 pub struct KeptOperations {
-    /// The records in the order of their numbers.
+    /// The records in the order of their record numbers.
     pub operations: Vec<KeptOperation>,
     /// Number of operations since the start of the process that have no record, because a reader or
     /// another thread held the lock at that moment.
@@ -172,8 +172,8 @@ impl TraceStore {
         rings.newest
     }
 
-    /// Returns the records of slow and sampled operations whose numbers are above `after`, the
-    /// oldest first, but at most `limit` records. If `trace` is a trace id, returns only the
+    /// Returns the records of slow and sampled operations whose record numbers are above `after`,
+    /// the oldest first, but at most `limit` records. If `trace` is a trace id, returns only the
     /// records of this operation.
     pub fn read(&self, trace: Option<u128>, after: u64, limit: usize) -> KeptOperations {
         let rings = self.rings.lock().unwrap_or_else(PoisonError::into_inner);

@@ -50,7 +50,8 @@ pub enum Action {
     DelayTakeOver(Index),
     /// A primary asks to drop a member, and management does not carry out the request yet.
     DelayDrop(Index, Index),
-    /// A backup member whose map is older than its mark asks to take over, and management refuses.
+    /// A backup member whose map is older than its member mark asks to take over, and management
+    /// refuses.
     AskWithOldMap(Index),
     /// Management carries out the delayed request.
     CarryOutLate,
@@ -308,8 +309,8 @@ fn delay_change(state: &mut State, action: &Action, bug: Option<PlantedBug>) -> 
     true
 }
 
-/// Lets a backup member ask to take over whose map is older than its mark. Management refuses the
-/// request.
+/// Lets a backup member whose map is older than its member mark ask to take over. Management
+/// refuses the request.
 fn ask_with_old_map(state: &mut State, own: Index, bug: Option<PlantedBug>) -> bool {
     let asker = &mut state.members[own];
     let is_old = asker.map.epoch < asker.counted.0;

@@ -61,8 +61,8 @@ pub enum PlantedBug {
     ReplyAfterAsking,
     /// A process does not find in the member mark that an earlier process has sent such a request.
     ForgetAsked,
-    /// A backup member that started with an old map asks to take over, and its mark forgets the
-    /// members that the target has asked to mark as in sync in a later epoch (hole H36).
+    /// A backup member that started with an old map asks to take over, and its member mark forgets
+    /// the members that the target has asked to mark as in sync in a later epoch (hole H36).
     ForgetLaterEpoch,
 }
 

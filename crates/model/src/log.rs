@@ -15,7 +15,7 @@ pub struct Record {
 const BITS: u32 = 8;
 const BITS_OF_IDENTITY: u32 = 4;
 
-/// The records of a log. The first record has the LSN 1.
+/// The records of a log. The first record has the index 1.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Log(u128);
 
@@ -28,14 +28,14 @@ impl Log {
         (u128::BITS - self.0.leading_zeros()).div_ceil(BITS) as u8
     }
 
-    /// Returns the record with this number. The log must have it.
+    /// Returns the record with this index. The log must have it.
     pub fn record(self, number: u8) -> Record {
         assert!(1 <= number && number <= self.last(), "the log has record {number}");
         let bits = (self.0 >> (u32::from(number - 1) * BITS)) as u8;
         Record { epoch: bits >> BITS_OF_IDENTITY, identity: bits & Self::MAX }
     }
 
-    /// Returns the epoch of the record with this number. The epoch of record 0 is zero.
+    /// Returns the epoch of the record with this index. The epoch of record 0 is zero.
     pub fn epoch_of(self, number: u8) -> u8 {
         if number == 0 { 0 } else { self.record(number).epoch }
     }

@@ -1,5 +1,5 @@
-//! Figures of single targets from the newest replies of the services, except for their load: free
-//! space, inodes, and background work that is left.
+//! Statistics of single targets from the newest replies of the services, except for their load:
+//! free space, inodes, and background work that is left.
 //!
 //! The cluster map has the capacity of targets too, but management does not publish small changes
 //! of it.

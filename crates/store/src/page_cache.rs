@@ -11,8 +11,8 @@
 //!
 //! # Crash rule
 //! A member calls [`MemberMarkFile::begin`] before it confirms its first record. So if a member has
-//! confirmed any record before a power loss, it finds a mark that names the page cache of that
-//! time. A member that lacks records keeps this mark until it has the records again
+//! confirmed any record before a power loss, it finds a member mark that names the page cache of
+//! that time. A member that lacks records keeps this member mark until it has the records again
 //! ([`MemberMarkFile::become_whole`]). So a second start in between also detects the loss.
 //!
 //! To replace its store by a copy of the store of another member, a member calls
@@ -251,14 +251,14 @@ impl MemberMarkFile {
         self.written.clone().unwrap_or(first)
     }
 
-    /// Returns the counted members of `group`, or no members if the mark belongs to another group,
-    /// because epochs of different groups cannot be compared.
+    /// Returns the counted members of `group`, or no members if the member mark belongs to another
+    /// group, because epochs of different groups cannot be compared.
     fn counted_in(&self, group: GroupId) -> CountedMembers {
         let present = self.present();
         if present.group == group { present.counted } else { CountedMembers::default() }
     }
 
-    /// Returns the mark of a member that may confirm records in the current page cache.
+    /// Returns the member mark of a member that may confirm records in the current page cache.
     fn of_host(&self) -> MemberMark {
         MemberMark { host: self.host, clean: false, ..self.present() }
     }

@@ -153,7 +153,7 @@ fn stopped_live_view_gives_the_terminal_back_until_it_continues() {
         shown.wait_for_texts(&["storage-1", "sum ", "? help"]);
         assert!(shown.screen().is_alternate());
     }
-    // The view goes on after a failed question, and names the service.
+    // The view goes on after a failed request, and reports the service.
     let stopped = cluster.processes("storage").remove(0);
     stopped.signal(Signal::STOP);
     shown.wait_for_texts(&["no figures from storage-1"]);

@@ -114,8 +114,8 @@ impl UnsyncedWrites {
             Err(at) => marks.insert(at, mark),
         }
         if marks.len() > MAX_STARTS {
-            // Metadata also stores the marks of at most [`MAX_STARTS`] starts, so it can no longer
-            // confirm the oldest mark.
+            // Metadata also stores the inline marks of at most [`MAX_STARTS`] starts, so it can no
+            // longer confirm the oldest mark.
             marks.remove(0);
             self.losses += 1;
         }

@@ -35,7 +35,7 @@ const EXAMPLES: &[Example] = &[
     ("show only operations here that take 50 ms or more", "skep trace --slow 50ms"),
 ];
 
-/// Time between two questions to the mount for new records. The mount keeps the last 2,048
+/// Time between two requests to the mount for new records. The mount keeps the last 2,048
 /// operations.
 const EVERY: Duration = Duration::from_millis(100);
 

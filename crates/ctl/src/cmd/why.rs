@@ -189,7 +189,7 @@ fn entry_or_mount(path: &Path) -> Result<(Option<InodeId>, PathBuf)> {
 }
 
 impl WhyArgs {
-    /// Whether a mount can answer the question, if the user has no token.
+    /// Whether a mount can make the report, if the user has no token.
     fn is_answered_by_mount(&self) -> bool {
         let has_scope =
             [&self.client, &self.user, &self.job, &self.target].into_iter().any(Option::is_some);

@@ -412,7 +412,7 @@ impl MemberLink {
         self.under_way.is_empty() || may_follow && has_space
     }
 
-    /// Whether there is a reason to send a request: a record, a question where to continue, a sync
+    /// Whether there is a reason to send a request: a record, the comparison of logs, a sync
     /// that must begin immediately, a new value of *safe*, or the renewal of the lease.
     fn has_cause(&self, log: &GroupLog, window: &RecordWindow, now: Duration) -> bool {
         let asks = !self.is_compared && self.under_way.is_empty();

@@ -252,8 +252,8 @@ impl ChunkStore {
         for (region, number) in regions {
             let _guard = file.lock.read(region_span(*region)).await;
             let Ok(loaded) = self.region(&file, *region).await else { continue };
-            // From here on there must be no await, since the next writer must see both the mark and
-            // the changed log.
+            // From here on there must be no await, since the next writer must see both the flag
+            // `synced` and the changed dirty log.
             if file.is_removed.get() || !self.dirty.take_if_unchanged(key, *region, *number) {
                 continue;
             }

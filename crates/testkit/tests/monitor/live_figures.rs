@@ -38,7 +38,7 @@ impl LiveFigures {
         command.arg("--cluster").arg(cluster.data());
         let mut child =
             command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("built");
-        // The command prints this line after its first question to the services.
+        // The command prints this line after its first request to the services.
         let mut announcement = String::new();
         let mut errors = BufReader::new(child.stderr.take().expect("piped"));
         errors.read_line(&mut announcement).expect("the command prints a line");

@@ -179,7 +179,7 @@ record! {
         /// Number of prepared steps.
         pub steps: u32,
         /// Time since the target asked the coordinator for the decision without a reply, in
-        /// milliseconds. Zero means that no such question is open.
+        /// milliseconds. Zero means that no such request waits for a reply.
         pub silent_ms: u64,
         /// The reason why the target could not carry out the coordinator's decision. Empty if the
         /// target has not tried yet, or has succeeded.

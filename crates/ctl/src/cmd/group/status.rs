@@ -17,10 +17,10 @@ const EXAMPLES: &[Example] = &[
 
 /// Show how far the members of metadata groups are behind their primary
 ///
-/// APPENDED and SYNCED are numbers of log records. A reply to a client waits until the primary and
-/// each member with the role backup or joining has appended the log records that the reply depends
-/// on. If a member lacks log records that the primary has removed, it gets a copy of the store:
-/// COPY shows how much of the copy the member has, and how long the rest takes.
+/// APPENDED and SYNCED are the sequence numbers (LSN) of log records. A reply to a client waits
+/// until the primary and each member with the role backup or joining has appended the log records
+/// that the reply depends on. If a member lacks log records that the primary has removed, it gets a
+/// copy of the store: COPY shows how much of the copy the member has, and how long the rest takes.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct StatusArgs {

@@ -111,7 +111,7 @@ impl From<Division> for By {
 ///
 /// Without --once, shows the load of each interval until Ctrl-C. On a terminal, keys sort and
 /// filter the rows, and lead from the cluster to a service and to a target; the key ? lists all
-/// keys. Figures come from the services themselves; a service that does not reply is named below
+/// keys. Statistics come from the services themselves; a service that does not reply is named below
 /// the table.
 ///
 /// A user who cannot read the cluster's token sees only the requests of this user's programs

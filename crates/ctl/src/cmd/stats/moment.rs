@@ -8,14 +8,14 @@ use std::time::Duration;
 /// monitor, which are means over a past span.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub(crate) struct Moment {
-    /// The middle between the question and the last reply, in seconds since 1970.
+    /// The middle between the request and the last reply, in seconds since 1970.
     at_unix_s: Option<f64>,
     /// The statistics were collected at most this number of seconds before or after `at_unix_s`.
     at_error_s: Option<f64>,
 }
 
 impl Moment {
-    /// Returns the moment of replies that have just arrived. The question was sent at `asked`, a
+    /// Returns the moment of replies that have just arrived. The request was sent at `asked`, a
     /// time by [`skep_env::now`].
     pub(crate) fn since(asked: Duration) -> Self {
         // The wall clock is read first. If the process is suspended between the two calls, the

@@ -19,10 +19,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// After each question for the statistics, the mount continues to count requests for the interval
+/// After each request for the statistics, the mount continues to count requests for the interval
 /// plus this number of seconds.
 const MARGIN_SECONDS: u64 = 10;
-/// The longest interval in seconds. A mount counts requests for at most two hours after a question
+/// The longest interval in seconds. A mount counts requests for at most two hours after a request
 /// for the statistics.
 const LONGEST_SECONDS: u64 = 3600;
 
@@ -85,7 +85,7 @@ pub(super) fn map(place: &Path) -> Result<ClusterMap> {
 }
 
 /// Asks the mount at `place` for the load that it has counted. The mount counts for `interval` and
-/// a moment more, until the next question.
+/// a moment more, until the next request.
 ///
 /// # Errors
 /// The errors of [`map`].

@@ -16,7 +16,7 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::time::Duration;
 
-/// Time between two questions to the mount for new records.
+/// Time between two requests to the mount for new records.
 const EVERY: Duration = Duration::from_millis(100);
 /// Maximum number of operations in a report. When it is reached, the measurement ends.
 const MAX_OPERATIONS: usize = 100_000;

@@ -115,7 +115,7 @@ fn failed_commit_of_a_transaction_blocks_no_other_work() {
         assert_eq!(error.code(), ErrorCode::Stale, "{error}");
         story.restart();
     }
-    // The coordinator sends the same decision in its reply to the target's question.
+    // The coordinator sends the same decision in its reply to the target's request.
     story.calls.retain(|it| it.1.message == md::AskDecision::ID);
     story.answer::<md::AskDecision>(&md::DecisionReply { decision: md::Decision::Committed });
     assert_eq!(story.target.stuck_transactions(), 1);

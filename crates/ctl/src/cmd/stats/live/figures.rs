@@ -1,4 +1,4 @@
-//! The statistics of the live view: questions to the services or to a mount, and the rows of the
+//! The statistics of the live view: requests to the services or to a mount, and the rows of the
 //! load between two replies.
 
 use super::super::fetch::{Fetched, fetch};
@@ -20,7 +20,7 @@ use std::time::Duration;
 /// Time limit for the reply of a mount, which takes milliseconds if the mount works.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Time between two looks at a thread that waits for an earlier reply of the mount.
+/// Time between two checks of a thread that waits for an earlier reply of the mount.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The source of the statistics.
@@ -37,7 +37,7 @@ pub(in super::super) enum Source {
     },
 }
 
-/// The reply to one question.
+/// The reply to one request.
 #[derive(Debug)]
 pub(super) struct Reply {
     pub(super) map: Rc<ClusterMap>,
@@ -81,7 +81,7 @@ impl Source {
         matches!(self, Self::Mount { .. })
     }
 
-    /// Asks for the statistics. The next question comes after `interval`. `by` is the division that
+    /// Asks for the statistics. The next request comes after `interval`. `by` is the division that
     /// is shown.
     ///
     /// # Errors

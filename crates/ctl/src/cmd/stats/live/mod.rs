@@ -59,17 +59,17 @@ enum End {
 enum Event {
     Keys(Vec<Key>),
     Signal(i32),
-    /// The source has replied, or the question has failed.
+    /// The source has replied, or the request has failed.
     Reply(Result<Reply>),
 }
 
-/// A question to the source that is under way, or that waits for its time.
+/// A request to the source that is in flight, or that will be sent at a later time.
 type Question = Pin<Box<dyn Future<Output = Result<Reply>>>>;
 
 /// Shows the load on the terminal of this process until the user quits.
 ///
 /// # Errors
-/// - The errors of the first question. Later errors are shown on the screen.
+/// - The errors of the first request. Later errors are shown on the screen.
 /// - Errors of the terminal.
 /// - Errors of the options that name a node or a column.
 pub(super) fn show(source: Source, by: Division, span: SpanArgs) -> Result<()> {
@@ -170,9 +170,9 @@ struct Live {
     figures: Figures,
     terminal: Terminal,
     signals: Signals,
-    /// The next question. `None` while the user has paused the view.
+    /// The next request. `None` while the user has paused the view.
     question: Option<Question>,
-    /// The error of the last question.
+    /// The error of the last request.
     problem: Option<String>,
     /// Whether the process has been stopped by Ctrl-Z. The shell uses the terminal then.
     is_stopped: bool,

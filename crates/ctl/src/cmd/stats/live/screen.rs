@@ -58,7 +58,7 @@ pub(super) struct Content<'a> {
     pub(super) lines: Option<&'a [Line]>,
     /// The sum of the rows that match the filter.
     pub(super) sum: &'a Line,
-    /// Services without statistics, and the error of the last question.
+    /// Services without statistics, and the error of the last request.
     pub(super) problems: &'a [String],
     /// Whether the line of titles is shown.
     pub(super) has_titles: bool,
