@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_move_and_switch_off_the_limits() {
+    fn settings_change_and_switch_off_the_free_space_limits() {
         let wide = Policy {
             low_percent: 30,
             low_free_bytes: 1 << 50,

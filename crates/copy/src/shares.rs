@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn many_files_are_spread_over_all_shares() {
+    fn files_are_spread_over_all_shares() {
         let all = shares(8);
         let mut numbers = [0_u32; 8];
         for directory in 0..20 {

@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn placement_without_targets_has_no_figures() {
+    fn placement_without_targets_has_no_statistics() {
         let found = storage(&[]);
         assert_eq!((found.targets, found.used_share, found.files), (0, None, None));
     }

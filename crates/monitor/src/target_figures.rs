@@ -100,7 +100,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn newest_figures_replace_the_capacity_in_the_map() {
+    fn newest_reply_replaces_the_capacity_in_the_map() {
         let mut target =
             Target::new(TargetId::new(7), TargetKind::Storage, NodeId::new(1), "/data");
         target.capacity.total_bytes = 100;

@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn peer_above_the_limit_gets_an_error_with_the_way_out() {
+    fn peer_above_the_connection_limit_gets_a_remedy() {
         block_on(async {
             let identity = Identity {
                 cluster: ClusterId::default(),

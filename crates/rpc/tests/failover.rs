@@ -148,7 +148,7 @@ async fn until(holds: impl Fn() -> bool) {
 
 /// If the router did not end the old connection, the call would wait without limit.
 #[test]
-fn call_under_way_goes_to_the_new_primary_in_the_same_slot() {
+fn call_in_flight_goes_to_the_new_primary_in_the_same_slot() {
     block_on(async {
         let secret = Secrets::generate();
         let (stopped, new) =

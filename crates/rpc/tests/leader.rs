@@ -104,7 +104,7 @@ fn counts(members: &[&FakeMember]) -> Vec<usize> {
 }
 
 #[test]
-fn request_to_a_follower_goes_to_the_named_leader() {
+fn request_to_a_follower_goes_to_the_leader_that_it_reports() {
     block_on(async {
         let secrets = Secrets::generate();
         let leader = member(&secrets, Role::Leader);
@@ -157,7 +157,7 @@ fn request_goes_to_another_member_if_the_leader_is_stopped() {
 }
 
 #[test]
-fn requests_under_way_follow_a_leader_that_changes() {
+fn requests_in_flight_follow_a_leader_that_changes() {
     block_on(async {
         let secrets = Secrets::generate();
         let (former, next) = (member(&secrets, Role::Leader), member(&secrets, Role::Leader));

@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn distribution_is_its_readable_name() {
+    fn distribution_is_reported_by_its_readable_name() {
         let root = tree(&[("etc/os-release", "NAME=Debian\nPRETTY_NAME=\"Debian 12\"\n")]);
         assert_eq!(distribution(root.path()), "Debian 12");
         assert_eq!(distribution(&root.path().join("none")), "");

@@ -468,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_inline_parts_sort_by_number_and_can_be_parsed() {
+    fn keys_of_inline_parts_sort_by_index_and_can_be_parsed() {
         let inode = InodeId::from_parts(ShardId::new(7), 9);
         let keys = [0, 1, 63, 256].map(|part| Key::Inline(inode, part).to_bytes());
         assert!(keys.is_sorted());

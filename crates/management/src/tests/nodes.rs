@@ -136,7 +136,7 @@ impl ReceivedMaps {
 
 /// Also tests that no other node is shown as unreachable after the leader has died.
 #[test]
-fn new_leader_publishes_a_higher_map_within_3_s() {
+fn new_leader_publishes_a_newer_map_within_3_s() {
     let made = cluster();
     block_on(async move {
         let mut nodes = Nodes::of_three(made).await;

@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn record_window_finds_records_by_number() {
+    fn record_window_finds_records_by_lsn() {
         let window = window();
         let epochs = [0, 4, 5, 7, 8, 9].map(|lsn| window.epoch_of(Lsn::new(lsn)).map(Epoch::raw));
         assert_eq!(epochs, [None, None, Some(1), Some(3), Some(3), None]);

@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn named_leader_is_asked_first_and_refusing_members_last() {
+    fn reported_leader_is_asked_first_and_refusing_members_last() {
         let mut addresses = MemberAddresses::default();
         addresses.note_answer("a");
         addresses.note_refusal("a", vec!["d".into(), "c".into()]);

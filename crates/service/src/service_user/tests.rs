@@ -88,7 +88,7 @@ fn interrupted_change_of_the_owner_continues() {
 }
 
 #[test]
-fn file_with_a_second_name_outside_is_refused() {
+fn file_with_a_hard_link_outside_the_target_is_refused() {
     let site = Site::new();
     std::fs::hard_link(site.path("host"), site.path("target/a/host")).unwrap();
     let error = site.take().unwrap_err();
@@ -132,7 +132,7 @@ fn user_can_read_settings_but_not_change_them() {
 
 /// The directory of the settings may be the home of root.
 #[test]
-fn other_directory_of_settings_keeps_its_mode() {
+fn settings_directory_other_than_etc_skep_keeps_its_mode() {
     let site = Site::new();
     let (directory, file) = (site.path("home"), site.path("home/storage-a.toml"));
     std::fs::create_dir(&directory).unwrap();
@@ -206,7 +206,7 @@ fn path_through_a_link_of_proc_is_refused() {
 }
 
 #[test]
-fn list_of_the_user_gives_no_directory_of_root() {
+fn target_list_that_the_user_can_change_is_not_trusted() {
     let site = Site::new();
     let list = site.path("node/added-targets");
     std::fs::create_dir(site.path("node")).unwrap();
@@ -231,7 +231,7 @@ fn list_of_the_user_gives_no_directory_of_root() {
 
 /// Root has run the service or a repair by hand after the user had got the directory.
 #[test]
-fn files_of_root_below_the_top_are_found_after_root_used_it() {
+fn owners_below_the_top_change_after_root_used_the_directory() {
     let site = Site::new();
     let lock = site.path("target/skep-lock");
     std::fs::write(&lock, "").unwrap();

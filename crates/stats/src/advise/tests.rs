@@ -56,7 +56,7 @@ fn file_sizes_are_counted_by_powers_of_two() {
 }
 
 #[test]
-fn too_few_figures_give_no_advice() {
+fn too_few_statistics_give_no_advice() {
     assert_eq!(advise(&Observation::default()), []);
     assert_eq!(advise(&seen(DEFAULT)), []);
     let sizes = files(&[(99, 1024)]);

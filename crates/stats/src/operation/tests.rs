@@ -100,7 +100,7 @@ fn request_without_a_reply_does_not_suggest_a_slow_network() {
 }
 
 #[test]
-fn why_names_a_wait_for_the_other_copy_in_a_group_of_two() {
+fn why_reports_a_wait_for_the_other_member_of_a_group_of_two() {
     let mut map = map();
     let ids = [1, 2].map(TargetId::new);
     let mut group = Group::of_one(GroupId::new(5), TargetKind::Metadata, ids[0]);

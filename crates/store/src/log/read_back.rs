@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_record_is_reported_with_its_place() {
+    fn damaged_record_is_reported_with_its_lsn() {
         let directory = tempfile::tempdir().unwrap();
         let log = filled(directory.path(), 5, 100);
         let path = segment_path(directory.path(), Lsn::new(1));

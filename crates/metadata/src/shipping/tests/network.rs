@@ -203,7 +203,7 @@ proptest::proptest! {
 }
 
 #[test]
-fn number_of_shipping_requests_under_way_is_bounded() {
+fn number_of_shipping_requests_in_flight_is_bounded() {
     let mut pair = Pair::begin(0, 0, 0);
     assert_eq!(pair.ship(Duration::ZERO), 1, "one request asks where to begin");
     pair.append();

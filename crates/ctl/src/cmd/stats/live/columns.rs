@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn targets_are_in_the_order_of_their_numbers() {
+    fn targets_are_in_the_order_of_their_ids() {
         let row = |id: &str| Row { id: id.into(), ..Row::default() };
         let targets = lines(&["10", "9", "other"].map(row), Division::Target);
         let compare =
