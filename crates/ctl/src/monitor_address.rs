@@ -47,7 +47,7 @@ impl MonitorAddress {
         }
         let what = format!(
             "cannot use --monitor or --monitor-password-file without {option}: without it, the \
-             figures come from the services, not from the monitor"
+             statistics come from the services, not from the monitor"
         );
         Err(Error::new(ErrorCode::InvalidArgument, what))
     }

@@ -1,4 +1,4 @@
-// The start of the page. Chooses the view by the address, requests figures from the monitor each
+// The start of the page. Chooses the view by the address, requests statistics from the monitor each
 // second, and draws them.
 import { h, setText } from "./format.js";
 import { ago, bytes, entryOf, partsOf } from "./values.mjs";
@@ -78,7 +78,7 @@ async function tick() {
     if (!live.services) problem("The monitor has no cluster map yet: management does not reply.");
     else {
       const late = live.now_ms - live.frame_ms;
-      problem(late > 10000 ? `The newest figures are ${ago(late)} old.` : "");
+      problem(late > 10000 ? `The newest statistics are ${ago(late)} old.` : "");
       view.update(live);
       setText(foot, `Cluster ${live.cluster.slice(0, 13)} | map ${live.map_version} | Skep ${live.version} | figures each ${(live.interval_ms / 1000).toFixed(1)} s | history ${bytes(live.history.bytes)} of ${bytes(live.history.max_bytes)}`);
     }
@@ -89,7 +89,7 @@ async function tick() {
       await refresh();
     }
   } catch (error) {
-    problem(`No figures: ${error.message}. The page tries again each second.`);
+    problem(`No statistics: ${error.message}. The page tries again each second.`);
   }
   setTimeout(tick, document.hidden ? 5000 : 1000);
 }

@@ -1,5 +1,5 @@
 // The views of the page. Each returns its elements, its charts, and a function that updates the
-// elements with the newest figures.
+// elements with the newest statistics.
 import { h, setText, Table, meter, state } from "./format.js";
 import { bytes, rate, count, micros, percent, ago, moment, spreadText, idOf } from "./values.mjs";
 import { LineChart, HeatMap } from "./charts.js";

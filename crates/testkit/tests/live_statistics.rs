@@ -156,10 +156,10 @@ fn stopped_live_view_gives_the_terminal_back_until_it_continues() {
     // The view goes on after a failed request, and reports the service.
     let stopped = cluster.processes("storage").remove(0);
     stopped.signal(Signal::STOP);
-    shown.wait_for_texts(&["no figures from storage-1"]);
+    shown.wait_for_texts(&["no statistics from storage-1"]);
     stopped.signal(Signal::CONT);
     shown.wait_for_screen("the service is back", |screen| {
-        !screen.text().contains("no figures") && screen.text().contains("storage-1")
+        !screen.text().contains("no statistics") && screen.text().contains("storage-1")
     });
     shown.press("q");
     assert!(shown.wait_for_end().success());

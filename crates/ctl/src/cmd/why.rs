@@ -120,7 +120,7 @@ pub(crate) fn run(args: WhyArgs) -> Result<()> {
         None => args.monitor.refuse_without("--since")?,
         Some(span) if span > LONGEST_SPAN => {
             let what = format!(
-                "invalid --since {span:?}: the monitor keeps these figures for {LONGEST_SPAN:?}"
+                "invalid --since {span:?}: the monitor keeps these statistics for {LONGEST_SPAN:?}"
             );
             return Err(Error::new(ErrorCode::InvalidArgument, what));
         }
@@ -309,7 +309,7 @@ fn with_causes(report: &Report, without: &str) -> String {
         );
     }
     for service in &report.unreachable {
-        let _ = writeln!(text, "no figures from {}", escape_controls(service));
+        let _ = writeln!(text, "no statistics from {}", escape_controls(service));
     }
     text
 }
@@ -348,7 +348,7 @@ mod tests {
             "{text}"
         );
         assert!(
-            text.contains("No cause of slowness") && text.contains("no figures from storage-1")
+            text.contains("No cause of slowness") && text.contains("no statistics from storage-1")
         );
         // The report of a user cannot compare targets, so it does not deny that one is slow.
         let own = own_as_text(&report);

@@ -227,7 +227,10 @@ impl Management {
                  management nodes must run and reach each other"
             ),
             named => {
-                format!("management at {address} is not the leader: it names {}", named.join(", "))
+                format!(
+                    "management at {address} is not the leader; it reports {} as the leader",
+                    named.join(", ")
+                )
             }
         };
         self.order.borrow_mut().note_refusal(address, leader);

@@ -73,9 +73,9 @@ impl Host {
                 && former.consistency != Consistency::Bad
             {
                 tracing::warn!(
-                    "{} was the directory of target {} of this node, and this target is not given \
-                     up as lost. --init makes a new target in the directory. If the disk of target \
-                     {} still exists, remove the new directory and mount the disk",
+                    "{} was the directory of target {} of this node, and this target is not marked \
+                     as lost. --init makes a new target in the directory. If the disk of target {} \
+                     still exists, remove the new directory and mount the disk",
                     target.display(),
                     former.id,
                     former.id

@@ -115,6 +115,6 @@ fn left_out_text(targets: usize) -> String {
     };
     format!(
         "{targets}, where {MAX_NAMED} other clients, users or jobs had more load; `skep why` \
-         without --since shows these figures"
+         without --since shows these statistics"
     )
 }

@@ -69,7 +69,7 @@ pub(crate) fn run(args: &RecoverArgs) -> Result<()> {
             ),
             false => format!(
                 "{directory} is the only member of cluster {cluster} now, with the changes up to \
-                 {last}. Start management with this directory. Never start the former members \
+                 {last}. Start management with this directory. Never start the previous members \
                  {members} again.\n"
             ),
         }

@@ -103,7 +103,7 @@ pub(crate) const OWN: &[OwnOption] = &[
     OwnOption::new(
         "metrics",
         Some("ADDRESS"),
-        "also serve the figures of the mount at this address, such as 0.0.0.0:7490, for Prometheus \
+        "also serve the metrics of the mount at this address, such as 0.0.0.0:7490, for Prometheus \
          on other hosts; it asks for no password",
     ),
     OwnOption::new(

@@ -118,7 +118,7 @@ impl Report {
     fn print(&self) -> Result<()> {
         if !is_for_people() {
             for service in &self.unreachable {
-                warn(&format!("no figures from {service}"));
+                warn(&format!("no statistics from {service}"));
             }
         }
         print(&self.loads, |loads| as_text(loads, &self.unreachable))?;
@@ -126,7 +126,7 @@ impl Report {
             ([first, ..], true) => Err(Error::new(
                 ErrorCode::Disconnected,
                 format!(
-                    "cannot get figures from any service: {first}; `skep health check` lists \
+                    "cannot get statistics from any service: {first}; `skep health check` lists \
                      problems with their remedies"
                 ),
             )),
@@ -179,7 +179,7 @@ fn as_text(loads: &[DiskLoad], unreachable: &[String]) -> String {
     }
     let mut text = render(&shown);
     for service in unreachable {
-        text += &format!("no figures from {service}\n");
+        text += &format!("no statistics from {service}\n");
     }
     text
 }
@@ -214,7 +214,7 @@ mod tests {
     #[test]
     fn disks_are_shown_with_units_and_without_idle_times() {
         let shown = as_text(&[load("s1", "nvme0n1")], &["storage-2 [ID: 4]: away".into()]);
-        for words in ["1.2k", "5.0MiB", "850us", "1.3", "99 %", "no figures from storage-2"] {
+        for words in ["1.2k", "5.0MiB", "850us", "1.3", "99 %", "no statistics from storage-2"] {
             assert!(shown.contains(words), "{words}: {shown}");
         }
         let row = shown.lines().nth(1).unwrap();

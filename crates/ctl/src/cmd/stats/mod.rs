@@ -353,7 +353,7 @@ impl Report {
             text += &format!("{problem}\n");
         }
         for problem in &self.unreachable {
-            text += &format!("no figures from {problem}\n");
+            text += &format!("no statistics from {problem}\n");
         }
         text
     }
@@ -364,7 +364,7 @@ impl Report {
             ([first, ..], true) => Err(Error::new(
                 ErrorCode::Disconnected,
                 format!(
-                    "cannot get figures from any service: {first}; `skep health check` lists \
+                    "cannot get statistics from any service: {first}; `skep health check` lists \
                      problems with their remedies"
                 ),
             )),

@@ -104,7 +104,7 @@ pub(super) fn check(span: &SpanArgs) -> Result<()> {
         );
     }
     if span.interval.as_secs() > LONGEST_SECONDS {
-        return refuse("invalid --interval: expected at most 1h for figures through a mount");
+        return refuse("invalid --interval: expected at most 1h for statistics through a mount");
     }
     Ok(())
 }
@@ -112,7 +112,7 @@ pub(super) fn check(span: &SpanArgs) -> Result<()> {
 /// Warns a user without the token that the statistics come from a mount.
 pub(super) fn explain_source(mount: &Path) {
     warn(&format!(
-        "this user cannot use the cluster's token, so the figures show only this user's own \
+        "this user cannot use the cluster's token, so the statistics show only this user's own \
          requests through the mount at {}",
         mount.display()
     ));

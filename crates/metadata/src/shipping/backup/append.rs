@@ -28,7 +28,7 @@ impl<E: Engine> Backup<E> {
         if safe > held || ship.previous_epoch == Epoch::default() && before > safe {
             let what = format!(
                 "cannot append after record {before}: the request lacks the epoch of this record, \
-                 or its numbers of the safe and held records ({safe} and {held}) are wrong"
+                 or its LSNs of the safe and held records ({safe} and {held}) are wrong"
             );
             return Ok(Err(Error::new(ErrorCode::Protocol, what)));
         }
