@@ -33,7 +33,7 @@ record! {
         /// Random id that the sender drew when it started. Zero means that no request caused the
         /// command, because management itself proposes it.
         pub sender: u64,
-        /// Number that the sender assigned to the request.
+        /// Id that the sender assigned to the request.
         pub number: u64,
     }
 }

@@ -28,7 +28,7 @@ pub struct LockWaits {
 }
 
 impl LockWaits {
-    /// Adds a wait. Replaces a wait of the same waiter with the same number.
+    /// Adds a wait. Replaces a wait of the same waiter with the same id.
     pub fn add(
         &mut self,
         waiter: LockOwner,
@@ -50,7 +50,7 @@ impl LockWaits {
         self.count == 0
     }
 
-    /// Whether `waiter` has a wait with the number `number`.
+    /// Whether `waiter` has a wait with the id `number`.
     pub fn has(&self, waiter: LockOwner, number: u64) -> bool {
         self.waits.get(&waiter).is_some_and(|numbers| numbers.contains_key(&number))
     }

@@ -106,7 +106,7 @@ struct ClusterQuery {
     environment: (Option<String>, Option<PathBuf>),
     /// The merged `client.toml` files of this user and this host.
     file: ClientFile,
-    /// What a user who may not read the token can do instead.
+    /// Advice for a user who may not read the token.
     without_token: &'static str,
 }
 
@@ -239,7 +239,7 @@ fn is_closed(file: &Path) -> bool {
     found.is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
 }
 
-/// What a user who may not read the token can do, if the command has no form for users.
+/// Advice for a user who may not read the token, if the command has no form for users.
 const ASK_ADMINISTRATOR: &str = "ask an administrator to run this command; the commands for users, \
                                  such as `skep health df PATH` and `skep why PATH`, need a path in \
                                  a mount and no token";

@@ -80,7 +80,7 @@ async function tick() {
       const late = live.now_ms - live.frame_ms;
       problem(late > 10000 ? `The newest statistics are ${ago(late)} old.` : "");
       view.update(live);
-      setText(foot, `Cluster ${live.cluster.slice(0, 13)} | map ${live.map_version} | Skep ${live.version} | figures each ${(live.interval_ms / 1000).toFixed(1)} s | history ${bytes(live.history.bytes)} of ${bytes(live.history.max_bytes)}`);
+      setText(foot, `Cluster ${live.cluster.slice(0, 13)} | map ${live.map_version} | Skep ${live.version} | statistics each ${(live.interval_ms / 1000).toFixed(1)} s | history ${bytes(live.history.bytes)} of ${bytes(live.history.max_bytes)}`);
     }
     // In a chart of a long span, each point covers minutes. So a request each second would return
     // nothing new.

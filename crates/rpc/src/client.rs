@@ -136,7 +136,7 @@ pub struct Connection {
     is_closed: Cell<bool>,
     /// Whether the connection ends as soon as no request waits for a reply.
     closes_when_idle: Cell<bool>,
-    /// The newest map version that the peer has named in a reply.
+    /// The newest map version that a reply of the peer has required.
     needed_map: Cell<MapVersion>,
     idle: IdleClock,
     incarnation: u64,

@@ -20,7 +20,7 @@ const NAMED_JOB: u32 = 1 << 31;
 
 /// The random number in the trace ids of this process.
 static PROCESS: LazyLock<u64> = LazyLock::new(skep_env::random_u64);
-/// Number of operations to which this process has given a number.
+/// Number of operations to which this process has given an id.
 static OPERATIONS: AtomicU32 = AtomicU32::new(0);
 
 /// The operation that caused a request, as in the header of the request.
@@ -45,7 +45,7 @@ impl Origin {
         Self { user: uid.wrapping_add(1), user_group: gid.wrapping_add(1), job, operation: 0 }
     }
 
-    /// Gives the origin the next operation number of this process.
+    /// Gives the origin the next operation id of this process.
     #[must_use]
     pub fn of_next_operation(self) -> Self {
         let operation = OPERATIONS.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1);

@@ -169,7 +169,7 @@ thread_local! {
     static COUNTED: RefCell<Option<(Arc<RequestLoad>, Arc<ThreadLoad>)>> = const {
         RefCell::new(None)
     };
-    /// Numbers of the operations of this thread whose requests are not counted.
+    /// Ids of the operations of this thread whose requests are not counted.
     static UNCOUNTED: RefCell<Vec<u32>> = const { RefCell::new(Vec::new()) };
 }
 

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub struct HandleId(u64);
 
 impl HandleId {
-    /// Creates a handle from its number, which the kernel stores between requests.
+    /// Creates a handle from its id, which the kernel stores between requests.
     pub const fn new(raw: u64) -> Self {
         Self(raw)
     }

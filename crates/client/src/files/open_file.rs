@@ -94,7 +94,7 @@ impl OpenFile {
         if pattern.inline_bytes() == 0 || !self.inode.has_moved_inline(pattern.generation) {
             return pattern;
         }
-        // Inline bytes without a place on storage never move.
+        // Inline bytes without a component on storage never move.
         self.moved
             .get_or_init(|| striping::without_inline(pattern).unwrap_or_else(|| pattern.clone()))
     }

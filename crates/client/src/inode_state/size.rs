@@ -173,7 +173,7 @@ impl FileSize {
         self.moved = self.writes;
     }
 
-    /// Counts a new write and returns its number.
+    /// Counts a new write and returns its sequence number.
     pub(super) fn count_write(&mut self) -> u64 {
         self.writes += 1;
         self.writes

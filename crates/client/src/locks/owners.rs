@@ -43,7 +43,7 @@ struct OwnedRanges {
     is_busy: bool,
 }
 
-/// Lock owners by file, then by kind and number.
+/// Lock owners by file, then by kind and id.
 type Table = HashMap<InodeId, HashMap<(LockKind, u64), OwnedRanges>>;
 
 /// The lock owners of a mount.
@@ -143,7 +143,7 @@ impl FileLocks {
         self.is_used.load(Ordering::Relaxed)
     }
 
-    /// Returns a new number that identifies one attempt to get a lock.
+    /// Returns a new id for one attempt to get a lock.
     pub(crate) fn new_wait(&self) -> u64 {
         self.waits.fetch_add(1, Ordering::Relaxed) + 1
     }

@@ -83,13 +83,13 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
-    /// Returns the slot number and the sequence that [`Self::next`] will return.
+    /// Returns the slot and the sequence number that [`Self::next`] will return.
     pub(crate) fn upcoming(&self) -> (u32, u64) {
         let sequence = self.session.sequences.borrow()[self.index as usize] + 1;
         (self.session.first + self.index, sequence)
     }
 
-    /// Returns the slot number and the sequence for the next request.
+    /// Returns the slot and the sequence number for the next request.
     pub(crate) fn next(&self) -> (u32, u64) {
         let sequence = &mut self.session.sequences.borrow_mut()[self.index as usize];
         *sequence += 1;

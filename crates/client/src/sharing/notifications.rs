@@ -21,7 +21,7 @@ pub(crate) struct Position(u64);
 
 #[derive(Debug, Default)]
 struct NotificationLog {
-    /// The newest notifications, each with its number, oldest first.
+    /// The newest notifications, each with its sequence number, oldest first.
     noted: VecDeque<(u64, InodeId)>,
     /// The mailbox of the background task that follows sessions; `None` until the task has started.
     follower: Option<MailboxSender<(GroupId, SessionId)>>,

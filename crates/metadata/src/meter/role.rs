@@ -78,7 +78,7 @@ impl RoleFigures {
         self.copy.record(duration);
     }
 
-    /// Handles the map that names the target the primary.
+    /// Handles the map in which the target becomes the primary.
     pub(crate) fn begin_take_over(&mut self, now: Duration) {
         self.took_over_at = Some(now);
     }

@@ -21,7 +21,7 @@ use std::time::Duration;
 /// The completeness of a backup member.
 #[derive(Debug)]
 pub(super) struct Completeness {
-    /// The number of this process in replies to the primary.
+    /// The id of this process in replies to the primary.
     pub(super) process: u64,
     /// Whether the host may have lost records that the backup member has confirmed.
     pub(super) lacks_records: bool,

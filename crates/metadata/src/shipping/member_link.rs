@@ -232,7 +232,7 @@ impl MemberLink {
         Some(self.progress)
     }
 
-    /// Returns the requests to send now, with their numbers.
+    /// Returns the requests to send now, with their sequence numbers.
     pub(super) fn requests(
         &mut self,
         log: &GroupLog,

@@ -114,7 +114,7 @@ impl RecordWindow {
         Lsn::new(self.before.raw() + older as u64 + 1)
     }
 
-    /// Iterates over the records with numbers from `first` on.
+    /// Iterates over the records with LSNs from `first` on.
     pub(crate) fn from(&self, first: Lsn) -> impl Iterator<Item = &Record> {
         let skipped = preceding(first).raw().saturating_sub(self.before.raw());
         self.records.iter().skip(usize::try_from(skipped).unwrap_or(usize::MAX))

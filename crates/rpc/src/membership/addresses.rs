@@ -19,7 +19,7 @@ pub(super) struct MemberAddresses {
 }
 
 impl MemberAddresses {
-    /// Whether a member has named the leader, and the leader has not answered yet.
+    /// Whether a member has reported the leader, and the leader has not answered yet.
     pub(super) fn knows_leader(&self) -> bool {
         !self.leader.is_empty()
     }

@@ -82,7 +82,7 @@ impl Management {
             order: RefCell::default(),
             cell: RefCell::default(),
             connection: RefCell::default(),
-            // Zero would mean that a request has no id, so the number is at least one.
+            // Zero would mean that a request has no id, so the random number is at least one.
             sender_number: skep_env::random_u64().max(1),
             last_request: Cell::new(0),
             is_connecting: Cell::new(false),
