@@ -74,8 +74,8 @@ fn refuse_present(target: &Target, map: &ClusterMap, silence: Duration) -> Resul
         _ if silence >= SILENCE_OF_LOST => return Ok(()),
         _ => format!(
             "cannot mark target {id} as lost: {node} has been silent for only {} s and may come \
-             back with its data; wait until it has been silent for {} s, or start {node}, which reports \
-             a target as down if its disk is gone",
+             back with its data; wait until it has been silent for {} s, or start {node}, which \
+             reports a target as down if its disk is gone",
             silence.as_secs(),
             SILENCE_OF_LOST.as_secs()
         ),
