@@ -9,6 +9,7 @@ use serde::Serialize;
 use skep_cluster::patterns;
 use skep_cluster::state::closed_groups;
 use skep_rpc::{CallOptions, Channel, MapCell, Router};
+use skep_storage::chunk_store::path_in_target;
 use skep_types::{
     Chooser, ChunkFileKey, ClusterMap, Component, Error, FileKind, GroupId, InodeId, NodeId,
     PatternOrigin, PatternRequest, Redundancy, Result, SHARD_COUNT, StripePattern, Target,
@@ -113,7 +114,10 @@ struct ComponentInfo {
 
 #[derive(Debug, Serialize)]
 struct Stripe {
+    /// Name of the chunk file. `None` if the entry is a directory.
     chunk_file: Option<String>,
+    /// Path of the chunk file on its server. The file exists only if data was written to it.
+    chunk_file_path: Option<String>,
     #[serde(flatten)]
     place: TargetLocation,
 }
@@ -373,8 +377,13 @@ fn describe_pattern(
                 component: number as u16,
                 index: index as u16,
             };
-            let chunk_file = (pattern.generation > 0).then(|| key.to_string());
-            Stripe { chunk_file, place }
+            let has_chunk_files = pattern.generation > 0;
+            let on_server = || Path::new(&place.path).join(path_in_target(&key));
+            Stripe {
+                chunk_file: has_chunk_files.then(|| key.to_string()),
+                chunk_file_path: has_chunk_files.then(|| on_server().display().to_string()),
+                place,
+            }
         };
         components.push(ComponentInfo {
             start_byte: component.start,
@@ -482,11 +491,9 @@ fn describe_component(
         return;
     }
     line("+ Storage targets:".into());
-    for Stripe { chunk_file, place } in &part.targets {
-        let more = match chunk_file {
-            Some(key) if verbose => {
-                format!(", group {}, {}, chunk file {key}", place.group, place.path)
-            }
+    for Stripe { chunk_file_path, place, .. } in &part.targets {
+        let more = match chunk_file_path {
+            Some(path) if verbose => format!(", group {}, chunk file {path}", place.group),
             _ => String::new(),
         };
         let domain = place.domain.as_ref().map(|name| format!(", {name}")).unwrap_or_default();
