@@ -30,6 +30,15 @@ fn file_system_on_demand_is_made_used_and_removed() {
     assert_eq!(status.matches("storage, mount").count(), 3, "{status}");
     assert_eq!(status.matches("management, metadata").count(), 1, "{status}");
 
+    let report = site.ondemand("status --price 0.5 --output json", &all).expect_success();
+    let report: serde_json::Value = serde_json::from_str(&report).expect("JSON");
+    schema::check("ondemand", &report);
+    let report = &report["report"];
+    assert!(report["delivered"]["written_bytes"].as_u64() > Some(4 << 20), "{report}");
+    assert!(report["delivered"]["metadata_requests"].as_u64() > Some(0), "{report}");
+    assert_eq!(report["cost"]["hosts"], 3, "{report}");
+    assert!(report["problem"].is_null(), "{report}");
+
     // A second start with the same name is refused. A start with another name and the same mount
     // point is refused, too. Neither of them changes any host, not even a host that the first start
     // did not use.
@@ -48,7 +57,9 @@ fn file_system_on_demand_is_made_used_and_removed() {
     // The removal succeeds even if a program uses the mount or a service is dead.
     last.run("cd /mnt/ondemand; setsid sleep 600 </dev/null >/dev/null 2>&1 &").expect_success();
     kill(first, "skep metadata ");
-    site.ondemand("stop", &all).expect_success();
+    let stopped = site.ondemand("stop --report", &all).expect_success();
+    assert!(stopped.contains("\nDelivered in "), "{stopped}");
+    assert!(stopped.contains("report: the metadata service did not reply"), "{stopped}");
     site.expect_unchanged(&before);
     let status = site.ondemand("status", &all).expect_failure();
     assert!(!status.contains("storage"), "{status}");

@@ -2,6 +2,7 @@
 
 use super::args::{OndemandArgs, problems};
 use super::job_results::Record;
+use super::report::{ReportArgs, Reported, report};
 use super::staging;
 use crate::help::{Example, examples};
 use crate::output::{print, render, table};
@@ -10,10 +11,16 @@ use skep_types::Result;
 use std::fmt::Write;
 use std::process::ExitCode;
 
-const EXAMPLES: &[Example] = &[(
-    "show over ssh the state of the hosts that a file lists",
-    "skep ondemand status --hosts nodes",
-)];
+const EXAMPLES: &[Example] = &[
+    (
+        "show over ssh the state of the hosts that a file lists",
+        "skep ondemand status --hosts nodes",
+    ),
+    (
+        "also show what the file system has delivered, and its cost at 1.9 USD per host and hour",
+        "skep ondemand status --hosts nodes --price 1.9",
+    ),
+];
 
 /// Show the processes of each host, and whether the file system is mounted. Exit code 1 means that
 /// it is not mounted on all hosts
@@ -22,18 +29,23 @@ const EXAMPLES: &[Example] = &[(
 pub(crate) struct StatusArgs {
     #[command(flatten)]
     ondemand: OndemandArgs,
+    #[command(flatten)]
+    report: ReportArgs,
 }
 
 pub(crate) fn run(args: &StatusArgs) -> Result<ExitCode> {
+    let request = args.report.request()?;
     let (system, reach) = args.ondemand.existing()?;
     let outcome = system.run(Command::Status, None, &reach)?;
+    let report = request.map(|request| report(&system, &outcome, &request));
     let copies = match reach {
         Reach::Here(_) => copies_of_job(&system, &outcome),
         Reach::Ssh => None,
     };
-    print(&outcome, |outcome| {
+    print(&Reported { outcome: &outcome, report }, |it| {
         let copies = copies.as_ref().map(|it| format!("\nCopies of the job: {it}"));
-        as_text(outcome) + &copies.unwrap_or_default()
+        let report = it.report.as_ref().map(|it| it.as_text());
+        as_text(it.outcome) + &report.unwrap_or_default() + &copies.unwrap_or_default()
     })?;
     let is_complete = outcome.problems.is_empty() && outcome.hosts.iter().all(|it| it.is_mounted);
     Ok(if is_complete { ExitCode::SUCCESS } else { ExitCode::FAILURE })
