@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-/// What the program `skep` reports about itself and its host, for the description of the host.
+/// The part of the description of a host that comes from the program `skep`.
 #[derive(Debug, Clone, Default)]
 pub struct ProgramReport {
     /// Version of the program, with the commit from which it was built.

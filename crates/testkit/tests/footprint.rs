@@ -7,8 +7,8 @@ use skep_testkit::{Cluster, Shape};
 /// Number of small files that the test writes before it measures.
 const FILES: u32 = 500;
 
-/// Returns the memory that only this process uses, in MiB: neither the pages of the program file
-/// nor those of other files.
+/// Returns the memory that only this process uses, in MiB. Pages of files, such as the program, do
+/// not count.
 fn own_mib(process: &Process) -> u64 {
     let text = files::read_to_string(format!("/proc/{}/status", process.pid));
     let line = text.lines().find(|line| line.starts_with("RssAnon:"));

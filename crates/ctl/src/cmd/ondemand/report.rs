@@ -101,7 +101,7 @@ pub(super) struct Report {
     problem: Option<String>,
 }
 
-/// What the services have delivered since the start.
+/// The data and requests that the services have served since the start.
 #[derive(Debug, PartialEq, Serialize)]
 struct Delivered {
     /// Bytes of file data that storage servers have received and written.
