@@ -17,7 +17,7 @@ fn own_mib(process: &Process) -> u64 {
     kib.expect("a number") >> 10
 }
 
-/// Commands: skep management, skep metadata, skep storage, skep monitor, skep mount.
+/// Command: skep management, skep metadata, skep storage, skep monitor, skep mount.
 #[test]
 fn processes_with_little_load_fit_into_small_hosts() {
     let cluster = Cluster::start(Shape { monitor: true, ..Shape::small() });
