@@ -281,7 +281,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slow_collection_rounds_use_at_most_a_tenth_of_the_time() {
+    fn slow_collection_rounds_use_at_most_their_share_of_the_time() {
         let ms = Duration::from_millis;
         let next = |due, now, work| next_round(ms(due), ms(1000), ms(now), ms(work));
         assert_eq!(next(5000, 5030, 3), ms(6000));
