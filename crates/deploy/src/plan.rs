@@ -284,11 +284,12 @@ fn verify(deployment: &Deployment, phases: &mut Phases) {
     phases.add("verify: remove", [*first], |_| vec![Action::RemoveCheck]);
 }
 
-/// Returns the steps of an upgrade. First, all hosts get the new program. Then the services restart
-/// one after the other, and the leader of management after the other management nodes. Between two
-/// services, the upgrade waits until the restarted member has what its group or management has
-/// changed meanwhile, because the next service may be the only other member. With `remount`,
-/// clients unmount the cluster and mount it again at the end.
+/// Returns the steps of an upgrade. First, all hosts get the new program, and its systemd units if
+/// they have others. Then the services restart one after the other, and the leader of management
+/// after the other management nodes. Between two services, the upgrade waits until the restarted
+/// member has what its group or management has changed meanwhile, because the next service may be
+/// the only other member. With `remount`, clients unmount the cluster and mount it again at the
+/// end.
 pub fn upgrade(
     deployment: &Deployment,
     program: &Program,
@@ -302,9 +303,13 @@ pub fn upgrade(
     let hosts = &deployment.hosts;
     let awaited = |_: &Host| vec![Action::AwaitHealth, Action::AwaitMembers];
     phases.add("health", [acting], awaited);
-    phases.add("install", hosts, |host| match is_new(host) {
-        true => vec![Action::Install],
-        false => Vec::new(),
+    let has_old_units = |host: &Host| {
+        let facts = facts(host);
+        facts.deployed.is_some() && !facts.platform.has_units(host)
+    };
+    phases.add("install", hosts, |host| {
+        let install = is_new(host).then_some(Action::Install);
+        install.into_iter().chain(has_old_units(host).then_some(Action::WriteUnits)).collect()
     });
     for role in [Role::Storage, Role::Metadata, Role::Management, Role::Monitor] {
         let mut having: Vec<&Host> = hosts.iter().filter(|host| host.has(role)).collect();
@@ -314,7 +319,7 @@ pub fn upgrade(
         }
         for host in having {
             let runs_old = facts(host).running.get(&role) == Some(&Running::Old);
-            if !is_new(host) && !runs_old {
+            if !is_new(host) && !has_old_units(host) && !runs_old {
                 continue;
             }
             // If the monitor does not run, an upgrade does not start it. `skep deploy apply` does.

@@ -19,6 +19,7 @@ fn all_scripts() -> Vec<(String, String)> {
         let mut actions = vec![
             Action::Install,
             Action::Configure,
+            Action::WriteUnits,
             Action::MountDisks,
             Action::WriteToken,
             Action::FormatCluster,

@@ -10,6 +10,8 @@ pub enum Action {
     Install,
     /// Write configuration files, units, and the lines of `/etc/fstab`.
     Configure,
+    /// Write the systemd units of the services.
+    WriteUnits,
     /// Create a file system on an empty disk.
     Format(Disk),
     /// Mount all disks of the host.
@@ -73,6 +75,7 @@ impl Display for Action {
         let text = match self {
             Self::Install => "install the program",
             Self::Configure => "write the configuration and the systemd units",
+            Self::WriteUnits => "write the systemd units",
             Self::Format(disk) => {
                 return write!(formatter, "format {} for {}", disk.device, disk.role);
             }

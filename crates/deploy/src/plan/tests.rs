@@ -209,6 +209,36 @@ fn upgrade_restarts_one_service_at_a_time() {
 }
 
 #[test]
+fn upgrade_writes_changed_units_before_it_restarts_services() {
+    let deployment = Deployment::parse(GOOD).unwrap();
+    let mut all = complete(&deployment);
+    for host in &deployment.hosts {
+        let platform = &mut all.hosts.get_mut(&host.name).unwrap().platform;
+        platform.has_systemd = true;
+        platform.units = crate::units::units_hash(host);
+    }
+    let steps = |all: &AllFacts| {
+        let mut steps = lines(&upgrade(&deployment, &program(), all, false));
+        steps.retain(|it| it.starts_with("install: ") || it.starts_with("restart: "));
+        steps
+    };
+    assert_eq!(steps(&all), Vec::<String>::new());
+    // As after an upgrade that wrote the program, but not the units of its version.
+    all.hosts.get_mut("s1").unwrap().platform.units = "old".into();
+    let expected = [
+        "install: s1: write the systemd units",
+        "restart: s1: stop storage",
+        "restart: s1: start storage",
+    ];
+    assert_eq!(steps(&all), expected);
+    all.hosts.get_mut("s1").unwrap().program = Some("old".into());
+    assert_eq!(steps(&all)[..2], ["install: s1: install the program", expected[0]]);
+    // Without systemd, there are no units.
+    all.hosts.get_mut("s1").unwrap().platform.has_systemd = false;
+    assert_eq!(steps(&all)[1], expected[1]);
+}
+
+#[test]
 fn removal_unmounts_first_and_stops_management_last() {
     let deployment = Deployment::parse(GOOD).unwrap();
     let steps = lines(&remove(&deployment, &["m1".into(), "s1".into()]));
