@@ -25,16 +25,27 @@ use skep_types::codec::{Bytes, Codec, crc32c};
 use skep_types::{Error, ErrorCode, FileKind, InodeId, Lsn, Result, StripePattern};
 use skep_wire::Request;
 use skep_wire::frame::Header;
-use skep_wire::inline::{InlineContents, WriteInline, WriteInlineReply};
+use skep_wire::inline::{
+    InlineContents, RemoveInline, RemoveInlineReply, WriteInline, WriteInlineReply,
+};
 use std::ops::Range;
 
-/// Puts the number of the log record into the reply to an inline write. The handler cannot do this,
-/// because the target assigns the number after the handler has run.
+/// Puts the number of the log record into the reply to an inline write, or to the end of an inline
+/// component. The handler cannot do this, because the target assigns the number after the handler
+/// has run.
 pub(crate) fn stamp(header: &Header, lsn: Lsn, reply: &mut Vec<u8>) -> Result<()> {
-    if header.message == WriteInline::ID {
-        let mut written = WriteInlineReply::from_bytes(reply)?;
-        written.mark.record = lsn;
-        *reply = written.to_bytes();
+    match header.message {
+        WriteInline::ID => {
+            let mut written = WriteInlineReply::from_bytes(reply)?;
+            written.mark.record = lsn;
+            *reply = written.to_bytes();
+        }
+        RemoveInline::ID => {
+            let mut removed = RemoveInlineReply::from_bytes(reply)?;
+            removed.mark.record = lsn;
+            *reply = removed.to_bytes();
+        }
+        _ => {}
     }
     Ok(())
 }
