@@ -12,6 +12,7 @@ const PAUSES: &[(&str, &str)] = &[
     ("crates/bench/src/storage.rs", "poll: asks storage targets for the progress of a benchmark"),
     ("crates/client/src/attributes/pattern.rs", "poll: closes of this mount that the kernel has not reported yet"),
     ("crates/client/src/attributes/stat.rs", "poll: another thread's truncation or writes of the file"),
+    ("crates/client/src/data/move_inline.rs", "poll: another thread's move of the inline bytes of the file"),
     ("crates/client/src/data/write.rs", "poll: another thread's truncation of the file"),
     ("crates/client/src/files/deferred_close.rs", "delay: collects closes for one message"),
     ("crates/client/src/files/later_report.rs", "delay: one report of times for many syncs"),
