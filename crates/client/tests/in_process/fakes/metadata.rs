@@ -344,8 +344,12 @@ impl FakeMetadata {
     }
 
     fn report_written(&mut self, request: ReportWritten) -> Result<AttributesReply> {
+        let generation = self.generation;
         let inode = self.inode(request.inode)?;
         if let Some(synced) = request.synced {
+            if synced.pattern_generation != generation {
+                return code(ErrorCode::Stale);
+            }
             inode.synced.merge(&synced.chunk_files);
         }
         let attributes = inode.attributes.clone();
