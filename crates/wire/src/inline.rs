@@ -6,8 +6,9 @@ use skep_types::codec::{Bytes, record};
 use skep_types::{Attributes, InodeId, Lsn};
 
 record! {
-    /// Position of an inline write, or of the end of an inline component, in the log of the metadata
-    /// target. After a restart, the target finds out by this position whether the change was lost.
+    /// Position of an inline write, or of the end of an inline component, in the log of the
+    /// metadata target. After a restart, the target finds out by this position whether the change
+    /// was lost.
     #[derive(Copy)]
     pub struct InlineMark {
         /// Start number of the target when it logged the change.

@@ -97,8 +97,11 @@ impl Client {
     /// No reader finds the bytes that programs have written through these handles since, so the
     /// mount does not report their ends.
     pub(crate) fn expire_pattern(&self, state: &Arc<InodeState>, generation: u32) {
-        let is_outdated =
-            |file: &OpenFile| file.inode.id == state.id && file.pattern().generation == generation;
+        let is_outdated = |file: &OpenFile| {
+            file.inode.id == state.id
+                && file.pattern().generation == generation
+                && !file.is_stale()
+        };
         let outdated = self.mount().handles.select(is_outdated);
         if !outdated.is_empty() {
             tracing::error!(

@@ -202,8 +202,8 @@ fn end_of_an_inline_component_that_was_reverted_is_an_error() {
     });
 }
 
-/// docs/semantics.md 3.5: a power loss has reverted the end of the component. Another mount has then
-/// written inline bytes, and has moved them over the bytes of this mount.
+/// docs/semantics.md 3.5: a power loss has reverted the end of the component. Another mount has
+/// then written inline bytes, and has moved them over the bytes of this mount.
 #[test]
 fn end_of_a_component_that_was_reverted_and_repeated_is_an_error() {
     with_client(|fake, client| async move {

@@ -17,7 +17,8 @@
 use skep_types::{InodeId, Lsn};
 use std::collections::HashMap;
 
-/// The newest unsafe change of each pattern.
+/// The newest unsafe change of each pattern. The table has at most one entry for each file that was
+/// changed since the last sync.
 #[derive(Debug, Default)]
 pub(crate) struct PatternChanges(HashMap<InodeId, Lsn>);
 
