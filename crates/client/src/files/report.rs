@@ -98,9 +98,7 @@ impl Client {
     /// mount does not report their ends.
     pub(crate) fn expire_pattern(&self, state: &Arc<InodeState>, generation: u32) {
         let is_outdated = |file: &OpenFile| {
-            file.inode.id == state.id
-                && file.pattern().generation == generation
-                && !file.is_stale()
+            file.inode.id == state.id && file.pattern().generation == generation && !file.is_stale()
         };
         let outdated = self.mount().handles.select(is_outdated);
         if !outdated.is_empty() {
