@@ -426,7 +426,7 @@ fn open_returns_the_generation_of_an_outdated_pattern() {
 }
 
 #[test]
-fn move_of_inline_bytes_is_in_progress_until_its_guard_is_dropped() {
+fn move_of_inline_bytes_ends_when_its_guard_is_dropped() {
     let state = opened(0);
     let claim = state.try_truncate().unwrap();
     assert!(!state.is_moving_inline());

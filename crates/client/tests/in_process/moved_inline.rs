@@ -205,7 +205,7 @@ fn end_of_an_inline_component_that_was_reverted_is_an_error() {
 /// docs/semantics.md 3.5: a power loss has reverted the end of the component. Another mount has
 /// then written inline bytes, and has moved them over the bytes of this mount.
 #[test]
-fn end_of_a_component_that_was_reverted_and_repeated_is_an_error() {
+fn end_of_a_component_reverted_and_repeated_is_an_error() {
     with_client(|fake, client| async move {
         fake.with_metadata(1, |metadata| metadata.inline_bytes = INLINE as u64);
         let (_, handle) = create(&client, "large").await;
