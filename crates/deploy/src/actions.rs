@@ -15,6 +15,7 @@ use crate::config::{config, fstab, mount_source};
 use crate::facts::disk_uuid;
 use crate::hosts::{Deployment, Host, Role};
 use crate::plan::Action;
+use crate::tuning;
 use crate::units;
 use std::fmt::Write;
 
@@ -140,7 +141,11 @@ pub fn script(
         Action::RemoveCheck => {
             format!("cd {}\nrm -f {CHECK_FILE} {CHECK_FILE}.sum\n", deployment.mount.point)
         }
-        Action::Remove => format!("MOUNT={}\n{REMOVE}", deployment.mount.point),
+        Action::Tune => tuning::script(host),
+        Action::RestoreTuning => tuning::restoring_script(),
+        Action::Remove => {
+            format!("MOUNT={}\n{}{REMOVE}", deployment.mount.point, tuning::FUNCTIONS)
+        }
     };
     format!("CLUSTER={}\n{PRELUDE}{body}", deployment.cluster)
 }

@@ -8,6 +8,7 @@
 use crate::facts::{Contents, Facts};
 use crate::hosts::{Deployment, Host, Role};
 use crate::ssh::HostProblem;
+use crate::tuning::Tuning;
 use std::collections::BTreeMap;
 
 /// Oldest kernel version that has the io_uring operations of the services.
@@ -186,6 +187,15 @@ fn judge_installation(
             ),
         };
         verdict.problem(host, text);
+    }
+    if host.tune && facts.tuning == Tuning::ByHand {
+        verdict.problem(
+            host,
+            "the settings of the kernel were changed by `skep tune apply`, so `skep deploy destroy` \
+             could not restore the right ones; run `skep tune undo` on this host, or set \
+             `tune = false` for it in the hosts file"
+                .into(),
+        );
     }
     for role in host.services() {
         let port = role.port().unwrap_or_default();

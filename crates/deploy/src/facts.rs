@@ -5,6 +5,7 @@
 
 use crate::hosts::{Deployment, Host, Role};
 use crate::ssh::Output;
+use crate::tuning::Tuning;
 use crate::units;
 use skep_types::{Error, ErrorCode, Result};
 use std::collections::{BTreeMap, BTreeSet};
@@ -93,6 +94,8 @@ pub struct Facts {
     /// Whether the file system at the mount point is Skep. `None` means that nothing is mounted
     /// there.
     pub mount: Option<bool>,
+    /// Whether the settings of the kernel were changed for the host's roles.
+    pub tuning: Tuning,
     /// TCP ports on which programs listen.
     pub listening: BTreeSet<u16>,
     /// How far the host's clock is ahead of the clock of the host that deploys, in seconds.
@@ -154,6 +157,8 @@ impl Facts {
                 "fstab" => value.clone_into(&mut facts.fstab),
                 "formatted" => facts.is_formatted = true,
                 "deployed" => facts.deployed = Some(value.to_owned()),
+                "tuned" => facts.tuning = Tuning::Ours(value.to_owned()),
+                "tuned_by_hand" => facts.tuning = Tuning::ByHand,
                 "mount" => facts.mount = Some(value == "skep"),
                 "listening" => facts.listening.extend(value.parse::<u16>()),
                 "clock" => clock = value.parse().ok(),
@@ -277,7 +282,8 @@ pub(crate) mod tests {
              disk\t/dev/mapper/data holds xfs\ndirectory\t/data/skep data\n\
              config\tstorage abc\ninitialised\tstorage\nrunning\tstorage old\ntoken\tforeign\n\
              token_addresses\t10.0.0.1:7400,[2001:db8::1]:7400\nfstab\tdef\n\
-             mount\tskep\nlistening\t7420\nlistening\t22\nclock\t1020.0\n"
+             tuned\tstorage /data/skep, client\nmount\tskep\nlistening\t7420\n\
+             listening\t22\nclock\t1020.0\n"
         );
         let facts = parse(&deployment, host, &text);
         assert_eq!(facts.platform.kernel, "5.14.0-427.el9");
@@ -289,6 +295,7 @@ pub(crate) mod tests {
         assert_eq!((facts.token, facts.mount), (Some(false), Some(true)));
         assert_eq!(facts.token_addresses, ["10.0.0.1:7400", "[2001:db8::1]:7400"]);
         assert_eq!(facts.fstab, "def");
+        assert_eq!(facts.tuning, Tuning::Ours("storage /data/skep, client".into()));
         assert!(facts.listening.contains(&7420));
         assert_eq!(facts.clock_offset, 10.0);
     }

@@ -166,6 +166,8 @@ pub struct Host {
     pub disks: Vec<Disk>,
     /// Directories for targets, each with the service that gets the target. They may exist already.
     pub directories: Vec<(Role, String)>,
+    /// Whether `skep tune apply` changes the settings of the host's kernel for its roles.
+    pub tune: bool,
 }
 
 impl Host {
@@ -220,6 +222,9 @@ struct File {
     #[serde(default = "default_monitor")]
     monitor: bool,
     copies: Option<u32>,
+    /// The default of all hosts.
+    #[serde(default)]
+    tune: bool,
     #[serde(default)]
     host: Vec<HostEntry>,
 }
@@ -251,6 +256,7 @@ struct HostEntry {
     storage_disks: Vec<String>,
     #[serde(default)]
     storage_directories: Vec<String>,
+    tune: Option<bool>,
 }
 
 impl Deployment {
@@ -281,7 +287,7 @@ impl Deployment {
             .map_err(|error| Error::new(ErrorCode::Configuration, error.to_string()))?;
         let mut problems = Vec::new();
         let mut hosts: Vec<Host> =
-            file.host.into_iter().map(|entry| host(entry, &mut problems)).collect();
+            file.host.into_iter().map(|entry| host(entry, file.tune, &mut problems)).collect();
         place_monitor(file.monitor, &mut hosts, &mut problems);
         let read = Self {
             cluster: file.cluster,
@@ -335,7 +341,8 @@ impl Deployment {
     }
 }
 
-fn host(entry: HostEntry, problems: &mut Vec<String>) -> Host {
+/// Returns the host of an entry. `tune` is the value for all hosts that set none of their own.
+fn host(entry: HostEntry, tune: bool, problems: &mut Vec<String>) -> Host {
     let name = entry.name;
     if !is_name(&name) {
         problems
@@ -388,7 +395,8 @@ fn host(entry: HostEntry, problems: &mut Vec<String>) -> Host {
         directories.extend(named.into_iter().map(|directory| (role, directory)));
     }
     check_places(&name, &disks, &directories, problems);
-    Host { name, address, network, roles, domain: entry.domain, disks, directories }
+    let (domain, tune) = (entry.domain, entry.tune.unwrap_or(tune));
+    Host { name, address, network, roles, domain, disks, directories, tune }
 }
 
 /// Whether a text is a host name or an IP address. Scripts can contain such a text without quotes.

@@ -428,6 +428,7 @@ pub fn deployment(name: &str, mount: &str, hosts: &[String]) -> Deployment {
         domain: String::new(),
         disks: Vec::new(),
         directories: Vec::new(),
+        tune: false,
     };
     Deployment {
         cluster: name.to_owned(),

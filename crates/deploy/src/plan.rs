@@ -41,6 +41,7 @@ use crate::config::{config_hash, fstab_hash};
 use crate::facts::{Contents, Facts, Running};
 use crate::groups::{self, GroupPlan};
 use crate::hosts::{Deployment, Disk, Host, Role};
+use crate::tuning;
 use std::collections::BTreeMap;
 
 /// The steps of one host in one phase.
@@ -182,6 +183,9 @@ pub fn apply(deployment: &Deployment, program: &Program, all: &AllFacts) -> Vec<
         Some(it) if host.has(Role::Client) && it.mount.is_none() => vec![Action::Mount],
         _ => Vec::new(),
     });
+    // Disks are tuned by the directories of targets, which exist only now.
+    phases
+        .add("tune", hosts, |host| facts(host).map_or_else(Vec::new, |it| tuning::steps(host, it)));
     verify(deployment, &mut phases);
     phases.0
 }

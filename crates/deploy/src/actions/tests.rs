@@ -13,7 +13,7 @@ fn place(host: &str) -> Place {
 }
 
 fn all_scripts() -> Vec<(String, String)> {
-    let deployment = Deployment::parse(GOOD).unwrap();
+    let deployment = Deployment::parse(&format!("tune = true{GOOD}")).unwrap();
     let mut scripts = Vec::new();
     for host in &deployment.hosts {
         let mut actions = vec![
@@ -25,6 +25,8 @@ fn all_scripts() -> Vec<(String, String)> {
             Action::FormatCluster,
             Action::AwaitHealth,
             Action::AwaitMembers,
+            Action::Tune,
+            Action::RestoreTuning,
             Action::Mount,
             Action::Unmount,
             Action::WriteCheck,

@@ -6,6 +6,7 @@ use crate::cluster::tests::{group, led_by};
 use crate::facts::tests::fresh;
 use crate::hosts::Place;
 use crate::hosts::tests::{GOOD, SEVERAL};
+use crate::tuning::Tuning;
 
 fn facts(deployment: &Deployment) -> AllFacts {
     let hosts = deployment.hosts.iter();
@@ -160,6 +161,30 @@ fn monitor_moves_and_stops_as_the_hosts_file_requests() {
     old.program = Some("old".into());
     let steps = lines(&upgrade(&deployment, &program(), &stopped, false));
     assert!(!steps.iter().any(|it| it.contains("monitor")), "{steps:?}");
+}
+
+#[test]
+fn hosts_are_tuned_again_only_for_other_roles_or_targets() {
+    let of_tuning = |text: &str, present: Tuning| {
+        let changed = Deployment::parse(text).unwrap();
+        let mut all = complete(&Deployment::parse(GOOD).unwrap());
+        all.hosts.get_mut("s1").unwrap().tuning = present;
+        let mut steps = lines(&apply(&changed, &program(), &all));
+        steps.retain(|it| it.starts_with("tune: s1"));
+        steps
+    };
+    let with = GOOD.replace("domain =", "tune = true\ndomain =");
+    let of_s1 = tuning::wanted(Deployment::parse(&with).unwrap().host("s1").unwrap()).unwrap();
+    let tune = ["tune: s1: tune the kernel for the roles of the host"];
+    assert_eq!(of_tuning(GOOD, Tuning::Unchanged), [""; 0]);
+    assert_eq!(of_tuning(GOOD, Tuning::ByHand), [""; 0]);
+    assert_eq!(of_tuning(&with, Tuning::Unchanged), tune);
+    assert_eq!(of_tuning(&with, Tuning::Ours(of_s1.clone())), [""; 0]);
+    assert_eq!(of_tuning(&with, Tuning::Ours("unfinished".into())), tune);
+    let more = with.replace("[\"/data/skep\"]", "[\"/data/skep\", \"/data/more\"]");
+    assert_eq!(of_tuning(&more, Tuning::Ours(of_s1.clone())), tune);
+    let restored = ["tune: s1: restore the former settings of the kernel"];
+    assert_eq!(of_tuning(GOOD, Tuning::Ours(of_s1)), restored);
 }
 
 #[test]

@@ -85,6 +85,9 @@ if [ -e /etc/skep/token ]; then
 fi
 [ -e /etc/skep/token ] && { recorded "file /etc/skep/token" && fact token ours || fact token foreign; }
 recorded formatted && fact formatted yes
+if tuned=$(grep '^tuned ' "$list" 2>/dev/null); then fact tuned "${tuned#tuned }"
+elif [ -e /var/lib/skep/tune/state.json ]; then fact tuned_by_hand yes
+fi
 [ -e "$list" ] && fact deployed "$(sed -n 's/^cluster //p' "$list" | head -n 1)"
 awk '{ print $5, $0 }' /proc/self/mountinfo | while read -r point rest; do
   [ "$point" = "$MOUNT" ] || continue

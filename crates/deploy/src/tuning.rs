@@ -1,0 +1,111 @@
+//! The tuning of hosts: the settings of the kernel that `skep tune apply` changes on the hosts for
+//! which the hosts file has `tune = true`.
+//!
+//! The module does no I/O. A host records for which roles and targets it was tuned, so a plan knows
+//! whether they have changed. A host is tuned again only if they have; a setting that someone else
+//! changes later is found by `skep tune check`.
+
+use crate::facts::Facts;
+use crate::hosts::{Host, Role};
+use crate::plan::Action;
+use std::fmt::Write;
+
+/// The shell functions that tune a host and restore its settings. The removal of a deployment calls
+/// them too.
+pub(crate) const FUNCTIONS: &str = include_str!("scripts/tuning.sh");
+/// The directories in which `skep tune apply` writes files. They are recorded before, so that a
+/// removal of the deployment removes those that the host did not have.
+const DIRECTORIES: [&str; 4] =
+    ["/var/lib/skep/tune", "/etc/sysctl.d", "/etc/tmpfiles.d", "/etc/udev/rules.d"];
+/// The roles that have rules. The monitor has none.
+const ROLES: [Role; 4] = [Role::Management, Role::Metadata, Role::Storage, Role::Client];
+
+/// Whether the settings of a host's kernel were changed by `skep tune apply`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Tuning {
+    /// No settings were changed.
+    #[default]
+    Unchanged,
+    /// An administrator has changed settings with the command.
+    ByHand,
+    /// This deployment has changed settings. The text has the roles and the directories of targets
+    /// for which it has done so. After an interruption, it is `unfinished`.
+    Ours(String),
+}
+
+/// Returns the roles and the directories of targets for which the hosts file asks to tune the host,
+/// as one line. `None` means that the host is not to be tuned.
+pub(crate) fn wanted(host: &Host) -> Option<String> {
+    if !host.tune {
+        return None;
+    }
+    let roles = ROLES.into_iter().filter(|role| host.has(*role));
+    let words = |role: Role| [vec![role.to_string()], host.targets(role)].concat().join(" ");
+    let words: Vec<String> = roles.map(words).collect();
+    (!words.is_empty()).then(|| words.join(", "))
+}
+
+/// Returns the steps that tune the host or restore its settings.
+pub(crate) fn steps(host: &Host, facts: &Facts) -> Vec<Action> {
+    match (wanted(host), &facts.tuning) {
+        (Some(wanted), Tuning::Ours(present)) if wanted == *present => Vec::new(),
+        (Some(_), _) => vec![Action::Tune],
+        (None, Tuning::Ours(_)) => vec![Action::RestoreTuning],
+        (None, Tuning::Unchanged | Tuning::ByHand) => Vec::new(),
+    }
+}
+
+/// Returns the script that tunes the host.
+pub(crate) fn script(host: &Host) -> String {
+    let mut text = FUNCTIONS.to_owned();
+    for directory in DIRECTORIES {
+        let _ = writeln!(text, "make_dir {directory} 755");
+    }
+    text += "set_tuned unfinished\n";
+    let wanted = wanted(host).unwrap_or_default();
+    for part in wanted.split(", ").filter(|part| !part.is_empty()) {
+        let _ = writeln!(text, "tune {part}");
+    }
+    let _ = writeln!(text, "set_tuned '{wanted}'");
+    text
+}
+
+/// Returns the script that restores the settings from before the first tuning.
+pub(crate) fn restoring_script() -> String {
+    format!("{FUNCTIONS}restore_tuning\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hosts::Deployment;
+    use crate::hosts::tests::GOOD;
+
+    #[test]
+    fn each_role_is_tuned_with_its_own_targets() {
+        let tuned = Deployment::parse(&format!("tune = true{GOOD}")).unwrap();
+        let wanted = |name: &str| wanted(tuned.host(name).unwrap());
+        assert_eq!(wanted("m1").as_deref(), Some("management, metadata /nvme0/skep"));
+        let disks = "/srv/skep/disks/nvme1n1/target /srv/skep/disks/mapper-data/target";
+        assert_eq!(wanted("s1"), Some(format!("storage {disks} /data/skep, client")));
+        let text = script(tuned.host("s1").unwrap());
+        assert!(
+            text.contains(&format!("\ntune storage {disks} /data/skep\ntune client\n")),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn hosts_are_tuned_only_if_the_file_asks_for_it() {
+        let check = |text: &str, expected: [bool; 2]| {
+            let read = Deployment::parse(text).unwrap();
+            let is_tuned = |name: &str| wanted(read.host(name).unwrap()).is_some();
+            assert_eq!(["m1", "s1"].map(is_tuned), expected, "{text}");
+        };
+        check(GOOD, [false, false]);
+        check(&format!("tune = true{GOOD}"), [true, true]);
+        let but_one = GOOD.replace("domain =", "tune = false\ndomain =");
+        check(&format!("tune = true{but_one}"), [true, false]);
+        check(&GOOD.replace("domain =", "tune = true\ndomain ="), [false, true]);
+    }
+}
