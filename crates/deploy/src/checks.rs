@@ -191,8 +191,8 @@ fn judge_installation(
     if host.tune && facts.tuning == Tuning::ByHand {
         verdict.problem(
             host,
-            "the settings of the kernel were changed by `skep tune apply`, so `skep deploy destroy` \
-             could not restore the right ones; run `skep tune undo` on this host, or set \
+            "the settings of the kernel were changed by `skep tune apply`, so `skep deploy \
+             destroy` could not restore the right ones; run `skep tune undo` on this host, or set \
              `tune = false` for it in the hosts file"
                 .into(),
         );

@@ -1,8 +1,8 @@
 //! The templates in `deploy/`. Hosts run the user data of the templates' instances, and must become
 //! a mounted cluster. Each host has a separate network, root directory and disks. It gets the
 //! program as a package from a web server, as an instance in a cloud does. The module `kubernetes`
-//! runs the containers of the manifests for Kubernetes. The module `servers` has the choices of disks
-//! and failure domains.
+//! runs the containers of the manifests for Kubernetes. The module `servers` has the choices of
+//! disks and failure domains.
 //!
 //! Parameters have their defaults, with two exceptions. The feature `tune` is off, because it would
 //! change the settings of this machine's kernel. Large systems get fewer hosts.
