@@ -38,6 +38,12 @@ pub fn config(deployment: &Deployment, host: &Host, role: Role) -> String {
     if !host.domain.is_empty() {
         let _ = writeln!(text, "domain = \"{}\"", host.domain);
     }
+    if !host.cpus.is_empty() {
+        let _ = writeln!(text, "cpus = \"{}\"", host.cpus);
+    }
+    if let Some(node) = host.numa_node {
+        let _ = writeln!(text, "numa_node = \"{node}\"");
+    }
     text
 }
 

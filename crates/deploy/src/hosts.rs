@@ -7,7 +7,7 @@
 
 mod rules;
 
-use rules::{check_places, place_monitor};
+use rules::{check_binding, check_places, place_monitor};
 use serde::{Deserialize, Serialize};
 use skep_types::{Error, ErrorCode, Result};
 use std::fmt::{self, Display};
@@ -168,6 +168,10 @@ pub struct Host {
     pub directories: Vec<(Role, String)>,
     /// Whether `skep tune apply` changes the settings of the host's kernel for its roles.
     pub tune: bool,
+    /// CPUs on which the services of the host run. Empty means all of them.
+    pub cpus: String,
+    /// NUMA node on which the services of the host run. `None` means all nodes.
+    pub numa_node: Option<u32>,
 }
 
 impl Host {
@@ -257,6 +261,9 @@ struct HostEntry {
     #[serde(default)]
     storage_directories: Vec<String>,
     tune: Option<bool>,
+    #[serde(default)]
+    cpus: String,
+    numa_node: Option<u32>,
 }
 
 impl Deployment {
@@ -395,8 +402,10 @@ fn host(entry: HostEntry, tune: bool, problems: &mut Vec<String>) -> Host {
         directories.extend(named.into_iter().map(|directory| (role, directory)));
     }
     check_places(&name, &disks, &directories, problems);
+    let (cpus, numa_node) = (entry.cpus, entry.numa_node);
+    check_binding(&name, &cpus, numa_node, problems);
     let (domain, tune) = (entry.domain, entry.tune.unwrap_or(tune));
-    Host { name, address, network, roles, domain, disks, directories, tune }
+    Host { name, address, network, roles, domain, disks, directories, tune, cpus, numa_node }
 }
 
 /// Whether a text is a host name or an IP address. Scripts can contain such a text without quotes.

@@ -429,6 +429,8 @@ pub fn deployment(name: &str, mount: &str, hosts: &[String]) -> Deployment {
         disks: Vec::new(),
         directories: Vec::new(),
         tune: false,
+        cpus: String::new(),
+        numa_node: None,
     };
     Deployment {
         cluster: name.to_owned(),
