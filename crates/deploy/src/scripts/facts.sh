@@ -18,6 +18,13 @@ if [ -e /dev/fuse ] || modprobe --dry-run --quiet fuse 2>/dev/null; then fact fu
 for tool in flock setsid sha256sum awk mount umount; do
   command -v "$tool" >/dev/null || fact missing "$tool"
 done
+# Whether a device is mounted. The mount table may have another name of it: it shows the logical volume
+# /dev/vg0/target as /dev/mapper/vg0-target.
+mounted() { # device
+  number=$(stat -L -c '%t %T' "$1") || return 1
+  number=$((0x${number% *})):$((0x${number#* }))
+  awk -v number="$number" '$3 == number { found = 1 } END { exit !found }' /proc/self/mountinfo
+}
 if [ -n "$DISKS" ]; then
   for tool in blkid wipefs mkfs.xfs; do command -v "$tool" >/dev/null || fact missing "$tool"; done
 fi
@@ -30,7 +37,7 @@ for device in $DISKS; do
   if [ ! -b "$device" ]; then fact disk "$device missing"; continue; fi
   uuid=$(blkid -p -s UUID -o value "$device" 2>/dev/null)
   [ -n "$uuid" ] && fact disk_uuid "$device $uuid"
-  if grep -q "^$device " /proc/mounts; then fact disk "$device mounted"
+  if mounted "$device"; then fact disk "$device mounted"
   elif [ -n "$(ls "/sys/class/block/$(basename "$(readlink -f "$device")")/holders" 2>/dev/null)" ]
   then fact disk "$device in-use"
   elif contents=$(blkid -p -o export "$device" 2>/dev/null | sed -n 's/^\(PT\)\{0,1\}TYPE=//p' | head -n 1) \
