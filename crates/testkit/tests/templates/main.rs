@@ -2,11 +2,12 @@
 //! a mounted cluster. Each host has a separate network, root directory and disks. It gets the
 //! program as a package from a web server, as an instance in a cloud does. The module `kubernetes`
 //! runs the containers of the manifests for Kubernetes. The module `servers` has the choices of
-//! disks and failure domains.
+//! disks and failure domains, and the module `image` hosts that start from an image with Skep.
 //!
 //! Parameters have their defaults, with two exceptions. The feature `tune` is off, because it would
 //! change the settings of this machine's kernel. Large systems get fewer hosts.
 
+mod image;
 mod kubernetes;
 mod servers;
 
