@@ -78,9 +78,8 @@ remove_identity() {
   rm -f "$root/var/lib/systemd/random-seed" "$root/var/lib/systemd/credential.secret"
   # cloud-init runs the user data of a machine only if it has no record of the machine yet.
   rm -rf "$root/var/lib/cloud"
-  rm -f "$root/etc/hostname" "$root/root/.bash_history"
-  rm -rf "$root/root/.ssh" "$root/var/cache/skep" "$root/var/log/skep"
-  for home in "$root"/home/*; do
+  rm -rf "$root/etc/hostname" "$root/var/cache/skep" "$root/var/log/skep"
+  for home in "$root"/home/* "$root/root"; do
     [ ! -d "$home" ] || rm -rf "$home/.ssh" "$home/.bash_history"
   done
   if [ -d "$root/var/log" ]; then

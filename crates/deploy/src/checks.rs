@@ -5,10 +5,9 @@
 //! before it changes a host. A warning does not stop it. Each text names the fact and the remedy.
 //! [`crate::plan::judge_cluster`] checks the running cluster.
 
-use crate::facts::{Contents, Facts};
+use crate::facts::{Contents, Facts, Tuning};
 use crate::hosts::{Deployment, Host, Role};
 use crate::ssh::HostProblem;
-use crate::tuning::Tuning;
 use std::collections::BTreeMap;
 
 /// Oldest kernel version that has the io_uring operations of the services.

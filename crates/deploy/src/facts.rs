@@ -5,7 +5,6 @@
 
 use crate::hosts::{Deployment, Host, Role};
 use crate::ssh::Output;
-use crate::tuning::Tuning;
 use crate::units;
 use skep_types::{Error, ErrorCode, Result};
 use std::collections::{BTreeMap, BTreeSet};
@@ -35,6 +34,19 @@ pub enum Running {
     Current,
     /// A program that has been replaced since the service started.
     Old,
+}
+
+/// Whether the settings of a host's kernel were changed by `skep tune apply`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Tuning {
+    /// No settings were changed.
+    #[default]
+    Unchanged,
+    /// An administrator has changed settings with the command.
+    ByHand,
+    /// This deployment has changed settings. The text has the roles and the directories of targets
+    /// for which it has done so. After an interruption, it is `unfinished`.
+    Ours(String),
 }
 
 /// The kernel, hardware and installed programs of a host.

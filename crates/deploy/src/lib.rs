@@ -21,9 +21,9 @@
 //! - [`ondemand`]: file systems of the local disks of a job's hosts
 //!
 //! `facts`, `cluster`, `groups`, `checks`, `plan`, `config`, `units`, `tuning`, `job_lines` and
-//! `actions` do no I/O. The crate starts the program `skep` on hosts, and links none of its services.
-//! It stores no state on the host that deploys. Each run observes the hosts and the cluster again,
-//! so the same command continues an interrupted run.
+//! `actions` do no I/O. The crate starts the program `skep` on hosts, but does not link its
+//! libraries. It stores no state on the host that deploys. Each run observes the hosts and the
+//! cluster again, so the same command continues an interrupted run.
 
 pub mod actions;
 pub mod checks;

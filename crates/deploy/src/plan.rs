@@ -38,7 +38,7 @@ pub use checks::judge_cluster;
 use crate::checks::Program;
 use crate::cluster::Cluster;
 use crate::config::{config_hash, fstab_hash};
-use crate::facts::{Contents, Facts, Running};
+use crate::facts::{Contents, Facts, Running, Tuning};
 use crate::groups::{self, GroupPlan};
 use crate::hosts::{Deployment, Disk, Host, Role};
 use crate::tuning;
@@ -184,8 +184,7 @@ pub fn apply(deployment: &Deployment, program: &Program, all: &AllFacts) -> Vec<
         _ => Vec::new(),
     });
     // Disks are tuned by the directories of targets, which exist only now.
-    phases
-        .add("tune", hosts, |host| facts(host).map_or_else(Vec::new, |it| tuning::steps(host, it)));
+    phases.add("tune", hosts, |host| facts(host).map_or_else(Vec::new, |it| tune(host, it)));
     verify(deployment, &mut phases);
     phases.0
 }
@@ -274,6 +273,16 @@ fn monitor(deployment: &Deployment, host: &Host, facts: &Facts) -> Vec<Action> {
         (true, false) => vec![Action::Start(role)],
         (false, true) => vec![Action::Stop(role)],
         (false, false) => Vec::new(),
+    }
+}
+
+/// Returns the steps that tune the host, or restore its settings.
+fn tune(host: &Host, facts: &Facts) -> Vec<Action> {
+    match (tuning::wanted(host), &facts.tuning) {
+        (Some(wanted), Tuning::Ours(present)) if wanted == *present => Vec::new(),
+        (Some(_), _) => vec![Action::Tune],
+        (None, Tuning::Ours(_)) => vec![Action::RestoreTuning],
+        (None, Tuning::Unchanged | Tuning::ByHand) => Vec::new(),
     }
 }
 

@@ -2,39 +2,24 @@
 //! which the hosts file has `tune = true`.
 //!
 //! The module does no I/O. A host records for which roles and targets it was tuned, so a plan knows
-//! whether they have changed. A host is tuned again only if they have; a setting that someone else
-//! changes later is found by `skep tune check`.
+//! whether they have changed. A host is tuned again only if they have. `skep tune check` finds
+//! settings that other programs have changed since.
 
-use crate::facts::Facts;
 use crate::hosts::{Host, Role};
-use crate::plan::Action;
 use std::fmt::Write;
 
 /// The shell functions that tune a host and restore its settings. The removal of a deployment calls
 /// them too.
 pub(crate) const FUNCTIONS: &str = include_str!("scripts/tuning.sh");
-/// The directories in which `skep tune apply` writes files. They are recorded before, so that a
-/// removal of the deployment removes those that the host did not have.
+/// The directories in which `skep tune apply` writes files. A directory that the host lacks is
+/// recorded before, so that a removal of the deployment removes it.
 const DIRECTORIES: [&str; 4] =
     ["/var/lib/skep/tune", "/etc/sysctl.d", "/etc/tmpfiles.d", "/etc/udev/rules.d"];
 /// The roles that have rules. The monitor has none.
 const ROLES: [Role; 4] = [Role::Management, Role::Metadata, Role::Storage, Role::Client];
 
-/// Whether the settings of a host's kernel were changed by `skep tune apply`.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub enum Tuning {
-    /// No settings were changed.
-    #[default]
-    Unchanged,
-    /// An administrator has changed settings with the command.
-    ByHand,
-    /// This deployment has changed settings. The text has the roles and the directories of targets
-    /// for which it has done so. After an interruption, it is `unfinished`.
-    Ours(String),
-}
-
 /// Returns the roles and the directories of targets for which the hosts file asks to tune the host,
-/// as one line. `None` means that the host is not to be tuned.
+/// as one line. `None` means that the file does not ask for it.
 pub(crate) fn wanted(host: &Host) -> Option<String> {
     if !host.tune {
         return None;
@@ -43,16 +28,6 @@ pub(crate) fn wanted(host: &Host) -> Option<String> {
     let words = |role: Role| [vec![role.to_string()], host.targets(role)].concat().join(" ");
     let words: Vec<String> = roles.map(words).collect();
     (!words.is_empty()).then(|| words.join(", "))
-}
-
-/// Returns the steps that tune the host or restore its settings.
-pub(crate) fn steps(host: &Host, facts: &Facts) -> Vec<Action> {
-    match (wanted(host), &facts.tuning) {
-        (Some(wanted), Tuning::Ours(present)) if wanted == *present => Vec::new(),
-        (Some(_), _) => vec![Action::Tune],
-        (None, Tuning::Ours(_)) => vec![Action::RestoreTuning],
-        (None, Tuning::Unchanged | Tuning::ByHand) => Vec::new(),
-    }
 }
 
 /// Returns the script that tunes the host.

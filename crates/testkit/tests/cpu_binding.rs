@@ -51,7 +51,7 @@ fn all_threads_of_a_service_run_on_the_cpus_of_its_settings() {
     assert_eq!(of_process(&cluster.processes("metadata")[0]), expected);
 }
 
-/// Command: skep storage --cpus, skep storage --numa-node.
+/// Command: skep storage.
 #[test]
 fn service_refuses_cpus_and_nodes_that_it_cannot_use() {
     let check = |options: &[&str], words: &[&str]| {

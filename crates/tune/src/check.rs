@@ -1,7 +1,6 @@
 //! Compares the settings of a host with the rules. Returns a finding for each setting to which a
 //! rule applies.
 
-use crate::numa;
 use crate::rules::{DeviceKind, Keep, Role, Rule, Rules, Test};
 use crate::tree::Tree;
 use serde::Serialize;
@@ -128,8 +127,7 @@ fn mount_of(tree: &Tree, directory: &str) -> Option<Mount> {
     mounts.max_by_key(|it| it.point.len())
 }
 
-/// Compares the host with all rules that apply to it, and the NUMA nodes of its services with those
-/// of their devices. If several rules apply to the same file, only
+/// Compares the host with all rules that apply to it. If several rules apply to the same file, only
 /// the first rule counts.
 pub fn check(tree: &Tree, rules: &Rules, scope: &Scope) -> Vec<Finding> {
     let has_role = |roles: &[Role]| roles.iter().any(|role| scope.roles.contains(role));
@@ -148,7 +146,6 @@ pub fn check(tree: &Tree, rules: &Rules, scope: &Scope) -> Vec<Finding> {
     for mount in &scope.mounts {
         findings.extend(check_mount(tree, rules, scope, mount));
     }
-    findings.extend(numa::findings(tree, scope));
     findings
 }
 

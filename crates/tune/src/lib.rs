@@ -16,7 +16,7 @@
 pub mod changes;
 pub mod check;
 mod keep;
-mod numa;
+pub mod numa;
 pub mod rules;
 mod tree;
 

@@ -1,7 +1,7 @@
 //! Tests of the NUMA nodes of services and of their devices, on a directory with artificial files.
 
-use skep_tune::check::{Finding, Scope, check};
-use skep_tune::{Role, Rules, Tree};
+use skep_tune::check::{Finding, Scope};
+use skep_tune::{Role, Tree, numa};
 use std::fs;
 use std::path::Path;
 
@@ -40,9 +40,7 @@ fn findings(root: &Path) -> Vec<Finding> {
         interfaces: vec!["eth0".into()],
         mounts: Vec::new(),
     };
-    let mut findings = check(&Tree::new(root), &Rules::built_in(), &scope);
-    findings.retain(|it| it.rule == "numa-node");
-    findings
+    numa::findings(&Tree::new(root), &scope)
 }
 
 #[test]

@@ -6,7 +6,6 @@ use crate::cluster::tests::{group, led_by};
 use crate::facts::tests::fresh;
 use crate::hosts::Place;
 use crate::hosts::tests::{GOOD, SEVERAL};
-use crate::tuning::Tuning;
 
 fn facts(deployment: &Deployment) -> AllFacts {
     let hosts = deployment.hosts.iter();

@@ -20,7 +20,7 @@ pub fn limit_kernel_workers(count: u32) -> io::Result<()> {
 /// only speed.
 pub(super) fn bind_kernel_workers(ring: &Ring) {
     let Some(cpus) = bound_cpus() else { return };
-    // SAFETY: a set of which all bits are zero is valid; it is empty.
+    // SAFETY: all bits of an empty set are zero.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
     for cpu in cpus.iter().filter(|cpu| **cpu < 8 * size_of::<libc::cpu_set_t>()) {
         // SAFETY: the set has a bit for this CPU.

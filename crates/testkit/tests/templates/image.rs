@@ -1,11 +1,11 @@
 //! The script `deploy/image/prepare.sh`, which prepares a host for an image. A host of the test
-//! plays the machine of which the image is made, and then a machine that starts from this image.
+//! plays the machine from which a user makes the image, and then a machine that starts from it.
 
 use super::{Cloud, TOKEN, directory, render};
 use skep_testkit::{PATIENCE, files, wait_for};
 
 /// Files that must be different on each machine.
-const IDENTITY: &str = "/etc/ssh/ssh_host_ed25519_key /var/lib/cloud/instance /root/.ssh/id \
+const IDENTITY: &str = "/etc/ssh/ssh_host_ed25519_key /var/lib/cloud/instance ~root/.ssh/id \
     /var/lib/systemd/random-seed";
 
 #[test]
