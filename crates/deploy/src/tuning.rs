@@ -83,4 +83,40 @@ mod tests {
         check(&format!("tune = true{but_one}"), [true, false]);
         check(&GOOD.replace("domain =", "tune = true\ndomain ="), [false, true]);
     }
+
+    /// Runs `body` with the functions, a stand-in for `skep`, and an empty list of the deployment.
+    /// Returns the exit status, the list, and the output.
+    fn run(body: &str) -> (Option<i32>, String, String) {
+        let directory = tempfile::tempdir().unwrap();
+        let list = directory.path().join("list");
+        std::fs::write(&list, "cluster scratch\n").unwrap();
+        // The kernel refuses a value for clients, and metadata fails. One target is on no local
+        // disk.
+        let script = format!(
+            "set -eu\nlist={}\ndie() {{ echo \"$*\"; exit 1; }}\n\
+             fake_skep() {{ case \"$*\" in\n\
+             *'--target /shared') echo 'it is not on a local disk' >&2; return 4 ;;\n\
+             *'--role client') echo 'failed: cannot write 10'; return 1 ;;\n\
+             *'--role metadata') echo 'cannot read the record' >&2; return 5 ;;\n\
+             esac; }}\n{}{body}",
+            list.display(),
+            FUNCTIONS.replace("/usr/bin/skep ", "fake_skep ")
+        );
+        let output = std::process::Command::new("sh").args(["-c", &script]).output().unwrap();
+        let text = [output.stdout, output.stderr].map(|it| String::from_utf8(it).unwrap());
+        (output.status.code(), std::fs::read_to_string(&list).unwrap(), text.concat())
+    }
+
+    #[test]
+    fn refused_values_do_not_stop_a_deployment_but_errors_do() {
+        let body = "set_tuned unfinished\ntune storage /data /shared\ntune client\n";
+        let (code, list, text) = run(&format!("{body}set_tuned 'storage /data, client'\n"));
+        assert_eq!((code, text.as_str()), (Some(0), ""));
+        assert_eq!(list, "cluster scratch\ntuned storage /data, client\n");
+        let (code, list, text) = run(&format!("{body}tune metadata\nset_tuned x\n"));
+        assert_eq!((code, text.as_str()), (Some(1), "cannot read the record\n"));
+        assert_eq!(list, "cluster scratch\ntuned unfinished\n");
+        let (_, list, _) = run("set_tuned x\nset_tuned ''\n");
+        assert_eq!(list, "cluster scratch\n");
+    }
 }
