@@ -9,11 +9,11 @@
 # SKEP_FORMAT      two numbers of servers: metadata, storage. Each may be a sum, such as 1+3. This
 #                  host formats the cluster when these servers have registered. Empty: another host
 #                  formats it
-# SKEP_DISKS       auto: all blank disks, but no logical volumes. auto COUNT: the same, but first waits
-#                  for COUNT of them. none: directories on the root disk. Otherwise the names of
-#                  devices, which may be logical volumes
-# SKEP_DOMAIN      failure domain of the servers of this host. auto: that of the cloud. Empty: the host
-#                  by itself
+# SKEP_DISKS       auto: all blank disks, but no logical volumes. auto COUNT: the same, but first
+#                  waits for COUNT of them. none: directories on the root disk. Otherwise the names
+#                  of devices, which may be logical volumes
+# SKEP_DOMAIN      failure domain of the servers of this host. auto: that of the cloud. Empty: the
+#                  host by itself
 # SKEP_MOUNT       mount point of clients
 # SKEP_FEATURES    any of: tune monitor job-accounting
 # SKEP_PACKAGE     URL of a .deb, .rpm or .tar.gz. Empty: the image contains the program

@@ -18,8 +18,8 @@ if [ -e /dev/fuse ] || modprobe --dry-run --quiet fuse 2>/dev/null; then fact fu
 for tool in flock setsid sha256sum awk mount umount; do
   command -v "$tool" >/dev/null || fact missing "$tool"
 done
-# Whether a device is mounted. The mount table may have another name of it: it shows the logical volume
-# /dev/vg0/target as /dev/mapper/vg0-target.
+# Whether a device is mounted. The mount table may have another name of it: it shows the logical
+# volume /dev/vg0/target as /dev/mapper/vg0-target.
 mounted() { # device
   number=$(stat -L -c '%t %T' "$1") || return 1
   number=$((0x${number% *})):$((0x${number#* }))

@@ -1,6 +1,6 @@
 # Functions that change the settings of the kernel and restore them. The list of the deployment has
-# the line `tuned ROLES`, which names the roles and the directories of targets for which the host was
-# tuned. `tuned unfinished` means that a change began.
+# the line `tuned ROLES`, which names the roles and the directories of targets for which the host
+# was tuned. `tuned unfinished` means that a change began.
 set_tuned() { # the rest of the line; empty removes the line
   grep -v '^tuned ' "$list" >"$list.new" || true
   [ -z "$1" ] || printf 'tuned %s\n' "$1" >>"$list.new"
@@ -22,8 +22,8 @@ tune_once() { # options of `skep tune apply`
 restore_tuning() {
   if [ -e /var/lib/skep/tune/state.json ]; then
     text=$(/usr/bin/skep tune undo 2>&1) ||
-      die "cannot restore the settings of the kernel: $text; repair this and run the command again," \
-        "or move /var/lib/skep/tune/state.json away, which leaves the settings as they are"
+      die "cannot restore the settings of the kernel: $text; repair this and run the command" \
+        "again, or move /var/lib/skep/tune/state.json away, which leaves the settings as they are"
   fi
   set_tuned ''
 }
