@@ -48,8 +48,9 @@ fn all_threads_of_a_service_run_on_the_cpus_of_its_settings() {
     assert_eq!(of_process(&management[0]), BTreeSet::from([last]));
     let Some(of_node) = of_node else { return };
     let of_node = cpu_list::parse(of_node.trim()).expect("a list of CPUs");
-    let metadata = &cluster.processes("metadata")[0];
-    assert_eq!(of_process(metadata), of_node.intersection(&own).copied().collect());
+    let metadata = cluster.processes("metadata").remove(0);
+    let expected: BTreeSet<usize> = of_node.intersection(&own).copied().collect();
+    assert_eq!(of_process(&metadata), expected);
     // The kernel shows the policy of the main thread, which all threads inherit.
     let maps = std::fs::read_to_string(format!("/proc/{}/numa_maps", metadata.pid));
     let maps = maps.expect("the policy of the memory");
