@@ -14,7 +14,8 @@
 //! - `tree`: directories of the source and the destination, and the entries in them
 //! - `publish`, `partial`: incomplete copies, and the step that gives a complete copy its name
 //! - `special`, `file`, `large`, `links`: copy one entry of each kind
-//! - `walk`, [`run`]: the work for each entry, and the threads and their queue
+//! - `threads`: the threads of a walk and their queue
+//! - `walk`, [`run`]: the work for each entry, and a copy by one process
 //! - [`objects`]: copies trees of files to a bucket, and objects of a bucket to files
 //! - [`hosts`]: the processes of a copy by several hosts
 //!
@@ -47,6 +48,7 @@ mod publish;
 pub mod run;
 pub mod shares;
 mod special;
+mod threads;
 mod tree;
 mod verification;
 mod version;
