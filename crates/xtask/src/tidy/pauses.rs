@@ -23,7 +23,7 @@ const PAUSES: &[(&str, &str)] = &[
     ("crates/client/src/sharing/follow.rs", "retry: waits for notifications of a metadata target"),
     ("crates/consensus/src/runtime.rs", "timers of the Raft library"),
     ("crates/copy/src/hosts.rs", "delay: until the process of a lost host has certainly ended"),
-    ("crates/copy/src/pace.rs", "delay: keeps a copy below the rate that the user allows"),
+    ("crates/copy/src/pace.rs", "delay: keeps a copy or a purge below the rate that the user allows"),
     ("crates/ctl/src/cmd/client/evict.rs", "poll: locks and opens of the evicted client"),
     ("crates/ctl/src/cmd/target/give_up.rs", "poll: metadata targets that have the map in which a target is lost, and end their transactions"),
     ("crates/ctl/src/cmd/target/remove.rs", "poll: requests and removals of chunk files in progress on a target; the next heartbeat of its node"),
