@@ -95,7 +95,7 @@ pub(crate) fn decode_state(snapshot: &[u8]) -> Result<ClusterState> {
         let writer = match &versions[..] {
             [] => "a version of the program with other settings".to_owned(),
             [own] if own == PROGRAM_VERSION => format!("another build of version {own}"),
-            [others @ ..] => format!("version {}", others.join(" or ")),
+            others => format!("version {}", others.join(" or ")),
         };
         let what = format!(
             "cannot read the state of management: {writer} has written it, and this program, \
