@@ -8,6 +8,15 @@ param location string = resourceGroup().location
 @maxLength(20)
 param clusterName string = 'skep'
 
+@description('Storage servers: Standard_DS14_v2 with 10 data disks each, or L8s_v2, L32s_v2 or L80s_v2 with 1, 4 or 10 NVMe disks of their own each. The data on the NVMe disks is lost when a machine is deallocated.')
+@allowed([
+  'disks'
+  'nvme-l8s'
+  'nvme-l32s'
+  'nvme-l80s'
+])
+param system string = 'disks'
+
 @description('Size of the host of management and metadata, and of more metadata servers.')
 param managementSize string = 'Standard_DS14_v2'
 
@@ -16,23 +25,23 @@ param managementSize string = 'Standard_DS14_v2'
 @maxValue(64)
 param metadataServers int = 1
 
-@description('Number of data disks of each metadata server.')
-@minValue(1)
+@description('Number of data disks of each metadata server. 0: only the disks of the machine itself.')
+@minValue(0)
 @maxValue(32)
 param metadataDisks int = 1
 
-@description('Size of the storage servers.')
-param storageSize string = 'Standard_DS14_v2'
+@description('Size of the storage servers. Empty: that of the system.')
+param storageSize string = ''
 
 @description('Number of storage servers.')
 @minValue(1)
 @maxValue(64)
 param storageServers int = 4
 
-@description('Number of data disks of each storage server; each is one target.')
-@minValue(1)
+@description('Number of data disks of each storage server; each is one target. -1: that of the system. 0: only the disks of the machine itself.')
+@minValue(-1)
 @maxValue(32)
-param storageDisks int = 10
+param storageDisks int = -1
 
 @description('Type of the data disks.')
 @allowed([
@@ -55,8 +64,14 @@ param clientSize string = 'Standard_DS14_v2'
 @maxValue(512)
 param computeNodes int = 2
 
+@description('The storage servers are a scale set, and the compute nodes are another one.')
+param scaleSets bool = false
+
 @description('Network adapters of the host for all machines (SR-IOV).')
 param acceleratedNetworking bool = true
+
+@description('Failure domain of the servers. auto: the fault domain and zone of each machine. Empty: each machine by itself.')
+param domain string = 'auto'
 
 @description('Mount point on the login and compute nodes.')
 param mountPoint string = '/share/scratch'
@@ -99,7 +114,7 @@ var settings = join([
   'SKEP_MANAGEMENT=\'${managementAddress}\''
   'SKEP_TOKEN=\'${token}\''
   'SKEP_DISKS=\'auto\''
-  'SKEP_DOMAIN=\'\''
+  'SKEP_DOMAIN=\'${domain}\''
   'SKEP_MOUNT=\'${mountPoint}\''
   'SKEP_FEATURES=\'${features}\''
   'SKEP_PACKAGE=\'${packageUrl}\''
@@ -109,13 +124,35 @@ var settings = join([
 ], '\n')
 var nodeScript = loadTextContent('../user-data/skep-node.sh')
 
-// The machines. The machines in `servers` have data disks, and share an availability set.
+var systems = {
+  disks: {
+    size: 'Standard_DS14_v2'
+    disks: 10
+  }
+  'nvme-l8s': {
+    size: 'Standard_L8s_v2'
+    disks: 0
+  }
+  'nvme-l32s': {
+    size: 'Standard_L32s_v2'
+    disks: 0
+  }
+  'nvme-l80s': {
+    size: 'Standard_L80s_v2'
+    disks: 0
+  }
+}
+var sizeOfStorage = empty(storageSize) ? systems[system].size : storageSize
+var disksOfStorage = storageDisks < 0 ? systems[system].disks : storageDisks
+
+// The machines that are in no scale set. The servers of them share an availability set.
 var management = {
   name: 'management'
   size: managementSize
   roles: 'management metadata'
   format: '${metadataServers} ${storageServers}'
   disks: metadataDisks
+  isServer: true
 }
 var metadata = [for i in range(1, metadataServers - 1): {
   name: 'metadata-${i}'
@@ -123,13 +160,15 @@ var metadata = [for i in range(1, metadataServers - 1): {
   roles: 'metadata'
   format: ''
   disks: metadataDisks
+  isServer: true
 }]
-var storage = [for i in range(1, storageServers): {
+var storage = [for i in range(1, scaleSets ? 0 : storageServers): {
   name: 'storage-${i}'
-  size: storageSize
+  size: sizeOfStorage
   roles: 'storage'
   format: ''
-  disks: storageDisks
+  disks: disksOfStorage
+  isServer: true
 }]
 var login = {
   name: 'login'
@@ -137,13 +176,15 @@ var login = {
   roles: 'client'
   format: ''
   disks: 0
+  isServer: false
 }
-var compute = [for i in range(1, computeNodes): {
+var compute = [for i in range(1, scaleSets ? 0 : computeNodes): {
   name: 'compute-${i}'
   size: clientSize
   roles: 'client'
   format: ''
   disks: 0
+  isServer: false
 }]
 var machines = concat([management], metadata, storage, [login], compute)
 
@@ -257,7 +298,7 @@ resource hosts 'Microsoft.Compute/virtualMachines@2023-09-01' = [for (machine, i
     proximityPlacementGroup: {
       id: placement.id
     }
-    availabilitySet: machine.disks > 0 ? { id: servers.id } : null
+    availabilitySet: machine.isServer ? { id: servers.id } : null
     storageProfile: {
       imageReference: image
       osDisk: {
@@ -298,6 +339,103 @@ resource hosts 'Microsoft.Compute/virtualMachines@2023-09-01' = [for (machine, i
               keyData: sshKey
             }
           ]
+        }
+      }
+    }
+  }
+}]
+
+// The scale sets. Overprovision is off, because additional servers would join the cluster.
+var storageSet = {
+  name: 'storage'
+  size: sizeOfStorage
+  capacity: storageServers
+  roles: 'storage'
+  disks: disksOfStorage
+  faultDomains: 2
+}
+var computeSet = {
+  name: 'compute'
+  size: clientSize
+  capacity: computeNodes
+  roles: 'client'
+  disks: 0
+  faultDomains: null
+}
+
+resource sets 'Microsoft.Compute/virtualMachineScaleSets@2023-09-01' = [for set in [storageSet, computeSet]: if (scaleSets) {
+  name: '${clusterName}-${set.name}'
+  location: location
+  sku: {
+    name: set.size
+    capacity: set.capacity
+  }
+  properties: {
+    orchestrationMode: 'Uniform'
+    overprovision: false
+    singlePlacementGroup: set.capacity <= 100
+    platformFaultDomainCount: set.faultDomains
+    upgradePolicy: {
+      mode: 'Manual'
+    }
+    proximityPlacementGroup: {
+      id: placement.id
+    }
+    virtualMachineProfile: {
+      storageProfile: {
+        imageReference: image
+        osDisk: {
+          createOption: 'FromImage'
+          managedDisk: {
+            storageAccountType: 'Premium_LRS'
+          }
+        }
+        dataDisks: [for lun in range(0, set.disks): {
+          lun: lun
+          createOption: 'Empty'
+          diskSizeGB: diskGiB
+          caching: 'None'
+          managedDisk: {
+            storageAccountType: diskType
+          }
+        }]
+      }
+      networkProfile: {
+        networkInterfaceConfigurations: [
+          {
+            name: 'cluster'
+            properties: {
+              primary: true
+              enableAcceleratedNetworking: acceleratedNetworking
+              ipConfigurations: [
+                {
+                  name: 'cluster'
+                  properties: {
+                    primary: true
+                    subnet: {
+                      id: '${network.id}/subnets/cluster'
+                    }
+                  }
+                }
+              ]
+            }
+          }
+        ]
+      }
+      osProfile: {
+        computerNamePrefix: '${clusterName}-${set.name}-'
+        adminUsername: adminUser
+        customData: base64('#!/bin/sh\nSKEP_ROLES=\'${set.roles}\'\nSKEP_FORMAT=\'\'\n${settings}${nodeScript}')
+        linuxConfiguration: {
+          disablePasswordAuthentication: true
+          ssh: {
+            publicKeys: [
+              {
+                path: '/home/${adminUser}/.ssh/authorized_keys'
+                keyData: sshKey
+              }
+            ]
+          }
         }
       }
     }

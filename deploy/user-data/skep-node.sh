@@ -9,9 +9,11 @@
 # SKEP_FORMAT      two numbers of servers: metadata, storage. Each may be a sum, such as 1+3. This
 #                  host formats the cluster when these servers have registered. Empty: another host
 #                  formats it
-# SKEP_DISKS       auto: all blank disks. auto COUNT: the same, but first waits for COUNT of them.
-#                  none: directories on the root disk. Otherwise the names of devices
-# SKEP_DOMAIN      failure domain of the servers of this host. Empty: the host by itself
+# SKEP_DISKS       auto: all blank disks, but no logical volumes. auto COUNT: the same, but first
+#                  waits for COUNT of them. none: directories on the root disk. Otherwise the names
+#                  of devices, which may be logical volumes
+# SKEP_DOMAIN      failure domain of the servers of this host. auto: that of the cloud. Empty: the
+#                  host by itself
 # SKEP_MOUNT       mount point of clients
 # SKEP_FEATURES    any of: tune monitor job-accounting
 # SKEP_PACKAGE     URL of a .deb, .rpm or .tar.gz. Empty: the image contains the program
@@ -134,7 +136,8 @@ prepare_disks() {
       is_blank "$device" || die "cannot use $device: it holds data; erase it, or leave it out"
       mkfs.xfs -q -L skep-target "$device"
     fi
-    point=/srv/skep/disks/${device##*/}
+    # Two volume groups may have logical volumes of the same name.
+    point=/srv/skep/disks/$(echo "${device#/dev/}" | tr / -)
     make_dir "$point"
     uuid=$(blkid -p -s UUID -o value "$device")
     grep -q "^UUID=$uuid " /etc/fstab ||
@@ -144,6 +147,33 @@ prepare_disks() {
   done
 }
 
+# Prints the failure domain of this instance in its cloud: its zone, and in this zone the fault
+# domain (Azure) or the partition (AWS), as far as the metadata service of the cloud has them.
+cloud_domain() {
+  at=http://169.254.169.254
+  ask() { curl -fs --noproxy '*' --connect-timeout 2 --max-time 5 "$@"; }
+  azure() { ask -H Metadata:true "$at/metadata/instance/compute/$1?$version"; }
+  aws() { ask -H "X-aws-ec2-metadata-token: $key" "$at/latest/meta-data/placement/$1"; }
+  version='api-version=2021-02-01&format=text' rack=
+  if rack=$(azure platformFaultDomain) && zone=$(azure zone); then
+    zone=${zone:+zone-$zone} rack=${rack:+fault-$rack}
+  elif key=$(ask -X PUT -H 'X-aws-ec2-metadata-token-ttl-seconds: 60' "$at/latest/api/token") &&
+    zone=$(aws availability-zone); then
+    if rack=$(aws partition-number); then rack=partition-$rack; else rack=; fi
+  else return 1; fi
+  name=$zone${zone:+${rack:+-}}$rack
+  case "$name" in '' | *[!A-Za-z0-9._-]*) return 1 ;; esac
+  echo "$name"
+}
+choose_domain() {
+  if [ "$SKEP_DOMAIN" != auto ] || [ "$SKEP_ROLES" = client ]; then return; fi
+  if SKEP_DOMAIN=$(cloud_domain || { sleep 2; cloud_domain; }); then
+    say "the failure domain is $SKEP_DOMAIN"
+  else
+    SKEP_DOMAIN=
+    say "no cloud has replied with a failure domain, so this host is one by itself"
+  fi
+}
 # Writes the settings of a service, initialises it, and starts it.
 start_service() { # kind, port, directories for its targets
   kind=$1 port=$2; shift 2
@@ -184,6 +214,7 @@ run_service() { # kind, unit, options of the service
   echo $! >"/run/skep/$kind.pid"
 }
 start_servers() {
+  choose_domain
   if has "$SKEP_ROLES" management; then start_service management 7400; fi
   if ! has "$SKEP_ROLES" metadata && ! has "$SKEP_ROLES" storage; then return; fi
   prepare_disks

@@ -10,6 +10,15 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
+/// The part of the description of a host that comes from the program `skep`.
+#[derive(Debug, Clone, Default)]
+pub struct ProgramReport {
+    /// Version of the program, with the commit from which it was built.
+    pub version: String,
+    /// As [`Environment::deviating_rules`].
+    pub deviating_rules: BTreeMap<String, Vec<String>>,
+}
+
 /// Description of a host, and of the mount on which the benchmark works.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -39,6 +48,9 @@ pub struct Environment {
     pub disks: Vec<Disk>,
     /// Settings of the kernel that affect storage, by their names, such as `vm/swappiness`.
     pub tuning: BTreeMap<String, String>,
+    /// For each role of a host in a cluster, the names of the rules of `skep tune check` from which
+    /// this host deviates. The agent does not know the roles of the host.
+    pub deviating_rules: BTreeMap<String, Vec<String>>,
     /// The type, region and image of a virtual machine. `None` if the host does not report them.
     pub instance: Option<Instance>,
     /// The mount on which the benchmark works. `None` if the benchmark uses no path, or if the path
@@ -61,8 +73,8 @@ pub struct Mount {
 
 impl Environment {
     /// Describes this host and the mount that contains `path`. Accesses no file below `path`,
-    /// because the mount may hang. `version` is the version of this program.
-    pub(crate) fn of_this_host(path: Option<&Path>, version: &str) -> Self {
+    /// because the mount may hang.
+    pub(crate) fn of_this_host(path: Option<&Path>, program: &ProgramReport) -> Self {
         let root = Path::new("/");
         let line = |file: &str| fs::read_to_string(file).unwrap_or_default().trim().to_owned();
         let cpu_info = line("/proc/cpuinfo");
@@ -81,12 +93,13 @@ impl Environment {
             cpu: value(&cpu_info, "model name"),
             cpus: skep_env::available_cpus().len(),
             memory_bytes: memory_kib.unwrap_or(0) * 1024,
-            skep_version: version.to_owned(),
+            skep_version: program.version.clone(),
             boot_id: boot_id(),
             is_root: rustix::process::geteuid().is_root(),
             interfaces: machine::interfaces(root),
             disks: machine::disks(root),
             tuning: machine::tuning(root),
+            deviating_rules: program.deviating_rules.clone(),
             instance: machine::instance(root),
             mount: path.and_then(|path| mount_of(&mounts, path)),
         }
@@ -156,8 +169,11 @@ mod tests {
 
     #[test]
     fn environment_has_kernel_release_and_cpus() {
-        let here = Environment::of_this_host(Some(Path::new("/")), "1.2+abc");
+        let deviating_rules = BTreeMap::from([("client".to_owned(), vec!["mtu".to_owned()])]);
+        let program = ProgramReport { version: "1.2+abc".to_owned(), deviating_rules };
+        let here = Environment::of_this_host(Some(Path::new("/")), &program);
         assert_eq!(here.skep_version, "1.2+abc");
+        assert_eq!(here.deviating_rules["client"], ["mtu"]);
         assert!(here.cpus > 0 && here.memory_bytes > 0 && !here.kernel.is_empty());
         assert_eq!(here.mount.unwrap().point, "/");
         let (busy, all) = cpu_ticks();

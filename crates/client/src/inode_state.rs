@@ -23,6 +23,7 @@ mod unsynced;
 
 pub(crate) use append_parts::AppendPart;
 use guards::{TimesChangeGuard, TimesReportGuard};
+pub(crate) use inline_move::UnconfirmedMove;
 pub(crate) use size::{FileEnd, ReportLoss, ReportedExtent, SizeReport};
 use skep_types::{Attributes, ChunkFileKey, HostIncarnation, InodeId};
 use skep_wire::inline::InlineMark;
@@ -58,11 +59,19 @@ pub(crate) struct InodeState {
     /// Generation of the stripe pattern whose inline bytes were moved to storage, plus one. Zero
     /// means that none were moved since this mount opened the file.
     moved_inline: AtomicU64,
+    /// Generation of the stripe pattern in the reply to the newest open, plus one. Zero means that
+    /// this mount has not opened the file.
+    opened_generation: AtomicU64,
 }
 
 impl InodeState {
     pub(crate) fn new(id: InodeId) -> Arc<Self> {
-        Arc::new(Self { id, parts: Mutex::default(), moved_inline: AtomicU64::new(0) })
+        Arc::new(Self {
+            id,
+            parts: Mutex::default(),
+            moved_inline: AtomicU64::new(0),
+            opened_generation: AtomicU64::new(0),
+        })
     }
 
     fn with<T>(&self, f: impl FnOnce(&mut Parts) -> T) -> T {

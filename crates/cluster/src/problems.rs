@@ -19,6 +19,11 @@ pub const COMPARED_AFTER_RESTORE: &str = "management was restored from a backup,
                                           waits until management has compared the logs of all \
                                           members, usually for a few seconds";
 
+/// The note of the primary of a metadata group whose request to drop a member is undecided.
+pub const AWAITS_OWN_DISK: &str = "management has not decided yet on a request to drop another \
+                                   member of the group, so replies of the group wait for the disk \
+                                   of this target too";
+
 /// How strongly a problem affects users.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
@@ -236,6 +241,13 @@ fn condition(map: &ClusterMap, target: &Target) -> Option<Problem> {
     let reason = &target.health.problem;
     match target.health.condition {
         Condition::Serving | Condition::Closed if reason.is_empty() => None,
+        Condition::Serving if reason == AWAITS_OWN_DISK => Some(problem(
+            (map, target),
+            ("target-note", Warning),
+            &format!(": {reason}"),
+            "check that the leader of management answers; if operations of the group stay slow, \
+             move its primary with skep group move",
+        )),
         Condition::Serving | Condition::Closed => Some(problem(
             (map, target),
             ("target-note", Warning),
@@ -380,6 +392,15 @@ mod tests {
             .into_iter()
             .filter(|it| it.target.is_some() && it.rule != "target-waits");
         of_target.map(|it| it.rule).collect()
+    }
+
+    #[test]
+    fn wait_for_the_disk_of_a_primary_has_its_own_remedy() {
+        let health = TargetHealth::new(Condition::Serving, AWAITS_OWN_DISK);
+        let problems = problems_of_map(&map(Target { health, ..target() }));
+        let noted = problems.iter().find(|it| it.rule == "target-note").unwrap();
+        assert!(noted.what.contains("replies of the group wait"), "{}", noted.what);
+        assert!(noted.remedy.contains("skep group move"), "{}", noted.remedy);
     }
 
     #[test]

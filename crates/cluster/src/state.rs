@@ -34,11 +34,13 @@ mod new_group;
 mod outcomes;
 mod retirement;
 mod servers;
+mod writers;
 
 pub use clients::ClientDetails;
 pub use continuation::check_report;
 pub use names::check_new_name;
 pub use retirement::{ClosedGroup, closed_groups};
+pub use writers::versions_in_snapshot;
 
 use crate::command::{Command, Outcome, Proposal};
 use crate::limits::{MAX_MAP_BYTES, MAX_TEXT_BYTES, NEWEST_FEATURE_LEVEL};

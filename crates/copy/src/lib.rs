@@ -1,5 +1,5 @@
 //! Copies trees of files in parallel (`skep copy`): between mounted file systems of any kind, and
-//! from and to object stores.
+//! from and to object stores. Removes the old files of a tree in parallel (`skep purge`).
 //!
 //! Owns, from the lowest layer to the highest:
 //! - [`plan`]: which name a copy gets, which pieces a large file has, and which of them an
@@ -14,9 +14,11 @@
 //! - `tree`: directories of the source and the destination, and the entries in them
 //! - `publish`, `partial`: incomplete copies, and the step that gives a complete copy its name
 //! - `special`, `file`, `large`, `links`: copy one entry of each kind
-//! - `walk`, [`run`]: the work for each entry, and the threads and their queue
+//! - `threads`: the threads of a walk and their queue
+//! - `walk`, [`run`]: the work for each entry, and a copy by one process
 //! - [`objects`]: copies trees of files to a bucket, and objects of a bucket to files
 //! - [`hosts`]: the processes of a copy by several hosts
+//! - [`purge`]: removes old files
 //!
 //! `plan`, `shares` and `outcome` do no I/O. Copies between file systems use system calls only, so
 //! they work on any file system and need no cluster. This crate does not decide how results are
@@ -44,9 +46,11 @@ mod pace;
 mod partial;
 pub mod plan;
 mod publish;
+pub mod purge;
 pub mod run;
 pub mod shares;
 mod special;
+mod threads;
 mod tree;
 mod verification;
 mod version;

@@ -50,6 +50,36 @@ pub struct Outcome {
     pub seconds: f64,
 }
 
+/// The problems of a run, which all threads report.
+#[derive(Debug, Default)]
+pub(crate) struct Problems {
+    count: AtomicU64,
+    /// The first problems. The lock protects only this list and is held for one insertion.
+    first: Mutex<Vec<Problem>>,
+}
+
+impl Problems {
+    pub(crate) fn add(&self, path: &Path, problem: String) {
+        self.count.fetch_add(1, Ordering::Relaxed);
+        let mut first = self.first.lock().expect("no thread panics while it has the lock");
+        if first.len() < MOST_PROBLEMS {
+            first.push(Problem { path: shown(path), problem });
+        }
+    }
+
+    /// Returns the number of all problems.
+    pub(crate) fn count(&self) -> u64 {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// Returns the first problems, sorted by path.
+    pub(crate) fn first(&self) -> Vec<Problem> {
+        let mut first = self.first.lock().expect("no thread panics while it has the lock").clone();
+        first.sort_by(|a, b| a.path.cmp(&b.path));
+        first
+    }
+}
+
 /// Counters that all threads update.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
@@ -70,9 +100,7 @@ pub(crate) struct Counters {
     pub(crate) pending_bytes: AtomicU64,
     pub(crate) is_full: AtomicBool,
     pub(crate) has_ended_early: AtomicBool,
-    problem_count: AtomicU64,
-    /// The lock protects only this list and is held for one insertion.
-    problems: Mutex<Vec<Problem>>,
+    problems: Problems,
 }
 
 impl Counters {
@@ -81,11 +109,7 @@ impl Counters {
     }
 
     pub(crate) fn problem(&self, path: &Path, problem: String) {
-        self.problem_count.fetch_add(1, Ordering::Relaxed);
-        let mut problems = self.problems.lock().expect("no thread panics while it has the lock");
-        if problems.len() < MOST_PROBLEMS {
-            problems.push(Problem { path: shown(path), problem });
-        }
+        self.problems.add(path, problem);
     }
 
     pub(crate) fn progress(&self, elapsed: Duration) -> Progress {
@@ -97,16 +121,13 @@ impl Counters {
             is_walking: get(&self.unread) > 0,
             bytes: get(&self.bytes),
             pending_bytes: get(&self.pending_bytes),
-            problems: get(&self.problem_count),
+            problems: self.problems.count(),
             elapsed,
         }
     }
 
     pub(crate) fn outcome(&self, is_dry_run: bool, elapsed: Duration) -> Outcome {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let mut problems =
-            self.problems.lock().expect("no thread panics while it has the lock").clone();
-        problems.sort_by(|a, b| a.path.cmp(&b.path));
         Outcome {
             is_dry_run,
             files: get(&self.files),
@@ -115,8 +136,8 @@ impl Counters {
             skipped: get(&self.skipped),
             bytes: get(&self.bytes),
             verified_bytes: get(&self.verified),
-            problem_count: get(&self.problem_count),
-            problems,
+            problem_count: self.problems.count(),
+            problems: self.problems.first(),
             is_full: self.is_full.load(Ordering::Relaxed),
             has_ended_early: self.has_ended_early.load(Ordering::Relaxed),
             seconds: elapsed.as_secs_f64(),

@@ -1,4 +1,4 @@
-//! The limit for the rate at which all threads together copy.
+//! The limit for the rate at which all threads together copy bytes or remove files.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -6,32 +6,34 @@ use std::time::{Duration, Instant};
 /// Delays threads so that all of them together stay below the limit.
 #[derive(Debug)]
 pub(crate) struct Pace {
-    bytes_per_second: Option<u64>,
-    /// The time at which all bytes granted so far will have been copied, if they are copied at the
-    /// permitted rate. A thread holds the lock only for one computation.
+    /// The permitted bytes or files per second.
+    per_second: Option<u64>,
+    /// The time at which everything granted so far will be done, if it is done at the permitted
+    /// rate. A thread holds the lock only for one computation.
     granted_until: Mutex<Instant>,
 }
 
 impl Pace {
     /// Creates a rate limit. `None` means no limit.
-    pub(crate) fn new(bytes_per_second: Option<u64>) -> Self {
-        Self { bytes_per_second, granted_until: Mutex::new(Instant::now()) }
+    pub(crate) fn new(per_second: Option<u64>) -> Self {
+        Self { per_second, granted_until: Mutex::new(Instant::now()) }
     }
 
-    /// Waits until the rate limit allows the thread to copy `bytes` bytes.
-    pub(crate) fn take(&self, bytes: u64) {
-        if let Some(rate) = self.bytes_per_second {
-            let delay = self.reserve(bytes, rate, Instant::now());
+    /// Waits until the rate limit allows the thread to copy `amount` bytes, or to remove `amount`
+    /// files.
+    pub(crate) fn take(&self, amount: u64) {
+        if let Some(rate) = self.per_second {
+            let delay = self.reserve(amount, rate, Instant::now());
             std::thread::sleep(delay);
         }
     }
 
-    /// Reserves the time that `bytes` take at the permitted rate, and returns the delay until this
-    /// time begins.
-    fn reserve(&self, bytes: u64, rate: u64, now: Instant) -> Duration {
+    /// Reserves the time that `amount` takes at the permitted rate, and returns the delay until
+    /// this time begins.
+    fn reserve(&self, amount: u64, rate: u64, now: Instant) -> Duration {
         let mut until = self.granted_until.lock().expect("no thread panics while it has the lock");
         let start = (*until).max(now);
-        *until = start + Duration::from_secs_f64(bytes as f64 / rate.max(1) as f64);
+        *until = start + Duration::from_secs_f64(amount as f64 / rate.max(1) as f64);
         start - now
     }
 }

@@ -1,7 +1,4 @@
-//! The threads of a copy and their queue of work.
-//!
-//! Threads take the newest unit of work first. So they finish a directory before they open the next
-//! one beside it, and few directories are open at the same time.
+//! A copy by one process: its top directories, its work, and the locks on its destinations.
 
 use crate::context::{Context, Options};
 use crate::failure::Failure;
@@ -9,6 +6,7 @@ use crate::links::Links;
 use crate::outcome::{Outcome, Progress};
 use crate::plan::{Pair, is_temporary_of};
 use crate::shares::{Key, Part};
+use crate::threads::work_off;
 use crate::tree::{self, Destination, Directory, Entry, Seen};
 use crate::walk::{Walk, Work};
 use rustix::fs::{FileType, FlockOperation, flock};
@@ -20,28 +18,14 @@ use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
-use std::time::{Duration, Instant};
-
-/// Time between two reports of the progress.
-const REPORT: Duration = Duration::from_secs(1);
-
-#[derive(Debug, Default)]
-struct Queue {
-    work: Vec<Work>,
-    /// Number of threads that are doing a unit of work, and may add further units.
-    busy: usize,
-    has_ended: bool,
-}
+use std::time::Instant;
 
 /// A running copy.
 #[derive(Debug)]
 struct Run {
     walk: Walk,
-    /// The lock protects the queue. It is not held during system calls on files.
-    queue: Mutex<Queue>,
-    changed: Condvar,
 }
 
 /// The directories that contain a source and its copy.
@@ -76,27 +60,13 @@ pub fn copy(pairs: &[Pair], options: &Options, report: &dyn Fn(&Progress)) -> Re
     let destinations: Vec<_> =
         tops.iter().map(|it| destination(it).transpose()).collect::<std::io::Result<_>>()?;
     let walk = Walk { context: context.clone(), links: Links::default(), tops: destinations };
-    let mut run = Run { walk, queue: Mutex::default(), changed: Condvar::new() };
+    let run = Run { walk };
+    let mut work = Vec::new();
     // If this fails, nothing was copied, so the directories that are open must not be changed when
     // they are dropped.
-    let locks = run.begin(&tops).inspect_err(|_| context.stop())?;
-    std::thread::scope(|scope| {
-        for _ in 0..options.threads.max(1) {
-            scope.spawn(|| run.work());
-        }
-        let mut reported = begin;
-        loop {
-            let queue = run.queue.lock().expect("no thread panics while it has the lock");
-            if queue.has_ended {
-                break;
-            }
-            drop(run.changed.wait_timeout(queue, REPORT));
-            if reported.elapsed() >= REPORT {
-                report(&context.counters.progress(begin.elapsed()));
-                reported = Instant::now();
-            }
-        }
-    });
+    let locks = run.begin(&tops, &mut work).inspect_err(|_| context.stop())?;
+    let report_progress = || report(&context.counters.progress(begin.elapsed()));
+    work_off(work, options.threads, |unit| run.work(unit), report_progress);
     drop(locks);
     // The copy may have ended early. Directories of names that still wait are then dropped without
     // a report.
@@ -107,7 +77,7 @@ pub fn copy(pairs: &[Pair], options: &Options, report: &dyn Fn(&Progress)) -> Re
             context.problem(&it.parent.shown().join(&it.entry.name), &failure);
         }
     }
-    report(&context.counters.progress(begin.elapsed()));
+    report_progress();
     Ok(context.counters.outcome(options.is_dry_run, begin.elapsed()))
 }
 
@@ -269,9 +239,9 @@ fn finish_top(context: &Context, top: &Top) -> std::result::Result<(), Failure> 
 }
 
 impl Run {
-    /// Creates the top directories of all copies before any entry is copied into them. Returns the
-    /// locks on these directories.
-    fn begin(&mut self, tops: &[Top]) -> Result<Vec<File>> {
+    /// Creates the top directories of all copies before any entry is copied into them. Adds the
+    /// first units of work to `all`. Returns the locks on these directories.
+    fn begin(&self, tops: &[Top], all: &mut Vec<Work>) -> Result<Vec<File>> {
         let mut locks = Vec::new();
         for it in tops {
             tree::count_found(&self.walk.context.counters, it.kind);
@@ -292,40 +262,14 @@ impl Run {
                     vec![Work::Entry { parent, entry, kind }]
                 }
             };
-            self.queue.get_mut().expect("no thread has this lock yet").work.extend(work);
+            all.extend(work);
         }
         Ok(locks)
     }
 
-    /// Does units of work until the queue is empty and all other threads are idle.
-    fn work(&self) {
-        loop {
-            let mut queue = self.queue.lock().expect("no thread panics while it has the lock");
-            let work = loop {
-                if let Some(work) = queue.work.pop() {
-                    break work;
-                }
-                if queue.busy == 0 {
-                    queue.has_ended = true;
-                    self.changed.notify_all();
-                    return;
-                }
-                queue = self.changed.wait(queue).expect("no thread panics while it has the lock");
-            };
-            queue.busy += 1;
-            drop(queue);
-            let is_stopped = self.walk.context.is_stopped();
-            let more = if is_stopped { Vec::new() } else { self.perform(work) };
-            let mut queue = self.queue.lock().expect("no thread panics while it has the lock");
-            queue.busy -= 1;
-            let is_idle = queue.busy == 0;
-            let count = more.len();
-            queue.work.extend(more);
-            drop(queue);
-            if count > 1 || is_idle {
-                self.changed.notify_all();
-            }
-        }
+    /// Does one unit of work, unless the copy ends early. Returns the units that follow from it.
+    fn work(&self, work: Work) -> Vec<Work> {
+        if self.walk.context.is_stopped() { Vec::new() } else { self.perform(work) }
     }
 
     /// Does one unit of work, and returns the units that follow from it.

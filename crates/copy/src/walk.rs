@@ -23,10 +23,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Maximum number of entries of a directory that a thread lists at a time. It is limited, so that a
 /// directory of any size needs little memory.
-const BATCH: usize = 1024;
+pub(crate) const BATCH: usize = 1024;
 /// Maximum depth of directories. The limit is needed because each directory on the path to an entry
 /// is open. No path that the kernel accepts in one call is deeper.
-const MOST_LEVELS: usize = 2048;
+pub(crate) const MOST_LEVELS: usize = 2048;
 
 /// A unit of work for a thread.
 #[derive(Debug)]

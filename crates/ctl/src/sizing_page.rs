@@ -1,6 +1,8 @@
-//! Compares the page docs/operations/sizing.md with the formats and limits of this program.
+//! Compares the page docs/operations/sizing.md with the formats and limits of this program, and
+//! checks the reference designs of the page.
 
 use skep_cluster::limits as cluster;
+use skep_deploy::hosts::{Deployment, Role};
 use skep_format::metadata::{DentryRecord, InlineRecord, InodeRecord, Key};
 use skep_types::codec::{Bytes, Codec};
 use skep_types::pattern::{MAX_COMPONENTS, MAX_INLINE_BYTES, MAX_STRIPE_WIDTH};
@@ -9,6 +11,7 @@ use skep_types::{
     MAX_NAME_BYTES, PatternOrigin, Redundancy, SHARD_COUNT, StripePattern, Timestamp,
 };
 use skep_wire::limits as wire;
+use std::collections::BTreeSet;
 
 const PAGE: &str = include_str!("../../../docs/operations/sizing.md");
 
@@ -142,13 +145,46 @@ fn sizing_page_has_the_limits_of_the_system() {
     check(&format!("| chunk size | {least} to {most} |"));
 }
 
-/// The hosts files of the reference layouts are accepted by `skep deploy`.
+/// A reference design in `deploy/examples`.
+struct Design {
+    /// Name of its directory.
+    name: &'static str,
+    hosts: &'static str,
+    parts: &'static str,
+    /// Numbers of management nodes, metadata targets and storage targets.
+    shape: [usize; 3],
+}
+
+const DESIGNS: [Design; 2] = [
+    Design {
+        name: "capacity",
+        hosts: include_str!("../../../deploy/examples/capacity/hosts.toml"),
+        parts: include_str!("../../../deploy/examples/capacity/parts.csv"),
+        shape: [1, 4, 32],
+    },
+    Design {
+        name: "nvme",
+        hosts: include_str!("../../../deploy/examples/nvme/hosts.toml"),
+        parts: include_str!("../../../deploy/examples/nvme/parts.csv"),
+        shape: [1, 4, 44],
+    },
+];
+
+/// `skep deploy` accepts the hosts files of the reference designs, and each of their servers has
+/// parts.
 #[test]
-fn sizing_page_has_hosts_files_without_problems() {
-    let files: Vec<_> = PAGE.split("```toml\n").skip(1).collect();
-    assert_eq!(files.len(), 2);
-    for file in files {
-        let file = file.split("```").next().unwrap();
-        skep_deploy::hosts::Deployment::parse(file).unwrap();
+fn reference_designs_have_hosts_files_and_parts() {
+    for Design { name, hosts, parts, shape } in DESIGNS {
+        check(&format!("(../../deploy/examples/{name}/)"));
+        let read = Deployment::parse(hosts).unwrap();
+        let targets =
+            |role| -> usize { read.hosts.iter().map(|host| host.targets(role).len()).sum() };
+        let found = [read.managers().count(), targets(Role::Metadata), targets(Role::Storage)];
+        assert_eq!(found, shape, "{name}");
+        assert!(read.hosts.iter().all(|host| host.tune), "{name}");
+        let servers = read.hosts.iter().filter(|host| host.services().next().is_some());
+        let servers: BTreeSet<&str> = servers.map(|host| host.name.as_str()).collect();
+        let with_parts = parts.lines().skip(1).filter_map(|line| line.split(',').next());
+        assert_eq!(with_parts.collect::<BTreeSet<_>>(), servers, "{name}");
     }
 }

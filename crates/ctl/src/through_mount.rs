@@ -15,6 +15,9 @@ use skep_types::codec::Codec;
 use skep_types::{ClusterMap, Error, ErrorCode, InodeId, Result, SessionId};
 use skep_wire::metadata::EntryInfo;
 use skep_wire::traces::TraceRecord;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirEntryExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -52,6 +55,36 @@ pub(crate) fn file_users(path: &Path) -> Result<Option<FileUsers>> {
         after = page.next;
     }
     Ok(Some(users))
+}
+
+/// Whether a program on any mount has a regular file open for writing. `file` may be open with
+/// `O_PATH`. The result is `false` too if the mount runs an older version, or if the file was
+/// removed.
+///
+/// # Errors
+/// Errors of the mount.
+pub(crate) fn is_written(file: &File) -> io::Result<bool> {
+    // The kernel reads no extended attribute through a descriptor of `O_PATH` itself.
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let mut bytes = vec![0; MAX_VALUE_BYTES];
+    let mut after = Some((SessionId::default(), InodeId::default()));
+    while let Some((session, inode)) = after {
+        let name = format!("{USERS_XATTR}{}-{}", session.raw(), inode.raw());
+        let len = match rustix::fs::getxattr(&path, &name, &mut bytes[..]) {
+            Ok(len) => len,
+            Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::PERM | Errno::NOENT | Errno::STALE) => {
+                return Ok(false);
+            }
+            Err(errno) => return Err(errno.into()),
+        };
+        let page = FileUsers::from_bytes(&bytes[..len]);
+        let page = page.map_err(|error| io::Error::other(error.to_string()))?;
+        if page.uses.iter().any(|used| used.writers > 0) {
+            return Ok(true);
+        }
+        after = page.next;
+    }
+    Ok(false)
 }
 
 /// Returns the records of operations that the mount at `path` has made after the position `after`.

@@ -15,25 +15,12 @@ use crate::config::{config, fstab, mount_source};
 use crate::facts::disk_uuid;
 use crate::hosts::{Deployment, Host, Role};
 use crate::plan::Action;
+use crate::tuning;
+use crate::units;
 use std::fmt::Write;
 
 const PRELUDE: &str = include_str!("scripts/prelude.sh");
 const REMOVE: &str = include_str!("scripts/remove.sh");
-/// The systemd unit of the monitor. Only the host of the monitor gets it.
-const MONITOR_UNIT: (&str, &str) =
-    ("skep-monitor.service", include_str!("../../../packaging/systemd/skep-monitor.service"));
-/// The user that the units need, for `systemd-sysusers`.
-const USER: &str = include_str!("../../../packaging/sysusers/skep.conf");
-/// The systemd units that all hosts get.
-const UNITS: [(&str, &str); 4] = [
-    (
-        "skep-management@.service",
-        include_str!("../../../packaging/systemd/skep-management@.service"),
-    ),
-    ("skep-metadata@.service", include_str!("../../../packaging/systemd/skep-metadata@.service")),
-    ("skep-storage@.service", include_str!("../../../packaging/systemd/skep-storage@.service")),
-    ("skep.target", include_str!("../../../packaging/systemd/skep.target")),
-];
 /// Name of the file that a deployment writes and reads to verify the mounts of the clients.
 const CHECK_FILE: &str = ".skep-deploy-check";
 /// Time limit in seconds for the members of groups that return after a restart. A member that was
@@ -94,6 +81,7 @@ pub fn script(
     let body = match action {
         Action::Install => return install_script(deployment, secrets.program_hash),
         Action::Configure => configure(deployment, host),
+        Action::WriteUnits => format!("{}systemctl daemon-reload\n", write_units(host)),
         Action::Format(disk) => {
             let (device, uuid) = (&disk.device, disk_uuid(deployment, host, &disk.device));
             let point = disk.mount_point();
@@ -153,7 +141,11 @@ pub fn script(
         Action::RemoveCheck => {
             format!("cd {}\nrm -f {CHECK_FILE} {CHECK_FILE}.sum\n", deployment.mount.point)
         }
-        Action::Remove => format!("MOUNT={}\n{REMOVE}", deployment.mount.point),
+        Action::Tune => tuning::script(host),
+        Action::RestoreTuning => tuning::restoring_script(),
+        Action::Remove => {
+            format!("MOUNT={}\n{}{REMOVE}", deployment.mount.point, tuning::FUNCTIONS)
+        }
     };
     format!("CLUSTER={}\n{PRELUDE}{body}", deployment.cluster)
 }
@@ -213,13 +205,7 @@ fn configure(deployment: &Deployment, host: &Host) -> String {
         let _ = write!(text, "write_file {path} 600 <<'END'\n{config}END\n");
     }
     text += "if has_systemd; then\n";
-    // The units run the services as this user.
-    let _ = write!(text, "write_file /etc/sysusers.d/skep.conf 644 <<'END'\n{USER}END\n");
-    text += "id skep >/dev/null 2>&1 || systemd-sysusers skep.conf\n";
-    let monitor = Some(MONITOR_UNIT).filter(|_| host.has(Role::Monitor));
-    for (name, unit) in UNITS.into_iter().chain(monitor) {
-        let _ = write!(text, "write_file /etc/systemd/system/{name} 644 <<'END'\n{unit}END\n");
-    }
+    text += &write_units(host);
     for role in host.services() {
         let disks = host.disks.iter().filter(|disk| disk.role == role);
         let points: Vec<_> = disks.map(|disk| disk.mount_point()).collect();
@@ -234,6 +220,15 @@ fn configure(deployment: &Deployment, host: &Host) -> String {
         }
     }
     format!("{text}:\nfi\nwrite_fstab <<'END'\n{}END\n", fstab(deployment, host))
+}
+
+/// Returns the script that writes the units, and creates the user that runs the services.
+fn write_units(host: &Host) -> String {
+    let mut text = String::new();
+    for (path, contents) in units::files(host) {
+        let _ = write!(text, "write_file {path} 644 <<'END'\n{contents}END\n");
+    }
+    text + "id skep >/dev/null 2>&1 || systemd-sysusers skep.conf\n"
 }
 
 fn mount_disks(host: &Host) -> String {

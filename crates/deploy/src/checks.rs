@@ -5,7 +5,7 @@
 //! before it changes a host. A warning does not stop it. Each text names the fact and the remedy.
 //! [`crate::plan::judge_cluster`] checks the running cluster.
 
-use crate::facts::{Contents, Facts};
+use crate::facts::{Contents, Facts, Tuning};
 use crate::hosts::{Deployment, Host, Role};
 use crate::ssh::HostProblem;
 use std::collections::BTreeMap;
@@ -186,6 +186,15 @@ fn judge_installation(
             ),
         };
         verdict.problem(host, text);
+    }
+    if host.tune && facts.tuning == Tuning::ByHand {
+        verdict.problem(
+            host,
+            "the settings of the kernel were changed by `skep tune apply`, so `skep deploy \
+             destroy` could not restore the right ones; run `skep tune undo` on this host, or set \
+             `tune = false` for it in the hosts file"
+                .into(),
+        );
     }
     for role in host.services() {
         let port = role.port().unwrap_or_default();

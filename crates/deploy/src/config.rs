@@ -3,7 +3,7 @@
 
 use crate::facts::disk_uuid;
 use crate::hosts::{Deployment, Host, Role};
-use sha2::{Digest, Sha256};
+use crate::text_hash::text_hash;
 use std::fmt::Write;
 
 /// Returns the configuration file of a service.
@@ -38,12 +38,18 @@ pub fn config(deployment: &Deployment, host: &Host, role: Role) -> String {
     if !host.domain.is_empty() {
         let _ = writeln!(text, "domain = \"{}\"", host.domain);
     }
+    if !host.cpus.is_empty() {
+        let _ = writeln!(text, "cpus = \"{}\"", host.cpus);
+    }
+    if let Some(node) = host.numa_node {
+        let _ = writeln!(text, "numa_node = \"{node}\"");
+    }
     text
 }
 
 /// Returns the SHA-256 of the text that [`config`] returns.
 pub fn config_hash(deployment: &Deployment, host: &Host, role: Role) -> String {
-    hash(&config(deployment, host, role))
+    text_hash(&config(deployment, host, role))
 }
 
 /// Returns the source of the mounts: the addresses of all management nodes.
@@ -72,10 +78,5 @@ pub fn fstab(deployment: &Deployment, host: &Host) -> String {
 
 /// Returns the SHA-256 of the text that [`fstab`] returns.
 pub fn fstab_hash(deployment: &Deployment, host: &Host) -> String {
-    hash(&fstab(deployment, host))
-}
-
-fn hash(text: &str) -> String {
-    let hash = Sha256::digest(text.as_bytes());
-    hash.iter().map(|byte| format!("{byte:02x}")).collect()
+    text_hash(&fstab(deployment, host))
 }

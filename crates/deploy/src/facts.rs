@@ -5,6 +5,7 @@
 
 use crate::hosts::{Deployment, Host, Role};
 use crate::ssh::Output;
+use crate::units;
 use skep_types::{Error, ErrorCode, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -35,6 +36,19 @@ pub enum Running {
     Old,
 }
 
+/// Whether the settings of a host's kernel were changed by `skep tune apply`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Tuning {
+    /// No settings were changed.
+    #[default]
+    Unchanged,
+    /// An administrator has changed settings with the command.
+    ByHand,
+    /// This deployment has changed settings. The text has the roles and the directories of targets
+    /// for which it has done so. After an interruption, it is `unfinished`.
+    Ours(String),
+}
+
 /// The kernel, hardware and installed programs of a host.
 #[derive(Debug, Clone, Default)]
 pub struct Platform {
@@ -48,6 +62,8 @@ pub struct Platform {
     pub uring_disabled: u32,
     /// Whether systemd manages the services of the host.
     pub has_systemd: bool,
+    /// SHA-256 of the systemd units of Skep ([`crate::units::units_hash`]). Empty without systemd.
+    pub units: String,
     /// Whether FUSE is available.
     pub has_fuse: bool,
     /// Required programs that are not installed.
@@ -90,6 +106,8 @@ pub struct Facts {
     /// Whether the file system at the mount point is Skep. `None` means that nothing is mounted
     /// there.
     pub mount: Option<bool>,
+    /// Whether the settings of the kernel were changed for the host's roles.
+    pub tuning: Tuning,
     /// TCP ports on which programs listen.
     pub listening: BTreeSet<u16>,
     /// How far the host's clock is ahead of the clock of the host that deploys, in seconds.
@@ -101,12 +119,14 @@ pub struct Facts {
 pub fn script(deployment: &Deployment, host: &Host) -> String {
     let disks: Vec<&str> = host.disks.iter().map(|disk| disk.device.as_str()).collect();
     let directories: Vec<&str> = host.directories.iter().map(|(_, path)| path.as_str()).collect();
+    let units: Vec<&str> = units::files(host).map(|(path, _)| path).collect();
     format!(
-        "CLUSTER='{}' DISKS='{}' DIRECTORIES='{}' MOUNT='{}'\n{SCRIPT}",
+        "CLUSTER='{}' DISKS='{}' DIRECTORIES='{}' MOUNT='{}' UNITS='{}'\n{SCRIPT}",
         deployment.cluster,
         disks.join(" "),
         directories.join(" "),
-        deployment.mount.point
+        deployment.mount.point,
+        units.join(" ")
     )
 }
 
@@ -149,6 +169,8 @@ impl Facts {
                 "fstab" => value.clone_into(&mut facts.fstab),
                 "formatted" => facts.is_formatted = true,
                 "deployed" => facts.deployed = Some(value.to_owned()),
+                "tuned" => facts.tuning = Tuning::Ours(value.to_owned()),
+                "tuned_by_hand" => facts.tuning = Tuning::ByHand,
                 "mount" => facts.mount = Some(value == "skep"),
                 "listening" => facts.listening.extend(value.parse::<u16>()),
                 "clock" => clock = value.parse().ok(),
@@ -174,6 +196,12 @@ impl Facts {
 }
 
 impl Platform {
+    /// Whether the host has the same systemd units of Skep as the program that deploys. Also true
+    /// for a host without systemd, which needs no units.
+    pub fn has_units(&self, host: &Host) -> bool {
+        !self.has_systemd || self.units == units::units_hash(host)
+    }
+
     fn take(&mut self, name: &str, value: &str) {
         match name {
             "kernel" => value.clone_into(&mut self.kernel),
@@ -181,6 +209,7 @@ impl Platform {
             "memory_kib" => self.memory_kib = value.parse().unwrap_or_default(),
             "uring_disabled" => self.uring_disabled = value.parse().unwrap_or_default(),
             "systemd" => self.has_systemd = true,
+            "units" => value.clone_into(&mut self.units),
             "fuse" => self.has_fuse = true,
             "missing" => self.missing.push(value.to_owned()),
             _ => {}
@@ -265,7 +294,8 @@ pub(crate) mod tests {
              disk\t/dev/mapper/data holds xfs\ndirectory\t/data/skep data\n\
              config\tstorage abc\ninitialised\tstorage\nrunning\tstorage old\ntoken\tforeign\n\
              token_addresses\t10.0.0.1:7400,[2001:db8::1]:7400\nfstab\tdef\n\
-             mount\tskep\nlistening\t7420\nlistening\t22\nclock\t1020.0\n"
+             tuned\tstorage /data/skep, client\nmount\tskep\nlistening\t7420\n\
+             listening\t22\nclock\t1020.0\n"
         );
         let facts = parse(&deployment, host, &text);
         assert_eq!(facts.platform.kernel, "5.14.0-427.el9");
@@ -277,6 +307,7 @@ pub(crate) mod tests {
         assert_eq!((facts.token, facts.mount), (Some(false), Some(true)));
         assert_eq!(facts.token_addresses, ["10.0.0.1:7400", "[2001:db8::1]:7400"]);
         assert_eq!(facts.fstab, "def");
+        assert_eq!(facts.tuning, Tuning::Ours("storage /data/skep, client".into()));
         assert!(facts.listening.contains(&7420));
         assert_eq!(facts.clock_offset, 10.0);
     }

@@ -7,7 +7,7 @@
 
 mod rules;
 
-use rules::{check_places, place_monitor};
+use rules::{check_binding, check_places, place_monitor};
 use serde::{Deserialize, Serialize};
 use skep_types::{Error, ErrorCode, Result};
 use std::fmt::{self, Display};
@@ -166,6 +166,12 @@ pub struct Host {
     pub disks: Vec<Disk>,
     /// Directories for targets, each with the service that gets the target. They may exist already.
     pub directories: Vec<(Role, String)>,
+    /// Whether `skep tune apply` changes the settings of the host's kernel for its roles.
+    pub tune: bool,
+    /// CPUs on which the services of the host run. Empty means all of them.
+    pub cpus: String,
+    /// NUMA node on which the services of the host run. `None` means all nodes.
+    pub numa_node: Option<u32>,
 }
 
 impl Host {
@@ -220,6 +226,9 @@ struct File {
     #[serde(default = "default_monitor")]
     monitor: bool,
     copies: Option<u32>,
+    /// The default of all hosts.
+    #[serde(default)]
+    tune: bool,
     #[serde(default)]
     host: Vec<HostEntry>,
 }
@@ -251,6 +260,10 @@ struct HostEntry {
     storage_disks: Vec<String>,
     #[serde(default)]
     storage_directories: Vec<String>,
+    tune: Option<bool>,
+    #[serde(default)]
+    cpus: String,
+    numa_node: Option<u32>,
 }
 
 impl Deployment {
@@ -281,7 +294,7 @@ impl Deployment {
             .map_err(|error| Error::new(ErrorCode::Configuration, error.to_string()))?;
         let mut problems = Vec::new();
         let mut hosts: Vec<Host> =
-            file.host.into_iter().map(|entry| host(entry, &mut problems)).collect();
+            file.host.into_iter().map(|entry| host(entry, file.tune, &mut problems)).collect();
         place_monitor(file.monitor, &mut hosts, &mut problems);
         let read = Self {
             cluster: file.cluster,
@@ -335,7 +348,8 @@ impl Deployment {
     }
 }
 
-fn host(entry: HostEntry, problems: &mut Vec<String>) -> Host {
+/// Returns the host of an entry. `tune` is the value for all hosts that set none of their own.
+fn host(entry: HostEntry, tune: bool, problems: &mut Vec<String>) -> Host {
     let name = entry.name;
     if !is_name(&name) {
         problems
@@ -388,7 +402,10 @@ fn host(entry: HostEntry, problems: &mut Vec<String>) -> Host {
         directories.extend(named.into_iter().map(|directory| (role, directory)));
     }
     check_places(&name, &disks, &directories, problems);
-    Host { name, address, network, roles, domain: entry.domain, disks, directories }
+    let (cpus, numa_node) = (entry.cpus, entry.numa_node);
+    check_binding(&name, &cpus, numa_node, problems);
+    let (domain, tune) = (entry.domain, entry.tune.unwrap_or(tune));
+    Host { name, address, network, roles, domain, disks, directories, tune, cpus, numa_node }
 }
 
 /// Whether a text is a host name or an IP address. Scripts can contain such a text without quotes.

@@ -10,7 +10,9 @@
 //! - [`checks`]: facts about hosts that prevent a deployment
 //! - [`plan`]: the steps that lead from the observed state to the described cluster
 //! - [`config`]: the configuration file of each service
+//! - [`units`]: the systemd units of a host
 //! - [`actions`]: the script of each step
+//! - [`tuning`]: the settings of the kernel of each host
 //! - [`ssh`]: sessions of the `ssh` client that is installed on this host
 //! - [`execute`]: runs steps on many hosts at the same time
 //! - [`report`]: the result of a command
@@ -18,10 +20,10 @@
 //! - [`job_lines`]: the lines of a batch script that ask for copies
 //! - [`ondemand`]: file systems of the local disks of a job's hosts
 //!
-//! `facts`, `cluster`, `groups`, `checks`, `plan`, `config`, `job_lines` and `actions` do no I/O.
-//! The crate starts the program `skep` on hosts, but does not link its libraries. It stores no
-//! state on the host that deploys. Each run observes the hosts and the cluster again, so the same
-//! command continues an interrupted run.
+//! `facts`, `cluster`, `groups`, `checks`, `plan`, `config`, `units`, `tuning`, `job_lines` and
+//! `actions` do no I/O. The crate starts the program `skep` on hosts, but does not link its
+//! libraries. It stores no state on the host that deploys. Each run observes the hosts and the
+//! cluster again, so the same command continues an interrupted run.
 
 pub mod actions;
 pub mod checks;
@@ -37,3 +39,6 @@ pub mod ondemand;
 pub mod plan;
 pub mod report;
 pub mod ssh;
+mod text_hash;
+pub mod tuning;
+pub mod units;

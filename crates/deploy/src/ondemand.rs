@@ -7,6 +7,8 @@
 //! over ssh ([`crate::ssh`]). In a batch job, each host runs only the script for itself.
 //! `scripts/ondemand.sh` owns the actions on a host: locks, checks of paths, and the removal.
 
+mod stage_out;
+
 use crate::execute::in_parallel;
 use crate::hosts::{
     Deployment, Host, MountSettings, Role, SshSettings, is_address, is_name, is_path,
@@ -15,6 +17,8 @@ use crate::ssh::{HostProblem, Ssh, run_here};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 use skep_types::{Error, ErrorCode, Result};
+pub use stage_out::StageOut;
+use stage_out::is_staged_path;
 use std::fmt::Write;
 use std::fs::File;
 use std::io::Read;
@@ -56,15 +60,6 @@ pub struct OnDemand {
     pub stage_out: Vec<StageOut>,
     /// The data that a removal may destroy.
     pub removal: Removal,
-}
-
-/// A copy out of the file system, to be made before its removal.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StageOut {
-    /// Path of the source, below the mount point.
-    pub source: String,
-    /// Path of the destination, or a location in an object store.
-    pub destination: String,
 }
 
 /// The data that a removal may destroy.
@@ -428,6 +423,9 @@ pub fn deployment(name: &str, mount: &str, hosts: &[String]) -> Deployment {
         domain: String::new(),
         disks: Vec::new(),
         directories: Vec::new(),
+        tune: false,
+        cpus: String::new(),
+        numa_node: None,
     };
     Deployment {
         cluster: name.to_owned(),
@@ -472,30 +470,6 @@ fn state(host: String, text: &str) -> HostState {
         lost: values("lost"),
         hosts: values("hosts").pop().unwrap_or_default(),
         address: values("address").pop(),
-    }
-}
-
-/// Whether a text can be a path in the record of a stage-out and in a script. It is an absolute
-/// path, or a location in an object store.
-fn is_staged_path(path: &str) -> bool {
-    let path = match path.strip_prefix("s3:/") {
-        Some(rest) if rest.starts_with('/') => rest,
-        _ => path,
-    };
-    let is_good = |it: char| it != ':' && it != '\'' && !it.is_control();
-    path.starts_with('/') && path.chars().all(is_good) && path.split('/').all(|it| it != "..")
-}
-
-impl StageOut {
-    /// Returns the copy in the form in which it is recorded: `SOURCE:DESTINATION`.
-    pub fn shown(&self) -> String {
-        format!("{}:{}", self.source, self.destination)
-    }
-
-    /// Parses the form that [`Self::shown`] returns.
-    pub fn parse(note: &str) -> Option<Self> {
-        let (source, destination) = note.split_once(':')?;
-        Some(Self { source: source.to_owned(), destination: destination.to_owned() })
     }
 }
 

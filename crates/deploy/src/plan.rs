@@ -38,9 +38,10 @@ pub use checks::judge_cluster;
 use crate::checks::Program;
 use crate::cluster::Cluster;
 use crate::config::{config_hash, fstab_hash};
-use crate::facts::{Contents, Facts, Running};
+use crate::facts::{Contents, Facts, Running, Tuning};
 use crate::groups::{self, GroupPlan};
 use crate::hosts::{Deployment, Disk, Host, Role};
+use crate::tuning;
 use std::collections::BTreeMap;
 
 /// The steps of one host in one phase.
@@ -182,6 +183,8 @@ pub fn apply(deployment: &Deployment, program: &Program, all: &AllFacts) -> Vec<
         Some(it) if host.has(Role::Client) && it.mount.is_none() => vec![Action::Mount],
         _ => Vec::new(),
     });
+    // Disks are tuned by the directories of targets, which exist only now.
+    phases.add("tune", hosts, |host| facts(host).map_or_else(Vec::new, |it| tune(host, it)));
     verify(deployment, &mut phases);
     phases.0
 }
@@ -273,6 +276,16 @@ fn monitor(deployment: &Deployment, host: &Host, facts: &Facts) -> Vec<Action> {
     }
 }
 
+/// Returns the steps that tune the host, or restore its settings.
+fn tune(host: &Host, facts: &Facts) -> Vec<Action> {
+    match (tuning::wanted(host), &facts.tuning) {
+        (Some(wanted), Tuning::Ours(present)) if wanted == *present => Vec::new(),
+        (Some(_), _) => vec![Action::Tune],
+        (None, Tuning::Ours(_)) => vec![Action::RestoreTuning],
+        (None, Tuning::Unchanged | Tuning::ByHand) => Vec::new(),
+    }
+}
+
 fn verify(deployment: &Deployment, phases: &mut Phases) {
     let clients: Vec<&Host> =
         deployment.hosts.iter().filter(|host| host.has(Role::Client)).collect();
@@ -284,11 +297,12 @@ fn verify(deployment: &Deployment, phases: &mut Phases) {
     phases.add("verify: remove", [*first], |_| vec![Action::RemoveCheck]);
 }
 
-/// Returns the steps of an upgrade. First, all hosts get the new program. Then the services restart
-/// one after the other, and the leader of management after the other management nodes. Between two
-/// services, the upgrade waits until the restarted member has what its group or management has
-/// changed meanwhile, because the next service may be the only other member. With `remount`,
-/// clients unmount the cluster and mount it again at the end.
+/// Returns the steps of an upgrade. First, all hosts get the new program, and its systemd units if
+/// they have others. Then the services restart one after the other, and the leader of management
+/// after the other management nodes. Between two services, the upgrade waits until the restarted
+/// member has what its group or management has changed meanwhile, because the next service may be
+/// the only other member. With `remount`, clients unmount the cluster and mount it again at the
+/// end.
 pub fn upgrade(
     deployment: &Deployment,
     program: &Program,
@@ -302,9 +316,13 @@ pub fn upgrade(
     let hosts = &deployment.hosts;
     let awaited = |_: &Host| vec![Action::AwaitHealth, Action::AwaitMembers];
     phases.add("health", [acting], awaited);
-    phases.add("install", hosts, |host| match is_new(host) {
-        true => vec![Action::Install],
-        false => Vec::new(),
+    let has_old_units = |host: &Host| {
+        let facts = facts(host);
+        facts.deployed.is_some() && !facts.platform.has_units(host)
+    };
+    phases.add("install", hosts, |host| {
+        let install = is_new(host).then_some(Action::Install);
+        install.into_iter().chain(has_old_units(host).then_some(Action::WriteUnits)).collect()
     });
     for role in [Role::Storage, Role::Metadata, Role::Management, Role::Monitor] {
         let mut having: Vec<&Host> = hosts.iter().filter(|host| host.has(role)).collect();
@@ -314,7 +332,7 @@ pub fn upgrade(
         }
         for host in having {
             let runs_old = facts(host).running.get(&role) == Some(&Running::Old);
-            if !is_new(host) && !runs_old {
+            if !is_new(host) && !has_old_units(host) && !runs_old {
                 continue;
             }
             // If the monitor does not run, an upgrade does not start it. `skep deploy apply` does.

@@ -24,7 +24,8 @@ pub fn thread_time() -> Duration {
 }
 
 /// Returns date and time, only for values that users see. Decisions never compare values of
-/// different hosts. Only the finding about wrong clocks compares them.
+/// different hosts. Only the finding about wrong clocks compares them, and `skep purge` if a file
+/// system does not show its own clock.
 pub fn wall_time() -> Timestamp {
     let time = read_clock(libc::CLOCK_REALTIME);
     Timestamp { seconds: time.tv_sec, nanoseconds: time.tv_nsec as u32 }

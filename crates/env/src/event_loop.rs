@@ -347,6 +347,7 @@ pub fn block_on<T: 'static>(future: impl Future<Output = T> + 'static) -> io::Re
             ),
         )
     })?;
+    workers::bind_kernel_workers(&ring);
     let new = Loop::new(ring)?;
     LOOP.with_borrow_mut(|slot| {
         assert!(slot.is_none(), "one event loop per thread");

@@ -1,6 +1,7 @@
-//! Named threads, which may be pinned to a CPU.
+//! Named threads, which may be pinned to a CPU. The CPUs and the memory of a process.
 
 use std::io;
+use std::sync::OnceLock;
 use std::thread::JoinHandle;
 
 /// Size of the stack of a thread. Builds without optimisation hold several copies of each nested
@@ -43,21 +44,94 @@ pub fn spawn_thread<T: Send + 'static>(
 ) -> io::Result<JoinHandle<T>> {
     std::thread::Builder::new().name(name).stack_size(STACK_BYTES).spawn(move || {
         if let Some(cpu) = cpu {
-            let mut words = vec![0_u64; cpu / 64 + 1];
-            words[cpu / 64] = 1 << (cpu % 64);
-            // SAFETY: the vector has the given length in bytes; thread 0 is the calling one. A
-            // failure costs only speed.
-            unsafe {
-                libc::sched_setaffinity(0, words.len() * size_of::<u64>(), words.as_ptr().cast());
-            }
+            // A failure costs only speed.
+            set_affinity(&[cpu]).ok();
         }
         body()
     })
 }
 
+/// The CPUs to which [`bind_to_cpus`] has bound this process.
+static BOUND: OnceLock<Vec<usize>> = OnceLock::new();
+
+/// Binds the calling thread, and all threads that it starts later, to these CPUs. The event loops
+/// that these threads start also bind their io_uring workers. A process calls this function once,
+/// before it starts threads.
+///
+/// # Errors
+/// Returns the error of the kernel if this process may use none of the CPUs.
+pub fn bind_to_cpus(cpus: &[usize]) -> io::Result<()> {
+    set_affinity(cpus)?;
+    BOUND.set(cpus.to_vec()).ok();
+    Ok(())
+}
+
+/// Returns the CPUs to which [`bind_to_cpus`] has bound this process. `None` means that it is not
+/// bound.
+pub(crate) fn bound_cpus() -> Option<&'static [usize]> {
+    BOUND.get().map(Vec::as_slice)
+}
+
+/// Binds the calling thread, and all threads that it starts later, to these CPUs.
+fn set_affinity(cpus: &[usize]) -> io::Result<()> {
+    let words = bits(cpus);
+    // SAFETY: the vector has the given length in bytes; thread 0 is the calling one.
+    let result = unsafe {
+        libc::sched_setaffinity(0, words.len() * size_of::<u64>(), words.as_ptr().cast())
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Asks the kernel to take memory from a NUMA node as long as the node has free memory. This
+/// concerns the memory that the calling thread, and all threads that it starts later, use first.
+///
+/// # Errors
+/// Returns the error of the kernel if there is no such node, or if the process may not use it.
+pub fn prefer_memory_of(node: usize) -> io::Result<()> {
+    let words = bits(&[node]);
+    // The kernel subtracts one from the number of bits.
+    let bits = words.len() * 64 + 1;
+    // SAFETY: the vector has at least the given number of bits minus one, and the kernel only reads
+    // it.
+    let result = unsafe {
+        libc::syscall(libc::SYS_set_mempolicy, libc::MPOL_PREFERRED, words.as_ptr(), bits)
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Returns a set of numbers in the form of the kernel: one bit for each number.
+fn bits(numbers: &[usize]) -> Vec<u64> {
+    let mut words = vec![0_u64; numbers.iter().max().map_or(1, |last| last / 64 + 1)];
+    for number in numbers {
+        words[number / 64] |= 1 << (number % 64);
+    }
+    words
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bound_thread_hands_its_cpus_down_to_new_threads() {
+        let cpus = available_cpus();
+        let chosen = vec![cpus[cpus.len() - 1]];
+        let expected = chosen.clone();
+        let inner = move || {
+            set_affinity(&chosen).unwrap();
+            spawn_thread("inner".into(), None, available_cpus).unwrap().join().unwrap()
+        };
+        let outer = spawn_thread("outer".into(), None, inner).unwrap();
+        assert_eq!(outer.join().unwrap(), expected);
+        assert!(set_affinity(&[MAX_CPUS]).is_err(), "this CPU does not exist");
+        assert_eq!(available_cpus(), cpus, "other threads keep their CPUs");
+    }
+
+    #[test]
+    fn sets_of_numbers_have_one_bit_for_each_number() {
+        assert_eq!(bits(&[]), [0]);
+        assert_eq!(bits(&[0, 3, 64]), [0b1001, 1]);
+    }
 
     #[test]
     fn pinned_thread_runs_on_the_chosen_cpu() {

@@ -9,6 +9,7 @@
 //! The number of connections, the length of a request, the time until it is complete, and the time
 //! until the peer has received the reply are bounded. No request can change any state.
 
+use crate::failed_accepts::FailedAccepts;
 use crate::tls::{ServerTls, Stream};
 use skep_env::TcpListener;
 use skep_env::local::{Permit, Semaphore};
@@ -75,6 +76,7 @@ pub async fn serve_pages(
     let permits = Semaphore::new(max_connections);
     // Read the address now, because this needs a file descriptor, which may be missing later.
     let page = listener.local_address().map_or_else(|_| "?".into(), |it| it.to_string());
+    let failed = FailedAccepts::new(format!("the page at {page}"));
     // Retry: after a failed accept, for example because no file descriptor is free, the thread
     // accepts again after `ACCEPT_PAUSE`, without limit.
     loop {
@@ -98,9 +100,7 @@ pub async fn serve_pages(
                 skep_env::spawn(serving).detach();
             }
             Err(error) => {
-                tracing::warn!(
-                    "the page at {page} cannot accept a connection, and retries: {error}"
-                );
+                failed.note(&error);
                 skep_env::sleep(ACCEPT_PAUSE).await;
             }
         }

@@ -1,11 +1,13 @@
 //! Provides the statistics of a process to other programs: as an HTTP page for Prometheus and
 //! compatible programs ([`http`]), and as a message for `skep stats` ([`message`]). Also provides
 //! the records of single operations ([`traces`]), and reads statistics of the host and of the
-//! process from `/proc` ([`host`], [`process`]). [`tls`] encrypts connections.
+//! process from `/proc` ([`host`], [`process`]). [`tls`] encrypts connections, and
+//! [`failed_accepts`] limits the log of listeners.
 //!
 //! `skep-metrics` does the counting. The address of the page is a setting of each service, and an
 //! option of the mount.
 
+pub mod failed_accepts;
 pub mod host;
 pub mod http;
 pub mod message;

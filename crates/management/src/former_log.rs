@@ -7,6 +7,7 @@
 //! The new files are complete before management removes the old files. A start that finds old and
 //! new files removes the old files, so the old state never replaces a newer state.
 
+use crate::machine::decode_state;
 use skep_cluster::{ClusterState, Proposal};
 use skep_format::log::{LogOwner, scan};
 use skep_format::management::{LOG_HEAD_BYTES, LogHead, Snapshot};
@@ -86,7 +87,7 @@ fn read_snapshot(path: &Path, cluster: ClusterId) -> Result<(ClusterState, Lsn)>
     if snapshot.cluster != cluster {
         return Err(corrupt(path, format!("belongs to cluster {}", snapshot.cluster)));
     }
-    Ok((ClusterState::from_snapshot(&snapshot.state).map_err(within)?, snapshot.applied))
+    Ok((decode_state(&snapshot.state).map_err(within)?, snapshot.applied))
 }
 
 fn corrupt(path: &Path, problem: String) -> Error {

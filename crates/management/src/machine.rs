@@ -2,8 +2,10 @@
 //!
 //! This module encodes the outcomes. `skep_cluster` defines the effect of a command.
 
+use skep_cluster::state::versions_in_snapshot;
 use skep_cluster::{ClusterState, Outcome, Proposal};
 use skep_consensus::{LogPosition, StateMachine};
+use skep_service::PROGRAM_VERSION;
 use skep_types::codec::Codec;
 use skep_types::{Error, ErrorCode, Result};
 
@@ -76,17 +78,41 @@ impl StateMachine for Machine {
     }
 
     fn restore(&mut self, state: &[u8]) -> Result<()> {
-        self.state = ClusterState::from_snapshot(state)?;
+        self.state = decode_state(state)?;
         self.changes += 1;
         Ok(())
     }
+}
+
+/// Decodes a snapshot whose checksum the caller has verified.
+///
+/// # Errors
+/// Returns `Corrupt` if the snapshot has another layout. The error names the version that wrote the
+/// snapshot, if known.
+pub(crate) fn decode_state(snapshot: &[u8]) -> Result<ClusterState> {
+    ClusterState::from_snapshot(snapshot).map_err(|error| {
+        let versions = versions_in_snapshot(snapshot);
+        let writer = match &versions[..] {
+            [] => "a version of the program with other settings".to_owned(),
+            [own] if own == PROGRAM_VERSION => format!("another build of version {own}"),
+            others => format!("version {}", others.join(" or ")),
+        };
+        let what = format!(
+            "cannot read the state of management: {writer} has written it, and this program, \
+             version {PROGRAM_VERSION}, stores other fields; start management with the program \
+             that wrote the state, since versions before the first release do not read the states \
+             of other versions ({error})"
+        );
+        Error::new(error.code(), what)
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use skep_cluster::Command;
-    use skep_types::ClusterId;
+    use skep_types::registration::ServerRegistration;
+    use skep_types::{ClusterId, NodeId, NodeKind};
 
     const FIRST: LogPosition = LogPosition { term: 1, leader: 1, index: 1 };
 
@@ -106,6 +132,42 @@ mod tests {
         assert_eq!(refused.code(), ErrorCode::NotReady);
         assert!(refused.context().contains("no metadata target"), "{refused}");
         assert_eq!(machine.changes, 2);
+    }
+
+    /// Returns a snapshot as a build wrote it before the last four settings were added. A
+    /// management node of version `version` is registered in it.
+    fn snapshot_with_fewer_settings(version: &str) -> Vec<u8> {
+        let mut machine = Machine::new(ClusterState::new(ClusterId::new([7; 16])));
+        let registration = ServerRegistration {
+            node: NodeId::default(),
+            uuid: u128::MAX,
+            kind: NodeKind::Management,
+            name: "management-1".into(),
+            addresses: vec!["10.0.0.1:7400".into()],
+            domain: None,
+            version: version.into(),
+            targets: Vec::new(),
+        };
+        apply(&mut machine, Command::RegisterServer(registration)).result.unwrap();
+        let mut snapshot = machine.snapshot();
+        let policy = machine.state.map().policy.to_bytes();
+        let begin = snapshot.windows(policy.len()).position(|it| it == policy).unwrap();
+        let end = begin + policy.len();
+        snapshot.drain(end - 18..end);
+        snapshot
+    }
+
+    #[test]
+    fn state_with_other_settings_names_the_version_that_wrote_it() {
+        let mut machine = Machine::new(ClusterState::new(ClusterId::new([7; 16])));
+        let error = machine.restore(&snapshot_with_fewer_settings("0.0.7")).unwrap_err();
+        for part in ["version 0.0.7 has", PROGRAM_VERSION, "start management with the program"] {
+            assert!(error.context().contains(part), "{part}: {error}");
+        }
+        let of_own = machine.restore(&snapshot_with_fewer_settings(PROGRAM_VERSION)).unwrap_err();
+        assert!(of_own.context().contains("another build of version"), "{of_own}");
+        let unknown = machine.restore(&[0; 3]).unwrap_err();
+        assert!(unknown.context().contains("with other settings has written"), "{unknown}");
     }
 
     #[test]

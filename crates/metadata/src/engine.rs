@@ -40,6 +40,12 @@ pub trait Engine {
     /// The same as for [`Self::get`].
     fn scan(&self, prefix: &[u8], after: &[u8], limit: usize) -> Result<Vec<(Vec<u8>, Vec<u8>)>>;
 
+    /// Like [`Self::scan`], but returns only the keys. It copies no values.
+    ///
+    /// # Errors
+    /// The same as for [`Self::get`].
+    fn scan_keys(&self, prefix: &[u8], after: &[u8], limit: usize) -> Result<Vec<Vec<u8>>>;
+
     /// Applies a batch atomically. In the same atomic step, the engine stores `applied` as the
     /// LSN of the last log record whose changes it has.
     ///

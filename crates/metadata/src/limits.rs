@@ -257,8 +257,8 @@ pub const JOIN_LAG: u64 = 1000;
 /// lease does not end.
 pub const LEASE_RENEWAL: Duration = Duration::from_millis(500);
 /// If a member follows its primary again, and management has not carried out a request to drop the
-/// member for this time, the primary logs the effect on replies. Management normally carries out
-/// such a request within some milliseconds.
+/// member for this time, the primary logs the effect on replies. Its health then names the effect
+/// too. Management normally carries out such a request within some milliseconds.
 pub const UNDECIDED_DROP: Duration = Duration::from_secs(10);
 /// After a request to a member that does not serve has failed, the primary waits for this time
 /// before it sends the member another request. This time is also the pause between two requests to

@@ -13,6 +13,7 @@ mod leaving;
 mod log_reads;
 mod members;
 mod opening;
+mod own_disk_wait;
 mod primary_stop;
 mod restored;
 mod roles;
@@ -262,7 +263,12 @@ impl Shell {
     fn health(&self) -> TargetHealth {
         match self.membership.halted.get() {
             Some(reason) => TargetHealth::new(Condition::Down, reason),
-            None => self.marks.health(),
+            None => match self.marks.health() {
+                health if health.problem.is_empty() => {
+                    self.membership.own_disk.health(skep_env::now())
+                }
+                health => health,
+            },
         }
     }
 

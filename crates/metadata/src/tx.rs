@@ -7,6 +7,7 @@
 pub(crate) mod context;
 pub(crate) mod locks;
 pub(crate) mod operation;
+pub(crate) mod pattern_changes;
 pub(crate) mod prepared;
 pub(crate) mod removal_guard;
 pub(crate) mod shared;

@@ -18,8 +18,8 @@ use crate::limits::{
 };
 use crate::live::MonitorState;
 use crate::names::printable;
-use crate::now_ms;
 use crate::settings::AlertSettings;
+use crate::{now_ms, of_cluster};
 use serde_json::{Map, Value, json};
 use skep_types::{ClusterMap, Error, ErrorCode, Result, Timestamp, utc};
 use std::cell::RefCell;
@@ -70,8 +70,9 @@ pub(crate) fn of_settings(settings: &AlertSettings) -> Result<Vec<Alertmanager>>
 }
 
 impl Alertmanager {
-    /// Sends the alerts until this future is dropped.
-    pub(crate) async fn run(self, state: Rc<RefCell<MonitorState>>) {
+    /// Sends the alerts until this future is dropped. `name` is the name of the cluster for the
+    /// log, or `None` if the monitor watches only one cluster.
+    pub(crate) async fn run(self, name: Option<String>, state: Rc<RefCell<MonitorState>>) {
         let mut accepted = Accepted::default();
         let mut back_off = BackOff::default();
         let mut is_failing = false;
@@ -94,20 +95,29 @@ impl Alertmanager {
                     accepted.last = Some((changes, now));
                     back_off.succeeded();
                     if std::mem::take(&mut is_failing) {
-                        tracing::info!("Alertmanager at {} accepts alerts again", self.url.address);
+                        tracing::info!("{}", self.line(name.as_deref(), ""));
                     }
                 }
                 Err(Failure::Later(why) | Failure::Refused(why)) => {
                     back_off.failed(skep_env::now(), ALERT_PAUSE);
                     if !std::mem::replace(&mut is_failing, true) {
-                        tracing::warn!(
-                            "cannot send alerts to Alertmanager at {}: {why}; the monitor sends \
-                             them again until it accepts them",
-                            self.url.address
-                        );
+                        tracing::warn!("{}", self.line(name.as_deref(), &why));
                     }
                 }
             }
+        }
+    }
+
+    /// Returns the log line about a new problem, or about the end of the previous problem if
+    /// `problem` is empty.
+    fn line(&self, name: Option<&str>, problem: &str) -> String {
+        let (alerts, address) = (format!("alerts{}", of_cluster(name)), &self.url.address);
+        match problem {
+            "" => format!("Alertmanager at {address} accepts {alerts} again"),
+            why => format!(
+                "cannot send {alerts} to Alertmanager at {address}: {why}; the monitor sends them \
+                 again until it accepts them"
+            ),
         }
     }
 
@@ -264,6 +274,17 @@ mod tests {
         state.alerts.update(NOW, all());
         state.alerts.update(NOW + 10_000, all());
         assert_eq!(alerts(&state, NOW + 10_000).len(), MAX_SENT_ALERTS);
+    }
+
+    #[test]
+    fn log_lines_about_alertmanagers_name_the_cluster() {
+        let mut settings = MonitorSettings::default().alerts;
+        settings.alertmanagers = vec!["http://a:9093".into()];
+        let found = of_settings(&settings).unwrap();
+        let line = found[0].line(Some("rack-2"), "");
+        assert_eq!(line, "Alertmanager at a:9093 accepts alerts of cluster rack-2 again");
+        let line = found[0].line(None, "no route");
+        assert!(line.starts_with("cannot send alerts to Alertmanager at a:9093: no"), "{line}");
     }
 
     #[test]

@@ -14,7 +14,7 @@ use crate::http_client::{Failure, HttpRequest, Url, post};
 use crate::limits::MAX_WAITING_COPIES;
 use crate::live::MonitorState;
 use crate::settings::{MonitorSettings, secret_in};
-use crate::{influx, now_ms, remote_write};
+use crate::{influx, now_ms, of_cluster, remote_write};
 use skep_types::{Error, ErrorCode, Result};
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -91,8 +91,10 @@ pub(crate) fn of_settings(settings: &MonitorSettings) -> Result<Vec<Copies>> {
 }
 
 impl Copies {
-    /// Sends copies until this future is dropped.
-    pub(crate) async fn run(self, state: Rc<RefCell<MonitorState>>) {
+    /// Sends copies until this future is dropped. `name` is the name of the cluster for the log, or
+    /// `None` if the monitor watches only one cluster.
+    pub(crate) async fn run(self, name: Option<String>, state: Rc<RefCell<MonitorState>>) {
+        let points = format!("points{}", of_cluster(name.as_deref()));
         let mut from_ms = now_ms();
         let mut waiting = Waiting::default();
         let mut back_off = BackOff::default();
@@ -115,7 +117,15 @@ impl Copies {
                 false => back_off.failed(skep_env::now(), self.interval),
             }
             if newest != problem {
-                self.log(&newest, &mut waiting);
+                let dropped = match newest.is_empty() {
+                    true => std::mem::take(&mut waiting.dropped),
+                    false => 0,
+                };
+                let line = self.line(&points, &newest, dropped);
+                match newest.is_empty() && dropped == 0 {
+                    true => tracing::info!("{line}"),
+                    false => tracing::warn!("{line}"),
+                }
                 problem = newest;
             }
         }
@@ -175,22 +185,22 @@ impl Copies {
         post(&request).await
     }
 
-    /// Logs a new problem. If `problem` is empty, logs the end of the previous problem.
-    fn log(&self, problem: &str, waiting: &mut Waiting) {
+    /// Returns the log line about a new problem, or about the end of the previous problem if
+    /// `problem` is empty. `points` names the points with their cluster. `dropped` is the number of
+    /// copies that were dropped during the previous problem.
+    fn line(&self, points: &str, problem: &str, dropped: usize) -> String {
         let name = match self.receiver {
             Receiver::Influx => "InfluxDB",
             Receiver::RemoteWrite => "the receiver of Prometheus remote write",
         };
         let name = format!("{name} at {}", self.url.address);
         if !problem.is_empty() {
-            tracing::warn!("cannot write points to {name}: {problem}");
-            return;
+            return format!("cannot write {points} to {name}: {problem}");
         }
-        let dropped = std::mem::take(&mut waiting.dropped);
         match dropped {
-            0 => tracing::info!("{name} accepts points again"),
-            _ => tracing::warn!(
-                "{name} accepts points again; the points of {dropped} intervals of {} s are lost \
+            0 => format!("{name} accepts {points} again"),
+            _ => format!(
+                "{name} accepts {points} again; the points of {dropped} intervals of {} s are lost \
                  there",
                 self.interval.as_secs()
             ),
@@ -240,6 +250,30 @@ mod tests {
             server.await
         });
         assert_eq!(sent.unwrap(), [1, 2, 3]);
+    }
+
+    #[test]
+    fn log_lines_about_copies_name_their_cluster() {
+        let mut settings = MonitorSettings::default();
+        settings.remote_write.url = "http://a:9090/api/v1/write".into();
+        settings.influx.url = "http://b:8086/write?db=skep".into();
+        let copies = of_settings(&settings).unwrap();
+        let points = format!("points{}", of_cluster(Some("rack-2")));
+        let lines = |problem, dropped| {
+            copies.iter().map(|it| it.line(&points, problem, dropped)).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            lines("no route", 0),
+            [
+                "cannot write points of cluster rack-2 to InfluxDB at b:8086: no route",
+                "cannot write points of cluster rack-2 to the receiver of Prometheus remote write \
+                 at a:9090: no route"
+            ]
+        );
+        assert_eq!(lines("", 0)[0], "InfluxDB at b:8086 accepts points of cluster rack-2 again");
+        let lost = &lines("", 3)[1];
+        assert!(lost.contains("points of cluster rack-2 again; the points of 3"), "{lost}");
+        assert_eq!(of_cluster(None), "", "the only cluster needs no name");
     }
 
     #[test]

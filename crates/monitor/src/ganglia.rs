@@ -12,6 +12,7 @@ use crate::now_ms;
 use crate::settings::GangliaSettings;
 use skep_env::local::Semaphore;
 use skep_env::{MessagePart, TcpListener};
+use skep_exporter::failed_accepts::FailedAccepts;
 use skep_types::map::{Node, Reachability};
 use skep_types::{ClusterMap, Error, NodeKind, Result};
 use std::cell::RefCell;
@@ -47,6 +48,7 @@ pub(crate) async fn serve(listener: TcpListener, state: Rc<RefCell<MonitorState>
     let permits = Semaphore::new(MAX_GANGLIA_CONNECTIONS);
     // Read the address now, because this needs a file descriptor, which may be missing later.
     let address = listener.local_address().map_or_else(|_| "?".into(), |it| it.to_string());
+    let failed = FailedAccepts::new(format!("the page for gmetad at {address}"));
     let mut made = (0, String::new());
     // Retry: after a failed accept, for example because no file descriptor is free. Every
     // `ACCEPT_PAUSE`, without limit.
@@ -70,9 +72,7 @@ pub(crate) async fn serve(listener: TcpListener, state: Rc<RefCell<MonitorState>
                 skep_env::spawn(sending).detach();
             }
             Err(error) => {
-                tracing::warn!(
-                    "cannot accept a connection of gmetad at {address}, and retries: {error}"
-                );
+                failed.note(&error);
                 skep_env::sleep(ACCEPT_PAUSE).await;
             }
         }

@@ -118,6 +118,12 @@ fn now_ms() -> u64 {
     u64::try_from(now.seconds).unwrap_or(0) * 1000 + u64::from(now.nanoseconds / 1_000_000)
 }
 
+/// Returns the words that name a cluster in log lines: ` of cluster NAME`. `None` means that the
+/// monitor watches only one cluster: then lines need no name, and the result is empty.
+fn of_cluster(name: Option<&str>) -> String {
+    name.map_or_else(String::new, |name| format!(" of cluster {name}"))
+}
+
 async fn serve(settings: &MonitorSettings, clusters: &[WatchedCluster]) -> Result<()> {
     let (password, tls) = (settings.password()?, settings.tls()?);
     let directory = &settings.directory;
@@ -189,13 +195,13 @@ fn watch(
 ) -> Result<Vec<Task<()>>> {
     let mut tasks = Vec::new();
     for alertmanager in alertmanager::of_settings(&settings.alerts)? {
-        tasks.push(skep_env::spawn(alertmanager.run(Rc::clone(state))));
+        tasks.push(skep_env::spawn(alertmanager.run(name.clone(), Rc::clone(state))));
     }
     for copy in copies::of_settings(settings)? {
-        tasks.push(skep_env::spawn(copy.run(Rc::clone(state))));
+        tasks.push(skep_env::spawn(copy.run(name.clone(), Rc::clone(state))));
     }
     if let Some(traces) = otlp::Exporter::of(&settings.otlp, token)? {
-        tasks.push(skep_env::spawn(traces.run(Rc::clone(state))));
+        tasks.push(skep_env::spawn(traces.run(name.clone(), Rc::clone(state))));
     }
     let collector = Collector::new(token);
     let records = record_rounds::follow(collector.connections(), Rc::clone(state));
@@ -281,7 +287,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slow_collection_rounds_use_at_most_a_tenth_of_the_time() {
+    fn slow_collection_rounds_use_at_most_their_share_of_the_time() {
         let ms = Duration::from_millis;
         let next = |due, now, work| next_round(ms(due), ms(1000), ms(now), ms(work));
         assert_eq!(next(5000, 5030, 3), ms(6000));

@@ -11,6 +11,7 @@ use crate::back_off::BackOff;
 use crate::http_client::{HttpRequest, Url, send};
 use crate::limits::{MAX_EXPORTED_RECORDS, SERVICE_PATIENCE};
 use crate::live::MonitorState;
+use crate::of_cluster;
 use crate::settings::OtlpSettings;
 use crate::trace_source::{Position, ask};
 use skep_rpc::{Identity, JoinToken};
@@ -62,8 +63,9 @@ impl Exporter {
         Ok(Some(Self { url, interval: settings.interval.0, identity, positions }))
     }
 
-    /// Exports records until this future is dropped.
-    pub(crate) async fn run(mut self, state: Rc<RefCell<MonitorState>>) {
+    /// Exports records until this future is dropped. `name` is the name of the cluster for the log,
+    /// or `None` if the monitor watches only one cluster.
+    pub(crate) async fn run(mut self, name: Option<String>, state: Rc<RefCell<MonitorState>>) {
         let mut back_off = BackOff::default();
         let mut problem = String::new();
         // Retry: the monitor sends a batch of records again after growing pauses, without limit.
@@ -96,15 +98,23 @@ impl Exporter {
                 Sent::Failed(why) => format!("{why}; the monitor sends these records again later"),
             };
             if newest != problem {
-                match newest.as_str() {
-                    "" => tracing::info!(
-                        "the collector of traces at {} accepts records again",
-                        self.url.address
-                    ),
-                    why => tracing::warn!("cannot export traces to {}: {why}", self.url.address),
+                let line = self.line(name.as_deref(), &newest);
+                match newest.is_empty() {
+                    true => tracing::info!("{line}"),
+                    false => tracing::warn!("{line}"),
                 }
                 problem = newest;
             }
+        }
+    }
+
+    /// Returns the log line about a new problem, or about the end of the previous problem if
+    /// `problem` is empty.
+    fn line(&self, name: Option<&str>, problem: &str) -> String {
+        let (of_cluster, address) = (of_cluster(name), &self.url.address);
+        match problem {
+            "" => format!("the collector of traces at {address} accepts traces{of_cluster} again"),
+            why => format!("cannot export traces{of_cluster} to {address}: {why}"),
         }
     }
 

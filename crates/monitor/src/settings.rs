@@ -45,7 +45,7 @@ pub struct MonitorSettings {
     /// oldest files are removed.
     pub history: ByteSize,
     /// Time between two rounds of requests to all services: 1 s to 60 s. The monitor waits longer
-    /// if the computation of a round takes more than a tenth of this time.
+    /// if the computation of a round takes more than 1/14 of this time.
     pub interval: Interval,
     /// Log level: `error`, `warn`, `info`, `debug` or `trace`.
     pub log: String,
@@ -341,6 +341,13 @@ mod tests {
         let mut settings = MonitorSettings { directory: "/d".into(), ..Default::default() };
         change(&mut settings);
         settings.problems().join("\n")
+    }
+
+    #[test]
+    fn text_of_the_interval_names_the_limit_of_the_computation() {
+        // The reference of the settings is generated from the comments.
+        let limit = format!("more than 1/{} of this time", crate::limits::CPU_SHARE);
+        assert!(include_str!("settings.rs").contains(&limit), "{limit}");
     }
 
     #[test]

@@ -7,7 +7,7 @@
 use skep_env::{Task, TcpListener, block_on, spawn};
 use skep_rpc::server::{IncomingStream, authenticate};
 use skep_rpc::{CallOptions, Channel, Identity, JoinToken, Management, MapCell, Router, Secrets};
-use skep_types::map::{Capacity, CapacityPool, Consistency, MemberState, Reachability};
+use skep_types::map::{Consistency, MemberState};
 use skep_types::{
     ClusterId, ClusterMap, Epoch, ErrorCode, Group, GroupId, GroupMember, MapVersion, Node, NodeId,
     NodeKind, Target, TargetId, TargetKind,
@@ -38,26 +38,9 @@ fn map(addresses: [&str; 2], primary: u32, epoch: u64, since: u64) -> ClusterMap
     let mut map = ClusterMap::empty(ClusterId::new([1; 16]));
     map.version = MapVersion::new(epoch);
     for (raw, address) in (1..).zip(addresses) {
-        map.nodes.push(Node {
-            id: NodeId::new(raw),
-            kind: NodeKind::Metadata,
-            name: format!("metadata-{raw}"),
-            addresses: vec![address.into()],
-            domain: String::new(),
-            reachability: Reachability::Online,
-            version: String::new(),
-        });
-        map.targets.push(Target {
-            id: TargetId::new(raw),
-            kind: TargetKind::Metadata,
-            node: NodeId::new(raw),
-            path: String::new(),
-            reachability: Reachability::Online,
-            consistency: Consistency::Good,
-            capacity: Capacity::default(),
-            health: Default::default(),
-            capacity_pool: CapacityPool::Normal,
-        });
+        let (node, name) = (NodeId::new(raw), format!("metadata-{raw}"));
+        map.nodes.push(Node::online(node, NodeKind::Metadata, name).at(address));
+        map.targets.push(Target::online(TargetId::new(raw), TargetKind::Metadata, node));
     }
     let mut group = Group::of_one(GROUP, TargetKind::Metadata, TargetId::new(1));
     group.members.push(GroupMember { target: TargetId::new(2), state: MemberState::Serving });

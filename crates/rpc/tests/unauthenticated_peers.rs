@@ -8,7 +8,6 @@ use skep_rpc::server::{IncomingStream, authenticate};
 use skep_rpc::{
     Admission, CallOptions, Channel, Connection, Identity, MapCell, RefusalLog, Router, Secrets,
 };
-use skep_types::map::{Capacity, CapacityPool, Consistency, Reachability};
 use skep_types::{
     ClusterId, ClusterMap, ErrorCode, Group, GroupId, InodeId, Node, NodeId, NodeKind, RetryClass,
     Target, TargetId, TargetKind,
@@ -48,26 +47,8 @@ async fn answer_with(stream: &TcpStream, status: u16) {
 
 fn map(address: &str) -> ClusterMap {
     let mut map = ClusterMap::empty(CLUSTER);
-    map.nodes.push(Node {
-        id: NodeId::new(1),
-        kind: NodeKind::Metadata,
-        name: "metadata-1".into(),
-        addresses: vec![address.into()],
-        domain: String::new(),
-        reachability: Reachability::Online,
-        version: String::new(),
-    });
-    map.targets.push(Target {
-        id: TARGET,
-        kind: TargetKind::Metadata,
-        node: NodeId::new(1),
-        path: String::new(),
-        reachability: Reachability::Online,
-        consistency: Consistency::Good,
-        capacity: Capacity::default(),
-        health: Default::default(),
-        capacity_pool: CapacityPool::Normal,
-    });
+    map.nodes.push(Node::online(NodeId::new(1), NodeKind::Metadata, "metadata-1").at(address));
+    map.targets.push(Target::online(TARGET, TargetKind::Metadata, NodeId::new(1)));
     map.groups.push(Group::of_one(GROUP, TargetKind::Metadata, TARGET));
     map
 }

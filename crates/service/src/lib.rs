@@ -14,12 +14,14 @@
 //! - a queue that divides a target between its clients ([`fair_queue`])
 //! - the cluster map that is cached across restarts ([`cached_map`])
 //! - the newest token and previous tokens, and their replacement ([`tokens`])
+//! - the CPUs and the NUMA node to which a service is bound ([`binding`])
 //! - the user of the host that runs a service, and the owners of its files ([`service_user`])
 //!
 //! The crates of the services handle the requests of a single service. `skep_rpc::membership`
 //! registers a service with management.
 
 pub mod advertise;
+pub mod binding;
 pub mod cached_map;
 pub mod config;
 pub mod directory;

@@ -49,6 +49,14 @@ pub struct NodeSettings {
     /// the last start, or no domain at the first start. `none`: no domain, so the service is a
     /// domain by itself.
     pub domain: String,
+    /// CPUs on which the threads of the service run, as numbers and ranges: `0-7,16`. Set it where
+    /// other programs of the host have CPUs of their own. Empty: all CPUs.
+    pub cpus: String,
+    /// Number of the NUMA node on whose CPUs the threads of the service run, such as `"1"`, and
+    /// from which they take memory as long as it has free memory. Set it on hosts with several
+    /// nodes to the node of the network interface and the disks; `skep tune check` compares them.
+    /// Empty: all nodes.
+    pub numa_node: String,
     /// Log level: `error`, `warn`, `info`, `debug` or `trace`, also for single parts, as in
     /// `info,skep_rpc=debug`.
     pub log: String,
@@ -101,6 +109,8 @@ impl NodeSettings {
             advertise: Vec::new(),
             metrics: String::new(),
             domain: String::new(),
+            cpus: String::new(),
+            numa_node: String::new(),
             log: "info".into(),
             log_limit: ByteSize(0),
         }
@@ -141,6 +151,7 @@ impl NodeSettings {
         if let Some(problem) = domain.as_deref().and_then(domain_problem) {
             problems.push(format!("`node.domain`: {problem}"));
         }
+        problems.extend(crate::binding::problems(self));
         if let Err(problem) = crate::logging::check(&self.log) {
             problems.push(format!("`node.log`: {problem}"));
         }

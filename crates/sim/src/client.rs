@@ -66,6 +66,9 @@ pub(crate) struct Handle {
     pub(crate) opened_by: InstanceId,
     pub(crate) generation: u64,
     pub(crate) pattern: Option<skep_types::StripePattern>,
+    /// The pattern in the reply to the open: its generation, and whether its inline bytes were
+    /// moved.
+    pub(crate) shown: Option<(u32, bool)>,
     pub(crate) end: u64,
     /// Whether a reply or a notification has marked the file as shared.
     pub(crate) is_shared: bool,

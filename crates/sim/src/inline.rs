@@ -3,9 +3,9 @@
 //!
 //! Checks replies that the witness does not check. If a target reports a write as durable, no power
 //! loss may revert it any more. If a target reports a write as lost, the write must have been lost.
-//! After the reply, the client drops the marks of these writes, as a real client does. A target
-//! remembers only its newest starts. So it may also report a write as lost if it executed the write
-//! before these starts.
+//! The same holds for the end of an inline component. After the reply, the client drops the marks
+//! of these changes, as a real client does. A target remembers only its newest starts. So it may
+//! also report a change as lost if it executed the change before these starts.
 
 use crate::operation::Op;
 use crate::witness::InstanceId;
@@ -18,7 +18,8 @@ use skep_wire::limits::MAX_STARTS;
 use skep_wire::metadata::OpenMode;
 use std::collections::BTreeMap;
 
-/// The acknowledged inline writes of a client that the client has not synced yet.
+/// The acknowledged inline writes, and ends of inline components, of a client that the client has
+/// not synced yet.
 pub(crate) type UnsyncedWrites = BTreeMap<InodeId, Vec<(InlineMark, InstanceId)>>;
 
 impl World {
@@ -85,9 +86,7 @@ impl World {
             Op::WriteInline(it) => {
                 let Ok(written) = WriteInlineReply::from_bytes(reply) else { return };
                 let Some(instance) = instance else { return };
-                let of_file = unsynced.entry(it.inode).or_default();
-                of_file.push((written.mark, instance));
-                of_file.sort_by_key(|(mark, _)| (mark.start, mark.record));
+                note(unsynced, it.inode, (written.mark, instance));
             }
             Op::SyncInline(it) => {
                 let Ok(synced) = SyncInlineReply::from_bytes(reply) else { return };
@@ -121,12 +120,23 @@ impl World {
                 }
             }
             Op::RemoveInline(it) => {
-                let removed = RemoveInlineReply::from_bytes(reply);
-                if removed.is_ok_and(|it| it.is_removed) {
-                    self.inline_removed(client, it);
+                let Ok(removed) = RemoveInlineReply::from_bytes(reply) else { return };
+                if !removed.is_removed {
+                    return;
                 }
+                if let Some(instance) = instance {
+                    note(unsynced, it.inode, (removed.mark, instance));
+                }
+                self.inline_removed(client, it);
             }
             _ => {}
         }
     }
+}
+
+/// Adds an acknowledged change, and keeps the changes of the file in the order of the log.
+fn note(unsynced: &mut UnsyncedWrites, inode: InodeId, change: (InlineMark, InstanceId)) {
+    let of_file = unsynced.entry(inode).or_default();
+    of_file.push(change);
+    of_file.sort_by_key(|(mark, _)| (mark.start, mark.record));
 }

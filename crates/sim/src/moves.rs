@@ -5,6 +5,9 @@
 //! file, it records the checksum of the copy that a client has written there. When a metadata
 //! target has replied that it has removed inline bytes, storage must have the copy of the same
 //! bytes, or later writes, on its device. Does not check the bytes of later writes.
+//!
+//! After each open of a file, its pattern must not be older than a pattern that an earlier open has
+//! shown.
 
 use crate::client::{Handle, Write};
 use crate::knobs::PlantedBug;
@@ -169,6 +172,25 @@ impl World {
                 "file {inode}: its inline bytes were removed, but storage has not synced its copy: \
                  {found:?}, expected the checksum {}",
                 removal.checksum
+            ));
+        }
+    }
+
+    /// Checks that a file has each pattern that an open has shown to a client with an open handle,
+    /// or a newer one. An open must not show a pattern that a power loss can revert.
+    pub(crate) fn check_shown_patterns(&mut self, inode: InodeId) {
+        let model = &self.witness.model;
+        let Some(file) = model.inodes.get(&inode).filter(|_| !self.witness.is_blind) else {
+            return;
+        };
+        let Some(pattern) = file.pattern.as_deref() else { return };
+        let current = (pattern.generation, pattern.has_moved_inline());
+        let handles = self.clients.iter().flat_map(|it| &it.handles);
+        let shown = handles.filter(|it| it.inode == inode).filter_map(|it| it.shown).max();
+        if let Some(shown) = shown.filter(|it| *it > current) {
+            self.fail(format!(
+                "file {inode}: an open has shown a pattern that a power loss has reverted; its \
+                 generation, and whether its inline bytes were moved: {shown:?}, now {current:?}"
             ));
         }
     }

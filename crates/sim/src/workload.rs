@@ -472,6 +472,7 @@ impl World {
         let session = opened_by.0;
         let is_current = process.sessions.values().any(|it| it.id == session);
         if mode != md::OpenMode::No && attributes.kind == FileKind::Regular && is_current {
+            let shown = pattern.as_ref().map(|it| (it.generation, it.has_moved_inline()));
             process.next_handle += 1;
             process.handles.push(Handle {
                 id: process.next_handle,
@@ -481,10 +482,12 @@ impl World {
                 opened_by,
                 generation: attributes.truncate_generation,
                 pattern,
+                shown,
                 end: 0,
                 is_shared,
                 is_busy: false,
             });
+            self.check_shown_patterns(attributes.inode);
         }
     }
 }

@@ -127,6 +127,9 @@ pub struct Load {
     pub storage_requests: u64,
     /// Number of requests to metadata.
     pub metadata_requests: u64,
+    /// Number of requests to services of an unknown kind. The monitor stores the requests of a job
+    /// to metadata and to storage as one sum.
+    pub other_requests: u64,
     /// Bytes of file data that were read or written.
     pub bytes: u64,
     /// Sum of the times from the arrival of each storage request to its reply, in seconds.
@@ -134,16 +137,23 @@ pub struct Load {
 }
 
 impl Load {
-    /// Adds up rows of [`crate::rows`], such as the rows of one job or of the whole cluster.
+    /// Adds up rows, such as the rows of one job or of the whole cluster. The rules about requests
+    /// use only rows that name their service ([`crate::rows_by_service`]), since metadata requests
+    /// move no file data and take another time.
     pub fn of<'a>(rows: impl IntoIterator<Item = &'a crate::Row>, seconds: f64) -> Self {
         let mut load = Self { seconds, ..Self::default() };
         for row in rows {
-            if row.service == "metadata" {
-                load.metadata_requests += row.operations;
-            } else {
-                load.storage_requests += row.operations;
-                load.bytes += row.read_bytes + row.written_bytes;
-                load.storage_busy_seconds += row.busy_ns as f64 / 1e9;
+            match row.service.as_str() {
+                "metadata" => load.metadata_requests += row.operations,
+                "storage" => {
+                    load.storage_requests += row.operations;
+                    load.bytes += row.read_bytes + row.written_bytes;
+                    load.storage_busy_seconds += row.busy_ns as f64 / 1e9;
+                }
+                _ => {
+                    load.other_requests += row.operations;
+                    load.bytes += row.read_bytes + row.written_bytes;
+                }
             }
         }
         load

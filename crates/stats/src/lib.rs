@@ -25,7 +25,7 @@ pub mod why;
 pub mod xml;
 
 pub use change::{LEFT_OUT, label};
-pub use row::{By, LoadScope, Row, rows, rows_within, sum, tables};
+pub use row::{By, LoadScope, Row, rows, rows_by_service, rows_within, sum, tables};
 
 use skep_wire::node::Statistics;
 

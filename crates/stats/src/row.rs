@@ -50,7 +50,7 @@ pub struct Row {
     /// were left out.
     pub id: String,
     /// The kind of the service that executed the operations: `management`, `metadata` or `storage`.
-    /// Empty for clients, users, groups and jobs, whose rows add up the load at all services.
+    /// Empty for clients, users, groups and jobs if their rows add up the load at all services.
     pub service: String,
     /// Number of operations.
     pub operations: u64,
@@ -145,17 +145,25 @@ pub fn rows(by: By, before: Option<&Round>, now: &Round) -> Vec<Row> {
 
 /// Like [`rows`], but counts only the load of a part of the cluster.
 pub fn rows_within(scope: LoadScope, by: By, before: Option<&Round>, now: &Round) -> Vec<Row> {
-    tables_within(scope, &[by], before, now).pop().unwrap_or_default()
+    tables_within(scope, &[by], false, before, now).pop().unwrap_or_default()
+}
+
+/// Like [`rows`], but divides the load of each client, user, group and job by services: each row
+/// has the load at the services of one kind, and names this kind.
+pub fn rows_by_service(by: By, before: Option<&Round>, now: &Round) -> Vec<Row> {
+    tables_within(LoadScope::default(), &[by], true, before, now).pop().unwrap_or_default()
 }
 
 /// Like [`rows`], but returns one table for each of `divisions`. Compares the rounds only once.
 pub fn tables(divisions: &[By], before: Option<&Round>, now: &Round) -> Vec<Vec<Row>> {
-    tables_within(LoadScope::default(), divisions, before, now)
+    tables_within(LoadScope::default(), divisions, false, before, now)
 }
 
+/// `is_by_service` is as in [`rows_of_service`].
 fn tables_within(
     scope: LoadScope,
     divisions: &[By],
+    is_by_service: bool,
     before: Option<&Round>,
     now: &Round,
 ) -> Vec<Vec<Row>> {
@@ -171,7 +179,7 @@ fn tables_within(
         let mut changes = changes(earlier, figures);
         changes.retain(|change| scope.has_target(change.label("target")));
         for (by, table) in divisions.iter().zip(&mut tables) {
-            for (key, mut row) in rows_of_service(*by, figures, &changes) {
+            for (key, mut row) in rows_of_service(*by, is_by_service, figures, &changes) {
                 if let Some(seconds) = seconds {
                     row.operations_per_second = row.operations as f64 / seconds;
                     row.read_bytes_per_second = row.read_bytes as f64 / seconds;
@@ -201,12 +209,20 @@ pub fn sum(rows: &[Row]) -> Row {
     sum
 }
 
-fn rows_of_service(by: By, now: &ServiceFigures, changes: &[Change<'_>]) -> Table {
+/// If `is_by_service` is true, the rows of clients, users, groups and jobs name the kind of the
+/// service. Otherwise, they add up the load at all services.
+fn rows_of_service(
+    by: By,
+    is_by_service: bool,
+    now: &ServiceFigures,
+    changes: &[Change<'_>],
+) -> Table {
     let mut rows = Table::new();
     for change in changes {
         let key = match by.account() {
             Some(account) if change.label("by") == account => {
-                Some((change.label("id").to_owned(), String::new()))
+                let service = if is_by_service { change.label("service") } else { "" };
+                Some((change.label("id").to_owned(), service.to_owned()))
             }
             Some(_) => None,
             None => key_of_operation(by, now, change),

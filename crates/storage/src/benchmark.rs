@@ -2,7 +2,8 @@
 //!
 //! The files are in a separate directory next to the chunk files. The target removes the files when
 //! the run is stopped, when no client has asked about the run for [`ABANDONED_AFTER`], and when the
-//! service ends. If the process was killed, the next start removes the files.
+//! service ends. If the process was killed, the next start removes the files. If a removal fails,
+//! the next benchmark tries it again.
 //!
 //! Every block goes through the event loop, so the target serves requests of clients between
 //! blocks. The benchmark and the clients share the device.
@@ -40,6 +41,8 @@ pub(crate) struct Benchmark {
 struct Run {
     id: u64,
     is_stopped: Cell<bool>,
+    /// Whether the run has ended, but the removal of its files has failed.
+    has_leftovers: Cell<bool>,
     /// Time of the last request about the run.
     asked: Cell<Duration>,
     phase: RefCell<Rc<Phase>>,
@@ -126,6 +129,23 @@ impl Benchmark {
         remove_all(&directory.join(DIRECTORY))
     }
 
+    /// Tries again to remove the files of the last run, if their removal has failed. Otherwise they
+    /// would block all further benchmarks of the target.
+    ///
+    /// # Errors
+    /// The error that still prevents the removal. It names the file.
+    pub(crate) async fn retry_removal(&self) -> Result<()> {
+        let current = self.current.borrow().clone().filter(|run| run.has_leftovers.get());
+        let Some(run) = current else { return Ok(()) };
+        self.stop(run.id).await.map_err(|error| {
+            error.within(format!(
+                "cannot start a benchmark: the files of benchmark {} cannot be removed from this \
+                 target; mend the cause and repeat the command",
+                run.id
+            ))
+        })
+    }
+
     /// Starts a phase of a run. Does nothing if the same phase is already running, since the client
     /// may repeat a request.
     pub(crate) fn start(self: &Rc<Self>, plan: StartBenchmark, free_bytes: u64) -> Result<()> {
@@ -169,6 +189,7 @@ impl Benchmark {
         let run = Rc::new(Run {
             id,
             is_stopped: Cell::new(false),
+            has_leftovers: Cell::new(false),
             asked: Cell::new(skep_env::now()),
             phase: RefCell::new(Rc::clone(phase)),
         });
@@ -192,8 +213,8 @@ impl Benchmark {
             );
             if let Err(error) = self.stop(run.id).await {
                 tracing::warn!(
-                    "target {}: cannot remove the files of benchmark {}: {error}; until the next \
-                     start of the target, they use space, and no other benchmark can start here",
+                    "target {}: cannot remove the files of benchmark {}: {error}; they use space \
+                     until the next benchmark or the next start of the target removes them",
                     self.target,
                     run.id
                 );
@@ -286,6 +307,16 @@ impl Benchmark {
         let current = self.current.borrow().clone().filter(|current| current.id == run);
         let Some(run) = current else { return Ok(()) };
         run.is_stopped.set(true);
+        // While this call removes the files, a new benchmark does not remove them too. Otherwise,
+        // the slower of both could remove the files of the new benchmark.
+        run.has_leftovers.set(false);
+        let result = self.remove_files(&run).await;
+        run.has_leftovers.set(result.is_err());
+        result
+    }
+
+    /// Removes the files of a stopped run when its streams have ended.
+    async fn remove_files(&self, run: &Rc<Run>) -> Result<()> {
         // Wait until all streams have ended. Each stream checks `is_stopped` before each block.
         while !run.phase.borrow().is_over() {
             skep_env::sleep(Duration::from_millis(10)).await;
@@ -301,7 +332,7 @@ impl Benchmark {
         }
         // Another request may have stopped this run while the files were removed, and a new run may
         // have started.
-        if self.current.borrow().as_ref().is_some_and(|current| Rc::ptr_eq(current, &run)) {
+        if self.current.borrow().as_ref().is_some_and(|current| Rc::ptr_eq(current, run)) {
             // The directory is empty now, unless its file system is damaged.
             remove_all(&self.directory)?;
             self.current.take();

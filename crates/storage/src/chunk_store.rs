@@ -63,6 +63,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 pub use self::copy::CopySource;
+pub use self::names::path_in_target;
 pub use self::read::ReadData;
 use self::space::SpaceGauge;
 pub(crate) use self::space::reserve;

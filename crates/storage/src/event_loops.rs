@@ -11,6 +11,10 @@
 //! Targets on different devices never share a loop, since a device that hangs would stop the
 //! targets of the other devices.
 //!
+//! If a loop fails, its targets cannot continue, so the service aborts. The failure of a loop
+//! without targets harms no target: the service continues, and the next target of the device gets a
+//! new loop.
+//!
 //! The module owns the loops and the choice of the loop for a target. `target_thread` does the work
 //! of a target.
 
@@ -23,7 +27,8 @@ use std::future::Future;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 
 /// A function that starts the future of a target on the thread of the loop.
 type Job = Box<dyn FnOnce() + Send>;
@@ -55,8 +60,42 @@ pub(crate) struct EventLoops {
 #[derive(Debug)]
 struct EventLoop {
     messages: MailboxSender<Message>,
-    /// Number of targets that the loop runs.
-    targets: usize,
+    state: Arc<LoopState>,
+}
+
+/// The state of a loop that its thread and [`EventLoops`] share.
+#[derive(Debug, Default)]
+struct LoopState {
+    /// Number of targets that the loop runs. Changes only under the lock of [`EventLoops`].
+    targets: AtomicUsize,
+    /// Whether the thread has ended: at the end of the service, or because its loop has failed.
+    has_ended: AtomicBool,
+}
+
+impl LoopState {
+    fn targets(&self) -> usize {
+        self.targets.load(Ordering::SeqCst)
+    }
+
+    fn has_ended(&self) -> bool {
+        self.has_ended.load(Ordering::SeqCst)
+    }
+}
+
+/// Marks the end of a loop's thread, also if the thread panics. Then drops the jobs that the loop
+/// has not started, so that the threads that wait for their results are notified.
+struct EndOfLoop {
+    state: Arc<LoopState>,
+    mailbox: Rc<Mailbox<Message>>,
+}
+
+impl Drop for EndOfLoop {
+    fn drop(&mut self) {
+        // `EventLoops::place` sends a job before it checks this flag. So if `place` sees a running
+        // loop, the job is in the mailbox now.
+        self.state.has_ended.store(true, Ordering::SeqCst);
+        while self.mailbox.try_receive().is_some() {}
+    }
 }
 
 impl Drop for EventLoop {
@@ -77,7 +116,8 @@ impl Drop for Place<'_> {
     fn drop(&mut self) {
         let mut devices = self.loops.lock();
         let own = devices.get_mut(&self.device).and_then(|loops| loops.get_mut(self.index));
-        own.expect("loops are never removed").targets -= 1;
+        let own = own.expect("loops are never removed");
+        own.state.targets.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -129,26 +169,37 @@ impl EventLoops {
     }
 
     /// Passes a job to the loop of the device with the fewest targets. Starts another loop if each
-    /// loop has a target and the device may have more loops.
+    /// loop has a target and the device may have more loops. Replaces loops that failed while they
+    /// had no target.
     fn place(&self, device: u64, directory: PathBuf, job: Job) -> Result<Place<'_>> {
         let mut devices = self.lock();
         let loops = devices.entry(device).or_default();
-        let fewest = (0..loops.len()).min_by_key(|index| loops[*index].targets);
+        for (number, ended) in loops.iter_mut().enumerate() {
+            if ended.state.has_ended() && ended.state.targets() == 0 {
+                *ended = EventLoop::start(directory.clone(), number)?;
+            }
+        }
+        let fewest = (0..loops.len()).min_by_key(|index| loops[*index].state.targets());
         let index = match fewest {
-            Some(index) if loops[index].targets == 0 || loops.len() >= self.limit => index,
+            Some(index) if loops[index].state.targets() == 0 || loops.len() >= self.limit => index,
             _ => {
                 loops.push(EventLoop::start(directory, loops.len())?);
                 loops.len() - 1
             }
         };
-        let chosen = &mut loops[index];
-        let targets = chosen.targets + 1;
+        let chosen = &loops[index];
+        let targets = chosen.state.targets() + 1;
         if chosen.messages.send(Message::Start { job, targets }).is_err() {
             let text = "cannot start a target: too many other targets wait for the same event \
                         loop; restart the service";
             return Err(Error::new(ErrorCode::LimitReached, text));
         }
-        chosen.targets = targets;
+        if chosen.state.has_ended() {
+            let text = "cannot start a target: its event loop has just failed; the log names the \
+                        cause; restart the service";
+            return Err(Error::new(ErrorCode::Io, text));
+        }
+        chosen.state.targets.store(targets, Ordering::SeqCst);
         Ok(Place { loops: self, device, index })
     }
 }
@@ -160,7 +211,11 @@ impl EventLoop {
         let (messages, mailbox) = Mailbox::new(MAX_WAITING_TARGETS)?;
         let (report, started) = mpsc::channel();
         let failed = report.clone();
+        let state = Arc::<LoopState>::default();
+        let of_thread = Arc::clone(&state);
         let body = move || {
+            let mailbox = Rc::new(mailbox);
+            let end = EndOfLoop { state: of_thread, mailbox: Rc::clone(&mailbox) };
             let has_started = Rc::new(Cell::new(false));
             let (starts, path) = (Rc::clone(&has_started), directory.clone());
             let running = async move {
@@ -170,6 +225,11 @@ impl EventLoop {
             };
             match skep_env::block_on(running).flatten() {
                 Ok(()) => {}
+                Err(error) if has_started.get() && end.state.targets() == 0 => tracing::warn!(
+                    "an event loop without targets on the disk of {} has failed: {error}; the \
+                     service continues, and the next target on this disk gets a new event loop",
+                    directory.display()
+                ),
                 // The threads that wait for the targets of the loop panic, see [`EventLoops::run`].
                 Err(error) if has_started.get() => tracing::error!(
                     "the service aborts, since the event loop of its targets on the disk of {} \
@@ -187,7 +247,7 @@ impl EventLoop {
                 format!("cannot start the event loop of thread storage-{number}: {error}"),
             )
         })?;
-        Ok(Self { messages, targets: 0 })
+        Ok(Self { messages, state })
     }
 }
 
@@ -223,7 +283,6 @@ async fn start_targets(mailbox: &Mailbox<Message>, directory: &Path) -> io::Resu
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Arc;
     use std::thread::{JoinHandle, ThreadId};
 
     /// A target that runs until the test ends it.
@@ -285,6 +344,31 @@ mod tests {
         assert_eq!(again.thread, other.thread);
         again.end_with(Ok(())).unwrap();
         other.end_with(Ok(())).unwrap();
+    }
+
+    #[test]
+    fn loop_that_failed_without_targets_is_replaced() {
+        let loops = Arc::new(EventLoops::with_limit(1));
+        let (fail, fails) = mpsc::channel();
+        let job = move || {
+            if fails.recv() == Ok(()) {
+                panic!("planted failure");
+            }
+        };
+        let failing = loops.place(7, "/device".into(), Box::new(job)).unwrap();
+        fail.send(()).unwrap();
+        let ended = Arc::clone(&loops.lock()[&7][0].state);
+        while !ended.has_ended() {
+            std::thread::yield_now();
+        }
+        // A loop with a target is not replaced, because the service aborts.
+        let serve = || async {};
+        loops.run((7, "/device".into()), serve).unwrap_err();
+        drop(failing);
+        loops.run((7, "/device".into()), serve).unwrap();
+        let target = Target::start(&loops, 7);
+        target.end_with(Ok(())).unwrap();
+        assert_eq!(loops.lock()[&7].len(), 1);
     }
 
     #[test]

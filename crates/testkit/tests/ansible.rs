@@ -53,7 +53,7 @@ fn inventory_becomes_a_hosts_file() {
         "m2": with(json!({ "skep_metadata_disks": ["/dev/sdb"], "skep_network": ["10.1.0.2"] })),
         "s1": with(json!({
             "ansible_host": "10.0.0.2", "skep_address": "s1.example", "skep_domain": "rack \"1\" \u{1f600}",
-            "skep_storage_disks": ["/dev/sdb", "/dev/sdc"],
+            "skep_storage_disks": ["/dev/sdb", "/dev/sdc"], "skep_tune": true, "skep_numa_node": 1,
         })),
         "c1": login,
         "x1": {},
@@ -90,6 +90,8 @@ address = "s1.example"
 roles = ["storage", "monitor"]
 domain = "rack \"1\" FACE"
 storage_disks = ["/dev/sdb", "/dev/sdc"]
+tune = true
+numa_node = 1
 
 [[host]]
 name = "c1"

@@ -13,6 +13,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 const ADMINISTRATION: &str = include_str!("../../../docs/operations/administration.md");
+const PURGE: &str = include_str!("../../../docs/operations/purge.md");
 const BACKUPS: &str = include_str!("../../../docs/operations/backups.md");
 const UPGRADES: &str = include_str!("../../../docs/operations/upgrades.md");
 const USER: &str = include_str!("../../../packaging/sysusers/skep.conf");
@@ -100,7 +101,7 @@ fn run_page(host: &PageHost, page: &str, after: impl Fn(&str)) {
 }
 
 /// Command: skep target set-state, skep target files, skep target remove, skep node rename.
-/// Command: skep cluster backup, skep cluster restore.
+/// Command: skep cluster backup, skep cluster restore, skep purge.
 #[test]
 fn every_command_of_the_pages_on_daily_work_succeeds() {
     let network = PageNetwork::new();
@@ -119,6 +120,12 @@ fn every_command_of_the_pages_on_daily_work_succeeds() {
     let targets = works("skep target list");
     assert!(targets.contains("/disk1/skep") && !targets.contains("/disk2/skep"), "{targets}");
     works("skep umount /mnt/test; rm /etc/skep/client.toml");
+
+    works("mkdir -p /mnt/skep/scratch/alice; cd /mnt/skep/scratch/alice; echo x >young");
+    works("cd /mnt/skep/scratch/alice; echo x >result; touch -d '40 days ago' result");
+    run_page(&host, PURGE, |_| ());
+    assert_eq!(works("ls /mnt/skep/scratch/alice"), "young\n");
+    works("rm -r /mnt/skep/scratch /var/log/skep/old-files.ndjson /var/log/skep/purge.log");
 
     works("cp /usr/bin/skep skep");
     run_page(&host, UPGRADES, |commands| {

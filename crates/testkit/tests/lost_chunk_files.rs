@@ -6,8 +6,20 @@ use skep_testkit::files;
 use skep_testkit::{Cluster, Random, Shape};
 use std::fs;
 use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 
-/// docs/semantics.md 4.7.
+/// Returns the sorted paths of the existing chunk files of a file, from `skep entry info`.
+fn existing_paths_of_entry_info(cluster: &Cluster, file: &Path) -> Vec<PathBuf> {
+    let info = cluster.skep_json(&["entry", "info", &file.display().to_string()]);
+    let components = info["pattern"]["components"].as_array().expect("a file has a pattern");
+    let targets = components.iter().filter_map(|it| it["targets"].as_array()).flatten();
+    let paths = targets.map(|it| it["chunk_file_path"].as_str().expect("a file has chunk files"));
+    let mut existing: Vec<_> = paths.map(PathBuf::from).filter(|path| path.exists()).collect();
+    existing.sort();
+    existing
+}
+
+/// docs/semantics.md 4.7. Command: skep entry info.
 #[test]
 fn read_fails_if_a_chunk_file_of_a_synced_file_is_missing() {
     let cluster = Cluster::start(Shape::small());
@@ -21,6 +33,8 @@ fn read_fails_if_a_chunk_file_of_a_synced_file_is_missing() {
     files::sync_all(&files::open(lost));
     let mut removed = cluster.chunk_files();
     removed.retain(|path| !before.contains(path));
+    removed.sort();
+    assert_eq!(existing_paths_of_entry_info(&cluster, lost), removed);
     files::write(whole, &bytes);
     let file = files::create(sparse);
     files::write_all_at(&file, b"end", 10 << 20);

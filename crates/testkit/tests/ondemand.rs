@@ -30,6 +30,15 @@ fn file_system_on_demand_is_made_used_and_removed() {
     assert_eq!(status.matches("storage, mount").count(), 3, "{status}");
     assert_eq!(status.matches("management, metadata").count(), 1, "{status}");
 
+    let report = site.ondemand("status --price 0.5 --output json", &all).expect_success();
+    let report: serde_json::Value = serde_json::from_str(&report).expect("JSON");
+    schema::check("ondemand-status", &report);
+    let report = &report["report"];
+    assert!(report["delivered"]["written_bytes"].as_u64() > Some(4 << 20), "{report}");
+    assert!(report["delivered"]["metadata_requests"].as_u64() > Some(0), "{report}");
+    assert_eq!(report["cost"]["hosts"], 3, "{report}");
+    assert!(report["problem"].is_null(), "{report}");
+
     // A second start with the same name is refused. A start with another name and the same mount
     // point is refused, too. Neither of them changes any host, not even a host that the first start
     // did not use.
@@ -48,7 +57,9 @@ fn file_system_on_demand_is_made_used_and_removed() {
     // The removal succeeds even if a program uses the mount or a service is dead.
     last.run("cd /mnt/ondemand; setsid sleep 600 </dev/null >/dev/null 2>&1 &").expect_success();
     kill(first, "skep metadata ");
-    site.ondemand("stop", &all).expect_success();
+    let stopped = site.ondemand("stop --report", &all).expect_success();
+    assert!(stopped.contains("\nDelivered in "), "{stopped}");
+    assert!(stopped.contains("report: the metadata service did not reply"), "{stopped}");
     site.expect_unchanged(&before);
     let status = site.ondemand("status", &all).expect_failure();
     assert!(!status.contains("storage"), "{status}");
@@ -334,6 +345,15 @@ impl JobSite {
         let line = format!("SLURM_JOB_ID={job} skep ondemand status --job");
         self.site.hosts[node].run(&line).expect_success()
     }
+
+    /// Returns the state of the copies of a job, as the JSON of the status names it.
+    fn copies(&self, node: usize, job: u32) -> serde_json::Value {
+        let line = format!("SLURM_JOB_ID={job} skep ondemand status --job --output json");
+        let text = self.site.hosts[node].run(&line).expect_success();
+        let status: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        schema::check("ondemand-status", &status);
+        status["copies"]["state"].clone()
+    }
 }
 
 #[test]
@@ -346,6 +366,7 @@ fn stage_lines_of_a_job_script_copy_its_results_before_the_end() {
     jobs.begin(21, &format!("#SKEP stage-out out:{top}/out/run-%%j"), "0:0");
     let shown = jobs.status(1, 21);
     assert!(shown.contains("Copies of the job: the job has not ended"), "{shown}");
+    assert_eq!(jobs.copies(1, 21), "pending");
     let sum = jobs.compute(2);
     std::thread::scope(|scope| {
         let early = scope.spawn(|| finish(&mut epilog_of(third, 21), LONG));
@@ -412,6 +433,7 @@ fn results_stay_until_their_destination_is_repaired() {
         assert!(has_all(&shown), "{reason}: {shown}");
         let shown = jobs.status(2, 31);
         assert!(shown.contains("Copies of the job: cannot stage out"), "{reason}: {shown}");
+        assert_eq!(jobs.copies(2, 31), "failed", "{reason}");
         assert!(has_all(&shown), "{reason}: {shown}");
     }
     let look = "sha256sum </mnt/ondemand/out/file";

@@ -376,7 +376,7 @@ fn every_command_that_prints_data_has_a_schema() {
             "management" | "metadata" | "storage" => "service-init",
             "client-stats" | "target-stats" => "stats",
             name if name.starts_with("deploy-") => "deploy",
-            name if name.starts_with("ondemand-") => "ondemand",
+            name if name.starts_with("ondemand-") && name != "ondemand-status" => "ondemand",
             name => name,
         };
         let is_there = schema::directory().join(format!("{schema}.json")).exists();

@@ -132,3 +132,43 @@ fn published_tables_are_predicted_within_the_promised_errors() {
     std::fs::write(at.join("alces_throughput.csv"), csv.replace("6700", "fast")).expect("written");
     refused(at, &["compare", "--tables", "tables.toml"], "line 3: invalid write_mb_s 'fast'");
 }
+
+/// The files `deploy/examples/*/rates.csv` have the rates of the reference designs. A new
+/// calibration or another model changes them; then write the rates of the message into the file.
+///
+/// Command: skep plan predict.
+#[test]
+fn reference_designs_have_the_predicted_rates() {
+    let scratch = Scratch::new();
+    let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/examples");
+    for (design, server, servers) in
+        [("capacity", "sixteen-raid6-two-100g", "2"), ("nvme", "twelve-nvme-100g", "4")]
+    {
+        let rates = |operation| {
+            let system = ["predict", "--server", server, "--servers", servers];
+            let load = ["--client", "client-100g", "--processes", "8", "--operation", operation];
+            checked(scratch.path(), &[&system[..], &load].concat())
+        };
+        let (write, read) = (rates("write"), rates("read"));
+        let file = deploy.join(design).join("rates.csv");
+        let text = std::fs::read_to_string(&file).expect("the rates of the design");
+        let lines: Vec<Vec<f64>> = text
+            .lines()
+            .skip(1)
+            .map(|line| line.split(',').map(|it| it.parse().expect("a number")).collect())
+            .collect();
+        let predicted =
+            write.as_array().expect("a list").iter().zip(read.as_array().expect("a list"));
+        let predicted: Vec<_> = predicted
+            .map(|(write, read)| {
+                [&write["clients"], &write["rate"], &read["rate"]]
+                    .map(|it| it.as_f64().expect("a number"))
+            })
+            .collect();
+        assert_eq!(lines.len(), predicted.len(), "{design}");
+        for (line, predicted) in lines.iter().zip(&predicted) {
+            let is_near = |(one, other): (&f64, &f64)| (one - other).abs() <= other / 100.0;
+            assert!(line.iter().zip(predicted).all(is_near), "{design}: {line:?} {predicted:?}");
+        }
+    }
+}

@@ -16,6 +16,7 @@
 pub mod changes;
 pub mod check;
 mod keep;
+pub mod numa;
 pub mod rules;
 mod tree;
 

@@ -26,6 +26,16 @@ impl Tree {
         std::fs::read_to_string(self.real(path)).ok()
     }
 
+    /// Returns the text of the file `name` in the nearest directory that has it: first in `path`,
+    /// after its symbolic links are followed, and then in each directory above. `None` means that
+    /// no directory has it.
+    pub(crate) fn read_above(&self, path: &str, name: &str) -> Option<String> {
+        let root = self.root.canonicalize().ok()?;
+        let first = self.real(path).canonicalize().ok()?;
+        let directories = first.ancestors().take_while(|it| it.starts_with(&root));
+        directories.map(|it| it.join(name)).find_map(|it| std::fs::read_to_string(it).ok())
+    }
+
     /// Returns the text of a file. `None` means that the file does not exist.
     pub(crate) fn read_if_exists(&self, path: &str) -> Result<Option<String>> {
         match std::fs::read_to_string(self.real(path)) {

@@ -8,6 +8,7 @@ mod acl;
 pub mod attributes;
 mod chunk_file_set;
 pub mod codec;
+pub mod cpu_list;
 mod error;
 mod eviction;
 pub mod group_change;

@@ -4,6 +4,7 @@
 //! Contains data types only. The state machine in `skep-cluster` changes the map.
 
 mod capacity;
+mod online;
 
 use crate::byte_enum;
 use crate::codec::record;

@@ -6,13 +6,14 @@ use skep_types::codec::{Bytes, record};
 use skep_types::{Attributes, InodeId, Lsn};
 
 record! {
-    /// Position of an inline write in the log of the metadata target. After a restart, the target
-    /// determines from this position whether the write was lost.
+    /// Position of an inline write, or of the end of an inline component, in the log of the
+    /// metadata target. After a restart, the target determines from this position whether the
+    /// change was lost.
     #[derive(Copy)]
     pub struct InlineMark {
-        /// Start number of the target when it logged the write.
+        /// Start number of the target when it logged the change.
         pub start: u64,
-        /// Log sequence number of the record with the write.
+        /// Log sequence number of the record with the change.
         pub record: Lsn,
     }
 }
@@ -114,6 +115,11 @@ record! {
         /// Whether one of the writes may be lost because the target's host lost power after the
         /// write.
         pub is_lost: bool,
+        /// Position of the request in the target's log. If the request was not durable, the client
+        /// later sends this position in a [`SyncInline`], and so finds out whether a power loss has
+        /// reverted the removal. The pattern of the file does not show this, because another client
+        /// may have removed the inline bytes again.
+        pub mark: InlineMark,
     }
 }
 
@@ -129,11 +135,12 @@ record! {
 
 record! {
     /// Asks the target to make its acknowledged changes durable, and asks whether these changes
-    /// include the inline writes of a file.
+    /// include the inline writes of a file, or the end of its inline component.
     pub struct SyncInline {
         /// The file.
         pub inode: InodeId,
-        /// For each start number of the target, the position of the client's newest write.
+        /// For each start number of the target, the position of the client's newest write. Or the
+        /// position in a [`RemoveInlineReply`].
         pub written: Vec<InlineMark>,
     }
 }

@@ -7,8 +7,8 @@
 mod description;
 
 use crate::repository::{Generated, Outcome, write_or_check};
-use description::{DASHBOARDS, Dashboard, Form, Panel};
-use serde_json::{Value, json};
+use description::{DASHBOARDS, Dashboard, Form, Panel, Query, ROW};
+use serde_json::{Map, Value, json};
 
 /// Version of the dashboard format. Grafana 10 and later can read this version, and convert it to
 /// their own version.
@@ -93,13 +93,15 @@ fn of(dashboard: &Dashboard) -> Value {
     })
 }
 
-/// Places the panels in rows. A row has four panels with a number, or two panels of any other form.
+/// Places the panels in rows. A row has four panels with a number, one table, or two panels of any
+/// other form.
 fn panels(panels: &[Panel]) -> Vec<Value> {
     let (mut x, mut y, mut row_height) = (0, 0, 0);
     let mut placed = Vec::new();
     for (index, panel) in panels.iter().enumerate() {
         let (width, height) = match panel.form {
             Form::Number => (COLUMNS / 4, 4),
+            Form::Table => (COLUMNS, 8),
             _ => (COLUMNS / 2, 8),
         };
         if x + width > COLUMNS || (row_height > 0 && height != row_height) {
@@ -116,16 +118,21 @@ fn panels(panels: &[Panel]) -> Vec<Value> {
 }
 
 fn of_panel(panel: &Panel) -> Value {
-    let is_heat = panel.form == Form::Heat;
+    let format = match panel.form {
+        Form::Heat => "heatmap",
+        Form::Table => "table",
+        Form::Number | Form::Lines | Form::Areas => "time_series",
+    };
+    let is_instant = matches!(panel.form, Form::Number | Form::Table);
     let queries = panel.queries.iter().zip('A'..).map(|(query, id)| {
         json!({
             "refId": id.to_string(),
             "datasource": datasource(),
             "expr": expression(query.expression),
             "legendFormat": query.legend,
-            "format": if is_heat { "heatmap" } else { "time_series" },
-            "instant": panel.form == Form::Number,
-            "range": panel.form != Form::Number,
+            "format": format,
+            "instant": is_instant,
+            "range": !is_instant,
         })
     });
     let mut value = json!({
@@ -162,8 +169,49 @@ fn of_panel(panel: &Panel) -> Value {
                 "cellGap": 0,
             });
         }
+        Form::Table => {
+            value["type"] = "table".into();
+            value["options"] = json!({ "showHeader": true });
+            value["transformations"] = columns(panel);
+            value["fieldConfig"]["overrides"] = units(panel);
+        }
     }
     value
+}
+
+/// Returns the transformations that make one table of the results of all queries: rows with the
+/// same labels are merged, and columns get their titles and their order.
+fn columns(panel: &Panel) -> Value {
+    // Grafana names the values of query A `Value #A`.
+    let values = panel.queries.iter().zip('A'..);
+    let values = values.map(|(query, id)| (format!("Value #{id}"), query.legend));
+    let [target, server, cluster] = ROW;
+    let labels = [(target.to_owned(), "Target"), (server.to_owned(), "Server")];
+    let (mut titles, mut order) = (Map::new(), Map::new());
+    for (position, (name, title)) in labels.into_iter().chain(values).enumerate() {
+        titles.insert(name.clone(), title.into());
+        order.insert(name, position.into());
+    }
+    json!([
+        { "id": "merge", "options": {} },
+        { "id": "organize", "options": {
+            "excludeByName": { "Time": true, cluster: true },
+            "indexByName": order,
+            "renameByName": titles,
+        }},
+    ])
+}
+
+/// Returns the units of the columns of a table, by the titles of the columns.
+fn units(panel: &Panel) -> Value {
+    let unit = |query: &Query| {
+        let unit = query.unit?;
+        Some(json!({
+            "matcher": { "id": "byName", "options": query.legend },
+            "properties": [{ "id": "unit", "value": unit }],
+        }))
+    };
+    panel.queries.iter().filter_map(unit).collect()
 }
 
 #[cfg(test)]
@@ -222,6 +270,27 @@ mod tests {
                         assert!(used.insert((x, y)), "{}: {}", dashboard.name, panel["title"]);
                     }
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn tables_have_rows_by_target_and_a_unit_for_each_column() {
+        let all = DASHBOARDS.iter().flat_map(|it| it.panels);
+        let tables: Vec<_> = all.filter(|panel| panel.form == Form::Table).collect();
+        assert!(!tables.is_empty());
+        for table in tables {
+            let value = of_panel(table);
+            let organize = &value["transformations"][1]["options"];
+            let titles = organize["renameByName"].as_object().unwrap();
+            assert_eq!(titles.len(), table.queries.len() + 2, "{}", table.title);
+            assert_eq!(titles["Value #A"], table.queries[0].legend);
+            assert_eq!(organize["indexByName"]["Value #A"], 2);
+            let units = value["fieldConfig"]["overrides"].as_array().unwrap();
+            assert_eq!(units.len(), table.queries.len(), "{}", table.title);
+            for query in table.queries {
+                let rows = format!("sum by ({}) (", ROW.join(", "));
+                assert!(query.expression.contains(&rows), "{}", query.expression);
             }
         }
     }

@@ -40,6 +40,7 @@ module "node" {
   token              = "skep1-${random_id.cluster.hex}-${random_id.secret.hex}"
   metadata_servers   = var.metadata_servers
   storage_servers    = local.storage_servers
+  domain             = var.domain
   mount_point        = var.mount_point
   package_url        = var.package_url
   package_sha256     = var.package_sha256

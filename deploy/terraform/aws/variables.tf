@@ -79,6 +79,12 @@ variable "compute_nodes" {
   default     = 2
 }
 
+variable "domain" {
+  description = "Failure domain of the servers (auto: partition or zone of each; empty: each by itself)"
+  type        = string
+  default     = ""
+}
+
 variable "mount_point" {
   description = "Mount point on the login and compute nodes"
   type        = string

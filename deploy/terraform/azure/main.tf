@@ -19,15 +19,28 @@ locals {
     { management = "management" },
     { for index in range(2, var.metadata_servers + 1) : "metadata-${index}" => "metadata" },
   )
-  storage = { for index in range(1, var.storage_servers + 1) : "storage-${index}" => "storage" }
+  systems = {
+    disks     = { size = "Standard_DS14_v2", data_disks = 10, own_disks = 0 }
+    nvme-l8s  = { size = "Standard_L8s_v2", data_disks = 0, own_disks = 1 }
+    nvme-l32s = { size = "Standard_L32s_v2", data_disks = 0, own_disks = 4 }
+    nvme-l80s = { size = "Standard_L80s_v2", data_disks = 0, own_disks = 10 }
+  }
+  system        = local.systems[var.system]
+  storage_size  = var.storage_size == "" ? local.system.size : var.storage_size
+  storage_disks = var.storage_disks < 0 ? local.system.data_disks : var.storage_disks
+  # The disks of a machine itself are there from its start. Their number is known only for the size of
+  # the system.
+  awaited_disks = local.storage_disks + (var.storage_size == "" ? local.system.own_disks : 0)
+  # Scale sets have their own resources.
+  storage = { for index in range(1, var.scale_sets ? 1 : var.storage_servers + 1) : "storage-${index}" => "storage" }
   clients = merge(
     { login = "client" },
-    { for index in range(1, var.compute_nodes + 1) : "compute-${index}" => "client" },
+    { for index in range(1, var.scale_sets ? 1 : var.compute_nodes + 1) : "compute-${index}" => "client" },
   )
   servers = merge(local.metadata, local.storage)
   hosts   = merge(local.servers, local.clients)
   disks = merge([for name, kind in local.servers : {
-    for lun in range(kind == "storage" ? var.storage_disks : var.metadata_disks) :
+    for lun in range(kind == "storage" ? local.storage_disks : var.metadata_disks) :
     "${name}-${lun}" => { host = name, lun = lun }
   }]...)
 }
@@ -47,7 +60,8 @@ module "node" {
   token              = "skep1-${random_id.cluster.hex}-${random_id.secret.hex}"
   metadata_servers   = var.metadata_servers
   storage_servers    = var.storage_servers
-  disks              = { metadata = "auto ${var.metadata_disks}", storage = "auto ${var.storage_disks}" }
+  disks              = { metadata = "auto ${var.metadata_disks}", storage = "auto ${local.awaited_disks}" }
+  domain             = var.domain
   mount_point        = var.mount_point
   package_url        = var.package_url
   package_sha256     = var.package_sha256
@@ -138,7 +152,7 @@ resource "azurerm_linux_virtual_machine" "hosts" {
   name                         = "${var.name}-${each.key}"
   location                     = azurerm_resource_group.cluster.location
   resource_group_name          = azurerm_resource_group.cluster.name
-  size                         = each.value == "client" ? var.client_size : var.server_size
+  size                         = lookup({ client = var.client_size, storage = local.storage_size }, each.value, var.server_size)
   network_interface_ids        = [azurerm_network_interface.hosts[each.key].id]
   proximity_placement_group_id = azurerm_proximity_placement_group.cluster.id
   availability_set_id          = each.value == "client" ? null : azurerm_availability_set.servers.id
@@ -177,6 +191,96 @@ resource "azurerm_virtual_machine_data_disk_attachment" "data" {
   virtual_machine_id = azurerm_linux_virtual_machine.hosts[each.value.host].id
   lun                = each.value.lun
   caching            = "None"
+}
+
+# The scale sets. Overprovision is off, because additional servers would join the cluster.
+resource "azurerm_linux_virtual_machine_scale_set" "storage" {
+  count                        = var.scale_sets ? 1 : 0
+  name                         = "${var.name}-storage"
+  location                     = azurerm_resource_group.cluster.location
+  resource_group_name          = azurerm_resource_group.cluster.name
+  sku                          = local.storage_size
+  instances                    = var.storage_servers
+  overprovision                = false
+  single_placement_group       = true
+  platform_fault_domain_count  = 2
+  proximity_placement_group_id = azurerm_proximity_placement_group.cluster.id
+  computer_name_prefix         = "${var.name}-storage-"
+  admin_username               = var.admin_user
+  custom_data                  = base64encode(module.node.user_data["storage"])
+  admin_ssh_key {
+    username   = var.admin_user
+    public_key = var.ssh_key
+  }
+  os_disk {
+    caching              = "ReadWrite"
+    storage_account_type = "Premium_LRS"
+  }
+  dynamic "data_disk" {
+    for_each = range(local.storage_disks)
+    content {
+      lun                  = data_disk.value
+      caching              = "None"
+      create_option        = "Empty"
+      disk_size_gb         = var.disk_gib
+      storage_account_type = var.disk_type
+    }
+  }
+  network_interface {
+    name                          = "cluster"
+    primary                       = true
+    enable_accelerated_networking = var.accelerated_networking
+    ip_configuration {
+      name      = "cluster"
+      primary   = true
+      subnet_id = azurerm_subnet.cluster.id
+    }
+  }
+  source_image_reference {
+    publisher = var.image.publisher
+    offer     = var.image.offer
+    sku       = var.image.sku
+    version   = var.image.version
+  }
+}
+
+resource "azurerm_linux_virtual_machine_scale_set" "compute" {
+  count                        = var.scale_sets ? 1 : 0
+  name                         = "${var.name}-compute"
+  location                     = azurerm_resource_group.cluster.location
+  resource_group_name          = azurerm_resource_group.cluster.name
+  sku                          = var.client_size
+  instances                    = var.compute_nodes
+  overprovision                = false
+  single_placement_group       = var.compute_nodes <= 100
+  proximity_placement_group_id = azurerm_proximity_placement_group.cluster.id
+  computer_name_prefix         = "${var.name}-compute-"
+  admin_username               = var.admin_user
+  custom_data                  = base64encode(module.node.user_data["client"])
+  admin_ssh_key {
+    username   = var.admin_user
+    public_key = var.ssh_key
+  }
+  os_disk {
+    caching              = "ReadWrite"
+    storage_account_type = "Premium_LRS"
+  }
+  network_interface {
+    name                          = "cluster"
+    primary                       = true
+    enable_accelerated_networking = var.accelerated_networking
+    ip_configuration {
+      name      = "cluster"
+      primary   = true
+      subnet_id = azurerm_subnet.cluster.id
+    }
+  }
+  source_image_reference {
+    publisher = var.image.publisher
+    offer     = var.image.offer
+    sku       = var.image.sku
+    version   = var.image.version
+  }
 }
 
 output "login_address" {

@@ -33,10 +33,29 @@ variable "ssh_key" {
   type        = string
 }
 
+variable "system" {
+  description = <<-END
+    Storage servers: Standard_DS14_v2 with 10 data disks each ("disks"), or L8s_v2, L32s_v2 or L80s_v2 with 1, 4 or
+    10 NVMe disks of their own each. The data on the NVMe disks is lost when a machine is deallocated.
+  END
+  type        = string
+  default     = "disks"
+  validation {
+    condition     = contains(["disks", "nvme-l8s", "nvme-l32s", "nvme-l80s"], var.system)
+    error_message = "system must be disks, nvme-l8s, nvme-l32s or nvme-l80s."
+  }
+}
+
 variable "server_size" {
-  description = "Size of the metadata and storage servers"
+  description = "Size of the host of management and metadata, and of more metadata servers"
   type        = string
   default     = "Standard_DS14_v2"
+}
+
+variable "storage_size" {
+  description = "Size of the storage servers (empty: that of the system)"
+  type        = string
+  default     = ""
 }
 
 variable "client_size" {
@@ -52,15 +71,15 @@ variable "storage_servers" {
 }
 
 variable "metadata_disks" {
-  description = "Number of data disks of each metadata server"
+  description = "Number of data disks of each metadata server (0: only the disks of the machine itself)"
   type        = number
   default     = 1
 }
 
 variable "storage_disks" {
-  description = "Number of data disks of each storage server; each is one target"
+  description = "Number of data disks of each storage server (-1: that of the system; 0: only its own disks)"
   type        = number
-  default     = 10
+  default     = -1
 }
 
 variable "disk_type" {
@@ -91,6 +110,18 @@ variable "compute_nodes" {
   description = "Number of compute nodes"
   type        = number
   default     = 2
+}
+
+variable "scale_sets" {
+  description = "The storage servers are a scale set, and the compute nodes are another one"
+  type        = bool
+  default     = false
+}
+
+variable "domain" {
+  description = "Failure domain of the servers (auto: the fault domain and zone of each; empty: each by itself)"
+  type        = string
+  default     = "auto"
 }
 
 variable "mount_point" {

@@ -40,6 +40,16 @@ variable "disks" {
   default     = { metadata = "auto", storage = "auto" }
 }
 
+variable "domain" {
+  description = "Failure domain of the servers (auto: that of the cloud; empty: each host by itself)"
+  type        = string
+  default     = ""
+  validation {
+    condition     = can(regex("^[A-Za-z0-9._-]*$", var.domain))
+    error_message = "domain must be auto, empty, or a name of letters, digits, and . _ -"
+  }
+}
+
 variable "mount_point" {
   description = "Mount point on the login and compute nodes"
   type        = string
@@ -93,7 +103,7 @@ output "user_data" {
     "SKEP_TOKEN='${var.token}'",
     "SKEP_FORMAT='${host.format}'",
     "SKEP_DISKS='${host.disks}'",
-    "SKEP_DOMAIN=''",
+    "SKEP_DOMAIN='${var.domain}'",
     "SKEP_MOUNT='${var.mount_point}'",
     "SKEP_FEATURES='${join(" ", var.features)}'",
     "SKEP_PACKAGE='${var.package_url}'",

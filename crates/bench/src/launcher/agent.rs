@@ -5,7 +5,7 @@
 //! orders of the controller. If the controller exits, the agent and its workers exit too.
 
 use super::protocol::{Answer, Order, WorkerMessage, read_line, write_line};
-use crate::environment::{Environment, cpu_ticks};
+use crate::environment::{Environment, ProgramReport, cpu_ticks};
 use crate::limits::{END_PATIENCE, MAX_PROCESSES_PER_HOST};
 use skep_types::{Error, ErrorCode, Result};
 use std::fs;
@@ -62,16 +62,16 @@ struct Worker {
 }
 
 /// Carries out the orders that arrive on the agent's standard input, until the input ends.
-/// `version` is the version of this program. It becomes part of the description of the host.
+/// `program` becomes part of the description of the host.
 ///
 /// # Errors
 /// Fails if an order is malformed, or if an answer cannot be written.
-pub fn agent(version: &str) -> Result<()> {
+pub fn agent(program: &ProgramReport) -> Result<()> {
     let mut input = BufReader::new(std::io::stdin());
     let up = Up { out: std::io::stdout(), working: 0, ticks: (0, 0) };
     let shared: Shared = Arc::new(Mutex::new(up));
     let mut workers = Vec::new();
-    let result = follow(&mut input, &shared, &mut workers, version);
+    let result = follow(&mut input, &shared, &mut workers, program);
     // Closes the input of the workers. They then remove their files and exit.
     workers.iter_mut().for_each(|worker| worker.input = None);
     let deadline = skep_env::now() + END_PATIENCE;
@@ -88,14 +88,14 @@ fn follow(
     input: &mut impl BufRead,
     shared: &Shared,
     workers: &mut Vec<Worker>,
-    version: &str,
+    program: &ProgramReport,
 ) -> Result<()> {
     let mut path = None;
     while let Some(order) = read_line::<Order>(input)? {
         match order {
             Order::Hello { path: named } => {
                 path = named;
-                let here = Environment::of_this_host(path.as_deref().map(Path::new), version);
+                let here = Environment::of_this_host(path.as_deref().map(Path::new), program);
                 lock(shared).send(&Answer::Hello(Box::new(here)))?;
             }
             Order::Clock => {

@@ -27,7 +27,9 @@ impl Client {
     /// Returns the stripe pattern of a file if this mount has the file open.
     pub(crate) fn known_pattern(&self, inode: InodeId) -> Option<StripePattern> {
         let files = self.mount().handles.select(|file| file.inode.id == inode);
-        files.first().map(|file| file.pattern().clone())
+        // A stale handle may have a pattern that was replaced since.
+        let live = files.iter().find(|file| !file.is_stale());
+        live.or(files.first()).map(|file| file.pattern().clone())
     }
 
     /// Requests the size and space of all chunk files of a pattern. Returns each reply with the

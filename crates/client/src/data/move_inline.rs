@@ -6,6 +6,13 @@
 //! Storage has synced the copy before metadata removes its bytes, and the removal is durable before
 //! this mount writes to the chunk file. So after any power loss, the bytes are where the stripe
 //! pattern in metadata places them.
+//!
+//! # Hazard: a late copy
+//! A stopped storage target may execute a copy much later. If another client had moved the inline
+//! bytes meanwhile, and had written to the chunk file, the late copy would overwrite its bytes. So
+//! a mount sends a copy only while metadata has its open durably, and sends no close before storage
+//! has replied to the copy. Until then, no other client can use the file, unless this client was
+//! evicted. Storage refuses the requests of an evicted client (docs/design/0006-fencing.md).
 
 use crate::client::Client;
 use crate::data::plan::plan;
@@ -13,16 +20,16 @@ use crate::data::write::{Acknowledged, PieceWrite, write_piece};
 use crate::driven::drive;
 use crate::files::open_file::OpenFile;
 use crate::inode_state::guards::TruncationClaim;
-use crate::inode_state::{FileEnd, InodeState};
-use crate::limits::MAX_PIECE_BYTES;
+use crate::inode_state::{FileEnd, InodeState, UnconfirmedMove};
+use crate::limits::{CONTENTION_PAUSE, MAX_PIECE_BYTES};
 use crate::session::request::ModifyOptions;
 use skep_cluster::striping;
 use skep_env::Buf;
 use skep_rpc::CallOptions;
 use skep_types::codec::crc32c;
 use skep_types::{ChunkFileKey, Error, ErrorCode, Result, StripePattern};
-use skep_wire::inline::{ReadInline, ReadInlineReply, RemoveInline};
-use skep_wire::metadata::{GetEntryInfo, OpenMode};
+use skep_wire::inline::{ReadInline, ReadInlineReply, RemoveInline, SyncInline};
+use skep_wire::metadata::{CompareOpens, GetEntryInfo, OpenMode, OpenedFile};
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -57,10 +64,19 @@ impl Client {
         let Some(claim) = state.try_truncate() else { return Ok(false) };
         let Some(_alone) = state.try_alone() else { return Ok(false) };
         self.await_writes(&claim).await;
+        let _moving = claim.begin_move();
+        // A close that begins from now on waits for the end of the move. A close that has begun
+        // earlier may be on its way.
+        if file.is_closing() {
+            return Ok(false);
+        }
         let pattern = file.pattern();
         let Some(moved) = striping::without_inline(pattern) else { return Ok(false) };
         let how = ModifyOptions { is_driven: true, ..ModifyOptions::default() };
         self.report_written(state, how).await?;
+        if !self.is_open_durably(state).await? {
+            return Ok(false);
+        }
         let (generation, inline) = (pattern.generation, pattern.inline_bytes());
         let truncate_generation = state.end().truncate_generation;
         let request = ReadInline { inode: state.id, generation, offset: 0, length: inline as u32 };
@@ -87,6 +103,31 @@ impl Client {
             state.inline_synced(&request.written, removed.is_lost);
         }
         Ok(removed.is_removed)
+    }
+
+    /// Returns whether metadata durably has all opens of the file for writing through handles of
+    /// this mount. From the reply on, no power loss can revert these opens. So no other client can
+    /// use the file before this mount has acknowledged a notification.
+    async fn is_open_durably(&self, state: &Arc<InodeState>) -> Result<bool> {
+        let of_file = |file: &OpenFile| {
+            file.inode.id == state.id && file.mode == OpenMode::Write && !file.is_stale()
+        };
+        // Count handles whose close has begun too. Metadata may have executed the close already,
+        // and the mount then moves the bytes later. Without them, such an open could be taken for a
+        // lost open of another handle.
+        let handles = self.mount().handles.select(of_file).len();
+        let files = vec![OpenedFile { inode: state.id, open: OpenMode::Write }];
+        let how = CallOptions { durable: true, ..CallOptions::default() };
+        let compared = self.ask_with(state.id, &CompareOpens { files }, how).await?;
+        Ok(compared.counts.first().is_some_and(|count| *count as usize >= handles))
+    }
+
+    /// Waits until no move of the inline bytes of a file is in progress. The caller then sends a
+    /// close of the file.
+    pub(crate) async fn await_move(&self, state: &InodeState) {
+        while state.is_moving_inline() {
+            skep_env::sleep(CONTENTION_PAUSE).await;
+        }
     }
 
     /// Writes the inline bytes to the chunk file that stores them after the move, with zeros up to
@@ -153,7 +194,7 @@ impl Client {
             written: Vec::new(),
         });
         match self.modify_through(file, &request, ModifyOptions::default()).await {
-            Ok(removed) if removed.is_removed => state.empty_inline_ended(generation),
+            Ok(removed) if removed.is_removed => state.empty_inline_ended(generation, removed.mark),
             Ok(_) => tracing::debug!("file {}: keeps its inline component", state.id),
             // The write gets the error if its own requests fail too.
             Err(error) => tracing::debug!("file {}: inline component: {error:#}", state.id),
@@ -161,21 +202,23 @@ impl Client {
     }
 
     /// Waits until the end of an inline component is durable, if this mount does not know that it
-    /// is: after [`Self::end_inline_of_new`], and after an open that has shown moved inline bytes.
-    /// If a power loss of metadata has reverted the end, the bytes that this mount has written
-    /// since to the beginning of the file are lost. This counts as a loss, and the mount uses the
-    /// inline component again.
+    /// is since [`Self::end_inline_of_new`]. If a power loss of metadata has reverted the end, the
+    /// bytes that this mount has written since to the beginning of the file are lost. This counts
+    /// as a loss, and the mount uses the inline component again. If another client has moved inline
+    /// bytes of the file since, metadata refuses the first use, and the mount follows this move.
     pub(crate) async fn confirm_move(&self, state: &Arc<InodeState>) -> Result<()> {
-        let Some(generation) = state.unconfirmed_move() else { return Ok(()) };
-        let how = CallOptions { durable: true, ..CallOptions::default() };
-        let info = match self.ask_with(state.id, &GetEntryInfo { inode: state.id }, how).await {
-            Ok(info) => info,
-            // The file was removed, so none of its bytes can be lost.
-            Err(error) if error.code() == ErrorCode::Stale => return Ok(()),
-            Err(error) => return Err(error.within(format_args!("file {}", state.id))),
+        let Some(UnconfirmedMove { generation, mark }) = state.unconfirmed_move() else {
+            return Ok(());
         };
-        let is_moved = |it: &StripePattern| it.generation == generation && it.has_moved_inline();
-        if info.pattern.as_ref().is_some_and(is_moved) {
+        let how = CallOptions { durable: true, ..CallOptions::default() };
+        let request = SyncInline { inode: state.id, written: vec![mark] };
+        let synced = self.ask_with(state.id, &request, how).await;
+        let synced = synced.map_err(|error| error.within(format_args!("file {}", state.id)))?;
+        if synced.attributes.is_none() {
+            // The file was removed, so none of its bytes can be lost.
+            return Ok(());
+        }
+        if !synced.is_lost {
             state.move_confirmed(generation);
             return Ok(());
         }
@@ -185,10 +228,6 @@ impl Client {
             state.id
         );
         state.move_reverted();
-        // The opens of these handles came after the change, so the power loss has reverted them
-        // too.
-        let is_of_file = |file: &OpenFile| file.inode.id == state.id && file.was_opened_moved();
-        self.mount().handles.select(is_of_file).iter().for_each(|file| file.set_stale());
         Ok(())
     }
 

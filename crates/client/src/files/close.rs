@@ -49,6 +49,7 @@ impl Closes for Client {
             self.mount().handles.opened_bytes.note_dropped_pages(false);
         }
         if !file.inode.is_locked()
+            && !file.inode.is_moving_inline()
             && file.inode.unreported().is_none()
             && let Ok(group) = self.group_of(file.inode.id)
         {
@@ -60,6 +61,7 @@ impl Closes for Client {
             if file.inode.is_locked() {
                 client.unlock_handle(&file, handle).await;
             }
+            client.await_move(&file.inode).await;
             let result = client.close_file(&file).await;
             client.mount().handles.remove(handle);
             if let Some(unsynced) = client.mount().inodes.close(&file.inode) {
@@ -110,6 +112,9 @@ impl Client {
         }
         let (client, inode) = (self.clone(), opened.attributes.inode);
         skep_env::spawn(async move {
+            if let Some(state) = client.mount().inodes.get(inode) {
+                client.await_move(&state).await;
+            }
             let how = ModifyOptions { is_driven: true, ..ModifyOptions::of_session() };
             let request = Close { inode, open: mode, written: None };
             // An error is only logged, because metadata closes files that are still open when the

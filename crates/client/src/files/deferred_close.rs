@@ -40,7 +40,10 @@ impl Client {
     /// Sends the deferred closes of all threads. The mount calls this function when it ends.
     pub(crate) async fn close_waiting_everywhere(&self) {
         let mut groups: HashMap<GroupId, Vec<ClosedFile>> = HashMap::new();
-        for file in self.mount().handles.select(|file| file.is_closing() && !file.is_stale()) {
+        let must_close = |file: &OpenFile| {
+            file.is_closing() && !file.is_stale() && !file.inode.is_moving_inline()
+        };
+        for file in self.mount().handles.select(must_close) {
             if let Ok(group) = self.group_of(file.inode.id) {
                 let closed = ClosedFile { inode: file.inode.id, open: file.mode };
                 groups.entry(group).or_default().push(closed);

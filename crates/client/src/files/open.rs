@@ -359,6 +359,9 @@ impl Client {
         let mount = self.mount();
         let inode = mount.inodes.open(attributes.inode);
         inode.observe(&attributes, skep_env::now());
+        if let Some(outdated) = inode.generation_opened(pattern.generation) {
+            self.expire_pattern(&inode, outdated);
+        }
         inode.pattern_opened(&pattern);
         inode.chunks_truncated(&truncated);
         if !synced.is_empty() {

@@ -106,11 +106,6 @@ impl OpenFile {
         used.inline_bytes() == 0 && self.pattern().inline_bytes() > 0
     }
 
-    /// Returns whether the inline bytes of the file had been moved when the handle was opened.
-    pub(crate) fn was_opened_moved(&self) -> bool {
-        self.pattern.has_moved_inline()
-    }
-
     fn first_read(&self) -> MutexGuard<'_, FirstRead> {
         self.first_read.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -2,11 +2,12 @@
 //! file, the client first computes the end from their sizes.
 
 use crate::client::Client;
+use crate::files::open_file::OpenFile;
 use crate::inode_state::InodeState;
 use crate::session::request::ModifyOptions;
 use skep_cluster::striping::size_from_chunks;
-use skep_types::{Attributes, ChunkFileKey, ChunkFileSet, InodeId, Result};
-use skep_wire::metadata::{ReportWritten, SyncedChunkFiles, WrittenExtent};
+use skep_types::{Attributes, ChunkFileKey, ChunkFileSet, ErrorCode, InodeId, Result};
+use skep_wire::metadata::{GetEntryInfo, ReportWritten, SyncedChunkFiles, WrittenExtent};
 use std::sync::Arc;
 
 impl Client {
@@ -53,8 +54,20 @@ impl Client {
         let synced = self.synced_chunk_files(state.id, &unrecorded);
         let has_synced = synced.is_some();
         let has_writes = written.is_some();
+        // Metadata refuses the report if the file has another pattern by now.
+        let opened = state.opened_generation();
+        let without_files = |pattern_generation| SyncedChunkFiles {
+            pattern_generation,
+            chunk_files: ChunkFileSet::default(),
+        };
+        let synced = synced.or_else(|| opened.map(without_files));
         let request = ReportWritten { inode: state.id, written, synced };
         let result = self.modify(state.id, request, how, |_, _| ()).await;
+        if let (Err(error), Some(opened)) = (&result, opened)
+            && error.code() == ErrorCode::Stale
+        {
+            self.check_pattern(state, opened).await;
+        }
         let reply = result.map_err(|error| error.within(format_args!("file {}", state.id)))?;
         if has_synced {
             state.recorded(&unrecorded, generation);
@@ -64,6 +77,40 @@ impl Client {
             self.mount().caches.changed_by_us(state.id, attributes.change_counter);
         }
         Ok(attributes)
+    }
+
+    /// Finds out whether metadata has refused a report because the file has another stripe pattern
+    /// now than in the reply to the newest open, with generation `opened`. If so, makes the handles
+    /// stale.
+    async fn check_pattern(&self, state: &Arc<InodeState>, opened: u32) {
+        let info = self.ask(state.id, &GetEntryInfo { inode: state.id }).await;
+        let current = info.ok().and_then(|info| info.pattern);
+        let is_replaced = current.is_some_and(|pattern| pattern.generation != opened);
+        // If the mount has opened the file again meanwhile, the handles are stale already.
+        if is_replaced && state.opened_generation() == Some(opened) {
+            self.expire_pattern(state, opened);
+        }
+    }
+
+    /// Makes the handles of a file stale that were opened with the pattern of this generation,
+    /// because the file has another pattern now. A power loss of metadata had reverted their opens.
+    /// No reader finds the bytes that programs have written through these handles since, so the
+    /// mount does not report their ends.
+    pub(crate) fn expire_pattern(&self, state: &Arc<InodeState>, generation: u32) {
+        let is_outdated = |file: &OpenFile| {
+            file.inode.id == state.id && file.pattern().generation == generation && !file.is_stale()
+        };
+        let outdated = self.mount().handles.select(is_outdated);
+        if !outdated.is_empty() {
+            tracing::error!(
+                "file {}: a power loss of metadata has reverted its open, and another client has \
+                 set its stripe pattern since; programs that have the file open get ESTALE until \
+                 they open it again, and must repeat their writes",
+                state.id
+            );
+        }
+        outdated.iter().for_each(|file| file.set_stale());
+        state.forget_unreported();
     }
 
     /// Returns the part of a report that contains synced chunk files. `None` means that `keys` is

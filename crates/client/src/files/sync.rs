@@ -8,7 +8,7 @@ use crate::limits::INODES_AT_ONCE;
 use crate::session::request::ModifyOptions;
 use crate::session::table::is_lost;
 use skep_rpc::CallOptions;
-use skep_types::{Attributes, ChunkFileKey, Error, ErrorCode, GroupId, Result};
+use skep_types::{Attributes, ChunkFileKey, Error, ErrorCode, GroupId, InodeId, Result};
 use skep_wire::metadata::{GetAttributes, SyncAll};
 use skep_wire::storage::{SyncChunk, SyncChunkReply};
 use std::rc::Rc;
@@ -35,7 +35,8 @@ pub trait Syncs {
     /// Returns whether [`Self::set_synced`] was called for a handle.
     fn is_synced(&self, handle: HandleId) -> bool;
 
-    /// Waits until all changes of this mount are durable (`syncfs`).
+    /// Waits until all changes of this mount are durable (`syncfs`). A closed file that was removed
+    /// has no changes.
     ///
     /// # Errors
     /// Returns the first error, after an attempt to sync all other changes.
@@ -91,7 +92,7 @@ impl Syncs for Client {
         for states in self.mount().inodes.all().chunks(INODES_AT_ONCE) {
             let sync = |state: &Arc<InodeState>| {
                 let (client, state) = (self.clone(), Arc::clone(state));
-                skep_env::spawn(async move { client.sync_inode(&state).await })
+                skep_env::spawn(async move { client.sync_unless_removed(&state).await })
             };
             let tasks: Vec<_> = states.iter().map(sync).collect();
             for task in tasks {
@@ -290,6 +291,23 @@ impl Client {
         }
     }
 
+    /// Syncs an inode. If the sync fails since the inode was removed, this is no error: a closed
+    /// file without a name has nothing that a program could read later. If this mount has the file
+    /// open, metadata keeps the inode, so each error counts.
+    async fn sync_unless_removed(&self, state: &Arc<InodeState>) -> Result<()> {
+        let Err(error) = self.sync_inode(state).await else { return Ok(()) };
+        // The code alone is not sufficient. For example, metadata also refuses a sync of inline
+        // bytes with it if the bytes have moved to storage.
+        let may_be_removed = is_gone(&error) && state.life().is_none();
+        if may_be_removed && self.is_removed(state.id).await { Ok(()) } else { Err(error) }
+    }
+
+    /// Whether metadata replies that an inode does not exist.
+    async fn is_removed(&self, inode: InodeId) -> bool {
+        let reply = self.ask_with(inode, &GetAttributes { inode }, CallOptions::default()).await;
+        reply.is_err_and(|error| is_gone(&error))
+    }
+
     async fn sync_inode(&self, state: &Arc<InodeState>) -> Result<()> {
         let losses = state.losses();
         self.confirm_move(state).await?;
@@ -328,6 +346,11 @@ async fn sync_chunk(
         Ok((synced, _)) => Ok(synced),
         Err(error) => Err(error.within(format_args!("chunk file {key}"))),
     }
+}
+
+/// Whether an error can mean that an inode was removed.
+fn is_gone(error: &Error) -> bool {
+    matches!(error.code(), ErrorCode::NotFound | ErrorCode::Stale)
 }
 
 fn loss_of(state: &InodeState) -> Error {

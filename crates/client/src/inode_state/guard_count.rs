@@ -10,6 +10,8 @@ pub(super) struct GuardCount {
     is_truncating: bool,
     /// Number of operations in progress that are allowed only while no other client uses the file.
     alone: u32,
+    /// Whether a move of the inline bytes to storage is in progress.
+    is_moving: bool,
     /// Number of times that a write or a truncation has begun or ended.
     changes: u64,
 }
@@ -53,6 +55,19 @@ impl GuardCount {
         debug_assert!(self.is_truncating, "only a truncation that has begun can end");
         self.is_truncating = false;
         self.changes += 1;
+    }
+
+    pub(super) fn begin_move(&mut self) {
+        debug_assert!(self.is_truncating && !self.is_moving, "a move has the claim of the inode");
+        self.is_moving = true;
+    }
+
+    pub(super) fn is_moving(&self) -> bool {
+        self.is_moving
+    }
+
+    pub(super) fn end_move(&mut self) {
+        self.is_moving = false;
     }
 
     pub(super) fn end_alone(&mut self) {

@@ -10,8 +10,12 @@
 //! | append lock at metadata | `data::append::append_under_lock` | appends of other mounts |
 //! | [`TruncationClaim`] | `attributes::stat::claim_truncation` | the writes in progress |
 //! | | `data::move_inline::move_inline` | does not wait to get it; then the writes in progress |
+//! | [`MoveGuard`] | `data::move_inline::move_inline`, with the claim | servers |
 //! | [`WriteGuard`] | `data::write::begin_write` | the claim |
 //! | [`AloneGuard`] | an operation with a [`WriteGuard`] or the claim | never waits |
+//!
+//! A close of the file waits for the [`MoveGuard`] before it sends a request, and has none of these
+//! guards. No operation with one of these guards waits for a close.
 //!
 //! The times (`times_report`) are apart: no operation with one of these guards waits for them, and
 //! a change of the times waits only for a report to metadata.
@@ -77,6 +81,11 @@ impl InodeState {
     /// Returns the number of times that a write or a truncation of this mount has begun or ended.
     pub(crate) fn data_changes(&self) -> u64 {
         self.with(|parts| parts.guards.changes())
+    }
+
+    /// Returns whether a move of the inline bytes to storage is in progress.
+    pub(crate) fn is_moving_inline(&self) -> bool {
+        self.with(|parts| parts.guards.is_moving())
     }
 
     /// Returns whether operations are in progress that are allowed only while no other client uses
@@ -216,6 +225,12 @@ impl TruncationClaim {
         self.0.with(|parts| !parts.guards.has_writers())
     }
 
+    /// Begins a move of the inline bytes. It must end before the claim.
+    pub(crate) fn begin_move(&self) -> MoveGuard {
+        self.0.with(|parts| parts.guards.begin_move());
+        MoveGuard(Arc::clone(&self.0))
+    }
+
     /// Records that a storage host of this incarnation acknowledged a copy of the inline bytes
     /// after it had synced the chunk file. `start` is the state of the inode when the client sent
     /// the request.
@@ -246,6 +261,18 @@ impl TruncationClaim {
 impl Drop for TruncationClaim {
     fn drop(&mut self) {
         self.0.with(|parts| parts.guards.end_truncation());
+    }
+}
+
+/// A move of the inline bytes to storage in progress. The mount sends no close of the file to
+/// metadata before this guard is dropped. So no other client can use the file while a copy of the
+/// inline bytes is on its way to storage, unless this client was evicted before.
+#[derive(Debug)]
+pub(crate) struct MoveGuard(Arc<InodeState>);
+
+impl Drop for MoveGuard {
+    fn drop(&mut self) {
+        self.0.with(|parts| parts.guards.end_move());
     }
 }
 

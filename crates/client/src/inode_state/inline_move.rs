@@ -1,10 +1,21 @@
 //! The move of a file's inline bytes to storage (`data::move_inline`): when it is due, and which
-//! pattern the handles use since then. Pure.
+//! pattern the handles use since then. Also the generation of this pattern. Pure.
 
 use super::InodeState;
 use crate::limits::MOVE_AFTER_SYNCS;
 use skep_types::StripePattern;
+use skep_wire::inline::InlineMark;
 use std::sync::atomic::Ordering;
+
+/// The end of an inline component that a power loss of metadata may still revert.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct UnconfirmedMove {
+    /// Generation of the pattern whose inline component has ended.
+    pub(crate) generation: u32,
+    /// Position of the change in the log of metadata. The pattern alone does not show whether the
+    /// change was reverted, because another client may have moved inline bytes of the file since.
+    pub(crate) mark: InlineMark,
+}
 
 /// The state of the move of the inline bytes of one file.
 #[derive(Debug, Default)]
@@ -14,12 +25,9 @@ pub(super) struct InlineMove {
     syncs_of_both: u32,
     /// Whether this mount has tried to move the inline bytes.
     has_tried: bool,
-    /// Generation of the pattern whose inline component has ended, if a power loss of metadata may
-    /// still revert this. Either this mount has ended the component of an empty file, or the reply
-    /// to an open has shown the end, which may have been a moment old.
-    pub(super) unconfirmed: Option<u32>,
-    /// Generation of the pattern whose inline component has ended durably.
-    durable: Option<u32>,
+    /// Set if this mount has ended the inline component of an empty file, and a power loss of
+    /// metadata may still revert this.
+    pub(super) unconfirmed: Option<UnconfirmedMove>,
 }
 
 impl InodeState {
@@ -49,11 +57,6 @@ impl InodeState {
     /// Records that the inline bytes of the file were moved to storage. `generation` is the
     /// generation of the file's pattern. Metadata has confirmed that the move is durable.
     pub(crate) fn inline_moved(&self, generation: u32) {
-        self.with(|parts| parts.moves.durable = Some(generation));
-        self.use_moved(generation);
-    }
-
-    fn use_moved(&self, generation: u32) {
         self.moved_inline.store(u64::from(generation) + 1, Ordering::Release);
     }
 
@@ -64,15 +67,14 @@ impl InodeState {
     }
 
     /// Records that the inline component of the empty file has ended. A power loss of metadata may
-    /// still revert this.
-    pub(crate) fn empty_inline_ended(&self, generation: u32) {
-        self.with(|parts| parts.moves.unconfirmed = Some(generation));
-        self.use_moved(generation);
+    /// still revert this. `mark` is the position of the change in the log of metadata.
+    pub(crate) fn empty_inline_ended(&self, generation: u32, mark: InlineMark) {
+        self.with(|parts| parts.moves.unconfirmed = Some(UnconfirmedMove { generation, mark }));
+        self.inline_moved(generation);
     }
 
-    /// Returns the generation of the pattern whose inline component has ended, if this may not be
-    /// durable yet.
-    pub(crate) fn unconfirmed_move(&self) -> Option<u32> {
+    /// Returns the end of the inline component, if it may not be durable yet.
+    pub(crate) fn unconfirmed_move(&self) -> Option<UnconfirmedMove> {
         self.with(|parts| parts.moves.unconfirmed)
     }
 
@@ -100,32 +102,43 @@ impl InodeState {
         self.moved_inline.store(0, Ordering::Release);
     }
 
-    /// Records the pattern in the reply to an open.
-    /// - If its inline bytes were moved, a power loss may revert the move together with the open.
-    ///   The next sync confirms the move, unless the mount knows that it is durable.
-    /// - If it has inline bytes, a power loss may have reverted the end of an empty inline
-    ///   component. The mount then uses the inline component again, and the next sync finds out
-    ///   whether bytes are lost.
+    /// Records the pattern in the reply to an open. If it has inline bytes although this mount has
+    /// ended the inline component, a power loss has reverted the end. The mount then uses the
+    /// inline component again, and the next sync finds out that bytes may be lost. If the reply
+    /// shows moved inline bytes, the move is durable, because metadata delays the open until then.
     pub(crate) fn pattern_opened(&self, pattern: &StripePattern) {
-        // Most files have neither, and need no lock.
-        let may_be_back = pattern.inline_bytes() > 0 && self.has_moved_inline(pattern.generation);
-        if !pattern.has_moved_inline() && !may_be_back {
+        // Most files need no lock.
+        if pattern.inline_bytes() == 0 || !self.has_moved_inline(pattern.generation) {
             return;
         }
-        let generation = Some(pattern.generation);
         self.with(|parts| {
-            let moves = &mut parts.moves;
-            if pattern.has_moved_inline() && moves.durable != generation {
-                moves.unconfirmed = generation;
-            }
-            if pattern.inline_bytes() > 0 && moves.unconfirmed == generation {
+            let unconfirmed = parts.moves.unconfirmed;
+            if unconfirmed.is_some_and(|it| it.generation == pattern.generation) {
                 self.use_inline_again();
             }
         });
+    }
+
+    /// Records the generation of the stripe pattern in the reply to an open. Returns the generation
+    /// of the open before it, if this is another one.
+    pub(crate) fn generation_opened(&self, generation: u32) -> Option<u32> {
+        let before = self.opened_generation.swap(u64::from(generation) + 1, Ordering::AcqRel);
+        generation_of(before).filter(|it| *it != generation)
+    }
+
+    /// Returns the generation of the stripe pattern in the reply to the newest open. `None` means
+    /// that this mount has not opened the file.
+    pub(crate) fn opened_generation(&self) -> Option<u32> {
+        generation_of(self.opened_generation.load(Ordering::Acquire))
     }
 
     /// Returns whether the inline bytes of the pattern with this generation were moved to storage.
     pub(crate) fn has_moved_inline(&self, generation: u32) -> bool {
         self.moved_inline.load(Ordering::Acquire) == u64::from(generation) + 1
     }
+}
+
+/// Returns the generation of a stripe pattern that is stored plus one.
+fn generation_of(stored: u64) -> Option<u32> {
+    stored.checked_sub(1).and_then(|it| u32::try_from(it).ok())
 }

@@ -387,7 +387,7 @@ fn moved_inline_bytes_belong_to_one_generation_of_the_pattern() {
 }
 
 #[test]
-fn move_that_an_open_shows_is_unconfirmed_until_it_is_durable() {
+fn open_with_inline_bytes_ends_the_use_of_an_unconfirmed_move() {
     let component = |start| Component {
         start,
         chunk_bytes: 64 << 10,
@@ -402,22 +402,46 @@ fn move_that_an_open_shows_is_unconfirmed_until_it_is_durable() {
         components: vec![Component::inline(), component(start)],
     };
     let state = opened(0);
-    state.pattern_opened(&pattern(4096));
-    assert_eq!(state.unconfirmed_move(), None);
     state.pattern_opened(&pattern(0));
-    assert_eq!(state.unconfirmed_move(), Some(1));
-    state.move_confirmed(1);
+    assert!(state.unconfirmed_move().is_none(), "metadata shows only durable moves");
+    state.empty_inline_ended(1, mark(1, 9));
     state.pattern_opened(&pattern(0));
-    assert_eq!(state.unconfirmed_move(), None, "the move is durable");
     assert!(state.has_moved_inline(1));
+    assert_eq!(state.unconfirmed_move().map(|it| it.mark), Some(mark(1, 9)), "not this move");
+    state.pattern_opened(&pattern(4096));
+    assert!(!state.has_moved_inline(1), "a power loss has reverted the move");
+    assert_eq!(state.unconfirmed_move().map(|it| it.mark), Some(mark(1, 9)));
+    state.move_confirmed(1);
+    state.pattern_opened(&pattern(4096));
+    assert!(state.has_moved_inline(1) && state.unconfirmed_move().is_none());
+}
+
+#[test]
+fn open_returns_the_generation_of_an_outdated_pattern() {
+    let state = opened(0);
+    assert_eq!(state.opened_generation(), None);
+    let opened = [1, 1, 2, 2].map(|generation| state.generation_opened(generation));
+    assert_eq!(opened, [None, None, Some(1), None]);
+    assert_eq!(state.opened_generation(), Some(2));
+}
+
+#[test]
+fn move_of_inline_bytes_ends_when_its_guard_is_dropped() {
+    let state = opened(0);
+    let claim = state.try_truncate().unwrap();
+    assert!(!state.is_moving_inline());
+    let moving = claim.begin_move();
+    assert!(state.is_moving_inline());
+    drop(moving);
+    assert!(!state.is_moving_inline());
 }
 
 #[test]
 fn reverted_end_of_an_empty_component_is_one_loss() {
     let state = opened(0);
-    state.empty_inline_ended(1);
-    assert!(state.has_moved_inline(1) && state.unconfirmed_move() == Some(1));
+    state.empty_inline_ended(1, mark(1, 9));
+    assert!(state.has_moved_inline(1) && state.unconfirmed_move().is_some());
     state.move_reverted();
-    assert_eq!((state.losses(), state.unconfirmed_move()), (1, None));
+    assert_eq!((state.losses(), state.unconfirmed_move().is_none()), (1, true));
     assert!(!state.has_moved_inline(1), "the mount uses the inline component again");
 }

@@ -36,7 +36,14 @@ impl Client {
                 SHUTDOWN_PATIENCE.as_secs()
             );
         }
-        let sessions = self.mount().sessions.open_sessions();
+        // A copy of inline bytes may still be on its way to storage (`data::move_inline`). Then do
+        // not close the sessions. They end when this client is missing in the cluster map, and
+        // storage refuses its requests then.
+        let is_moving = self.mount().inodes.all().iter().any(|state| state.is_moving_inline());
+        let sessions = match is_moving {
+            true => Vec::new(),
+            false => self.mount().sessions.open_sessions(),
+        };
         let tasks: Vec<_> = sessions
             .into_iter()
             .map(|(group, session)| {

@@ -166,6 +166,28 @@ fn syncfs_syncs_closed_files() {
 }
 
 #[test]
+fn syncfs_passes_over_closed_files_that_were_removed() {
+    with_client(|fake, client| async move {
+        let (removed, handle) = create(&client, "a").await;
+        write(&client, handle, 0, b"x").await;
+        client.close(handle).await.unwrap();
+        let (open, handle) = create(&client, "b").await;
+        write(&client, handle, 0, b"y").await;
+        for name in [b"a", b"b"] {
+            client.unlink(InodeId::ROOT, name).await.unwrap();
+        }
+        assert!(fake.with_metadata(1, |it| !it.inodes.contains_key(&removed)));
+        assert!(fake.with_metadata(1, |it| it.inodes.contains_key(&open)));
+        client.sync_all().await.unwrap();
+        assert_eq!(fake.count::<SyncChunk>(), 2, "an open file without a name is synced");
+        // Metadata must keep the inode of an open file, so its loss is an error.
+        write(&client, handle, 0, b"z").await;
+        fake.with_metadata(1, |it| it.inodes.remove(&open));
+        assert_eq!(client.sync_all().await.unwrap_err().code(), ErrorCode::Stale);
+    });
+}
+
+#[test]
 fn operations_wait_until_a_stopped_server_runs_again() {
     with_client(|fake, client| async move {
         let (_, handle) = create(&client, "a").await;

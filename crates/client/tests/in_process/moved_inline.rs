@@ -1,13 +1,13 @@
 //! Tests the move of inline bytes to storage: when it happens, what it leaves behind after a
 //! refusal, and how a client with an outdated pattern follows it.
 
-use crate::fakes::FakeCluster;
+use crate::fakes::{FakeCluster, FakeMetadata};
 use crate::{bytes, create, mount, read, until, with_client, write};
 use skep_client::{Client, Closes, HandleId, OpenMode, Opens, Syncs};
 use skep_types::{ChunkFileKey, ErrorCode, InodeId};
 use skep_wire::Request;
 use skep_wire::inline::{ReadInline, RemoveInline, SyncInline, WriteInline};
-use skep_wire::metadata::{CompareOpens, GetEntryInfo};
+use skep_wire::metadata::CompareOpens;
 use skep_wire::storage::WriteChunk;
 
 const INLINE: usize = 4096;
@@ -176,9 +176,7 @@ fn first_write_beyond_the_inline_component_ends_it() {
         write(&client, handle, 24, &[1; 4]).await;
         client.fsync(handle).await.unwrap();
         assert_eq!((fake.count::<RemoveInline>(), fake.count::<WriteInline>()), (1, 0));
-        let asked = fake.with_metadata(1, |metadata| metadata.asked_durably.clone());
-        let confirmed = asked.iter().filter(|it| **it == GetEntryInfo::ID).count();
-        assert_eq!(confirmed, 1, "the first sync has confirmed the change");
+        assert_eq!(fake.count::<SyncInline>(), 1, "the first sync has confirmed the change");
     });
 }
 
@@ -191,6 +189,7 @@ fn end_of_an_inline_component_that_was_reverted_is_an_error() {
         write(&client, handle, 0, &bytes(LEN)).await;
         fake.with_metadata(1, |metadata| {
             metadata.inodes.get_mut(&inode).unwrap().has_moved_inline = false;
+            metadata.lose_last_record();
         });
         let error = client.fsync(handle).await.unwrap_err();
         assert_eq!(error.code(), ErrorCode::Io);
@@ -203,34 +202,89 @@ fn end_of_an_inline_component_that_was_reverted_is_an_error() {
     });
 }
 
-/// docs/semantics.md 3.5: the mount has seen the end of the component only in the reply to its
-/// open, and a power loss reverts both.
+/// docs/semantics.md 3.5: a power loss has reverted the end of the component. Another mount has
+/// then written inline bytes, and has moved them over the bytes of this mount.
 #[test]
-fn sync_finds_a_reverted_move_that_an_open_has_shown() {
+fn end_of_a_component_reverted_and_repeated_is_an_error() {
+    with_client(|fake, client| async move {
+        fake.with_metadata(1, |metadata| metadata.inline_bytes = INLINE as u64);
+        let (_, handle) = create(&client, "large").await;
+        write(&client, handle, 0, &bytes(LEN)).await;
+        // The pattern of the file is the same as before the power loss.
+        fake.with_metadata(1, FakeMetadata::lose_last_record);
+        assert_eq!(client.fsync(handle).await.unwrap_err().code(), ErrorCode::Io);
+        write(&client, handle, 24, b"new").await;
+        client.fsync(handle).await.unwrap();
+        assert_eq!(read(&client, handle, 24, 3).await, b"new");
+    });
+}
+
+/// Metadata replies to such an open when the move is durable.
+#[test]
+fn move_that_an_open_has_shown_needs_no_confirmation() {
     with_client(|fake, client| async move {
         fake.with_metadata(1, |metadata| metadata.inline_bytes = INLINE as u64);
         let (inode, handle) = create(&client, "large").await;
         write(&client, handle, 0, &bytes(LEN)).await;
+        client.fsync(handle).await.unwrap();
         client.close(handle).await.unwrap();
         let other = mount(&fake).await;
         let opened = other.open(inode, OpenMode::Write, false).await.unwrap();
+        let syncs = fake.count::<SyncInline>();
         write(&other, opened.handle, 24, &[1; 4]).await;
         other.fsync(opened.handle).await.unwrap();
-        let asked = fake.with_metadata(1, |metadata| metadata.asked_durably.clone());
-        let confirmed = asked.iter().filter(|it| **it == GetEntryInfo::ID).count();
-        other.fsync(opened.handle).await.unwrap();
-        let asked = fake.with_metadata(1, |metadata| metadata.asked_durably.clone());
-        let again = asked.iter().filter(|it| **it == GetEntryInfo::ID).count();
-        assert_eq!((confirmed, again), (1, 1), "the first sync has confirmed the move");
-        other.close(opened.handle).await.unwrap();
+        assert_eq!(fake.count::<SyncInline>(), syncs);
+    });
+}
 
-        let third = mount(&fake).await;
-        let opened = third.open(inode, OpenMode::Write, false).await.unwrap();
-        write(&third, opened.handle, 24, &[2; 4]).await;
-        fake.with_metadata(1, |metadata| {
-            metadata.inodes.get_mut(&inode).unwrap().has_moved_inline = false;
-        });
-        third.fsync(opened.handle).await.unwrap_err();
+/// Otherwise another client could move the bytes and write to the new place before storage executes
+/// the copy.
+#[test]
+fn close_waits_until_storage_has_replied_to_the_copy() {
+    with_client(|fake, client| async move {
+        let (inode, handle) = grown(&fake, &client).await;
+        commit(&client, handle, 1).await;
+        commit(&client, handle, 2).await;
+        write(&client, handle, 24, &[3; 4]).await;
+        write(&client, handle, 6000, &[3; 4]).await;
+        client.flush(handle).await.unwrap();
+        let writes = fake.count::<WriteChunk>();
+        fake.state.borrow_mut().hold = Some(WriteChunk::ID);
+        let syncer = client.clone();
+        let syncing = skep_env::spawn(async move { syncer.fsync(handle).await });
+        until(|| fake.count::<WriteChunk>() > writes).await;
+        // The program is killed, and the kernel closes its descriptor.
+        drop(syncing);
+        let closer = client.clone();
+        let closing = skep_env::spawn(async move { closer.close(handle).await });
+        let (other, second) = create(&client, "other").await;
+        client.close(second).await.unwrap();
+        let is_open =
+            |inode: InodeId| fake.with_metadata(1, |it| !it.inodes[&inode].opens.is_empty());
+        until(|| !is_open(other)).await;
+        assert!(is_open(inode), "the copy is on its way");
+        fake.state.borrow_mut().hold = None;
+        closing.await.unwrap();
+        until(|| !is_open(inode)).await;
+        assert_eq!(fake.count::<RemoveInline>(), 1);
+        assert_eq!(chunk_file(&fake, inode), committed(3));
+    });
+}
+
+/// Another client could have the file open, and could move the bytes at the same time.
+#[test]
+fn bytes_are_not_copied_if_metadata_has_lost_the_open() {
+    with_client(|fake, client| async move {
+        let (inode, handle) = grown(&fake, &client).await;
+        commit(&client, handle, 1).await;
+        commit(&client, handle, 2).await;
+        let compared = fake.count::<CompareOpens>();
+        fake.with_metadata(1, |it| it.inodes.get_mut(&inode).unwrap().opens.clear());
+        commit(&client, handle, 3).await;
+        assert_eq!(fake.count::<CompareOpens>(), compared + 1);
+        assert_eq!((fake.count::<RemoveInline>(), fake.durable_writes()), (0, 0));
+        let asked = fake.with_metadata(1, |metadata| metadata.asked_durably.clone());
+        assert!(asked.contains(&CompareOpens::ID), "no power loss may revert the open later");
     });
 }
 

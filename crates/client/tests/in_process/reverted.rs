@@ -1,7 +1,10 @@
 //! Acknowledged changes that a power loss of metadata has reverted.
 
-use crate::{NEW, create, set_size, until, with_client, write};
-use skep_client::{Client, InodeAttributes, Names, SetAttributes, Syncs};
+use crate::{NEW, create, read, set_size, until, with_client, write};
+use skep_client::{
+    Client, Closes, InodeAttributes, Names, OpenMode, Opens, SetAttributes, Syncs, Writes,
+};
+use skep_env::Buf;
 use skep_types::{ErrorCode, InodeId};
 use skep_wire::Request;
 use skep_wire::metadata::{CompareOpens, CompareSlots, KeepAlive, Unlink};
@@ -134,5 +137,30 @@ fn end_of_an_inline_component_takes_no_error_of_a_program() {
         let error = client.set_attributes(change.clone()).await.unwrap_err();
         assert_eq!(error.code(), ErrorCode::Io);
         client.set_attributes(change).await.unwrap();
+    });
+}
+
+/// docs/semantics.md 3.5: the power loss has reverted the open too, so another client could set the
+/// stripe pattern of the empty file. No reader finds the bytes of this mount in the new pattern.
+#[test]
+fn fsync_fails_if_another_client_has_replaced_the_pattern() {
+    with_client(|fake, client| async move {
+        let (inode, handle) = create(&client, "a").await;
+        write(&client, handle, 0, b"bytes").await;
+        fake.with_metadata(1, |it| {
+            it.inodes.get_mut(&inode).unwrap().opens.clear();
+            it.generation += 1;
+        });
+        assert_eq!(client.fsync(handle).await.unwrap_err().code(), ErrorCode::Stale);
+        let size = || fake.with_metadata(1, |it| it.inodes[&inode].attributes.size);
+        assert_eq!(size(), 0, "the file has no zeros in place of the bytes");
+        let repeated = client.write(handle, 0, Buf::copy_of(b"bytes")).await;
+        assert_eq!(repeated.unwrap_err().code(), ErrorCode::Stale);
+        client.close(handle).await.unwrap();
+        assert_eq!(size(), 0);
+        let again = client.open(inode, OpenMode::Write, false).await.unwrap().handle;
+        write(&client, again, 0, b"bytes").await;
+        client.fsync(again).await.unwrap();
+        assert_eq!((size(), read(&client, again, 0, 9).await), (5, b"bytes".to_vec()));
     });
 }

@@ -25,6 +25,7 @@ pub(crate) mod mount;
 mod node;
 mod ondemand;
 mod plan;
+mod purge;
 mod service;
 mod service_user;
 mod session;
@@ -85,6 +86,7 @@ pub(crate) enum Verb {
     #[command(subcommand)]
     Config(config::ConfigVerb),
     Copy(copy::CopyArgs),
+    Purge(purge::PurgeArgs),
     #[command(subcommand)]
     Bench(bench::BenchVerb),
     #[command(subcommand)]
@@ -148,6 +150,7 @@ impl Verb {
             Self::Cluster(verb) => verb.run(),
             Self::Config(verb) => verb.run(),
             Self::Copy(args) => done(copy::run(&args)),
+            Self::Purge(args) => done(purge::run(&args)),
             Self::Bench(verb) => verb.run(),
             Self::Lab(verb) => verb.run(),
             Self::Study(verb) => verb.run(),

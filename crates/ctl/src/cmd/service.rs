@@ -31,6 +31,12 @@ pub(super) struct ServiceArgs {
     /// it
     #[arg(long, value_name = "NAME")]
     pub(super) domain: Option<String>,
+    /// Short for --set node.cpus=LIST: CPUs on which the threads of the service run, such as 0-7,16
+    #[arg(long, value_name = "LIST", conflicts_with = "numa_node")]
+    pub(super) cpus: Option<String>,
+    /// Short for --set node.numa_node=NUMBER: NUMA node on which the threads of the service run
+    #[arg(long, value_name = "NUMBER")]
+    pub(super) numa_node: Option<String>,
     /// Data directory of a target; may be repeated
     #[arg(long, value_name = "DIR")]
     pub(super) target: Vec<String>,
@@ -107,6 +113,7 @@ pub(super) fn run_hosted<T: Settings>(args: &ServiceArgs, service: &Service<T>) 
         Task::Serve(settings) => {
             refuse_token(args, T::NAME)?;
             log_start(T::NAME, args, settings.node());
+            skep_service::binding::bind(settings.node())?;
             (service.serve)(&settings)
         }
     }
@@ -154,6 +161,8 @@ fn overrides(args: &ServiceArgs, targets: &str) -> Result<Vec<(String, String)>>
         ("node.directory", &args.directory),
         ("node.listen", &args.listen),
         ("node.domain", &args.domain),
+        ("node.cpus", &args.cpus),
+        ("node.numa_node", &args.numa_node),
     ];
     for (key, value) in short {
         overrides.extend(value.iter().map(|value| (key.to_owned(), value.clone())));

@@ -14,6 +14,10 @@ const EXAMPLES: &[Example] = &[
     ),
     ("run the service", "skep storage --config /etc/skep/storage-a.toml"),
     (
+        "run the service on the processors and in the memory of a NUMA node",
+        "skep storage --config /etc/skep/storage-a.toml --numa-node 1",
+    ),
+    (
         "give all files of the service to the user that runs it, as root",
         "skep storage --give-to skep --config /etc/skep/storage-a.toml",
     ),

@@ -7,7 +7,7 @@
 
 mod operation;
 mod own;
-mod scope;
+pub(in crate::cmd) mod scope;
 mod subtree;
 mod traces;
 mod waits;

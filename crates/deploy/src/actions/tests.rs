@@ -13,17 +13,20 @@ fn place(host: &str) -> Place {
 }
 
 fn all_scripts() -> Vec<(String, String)> {
-    let deployment = Deployment::parse(GOOD).unwrap();
+    let deployment = Deployment::parse(&format!("tune = true{GOOD}")).unwrap();
     let mut scripts = Vec::new();
     for host in &deployment.hosts {
         let mut actions = vec![
             Action::Install,
             Action::Configure,
+            Action::WriteUnits,
             Action::MountDisks,
             Action::WriteToken,
             Action::FormatCluster,
             Action::AwaitHealth,
             Action::AwaitMembers,
+            Action::Tune,
+            Action::RestoreTuning,
             Action::Mount,
             Action::Unmount,
             Action::WriteCheck,
@@ -116,6 +119,10 @@ fn configuration_has_targets_and_addresses_of_the_host() {
     assert_eq!(node["domain"].as_str(), Some("rack-1"));
     assert_eq!(node["advertise"].as_array().unwrap().len(), 2);
     assert!(!node.contains_key("listen"));
+    assert!(!node.contains_key("cpus") && !node.contains_key("numa_node"), "{text}");
+    let bound = Deployment::parse(&GOOD.replace("domain =", "numa_node = 1\ndomain =")).unwrap();
+    let text = config(&bound, bound.host("s1").unwrap(), Role::Storage);
+    assert!(text.contains("\nnuma_node = \"1\"\n"), "{text}");
     let v6 = GOOD.replace("network = [\"10.1.0.2\"", "network = [\"2001:db8::2\"");
     let v6 = Deployment::parse(&v6).unwrap();
     let text = config(&v6, v6.host("s1").unwrap(), Role::Storage);

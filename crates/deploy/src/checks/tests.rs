@@ -60,6 +60,21 @@ fn each_problem_names_its_host_and_a_remedy() {
     check(&|it| it.clock_offset = -90.0, &["90.0 s behind", "chrony"]);
 }
 
+/// The record of the former settings has values that the administrator has changed since, so a
+/// removal of the deployment would restore other values than those before the deployment.
+#[test]
+fn host_that_was_tuned_by_hand_is_not_tuned_again() {
+    let found = |text: &str| {
+        let deployment = Deployment::parse(text).unwrap();
+        let host = deployment.host("s1").unwrap();
+        let facts = Facts { tuning: Tuning::ByHand, ..fresh(&deployment, host) };
+        judge(&deployment, &program(), &[("s1".to_owned(), facts)].into()).problems
+    };
+    assert!(found(GOOD).is_empty());
+    let problems = found(&format!("tune = true{GOOD}"));
+    assert!(problems[0].problem.contains("`skep tune undo`"), "{problems:?}");
+}
+
 #[test]
 fn existing_installation_of_the_same_cluster_is_accepted() {
     let verdict = judged(|it| {

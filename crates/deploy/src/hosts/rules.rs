@@ -4,6 +4,7 @@
 
 use super::{Deployment, Disk, Host, Role, is_name, is_path};
 use crate::groups;
+use skep_types::cpu_list;
 use std::collections::BTreeMap;
 
 /// Numbers of management nodes that a cluster may have.
@@ -106,6 +107,23 @@ pub(super) fn place_monitor(is_wanted: bool, hosts: &mut [Host], problems: &mut 
             "hosts {} have the role monitor; give it to one host only",
             several.join(" and ")
         )),
+    }
+}
+
+/// Checks the CPUs and the NUMA node to which a host binds its services.
+pub(super) fn check_binding(
+    name: &str,
+    cpus: &str,
+    numa_node: Option<u32>,
+    problems: &mut Vec<String>,
+) {
+    if !cpus.is_empty() && cpu_list::parse(cpus).is_none() {
+        problems.push(format!(
+            "host {name}: invalid cpus '{cpus}': expected CPUs and ranges, such as 0-7,16"
+        ));
+    }
+    if !cpus.is_empty() && numa_node.is_some() {
+        problems.push(format!("host {name}: cpus and numa_node are both set; set one of them"));
     }
 }
 

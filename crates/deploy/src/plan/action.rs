@@ -10,6 +10,8 @@ pub enum Action {
     Install,
     /// Write configuration files, units, and the lines of `/etc/fstab`.
     Configure,
+    /// Write the systemd units of the services.
+    WriteUnits,
     /// Create a file system on an empty disk.
     Format(Disk),
     /// Mount all disks of the host.
@@ -54,6 +56,10 @@ pub enum Action {
     /// Wait until all members of metadata groups serve, and until all management nodes have the
     /// whole log. Then another host can stop, and the cluster continues to work.
     AwaitMembers,
+    /// Change the settings of the kernel for the roles of the host.
+    Tune,
+    /// Restore the settings of the kernel from before the first [`Action::Tune`].
+    RestoreTuning,
     /// Mount the cluster.
     Mount,
     /// Unmount the cluster.
@@ -73,6 +79,7 @@ impl Display for Action {
         let text = match self {
             Self::Install => "install the program",
             Self::Configure => "write the configuration and the systemd units",
+            Self::WriteUnits => "write the systemd units",
             Self::Format(disk) => {
                 return write!(formatter, "format {} for {}", disk.device, disk.role);
             }
@@ -100,6 +107,8 @@ impl Display for Action {
             Self::FormatCluster => "format the cluster",
             Self::AwaitHealth => "wait until the cluster is healthy",
             Self::AwaitMembers => "wait until all copies of metadata and management are complete",
+            Self::Tune => "tune the kernel for the roles of the host",
+            Self::RestoreTuning => "restore the former settings of the kernel",
             Self::Mount => "mount the cluster",
             Self::Unmount => "unmount the cluster",
             Self::WriteCheck => "write a file through the mount",

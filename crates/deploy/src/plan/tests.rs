@@ -163,6 +163,30 @@ fn monitor_moves_and_stops_as_the_hosts_file_requests() {
 }
 
 #[test]
+fn hosts_are_tuned_again_only_for_other_roles_or_targets() {
+    let of_tuning = |text: &str, present: Tuning| {
+        let changed = Deployment::parse(text).unwrap();
+        let mut all = complete(&Deployment::parse(GOOD).unwrap());
+        all.hosts.get_mut("s1").unwrap().tuning = present;
+        let mut steps = lines(&apply(&changed, &program(), &all));
+        steps.retain(|it| it.starts_with("tune: s1"));
+        steps
+    };
+    let with = GOOD.replace("domain =", "tune = true\ndomain =");
+    let of_s1 = tuning::wanted(Deployment::parse(&with).unwrap().host("s1").unwrap()).unwrap();
+    let tune = ["tune: s1: tune the kernel for the roles of the host"];
+    assert_eq!(of_tuning(GOOD, Tuning::Unchanged), [""; 0]);
+    assert_eq!(of_tuning(GOOD, Tuning::ByHand), [""; 0]);
+    assert_eq!(of_tuning(&with, Tuning::Unchanged), tune);
+    assert_eq!(of_tuning(&with, Tuning::Ours(of_s1.clone())), [""; 0]);
+    assert_eq!(of_tuning(&with, Tuning::Ours("unfinished".into())), tune);
+    let more = with.replace("[\"/data/skep\"]", "[\"/data/skep\", \"/data/more\"]");
+    assert_eq!(of_tuning(&more, Tuning::Ours(of_s1.clone())), tune);
+    let restored = ["tune: s1: restore the former settings of the kernel"];
+    assert_eq!(of_tuning(GOOD, Tuning::Ours(of_s1)), restored);
+}
+
+#[test]
 fn disk_with_data_of_the_cluster_is_never_formatted_again() {
     let deployment = Deployment::parse(GOOD).unwrap();
     let phases = apply(&deployment, &program(), &complete(&deployment));
@@ -206,6 +230,36 @@ fn upgrade_restarts_one_service_at_a_time() {
     let steps = lines(&upgrade(&deployment, &program(), &all, true));
     assert_eq!(steps[2..4], ["restart: m1: stop metadata", "restart: m1: start metadata"]);
     assert!(steps.contains(&"remount: s1: unmount the cluster".to_owned()), "{steps:?}");
+}
+
+#[test]
+fn upgrade_writes_changed_units_before_it_restarts_services() {
+    let deployment = Deployment::parse(GOOD).unwrap();
+    let mut all = complete(&deployment);
+    for host in &deployment.hosts {
+        let platform = &mut all.hosts.get_mut(&host.name).unwrap().platform;
+        platform.has_systemd = true;
+        platform.units = crate::units::units_hash(host);
+    }
+    let steps = |all: &AllFacts| {
+        let mut steps = lines(&upgrade(&deployment, &program(), all, false));
+        steps.retain(|it| it.starts_with("install: ") || it.starts_with("restart: "));
+        steps
+    };
+    assert_eq!(steps(&all), Vec::<String>::new());
+    // As after an upgrade that wrote the program, but not the units of its version.
+    all.hosts.get_mut("s1").unwrap().platform.units = "old".into();
+    let expected = [
+        "install: s1: write the systemd units",
+        "restart: s1: stop storage",
+        "restart: s1: start storage",
+    ];
+    assert_eq!(steps(&all), expected);
+    all.hosts.get_mut("s1").unwrap().program = Some("old".into());
+    assert_eq!(steps(&all)[..2], ["install: s1: install the program", expected[0]]);
+    // Without systemd, there are no units.
+    all.hosts.get_mut("s1").unwrap().platform.has_systemd = false;
+    assert_eq!(steps(&all)[1], expected[1]);
 }
 
 #[test]

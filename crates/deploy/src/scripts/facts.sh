@@ -1,5 +1,5 @@
 # Prints the state of a host, one fact per line: name, tab, value. Changes nothing.
-# Variables: CLUSTER, DISKS, DIRECTORIES, MOUNT.
+# Variables: CLUSTER, DISKS, DIRECTORIES, MOUNT, UNITS.
 PATH=/usr/sbin:/usr/bin:/sbin:/bin
 export PATH LC_ALL=C
 fact() { printf '%s\t%s\n' "$1" "$2"; }
@@ -9,11 +9,22 @@ fact kernel "$(uname -r)"
 fact machine "$(uname -m)"
 fact memory_kib "$(awk '/^MemTotal:/ { print $2 }' /proc/meminfo)"
 fact uring_disabled "$(cat /proc/sys/kernel/io_uring_disabled 2>/dev/null || echo 0)"
-[ -d /run/systemd/system ] && fact systemd yes
+if [ -d /run/systemd/system ]; then
+  fact systemd yes
+  # shellcheck disable=SC2086 # a list of paths
+  fact units "$(cat $UNITS 2>/dev/null | sha256sum | cut -c1-64)"
+fi
 if [ -e /dev/fuse ] || modprobe --dry-run --quiet fuse 2>/dev/null; then fact fuse yes; fi
 for tool in flock setsid sha256sum awk mount umount; do
   command -v "$tool" >/dev/null || fact missing "$tool"
 done
+# Whether a device is mounted. The mount table may have another name of it: it shows the logical
+# volume /dev/vg0/target as /dev/mapper/vg0-target.
+mounted() { # device
+  number=$(stat -L -c '%t %T' "$1") || return 1
+  number=$((0x${number% *})):$((0x${number#* }))
+  awk -v number="$number" '$3 == number { found = 1 } END { exit !found }' /proc/self/mountinfo
+}
 if [ -n "$DISKS" ]; then
   for tool in blkid wipefs mkfs.xfs; do command -v "$tool" >/dev/null || fact missing "$tool"; done
 fi
@@ -26,7 +37,7 @@ for device in $DISKS; do
   if [ ! -b "$device" ]; then fact disk "$device missing"; continue; fi
   uuid=$(blkid -p -s UUID -o value "$device" 2>/dev/null)
   [ -n "$uuid" ] && fact disk_uuid "$device $uuid"
-  if grep -q "^$device " /proc/mounts; then fact disk "$device mounted"
+  if mounted "$device"; then fact disk "$device mounted"
   elif [ -n "$(ls "/sys/class/block/$(basename "$(readlink -f "$device")")/holders" 2>/dev/null)" ]
   then fact disk "$device in-use"
   elif contents=$(blkid -p -o export "$device" 2>/dev/null | sed -n 's/^\(PT\)\{0,1\}TYPE=//p' | head -n 1) \
@@ -81,6 +92,9 @@ if [ -e /etc/skep/token ]; then
 fi
 [ -e /etc/skep/token ] && { recorded "file /etc/skep/token" && fact token ours || fact token foreign; }
 recorded formatted && fact formatted yes
+if tuned=$(grep '^tuned ' "$list" 2>/dev/null); then fact tuned "${tuned#tuned }"
+elif [ -e /var/lib/skep/tune/state.json ]; then fact tuned_by_hand yes
+fi
 [ -e "$list" ] && fact deployed "$(sed -n 's/^cluster //p' "$list" | head -n 1)"
 awk '{ print $5, $0 }' /proc/self/mountinfo | while read -r point rest; do
   [ "$point" = "$MOUNT" ] || continue

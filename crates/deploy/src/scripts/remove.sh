@@ -5,6 +5,7 @@ if [ ! -e "$list" ]; then rm -rf /run/skep; exit 0; fi
   die "the host belongs to another cluster: $(head -n 1 "$list")"
 for kind in storage metadata management; do stop_service "$kind"; done
 if is_recorded 'file /etc/skep/monitor.toml'; then stop_service monitor; fi
+if grep -q '^tuned ' "$list"; then restore_tuning; fi
 if is_mounted "$MOUNT"; then
   umount "$MOUNT" || die "$MOUNT is in use; 'fuser -vm $MOUNT' lists the programs"
 fi

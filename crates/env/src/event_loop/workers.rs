@@ -1,6 +1,7 @@
 //! The io_uring workers: kernel threads that execute operations which cannot complete immediately.
 
-use super::with_loop;
+use super::{Ring, with_loop};
+use crate::threads::bound_cpus;
 use std::io;
 
 /// Sets the maximum number of io_uring workers that execute file operations, such as syncs, for
@@ -12,6 +13,20 @@ pub fn limit_kernel_workers(count: u32) -> io::Result<()> {
     // Zero leaves the limit of the other workers unchanged, which are the workers that wait for
     // sockets and pipes.
     with_loop(|it| it.ring.submitter().register_iowq_max_workers(&mut [count, 0]))
+}
+
+/// Binds the io_uring workers of a new ring to the CPUs to which this process is bound. Unlike
+/// threads, workers do not inherit the CPUs of the thread that causes their start. A failure costs
+/// only speed.
+pub(super) fn bind_kernel_workers(ring: &Ring) {
+    let Some(cpus) = bound_cpus() else { return };
+    // SAFETY: all bits of an empty set are zero.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    for cpu in cpus.iter().filter(|cpu| **cpu < 8 * size_of::<libc::cpu_set_t>()) {
+        // SAFETY: the set has a bit for this CPU.
+        unsafe { libc::CPU_SET(*cpu, &mut set) };
+    }
+    ring.submitter().register_iowq_aff(&set).ok();
 }
 
 #[cfg(test)]

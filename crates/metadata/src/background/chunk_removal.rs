@@ -55,8 +55,8 @@ impl ChunkRemovals {
     pub(crate) fn load<E: Engine>(&mut self, context: &JobContext<'_, E>) -> Result<()> {
         let mut after = Vec::new();
         loop {
-            let next = context.table.engine().scan(&Key::removals(), &after, 1)?;
-            let Some((key, _)) = next.first() else { return Ok(()) };
+            let next = context.table.engine().scan_keys(&Key::removals(), &after, 1)?;
+            let Some(key) = next.first() else { return Ok(()) };
             let (group, _) = expect_parsed(key, removal(key))?;
             self.queues.insert(group, RemovalQueue::in_store());
             after = Key::removals_of(group);

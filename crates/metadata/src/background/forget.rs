@@ -68,8 +68,7 @@ impl ForgetJob {
             }
             if let Some(session) = session {
                 let slots = Key::slots_of(SessionId::new(session));
-                let replies = context.table.scan(&slots, &[], usize::MAX)?;
-                old.extend(replies.into_iter().map(|(key, _)| key));
+                old.extend(context.table.scan_keys(&slots, &[], usize::MAX)?);
             }
             old.push(key.clone());
             if old.len() > KEYS_FORGOTTEN {

@@ -88,14 +88,14 @@ impl RemovalQueue {
     /// Reads the next work items of the round into the queue. The engine has only changes that
     /// every serving member has synced, so no failure can undo these work items.
     fn refill<E: Engine>(&mut self, group: GroupId, limit: usize, table: &Table<E>) -> Result<()> {
-        let found = table.engine().scan(&Key::removals_of(group), &self.cursor, limit)?;
+        let found = table.engine().scan_keys(&Key::removals_of(group), &self.cursor, limit)?;
         if found.len() < limit {
             self.cursor.clear();
             self.has_more = std::mem::take(&mut self.was_full);
-        } else if let Some((last, _)) = found.last() {
+        } else if let Some(last) = found.last() {
             self.cursor.clone_from(last);
         }
-        for (key, _) in found {
+        for key in found {
             // Skip completed work items whose deletion the engine does not have yet.
             if table.get(&key)?.is_some()
                 && let Some((_, chunk)) = removal(&key)

@@ -91,9 +91,9 @@ pub(super) fn clean_up<E: Engine>(
     if is_last {
         // Release locks only after all files are closed. Otherwise the next holder of a lock could
         // read a file before its size recovery is pending.
-        let locks = context.scan(&Key::file_locks_of(session), &[], limit)?;
+        let locks = context.scan_keys(&Key::file_locks_of(session), &[], limit)?;
         is_last = locks.len() < limit;
-        locks.into_iter().for_each(|(key, _)| context.delete_raw(key));
+        locks.into_iter().for_each(|key| context.delete_raw(key));
     }
     if is_last {
         // Do not delete the replies in the slots, because a client may ask for the outcome of a

@@ -58,7 +58,7 @@ impl SizeRecoveries {
         let prefix = Key::size_recoveries();
         let skipped = self.paused.len() + context.shared.truncations.len();
         let limit = 2 * SIZE_RECOVERIES_AT_ONCE + skipped;
-        for (key, _) in context.table.engine().scan(&prefix, &[], limit)? {
+        for key in context.table.engine().scan_keys(&prefix, &[], limit)? {
             let inode = expect_parsed(&key, last_u64(&key).map(InodeId::new))?;
             // Skip files whose recovered size is logged, but whose work item the engine still has.
             let Some(death) = context.table.get(&key)? else { continue };

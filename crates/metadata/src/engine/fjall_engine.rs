@@ -2,11 +2,12 @@
 
 use super::{Engine, Mutations, start_of_scan};
 use crate::limits::JOURNAL_BYTES;
-use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
+use fjall::{Database, Guard, Iter, Keyspace, KeyspaceCreateOptions, PersistMode};
 use skep_env::File;
 use skep_format::metadata::Key;
 use skep_types::codec::Codec;
 use skep_types::{Error, ErrorCode, Lsn, Result};
+use std::ops::Bound;
 use std::path::{Path, PathBuf};
 
 /// A fjall database with one keyspace.
@@ -76,6 +77,16 @@ impl FjallEngine {
         }
     }
 
+    /// Iterates over the pairs of a scan, without the limit.
+    fn range(&self, prefix: &[u8], after: &[u8]) -> Iter {
+        let from = start_of_scan(prefix, after);
+        // The range needs an upper bound. Without the bound, the iterator would search for the next
+        // key that does not have the prefix, and could walk through thousands of tombstones.
+        let beyond = prefix_end(prefix);
+        let to = beyond.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+        self.keyspace.range::<&[u8], _>((from, to))
+    }
+
     /// Returns how many blocks the store has loaded since it was opened.
     pub fn block_loads(&self) -> BlockLoads {
         let metrics = self.keyspace.metrics();
@@ -108,18 +119,19 @@ impl Engine for FjallEngine {
     }
 
     fn scan(&self, prefix: &[u8], after: &[u8], limit: usize) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
-        use std::ops::Bound;
-        let from = start_of_scan(prefix, after);
-        let mut found = Vec::new();
-        // The range needs an upper bound. Without the bound, the iterator would search for the next
-        // key that does not have the prefix, and could walk through thousands of tombstones.
-        let beyond = prefix_end(prefix);
-        let to = beyond.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
-        for guard in self.keyspace.range::<&[u8], _>((from, to)).take(limit) {
+        let pair = |guard: Guard| -> Result<(Vec<u8>, Vec<u8>)> {
             let (key, value) = guard.into_inner().map_err(|error| failed("scan", &error))?;
-            found.push((key.to_vec(), value.to_vec()));
-        }
-        Ok(found)
+            Ok((key.to_vec(), value.to_vec()))
+        };
+        self.range(prefix, after).take(limit).map(pair).collect()
+    }
+
+    fn scan_keys(&self, prefix: &[u8], after: &[u8], limit: usize) -> Result<Vec<Vec<u8>>> {
+        let key = |guard: Guard| -> Result<Vec<u8>> {
+            let key = guard.key().map_err(|error| failed("scan", &error))?;
+            Ok(key.to_vec())
+        };
+        self.range(prefix, after).take(limit).map(key).collect()
     }
 
     fn approximate_pairs(&self) -> u64 {
@@ -164,6 +176,8 @@ mod tests {
         assert_eq!(applied, Some(Lsn::new(2).to_bytes()));
         let found = engine.scan(&[7], &[7, 48], 2).unwrap();
         assert_eq!(found, [(vec![7, 49], vec![49]), (vec![7, 51], vec![51])]);
+        assert_eq!(engine.scan_keys(&[7], &[7, 48], 2).unwrap(), [[7, 49], [7, 51]]);
+        assert_eq!(engine.scan_keys(&[7], &[], usize::MAX).unwrap().len(), 99);
     }
 
     #[test]

@@ -7,6 +7,7 @@ use skep_format::metadata::Key;
 use skep_types::codec::Codec;
 use skep_types::{Lsn, Result};
 use std::collections::BTreeMap;
+use std::ops::Bound;
 
 type Pairs = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -57,6 +58,13 @@ impl MemoryEngine {
     pub fn pairs(&self) -> impl Iterator<Item = (&Vec<u8>, &Vec<u8>)> {
         self.live.iter()
     }
+
+    /// Iterates over the pairs of a scan, without the limit.
+    fn range(&self, prefix: &[u8], after: &[u8]) -> impl Iterator<Item = (&Vec<u8>, &Vec<u8>)> {
+        let from = start_of_scan(prefix, after);
+        let range = self.live.range::<[u8], _>((from, Bound::Unbounded));
+        range.take_while(move |(key, _)| key.starts_with(prefix))
+    }
 }
 
 impl Engine for MemoryEngine {
@@ -65,14 +73,12 @@ impl Engine for MemoryEngine {
     }
 
     fn scan(&self, prefix: &[u8], after: &[u8], limit: usize) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
-        use std::ops::Bound;
-        let from = start_of_scan(prefix, after);
-        let range = self.live.range::<[u8], _>((from, Bound::Unbounded));
-        Ok(range
-            .take_while(|(key, _)| key.starts_with(prefix))
-            .take(limit)
-            .map(|(key, value)| (key.clone(), value.clone()))
-            .collect())
+        let found = self.range(prefix, after).take(limit);
+        Ok(found.map(|(key, value)| (key.clone(), value.clone())).collect())
+    }
+
+    fn scan_keys(&self, prefix: &[u8], after: &[u8], limit: usize) -> Result<Vec<Vec<u8>>> {
+        Ok(self.range(prefix, after).take(limit).map(|(key, _)| key.clone()).collect())
     }
 
     fn approximate_pairs(&self) -> u64 {

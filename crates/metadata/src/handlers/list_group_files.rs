@@ -15,8 +15,8 @@ pub(crate) fn run<E: Engine>(
     request: ListGroupFiles,
 ) -> Result<GroupFiles, Stop> {
     let ListGroupFiles { group, after } = request;
-    let removals = context.scan(&Key::removals_of(group), &[], REMOVALS_EXAMINED)?.len();
-    let prepared = context.scan(&Key::prepared(), &[], REMOVALS_EXAMINED)?.len();
+    let removals = context.scan_keys(&Key::removals_of(group), &[], REMOVALS_EXAMINED)?.len();
+    let prepared = context.scan_keys(&Key::prepared(), &[], REMOVALS_EXAMINED)?.len();
     let mut page = GroupFiles {
         files: Vec::new(),
         removals: removals as u32,

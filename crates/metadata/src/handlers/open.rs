@@ -33,6 +33,10 @@ pub(crate) fn run<E: Engine>(
         let text = format!("cannot open file {}: its last name was removed", request.inode);
         return Err(Error::new(ErrorCode::Stale, text).into());
     }
+    // The reply shows only patterns that no power loss can revert (`tx::pattern_changes`).
+    if !context.shared.starts.patterns.is_safe(request.inode) {
+        return Err(Stop::Unsafe);
+    }
     let is_shared = context.check_shared(request.inode, request.open)?;
     if request.truncate {
         truncations::truncate(context, &mut record, 0)?;

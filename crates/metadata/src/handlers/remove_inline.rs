@@ -8,9 +8,9 @@ use crate::tx::context::Context;
 use crate::tx::operation::Stop;
 use skep_cluster::striping;
 use skep_format::metadata::{InodeRecord, Key, OpenCounts};
-use skep_types::StripePattern;
 use skep_types::codec::crc32c;
-use skep_wire::inline::{RemoveInline, RemoveInlineReply};
+use skep_types::{Lsn, StripePattern};
+use skep_wire::inline::{InlineMark, RemoveInline, RemoveInlineReply};
 
 /// Index of the component behind the inline component.
 const NEXT_COMPONENT: u16 = 1;
@@ -21,17 +21,22 @@ pub(crate) fn run<E: Engine>(
 ) -> Result<RemoveInlineReply, Stop> {
     check_marks(&request.written)?;
     let mut record = context.inline_file(request.inode, request.generation, Some(0))?;
-    let is_lost = request.written.iter().any(|mark| context.shared.starts.is_lost(mark));
+    let starts = &context.shared.starts;
+    let is_lost = request.written.iter().any(|mark| starts.is_lost(mark));
+    let Some(start) = starts.current() else { return Err(Stop::Unsafe) };
+    // The number of the log record is not known yet. `inline::stamp` sets it later.
+    let mark = InlineMark { start, record: Lsn::default() };
+    let reply = |is_removed| RemoveInlineReply { is_removed, is_lost, mark };
     let pattern = record.pattern.as_ref();
     if pattern.is_some_and(StripePattern::has_moved_inline) {
         // An earlier request of the client has removed the bytes, and its reply was lost.
-        return Ok(RemoveInlineReply { is_removed: true, is_lost });
+        return Ok(reply(true));
     }
     let Some(moved) = pattern.and_then(striping::without_inline) else {
-        return Ok(RemoveInlineReply { is_removed: false, is_lost });
+        return Ok(reply(false));
     };
     if !may_remove(context, &record, &request)? {
-        return Ok(RemoveInlineReply { is_removed: false, is_lost });
+        return Ok(reply(false));
     }
     context.remove_inline(&record)?;
     // The chunk file of a copy is on the device of its target, so its absence from now on means
@@ -43,7 +48,7 @@ pub(crate) fn run<E: Engine>(
     }
     record.pattern = Some(moved);
     context.put_inode(&record);
-    Ok(RemoveInlineReply { is_removed: true, is_lost })
+    Ok(reply(true))
 }
 
 /// Whether no other client uses the inline bytes of the file, and either the chunk file has all of

@@ -5,7 +5,7 @@ use crate::engine::Engine;
 use crate::namespace::inodes::check_written;
 use crate::tx::context::Context;
 use crate::tx::operation::Stop;
-use skep_types::{ErrorCode, FileKind};
+use skep_types::{Error, ErrorCode, FileKind};
 use skep_wire::metadata::{AttributesReply, ReportWritten};
 
 pub(crate) fn run<E: Engine>(
@@ -17,16 +17,23 @@ pub(crate) fn run<E: Engine>(
     if record.attributes.kind != FileKind::Regular {
         return Err(ErrorCode::InvalidArgument.into());
     }
-    if let Some(written) = &request.written {
-        context.merge_written(&mut record, written);
-    }
-    // Skip the synced chunk files if they belong to another pattern than the file has now. The
-    // pattern can only have changed because a power loss has lost this client's open.
-    if let (Some(synced), Some(pattern)) = (&request.synced, &record.pattern)
-        && synced.pattern_generation == pattern.generation
-    {
+    if let (Some(synced), Some(pattern)) = (&request.synced, &record.pattern) {
+        // The pattern can only have changed because a power loss has lost this client's open. No
+        // reader finds the bytes that the client has written since, so the file must not get a size
+        // that covers them.
+        if synced.pattern_generation != pattern.generation {
+            let what = format!(
+                "the stripe pattern of file {} has changed since the client opened the file; open \
+                 the file again, and repeat the writes",
+                request.inode
+            );
+            return Err(Error::new(ErrorCode::Stale, what).into());
+        }
         synced.chunk_files.check(pattern)?;
         record.synced_chunk_files.merge(&synced.chunk_files);
+    }
+    if let Some(written) = &request.written {
+        context.merge_written(&mut record, written);
     }
     context.put_inode(&record);
     Ok(AttributesReply { attributes: record.attributes })

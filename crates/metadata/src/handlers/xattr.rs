@@ -42,8 +42,8 @@ fn check(name: &[u8]) -> Result<()> {
 
 fn names<E: Engine>(context: &Context<'_, E>, inode: InodeId) -> Result<Vec<Bytes>> {
     let prefix = Key::xattrs_of(inode);
-    let found = context.scan(&prefix, &[], usize::MAX)?;
-    Ok(found.into_iter().map(|(key, _)| Bytes(key[prefix.len()..].to_vec())).collect())
+    let found = context.scan_keys(&prefix, &[], usize::MAX)?;
+    Ok(found.into_iter().map(|key| Bytes(key[prefix.len()..].to_vec())).collect())
 }
 
 pub(crate) fn get<E: Engine>(

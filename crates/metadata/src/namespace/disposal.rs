@@ -46,7 +46,7 @@ impl<E: Engine> Context<'_, E> {
     pub(crate) fn remove_inode(&mut self, record: &InodeRecord) -> Result<(), Stop> {
         let inode = record.attributes.inode;
         if record.has_xattrs {
-            for (key, _) in self.scan(&Key::xattrs_of(inode), &[], usize::MAX)? {
+            for key in self.scan_keys(&Key::xattrs_of(inode), &[], usize::MAX)? {
                 self.delete_raw(key);
             }
         }

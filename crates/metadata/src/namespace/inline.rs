@@ -25,16 +25,27 @@ use skep_types::codec::{Bytes, Codec, crc32c};
 use skep_types::{Error, ErrorCode, FileKind, InodeId, Lsn, Result, StripePattern};
 use skep_wire::Request;
 use skep_wire::frame::Header;
-use skep_wire::inline::{InlineContents, WriteInline, WriteInlineReply};
+use skep_wire::inline::{
+    InlineContents, RemoveInline, RemoveInlineReply, WriteInline, WriteInlineReply,
+};
 use std::ops::Range;
 
-/// Puts the LSN of the log record into the reply to an inline write. The handler cannot do this,
-/// because the target assigns the LSN after the handler has run.
+/// Puts the LSN of the log record into the reply to an inline write, or to the end of an inline
+/// component. The handler cannot do this, because the target assigns the LSN after the handler has
+/// run.
 pub(crate) fn stamp(header: &Header, lsn: Lsn, reply: &mut Vec<u8>) -> Result<()> {
-    if header.message == WriteInline::ID {
-        let mut written = WriteInlineReply::from_bytes(reply)?;
-        written.mark.record = lsn;
-        *reply = written.to_bytes();
+    match header.message {
+        WriteInline::ID => {
+            let mut written = WriteInlineReply::from_bytes(reply)?;
+            written.mark.record = lsn;
+            *reply = written.to_bytes();
+        }
+        RemoveInline::ID => {
+            let mut removed = RemoveInlineReply::from_bytes(reply)?;
+            removed.mark.record = lsn;
+            *reply = removed.to_bytes();
+        }
+        _ => {}
     }
     Ok(())
 }
@@ -184,7 +195,7 @@ impl<E: Engine> Context<'_, E> {
     /// Removes the stored inline bytes of a file. This transaction must not have written any of
     /// them.
     pub(crate) fn remove_inline(&mut self, record: &InodeRecord) -> Result<()> {
-        for (key, _) in self.stored_inline(record)? {
+        for key in self.stored_inline(record)? {
             self.delete_raw(key);
         }
         Ok(())
@@ -193,19 +204,20 @@ impl<E: Engine> Context<'_, E> {
     /// Returns the offset at which the stored inline bytes of a file end. Does not include the
     /// writes of this transaction.
     pub(crate) fn inline_reach(&self, record: &InodeRecord) -> Result<u64> {
-        let parts = self.stored_inline(record)?;
-        let Some((key, value)) = parts.last() else { return Ok(0) };
-        let (_, part) = expect_parsed(key, inline_of(key))?;
-        let last: InlineRecord = decode_value(key, value)?;
+        let Some(key) = self.stored_inline(record)?.pop() else { return Ok(0) };
+        let (inode, part) = expect_parsed(&key, inline_of(&key))?;
+        let last = self.get_raw(&Key::Inline(inode, part))?.unwrap_or_default();
+        let last: InlineRecord = decode_value(&key, &last)?;
         Ok(u64::from(part) * INLINE_PART_BYTES + last.bytes.len() as u64)
     }
 
-    /// Returns the keys and values of all stored inline bytes of a file.
-    fn stored_inline(&self, record: &InodeRecord) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+    /// Returns the keys of all stored parts of a file's inline bytes, in ascending order. Does not
+    /// include the writes of this transaction.
+    fn stored_inline(&self, record: &InodeRecord) -> Result<Vec<Vec<u8>>> {
         if pattern_of(record).is_none_or(|pattern| pattern.inline_bytes() == 0) {
             return Ok(Vec::new());
         }
-        self.scan(&Key::inline_parts_of(record.attributes.inode), &[], usize::MAX)
+        self.scan_keys(&Key::inline_parts_of(record.attributes.inode), &[], usize::MAX)
     }
 
     /// Returns the stored bytes of one part. `first` is the result of [`Self::divide_inline`]. For

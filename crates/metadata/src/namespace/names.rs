@@ -114,7 +114,8 @@ impl<E: Engine> Context<'_, E> {
         let is_empty = directory.attributes.size == 0;
         if cfg!(debug_assertions) {
             let prefix = Key::dentries_of(directory.attributes.inode);
-            assert_eq!(self.scan(&prefix, &[], 1)?.is_empty(), is_empty, "the count of entries");
+            let found = self.scan_keys(&prefix, &[], 1)?;
+            assert_eq!(found.is_empty(), is_empty, "the count of entries");
         }
         Ok(is_empty)
     }

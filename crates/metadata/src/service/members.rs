@@ -5,8 +5,10 @@
 
 use super::Shell;
 use super::log_reads::LogPlaces;
+use super::own_disk_wait::OwnDiskWait;
+use crate::engine::Engine;
 use crate::shipping::{MemberMessage, MemberRequest};
-use crate::target::{Action, Event};
+use crate::target::{Action, Event, MetadataTarget};
 use skep_metrics::LineLimit;
 use skep_store::page_cache::MemberMarkFile;
 use skep_types::group_change::{GroupChange, MemberChange};
@@ -44,11 +46,19 @@ pub(super) struct MembershipState {
     pub(super) refused_evictions: LineLimit,
     /// The reason why the target does not serve although it is the primary.
     pub(super) halted: Cell<Option<&'static str>>,
+    /// The wait of replies for the disk of this primary.
+    pub(super) own_disk: OwnDiskWait,
     /// For each member, the position in the log from which the next read of old records continues.
     pub(super) log_places: LogPlaces,
 }
 
 impl MembershipState {
+    /// Takes over the state of the primary after its batch at the time `now`.
+    pub(super) fn after_batch<E: Engine>(&self, target: &MetadataTarget<E>, now: Duration) {
+        self.is_backlogged.set(target.is_backlogged());
+        self.own_disk.note(target.replies_wait_for_own_disk(), now);
+    }
+
     /// Remembers whether the service of a member stops, because the log line about its drop states
     /// the reason.
     fn note_reply(&self, member: TargetId, reply: &Result<LogHeld>) {

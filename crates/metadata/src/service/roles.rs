@@ -481,7 +481,7 @@ impl Parts<'_> {
             if !target.is_primary() {
                 return Err(term::ended(membership.group));
             }
-            shell.membership.is_backlogged.set(target.is_backlogged());
+            shell.membership.after_batch(&target, now);
             shell.router.need(target.fence());
             shell.marks.after_batch(&target)?;
             members::note_requests(&shell, &actions, target.map().version, &mut self.mark)?;

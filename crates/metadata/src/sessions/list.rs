@@ -18,7 +18,8 @@ impl<E: Engine> MetadataTarget<E> {
                 list.next = list.sessions.last().map(|entry| entry.session);
                 break;
             }
-            let opens = self.table.scan(&Key::opens_of(session), &[], MAX_COUNTED_OPENS)?.len();
+            let opens = Key::opens_of(session);
+            let opens = self.table.scan_keys(&opens, &[], MAX_COUNTED_OPENS)?.len();
             counted += opens;
             let lease_ms = known.lease.as_millis();
             let silent_ms = self.shared.now.saturating_sub(known.renewed_at).as_millis();

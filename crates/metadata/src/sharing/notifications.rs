@@ -20,7 +20,7 @@ fn protocol(what: &str) -> Error {
 
 impl<E: Engine> MetadataTarget<E> {
     pub(crate) fn load_sharing(&mut self) -> Result<()> {
-        for (key, _) in self.table.scan(&Key::session_opens(), &[], usize::MAX)? {
+        for key in self.table.scan_keys(&Key::session_opens(), &[], usize::MAX)? {
             self.shared.sharing.on_write(&key, true);
         }
         Ok(())

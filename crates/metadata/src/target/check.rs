@@ -66,8 +66,8 @@ impl<E: Engine> MetadataTarget<E> {
     /// Compares the tables in memory with the records in the store that have the same contents.
     fn check_against_store(&self) -> Result<()> {
         let sharing = &self.shared.sharing;
-        let opens = self.table.scan(&Key::session_opens(), &[], usize::MAX)?;
-        for (key, _) in &opens {
+        let opens = self.table.scan_keys(&Key::session_opens(), &[], usize::MAX)?;
+        for key in &opens {
             let (session, inode) =
                 skep_format::metadata::session_open_of(key).expect("a key of an open file");
             assert!(

@@ -92,6 +92,12 @@ impl<E: Engine> MetadataTarget<E> {
         changes.into_iter().map(of).collect()
     }
 
+    /// Whether replies wait for the syncs of this target too, because it has asked management to
+    /// drop a member and the epoch has not changed since.
+    pub(crate) fn replies_wait_for_own_disk(&self) -> bool {
+        self.gates.holds_only_synced()
+    }
+
     /// Replies to `AskGroup`. The reply does not wait for the other members, because administrators
     /// need it most when a member is absent.
     pub(crate) fn report_group(&mut self, connection: ConnectionId, request: Header) {

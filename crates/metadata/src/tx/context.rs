@@ -141,6 +141,16 @@ impl<'a, E: Engine> Context<'a, E> {
         self.table.scan(prefix, after, limit)
     }
 
+    /// Like [`Self::scan`], but returns only the keys.
+    pub(crate) fn scan_keys(
+        &self,
+        prefix: &[u8],
+        after: &[u8],
+        limit: usize,
+    ) -> Result<Vec<Vec<u8>>> {
+        self.table.scan_keys(prefix, after, limit)
+    }
+
     fn write(&mut self, key: Vec<u8>, value: Option<Vec<u8>>) {
         self.written_bytes += logged_bytes(&key, value.as_deref());
         self.writes.push((key, value));

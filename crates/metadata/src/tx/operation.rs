@@ -45,8 +45,8 @@ pub(crate) enum Stop {
     AwaitsReplies,
     /// A participant was busy. The operation runs again after a pause.
     Busy,
-    /// The operation waits until the log record of reserved numbers, or of the target's start, is
-    /// *safe*.
+    /// The operation waits until a log record is *safe*: the record of reserved numbers, of the
+    /// target's start, or of a change of a stripe pattern.
     Unsafe,
     /// The calls to other groups differ from the calls of an earlier run. The operation starts over
     /// without the earlier replies.

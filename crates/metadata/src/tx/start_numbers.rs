@@ -13,6 +13,7 @@
 //! target acknowledges any change of this start. Otherwise the next start could use the same
 //! number.
 
+use crate::tx::pattern_changes::PatternChanges;
 use skep_types::Lsn;
 use skep_wire::inline::InlineMark;
 use skep_wire::limits::MAX_STARTS;
@@ -33,6 +34,8 @@ pub(crate) struct StartNumbers {
     /// Log record that contains the current start.
     logged: Option<Lsn>,
     is_safe: bool,
+    /// Changes of stripe patterns in the current start that are not safe yet.
+    pub(crate) patterns: PatternChanges,
 }
 
 impl StartNumbers {
@@ -94,6 +97,7 @@ impl StartNumbers {
     /// Updates the table when the log records up to `lsn` are *safe*.
     pub(crate) fn safe(&mut self, lsn: Lsn) {
         self.is_safe |= self.logged.is_some_and(|logged| logged <= lsn);
+        self.patterns.safe(lsn);
     }
 
     /// Whether the acknowledged change of `mark` may be lost. A change counts as lost if the target

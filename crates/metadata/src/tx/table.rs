@@ -13,7 +13,7 @@ use crate::engine::{Engine, Mutations, start_of_scan};
 use skep_format::metadata::{Batch, Mutation, decode_value};
 use skep_types::codec::{Bytes, Codec};
 use skep_types::{Lsn, Result};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 /// Maximum number of layers. If a sync begins when all layers are in use, it extends the last
 /// layer. In a group of one member, each sync ends before the next one begins, so there is one
@@ -92,19 +92,48 @@ impl<E: Engine> Table<E> {
         after: &[u8],
         limit: usize,
     ) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+        let page = |after: &[u8]| self.engine.scan(prefix, after, self.scan_page);
+        self.merged((prefix, after), limit, page, <[u8]>::to_vec)
+    }
+
+    /// Like [`Self::scan`], but returns only the keys. It copies no values.
+    pub(crate) fn scan_keys(
+        &self,
+        prefix: &[u8],
+        after: &[u8],
+        limit: usize,
+    ) -> Result<Vec<Vec<u8>>> {
+        let page = |after: &[u8]| -> Result<Vec<(Vec<u8>, ())>> {
+            let keys = self.engine.scan_keys(prefix, after, self.scan_page)?;
+            Ok(keys.into_iter().map(|key| (key, ())).collect())
+        };
+        let found = self.merged((prefix, after), limit, page, |_| ())?;
+        Ok(found.into_iter().map(|(key, ())| key).collect())
+    }
+
+    /// Returns up to `limit` keys with `prefix` after `after`, in ascending order, each with a part
+    /// of its value. `page` returns the next keys of the engine behind a key. `part_of` returns the
+    /// part of a value in memory.
+    fn merged<V>(
+        &self,
+        (prefix, after): (&[u8], &[u8]),
+        limit: usize,
+        page: impl Fn(&[u8]) -> Result<Vec<(Vec<u8>, V)>>,
+        part_of: impl Fn(&[u8]) -> V,
+    ) -> Result<Vec<(Vec<u8>, V)>> {
         let mut found = Vec::new();
         let mut after = after.to_vec();
         while found.len() < limit {
-            let page = self.engine.scan(prefix, &after, self.scan_page)?;
+            let page = page(&after)?;
             let is_last = page.len() < self.scan_page;
-            let mut merged: Mutations =
+            let mut merged: BTreeMap<_, _> =
                 page.into_iter().map(|(key, value)| (key, Some(value))).collect();
             // If the page of pairs is full, the engine may have more pairs. Then skip the changes
             // beyond the last key of this page, because they belong to the next page.
             let end = if is_last { None } else { merged.keys().next_back().cloned() };
             let layers = self.layers.iter().map(|layer| &layer.changes);
             for layer in layers.chain([&self.current, &self.batch]) {
-                overlay(&mut merged, layer, (prefix, &after, end.as_deref()));
+                overlay(&mut merged, layer, (prefix, &after, end.as_deref()), &part_of);
             }
             found.extend(merged.into_iter().filter_map(|(key, value)| Some((key, value?))));
             match end {
@@ -205,7 +234,14 @@ pub(crate) fn logged_bytes(key: &[u8], value: Option<&[u8]>) -> usize {
     4 + key.len() + 1 + value.map_or(0, |value| 4 + value.len())
 }
 
-fn overlay(merged: &mut Mutations, layer: &Mutations, range: (&[u8], &[u8], Option<&[u8]>)) {
+/// Replaces the pairs in `merged` by the changes of a layer. `part_of` returns the part of a value
+/// that `merged` has.
+fn overlay<V>(
+    merged: &mut BTreeMap<Vec<u8>, Option<V>>,
+    layer: &Mutations,
+    range: (&[u8], &[u8], Option<&[u8]>),
+    part_of: impl Fn(&[u8]) -> V,
+) {
     use std::ops::Bound;
     let (prefix, after, end) = range;
     let from = start_of_scan(prefix, after);
@@ -213,7 +249,7 @@ fn overlay(merged: &mut Mutations, layer: &Mutations, range: (&[u8], &[u8], Opti
         if !key.starts_with(prefix) || end.is_some_and(|end| key.as_slice() > end) {
             break;
         }
-        merged.insert(key.clone(), value.clone());
+        merged.insert(key.clone(), value.as_deref().map(&part_of));
     }
 }
 
@@ -221,7 +257,6 @@ fn overlay(merged: &mut Mutations, layer: &Mutations, range: (&[u8], &[u8], Opti
 mod tests {
     use super::*;
     use crate::engine::memory::MemoryEngine;
-    use std::collections::BTreeMap;
 
     proptest::proptest! {
         /// A scan over all layers and pages returns the same pairs as a single ordered map.
@@ -266,6 +301,8 @@ mod tests {
                 .filter(|(key, _)| key.as_slice() > [9, after].as_slice())
                 .take(limit)
                 .collect();
+            let keys: Vec<_> = expected.iter().map(|(key, _)| key.clone()).collect();
+            proptest::prop_assert_eq!(table.scan_keys(&[9], &[9, after], limit).unwrap(), keys);
             proptest::prop_assert_eq!(table.scan(&[9], &[9, after], limit).unwrap(), expected);
         }
     }

@@ -203,6 +203,7 @@ fn load(requests: u64, bytes: u64, busy_seconds: f64) -> Observation {
         seconds: 10.0,
         storage_requests: requests,
         metadata_requests: 0,
+        other_requests: 0,
         bytes,
         storage_busy_seconds: busy_seconds,
     };
@@ -217,6 +218,28 @@ fn advice_on_process_count_follows_from_concurrent_requests() {
     check(&load(10_000, 10_000 << 20, 800.0), Subject::Program, "fewer processes", &["20 %"]);
     assert_eq!(advise(&load(10_000, 10_000 << 20, 100.0)), []);
     assert_eq!(advise(&load(50, 50 << 20, 0.1)), [], "too few requests");
+}
+
+#[test]
+fn requests_to_unknown_services_are_no_storage_requests() {
+    let row = |service: &str, operations, written_bytes| crate::Row {
+        service: service.into(),
+        operations,
+        written_bytes,
+        busy_ns: 2_000_000_000,
+        ..crate::Row::default()
+    };
+    let storage = 1_000 << 20;
+    let load = Load::of(&[row("storage", 1_000, storage), row("metadata", 500_000, 0)], 10.0);
+    assert_eq!(
+        (load.storage_requests, load.metadata_requests, load.bytes),
+        (1_000, 500_000, storage)
+    );
+    assert_eq!(load.storage_busy_seconds, 2.0);
+    // As the monitor stores the load of the same job.
+    let load = Load::of(&[row("", 501_000, storage)], 10.0);
+    assert_eq!((load.storage_requests, load.other_requests, load.bytes), (0, 501_000, storage));
+    assert_eq!(advise(&Observation { load: Some(load), ..seen(DEFAULT) }), []);
 }
 
 #[test]

@@ -78,6 +78,25 @@ fn load_that_moves_to_the_row_other_is_not_counted_again() {
 }
 
 #[test]
+fn load_of_a_job_can_be_divided_by_services() {
+    let load = |service: &str, operations| {
+        let labels = [("service", service), ("target", "7"), ("by", "job"), ("id", "4711")];
+        vec![series("skep_load_operations", &labels, operations)]
+    };
+    let now = vec![
+        service(1, 10, load("storage", 40)),
+        service(2, 10, load("storage", 2)),
+        service(3, 10, load("metadata", 900)),
+    ];
+    let divided = rows_by_service(By::Job, None, &now);
+    let figures: Vec<_> =
+        divided.iter().map(|row| (row.id.as_str(), row.service.as_str(), row.operations)).collect();
+    assert_eq!(figures, [("4711", "metadata", 900), ("4711", "storage", 42)]);
+    let together = rows(By::Job, None, &now);
+    assert_eq!((together.len(), together[0].operations), (1, 942));
+}
+
+#[test]
 fn scope_counts_only_the_load_of_one_node_or_target() {
     let of_both_targets = || [writes("7", 100), writes("8", 30), vec![load("1000", 40)]].concat();
     let now = vec![service(1, 10, of_both_targets()), service(2, 10, writes("9", 5))];

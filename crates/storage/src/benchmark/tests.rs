@@ -110,3 +110,30 @@ fn benchmark_files_of_a_killed_service_are_removed() {
         Ok(())
     });
 }
+
+#[test]
+fn next_benchmark_retries_a_failed_removal_of_files() {
+    on_loop(async |place| {
+        let benchmark = Benchmark::new(TARGET, place, None);
+        benchmark.start(PLAN, 1 << 30)?;
+        until_over(&benchmark, 7).await?;
+        // A directory has the name of a file, so the file cannot be removed.
+        let obstacle = place.join(DIRECTORY).join("5");
+        std::fs::create_dir(&obstacle)?;
+        benchmark.stop(7).await.unwrap_err();
+        let refused = benchmark.retry_removal().await.unwrap_err();
+        for part in ["benchmark 7", "cannot be removed", obstacle.to_str().unwrap()] {
+            assert!(refused.context().contains(part), "{refused}");
+        }
+        std::fs::remove_dir(&obstacle)?;
+        benchmark.retry_removal().await?;
+        assert!(!place.join(DIRECTORY).exists());
+        let next = StartBenchmark { run: 8, ..PLAN };
+        benchmark.start(next, 1 << 30)?;
+        // The files of a benchmark that runs stay.
+        benchmark.retry_removal().await?;
+        assert_eq!(until_over(&benchmark, 8).await?.failure, None);
+        assert!(place.join(DIRECTORY).exists());
+        Ok(())
+    });
+}

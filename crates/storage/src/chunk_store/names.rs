@@ -52,6 +52,17 @@ pub(crate) fn leaf_of(key: &ChunkFileKey) -> u16 {
     (mix(key.inode.raw() >> NEIGHBOURS) >> 16) as u16
 }
 
+/// Returns the path of a chunk file relative to the directory of its target. Administrators search
+/// for the file by this path.
+pub fn path_in_target(key: &ChunkFileKey) -> PathBuf {
+    Path::new(CHUNKS).join(below_chunks(leaf_of(key))).join(key.to_string())
+}
+
+/// Returns the path of a leaf directory below [`CHUNKS`].
+fn below_chunks(leaf: u16) -> String {
+    format!("{:02x}/{:02x}", leaf >> 8, leaf & 0xFF)
+}
+
 /// Returns the position of a chunk file within its leaf in listings. The position never changes.
 pub(crate) fn order_in_leaf(key: &ChunkFileKey) -> u64 {
     let parts = u64::from(key.generation) << 32 | u64::from(key.component) << 16;
@@ -83,9 +94,7 @@ impl Names {
         match directory {
             Directory::Top => self.chunks.clone(),
             Directory::Middle(middle) => self.chunks.join(format!("{middle:02x}")),
-            Directory::Leaf(leaf) => {
-                self.chunks.join(format!("{:02x}/{:02x}", leaf >> 8, leaf & 0xFF))
-            }
+            Directory::Leaf(leaf) => self.chunks.join(below_chunks(leaf)),
         }
     }
 
@@ -291,6 +300,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let names = Names::open(dir.path()).unwrap();
         let path = names.path(&key(5));
+        assert_eq!(path, dir.path().join(path_in_target(&key(5))));
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(&path, "").unwrap();
         std::fs::write(path.with_file_name("notes.txt"), "").unwrap();

@@ -14,6 +14,7 @@ pub(super) async fn handle(
     store: &Rc<ChunkStore>,
     call: Call<StartBenchmark>,
 ) -> Result<(EmptyReply, Option<Buf>)> {
+    benchmark.retry_removal().await?;
     benchmark.start(call.request, store.free_bytes())?;
     Ok((EmptyReply {}, None))
 }

@@ -7,9 +7,7 @@ use skep_metrics::Value;
 use skep_rpc::server::authenticate;
 use skep_rpc::{Channel, Identity, IncomingStream, MapCell, Secrets};
 use skep_types::codec::{Codec, crc32c};
-use skep_types::map::{
-    Capacity, CapacityPool, Consistency, Reachability, ShardRange, TargetHealth,
-};
+use skep_types::map::{ShardRange, TargetHealth};
 use skep_types::{
     ClusterId, ClusterMap, Group, Node, NodeId, NodeKind, ShardId, Target, TargetId, TargetKind,
 };
@@ -22,26 +20,8 @@ const METADATA: TargetId = TargetId::new(1);
 fn map(address: &str) -> ClusterMap {
     let mut map = ClusterMap::empty(CLUSTER);
     map.formatted = true;
-    map.nodes.push(Node {
-        id: NodeId::new(1),
-        kind: NodeKind::Metadata,
-        name: "metadata-1".into(),
-        addresses: vec![address.into()],
-        domain: String::new(),
-        reachability: Reachability::Online,
-        version: String::new(),
-    });
-    map.targets.push(Target {
-        id: METADATA,
-        kind: TargetKind::Metadata,
-        node: NodeId::new(1),
-        path: String::new(),
-        reachability: Reachability::Online,
-        consistency: Consistency::Good,
-        health: skep_types::map::TargetHealth::default(),
-        capacity: Capacity::default(),
-        capacity_pool: CapacityPool::Normal,
-    });
+    map.nodes.push(Node::online(NodeId::new(1), NodeKind::Metadata, "metadata-1").at(address));
+    map.targets.push(Target::online(METADATA, TargetKind::Metadata, NodeId::new(1)));
     map.groups.push(Group::of_one(GroupId::new(1), TargetKind::Metadata, METADATA));
     let (first, last) = (ShardId::new(0), ShardId::new(99));
     map.shards.push(ShardRange { first, last, group: GroupId::new(1) });

@@ -96,6 +96,14 @@ struct FactorKeys {
     files: Option<Value>,
 }
 
+/// The keys of `clients` as a table.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct SpreadKeys {
+    hosts: Value,
+    total_processes: Value,
+}
+
 pub(super) fn plan(text: &str) -> Result<Plan> {
     let document: Document =
         toml::from_str(text).map_err(|error| wrong(error.to_string().trim_end().to_owned()))?;
@@ -215,12 +223,33 @@ fn pairs(own: &FactorKeys, plan: &FactorKeys) -> Result<Vec<Clients>> {
                      `processes` beside it",
                 ));
             }
+            Some(keys @ Value::Table(_)) => return spread(keys),
             Some(value) => return list("clients", value, clients),
             None if is_set => return Ok(Vec::new()),
             None => {}
         }
     }
     Ok(Vec::new())
+}
+
+/// Returns a pair for each total number of processes in the table `keys`. Up to the number of hosts
+/// in the table, each process has a host of its own. Larger totals use all these hosts.
+fn spread(keys: &Value) -> Result<Vec<Clients>> {
+    let of = |what: String| wrong(format!("`clients`: {what}"));
+    let keys: SpreadKeys =
+        keys.clone().try_into().map_err(|error| of(error.to_string().trim_end().to_owned()))?;
+    let available = hosts(&keys.hosts).map_err(of)?;
+    list("clients", &keys.total_processes, |value| {
+        let total = number(value, 1, available.saturating_mul(MAX_PROCESSES))?;
+        let hosts = total.min(available);
+        match total.is_multiple_of(hosts) {
+            true => Ok(Clients { hosts, processes: total / hosts }),
+            false => Err(format!(
+                "cannot spread {total} processes evenly over {hosts} hosts: expected at most \
+                 {hosts} processes, or a multiple of {hosts}"
+            )),
+        }
+    })
 }
 
 /// Parses a pair such as `8x4`: 8 client hosts with 4 processes on each.

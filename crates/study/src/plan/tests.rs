@@ -76,6 +76,16 @@ fn pairs_of_hosts_and_processes_are_not_multiplied() {
 }
 
 #[test]
+fn total_processes_are_spread_over_the_hosts() {
+    let plan =
+        with("data-size = '16MiB'\nclients = { hosts = 4, total-processes = [1, 2, 4, 8, 16] }")
+            .expect("a plan");
+    let found: Vec<_> = plan.conditions().map(|(_, it)| (it.hosts, it.processes)).collect();
+    let wanted = [(1, 1), (2, 1), (4, 1), (4, 2), (4, 4)];
+    assert_eq!(found, wanted.map(|(hosts, each)| (Level::Fixed(hosts), each)));
+}
+
+#[test]
 fn operations_on_names_need_no_data() {
     let plan = with("operation = ['create', 'stat']\nhosts = 2\nfiles = [10, 20]").expect("plan");
     assert_eq!(plan.conditions().count(), 4);
@@ -127,6 +137,10 @@ fn error_for_an_invalid_value_names_its_key() {
         ("operation = 'append'", &["`operation`", "write", "read"]),
         ("clients = '8'", &["`clients`", "8x4"]),
         ("clients = ['2x0']", &["`clients`", "2x0"]),
+        ("clients = { hosts = 4 }", &["`clients`", "total-processes"]),
+        ("clients = { hosts = 0, total-processes = 1 }", &["`clients`", "from 1"]),
+        ("clients = { hosts = 4, total-processes = 6 }", &["6 processes", "a multiple of 4"]),
+        ("clients = { hosts = 1, total-processes = 1025 }", &["`clients`", "from 1 to 1024"]),
         ("data-per = 'file'", &["`data-per`", "application", "process"]),
         ("cache = 'hot'", &["`cache`", "dropped", "kept"]),
         ("stripes = 3", &["stripes", "unknown field", "chooser"]),

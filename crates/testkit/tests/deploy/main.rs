@@ -3,6 +3,7 @@
 
 mod several;
 mod site;
+mod tuning;
 
 use site::{Disk, LOAD, MANAGEMENT, Site, client, storage};
 use skep_testkit::program::run;

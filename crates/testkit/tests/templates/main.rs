@@ -1,12 +1,15 @@
 //! The templates in `deploy/`. Hosts run the user data of the templates' instances, and must become
 //! a mounted cluster. Each host has a separate network, root directory and disks. It gets the
 //! program as a package from a web server, as an instance in a cloud does. The module `kubernetes`
-//! runs the containers of the manifests for Kubernetes.
+//! runs the containers of the manifests for Kubernetes. The module `servers` has the choices of
+//! disks and failure domains, and the module `image` hosts that start from an image with Skep.
 //!
 //! Parameters have their defaults, with two exceptions. The feature `tune` is off, because it would
 //! change the settings of this machine's kernel. Large systems get fewer hosts.
 
+mod image;
 mod kubernetes;
+mod servers;
 
 use serde_json::Value;
 use skep_testkit::page::{PageHost, PageNetwork};
@@ -83,6 +86,8 @@ struct Cloud {
     /// The first three numbers of all addresses in the network.
     prefix: &'static str,
     sha256: String,
+    /// Whether hosts that are added reach a metadata service at the address that clouds use.
+    has_metadata_service: bool,
 }
 
 impl Cloud {
@@ -102,7 +107,8 @@ impl Cloud {
         let sum = web.run("sha256sum </srv/web/skep.tar.gz").expect_success();
         web.start("python3 -m http.server --directory /srv/web 80");
         let sha256 = sum.split_whitespace().next().expect("a checksum").to_owned();
-        Self { hosts: Vec::new(), web, disks: Vec::new(), network, prefix, sha256 }
+        let (hosts, disks, has_metadata_service) = (Vec::new(), Vec::new(), false);
+        Self { hosts, web, disks, network, prefix, sha256, has_metadata_service }
     }
 
     fn url(&self) -> String {
@@ -120,6 +126,9 @@ impl Cloud {
              mount --move /srv/dev /dev",
         )
         .expect_success();
+        if self.has_metadata_service {
+            host.run("ip route add 169.254.169.254 dev eth0").expect_success();
+        }
         for index in 1..=disks {
             let disk = Disk::new();
             host.run(&format!(

@@ -144,7 +144,16 @@ class ResourceManager:
         while not self.take(r"\)"):
             arguments.append(self.expression())
             self.take(",")
-        return self.call(name, arguments)
+        value = self.call(name, arguments)
+        # A call may be followed by names of members, such as `variables('a')[parameters('b')].c`.
+        while True:
+            if self.take(r"\["):
+                value = value[self.expression()]
+                assert self.take(r"\]"), self.rest
+            elif member := self.take(r"\.([A-Za-z0-9]+)"):
+                value = value[member[1]]
+            else:
+                return value
 
     def call(self, name, arguments):
         if name == "variables":
@@ -157,6 +166,10 @@ class ResourceManager:
             "concat": lambda *parts: "".join(parts),
             "string": str,
             "sub": lambda a, b: a - b,
+            "less": lambda a, b: a < b,
+            "lessOrEquals": lambda a, b: a <= b,
+            "empty": lambda text: text == "",
+            "if": lambda condition, yes, no: yes if condition else no,
             "newGuid": lambda: str(uuid.uuid4()),
             "replace": lambda text, old, new: text.replace(old, new),
             "base64": lambda text: base64.b64encode(text.encode()).decode(),
@@ -166,9 +179,25 @@ class ResourceManager:
 
     def hosts(self):
         for resource in self.template["resources"]:
+            properties = resource.get("properties", {})
+            if not self.value(resource.get("condition", True)):
+                continue
             if resource["type"] == "Microsoft.Compute/virtualMachines":
                 number = self.value(resource.get("copy", {}).get("count", 1))
-                yield self.value(resource["properties"]["osProfile"]["customData"]), number
+            elif resource["type"] == "Microsoft.Compute/virtualMachineScaleSets":
+                assert properties["overprovision"] is False, "additional servers would register"
+                number = self.value(resource["sku"]["capacity"])
+                properties = properties["virtualMachineProfile"]
+            else:
+                continue
+            if number > 0:
+                self.check_disks(properties)
+                yield self.value(properties["osProfile"]["customData"]), number
+
+    def check_disks(self, properties):
+        """Evaluates the number of data disks, which must not be negative."""
+        for copy in properties["storageProfile"].get("copy", []):
+            assert self.value(copy["count"]) >= 0, copy
 
 
 class CloudInit:
@@ -194,7 +223,8 @@ def main():
     with open(path, encoding="utf-8") as file:
         text = file.read()
     if path.endswith(".json"):
-        given = {name: int(it) if it.isdigit() else it for name, it in given.items()}
+        words = {"true": True, "false": False}
+        given = {n: int(it) if it.isdigit() else words.get(it, it) for n, it in given.items()}
         template = ResourceManager(json.loads(text), given)
     elif text.startswith("#cloud-config"):
         template = CloudInit(yaml.safe_load(text), given)

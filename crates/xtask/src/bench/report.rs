@@ -227,8 +227,10 @@ do not compare rates of different machines or days.**
 - *create*, *stat*, *unlink*: empty files, in a separate directory for each process.
 - *one shared file*: as *sequential*, but all processes write parts of one file, and each reads \
     the part of another.
-- *append*, *small files*, *directories*: each process in its own directory. `SQLite` commits \
-    transactions of one
+- *append*, *small files*, *mkdir, rename, rmdir*: each process in its own directory. 500 \
+    directories are in one parent, and
+  in the rows *all in one parent* all directories of a process. `SQLite` commits transactions \
+    of one
   row with the default journal. `tar x`, `tar c` and `rm -r` work on a tree of files of up to \
     12 KiB, 100 in each
   directory. Their rates are files per second.

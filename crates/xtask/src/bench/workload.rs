@@ -20,6 +20,9 @@ const TRANSFER_BYTES: usize = 1 << 20;
 /// Transfer size of random workloads, in bytes.
 const BLOCK_BYTES: usize = 4096;
 
+/// Number of directories that are created in one parent.
+const SUBDIRECTORIES: u64 = 500;
+
 /// A workload of the benchmark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, clap::ValueEnum)]
 pub(crate) enum Workload {
@@ -51,12 +54,17 @@ pub(crate) enum Workload {
     SmallRead,
     /// Removes the files of `SmallCreate`.
     SmallRemove,
-    /// Creates empty directories. Each process has its own directory.
+    /// Creates empty directories, [`SUBDIRECTORIES`] in each parent. Each process has its own
+    /// parents.
     MakeDirectory,
     /// Renames the directories of `MakeDirectory`.
     Rename,
     /// Removes the directories of `Rename`.
     RemoveDirectory,
+    /// Creates empty directories, all in one parent. Each process has its own parent.
+    MakeDirectoryWide,
+    /// Removes the directories of `MakeDirectoryWide`.
+    RemoveDirectoryWide,
     /// Commits SQLite transactions, with SQLite's default rollback journal.
     Sqlite,
     /// Unpacks an archive of small files with `tar`.
@@ -69,7 +77,7 @@ pub(crate) enum Workload {
 
 impl Workload {
     /// All workloads, in an order such that the files that a workload needs already exist.
-    pub(crate) const ALL: [Self; 20] = [
+    pub(crate) const ALL: [Self; 22] = [
         Self::SequentialWrite,
         Self::SequentialRead,
         Self::RandomWrite,
@@ -86,6 +94,8 @@ impl Workload {
         Self::MakeDirectory,
         Self::Rename,
         Self::RemoveDirectory,
+        Self::MakeDirectoryWide,
+        Self::RemoveDirectoryWide,
         Self::Sqlite,
         Self::TreeUnpack,
         Self::TreePack,
@@ -111,6 +121,8 @@ impl Workload {
             Self::MakeDirectory => "mkdir",
             Self::Rename => "rename",
             Self::RemoveDirectory => "rmdir",
+            Self::MakeDirectoryWide => "mkdir, all in one parent",
+            Self::RemoveDirectoryWide => "rmdir, all in one parent",
             Self::Sqlite => "SQLite transactions",
             Self::TreeUnpack => "tar x: files",
             Self::TreePack => "tar c, cold: files",
@@ -181,12 +193,18 @@ impl Worker {
         self.work(&file).map_err(explain)
     }
 
-    /// Opens the file that all system calls of the workload use, if there is one.
+    /// Opens the file that all system calls of the workload use, if there is one. Creates the
+    /// parents of the directories that the workload creates.
     fn open(&self) -> io::Result<Option<File>> {
         let name = match self.workload {
             Workload::SharedWrite | Workload::SharedRead => {
                 let top = self.directory.parent().unwrap_or(&self.directory);
                 return self.options().open(top.join("one-file")).map(Some);
+            }
+            Workload::MakeDirectory => {
+                (0..self.count.div_ceil(SUBDIRECTORIES))
+                    .try_for_each(|index| fs::create_dir(self.parent(index)))?;
+                return Ok(None);
             }
             Workload::AppendSync => "appended",
             Workload::SequentialWrite
@@ -238,9 +256,11 @@ impl Worker {
             }
             Workload::SmallCreate => self.each_file(everyday::create_small),
             Workload::SmallRead => self.each_file(everyday::read_small),
-            Workload::MakeDirectory => self.each_file(|path| fs::create_dir(path)),
-            Workload::Rename => self.each_file(|path| fs::rename(path, renamed(path))),
-            Workload::RemoveDirectory => self.each_file(|path| fs::remove_dir(renamed(path))),
+            Workload::MakeDirectory => self.each_directory(|path| fs::create_dir(path)),
+            Workload::Rename => self.each_directory(|path| fs::rename(path, renamed(path))),
+            Workload::RemoveDirectory => self.each_directory(|path| fs::remove_dir(renamed(path))),
+            Workload::MakeDirectoryWide => self.each_file(|path| fs::create_dir(path)),
+            Workload::RemoveDirectoryWide => self.each_file(|path| fs::remove_dir(path)),
             Workload::Sqlite => everyday::commit_transactions(&self.directory, self.count),
             Workload::TreeUnpack => everyday::unpack(&self.directory, &self.archive),
             Workload::TreePack => everyday::pack(&self.directory),
@@ -305,6 +325,18 @@ impl Worker {
 
     fn each_file(&self, act: impl Fn(&Path) -> io::Result<()>) -> io::Result<()> {
         (0..self.count).try_for_each(|index| act(&self.directory.join(format!("file-{index:08}"))))
+    }
+
+    /// Calls `act` with the path of each directory. [`Self::open`] has created the parents.
+    fn each_directory(&self, act: impl Fn(&Path) -> io::Result<()>) -> io::Result<()> {
+        (0..self.count).try_for_each(|index| {
+            act(&self.parent(index / SUBDIRECTORIES).join(format!("directory-{index:08}")))
+        })
+    }
+
+    /// Returns the path of a parent of directories.
+    fn parent(&self, index: u64) -> PathBuf {
+        self.directory.join(format!("parent-{index:04}"))
     }
 }
 

@@ -21,15 +21,25 @@ pub(super) enum Form {
     Areas,
     /// The distribution of durations over time.
     Heat,
+    /// A table with one row for each storage target of each cluster, and one column for each
+    /// query. The queries group by [`ROW`].
+    Table,
 }
+
+/// The labels that identify a row of a table.
+pub(super) const ROW: [&str; 3] = ["target", "skep_name", "skep_cluster"];
 
 /// One query of a panel.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Query {
     /// The expression in the query language of Prometheus.
     pub(super) expression: &'static str,
-    /// The text next to a line. In it, `{{label}}` stands for the value of a label.
+    /// The text next to a line. In it, `{{label}}` stands for the value of a label. In a table, the
+    /// title of the column.
     pub(super) legend: &'static str,
+    /// The unit of the column in a table, by its name in Grafana. In other panels, `None`: all
+    /// queries have the unit of the panel.
+    pub(super) unit: Option<&'static str>,
 }
 
 /// One panel of a dashboard.
@@ -57,7 +67,11 @@ pub(super) struct Dashboard {
 }
 
 const fn query(expression: &'static str, legend: &'static str) -> Query {
-    Query { expression, legend }
+    Query { expression, legend, unit: None }
+}
+
+const fn column(legend: &'static str, unit: &'static str, expression: &'static str) -> Query {
+    Query { expression, legend, unit: Some(unit) }
 }
 
 const fn lines(
@@ -141,8 +155,8 @@ const OVERVIEW: &[Panel] = &[
     number(
         "Services that reply",
         "short",
-        "Services whose page Prometheus can read.",
-        &[query("sum(up{job=\"skep\",CLUSTER})", "")],
+        "Services of each kind whose page Prometheus can read.",
+        &[query("sum by (skep_service) (up{job=\"skep\",CLUSTER})", "{{skep_service}}")],
     ),
     number(
         "Services that do not reply",
@@ -190,6 +204,13 @@ const OVERVIEW: &[Panel] = &[
         "Chunk files of removed files that metadata has not yet asked storage to remove.",
         &[query("sum(skep_metadata_removals_queued{CLUSTER})", "")],
     ),
+    Panel {
+        title: "Storage targets",
+        help: "Space and load of each storage target. A click on a title sorts the rows.",
+        form: Form::Table,
+        unit: "short",
+        queries: STORAGE_TARGETS,
+    },
     lines(
         "Throughput",
         "Bps",
@@ -296,5 +317,46 @@ const OVERVIEW: &[Panel] = &[
                 "storage {{recovery}}",
             ),
         ],
+    ),
+];
+
+/// The columns of the table of storage targets.
+const STORAGE_TARGETS: &[Query] = &[
+    column(
+        "Used",
+        "percentunit",
+        "1 - sum by (target, skep_name, skep_cluster) \
+         (skep_target_free_bytes{CLUSTER,skep_service=\"storage\"}) / \
+         sum by (target, skep_name, skep_cluster) \
+         (skep_target_size_bytes{CLUSTER,skep_service=\"storage\"})",
+    ),
+    column(
+        "Free",
+        "bytes",
+        "sum by (target, skep_name, skep_cluster) \
+         (skep_target_free_bytes{CLUSTER,skep_service=\"storage\"})",
+    ),
+    column(
+        "Written",
+        "Bps",
+        "sum by (target, skep_name, skep_cluster) \
+         (rate(skep_storage_received_bytes_total{CLUSTER}[RATE]))",
+    ),
+    column(
+        "Read",
+        "Bps",
+        "sum by (target, skep_name, skep_cluster) \
+         (rate(skep_storage_sent_bytes_total{CLUSTER}[RATE]))",
+    ),
+    column(
+        "Operations",
+        "ops",
+        "sum by (target, skep_name, skep_cluster) \
+         (rate(skep_storage_operations_total{CLUSTER}[RATE]))",
+    ),
+    column(
+        "Waiting requests",
+        "short",
+        "sum by (target, skep_name, skep_cluster) (skep_storage_requests_queued{CLUSTER})",
     ),
 ];

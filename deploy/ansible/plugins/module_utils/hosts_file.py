@@ -22,6 +22,9 @@ HOST_VARIABLES = {
     "metadata_directories": list,
     "storage_disks": list,
     "storage_directories": list,
+    "tune": bool,
+    "cpus": str,
+    "numa_node": int,
 }
 
 # The variables of the connection that `skep deploy` calls `ssh.NAME`. They must be the same on all

@@ -71,6 +71,10 @@ pub(crate) struct FakeMetadata {
     pub(crate) opened: Vec<OpenMode>,
     /// Start number of the target.
     pub(crate) start: u64,
+    /// The starts after a power loss: the number of each start, and its first log record.
+    starts: Vec<(u64, u64)>,
+    /// Number of the last log record. Only changes of inline bytes have a record.
+    last_record: u64,
     /// The generation of the stripe pattern of all files.
     pub(crate) generation: u32,
     pub(crate) behaviour: Behaviour,
@@ -112,6 +116,8 @@ impl FakeMetadata {
             asked_durably: Vec::new(),
             opened: Vec::new(),
             start: 1,
+            starts: Vec::new(),
+            last_record: 0,
             generation: 1,
             behaviour: Behaviour::default(),
             inline_bytes: 0,
@@ -338,8 +344,12 @@ impl FakeMetadata {
     }
 
     fn report_written(&mut self, request: ReportWritten) -> Result<AttributesReply> {
+        let generation = self.generation;
         let inode = self.inode(request.inode)?;
         if let Some(synced) = request.synced {
+            if synced.pattern_generation != generation {
+                return code(ErrorCode::Stale);
+            }
             inode.synced.merge(&synced.chunk_files);
         }
         let attributes = inode.attributes.clone();

@@ -12,9 +12,11 @@ mod storage;
 mod validity;
 mod witness;
 
+use crate::cmd::tune::deviating_rules;
 use args::{HostArgs, RunnerArgs};
 use clap::Subcommand;
 use skep_bench::Host;
+use skep_bench::environment::ProgramReport;
 use skep_bench::tool::{Runner, Tool};
 use skep_types::{Error, ErrorCode, Result};
 use std::path::{Path, PathBuf};
@@ -49,7 +51,11 @@ impl BenchVerb {
             Self::Storage(args) => storage::run(&args),
             Self::SlowTargets(args) => slow_targets::run(&args),
             Self::Agent => {
-                skep_bench::agent(skep_service::PROGRAM_VERSION).map(|()| ExitCode::SUCCESS)
+                let program = ProgramReport {
+                    version: skep_service::PROGRAM_VERSION.to_owned(),
+                    deviating_rules: deviating_rules(),
+                };
+                skep_bench::agent(&program).map(|()| ExitCode::SUCCESS)
             }
             Self::Worker => skep_bench::worker().map(|()| ExitCode::SUCCESS),
         }

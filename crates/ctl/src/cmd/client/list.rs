@@ -42,6 +42,8 @@ struct ClientReport {
     reachability: &'static str,
     /// UTC time at which the client mounted the file system, according to management's clock.
     mounted_at: String,
+    /// Time since the last heartbeat in milliseconds. `None` means that management does not know
+    /// it.
     silent_ms: Option<u64>,
     /// Number of metadata targets at which the client has a session.
     sessions: usize,
@@ -103,10 +105,37 @@ fn as_table(lines: &[ClientReport]) -> String {
             line.mount_point.clone(),
             line.reachability.to_owned(),
             line.mounted_at.clone(),
-            line.silent_ms.map_or_else(|| "never".into(), |ms| span(ms) + " ago"),
+            line.silent_ms.map_or_else(|| "unknown".into(), |ms| span(ms) + " ago"),
             line.sessions.to_string(),
             count(line.open_files),
         ]);
     }
     render(&shown)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_time_of_the_last_contact_is_not_shown_as_never() {
+        let line = |silent_ms| ClientReport {
+            id: 8,
+            name: "cl2:/mnt/skep".into(),
+            host: "cl2".into(),
+            mount_point: "/mnt/skep".into(),
+            pid: 4711,
+            version: "1.0.0".into(),
+            reachability: "Online",
+            mounted_at: "2023-11-14T22:13:20Z".into(),
+            silent_ms,
+            sessions: 1,
+            open_files: 2,
+        };
+        let shown = as_table(&[line(None)]);
+        assert!(shown.contains(" unknown ") && !shown.contains("never"), "{shown}");
+        let json = serde_json::to_value(line(None)).unwrap();
+        assert_eq!(json["silent_ms"], serde_json::Value::Null);
+        assert!(as_table(&[line(Some(1_500))]).contains(" 1.5s ago "));
+    }
 }

@@ -1,5 +1,6 @@
 //! `skep entry info`: shows details of a file or directory in a mount.
 
+use super::explanation::{effect_of_absent, why};
 use crate::access::{Access, ClusterArgs, block_on, entry_at};
 use crate::help::{Example, examples};
 use crate::output::{self, print, size, utc};
@@ -7,12 +8,11 @@ use crate::tree_walk::walk;
 use crate::{through_mount, view};
 use serde::Serialize;
 use skep_cluster::patterns;
-use skep_cluster::state::closed_groups;
 use skep_rpc::{CallOptions, Channel, MapCell, Router};
+use skep_storage::chunk_store::path_in_target;
 use skep_types::{
-    Chooser, ChunkFileKey, ClusterMap, Component, Error, FileKind, GroupId, InodeId, NodeId,
-    PatternOrigin, PatternRequest, Redundancy, Result, SHARD_COUNT, StripePattern, Target,
-    TargetKind, Timestamp,
+    ChunkFileKey, ClusterMap, Error, FileKind, GroupId, InodeId, NodeId, PatternOrigin,
+    PatternRequest, Redundancy, Result, SHARD_COUNT, StripePattern, Target, TargetKind, Timestamp,
 };
 use skep_wire::metadata::{EntryInfo, GetEntryInfo};
 use std::collections::BTreeMap;
@@ -113,7 +113,10 @@ struct ComponentInfo {
 
 #[derive(Debug, Serialize)]
 struct Stripe {
+    /// Name of the chunk file. `None` if the entry is a directory.
     chunk_file: Option<String>,
+    /// Path of the chunk file on its server. The file exists only if data was written to it.
+    chunk_file_path: Option<String>,
     #[serde(flatten)]
     place: TargetLocation,
 }
@@ -294,64 +297,6 @@ fn allocation<P: Ord>(
     counts().min().zip(counts().max()).filter(|_| !groups.is_empty())
 }
 
-/// Returns the effect of the lost and closed targets that a component lists, on new files of a
-/// directory or on the bytes of a file. Empty if there are no such targets.
-fn effect_of_absent(map: &ClusterMap, kind: FileKind, groups: &[GroupId]) -> String {
-    let mut text = String::new();
-    for closed in closed_groups(map).iter().filter(|it| groups.contains(&it.group)) {
-        let (target, id) = (closed.target, closed.target.raw());
-        let _ = match (kind, closed.is_lost) {
-            (FileKind::Directory, true) => write!(
-                text,
-                "; target {target} was marked as lost, so new files in this directory fail with \
-                 ENOSPC until `skep entry set --inherit` or `--targets` gives the directory another \
-                 pattern"
-            ),
-            (FileKind::Directory, false) => write!(
-                text,
-                "; target {target} is closed, so new files in this directory fail with ENOSPC until \
-                 `skep target set-state {id} open`, or until `skep entry set` gives the directory \
-                 another pattern"
-            ),
-            (_, true) => write!(
-                text,
-                "; target {target} was marked as lost, so reads of its bytes fail with EIO"
-            ),
-            (_, false) => Ok(()),
-        };
-    }
-    text
-}
-
-fn why(map: &ClusterMap, component: &Component) -> String {
-    if component.is_inline() {
-        return "stored in metadata, with the inode".to_owned();
-    }
-    let rule = match component.chooser {
-        Chooser::Cluster | Chooser::Balanced if map.has_domains() => {
-            "equally many targets on each server, or one more on some servers; evenly over failure \
-             domains; targets with more free space get more files"
-        }
-        Chooser::Cluster | Chooser::Balanced => {
-            "equally many targets on each server, or one more on some servers; targets with more \
-             free space get more files"
-        }
-        Chooser::Randomized => {
-            "random targets, one from each of several equal parts of the list of all targets"
-        }
-        Chooser::RoundRobin => "the next targets in the order of their ids",
-        Chooser::RandomRobin => "the next targets in the order of their ids, shuffled",
-        Chooser::RandomInterNode => "one random target on each of several servers",
-        Chooser::RandomIntraNode => "random targets of one random server",
-        Chooser::Listed => "the targets that the pattern lists, in this order",
-    };
-    let (wanted, found) = (usize::from(component.wanted), component.groups.len());
-    match found < wanted && found > 0 {
-        true => format!("{rule}; only {found} targets were available"),
-        false => rule.to_owned(),
-    }
-}
-
 fn describe_pattern(
     map: &ClusterMap,
     (inode, kind): (InodeId, FileKind),
@@ -373,8 +318,13 @@ fn describe_pattern(
                 component: number as u16,
                 index: index as u16,
             };
-            let chunk_file = (pattern.generation > 0).then(|| key.to_string());
-            Stripe { chunk_file, place }
+            let has_chunk_files = pattern.generation > 0;
+            let on_server = || Path::new(&place.path).join(path_in_target(&key));
+            Stripe {
+                chunk_file: has_chunk_files.then(|| key.to_string()),
+                chunk_file_path: has_chunk_files.then(|| on_server().display().to_string()),
+                place,
+            }
         };
         components.push(ComponentInfo {
             start_byte: component.start,
@@ -482,11 +432,9 @@ fn describe_component(
         return;
     }
     line("+ Storage targets:".into());
-    for Stripe { chunk_file, place } in &part.targets {
-        let more = match chunk_file {
-            Some(key) if verbose => {
-                format!(", group {}, {}, chunk file {key}", place.group, place.path)
-            }
+    for Stripe { chunk_file_path, place, .. } in &part.targets {
+        let more = match chunk_file_path {
+            Some(path) if verbose => format!(", group {}, chunk file {path}", place.group),
             _ => String::new(),
         };
         let domain = place.domain.as_ref().map(|name| format!(", {name}")).unwrap_or_default();

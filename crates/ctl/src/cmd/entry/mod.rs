@@ -1,6 +1,7 @@
 //! Subcommands of `skep entry`.
 
 mod create;
+mod explanation;
 pub(crate) mod info;
 mod map;
 mod path;

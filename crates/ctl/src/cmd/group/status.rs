@@ -6,8 +6,8 @@ use crate::group_progress::{CopyStatus, ask, known};
 use crate::help::{Example, examples};
 use crate::output::{print, render, size, table};
 use serde::Serialize;
-use skep_types::map::MemberState;
-use skep_types::{Group, Result, TargetKind};
+use skep_types::map::{Condition, MemberState};
+use skep_types::{ClusterMap, Group, Result, TargetKind};
 use skep_wire::log_shipping::GroupProgress;
 
 const EXAMPLES: &[Example] = &[
@@ -52,6 +52,9 @@ struct GroupStatus {
     /// The reason why the status of the group is not known: the error of the request to the
     /// primary.
     error: Option<String>,
+    /// The problem that the primary has reported to management although it serves, for example that
+    /// replies also wait for its own disk.
+    note: Option<String>,
     members: Vec<MemberStatus>,
 }
 
@@ -103,14 +106,14 @@ pub(crate) fn run(args: StatusArgs) -> Result<()> {
         let mut replies = ask(&access, &map, groups.iter().map(|it| it.id)).await;
         let mut lines = Vec::new();
         for group in groups {
-            lines.extend(replies.remove(&group.id).map(|progress| status(group, progress)));
+            lines.extend(replies.remove(&group.id).map(|progress| status(&map, group, progress)));
         }
         Ok(lines)
     })?;
     print(&lines, |lines| as_table(lines))
 }
 
-fn status(group: &Group, progress: Result<GroupProgress>) -> GroupStatus {
+fn status(map: &ClusterMap, group: &Group, progress: Result<GroupProgress>) -> GroupStatus {
     let error = progress.as_ref().err().map(ToString::to_string);
     let progress = progress.ok();
     let of = progress.as_ref();
@@ -142,8 +145,16 @@ fn status(group: &Group, progress: Result<GroupProgress>) -> GroupStatus {
         may_answer: of.map(|it| it.may_answer),
         kept_bytes: of.map(|it| it.kept_bytes),
         error,
+        note: note_of_primary(map, group),
         members: group.members.iter().map(member).collect(),
     }
+}
+
+/// Returns the problem that a serving primary has reported in its heartbeats.
+fn note_of_primary(map: &ClusterMap, group: &Group) -> Option<String> {
+    let health = &map.target(group.primary)?.health;
+    let is_noted = health.condition == Condition::Serving && !health.problem.is_empty();
+    is_noted.then(|| health.problem.clone())
 }
 
 fn role(is_primary: bool, state: MemberState, is_counted: bool) -> &'static str {
@@ -153,6 +164,12 @@ fn role(is_primary: bool, state: MemberState, is_counted: bool) -> &'static str 
         (false, _) if is_counted => "joining",
         (false, _) => "outside",
     }
+}
+
+/// Returns the line about the note of a primary.
+fn primary_note(status: &GroupStatus) -> Option<String> {
+    let GroupStatus { id, primary, note, .. } = status;
+    note.as_ref().map(|note| format!("\nTarget {primary}, the primary of group {id}: {note}"))
 }
 
 fn as_table(lines: &[GroupStatus]) -> String {
@@ -199,10 +216,38 @@ fn as_table(lines: &[GroupStatus]) -> String {
             ));
         }
     }
+    lines.iter().filter_map(primary_note).for_each(|note| shown.push_str(&note));
     let copied = lines.iter().flat_map(|line| &line.members);
     let stopped = copied.filter_map(|it| Some((it.target, it.copy.as_ref()?.problem.as_ref()?)));
     for (target, problem) in stopped {
         shown.push_str(&format!("\nThe copy for target {target} waits: {problem}"));
     }
     shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use skep_cluster::problems::AWAITS_OWN_DISK;
+    use skep_types::map::TargetHealth;
+    use skep_types::{ClusterId, Error, ErrorCode, GroupId, NodeId, Target, TargetId};
+
+    #[test]
+    fn status_names_the_wait_of_replies_for_the_disk_of_the_primary() {
+        let (id, kind) = (TargetId::new(3), TargetKind::Metadata);
+        let mut map = ClusterMap::empty(ClusterId::default());
+        map.targets.push(Target::online(id, kind, NodeId::new(1)));
+        let group = Group::of_one(GroupId::new(2), kind, id);
+        let status = |map: &ClusterMap| {
+            status(map, &group, Err(Error::new(ErrorCode::Disconnected, "no reply")))
+        };
+        assert_eq!(status(&map).note, None);
+        map.targets[0].health = TargetHealth::new(Condition::Serving, AWAITS_OWN_DISK);
+        let shown = as_table(&[status(&map)]);
+        let line = format!("Target 3, the primary of group 2: {AWAITS_OWN_DISK}");
+        assert!(shown.lines().any(|it| it == line), "{shown}");
+        // The condition has another reason, which `skep health check` shows.
+        map.targets[0].health = TargetHealth::new(Condition::Down, "no disk");
+        assert_eq!(status(&map).note, None);
+    }
 }

@@ -82,6 +82,7 @@ fn run_service(args: &ServiceArgs, is_joining: bool) -> Result<()> {
         Task::Done => Ok(()),
         Task::Serve(settings) => {
             log_start("management", args, &settings.node);
+            skep_service::binding::bind(&settings.node)?;
             skep_management::run(&settings)
         }
         Task::Give(settings, user) => {

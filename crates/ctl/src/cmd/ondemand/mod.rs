@@ -5,6 +5,7 @@ mod job_copy;
 mod job_input;
 mod job_output;
 mod job_results;
+mod report;
 mod staging;
 mod start;
 mod status;

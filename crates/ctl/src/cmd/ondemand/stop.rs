@@ -1,6 +1,7 @@
 //! `skep ondemand stop`: unmounts a file system on demand on all hosts, and removes it.
 
 use super::args::{OndemandArgs, failure, problems};
+use super::report::{ReportArgs, Reported, report};
 use super::{job_output, staging};
 use crate::cmd::copy::store::StoreArgs;
 use crate::failure::PARTIAL;
@@ -19,6 +20,10 @@ const EXAMPLES: &[Example] = &[
     (
         "copy the results out before the removal",
         "skep ondemand stop --hosts nodes --stage-out output:/home/ada/output",
+    ),
+    (
+        "report what the file system has delivered, and its cost by the catalogue of `skep plan`",
+        "skep ondemand stop --hosts nodes --server i3en.6xlarge",
     ),
     (
         "remove the file system in the epilog of a Slurm job",
@@ -44,10 +49,13 @@ pub(crate) struct StopArgs {
     #[command(flatten)]
     ondemand: OndemandArgs,
     #[command(flatten)]
+    report: ReportArgs,
+    #[command(flatten)]
     store: StoreArgs,
 }
 
 pub(crate) fn run(args: &StopArgs) -> Result<ExitCode> {
+    let request = args.report.request()?;
     let (mut system, reach) = args.ondemand.existing()?;
     match (args.discard, &reach) {
         (true, _) => system.removal = Removal::All,
@@ -57,13 +65,25 @@ pub(crate) fn run(args: &StopArgs) -> Result<ExitCode> {
     if matches!(reach, Reach::Here(_)) {
         allow_tasks()?;
     }
+    // The services forget their figures when they end. At this time, they have also served the
+    // copies out of the file system.
+    let report = match request {
+        Some(request) => {
+            let status = system.run(Command::Status, None, &reach)?;
+            Some(report(&system, &status, &request))
+        }
+        None => None,
+    };
     let outcome = system.run(Command::Stop, None, &reach)?;
     if outcome.hosts.is_empty()
         && let Some(error) = failure("remove the file system", &outcome)
     {
         return Err(error);
     }
-    print(&outcome, as_text)?;
+    print(&Reported { outcome: &outcome, report }, |it| {
+        let report = it.report.as_ref().map(|it| it.as_text());
+        as_text(it.outcome) + &report.unwrap_or_default()
+    })?;
     Ok(if outcome.problems.is_empty() { ExitCode::SUCCESS } else { PARTIAL.into() })
 }
 

@@ -21,14 +21,22 @@ pub(crate) struct DataArgs {
     pub(super) tables: Vec<PathBuf>,
 }
 
+/// Returns the built-in catalogue, with the entries of `files` added.
+///
+/// # Errors
+/// Returns an error if a file cannot be read, or if it contradicts itself or the catalogue.
+pub(in crate::cmd) fn catalogue_with(files: &[PathBuf]) -> Result<Catalogue> {
+    let mut catalogue = Catalogue::built_in();
+    for path in files {
+        catalogue.add(&path.display().to_string(), &read(path)?)?;
+    }
+    Ok(catalogue)
+}
+
 impl DataArgs {
     /// Returns the built-in catalogue, with the entries of the user's files added.
     pub(super) fn catalogue(&self) -> Result<Catalogue> {
-        let mut catalogue = Catalogue::built_in();
-        for path in &self.catalogues {
-            catalogue.add(&path.display().to_string(), &read(path)?)?;
-        }
-        Ok(catalogue)
+        catalogue_with(&self.catalogues)
     }
 
     /// Returns the built-in tables of measurements, followed by the user's tables.

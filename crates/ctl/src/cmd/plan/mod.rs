@@ -8,6 +8,8 @@ mod explain;
 mod predict;
 mod propose;
 
+pub(super) use args::catalogue_with;
+
 use crate::cmd::done;
 use clap::Subcommand;
 use skep_types::Result;

@@ -7,7 +7,7 @@
 use super::fetch::{Fetched, fetch, fetch_again};
 use crate::access::Access;
 use skep_stats::why::{Evidence, Focus};
-use skep_stats::{By, Row, rows};
+use skep_stats::{By, Row, rows_by_service};
 use skep_types::Result;
 use std::time::Duration;
 
@@ -38,8 +38,8 @@ pub(crate) async fn measure(
     Ok((evidence, before))
 }
 
-/// Measures the load for `span`. Returns one row for each object of the kind `by`, and the exact
-/// length of the measurement in seconds.
+/// Measures the load for `span`. Returns one row for each object of the kind `by` and each kind of
+/// service, and the exact length of the measurement in seconds.
 ///
 /// # Errors
 /// Errors of the request to management, which lists the services.
@@ -53,5 +53,5 @@ pub(crate) async fn measured_rows(
     skep_env::sleep(span).await;
     let now = fetch(access).await?;
     let seconds = skep_env::now().saturating_sub(started).as_secs_f64();
-    Ok((rows(by, Some(&before.round), &now.round), seconds))
+    Ok((rows_by_service(by, Some(&before.round), &now.round), seconds))
 }

@@ -3,7 +3,10 @@
 mod apply;
 mod args;
 mod check;
+mod deviations;
 mod undo;
+
+pub(super) use deviations::deviating_rules;
 
 use clap::Subcommand;
 use skep_types::Result;

@@ -90,7 +90,10 @@ fn targets_of(map: &ClusterMap, inode: InodeId, info: &EntryInfo) -> Vec<u32> {
 }
 
 /// Returns the id of a user. `name` is the user's name on this host, or the id as text.
-fn user_named(name: &str) -> Result<u32> {
+///
+/// # Errors
+/// `InvalidArgument` if this host has no such user.
+pub(in crate::cmd) fn user_named(name: &str) -> Result<u32> {
     id_of_user(name, &names_in("/etc/passwd"))
 }
 

@@ -69,6 +69,46 @@ fn pattern_can_be_set_only_while_the_file_is_not_open() {
     assert_eq!(story.pattern(inode), after);
 }
 
+/// Otherwise a power loss could revert the pattern together with the open, and the next pattern of
+/// the file would have the same generation, and so the same names of chunk files.
+#[test]
+fn open_waits_until_a_new_pattern_is_safe() {
+    let mut story = Story::begin();
+    let inode = story.create(1, (0, 1));
+    story.close(inode, (0, 2), None);
+    let open = open_of(inode, md::OpenMode::Write);
+    story.now += Duration::from_millis(11);
+    let events = vec![arrival(1, 2, (0, 1), &set(inode, 0)), arrival(1, 1, (0, 3), &open)];
+    let next = story.run(events);
+    assert_eq!(story.replies.len(), 1, "a power loss may still revert the new pattern");
+    story.happen_together(next);
+    let (_, opened) = story.replies.pop().expect("the reply to the open");
+    let opened = md::OpenReply::from_bytes(&opened.unwrap()).unwrap();
+    assert_eq!(opened.pattern.unwrap().generation, 2);
+}
+
+/// docs/semantics.md 3.5: a power loss has reverted the open of the client that reports its writes.
+#[test]
+fn report_of_writes_with_an_older_pattern_is_refused() {
+    let mut story = Story::begin();
+    let inode = story.create(1, (0, 1));
+    let before = story.pattern(inode).generation;
+    story.close(inode, (0, 2), None);
+    story.ask(1, 2, (0, 1), &set(inode, 0)).unwrap();
+    let report = |pattern_generation| {
+        let end = 300;
+        let written =
+            md::WrittenExtent { end, truncate_generation: 0, may_leave_holes: false, reach: 0 };
+        let chunk_files = skep_types::ChunkFileSet::default();
+        let synced = Some(md::SyncedChunkFiles { pattern_generation, chunk_files });
+        md::ReportWritten { inode, written: Some(written), synced }
+    };
+    let error = story.ask(1, 1, (0, 3), &report(before)).unwrap_err();
+    assert_eq!((error.code(), story.size(inode)), (ErrorCode::Stale, 0));
+    story.ask(1, 1, (0, 4), &report(before + 1)).unwrap();
+    assert_eq!(story.size(inode), 300);
+}
+
 /// The old pattern determines in which chunk files the bytes of the file are. Storage may still
 /// have bytes that were truncated.
 #[test]

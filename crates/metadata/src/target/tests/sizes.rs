@@ -147,7 +147,8 @@ fn metadata_stores_which_chunk_files_a_client_has_synced() {
     let generation = pattern.generation;
     let reported = story.ask(1, 1, (0, 2), &of(generation, &[0])).unwrap().attributes;
     assert_eq!(reported, before, "neither times nor version change");
-    story.ask(1, 1, (0, 3), &of(generation + 1, &[0])).unwrap();
+    let error = story.ask(1, 1, (0, 3), &of(generation + 1, &[1])).unwrap_err();
+    assert_eq!(error.code(), ErrorCode::Stale);
     let beyond = of(generation, &[pattern.chunk_file_count()]);
     let error = story.ask(1, 1, (0, 4), &beyond).unwrap_err();
     assert_eq!(error.code(), ErrorCode::InvalidArgument);

@@ -6,7 +6,6 @@ use crate::server::{IncomingStream, authenticate};
 use crate::{CallOptions, Channel, Identity, MapCell, Outbox, Secrets};
 use skep_env::{Buf, MessagePart, TcpListener, TcpStream, block_on, spawn};
 use skep_metrics::{Snapshot, Source, Value};
-use skep_types::map::{Capacity, CapacityPool, Consistency, Reachability};
 use skep_types::{
     ChunkFileKey, ClusterId, ClusterMap, Group, GroupId, InodeId, Node, NodeId, NodeKind, Target,
     TargetId, TargetKind,
@@ -81,26 +80,8 @@ impl Service {
 
 fn map(address: String) -> ClusterMap {
     let mut map = ClusterMap::empty(ClusterId::default());
-    map.nodes.push(Node {
-        id: NodeId::new(1),
-        kind: NodeKind::Metadata,
-        name: "service".into(),
-        addresses: vec![address],
-        domain: String::new(),
-        reachability: Reachability::Online,
-        version: String::new(),
-    });
-    map.targets.push(Target {
-        id: TARGET,
-        kind: TargetKind::Metadata,
-        node: NodeId::new(1),
-        path: String::new(),
-        reachability: Reachability::Online,
-        consistency: Consistency::Good,
-        capacity: Capacity::default(),
-        health: Default::default(),
-        capacity_pool: CapacityPool::Normal,
-    });
+    map.nodes.push(Node::online(NodeId::new(1), NodeKind::Metadata, "service").at(address));
+    map.targets.push(Target::online(TARGET, TargetKind::Metadata, NodeId::new(1)));
     map.groups.push(Group::of_one(GROUP, TargetKind::Metadata, TARGET));
     map
 }

@@ -44,6 +44,6 @@ pub(super) fn examples() -> Vec<Example> {
             &SyncInlineReply { is_lost: false, attributes: Some(attributes) },
         )
         .reply::<SyncInline>(&SyncInlineReply { is_lost: true, attributes: None }),
-        example(&removal, &RemoveInlineReply { is_removed: true, is_lost: false }),
+        example(&removal, &RemoveInlineReply { is_removed: true, is_lost: false, mark }),
     ]
 }

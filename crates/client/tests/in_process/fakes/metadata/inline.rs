@@ -2,10 +2,10 @@
 
 use super::{FakeInode, FakeMetadata, code};
 use skep_types::codec::{Bytes, crc32c};
-use skep_types::{ErrorCode, Lsn, Result, SessionId};
+use skep_types::{ErrorCode, Result, SessionId};
 use skep_wire::inline::{
-    InlineContents, InlineMark, ReadInline, ReadInlineReply, RemoveInline, RemoveInlineReply,
-    SyncInline, SyncInlineReply, WriteInline, WriteInlineReply,
+    InlineContents, ReadInline, ReadInlineReply, RemoveInline, RemoveInlineReply, SyncInline,
+    SyncInlineReply, WriteInline, WriteInlineReply,
 };
 
 impl FakeInode {
@@ -35,8 +35,8 @@ impl FakeMetadata {
             attributes.size = attributes.size.max(end as u64);
         }
         attributes.change_counter += 1;
-        let mark = InlineMark { start: 1, record: Lsn::new(1) };
-        Ok(WriteInlineReply { mark, attributes: attributes.clone() })
+        let attributes = attributes.clone();
+        Ok(WriteInlineReply { mark: self.next_mark(), attributes })
     }
 
     pub(super) fn read_inline(&mut self, request: &ReadInline) -> Result<ReadInlineReply> {
@@ -52,8 +52,9 @@ impl FakeMetadata {
     }
 
     pub(super) fn sync_inline(&mut self, request: &SyncInline) -> Result<SyncInlineReply> {
-        let attributes = Some(self.inode(request.inode)?.attributes.clone());
-        Ok(SyncInlineReply { is_lost: false, attributes })
+        let attributes = self.inodes.get(&request.inode).map(|it| it.attributes.clone());
+        let is_lost = request.written.iter().any(|mark| self.is_lost(mark));
+        Ok(SyncInlineReply { is_lost, attributes })
     }
 
     pub(super) fn remove_inline(
@@ -75,6 +76,7 @@ impl FakeMetadata {
                 inode.synced.insert(0);
             }
         }
-        Ok(RemoveInlineReply { is_removed, is_lost: false })
+        let is_lost = request.written.iter().any(|mark| self.is_lost(mark));
+        Ok(RemoveInlineReply { is_removed, is_lost, mark: self.next_mark() })
     }
 }

@@ -1,7 +1,8 @@
 //! Starts of the simulated target after a power loss, and the comparison of slots that follows.
 
 use super::{Answer, FakeMetadata, code};
-use skep_types::{ErrorCode, Result, SessionId};
+use skep_types::{ErrorCode, Lsn, Result, SessionId};
+use skep_wire::inline::InlineMark;
 use skep_wire::metadata::{CompareSlotsReply, SlotSequence};
 
 impl FakeMetadata {
@@ -18,6 +19,32 @@ impl FakeMetadata {
     /// Simulates a power loss, after which the target starts again with the state `before`.
     pub(crate) fn lose_power(&mut self, before: &Self) {
         let start = self.start + 1;
-        *self = Self { start, ..before.clone() };
+        let mut starts = std::mem::take(&mut self.starts);
+        starts.push((start, before.last_record + 1));
+        *self = Self { start, starts, ..before.clone() };
+    }
+
+    /// Simulates a power loss that has reverted the last change of inline bytes, and that the
+    /// client has not noticed yet: requests with the number of the earlier start still succeed.
+    pub(crate) fn lose_last_record(&mut self) {
+        self.starts.push((self.newest_start() + 1, self.last_record));
+        self.last_record -= 1;
+    }
+
+    fn newest_start(&self) -> u64 {
+        self.starts.last().map_or(self.start, |(number, _)| self.start.max(*number))
+    }
+
+    /// Returns the position of a change of inline bytes that the target executes now.
+    pub(super) fn next_mark(&mut self) -> InlineMark {
+        self.last_record += 1;
+        InlineMark { start: self.newest_start(), record: Lsn::new(self.last_record) }
+    }
+
+    /// Whether a power loss has reverted the change at this position.
+    pub(super) fn is_lost(&self, mark: &InlineMark) -> bool {
+        let has_reverted =
+            |(number, first): &(u64, u64)| *number > mark.start && *first <= mark.record.raw();
+        self.starts.iter().any(has_reverted)
     }
 }

@@ -168,3 +168,40 @@ fn truncation_after_the_removal_truncates_the_moved_bytes() {
     let key = ChunkFileKey { inode, generation: 1, component: 1, index: 0 };
     assert_eq!((truncation.key, truncation.size), (key, 100));
 }
+
+/// Otherwise a power loss could revert the move together with the open, and the client that has
+/// seen the move would write to a place that no reader uses.
+#[test]
+fn open_waits_until_a_move_of_inline_bytes_is_safe() {
+    let mut story = Story::begin();
+    let inode = story.inline_file();
+    let empty = il::RemoveInline { checksum: crc32c(b""), ..removal(inode) };
+    let open = open_of(inode, md::OpenMode::Write);
+    story.now += Duration::from_millis(11);
+    let next = story.run(vec![arrival(1, 1, (1, 1), &empty), arrival(1, 1, (0, 2), &open)]);
+    let (_, removed) = story.replies.pop().expect("the reply to the removal");
+    assert!(il::RemoveInlineReply::from_bytes(&removed.unwrap()).unwrap().is_removed);
+    assert!(story.replies.is_empty(), "a power loss may still revert the removal");
+    story.happen_together(next);
+    let (_, opened) = story.replies.pop().expect("the reply to the open");
+    let opened = md::OpenReply::from_bytes(&opened.unwrap()).unwrap();
+    assert!(opened.pattern.unwrap().has_moved_inline());
+}
+
+/// The pattern does not show the loss, because the component has ended again.
+#[test]
+fn lost_end_of_an_inline_component_is_found_by_its_mark() {
+    let mut story = Story::begin();
+    let inode = story.inline_file();
+    let log_bytes = story.log.len();
+    let empty = il::RemoveInline { checksum: crc32c(b""), ..removal(inode) };
+    let first = story.ask(1, 1, (1, 1), &empty).unwrap();
+    assert!(first.is_removed && !story.is_lost(inode, &[first.mark]));
+    let again = story.ask(1, 1, (1, 1), &empty).unwrap();
+    assert_eq!(again.mark, first.mark, "a retry gets the same position");
+    story.lose_power(log_bytes);
+    let second = story.ask(1, 1, (1, 1), &empty).unwrap();
+    assert!(second.is_removed && story.current_pattern(inode).has_moved_inline());
+    assert!(story.is_lost(inode, &[first.mark]));
+    assert!(!story.is_lost(inode, &[second.mark]));
+}

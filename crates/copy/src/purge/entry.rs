@@ -1,0 +1,172 @@
+//! The attributes of an entry that decide whether a purge removes it, and how they are read.
+
+use crate::failure::Failure;
+use rustix::fs::{
+    AtFlags, FileType, Mode, OFlags, ResolveFlags, Statx, StatxFlags, StatxTimestamp, makedev,
+    openat, openat2, statx,
+};
+use rustix::io::Errno;
+use skep_types::Timestamp;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::os::fd::AsFd;
+
+/// The times from which a purge counts the age of an entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AgeBasis {
+    /// The newer one of the last modification and the last change of attributes.
+    Change,
+    /// The last modification alone.
+    Modification,
+}
+
+/// Attributes of an entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct EntryAttributes {
+    pub(crate) kind: FileType,
+    pub(crate) device: u64,
+    pub(crate) inode: u64,
+    /// Number of names.
+    pub(crate) links: u32,
+    pub(crate) uid: u32,
+    /// Length of a regular file in bytes. Zero for other entries.
+    pub(crate) bytes: u64,
+    pub(crate) modified: Timestamp,
+    pub(crate) changed: Timestamp,
+}
+
+impl EntryAttributes {
+    fn of(found: &Statx) -> Self {
+        let kind = FileType::from_raw_mode(u32::from(found.stx_mode));
+        Self {
+            kind,
+            device: makedev(found.stx_dev_major, found.stx_dev_minor),
+            inode: found.stx_ino,
+            links: found.stx_nlink,
+            uid: found.stx_uid,
+            bytes: if kind == FileType::RegularFile { found.stx_size } else { 0 },
+            modified: timestamp(found.stx_mtime),
+            changed: timestamp(found.stx_ctime),
+        }
+    }
+
+    /// Reads the attributes of the entry `name`, without following a symbolic link. They may be as
+    /// old as the kernel may cache them. `None` means that no entry has this name any more.
+    pub(crate) fn of_name(parent: &File, name: &OsStr) -> Result<Option<Self>, Failure> {
+        read(parent, name, AtFlags::SYMLINK_NOFOLLOW)
+    }
+
+    /// Reads the present attributes of the entry `name` from the file system, without following a
+    /// symbolic link. `None` means that no entry has this name any more.
+    pub(crate) fn present(parent: &File, name: &OsStr) -> Result<Option<Self>, Failure> {
+        read(parent, name, AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_FORCE_SYNC)
+    }
+
+    /// Reads the present attributes of an open entry from the file system. `None` means that the
+    /// entry does not exist any more.
+    pub(crate) fn of_file(file: &File) -> Result<Option<Self>, Failure> {
+        read(file, OsStr::new(""), AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC)
+    }
+
+    /// Returns the time from which the age of the entry counts. `now` is the time of the file
+    /// system.
+    pub(crate) fn age_begin(&self, basis: AgeBasis, now: Timestamp) -> Timestamp {
+        // The owner can set the time of the last modification to any year. A time in the future
+        // would keep the file for ever, so the time of the last change replaces it, which only the
+        // file system sets.
+        let modified = if self.modified > now { self.changed } else { self.modified };
+        match basis {
+            AgeBasis::Change => modified.max(self.changed),
+            AgeBasis::Modification => modified,
+        }
+    }
+}
+
+fn read(place: &File, name: &OsStr, flags: AtFlags) -> Result<Option<EntryAttributes>, Failure> {
+    match statx(place, name, flags, StatxFlags::BASIC_STATS) {
+        Ok(found) => Ok(Some(EntryAttributes::of(&found))),
+        Err(Errno::NOENT | Errno::STALE) => Ok(None),
+        Err(error) => Err(Failure::of("read the attributes")(error)),
+    }
+}
+
+fn timestamp(time: StatxTimestamp) -> Timestamp {
+    Timestamp { seconds: time.tv_sec, nanoseconds: time.tv_nsec }
+}
+
+/// Opens an entry with `O_PATH`, which has no effect on the entry. Does not follow a symbolic link.
+/// `None` means that no entry has this name.
+pub(crate) fn open_entry(parent: &File, name: &OsStr) -> Result<Option<File>, Failure> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    match openat(parent, name, flags, Mode::empty()) {
+        Ok(file) => Ok(Some(File::from(file))),
+        Err(Errno::NOENT | Errno::STALE) => Ok(None),
+        Err(error) => Err(Failure::of("open")(error)),
+    }
+}
+
+/// Opens the directory `name` in the directory `parent`. Fails with `LOOP` or `NOTDIR` if the name
+/// leads to a symbolic link, and with `XDEV` if a file system is mounted there. This includes a
+/// second mount of the same file system.
+pub(crate) fn open_directory(parent: impl AsFd, name: &OsStr) -> rustix::io::Result<File> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
+    openat2(parent, name, flags, Mode::empty(), resolve).map(File::from)
+}
+
+/// Returns the time of a file system: the clock that sets the times of its files. It is read from a
+/// file without a name that is created in `directory`. `None` means that the file system has no
+/// such files, or that this user may not create one.
+pub(crate) fn clock_of(directory: &File) -> Option<Timestamp> {
+    let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
+    let file = openat(directory, ".", flags, Mode::RUSR | Mode::WUSR).ok()?;
+    EntryAttributes::of_file(&File::from(file)).ok().flatten().map(|it| it.changed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp { seconds, nanoseconds: 0 }
+    }
+
+    fn with_times(modified: i64, changed: i64) -> EntryAttributes {
+        EntryAttributes {
+            kind: FileType::RegularFile,
+            device: 1,
+            inode: 2,
+            links: 1,
+            uid: 0,
+            bytes: 0,
+            modified: at(modified),
+            changed: at(changed),
+        }
+    }
+
+    #[test]
+    fn age_counts_from_the_newer_time_or_from_the_modification() {
+        let check = |modified, changed, by_change, by_modification| {
+            let entry = with_times(modified, changed);
+            let begin = |basis| entry.age_begin(basis, at(1000));
+            assert_eq!(begin(AgeBasis::Change), at(by_change));
+            assert_eq!(begin(AgeBasis::Modification), at(by_modification));
+        };
+        // A program has unpacked a file with its old time, or has renamed the file.
+        check(10, 500, 500, 10);
+        check(500, 500, 500, 500);
+        // The owner has set a time in the future.
+        check(5000, 400, 400, 400);
+    }
+
+    #[test]
+    fn clock_of_a_file_system_is_near_the_clock_of_the_host() {
+        let scratch = tempfile::TempDir::new().unwrap();
+        let directory = File::open(scratch.path()).unwrap();
+        let before = skep_env::wall_time().seconds;
+        if let Some(clock) = clock_of(&directory) {
+            assert!((clock.seconds - before).abs() < 60, "{clock:?} {before}");
+        }
+        assert_eq!(std::fs::read_dir(scratch.path()).unwrap().count(), 0);
+    }
+}

@@ -1,0 +1,293 @@
+//! `skep purge`: removes files that no program has changed for a given time. This module parses the
+//! arguments, and prints the output. `skep_copy::purge` removes the files.
+
+mod text;
+
+use super::why::scope::user_named;
+use crate::help::{Example, examples};
+use crate::mounts::mount_of;
+use crate::output::{is_for_people, print};
+use crate::through_mount::is_written;
+use skep_copy::purge::{
+    AgeBasis, Glob, IsWritten, Options, PurgeOutcome, PurgeProgress, Records, Selection, Top, purge,
+};
+use skep_monitor::names::names_in;
+use skep_service::{ByteSize, Interval};
+use skep_types::{Error, ErrorCode, Result};
+use std::fs::{File, OpenOptions};
+use std::io::{BufWriter, IsTerminal, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+const EXAMPLES: &[Example] = &[
+    (
+        "show the files that no program has changed for 30 days; removes nothing",
+        "skep purge /mnt/skep/scratch --older-than 30d",
+    ),
+    (
+        "remove them, and append a line for each to a log",
+        "skep purge /mnt/skep/scratch --older-than 30d --apply --log /var/log/skep/purge.log",
+    ),
+    (
+        "list them as one JSON object per line",
+        "skep purge /mnt/skep/scratch --older-than 30d --list old-files.ndjson",
+    ),
+    (
+        "leave some files and one user alone, and remove empty directories too",
+        "skep purge /mnt/skep/scratch --older-than 30d --exclude keep/** --exclude *.sif \
+         --exclude-user 0 --empty-directories --apply",
+    ),
+    (
+        "remove only large files, at most 500 per second",
+        "skep purge /mnt/skep/scratch --older-than 14d --larger-than 100GiB --limit-rate 500 \
+         --apply",
+    ),
+];
+
+/// Duration of a purge after which a terminal shows its progress.
+const QUIET: Duration = Duration::from_secs(2);
+
+/// Remove files that no program has changed for a given time, as on a scratch file system
+///
+/// Without --apply, only shows what would be removed: files, bytes, users, directories and the
+/// oldest files. The age of a file counts from its last modification (mtime) or its last change of
+/// owner, mode or name (ctime), the newer of the two. Skep stores no times of reading, so a file
+/// that programs only read grows old. Files that a program has open for writing stay, on whatever
+/// host it runs. All kinds of entries except directories count as files. A file with several names
+/// loses each name in DIRECTORY, and its bytes are free after the last one. No symbolic link is
+/// followed, and no other file system that is mounted below DIRECTORY is entered. Exit code 1
+/// means that the purge was refused, or that a file could not be read or removed.
+#[derive(Debug, clap::Args)]
+#[command(after_help = examples(EXAMPLES))]
+pub(crate) struct PurgeArgs {
+    /// Directory in a mount of Skep, which itself stays
+    directory: PathBuf,
+    /// Age from which files are removed, as in 30d or 12h
+    #[arg(long, value_name = "TIME")]
+    older_than: Interval,
+    /// Remove the files
+    #[arg(long)]
+    apply: bool,
+    /// Times from which the age counts
+    #[arg(long, value_enum, default_value = "change", value_name = "TIMES")]
+    by: By,
+    #[command(flatten)]
+    selection: SelectionArgs,
+    /// Also remove directories that are old themselves, if no entry stays in them
+    #[arg(long, conflicts_with = "larger_than")]
+    empty_directories: bool,
+    /// Maximum number of files that are removed per second [default: no limit]
+    #[arg(long, value_name = "FILES", value_parser = clap::value_parser!(u64).range(1..))]
+    limit_rate: Option<u64>,
+    /// Share of all files in DIRECTORY above which nothing is removed. With 100% the files are not
+    /// counted first, which saves a walk over the tree
+    #[arg(long, value_name = "PERCENT", default_value = "50%", value_parser = share)]
+    max_share: u64,
+    /// Write a JSON object per file to this file, or to standard output if it is `-`
+    #[arg(long, value_name = "FILE")]
+    list: Option<PathBuf>,
+    /// Append a line per removed file to this file: time, size, uid, mtime, path
+    #[arg(long, value_name = "FILE", requires = "apply")]
+    log: Option<PathBuf>,
+    /// Also purge a directory that is not in a mount of Skep
+    #[arg(long)]
+    any: bool,
+    /// Number of threads
+    #[arg(long, value_name = "COUNT", default_value_t = 16,
+        value_parser = clap::value_parser!(u16).range(1..=256))]
+    threads: u16,
+}
+
+/// The options that keep some files.
+#[derive(Debug, clap::Args)]
+struct SelectionArgs {
+    /// Leave entries with this name alone, or with this path below DIRECTORY if it has a `/`. `*`,
+    /// `?`, `[a-z]` and `**` have their usual meaning. Can be repeated
+    #[arg(long, value_name = "GLOB")]
+    exclude: Vec<Glob>,
+    /// File with one GLOB per line. Empty lines and lines that begin with `#` are ignored
+    #[arg(long, value_name = "FILE")]
+    exclude_from: Vec<PathBuf>,
+    /// Only files of this user: a name in /etc/passwd of this host, or a user id. Can be repeated
+    #[arg(long, value_name = "NAME")]
+    user: Vec<String>,
+    /// Leave the files of this user alone. Can be repeated
+    #[arg(long, value_name = "NAME")]
+    exclude_user: Vec<String>,
+    /// Only regular files that are longer than this, as in 1GiB
+    #[arg(long, value_name = "SIZE")]
+    larger_than: Option<ByteSize>,
+}
+
+/// The times from which the age of a file counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum By {
+    /// Last modification or last change of owner, mode or name, the newer of the two
+    Change,
+    /// Last modification, which programs that unpack archives set to an old time
+    Mtime,
+}
+
+pub(crate) fn run(args: &PurgeArgs) -> Result<()> {
+    let lists_to_output = args.list.as_deref() == Some(Path::new("-"));
+    if lists_to_output && !is_for_people() {
+        let what = "cannot write both the list and the result to standard output: name a file \
+                    with --list, or leave out --output";
+        return Err(Error::new(ErrorCode::InvalidArgument, what));
+    }
+    if args.older_than.0.is_zero() {
+        let what = "cannot purge files of the age 0: every file is that old; name a longer time \
+                    with --older-than";
+        return Err(Error::new(ErrorCode::InvalidArgument, what));
+    }
+    let selection = args.selection.parse()?;
+    let top = Top::open(&args.directory)?;
+    let is_skep = mount_of(top.path()).is_some();
+    if !is_skep && !args.any {
+        let what = format!(
+            "cannot purge {}: the directory is not in a mount of Skep; `findmnt -t fuse.skep` \
+             lists the mounts of this host, and --any allows other file systems",
+            top.path().display()
+        );
+        return Err(Error::new(ErrorCode::InvalidArgument, what));
+    }
+    let options = Options {
+        threads: args.threads.into(),
+        older_than: args.older_than.0,
+        age: match args.by {
+            By::Change => AgeBasis::Change,
+            By::Mtime => AgeBasis::Modification,
+        },
+        selection,
+        empty_directories: args.empty_directories,
+        is_dry_run: !args.apply,
+        files_per_second: args.limit_rate,
+        max_share: args.max_share,
+        is_written: is_skep.then_some(is_written as IsWritten),
+    };
+    let records = Records::new(args.log()?, args.list(lists_to_output)?);
+    let mut outcome = with_progress(|report| purge(&top, &options, records, report))?;
+    name_users(&mut outcome);
+    let as_text = |outcome: &PurgeOutcome| text::of(outcome, args.max_share);
+    match lists_to_output {
+        // If standard error is closed, the purge is complete nevertheless.
+        true => drop(writeln!(std::io::stderr(), "{}", as_text(&outcome).trim_end())),
+        false => print(&outcome, as_text)?,
+    }
+    text::failure(&outcome).map_or(Ok(()), Err)
+}
+
+impl PurgeArgs {
+    /// Opens the log, so that lines are appended to it. Other users may not read it, because it
+    /// contains the names of files.
+    fn log(&self) -> Result<Option<Box<dyn Write + Send>>> {
+        let Some(path) = &self.log else { return Ok(None) };
+        let opened = OpenOptions::new().append(true).create(true).mode(0o600).open(path);
+        Ok(Some(Box::new(opened.map_err(|error| unusable(path, error))?)))
+    }
+
+    /// Creates the list.
+    fn list(&self, is_output: bool) -> Result<Option<Box<dyn Write + Send>>> {
+        let Some(path) = &self.list else { return Ok(None) };
+        if is_output {
+            return Ok(Some(Box::new(BufWriter::new(std::io::stdout()))));
+        }
+        let mut options = OpenOptions::new();
+        let options = options.write(true).create(true).truncate(true).mode(0o600);
+        let file: File = options.open(path).map_err(|error| unusable(path, error))?;
+        Ok(Some(Box::new(BufWriter::new(file))))
+    }
+}
+
+impl SelectionArgs {
+    /// Reads the files with patterns, and finds the ids of the users.
+    fn parse(&self) -> Result<Selection> {
+        let mut exclude = self.exclude.clone();
+        for path in &self.exclude_from {
+            let text = std::fs::read_to_string(path).map_err(|error| unusable(path, error))?;
+            exclude.extend(patterns(&text).map_err(|(line, why)| {
+                let what = format!("cannot use {}, line {line}: {why}", path.display());
+                Error::new(ErrorCode::InvalidArgument, what)
+            })?);
+        }
+        Ok(Selection {
+            exclude,
+            users: ids(&self.user)?,
+            excluded_users: ids(&self.exclude_user)?,
+            larger_than: self.larger_than.map(|size| size.0),
+        })
+    }
+}
+
+/// Returns the ids of users.
+fn ids(names: &[String]) -> Result<Vec<u32>> {
+    names.iter().map(|name| user_named(name)).collect()
+}
+
+/// Parses the patterns in a file. An error has the number of its line.
+fn patterns(text: &str) -> std::result::Result<Vec<Glob>, (usize, String)> {
+    let lines = text.lines().enumerate().map(|(index, line)| (index + 1, line.trim()));
+    lines
+        .filter(|(_, line)| !line.is_empty() && !line.starts_with('#'))
+        .map(|(number, line)| line.parse::<Glob>().map_err(|why| (number, why)))
+        .collect()
+}
+
+fn unusable(path: &Path, error: std::io::Error) -> Error {
+    Error::from(error).within(format_args!("cannot use {}", path.display()))
+}
+
+/// Parses a share in percent, with or without `%`.
+fn share(text: &str) -> std::result::Result<u64, String> {
+    let number = text.strip_suffix('%').unwrap_or(text).parse::<u64>();
+    number.ok().filter(|share| (1..=100).contains(share)).ok_or_else(|| {
+        format!("invalid share '{text}': expected a whole number from 1 to 100, as in 50%")
+    })
+}
+
+/// Sets the names of the users that this host knows.
+fn name_users(outcome: &mut PurgeOutcome) {
+    let names = names_in("/etc/passwd");
+    for total in &mut outcome.by_user {
+        total.user = total.uid.and_then(|uid| names.get(&uid.to_string()).cloned());
+    }
+}
+
+/// Runs `purge`, which reports its progress, and shows the progress on a terminal.
+fn with_progress<T>(purge: impl FnOnce(&dyn Fn(&PurgeProgress)) -> Result<T>) -> Result<T> {
+    let shows_progress = is_for_people() && std::io::stderr().is_terminal();
+    // If standard error is closed, the purge continues without this output.
+    let show = |text: &str| {
+        if shows_progress {
+            let _ = write!(std::io::stderr(), "\r\x1b[K{text}");
+        }
+    };
+    let result = purge(&|progress: &PurgeProgress| {
+        if progress.elapsed >= QUIET {
+            show(&text::line(progress));
+        }
+    });
+    show("");
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn share_is_a_percentage_from_1_to_100() {
+        assert_eq!([share("50%"), share("1"), share("100%")], [Ok(50), Ok(1), Ok(100)]);
+        for text in ["0", "101%", "-1", "half", "5%%", ""] {
+            assert!(share(text).unwrap_err().contains("from 1 to 100"), "{text}");
+        }
+    }
+
+    #[test]
+    fn file_of_patterns_has_comments_and_empty_lines() {
+        let found = patterns("# our exclusions\n\n *.sif \nkeep/**\n").unwrap();
+        assert_eq!(found, ["*.sif", "keep/**"].map(|it| it.parse::<Glob>().unwrap()));
+        assert_eq!(patterns("a\n\n[b").unwrap_err().0, 3);
+    }
+}

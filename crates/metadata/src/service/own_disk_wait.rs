@@ -1,0 +1,50 @@
+//! The time since which replies of a primary also wait for its own disk, for the target's health.
+//!
+//! After a request to drop a member, replies wait for the syncs of the primary until the epoch of
+//! the group changes. Management normally carries out such a request within some milliseconds, so
+//! the health names the wait only after [`UNDECIDED_DROP`].
+
+use crate::limits::UNDECIDED_DROP;
+use skep_cluster::problems::AWAITS_OWN_DISK;
+use skep_types::map::{Condition, TargetHealth};
+use std::cell::Cell;
+use std::time::Duration;
+
+/// The time since which replies also wait for the disk of the primary.
+#[derive(Debug, Default)]
+pub(super) struct OwnDiskWait(Cell<Option<Duration>>);
+
+impl OwnDiskWait {
+    /// Notes whether replies wait for the disk at the time `now`.
+    pub(super) fn note(&self, waits: bool, now: Duration) {
+        self.0.set(waits.then(|| self.0.get().unwrap_or(now)));
+    }
+
+    /// Returns the health of a target without another problem.
+    pub(super) fn health(&self, now: Duration) -> TargetHealth {
+        let is_long = |since| now.saturating_sub(since) >= UNDECIDED_DROP;
+        match self.0.get().is_some_and(is_long) {
+            true => TargetHealth::new(Condition::Serving, AWAITS_OWN_DISK),
+            false => TargetHealth::default(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_wait_for_the_own_disk_is_in_the_health_until_it_ends() {
+        let wait = OwnDiskWait::default();
+        let asked = Duration::from_secs(100);
+        let none = TargetHealth::default();
+        wait.note(true, asked);
+        wait.note(true, asked + UNDECIDED_DROP / 2);
+        assert_eq!(wait.health(asked + UNDECIDED_DROP / 2), none);
+        let health = wait.health(asked + UNDECIDED_DROP);
+        assert_eq!((health.condition, &*health.problem), (Condition::Serving, AWAITS_OWN_DISK));
+        wait.note(false, asked + UNDECIDED_DROP);
+        assert_eq!(wait.health(asked + 2 * UNDECIDED_DROP), none);
+    }
+}

@@ -1,0 +1,57 @@
+//! Files whose stripe pattern has changed in log records that are not *safe* yet, because a client
+//! has ended the inline component (`RemoveInline`) or set another pattern (`SetPattern`).
+//!
+//! # Hazard: a change of a pattern that is reverted and made again
+//! If an open showed an unsafe change, its client would write to the new place of the bytes. A
+//! power loss could then revert the change together with the open. Another client could change the
+//! pattern again before the first one finds out. Both changes have the same generation, so the
+//! first client could not distinguish them, and would miss the loss of its bytes. A second pattern
+//! with the same generation could even have other chunks in the same chunk files. So an open waits
+//! until the change is safe, and a client never uses a pattern that can be reverted. The exception
+//! is the client that has ended an inline component itself. It has the position of this change in
+//! the log, so it can find out whether this very change was lost.
+//!
+//! Changes from before the current start need no entry, because no open runs before the record of
+//! the start is safe, and this record follows them.
+
+use skep_types::{InodeId, Lsn};
+use std::collections::HashMap;
+
+/// The newest unsafe change of each pattern. The table has at most one entry for each file that was
+/// changed since the last sync.
+#[derive(Debug, Default)]
+pub(crate) struct PatternChanges(HashMap<InodeId, Lsn>);
+
+impl PatternChanges {
+    /// Adds a change that log record `lsn` contains.
+    pub(crate) fn note(&mut self, inode: InodeId, lsn: Lsn) {
+        self.0.insert(inode, lsn);
+    }
+
+    /// Whether a power loss can no longer revert a change of the pattern of `inode`.
+    pub(crate) fn is_safe(&self, inode: InodeId) -> bool {
+        !self.0.contains_key(&inode)
+    }
+
+    /// Removes the changes that are *safe* now. `lsn` is the last safe record.
+    pub(crate) fn safe(&mut self, lsn: Lsn) {
+        self.0.retain(|_, changed| *changed > lsn);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pattern_is_safe_when_its_newest_change_is_safe() {
+        let (mut changes, inode) = (PatternChanges::default(), InodeId::new(7));
+        assert!(changes.is_safe(inode));
+        changes.note(inode, Lsn::new(10));
+        changes.note(inode, Lsn::new(12));
+        changes.safe(Lsn::new(11));
+        assert!(!changes.is_safe(inode) && changes.is_safe(InodeId::new(8)));
+        changes.safe(Lsn::new(12));
+        assert!(changes.is_safe(inode));
+    }
+}

@@ -1,0 +1,47 @@
+//! Memory of the processes of a small cluster, compared with docs/operations/sizing.md#memory.
+
+use skep_testkit::files;
+use skep_testkit::process::Process;
+use skep_testkit::{Cluster, Shape};
+
+/// Number of small files that the test writes before it measures.
+const FILES: u32 = 500;
+
+/// Returns the memory that only this process uses, in MiB. Pages of files, such as the program, do
+/// not count.
+fn own_mib(process: &Process) -> u64 {
+    let text = files::read_to_string(format!("/proc/{}/status", process.pid));
+    let line = text.lines().find(|line| line.starts_with("RssAnon:"));
+    let line = line.expect("the kernel reports RssAnon");
+    let kib = line.split_whitespace().nth(1).and_then(|kib| kib.parse::<u64>().ok());
+    kib.expect("a number") >> 10
+}
+
+/// Command: skep management, skep metadata, skep storage, skep monitor, skep mount.
+#[test]
+fn processes_with_little_load_fit_into_small_hosts() {
+    let cluster = Cluster::start(Shape { monitor: true, ..Shape::small() });
+    for number in 0..FILES {
+        files::write(cluster.path().join(format!("file-{number}")), "a few bytes");
+    }
+    let processors = std::thread::available_parallelism().map_or(1, |it| it.get() as u64);
+    for (role, most) in [
+        // The page has larger limits for large clusters.
+        ("management", 64),
+        ("monitor", 64),
+        // Cache, tables in memory, and recent records of the log.
+        ("metadata", 256 + 128 + 32),
+        // Two targets.
+        ("storage", 2 * (64 + 20)),
+        ("mount", 100 + 16 * processors),
+    ] {
+        let processes = cluster.processes(role);
+        assert!(!processes.is_empty(), "{role}");
+        for process in &processes {
+            let mib = own_mib(process);
+            println!("{role}: {mib} MiB");
+            assert!(mib <= most, "{role} uses {mib} MiB: expected at most {most} MiB");
+        }
+    }
+    cluster.stop();
+}
