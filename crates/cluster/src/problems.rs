@@ -19,7 +19,8 @@ pub const COMPARED_AFTER_RESTORE: &str = "management was restored from a backup,
                                           waits until management has compared the logs of all \
                                           members, usually for a few seconds";
 
-/// The note of the primary of a metadata group whose request to drop a member is undecided.
+/// The health text of the primary of a metadata group while management has not decided on its
+/// request to drop a member.
 pub const AWAITS_OWN_DISK: &str = "management has not decided yet on a request to drop another \
                                    member of the group, so replies of the group wait for the disk \
                                    of this target too";

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_queue_ends_at_once() {
+    fn empty_queue_ends_immediately() {
         work_off(Vec::<u64>::new(), 4, |_| Vec::new(), || ());
     }
 }

@@ -10,7 +10,7 @@ pub enum PlantedBug {
     /// A member serves again when it has appended the records, before it has synced the safe ones
     /// (hole H31).
     ServeAfterAppend,
-    /// A member serves again without the records that the primary had at its begin (hole H30).
+    /// A member serves again without the records that the primary had when it began (hole H30).
     ForgetBegin,
     /// A member handles requests of an earlier epoch.
     AcceptOlderEpoch,

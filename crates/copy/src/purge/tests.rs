@@ -164,8 +164,8 @@ fn all_names_of_an_old_file_are_removed() {
     for name in ["a/second", "third"] {
         fs::hard_link(site.path("a/first"), site.path(name)).unwrap();
     }
-    // At this rate, the second removal sets a change time after the begin of the purge, although
-    // the kernel raises its clock for files only every few milliseconds.
+    // At this rate, the second removal sets a change time after the beginning of the purge,
+    // although the kernel raises its clock for files only every few milliseconds.
     let options = Options { threads: 1, files_per_second: Some(20), ..all() };
     let outcome = site.purge(&options);
     assert_eq!((outcome.files, outcome.bytes), (3, 99));

@@ -60,7 +60,7 @@ fn each_problem_names_its_host_and_a_remedy() {
     check(&|it| it.clock_offset = -90.0, &["90.0 s behind", "chrony"]);
 }
 
-/// The record of the former settings has values that the administrator has changed since, so a
+/// The record of the previous settings has values that the administrator has changed since, so a
 /// removal of the deployment would restore other values than those before the deployment.
 #[test]
 fn host_that_was_tuned_by_hand_is_not_tuned_again() {

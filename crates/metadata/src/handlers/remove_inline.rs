@@ -24,7 +24,7 @@ pub(crate) fn run<E: Engine>(
     let starts = &context.shared.starts;
     let is_lost = request.written.iter().any(|mark| starts.is_lost(mark));
     let Some(start) = starts.current() else { return Err(Stop::Unsafe) };
-    // The number of the log record is not known yet. `inline::stamp` sets it later.
+    // The LSN of the log record is not known yet. `inline::stamp` sets it later.
     let mark = InlineMark { start, record: Lsn::default() };
     let reply = |is_removed| RemoveInlineReply { is_removed, is_lost, mark };
     let pattern = record.pattern.as_ref();

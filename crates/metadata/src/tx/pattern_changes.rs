@@ -2,14 +2,14 @@
 //! has ended the inline component (`RemoveInline`) or set another pattern (`SetPattern`).
 //!
 //! # Hazard: a change of a pattern that is reverted and made again
-//! If an open showed an unsafe change, its client would write to the new place of the bytes. A
-//! power loss could then revert the change together with the open. Another client could change the
-//! pattern again before the first one finds out. Both changes have the same generation, so the
-//! first client could not distinguish them, and would miss the loss of its bytes. A second pattern
-//! with the same generation could even have other chunks in the same chunk files. So an open waits
-//! until the change is safe, and a client never uses a pattern that can be reverted. The exception
-//! is the client that has ended an inline component itself. It has the position of this change in
-//! the log, so it can find out whether this very change was lost.
+//! If an open showed an unsafe change, its client would write the bytes as the changed pattern
+//! places them. A power loss could then revert the change together with the open. Another client
+//! could change the pattern again before the first one finds out. Both changes have the same
+//! generation, so the first client could not distinguish them, and would miss the loss of its
+//! bytes. A second pattern with the same generation could even have other chunks in the same chunk
+//! files. So an open waits until the change is safe, and a client never uses a pattern that can be
+//! reverted. The exception is the client that has ended an inline component itself. It has the
+//! position of this change in the log, so it can find out whether this very change was lost.
 //!
 //! Changes from before the current start need no entry, because no open runs before the record of
 //! the start is safe, and this record follows them.

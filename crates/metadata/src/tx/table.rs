@@ -234,7 +234,7 @@ pub(crate) fn logged_bytes(key: &[u8], value: Option<&[u8]>) -> usize {
     4 + key.len() + 1 + value.map_or(0, |value| 4 + value.len())
 }
 
-/// Replaces the pairs in `merged` by the changes of a layer. `part_of` returns the part of a value
+/// Applies the changes of a layer to the pairs in `merged`. `part_of` returns the part of a value
 /// that `merged` has.
 fn overlay<V>(
     merged: &mut BTreeMap<Vec<u8>, Option<V>>,

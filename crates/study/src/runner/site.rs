@@ -256,7 +256,7 @@ struct PhaseWatch {
 }
 
 impl PhaseWatch {
-    /// Starts to measure when the phase `counted` begins, and ends at the begin of the next phase.
+    /// Starts to measure when the phase `counted` begins, and ends when the next phase begins.
     fn see(&mut self, phase: &str, counted: &str) {
         if phase != counted {
             self.end();

@@ -73,7 +73,7 @@ pub(crate) struct FakeMetadata {
     pub(crate) start: u64,
     /// The starts after a power loss: the number of each start, and its first log record.
     starts: Vec<(u64, u64)>,
-    /// Number of the last log record. Only changes of inline bytes have a record.
+    /// LSN of the last log record. Only changes of inline bytes have a record.
     last_record: u64,
     /// The generation of the stripe pattern of all files.
     pub(crate) generation: u32,

@@ -65,7 +65,7 @@ pub(crate) fn run(args: &StopArgs) -> Result<ExitCode> {
     if matches!(reach, Reach::Here(_)) {
         allow_tasks()?;
     }
-    // The services forget their figures when they end. At this time, they have also served the
+    // The services forget their counts when they end. At this time, they have also served the
     // copies out of the file system.
     let report = match request {
         Some(request) => {

@@ -170,7 +170,7 @@ fn truncation_after_the_removal_truncates_the_moved_bytes() {
 }
 
 /// Otherwise a power loss could revert the move together with the open, and the client that has
-/// seen the move would write to a place that no reader uses.
+/// seen the move would write bytes that no reader finds.
 #[test]
 fn open_waits_until_a_move_of_inline_bytes_is_safe() {
     let mut story = Story::begin();
