@@ -22,7 +22,7 @@ const EXAMPLES: &[Example] = &[
         "skep ondemand stop --hosts nodes --stage-out output:/home/ada/output",
     ),
     (
-        "report what the file system has delivered, and its cost by the catalogue of `skep plan`",
+        "report what the file system has delivered, and its cost by a price of the catalogue",
         "skep ondemand stop --hosts nodes --server i3en.6xlarge",
     ),
     (
