@@ -9,6 +9,7 @@ pub(crate) mod copy;
 pub(crate) mod granules;
 pub(crate) mod holes;
 pub(crate) mod inline;
+pub(crate) mod inline_end;
 pub(crate) mod move_inline;
 pub(crate) mod plan;
 pub(crate) mod read;

@@ -5,7 +5,7 @@
 //! - `unsynced`: acknowledged writes that may not be durable yet.
 //! - `opens`: the handles of the file.
 //! - `kernel_view`: the attributes and pages of the file that the kernel has cached.
-//! - `inline_move`: the move of the inline bytes to storage.
+//! - `inline_move`: the move of the inline bytes to storage, and the end of the inline component.
 //! - `times_report`: the report of the file's times after an `fsync`.
 //! - `sync_order`: the steps of a sync of the file, and their order.
 //! - `guards`, `guard_count`, `append_parts`: operations in progress.
@@ -114,7 +114,10 @@ impl InodeState {
     /// Returns the report of unreported sizes and times, or `None` if metadata has received all of
     /// them.
     pub(crate) fn unreported(&self) -> Option<SizeReport> {
-        self.with(|parts| parts.size.unreported())
+        self.with(|parts| {
+            let report = parts.size.unreported()?;
+            Some(report.with_end_of_inline(parts.moves.ending))
+        })
     }
 
     /// Records metadata's reply to a report of sizes and times. `is_durable` means that metadata
@@ -126,7 +129,12 @@ impl InodeState {
         is_durable: bool,
         now: Duration,
     ) {
-        self.with(|parts| parts.size.reported(report, attributes, is_durable, now));
+        self.with(|parts| {
+            parts.size.reported(report, attributes, is_durable, now);
+            if let Some(generation) = report.extent.ends_inline {
+                parts.moves.end_reported(generation, is_durable);
+            }
+        });
     }
 
     /// Returns whether metadata has acknowledged a size of the file that may not be durable yet.
@@ -147,7 +155,10 @@ impl InodeState {
 
     /// Discards unreported sizes after an eviction, since another client may have changed the file.
     pub(crate) fn forget_unreported(&self) {
-        self.with(|parts| parts.size.forget_unreported());
+        self.with(|parts| {
+            parts.size.forget_unreported();
+            parts.moves.forget_end();
+        });
     }
 
     // ---- unsynced writes
@@ -231,7 +242,7 @@ impl InodeState {
     pub(crate) fn change_reverted(&self) {
         self.with(|parts| {
             parts.unsynced.note_loss();
-            if parts.moves.unconfirmed.is_some() {
+            if parts.moves.unconfirmed.is_some() && parts.moves.ending.is_none() {
                 self.use_inline_again();
             }
         });
@@ -317,12 +328,21 @@ impl InodeState {
     /// Records that the close of a handle has begun. `is_writer` means that the handle is open for
     /// writing, and `is_hold` that it is a hold.
     pub(crate) fn closing(&self, is_writer: bool, is_hold: bool) {
-        self.with(|parts| parts.handles.closing(is_writer, is_hold));
+        self.with(|parts| {
+            parts.handles.closing(is_writer, is_hold);
+            parts.moves.closing();
+        });
     }
 
     /// Records that a close has ended. Returns whether the file has no other handle.
     pub(crate) fn closed(&self) -> bool {
-        self.with(|parts| parts.handles.closed())
+        self.with(|parts| {
+            let is_last = parts.handles.closed();
+            if is_last {
+                parts.moves.closed();
+            }
+            is_last
+        })
     }
 
     /// Returns the id of the current open period of the file. A period begins when this mount

@@ -8,6 +8,7 @@ pub(crate) mod acls;
 pub(crate) mod directories;
 mod disposal;
 pub(crate) mod inline;
+pub(crate) mod inline_end;
 pub(crate) mod inodes;
 pub(crate) mod names;
 mod opens;

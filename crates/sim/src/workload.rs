@@ -318,6 +318,7 @@ impl World {
             truncate_generation: handle.generation,
             may_leave_holes: false,
             reach: 0,
+            ends_inline: None,
         };
         let is_writer = handle.mode == md::OpenMode::Write;
         if is_writer && self.random.percent(15) && self.move_inline(client, task, index) {

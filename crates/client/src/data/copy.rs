@@ -67,7 +67,7 @@ impl Copies for Client {
             return Ok(0);
         }
         let writing = begin_write(&file.inode).await;
-        self.end_inline_of_new(&file, to_offset..end).await;
+        self.place_first_bytes(&file, to_offset..end).await;
         let (client, inode) = (self.clone(), Arc::clone(&file.inode));
         let inline = file.pattern().inline_bytes();
         let work = async move {

@@ -163,7 +163,7 @@ impl Client {
         let before = file.inode.end();
         let offset = if let WritePosition::Offset(offset) = to { offset } else { before.size };
         let end = file.check_writable(offset.checked_add(data.len() as u64))?;
-        self.end_inline_of_new(file, offset..end).await;
+        self.place_first_bytes(file, offset..end).await;
         let pattern = file.pattern();
         let plan = plan(pattern, offset..end, MAX_PIECE_BYTES)?;
         let is_inline = matches!(&plan[..], [Piece { group: None, .. }]);

@@ -110,7 +110,11 @@ impl Opens for Client {
         loop {
             let before = self.mount().notifications.position();
             let error = match self.send_create(request.clone()).await {
-                Ok(opened) => return self.created(opened, mode, before),
+                Ok((opened, is_new)) => {
+                    let created = self.created(opened, mode, before)?;
+                    self.note_new(&created, mode, is_new);
+                    return Ok(created);
+                }
                 Err(error) => error,
             };
             if request.exclusive || mode == OpenMode::No || error.code() != ErrorCode::Exists {
@@ -139,7 +143,9 @@ impl Opens for Client {
         // When the session that has the file open ends, metadata removes the file, because it has
         // no name. So the client can repeat this request in the next session.
         let opened = self.modify(directory, request, ModifyOptions::of_session(), orphan).await?;
-        self.created(opened, open, before)
+        let created = self.created(opened, open, before)?;
+        self.note_new(&created, open, true);
+        Ok(created)
     }
 
     async fn open(&self, inode: InodeId, mode: OpenMode, truncate: bool) -> Result<OpenedFile> {
@@ -215,7 +221,9 @@ impl Client {
         Ok(added)
     }
 
-    async fn send_create(&self, request: Create) -> Result<OpenReply> {
+    /// Sends a create. Also returns whether the file is new, and no other client can have used it
+    /// since its creation.
+    async fn send_create(&self, request: Create) -> Result<(OpenReply, bool)> {
         let (directory, mode) = (request.directory, request.open);
         let orphan = move |client: Client, result| client.close_orphan(result, mode);
         let how = ModifyOptions::default();
@@ -228,7 +236,8 @@ impl Client {
         }
         let created = created?;
         let must_have_name = self.must_have_name(created.reply.attributes.inode);
-        self.open_again(created, mode, must_have_name).await
+        let is_new = created.reply.created && !created.was_session_lost;
+        Ok((self.open_again(created, mode, must_have_name).await?, is_new))
     }
 
     /// Returns the reply to a request that opened a file. If the session of the request was lost,
@@ -283,6 +292,17 @@ impl Client {
             _ => Some(self.add_handle(opened, mode, before)?.handle),
         };
         Ok(Created { attributes, handle, created })
+    }
+
+    /// Records that this mount has created a file, and is the only client that can write to it.
+    fn note_new(&self, created: &Created, mode: OpenMode, is_new: bool) {
+        if is_new
+            && mode == OpenMode::Write
+            && let Some(handle) = created.handle
+            && let Ok(file) = self.mount().handles.get(handle)
+        {
+            file.inode.created();
+        }
     }
 
     /// Returns whether metadata must refuse to open the file if it has no name, because no program

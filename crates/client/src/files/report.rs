@@ -67,6 +67,9 @@ impl Client {
             && error.code() == ErrorCode::Stale
         {
             self.check_pattern(state, opened).await;
+            if written.is_some_and(|it| it.ends_inline.is_some()) {
+                self.follow_refused_end(state).await;
+            }
         }
         let reply = result.map_err(|error| error.within(format_args!("file {}", state.id)))?;
         if has_synced {

@@ -58,7 +58,7 @@ impl Syncs for Client {
         let mut synced = self.sync_file(&file.inode).await;
         if synced.is_ok() {
             // After the sync of metadata, this request need not wait for another one.
-            synced = self.confirm_move(&file.inode).await;
+            synced = self.confirm_inline_end(&file.inode).await;
         }
         // If a power loss reverted a truncation, `sync_file` returns an error, and the inode also
         // counts a loss, which a later `fsync` would report. So mark the loss as reported, and the
@@ -259,7 +259,7 @@ impl Client {
     /// function if too many closed inodes have unsynced writes.
     pub(crate) async fn sync_closed(&self, state: &Arc<InodeState>) {
         let losses = state.losses();
-        let confirmed = self.confirm_move(state).await;
+        let confirmed = self.confirm_inline_end(state).await;
         match confirmed.and(self.sync_data(state).await) {
             Ok(_) if state.losses() == losses => {}
             Ok(_) => tracing::error!(
@@ -310,7 +310,7 @@ impl Client {
 
     async fn sync_inode(&self, state: &Arc<InodeState>) -> Result<()> {
         let losses = state.losses();
-        self.confirm_move(state).await?;
+        self.confirm_inline_end(state).await?;
         let synced = self.sync_data(state).await?;
         let durable = ModifyOptions { is_durable: true, ..ModifyOptions::default() };
         if self.report_written(state, durable).await?.is_none() && state.is_reported_undurably() {

@@ -187,7 +187,10 @@ impl WriteGuard {
     /// Returns a report of a write of `range` to a shared file and of all earlier unreported
     /// writes.
     pub(crate) fn report_with(&self, range: &Range<u64>) -> SizeReport {
-        self.0.with(|parts| parts.size.report_with(range))
+        self.0.with(|parts| {
+            let report = parts.size.report_with(range);
+            report.with_end_of_inline(parts.moves.ending)
+        })
     }
 
     /// Records that metadata confirmed a write within the size of a shared file. Metadata does not

@@ -1,7 +1,8 @@
-//! The move of a file's inline bytes to storage (`data::move_inline`): when it is due, and which
-//! pattern the handles use since then. Also the generation of this pattern. Pure.
+//! The move of a file's inline bytes to storage (`data::move_inline`), and the end of the inline
+//! component of a new file (`data::inline_end`): when they are due, and which pattern the handles
+//! use since then. Also the generation of this pattern. Pure.
 
-use super::InodeState;
+use super::{FileEnd, InodeState};
 use crate::limits::MOVE_AFTER_SYNCS;
 use skep_types::StripePattern;
 use skep_wire::inline::InlineMark;
@@ -28,6 +29,47 @@ pub(super) struct InlineMove {
     /// Set if this mount has ended the inline component of an empty file, and a power loss of
     /// metadata may still revert this.
     pub(super) unconfirmed: Option<UnconfirmedMove>,
+    /// Whether this mount has created the file, and has written nothing to it yet. So no client has
+    /// written inline bytes.
+    is_new: bool,
+    /// Generation of the pattern whose inline component this mount has ended without a request. The
+    /// reports of the file contain it until the end is durable at metadata.
+    pub(super) ending: Option<u32>,
+    /// Whether metadata has acknowledged a report with `ending`.
+    is_end_reported: bool,
+}
+
+impl InlineMove {
+    /// Records that the close of a handle begins.
+    pub(super) fn closing(&mut self) {
+        self.is_new = false;
+    }
+
+    /// Records that this mount has closed the file. Other clients may use the file from now on.
+    pub(super) fn closed(&mut self) {
+        // Metadata still has this mount as a writer if the report has failed.
+        if self.is_end_reported {
+            self.ending = None;
+        }
+    }
+
+    /// Forgets the end that metadata has not recorded. After an eviction, metadata itself ends the
+    /// inline component.
+    pub(super) fn forget_end(&mut self) {
+        self.is_new = false;
+        self.ending = None;
+    }
+
+    /// Records that metadata has executed a report that contains the end of the inline component.
+    pub(super) fn end_reported(&mut self, generation: u32, is_durable: bool) {
+        if self.ending != Some(generation) {
+            return;
+        }
+        self.is_end_reported = true;
+        if is_durable {
+            self.ending = None;
+        }
+    }
 }
 
 impl InodeState {
@@ -66,6 +108,61 @@ impl InodeState {
         self.with(|parts| !std::mem::replace(&mut parts.moves.has_tried, true))
     }
 
+    /// Records that this mount has created the file, and has it open for writing.
+    pub(crate) fn created(&self) {
+        self.with(|parts| parts.moves.is_new = true);
+    }
+
+    /// Decides where the first bytes of a new file are, before the first write to them. `ending` is
+    /// the generation of the pattern if this write should end the inline component, and `end` is
+    /// the end of the write. Returns whether the component ends: this mount has created the file
+    /// and written nothing to it, and no other client has it open.
+    ///
+    /// Each write of this mount to the inline bytes calls this function before it reads the
+    /// pattern. So no such write uses the inline component after another thread has ended it.
+    pub(crate) fn place_first_bytes(&self, ending: Option<u32>, end: u64) -> bool {
+        self.with(|parts| {
+            let FileEnd { size, truncate_generation } = parts.size.end();
+            let is_unused = std::mem::take(&mut parts.moves.is_new)
+                && size == 0
+                && truncate_generation == 0
+                && !parts.handles.is_shared();
+            let Some(generation) = ending.filter(|_| is_unused) else { return false };
+            let moves = &mut parts.moves;
+            (moves.ending, moves.is_end_reported) = (ending, false);
+            moves.has_tried = true;
+            // Metadata needs a report of the end even if the write fails.
+            parts.size.note_reach(end);
+            self.inline_moved(generation);
+            true
+        })
+    }
+
+    /// Returns whether this mount has ended the inline component of the file, and metadata may not
+    /// have recorded it durably.
+    pub(crate) fn is_ending_inline(&self) -> bool {
+        self.with(|parts| parts.moves.ending.is_some())
+    }
+
+    /// Returns whether metadata has no report that the inline component has ended.
+    pub(crate) fn has_unreported_end(&self) -> bool {
+        self.with(|parts| parts.moves.ending.is_some() && !parts.moves.is_end_reported)
+    }
+
+    /// Records that metadata had lost an open of this mount, and that the mount has opened the file
+    /// again. `is_shared` means that other clients have the file open, so they may have written
+    /// inline bytes. This mount then uses the inline component again, and the next `fsync` of each
+    /// handle fails once.
+    pub(crate) fn opened_again(&self, is_shared: bool) {
+        self.with(|parts| {
+            parts.moves.is_new = false;
+            if is_shared && parts.moves.ending.take().is_some() {
+                parts.unsynced.note_loss();
+                self.use_inline_again();
+            }
+        });
+    }
+
     /// Records that the inline component of the empty file has ended. A power loss of metadata may
     /// still revert this. `mark` is the position of the change in the log of metadata.
     pub(crate) fn empty_inline_ended(&self, generation: u32, mark: InlineMark) {
@@ -80,7 +177,9 @@ impl InodeState {
 
     /// Records that the end of the inline component is durable.
     pub(crate) fn move_confirmed(&self, generation: u32) {
-        self.with(|parts| parts.moves.unconfirmed = None);
+        self.with(|parts| {
+            (parts.moves.unconfirmed, parts.moves.ending) = (None, None);
+        });
         self.inline_moved(generation);
     }
 
@@ -88,7 +187,7 @@ impl InodeState {
     /// each handle fails once.
     pub(crate) fn move_reverted(&self) {
         self.with(|parts| {
-            parts.moves.unconfirmed = None;
+            (parts.moves.unconfirmed, parts.moves.ending) = (None, None);
             parts.unsynced.note_loss();
             self.use_inline_again();
         });
@@ -104,8 +203,10 @@ impl InodeState {
 
     /// Records the pattern in the reply to an open. If it has inline bytes although this mount has
     /// ended the inline component, a power loss has reverted the end. The mount then uses the
-    /// inline component again, and the next sync finds out that bytes may be lost. If the reply
-    /// shows moved inline bytes, the move is durable, because metadata delays the open until then.
+    /// inline component again, and the next sync finds out that bytes may be lost. This does not
+    /// apply to an end that the reports of this mount contain, since the next report repeats it. If
+    /// the reply shows moved inline bytes, the move is durable, because metadata delays the open
+    /// until then.
     pub(crate) fn pattern_opened(&self, pattern: &StripePattern) {
         // Most files need no lock.
         if pattern.inline_bytes() == 0 || !self.has_moved_inline(pattern.generation) {

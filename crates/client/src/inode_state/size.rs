@@ -19,6 +19,13 @@ pub(crate) struct SizeReport {
     upto: u64,
 }
 
+impl SizeReport {
+    /// Returns this report with the end of the inline component (`InlineMove::ending`).
+    pub(super) fn with_end_of_inline(self, ends_inline: Option<u32>) -> Self {
+        Self { extent: WrittenExtent { ends_inline, ..self.extent }, ..self }
+    }
+}
+
 /// The size of a file, and the truncate generation in which the file had this size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FileEnd {
@@ -221,6 +228,7 @@ impl FileSize {
                 truncate_generation: self.truncate_generation,
                 may_leave_holes: self.may_leave_holes || range.start > self.size(),
                 reach: if self.reach > end { self.reach } else { 0 },
+                ends_inline: None,
             },
             must_measure: self.must_measure,
             upto: self.writes,
@@ -291,6 +299,7 @@ impl FileSize {
                 truncate_generation: self.truncate_generation,
                 may_leave_holes: self.may_leave_holes,
                 reach: if self.reach > self.written_end { self.reach } else { 0 },
+                ends_inline: None,
             },
             must_measure: self.must_measure,
             upto: self.writes,

@@ -26,7 +26,7 @@ fn key(index: u16) -> ChunkFileKey {
 }
 
 fn extent(end: u64, truncate_generation: u64) -> WrittenExtent {
-    WrittenExtent { end, truncate_generation, may_leave_holes: false, reach: 0 }
+    WrittenExtent { end, truncate_generation, may_leave_holes: false, reach: 0, ends_inline: None }
 }
 
 fn write(state: &Arc<InodeState>, end: u64, index: u16, incarnation: u64) {

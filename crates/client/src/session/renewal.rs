@@ -172,16 +172,20 @@ impl Client {
                 // file without a notification to this mount.
                 file.inode.must_compare();
                 file.inode.observe(&opened.attributes, skep_env::now());
+                file.inode.opened_again(opened.is_shared);
                 if let Some(pattern) = &opened.pattern {
                     file.inode.pattern_opened(pattern);
                 }
                 // If the generation of the stripe pattern differs, another program has set a
                 // different pattern for the empty file while the session was lost. Other clients
                 // then use the chunk files of the new pattern. If the inline bytes are at metadata
-                // again, a power loss of metadata has reverted their move.
+                // again, a power loss of metadata has reverted their move, unless the next report
+                // of this mount contains the end of the inline component.
                 let pattern = file.pattern();
                 let is_same = opened.pattern.as_ref().is_some_and(|it| {
-                    let is_back = it.inline_bytes() > 0 && pattern.has_moved_inline();
+                    let is_back = it.inline_bytes() > 0
+                        && pattern.has_moved_inline()
+                        && !file.inode.is_ending_inline();
                     it.generation == pattern.generation && !is_back
                 });
                 if !is_same {

@@ -101,20 +101,50 @@ impl Client {
     ) {
         let mount = self.mount();
         mount.notifications.note(notification.inode);
-        if let Some(state) = mount.inodes.get(notification.inode)
-            && let Err(error) = self.begin_to_share(&state).await
-        {
-            // If this client cannot report the size, it only logs the error. Metadata requests the
-            // size from storage as soon as this client has closed the file or has left the cluster.
-            tracing::debug!(
-                "file {}: cannot handle the notification that the file is shared: {error:#}",
-                notification.inode
-            );
+        if let Some(state) = mount.inodes.get(notification.inode) {
+            if let Err(error) = self.begin_to_share(&state).await {
+                // If this client cannot report the size, it only logs the error. Metadata requests
+                // the size from storage as soon as this client has closed the file or has left the
+                // cluster.
+                tracing::debug!(
+                    "file {}: cannot handle the notification that the file is shared: {error:#}",
+                    notification.inode
+                );
+            }
+            self.report_inline_end(&state, (group, session)).await;
         }
         let request = AcknowledgeNotifications { numbers: vec![notification.number] };
         let options = CallOptions { session, ..CallOptions::default() };
         if let Err(error) = self.router().call(group, &request, options).await {
             tracing::debug!("cannot acknowledge notification {}: {error:#}", notification.number);
+        }
+    }
+
+    /// Reports the end of a file's inline component, if this mount has ended it. Tries again until
+    /// metadata has executed or refused the report, since the client that waits for the
+    /// acknowledgement of the notification must not use inline bytes. If `session`, the session of
+    /// the notification, has ended, no client waits any more.
+    async fn report_inline_end(
+        &self,
+        state: &Arc<InodeState>,
+        (group, session): (GroupId, SessionId),
+    ) {
+        let mount = self.mount();
+        let is_awaited = || mount.sessions.is_current(group, session) && !mount.is_ending();
+        while state.has_unreported_end() && is_awaited() {
+            match self.report_written(state, ModifyOptions::default()).await {
+                Ok(_) => {}
+                Err(error) if matches!(error.code(), ErrorCode::Stale | ErrorCode::NotFound) => {
+                    return;
+                }
+                Err(error) => {
+                    tracing::debug!(
+                        "file {}: cannot report the end of its inline component: {error:#}",
+                        state.id
+                    );
+                    skep_env::sleep(NOTIFICATIONS_PAUSE).await;
+                }
+            }
         }
     }
 
@@ -142,9 +172,10 @@ impl Client {
         if was_shared {
             self.wait_for_renewal(state).await?;
         }
-        // A power loss of metadata may have reverted the move of the inline bytes to storage. Then
-        // the other client would write these bytes to metadata, and this mount to storage.
-        let confirmed = self.confirm_move(state).await;
+        // The other client must not write the first bytes to another place than this mount. It would
+        // if metadata has no report of the end of the inline component, or if a power loss of
+        // metadata has reverted this end.
+        let confirmed = self.confirm_inline_end(state).await;
         self.report_written(state, ModifyOptions::default()).await.and(confirmed)
     }
 

@@ -215,8 +215,13 @@ pub(super) fn record_size<E: Engine>(
             let truncate_generation = record.attributes.truncate_generation;
             // The dead writer's writes may have left gaps, which the sizes of chunk files do not
             // show. So assume that the file has holes.
-            let written =
-                WrittenExtent { end: size, truncate_generation, may_leave_holes: true, reach: 0 };
+            let written = WrittenExtent {
+                end: size,
+                truncate_generation,
+                may_leave_holes: true,
+                reach: 0,
+                ends_inline: None,
+            };
             context.merge_written(&mut record, &written);
         }
         record.high_water = record.high_water.max(size);

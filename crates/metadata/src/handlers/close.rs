@@ -15,6 +15,9 @@ pub(crate) fn run<E: Engine>(
     let mut record = context.inode(request.inode)?;
     if let Some(written) = &request.written {
         check_written(written)?;
+        // The file is closed even if its inline component cannot end. Only a power loss of this
+        // target can be the reason, and the next sync of the client detects it.
+        context.end_inline_as_reported(&mut record, written)?;
         context.merge_written(&mut record, written);
         context.put_inode(&record);
     }

@@ -7,7 +7,7 @@ use crate::handlers::sync_inline::check_marks;
 use crate::tx::context::Context;
 use crate::tx::operation::Stop;
 use skep_cluster::striping;
-use skep_format::metadata::{InodeRecord, Key, OpenCounts};
+use skep_format::metadata::InodeRecord;
 use skep_types::codec::crc32c;
 use skep_types::{Lsn, StripePattern};
 use skep_wire::inline::{InlineMark, RemoveInline, RemoveInlineReply};
@@ -60,9 +60,7 @@ fn may_remove<E: Engine>(
 ) -> Result<bool, Stop> {
     let inode = request.inode;
     // Each client that has the file open uses the pattern from the reply to its open.
-    let session = context.session()?;
-    let own = context.get::<OpenCounts>(&Key::SessionOpen(session, inode))?.unwrap_or_default();
-    if own.writers == 0 || own != context.opens(inode)? {
+    if !context.is_only_writer(context.session()?, inode)? {
         return Ok(false);
     }
     // A truncation and a size recovery in progress have computed sizes of chunk files with the

@@ -2,6 +2,7 @@
 //! has synced.
 
 use crate::engine::Engine;
+use crate::namespace::inline_end;
 use crate::namespace::inodes::check_written;
 use crate::tx::context::Context;
 use crate::tx::operation::Stop;
@@ -17,23 +18,28 @@ pub(crate) fn run<E: Engine>(
     if record.attributes.kind != FileKind::Regular {
         return Err(ErrorCode::InvalidArgument.into());
     }
-    if let (Some(synced), Some(pattern)) = (&request.synced, &record.pattern) {
-        // The pattern can only have changed because a power loss has lost this client's open. No
-        // reader finds the bytes that the client has written since, so the file must not get a size
-        // that covers them.
-        if synced.pattern_generation != pattern.generation {
-            let what = format!(
-                "the stripe pattern of file {} has changed since the client opened the file; open \
-                 the file again, and repeat the writes",
-                request.inode
-            );
-            return Err(Error::new(ErrorCode::Stale, what).into());
-        }
-        synced.chunk_files.check(pattern)?;
-        record.synced_chunk_files.merge(&synced.chunk_files);
+    // The pattern can only have changed because a power loss has lost this client's open. No reader
+    // finds the bytes that the client has written since, so the file must not get a size that
+    // covers them. The end of an inline component keeps the generation.
+    if let (Some(synced), Some(pattern)) = (&request.synced, &record.pattern)
+        && synced.pattern_generation != pattern.generation
+    {
+        let what = format!(
+            "the stripe pattern of file {} has changed since the client opened the file; open the \
+             file again, and repeat the writes",
+            request.inode
+        );
+        return Err(Error::new(ErrorCode::Stale, what).into());
     }
     if let Some(written) = &request.written {
+        if !context.end_inline_as_reported(&mut record, written)? {
+            return Err(inline_end::refusal(request.inode).into());
+        }
         context.merge_written(&mut record, written);
+    }
+    if let (Some(synced), Some(pattern)) = (&request.synced, &record.pattern) {
+        synced.chunk_files.check(pattern)?;
+        record.synced_chunk_files.merge(&synced.chunk_files);
     }
     context.put_inode(&record);
     Ok(AttributesReply { attributes: record.attributes })

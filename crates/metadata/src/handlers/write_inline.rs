@@ -48,6 +48,7 @@ pub(crate) fn run<E: Engine>(
             truncate_generation: record.attributes.truncate_generation,
             may_leave_holes: offset > record.attributes.size,
             reach: 0,
+            ends_inline: None,
         };
         context.merge_written(&mut record, &written);
         context.put_inode(&record);

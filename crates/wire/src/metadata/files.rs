@@ -133,11 +133,16 @@ record! {
         /// reserved space or a failed write. Zero means that no chunk file extends beyond the end
         /// of the file.
         pub reach: u64,
+        /// Generation of the file's pattern if its inline component ends, because the client has
+        /// created the file and has written the first bytes of the file to storage. Not set if
+        /// the pattern stays.
+        pub ends_inline: Option<u32>,
     }
 }
 
 record! {
-    /// Closes one open of the session. The target deletes an unlinked file at its last close.
+    /// Closes one open of the session. The target deletes an unlinked file at its last close. If
+    /// it cannot end the inline component that `written` names, it closes the file all the same.
     pub struct Close {
         /// The inode.
         pub inode: InodeId,
@@ -179,7 +184,9 @@ record! {
 }
 
 record! {
-    /// Reports a client's writes to a file that stays open (`fsync`, or `stat` by the writer).
+    /// Reports a client's writes to a file that stays open (`fsync`, or `stat` by the writer). The
+    /// target refuses the whole report with `Stale` if it cannot end the inline component that
+    /// `written` names: another client has the file open, or a client may have written inline bytes.
     pub struct ReportWritten {
         /// The inode.
         pub inode: InodeId,

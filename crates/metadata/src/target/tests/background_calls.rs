@@ -26,8 +26,13 @@ fn is_tried_again_after_a_pause<R: Request>(story: &mut Story) {
 fn a_refused_removal_is_tried_again_after_a_pause() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
-    let written =
-        md::WrittenExtent { end: 10, truncate_generation: 0, may_leave_holes: false, reach: 0 };
+    let written = md::WrittenExtent {
+        end: 10,
+        truncate_generation: 0,
+        may_leave_holes: false,
+        reach: 0,
+        ends_inline: None,
+    };
     let close = md::Close { inode, open: md::OpenMode::Write, written: Some(written) };
     story.ask(1, 1, (0, 2), &close).unwrap();
     let unlink = md::Unlink { directory: InodeId::ROOT, name: b"a"[..].into() };
@@ -49,8 +54,13 @@ fn lost() -> Error {
 fn pending_removals_at_a_lost_target_are_discarded() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
-    let written =
-        md::WrittenExtent { end: 10, truncate_generation: 0, may_leave_holes: false, reach: 0 };
+    let written = md::WrittenExtent {
+        end: 10,
+        truncate_generation: 0,
+        may_leave_holes: false,
+        reach: 0,
+        ends_inline: None,
+    };
     let close = md::Close { inode, open: md::OpenMode::Write, written: Some(written) };
     story.ask(1, 1, (0, 2), &close).unwrap();
     let unlink = md::Unlink { directory: InodeId::ROOT, name: b"a"[..].into() };
@@ -101,8 +111,13 @@ fn a_refused_commit_is_sent_again_after_a_pause() {
 /// session has used.
 fn write_and_remove(story: &mut Story, name: &str, sequence: u64) {
     let inode = story.create_as(name, 1, (0, sequence + 1));
-    let written =
-        md::WrittenExtent { end: 10, truncate_generation: 0, may_leave_holes: false, reach: 0 };
+    let written = md::WrittenExtent {
+        end: 10,
+        truncate_generation: 0,
+        may_leave_holes: false,
+        reach: 0,
+        ends_inline: None,
+    };
     let close = md::Close { inode, open: md::OpenMode::Write, written: Some(written) };
     story.ask(1, 1, (0, sequence + 2), &close).unwrap();
     let unlink = md::Unlink { directory: InodeId::ROOT, name: name.as_bytes().into() };

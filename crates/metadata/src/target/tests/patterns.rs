@@ -34,6 +34,7 @@ impl Story {
             truncate_generation: 0,
             may_leave_holes: false,
             reach: 0,
+            ends_inline: None,
         });
         let close = md::Close { inode, open: md::OpenMode::Write, written };
         self.ask(1, 1, at, &close).unwrap();
@@ -96,9 +97,13 @@ fn report_of_writes_with_an_older_pattern_is_refused() {
     story.close(inode, (0, 2), None);
     story.ask(1, 2, (0, 1), &set(inode, 0)).unwrap();
     let report = |pattern_generation| {
-        let end = 300;
-        let written =
-            md::WrittenExtent { end, truncate_generation: 0, may_leave_holes: false, reach: 0 };
+        let written = md::WrittenExtent {
+            end: 300,
+            truncate_generation: 0,
+            may_leave_holes: false,
+            reach: 0,
+            ends_inline: None,
+        };
         let chunk_files = skep_types::ChunkFileSet::default();
         let synced = Some(md::SyncedChunkFiles { pattern_generation, chunk_files });
         md::ReportWritten { inode, written: Some(written), synced }

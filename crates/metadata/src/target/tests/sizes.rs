@@ -35,8 +35,13 @@ fn truncation_removes_bytes_of_a_write_with_a_lost_report() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     let durable = story.log.len();
-    let within =
-        md::WrittenExtent { end: 300, truncate_generation: 0, may_leave_holes: false, reach: 0 };
+    let within = md::WrittenExtent {
+        end: 300,
+        truncate_generation: 0,
+        may_leave_holes: false,
+        reach: 0,
+        ends_inline: None,
+    };
     let close = md::Close { inode, open: md::OpenMode::Write, written: Some(within) };
     story.ask(1, 1, (0, 2), &close).unwrap();
     story.log.truncate(durable);
@@ -68,8 +73,13 @@ fn size_recovery_restarts_when_another_writer_dies() {
 fn death_of_a_writer_changes_version_and_mtime() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
-    let written =
-        md::WrittenExtent { end: 10, truncate_generation: 0, may_leave_holes: false, reach: 0 };
+    let written = md::WrittenExtent {
+        end: 10,
+        truncate_generation: 0,
+        may_leave_holes: false,
+        reach: 0,
+        ends_inline: None,
+    };
     story.ask(1, 1, (0, 2), &report(inode, written)).unwrap();
     let attributes = |story: &mut Story| {
         story.ask(1, 2, (0, 0), &md::GetAttributes { inode }).unwrap().attributes

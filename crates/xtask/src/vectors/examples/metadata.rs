@@ -199,6 +199,7 @@ fn files() -> Vec<Example> {
         truncate_generation: 2,
         may_leave_holes: true,
         reach: 0,
+        ends_inline: Some(1),
     };
     let close = Close { inode: a_file(), open: OpenMode::Write, written: Some(written) };
     let close_unwritten = Close { open: OpenMode::Read, written: None, ..close.clone() };

@@ -1,0 +1,83 @@
+//! The end of the inline component of a file that has no inline bytes
+//! (docs/design/0009-first-bytes-in-metadata.md, "Files that are large from the first write").
+//!
+//! The client that has created a file may write its first bytes to storage before metadata knows.
+//! The inline component ends with the next report of this client, or when its session ends.
+//!
+//! # Invariants
+//! - Until then no other session has the file open, so no other client reads or writes the first
+//!   bytes of the file.
+
+use crate::engine::Engine;
+use crate::tx::context::Context;
+use crate::tx::operation::Stop;
+use skep_cluster::striping;
+use skep_format::metadata::{InodeRecord, Key, OpenCounts};
+use skep_types::{Error, ErrorCode, FileKind, InodeId, Result, SessionId, StripePattern};
+use skep_wire::metadata::WrittenExtent;
+
+impl<E: Engine> Context<'_, E> {
+    /// Ends the inline component of a file if the report of a writer names it. The caller stores
+    /// the inode. Returns `false` if the component cannot end.
+    pub(crate) fn end_inline_as_reported(
+        &self,
+        record: &mut InodeRecord,
+        written: &WrittenExtent,
+    ) -> Result<bool, Stop> {
+        let Some(generation) = written.ends_inline else { return Ok(true) };
+        let named = record.pattern.as_ref().filter(|it| it.generation == generation);
+        if named.is_some_and(StripePattern::has_moved_inline) {
+            // An earlier report of the client has ended the component.
+            return Ok(true);
+        }
+        let moved = match named {
+            Some(_) => self.without_unused_inline(record, self.session()?)?,
+            None => None,
+        };
+        let is_ended = moved.is_some();
+        if is_ended {
+            record.pattern = moved;
+        }
+        Ok(is_ended)
+    }
+
+    /// Returns the pattern that a file has after its unused inline component has ended. `None`
+    /// means that a client may have written inline bytes, or that another session than `session`
+    /// may write some.
+    pub(crate) fn without_unused_inline(
+        &self,
+        record: &InodeRecord,
+        session: SessionId,
+    ) -> Result<Option<StripePattern>, Stop> {
+        let attributes = &record.attributes;
+        // A file that was truncated may have had inline bytes before.
+        let is_unused = attributes.kind == FileKind::Regular
+            && attributes.size == 0
+            && attributes.truncate_generation == 0;
+        if !is_unused || !self.is_only_writer(session, attributes.inode)? {
+            return Ok(None);
+        }
+        let moved = record.pattern.as_ref().and_then(striping::without_inline);
+        // The first bytes of a write in progress, or of a write of a dead client, are inline bytes
+        // beyond the size.
+        if moved.is_none() || self.inline_reach(record)? > 0 {
+            return Ok(None);
+        }
+        Ok(moved)
+    }
+
+    /// Returns whether a session has a file open for writing, and no other session has it open.
+    pub(crate) fn is_only_writer(&self, session: SessionId, inode: InodeId) -> Result<bool, Stop> {
+        let own = self.get::<OpenCounts>(&Key::SessionOpen(session, inode))?.unwrap_or_default();
+        Ok(own.writers > 0 && own == self.opens(inode)?)
+    }
+}
+
+/// Returns the error of a report whose inline component cannot end.
+pub(crate) fn refusal(inode: InodeId) -> Error {
+    let what = format!(
+        "cannot end the inline component of file {inode}: another client has the file open, or a \
+         client may have written inline bytes"
+    );
+    Error::new(ErrorCode::Stale, what)
+}
