@@ -66,8 +66,7 @@ pub trait Patterns {
 
 impl Patterns for Client {
     async fn pattern(&self, inode: InodeId) -> Result<Vec<u8>> {
-        let EntryInfo { attributes, pattern, .. } =
-            self.ask(inode, &GetEntryInfo { inode }).await?;
+        let EntryInfo { attributes, pattern, .. } = self.info_of(inode).await?;
         let pattern = pattern.ok_or(ErrorCode::NoAttribute)?;
         let text = match attributes.kind {
             FileKind::Directory => pattern_text::text(&PatternRequest::from_record(&pattern)?),
@@ -77,8 +76,7 @@ impl Patterns for Client {
     }
 
     async fn pattern_map(&self, inode: InodeId) -> Result<Vec<u8>> {
-        let EntryInfo { attributes, pattern, .. } =
-            self.ask(inode, &GetEntryInfo { inode }).await?;
+        let EntryInfo { attributes, pattern, .. } = self.info_of(inode).await?;
         let pattern = pattern.filter(|_| attributes.kind == FileKind::Regular);
         let pattern = pattern.ok_or(ErrorCode::NoAttribute)?;
         let mut text = String::new();
@@ -110,7 +108,7 @@ impl Patterns for Client {
     }
 
     async fn entry_info(&self, inode: InodeId) -> Result<Vec<u8>> {
-        self.ask(inode, &GetEntryInfo { inode }).await.map(|info| info.to_bytes())
+        self.info_of(inode).await.map(|info| info.to_bytes())
     }
 
     fn cluster_map(&self) -> Arc<ClusterMap> {
@@ -135,6 +133,18 @@ impl Patterns for Client {
 }
 
 impl Client {
+    /// Requests the record of an inode from metadata.
+    async fn info_of(&self, inode: InodeId) -> Result<EntryInfo> {
+        if let Some(state) = self.mount().inodes.get(inode)
+            && state.has_unreported_end()
+        {
+            // Without this report, the reply would have the pattern from before the first write of
+            // this mount.
+            self.report_written(&state, ModifyOptions::default()).await?;
+        }
+        self.ask(inode, &GetEntryInfo { inode }).await
+    }
+
     /// Returns the primary target of a group, the node of the target, and the first address of the
     /// node. Returns "-" in place of each value that the cluster map does not have.
     fn location_of(&self, group: GroupId) -> (String, String, String) {

@@ -12,7 +12,8 @@ use crate::files::open_file::OpenFile;
 use crate::inode_state::InodeState;
 use crate::session::request::ModifyOptions;
 use skep_cluster::striping;
-use skep_types::Result;
+use skep_types::{Error, ErrorCode, Result};
+use skep_wire::metadata::GetEntryInfo;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -46,12 +47,27 @@ impl Client {
         self.confirm_move(state).await
     }
 
-    /// Handles the refusal of a report that contains the end of the inline component. Only a power
-    /// loss of metadata can be the reason: another client has opened the file after metadata had
-    /// lost the open of this mount. The bytes of this mount then count as lost.
-    pub(crate) async fn follow_refused_end(&self, state: &Arc<InodeState>) {
-        if let Err(error) = self.confirm_move(state).await {
-            tracing::debug!("file {}: cannot request its pattern: {error:#}", state.id);
+    /// Finds out whether metadata has refused a report because of `ends_inline`, the end of the
+    /// inline component in this report. Returns the error of the report. If the file has its inline
+    /// component, metadata had lost the open of this mount, and another client has used the file.
+    /// The first bytes that this mount has written then count as lost.
+    pub(crate) async fn explain_refused_end(
+        &self,
+        state: &Arc<InodeState>,
+        ends_inline: Option<u32>,
+        refusal: Error,
+    ) -> Error {
+        let Some(generation) = ends_inline else { return refusal };
+        let info = self.ask(state.id, &GetEntryInfo { inode: state.id }).await;
+        let current = info.ok().and_then(|info| info.pattern);
+        let has_inline = current
+            .is_some_and(|pattern| pattern.generation == generation && pattern.inline_bytes() > 0);
+        if !has_inline || !state.end_refused(generation) {
+            return refusal;
         }
+        let text = "the first bytes that programs have written to a new file are lost, since \
+                    another client has used the file after metadata had lost its open; write the \
+                    data again";
+        Error::new(ErrorCode::Io, text)
     }
 }

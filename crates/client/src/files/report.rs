@@ -63,14 +63,14 @@ impl Client {
         let synced = synced.or_else(|| opened.map(without_files));
         let request = ReportWritten { inode: state.id, written, synced };
         let result = self.modify(state.id, request, how, |_, _| ()).await;
-        if let (Err(error), Some(opened)) = (&result, opened)
-            && error.code() == ErrorCode::Stale
-        {
-            self.check_pattern(state, opened).await;
-            if written.is_some_and(|it| it.ends_inline.is_some()) {
-                self.follow_refused_end(state).await;
+        let result = match (result, opened) {
+            (Err(error), Some(opened)) if error.code() == ErrorCode::Stale => {
+                self.check_pattern(state, opened).await;
+                let ends_inline = written.and_then(|it| it.ends_inline);
+                Err(self.explain_refused_end(state, ends_inline, error).await)
             }
-        }
+            (result, _) => result,
+        };
         let reply = result.map_err(|error| error.within(format_args!("file {}", state.id)))?;
         if has_synced {
             state.recorded(&unrecorded, generation);

@@ -163,6 +163,22 @@ impl InodeState {
         });
     }
 
+    /// Records that metadata has refused to end the inline component of the pattern with this
+    /// generation, since another client has used the file. The mount uses the component again, and
+    /// the next `fsync` of each handle fails once. Returns `false` if the reports of the file do
+    /// not contain this end any more.
+    pub(crate) fn end_refused(&self, generation: u32) -> bool {
+        self.with(|parts| {
+            let is_ending = parts.moves.ending == Some(generation);
+            if is_ending {
+                parts.moves.ending = None;
+                parts.unsynced.note_loss();
+                self.use_inline_again();
+            }
+            is_ending
+        })
+    }
+
     /// Records that the inline component of the empty file has ended. A power loss of metadata may
     /// still revert this. `mark` is the position of the change in the log of metadata.
     pub(crate) fn empty_inline_ended(&self, generation: u32, mark: InlineMark) {

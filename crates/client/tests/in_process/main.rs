@@ -5,6 +5,7 @@
 
 mod data;
 mod fakes;
+mod first_bytes;
 mod lost_chunk_files;
 mod lost_opens;
 mod management;

@@ -164,11 +164,19 @@ fn write_over_the_border_is_repeated_after_a_move() {
     });
 }
 
+/// Creates a file, closes it, and opens it again. Another client may have written to it meanwhile,
+/// so the client sends a request before its first large write.
+async fn opened_empty(fake: &FakeCluster, client: &Client) -> (InodeId, HandleId) {
+    fake.with_metadata(1, |metadata| metadata.inline_bytes = INLINE as u64);
+    let (inode, handle) = create(client, "large").await;
+    client.close(handle).await.unwrap();
+    (inode, client.open(inode, OpenMode::Write, false).await.unwrap().handle)
+}
+
 #[test]
-fn first_write_beyond_the_inline_component_ends_it() {
+fn first_write_to_an_existing_empty_file_asks_metadata() {
     with_client(|fake, client| async move {
-        fake.with_metadata(1, |metadata| metadata.inline_bytes = INLINE as u64);
-        let (inode, handle) = create(&client, "large").await;
+        let (inode, handle) = opened_empty(&fake, &client).await;
         write(&client, handle, 0, &bytes(LEN)).await;
         assert_eq!((fake.count::<RemoveInline>(), fake.count::<WriteInline>()), (1, 0));
         assert_eq!(chunk_file(&fake, inode), bytes(LEN));
@@ -184,8 +192,7 @@ fn first_write_beyond_the_inline_component_ends_it() {
 #[test]
 fn end_of_an_inline_component_that_was_reverted_is_an_error() {
     with_client(|fake, client| async move {
-        fake.with_metadata(1, |metadata| metadata.inline_bytes = INLINE as u64);
-        let (inode, handle) = create(&client, "large").await;
+        let (inode, handle) = opened_empty(&fake, &client).await;
         write(&client, handle, 0, &bytes(LEN)).await;
         fake.with_metadata(1, |metadata| {
             metadata.inodes.get_mut(&inode).unwrap().has_moved_inline = false;
@@ -293,8 +300,7 @@ fn bytes_are_not_copied_if_metadata_has_lost_the_open() {
 #[test]
 fn write_in_flight_at_a_reverted_move_is_repeated() {
     with_client(|fake, client| async move {
-        fake.with_metadata(1, |metadata| metadata.inline_bytes = INLINE as u64);
-        let (inode, handle) = create(&client, "large").await;
+        let (inode, handle) = opened_empty(&fake, &client).await;
         let before = fake.with_metadata(1, |metadata| metadata.clone());
         fake.state.borrow_mut().hold = Some(WriteChunk::ID);
         let writer = client.clone();

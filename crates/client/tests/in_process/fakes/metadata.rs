@@ -463,7 +463,13 @@ impl FakeMetadata {
     }
 
     fn report(&mut self, inode: InodeId, written: WrittenExtent) -> Result<AttributesReply> {
-        let attributes = &mut self.inode(inode)?.attributes;
+        let FakeInode { attributes, inline, has_moved_inline, .. } = self.inode(inode)?;
+        if written.ends_inline.is_some() && !*has_moved_inline {
+            if attributes.size > 0 || !inline.is_empty() {
+                return code(ErrorCode::Stale);
+            }
+            *has_moved_inline = true;
+        }
         if written.truncate_generation == attributes.truncate_generation {
             attributes.size = attributes.size.max(written.end);
         }

@@ -1,6 +1,7 @@
 //! Tests of inline bytes: overwrites, truncations and removals, and the check whether a target has
 //! lost inline bytes.
 
+mod ends;
 mod moves;
 mod parts;
 

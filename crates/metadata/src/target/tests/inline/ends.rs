@@ -1,0 +1,132 @@
+//! Tests of the end of an inline component without inline bytes: by the report of the client that
+//! has written the first bytes to storage, and after the death of this client.
+
+use super::*;
+use skep_types::StripePattern;
+
+/// A report of 5,000 bytes, whose first bytes are on storage.
+fn ending(inode: InodeId) -> md::ReportWritten {
+    report(inode, extent(Some(1)))
+}
+
+fn extent(ends_inline: Option<u32>) -> md::WrittenExtent {
+    md::WrittenExtent {
+        end: 5000,
+        truncate_generation: 0,
+        may_leave_holes: false,
+        reach: 0,
+        ends_inline,
+    }
+}
+
+impl Story {
+    fn pattern_now(&mut self, inode: InodeId) -> StripePattern {
+        let request = md::GetEntryInfo { inode };
+        self.ask(1, 2, (0, 0), &request).unwrap().pattern.unwrap()
+    }
+
+    /// Whether the file has an inline component without bytes.
+    fn has_ended(&mut self, inode: InodeId) -> bool {
+        self.pattern_now(inode).has_moved_inline()
+    }
+}
+
+#[test]
+fn report_ends_an_unused_inline_component() {
+    let mut story = Story::begin();
+    let inode = story.inline_file();
+    let before = story.pattern_now(inode);
+    story.ask(1, 1, (0, 2), &ending(inode)).unwrap();
+    story.restart();
+    let after = story.pattern_now(inode);
+    assert_eq!(Some(&after), skep_cluster::striping::without_inline(&before).as_ref());
+    assert_eq!(story.size(inode), 5000);
+    assert_eq!(story.refused(1, &write(inode, 0, b"x")), ErrorCode::Stale);
+    // The next reports contain the end too, until the client knows that it is durable.
+    story.ask(1, 1, (0, 3), &ending(inode)).unwrap();
+    assert_eq!(story.pattern_now(inode), after);
+}
+
+#[test]
+fn refused_end_of_an_inline_component_changes_nothing() {
+    let mut story = Story::begin();
+    let inode = story.inline_file();
+    let other = report(inode, extent(Some(2)));
+    assert_eq!(story.ask(1, 1, (1, 1), &other).unwrap_err().code(), ErrorCode::Stale);
+    // The first part of a write that ends behind the inline component.
+    story.written(1, &il::WriteInline { extends: false, ..write(inode, 0, b"x") });
+    assert_eq!(story.ask(1, 1, (1, 2), &ending(inode)).unwrap_err().code(), ErrorCode::Stale);
+    assert_eq!((story.size(inode), story.has_ended(inode)), (0, false));
+    story.written(2, &write(inode, 0, b"x"));
+    assert_eq!(story.ask(1, 1, (1, 3), &ending(inode)).unwrap_err().code(), ErrorCode::Stale);
+    assert_eq!((story.size(inode), story.has_ended(inode)), (1, false));
+    assert_eq!(story.read(inode, 0, 10).unwrap(), b"x");
+}
+
+#[test]
+fn inline_component_stays_while_another_client_has_the_file_open() {
+    let mut story = Story::begin();
+    let inode = story.inline_file();
+    let open = open_of(inode, md::OpenMode::Read);
+    story.ask_sharing(2, (0, 1), &open, (1, inode));
+    assert_eq!(story.ask(1, 1, (0, 2), &ending(inode)).unwrap_err().code(), ErrorCode::Stale);
+    assert!(!story.has_ended(inode));
+    let close = md::Close { inode, open: md::OpenMode::Write, written: Some(extent(Some(1))) };
+    story.ask(1, 1, (0, 3), &close).unwrap();
+    assert_eq!((story.size(inode), story.has_ended(inode)), (5000, false));
+    let again = open_of(inode, md::OpenMode::Write);
+    let opened = story.ask(1, 2, (0, 2), &again).unwrap();
+    assert!(!opened.is_shared, "the refused end has not kept the file open");
+}
+
+#[test]
+fn truncated_file_keeps_its_inline_component() {
+    let mut story = Story::begin();
+    let inode = story.inline_file();
+    story.written(1, &write(inode, 0, b"x"));
+    story.truncate_to(inode, 2, 0);
+    let after = md::WrittenExtent { truncate_generation: 1, ..extent(Some(1)) };
+    let refused = story.ask(1, 1, (1, 1), &report(inode, after)).unwrap_err();
+    assert_eq!((refused.code(), story.has_ended(inode)), (ErrorCode::Stale, false));
+}
+
+#[test]
+fn close_ends_an_unused_inline_component() {
+    let mut story = Story::begin();
+    let inode = story.inline_file();
+    let close = md::Close { inode, open: md::OpenMode::Write, written: Some(extent(Some(1))) };
+    story.ask(1, 1, (0, 2), &close).unwrap();
+    assert_eq!((story.size(inode), story.has_ended(inode)), (5000, true));
+}
+
+/// docs/semantics.md 3.1: a mount that dies loses no acknowledged write, also before its report.
+#[test]
+fn death_of_the_only_writer_ends_an_unused_inline_component() {
+    let mut story = Story::begin();
+    let inode = story.inline_file();
+    story.ask(1, 1, (0, 0), &md::CloseSession {}).unwrap();
+    assert!(story.has_ended(inode), "before the size is recovered");
+    let open = open_of(inode, md::OpenMode::Write);
+    let opened = story.ask(1, 2, (0, 1), &open).unwrap();
+    assert!(opened.pattern.is_some_and(|it| it.has_moved_inline()));
+    // With inline bytes, a chunk file of this size would end before the first byte of its place.
+    story.answer::<st::StatChunk>(&stat(3000));
+    assert_eq!(story.size(inode), 3000);
+}
+
+#[test]
+fn death_of_a_writer_keeps_a_used_inline_component() {
+    let mut story = Story::begin();
+    let used = story.inline_file();
+    story.written(1, &il::WriteInline { extends: false, ..write(used, 0, b"x") });
+    let shared = story.create_inline("b", (0, 2));
+    story.ask_sharing(2, (0, 1), &open_of(shared, md::OpenMode::Write), (1, shared));
+    let read = story.create_inline("c", (0, 3));
+    story.ask(1, 1, (0, 4), &open_of(read, md::OpenMode::Read)).unwrap();
+    let close = md::Close { inode: read, open: md::OpenMode::Write, written: None };
+    story.ask(1, 1, (0, 5), &close).unwrap();
+    story.send(1, 1, (0, 0), &md::CloseSession {});
+    for inode in [used, shared, read] {
+        assert!(!story.has_ended(inode), "file {inode}");
+    }
+}
