@@ -15,7 +15,7 @@ use skep_types::codec::{Codec, crc32c};
 use skep_wire::inline::{InlineMark, RemoveInlineReply, SyncInlineReply, WriteInlineReply};
 use skep_wire::inline::{ReadInline, SyncInline, WriteInline};
 use skep_wire::limits::MAX_STARTS;
-use skep_wire::metadata::OpenMode;
+use skep_wire::metadata::{OpenMode, ReportWritten};
 use std::collections::BTreeMap;
 
 /// The acknowledged inline writes, and ends of inline components, of a client that the client has
@@ -118,6 +118,11 @@ impl World {
                     let checked = self.witness.check_inline_sync(&covered, synced.is_lost);
                     self.check(checked);
                 }
+            }
+            Op::ReportWritten(ReportWritten { inode, written: Some(written), .. })
+                if written.ends_inline.is_some() =>
+            {
+                self.inline_ended(client, *inode);
             }
             Op::RemoveInline(it) => {
                 let Ok(removed) = RemoveInlineReply::from_bytes(reply) else { return };

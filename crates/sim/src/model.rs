@@ -267,7 +267,12 @@ impl Model {
                 let _ = self.close(it.inode, session, (!is_writer).into(), is_writer.into());
                 return Ok(());
             }
-            Op::ReportWritten(it) => it.written.iter().for_each(|written| write(inode, written)),
+            Op::ReportWritten(it) => {
+                if let Some(written) = &it.written {
+                    inode.end_inline_as_reported(written, session)?;
+                    write(inode, written);
+                }
+            }
             Op::WriteInline(it) => {
                 inode.write_inline(it);
                 let written = decode::<WriteInlineReply>(reply)?;

@@ -1,4 +1,4 @@
-//! Clients that move the inline bytes of files to storage
+//! Clients that move the inline bytes of files to storage, or that end an unused inline component
 //! (docs/design/0009-first-bytes-in-metadata.md, "Moving the bytes").
 //!
 //! A simulated storage target has no file contents. At the offset of the inline bytes in a chunk
@@ -16,7 +16,7 @@ use crate::operation::Op;
 use crate::world::{World, message};
 use skep_cluster::striping;
 use skep_types::codec::crc32c;
-use skep_types::{ChunkFileKey, InodeId, StripePattern};
+use skep_types::{ChunkFileKey, GroupId, InodeId, StripePattern};
 use skep_wire::frame::{FLAG_DURABLE, Header};
 use skep_wire::inline::RemoveInline;
 use skep_wire::metadata as md;
@@ -147,15 +147,7 @@ impl World {
     /// inline bytes.
     pub(crate) fn inline_removed(&mut self, client: usize, removal: &RemoveInline) {
         let inode = removal.inode;
-        self.check_unused(client, inode);
-        let handles = self.clients[client].handles.iter_mut().filter(|it| it.inode == inode);
-        let mut place = None;
-        for pattern in handles.filter_map(|handle| handle.pattern.as_mut()) {
-            if let Some(moved) = striping::without_inline(pattern) {
-                *pattern = moved;
-            }
-            place = pattern.components.get(1).and_then(|it| it.groups.first().copied());
-        }
+        let place = self.inline_ended(client, inode);
         let Some(group) = place.filter(|_| !self.witness.is_blind) else { return };
         // An empty component needs no copy. Storage may still have an earlier copy, if a power loss
         // of a metadata target has reverted the size of the file since. A real client ends the
@@ -193,6 +185,22 @@ impl World {
                  generation, and whether its inline bytes were moved: {shown:?}, now {current:?}"
             ));
         }
+    }
+
+    /// Uses the new pattern for all handles of a client, after a target has ended the inline
+    /// component of a file. Checks that no other client uses the inline bytes. Returns the group of
+    /// the first bytes.
+    pub(crate) fn inline_ended(&mut self, client: usize, inode: InodeId) -> Option<GroupId> {
+        self.check_unused(client, inode);
+        let handles = self.clients[client].handles.iter_mut().filter(|it| it.inode == inode);
+        let mut place = None;
+        for pattern in handles.filter_map(|handle| handle.pattern.as_mut()) {
+            if let Some(moved) = striping::without_inline(pattern) {
+                *pattern = moved;
+            }
+            place = pattern.components.get(1).and_then(|it| it.groups.first().copied());
+        }
+        place
     }
 
     /// Checks that no other client uses the inline bytes of a file whose inline bytes were removed.

@@ -158,6 +158,13 @@ impl Window {
                     self.outcomes.push(in_use);
                 }
             }
+            Op::ReportWritten(it) if it.written.is_some_and(|it| it.ends_inline.is_some()) => {
+                // The target refuses to end an inline component that may be in use.
+                let refused = Err(ErrorCode::Stale);
+                if !self.outcomes.contains(&refused) {
+                    self.outcomes.push(refused);
+                }
+            }
             Op::Open(it) => {
                 let inode = model.inodes.get(&it.inode);
                 self.contents.extend(inode.map(|it| (it.size, it.inline.clone())));

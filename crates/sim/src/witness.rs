@@ -89,6 +89,9 @@ enum Effect {
     Size(InodeId, u64),
     /// The session of this lock owner has ended, so its locks are released.
     Unlocked(LockOwner),
+    /// The session was the only writer of the file, so its end has ended the unused inline component
+    /// of the file.
+    InlineEnded(InodeId),
     /// The target truncates chunk files again, because storage has lost a truncation.
     Repeated(InodeId),
 }
@@ -354,6 +357,7 @@ impl Witness {
                 changes.closed.iter().map(|(session, inode)| Effect::Closed(*session, *inode)),
             );
             pending.extend(changes.freed_by_end.iter().map(|owner| Effect::Unlocked(*owner)));
+            pending.extend(self.inline_ends(&self.model, changes));
             self.order(&pending, changes).map_err(|_| problem)
         })?;
         let mut entry = HistoryEntry { target, lsn, effects: Vec::new() };

@@ -332,9 +332,15 @@ impl World {
         } else if is_writer && self.random.percent(50) && handle.pattern.is_some() {
             self.write(client, task, index);
         } else if is_writer && handle.end > 0 && self.random.percent(30) {
+            // A real client sends this only for a file that it has created and that has no inline
+            // bytes. The target must refuse it for other files.
+            let inline = handle.pattern.as_ref().filter(|it| it.inline_bytes() > 0);
+            let ends_inline = inline
+                .filter(|_| !handle.is_shared && self.random.percent(30))
+                .map(|it| it.generation);
             let op = Op::ReportWritten(md::ReportWritten {
                 inode: handle.inode,
-                written: Some(written),
+                written: Some(md::WrittenExtent { ends_inline, ..written }),
                 synced: None,
             });
             self.begin(client, task, op, is_durable);

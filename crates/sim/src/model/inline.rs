@@ -6,6 +6,7 @@ use skep_format::metadata::INLINE_PART_BYTES;
 use skep_types::codec::crc32c;
 use skep_types::{ErrorCode, FileKind, InodeId, SessionId};
 use skep_wire::inline::{ReadInline, RemoveInline, RemoveInlineReply, WriteInline};
+use skep_wire::metadata::WrittenExtent;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -86,13 +87,38 @@ impl Inode {
                  is empty: {is_grown}, bytes of the copy: {is_same}"
             ));
         }
-        let mut moved = pattern.clone();
+        self.end_inline();
+        Ok(())
+    }
+
+    /// Applies the end of the inline component in a report, and checks that the target may end it.
+    /// Does not check the opens of other clients, as in [`Self::remove_inline`].
+    pub(super) fn end_inline_as_reported(
+        &mut self,
+        it: &WrittenExtent,
+        session: SessionId,
+    ) -> Result<(), String> {
+        let pattern = self.pattern.as_deref().filter(|_| it.ends_inline.is_some());
+        let Some(pattern) = pattern.filter(|it| !it.has_moved_inline()) else { return Ok(()) };
+        let writers = self.opens.get(&session).map_or(0, |(_, writers)| *writers);
+        let is_unused = self.size == 0 && self.truncate_generation == 0 && self.inline.is_empty();
+        if writers == 0 || !is_unused || it.ends_inline != Some(pattern.generation) {
+            return Err(format!(
+                "ended an inline component; opens for writing: {writers}, unused: {is_unused}"
+            ));
+        }
+        self.end_inline();
+        Ok(())
+    }
+
+    /// Ends the inline component of the file, and removes its bytes.
+    pub(crate) fn end_inline(&mut self) {
+        let Some(mut moved) = self.pattern.as_deref().cloned() else { return };
         if let Some(next) = moved.components.get_mut(1) {
             next.start = 0;
         }
         self.pattern = Some(Arc::new(moved));
         self.inline.clear();
-        Ok(())
     }
 
     /// Applies a write of inline bytes.

@@ -44,6 +44,9 @@ impl Witness {
             for (session, inode) in &changes.closed {
                 close_all(&mut model, *session, *inode);
             }
+            for effect in self.inline_ends(&model, changes) {
+                apply_own_effect(&mut model, &effect);
+            }
             return match fits(&model, changes, &self.map, true) {
                 Ok(()) => Some(Vec::new()),
                 Err(what) => {

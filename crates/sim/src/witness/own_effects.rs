@@ -3,9 +3,10 @@
 
 use super::{Effect, Witness};
 use crate::changes::Changes;
-use crate::model::Model;
+use crate::model::{Inode, Model};
 use skep_format::metadata::{InodeRecord, SlotRecord};
-use skep_types::{InodeId, SessionId};
+use skep_types::{InodeId, SessionId, StripePattern};
+use std::collections::BTreeSet;
 
 impl Witness {
     /// Returns the truncations that a batch repeats without a request of a client. For each of
@@ -46,8 +47,27 @@ impl Witness {
             }
         }
         effects.extend(changes.freed_by_end.iter().map(|owner| Effect::Unlocked(*owner)));
+        effects.extend(self.inline_ends(&self.model, changes));
         effects.extend(self.recovered_sizes(changes, chunk_size)?);
         Ok(effects)
+    }
+
+    /// Returns the ends of inline components in a batch that closes the files of an ended session.
+    /// An inline component with bytes never ends this way.
+    pub(super) fn inline_ends(&self, model: &Model, changes: &Changes) -> Vec<Effect> {
+        let is_ended = |inode: &&InodeId| {
+            let record = changes.inodes.get(*inode).and_then(Option::as_ref);
+            let pattern = record.and_then(|it| it.pattern.as_ref());
+            let is_unused = |known: &Inode| {
+                known.inline.is_empty()
+                    && known.pattern.as_deref().is_some_and(|it| it.inline_bytes() > 0)
+            };
+            pattern.is_some_and(StripePattern::has_moved_inline)
+                && model.inodes.get(*inode).is_some_and(is_unused)
+        };
+        let by_end = changes.closed.iter().filter(|(session, _)| self.ended.contains_key(session));
+        let closed: BTreeSet<_> = by_end.map(|(_, inode)| inode).collect();
+        closed.into_iter().filter(is_ended).map(|inode| Effect::InlineEnded(*inode)).collect()
     }
 
     /// Returns the sizes that a target has recovered in a batch, for files whose writers have died.
@@ -90,6 +110,11 @@ pub(super) fn apply_own_effect(model: &mut Model, effect: &Effect) {
         Effect::Repeated(inode) => {
             if let Some(inode) = model.inodes.get_mut(inode) {
                 inode.truncate_generation += 1;
+            }
+        }
+        Effect::InlineEnded(inode) => {
+            if let Some(inode) = model.inodes.get_mut(inode) {
+                inode.end_inline();
             }
         }
         Effect::Size(inode, size) => {
