@@ -629,13 +629,16 @@ fn unsynced_inline_write_gets_one_error_after_a_power_loss() {
     cluster.stop();
 }
 
-/// docs/semantics.md 3.5. The power loss reverts the record that the bytes of a new file are on
-/// storage.
+/// docs/semantics.md 3.5. The power loss reverts the record that the bytes of an empty file, which
+/// another mount has created, are on storage.
 #[test]
 fn unsynced_large_first_write_gets_one_error_after_a_power_loss() {
     let scratch = Scratch::new();
     let mut disk = Disk::new(&scratch, DISK_BYTES);
-    let cluster = with_metadata_on(disk.path());
+    let mut cluster = with_metadata_on(disk.path());
+    let creator = cluster.mount(Transport::Device);
+    files::write(creator.path().join("large"), b"");
+    creator.unmount();
     let path = cluster.path().join("large");
     let mut it = Checked { paths: [path.clone(), path.clone()], expected: Vec::new() };
     let file = open(&path);
@@ -655,4 +658,44 @@ fn unsynced_large_first_write_gets_one_error_after_a_power_loss() {
     drop(file);
     it.check("a new open");
     cluster.stop();
+}
+
+/// docs/semantics.md 3.3 and 3.5. The power loss reverts the report of the first write to a new
+/// file. The bytes are on storage, so the `fsync` only has to report them again.
+#[test]
+fn large_first_write_to_a_new_file_survives_a_power_loss() {
+    let scratch = Scratch::new();
+    let mut disk = Disk::new(&scratch, DISK_BYTES);
+    let cluster = with_metadata_on(disk.path());
+    let path = cluster.path().join("large");
+    let mut it = Checked { paths: [path.clone(), path.clone()], expected: Vec::new() };
+    let file = open(&path);
+    files::sync_all(&file);
+    disk.lose_power();
+    it.write(&file, 0, &Random::new(17).bytes(20_000));
+    assert!(!is_inline(&path), "the mount reports the write before it returns the pattern");
+    lose_power(&cluster, &mut disk);
+    file.sync_all().expect("storage has all bytes");
+    assert!(!is_inline(&path));
+    it.check("the first write");
+    drop(file);
+    it.check("a new open");
+    cluster.stop();
+}
+
+/// docs/semantics.md 3.7. The mount dies before it has reported its write to a new file.
+#[test]
+fn large_first_write_of_a_killed_mount_is_not_lost() {
+    let (cluster, second) = mounts();
+    let bytes = Random::new(19).bytes(20_000);
+    let file = open(&second.path().join("large"));
+    files::write_all_at(&file, &bytes, 0);
+    second.kill();
+    let path = cluster.path().join("large");
+    wait_for("the recovered size of the file", PATIENCE, || {
+        (files::read(&path) == bytes).then_some(())
+    });
+    assert!(!is_inline(&path));
+    drop(file);
+    cluster.stop_except(&[]);
 }

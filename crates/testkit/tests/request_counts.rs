@@ -316,6 +316,45 @@ fn inline_files_send_the_documented_requests() {
     );
 }
 
+/// A new file that does not fit into its inline component costs as much as without this component.
+#[test]
+fn new_files_beyond_inline_bytes_send_the_documented_requests() {
+    let counted = Counted::new();
+    let at = counted.directory("files");
+    counted.cluster.hand_down(&at, "inline/from=16KiB");
+    stat(&at);
+    let bytes = vec![7; 32 << 10];
+    counted.check(
+        "create, write 32 KiB and close",
+        "mount.get_attr mount.lookup metadata.lookup
+         mount.create metadata.create mount.get_xattr mount.write storage.write_chunk
+         mount.flush metadata.report_written mount.release",
+        |number| files::write(name(&at, number), &bytes),
+    );
+    let new = |first: usize| -> Vec<_> {
+        (0..CALLS).map(|number| files::create_new(name(&at, first + number))).collect()
+    };
+    let mut written = new(CALLS);
+    counted.check(
+        "first write of 32 KiB",
+        "mount.get_xattr mount.write storage.write_chunk",
+        |number| files::write_all_at(&written[number], &bytes, 0),
+    );
+    counted.check("close after it", "mount.flush metadata.report_written mount.release", |_| {
+        drop(written.pop())
+    });
+    let synced = new(2 * CALLS);
+    counted.check(
+        "first write of 32 KiB and fsync",
+        "mount.get_xattr mount.write storage.write_chunk
+         mount.fsync storage.sync_chunk metadata.report_written",
+        |number| {
+            files::write_all_at(&synced[number], &bytes, 0);
+            files::sync_all(&synced[number]);
+        },
+    );
+}
+
 #[test]
 fn writes_and_syncs_send_the_documented_requests() {
     let counted = Counted::new();
