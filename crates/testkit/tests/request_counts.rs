@@ -323,7 +323,7 @@ fn new_files_beyond_inline_bytes_send_the_documented_requests() {
     let at = counted.directory("files");
     counted.cluster.hand_down(&at, "inline/from=16KiB");
     stat(&at);
-    let bytes = vec![7; 32 << 10];
+    let bytes = vec![7_u8; 32 << 10];
     counted.check(
         "create, write 32 KiB and close",
         "mount.get_attr mount.lookup metadata.lookup

@@ -132,19 +132,20 @@ impl Client {
         let mount = self.mount();
         let is_awaited = || mount.sessions.is_current(group, session) && !mount.is_ending();
         while state.has_unreported_end() && is_awaited() {
-            match self.report_written(state, ModifyOptions::default()).await {
-                Ok(_) => {}
-                Err(error) if matches!(error.code(), ErrorCode::Stale | ErrorCode::NotFound) => {
+            let reported = self.report_written(state, ModifyOptions::default()).await;
+            if !state.has_unreported_end() {
+                return;
+            }
+            if let Err(error) = reported {
+                if matches!(error.code(), ErrorCode::Stale | ErrorCode::NotFound) {
                     return;
                 }
-                Err(error) => {
-                    tracing::debug!(
-                        "file {}: cannot report the end of its inline component: {error:#}",
-                        state.id
-                    );
-                    skep_env::sleep(NOTIFICATIONS_PAUSE).await;
-                }
+                tracing::debug!(
+                    "file {}: cannot report the end of its inline component: {error:#}",
+                    state.id
+                );
             }
+            skep_env::sleep(NOTIFICATIONS_PAUSE).await;
         }
     }
 
