@@ -89,8 +89,8 @@ enum Effect {
     Size(InodeId, u64),
     /// The session of this lock owner has ended, so its locks are released.
     Unlocked(LockOwner),
-    /// The session was the only writer of the file, so its end has ended the unused inline component
-    /// of the file.
+    /// The session was the only writer of the file, so its end has also ended the unused inline
+    /// component of the file.
     InlineEnded(InodeId),
     /// The target truncates chunk files again, because storage has lost a truncation.
     Repeated(InodeId),

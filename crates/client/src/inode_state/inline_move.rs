@@ -53,6 +53,11 @@ impl InlineMove {
         }
     }
 
+    /// Returns whether metadata has no report of `ending`.
+    pub(super) fn must_report(&self) -> bool {
+        self.ending.is_some() && !self.is_end_reported
+    }
+
     /// Forgets the end that metadata has not recorded. After an eviction, metadata itself ends the
     /// inline component.
     pub(super) fn forget_end(&mut self) {
@@ -146,7 +151,7 @@ impl InodeState {
 
     /// Returns whether metadata has no report that the inline component has ended.
     pub(crate) fn has_unreported_end(&self) -> bool {
-        self.with(|parts| parts.moves.ending.is_some() && !parts.moves.is_end_reported)
+        self.with(|parts| parts.moves.must_report())
     }
 
     /// Records that metadata had lost an open of this mount, and that the mount has opened the file

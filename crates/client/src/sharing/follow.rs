@@ -173,9 +173,9 @@ impl Client {
         if was_shared {
             self.wait_for_renewal(state).await?;
         }
-        // The other client must not write the first bytes to another place than this mount. It would
-        // if metadata has no report of the end of the inline component, or if a power loss of
-        // metadata has reverted this end.
+        // The other client must not write the first bytes to another place than this mount. It
+        // would do so if metadata has no report of the end of the inline component, or if a power
+        // loss of metadata has reverted this end.
         let confirmed = self.confirm_inline_end(state).await;
         self.report_written(state, ModifyOptions::default()).await.and(confirmed)
     }

@@ -186,7 +186,8 @@ record! {
 record! {
     /// Reports a client's writes to a file that stays open (`fsync`, or `stat` by the writer). The
     /// target refuses the whole report with `Stale` if it cannot end the inline component that
-    /// `written` names: another client has the file open, or a client may have written inline bytes.
+    /// `written` names, because another client has the file open, or because a client may have
+    /// written inline bytes.
     pub struct ReportWritten {
         /// The inode.
         pub inode: InodeId,
