@@ -64,7 +64,7 @@ fn refused_end_of_an_inline_component_changes_nothing() {
 }
 
 #[test]
-fn inline_component_stays_while_another_client_has_the_file_open() {
+fn inline_component_stays_while_another_client_has_it_open() {
     let mut story = Story::begin();
     let inode = story.inline_file();
     let open = open_of(inode, md::OpenMode::Read);
