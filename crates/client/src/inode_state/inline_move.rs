@@ -113,9 +113,10 @@ impl InodeState {
         self.with(|parts| !std::mem::replace(&mut parts.moves.has_tried, true))
     }
 
-    /// Records that this mount has created the file, and has it open for writing.
+    /// Records that this mount has created the file, and has it open for writing. If the mount has
+    /// another handle of the file already, a write through that handle may have begun.
     pub(crate) fn created(&self) {
-        self.with(|parts| parts.moves.is_new = true);
+        self.with(|parts| parts.moves.is_new = !parts.handles.has_several());
     }
 
     /// Decides where the first bytes of a new file are, before the first write to them. `ending` is

@@ -86,6 +86,11 @@ impl OpenHandles {
         self.opens == 0
     }
 
+    /// Returns whether the file has more than one handle.
+    pub(super) fn has_several(&self) -> bool {
+        self.opens > 1
+    }
+
     pub(super) fn is_open(&self) -> bool {
         self.opens > 0
     }
