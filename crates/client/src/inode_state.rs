@@ -150,7 +150,15 @@ impl InodeState {
     /// Compares an acknowledged size of the file with the attributes that are durable at metadata.
     /// Changes that metadata lost in a power loss count as unreported again.
     pub(crate) fn compare(&self, sent: &ReportedExtent, durable: &Attributes) -> ReportLoss {
-        self.with(|parts| parts.size.compare(sent, durable))
+        self.with(|parts| {
+            let loss = parts.size.compare(sent, durable);
+            if loss == ReportLoss::End {
+                parts.moves.end_report_lost();
+            } else if sent.is_shown_by(durable) {
+                parts.moves.end_found_durable();
+            }
+            loss
+        })
     }
 
     /// Discards unreported sizes after an eviction, since another client may have changed the file.

@@ -233,17 +233,20 @@ impl Client {
     ) -> Result<Option<(ReportedExtent, Attributes)>> {
         let generation = state.end().truncate_generation;
         let unsynced = state.unsynced();
-        let mut result = self.sync_inline(state).await;
-        if let [one] = &unsynced[..] {
+        let has_inline = !state.unsynced_inline().is_empty();
+        let mut result = Ok(None);
+        if let ([one], false) = (&unsynced[..], has_inline) {
             match sync_chunk(Rc::clone(&self.0), one.key, one.group).await {
                 Ok(synced) => note_synced(state, generation, one, &synced),
-                Err(error) => result = result.and(Err(error)),
+                Err(error) => result = Err(error),
             }
         } else {
             let sync = |one: &UnsyncedChunkFile| {
                 skep_env::spawn(sync_chunk(Rc::clone(&self.0), one.key, one.group))
             };
+            // Storage and metadata sync at the same time.
             let tasks: Vec<_> = unsynced.iter().map(sync).collect();
+            result = self.sync_inline(state).await;
             for (one, task) in unsynced.iter().zip(tasks) {
                 match task.await {
                     Ok(synced) => note_synced(state, generation, one, &synced),
@@ -310,12 +313,14 @@ impl Client {
 
     async fn sync_inode(&self, state: &Arc<InodeState>) -> Result<()> {
         let losses = state.losses();
-        self.confirm_inline_end(state).await?;
         let synced = self.sync_data(state).await?;
         let durable = ModifyOptions { is_durable: true, ..ModifyOptions::default() };
         if self.report_written(state, durable).await?.is_none() && state.is_reported_undurably() {
             self.sync_reported(state, synced).await?;
         }
+        // In most cases, the durable report or attributes have already shown that the inline
+        // component has ended.
+        self.confirm_inline_end(state).await?;
         if state.losses() == losses { Ok(()) } else { Err(loss_of(state)) }
     }
 }

@@ -72,6 +72,20 @@ impl InlineMove {
         }
         self.is_end_reported = true;
         if is_durable {
+            self.end_found_durable();
+        }
+    }
+
+    /// Records that a power loss of metadata has reverted the reports of the file.
+    pub(super) fn end_report_lost(&mut self) {
+        self.is_end_reported = false;
+    }
+
+    /// Records that the durable attributes of the file have a size that this mount has reported.
+    /// Each report since the end of the inline component contains this end, and before the end the
+    /// file was empty. So the end is durable together with the size.
+    pub(super) fn end_found_durable(&mut self) {
+        if self.is_end_reported {
             self.ending = None;
         }
     }

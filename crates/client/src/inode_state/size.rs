@@ -41,6 +41,16 @@ pub(crate) struct ReportedExtent {
     upto: u64,
 }
 
+impl ReportedExtent {
+    /// Returns whether these durable attributes show that the reports are durable, because they
+    /// have raised the size of the file.
+    pub(super) fn is_shown_by(&self, durable: &Attributes) -> bool {
+        self.end > 0
+            && durable.truncate_generation == self.truncate_generation
+            && durable.size >= self.end
+    }
+}
+
 /// The loss of acknowledged reports by metadata.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ReportLoss {

@@ -8,7 +8,7 @@ use skep_types::{ChunkFileKey, ErrorCode, InodeId};
 use skep_wire::Request;
 use skep_wire::inline::{ReadInline, RemoveInline, SyncInline, WriteInline};
 use skep_wire::metadata::CompareOpens;
-use skep_wire::storage::WriteChunk;
+use skep_wire::storage::{SyncChunk, WriteChunk};
 
 const INLINE: usize = 4096;
 const LEN: usize = 10_000;
@@ -70,6 +70,19 @@ fn repeated_fsyncs_of_metadata_and_data_move_inline_bytes() {
         let opened = other.open(inode, OpenMode::Read, false).await.unwrap();
         assert_eq!(read(&other, opened.handle, 0, LEN).await, committed(4));
         assert_eq!(fake.count::<ReadInline>(), reads);
+    });
+}
+
+#[test]
+fn sync_of_both_places_syncs_them_at_the_same_time() {
+    with_client(|fake, client| async move {
+        let (_, handle) = grown(&fake, &client).await;
+        fake.state.borrow_mut().hold = Some(SyncInline::ID);
+        let syncing = client.clone();
+        let task = skep_env::spawn(async move { syncing.fsync(handle).await });
+        until(|| fake.count::<SyncChunk>() > 0 && fake.count::<SyncInline>() > 0).await;
+        fake.state.borrow_mut().hold = None;
+        task.await.unwrap();
     });
 }
 
