@@ -127,7 +127,10 @@ fn kill_of_metadata_causes_no_report_of_lost_changes() {
 fn end_of_an_inline_component_takes_no_error_of_a_program() {
     with_client(|fake, client| async move {
         fake.with_metadata(1, |it| it.inline_bytes = 4096);
-        let (inode, handle) = create(&client, "a").await;
+        let (inode, created) = create(&client, "a").await;
+        // For a file that the mount has not created with this handle, it sends a request.
+        client.close(created).await.unwrap();
+        let handle = client.open(inode, OpenMode::Write, false).await.unwrap().handle;
         let change = SetAttributes { permissions: Some(0o600), size: None, ..set_size(inode, 0) };
         let before = fake.with_metadata(1, |it| it.clone());
         client.set_attributes(change.clone()).await.unwrap();
