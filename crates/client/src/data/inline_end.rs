@@ -10,7 +10,6 @@
 use crate::client::Client;
 use crate::files::open_file::OpenFile;
 use crate::inode_state::InodeState;
-use crate::session::request::ModifyOptions;
 use skep_cluster::striping;
 use skep_types::{Error, ErrorCode, Result};
 use skep_wire::metadata::GetEntryInfo;
@@ -40,9 +39,9 @@ impl Client {
     /// Waits until the end of an inline component is durable at metadata, if this mount has ended
     /// it or does not know that it is durable. See [`Self::confirm_move`].
     pub(crate) async fn confirm_inline_end(&self, state: &Arc<InodeState>) -> Result<()> {
-        if state.has_unreported_end() {
-            let durable = ModifyOptions { is_durable: true, ..ModifyOptions::default() };
-            self.report_written(state, durable).await?;
+        if state.is_ending_inline() {
+            // If a power loss of metadata has reverted the report of the end, this reports it again.
+            self.sync_metadata(state, None).await?;
         }
         self.confirm_move(state).await
     }

@@ -161,7 +161,7 @@ impl Client {
 
     /// Waits until metadata has synced all reports of this mount about a file. `synced` is the
     /// result of [`Self::sync_data`].
-    async fn sync_metadata(
+    pub(crate) async fn sync_metadata(
         &self,
         state: &Arc<InodeState>,
         synced: Option<(ReportedExtent, Attributes)>,

@@ -186,6 +186,23 @@ fn power_loss_of_metadata_loses_no_bytes_of_a_first_write() {
     });
 }
 
+/// docs/semantics.md 2.1 and 3.3: another client opens the file after the power loss.
+#[test]
+fn notification_after_a_power_loss_reports_the_end_again() {
+    with_client(|fake, client| async move {
+        let (inode, handle) = new_file(&fake, &client).await;
+        let before = fake.with_metadata(1, |metadata| metadata.clone());
+        write(&client, handle, 0, &bytes(LEN)).await;
+        client.flush(handle).await.unwrap();
+        fake.with_metadata(1, |metadata| metadata.lose_power(&before));
+        fake.state.borrow_mut().notifications.push(Notification { number: 1, inode });
+        until(|| fake.count::<AcknowledgeNotifications>() > 0).await;
+        assert!(has_ended(&fake, inode));
+        check_elsewhere(&fake, inode, &bytes(LEN)).await;
+        client.fsync(handle).await.unwrap();
+    });
+}
+
 /// docs/semantics.md 3.5: a power loss of metadata has lost the open of this mount, and another
 /// client has written inline bytes since.
 #[test]
