@@ -154,7 +154,10 @@ impl InodeState {
             let loss = parts.size.compare(sent, durable);
             if loss == ReportLoss::End {
                 parts.moves.end_report_lost();
-            } else if sent.is_shown_by(durable) {
+            } else if sent.is_shown_by(durable) || durable.truncate_generation > 0 {
+                // Before the end the file was empty and never truncated. Each report of this mount
+                // since then contains the end, and metadata lets no other client write to or
+                // truncate the file before it has the end. So the end is durable too.
                 parts.moves.end_found_durable();
             }
             loss
@@ -250,7 +253,7 @@ impl InodeState {
     pub(crate) fn change_reverted(&self) {
         self.with(|parts| {
             parts.unsynced.note_loss();
-            if parts.moves.unconfirmed.is_some() && parts.moves.ending.is_none() {
+            if parts.moves.unconfirmed.is_some() {
                 self.use_inline_again();
             }
         });
@@ -344,13 +347,7 @@ impl InodeState {
 
     /// Records that a close has ended. Returns whether the file has no other handle.
     pub(crate) fn closed(&self) -> bool {
-        self.with(|parts| {
-            let is_last = parts.handles.closed();
-            if is_last {
-                parts.moves.closed();
-            }
-            is_last
-        })
+        self.with(|parts| parts.handles.closed())
     }
 
     /// Returns the id of the current open period of the file. A period begins when this mount

@@ -268,17 +268,17 @@ impl World {
         let Some(session) = handles.iter().find(|it| is_clean(it)).map(|it| it.session) else {
             return false;
         };
-        let closed = |handle: &Handle| md::ClosedFile { inode: handle.inode, open: handle.mode };
+        let closed = |inode, open| md::ClosedFile { inode, open, ends_inline: None };
         let mut files: Vec<_> = handles
             .extract_if(.., |it| is_clean(it) && it.session == session)
-            .map(|it| closed(&it))
+            .map(|it| closed(it.inode, it.mode))
             .collect();
         let group = self.map.shard_group(files[0].inode.shard());
         // Use a directory as the inode that is not open. If it were a file, the log would not show
         // whether another task had opened the file before this close.
         let other = self.any_directory();
         if self.map.shard_group(other.shard()) == group && self.random.percent(50) {
-            files.push(md::ClosedFile { inode: other, open: md::OpenMode::Read });
+            files.push(closed(other, md::OpenMode::Read));
         }
         self.begin(client, task, Op::CloseMany(md::CloseMany { files }), is_durable);
         true

@@ -163,7 +163,8 @@ mod tests {
         let key = ChunkFileKey { inode, generation: 1, component: 1, index: 1 };
         check(&st::RemoveChunks { keys: vec![key; 4096] });
         check(&st::WhichExist { inodes: vec![inode; MAX_INODES_ASKED] });
-        let closed = md::ClosedFile { inode, open: md::OpenMode::Write };
+        let closed =
+            md::ClosedFile { inode, open: md::OpenMode::Write, ends_inline: Some(u32::MAX) };
         check(&md::CloseMany { files: vec![closed; MAX_CLOSES] });
         let opened = md::OpenedFile { inode, open: md::OpenMode::Write };
         check(&md::CompareOpens { files: vec![opened; MAX_CLOSES] });

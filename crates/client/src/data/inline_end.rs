@@ -9,8 +9,11 @@
 
 use crate::client::Client;
 use crate::files::open_file::OpenFile;
+use crate::files::sync::is_gone;
 use crate::inode_state::InodeState;
+use crate::session::request::ModifyOptions;
 use skep_cluster::striping;
+use skep_rpc::CallOptions;
 use skep_types::{Error, ErrorCode, Result};
 use skep_wire::metadata::GetEntryInfo;
 use std::ops::Range;
@@ -39,11 +42,35 @@ impl Client {
     /// Waits until the end of an inline component is durable at metadata, if this mount has ended
     /// it or does not know that it is durable. See [`Self::confirm_move`].
     pub(crate) async fn confirm_inline_end(&self, state: &Arc<InodeState>) -> Result<()> {
-        if state.is_ending_inline() {
-            // If a power loss of metadata has reverted the report of the end, this reports it again.
-            self.sync_metadata(state, None).await?;
+        if state.ending_inline().is_some()
+            && let Err(error) = self.confirm_reported_end(state).await
+        {
+            let may_be_removed = is_gone(&error) && state.life().is_none();
+            if !may_be_removed || !self.is_removed(state.id).await {
+                return Err(error);
+            }
+            // The closed file was removed, so none of its bytes can be lost.
+            state.compare_end(None);
         }
         self.confirm_move(state).await
+    }
+
+    /// Waits until the end of the inline component is durable. If a power loss of metadata has
+    /// reverted the report of the end, reports it again.
+    async fn confirm_reported_end(&self, state: &Arc<InodeState>) -> Result<()> {
+        self.sync_metadata(state, None).await?;
+        let Some(generation) = state.ending_inline() else { return Ok(()) };
+        // The size of the file does not show the end, for example after a failed write. The pattern
+        // shows it: metadata lets no other client use the inline component before it has the end,
+        // so no other client can have ended the component after a power loss.
+        let how = CallOptions { durable: true, ..CallOptions::default() };
+        let info = self.ask_with(state.id, &GetEntryInfo { inode: state.id }, how).await?;
+        let named = info.pattern.filter(|pattern| pattern.generation == generation);
+        if state.compare_end(named.map(|pattern| pattern.has_moved_inline())) {
+            let durable = ModifyOptions { is_durable: true, ..ModifyOptions::default() };
+            self.report_written(state, durable).await?;
+        }
+        Ok(())
     }
 
     /// Finds out whether metadata has refused a report because of `ends_inline`, the end of the

@@ -3,11 +3,12 @@
 
 use crate::client::Client;
 use crate::driven::drive;
+use crate::files::deferred_close::closed_file;
 use crate::files::handles::HandleId;
 use crate::files::open_file::{FirstRead, OpenFile};
 use crate::session::request::ModifyOptions;
 use skep_types::{Error, ErrorCode, Result};
-use skep_wire::metadata::{Close, OpenMode, OpenReply};
+use skep_wire::metadata::{Close, CloseMany, OpenMode, OpenReply};
 use std::sync::Arc;
 
 /// Closes descriptors and handles.
@@ -89,15 +90,22 @@ impl Client {
         }
         let inode = file.inode.id;
         let written = report.map(|report| report.extent);
-        let request = Close { inode, open: file.mode, written };
-        let attributes = match self.modify(inode, request, how, |_, _| ()).await {
-            Ok(reply) => reply.attributes,
+        let result = if written.is_none() && file.inode.ending_inline().is_some() {
+            // This request changes no times, unlike a report.
+            let request = CloseMany { files: vec![closed_file(file)] };
+            self.modify(inode, request, how, |_, _| ()).await.map(|_| None)
+        } else {
+            let request = Close { inode, open: file.mode, written };
+            self.modify(inode, request, how, |_, _| ()).await.map(|reply| Some(reply.attributes))
+        };
+        let attributes = match result {
+            Ok(attributes) => attributes,
             // The session was lost during the request, and the file was removed or this client was
             // evicted. So metadata has nothing left to close.
             Err(_) if file.is_stale() => return Ok(()),
             Err(error) => return Err(error.within(format_args!("file {inode}"))),
         };
-        if let Some(report) = report {
+        if let (Some(report), Some(attributes)) = (report, attributes) {
             self.mount().caches.changed_by_us(inode, attributes.change_counter);
             file.inode.reported(&report, &attributes, how.is_durable, skep_env::now());
         }

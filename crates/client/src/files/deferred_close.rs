@@ -45,8 +45,7 @@ impl Client {
         };
         for file in self.mount().handles.select(must_close) {
             if let Ok(group) = self.group_of(file.inode.id) {
-                let closed = ClosedFile { inode: file.inode.id, open: file.mode };
-                groups.entry(group).or_default().push(closed);
+                groups.entry(group).or_default().push(closed_file(&file));
             }
         }
         for files in groups.values().flat_map(|files| files.chunks(MAX_CLOSES)) {
@@ -60,8 +59,7 @@ impl Client {
 
     async fn close_together(&self, files: &[ClosingFile]) {
         let live = files.iter().filter(|(_, file)| !file.is_stale());
-        let closed: Vec<_> =
-            live.map(|(_, file)| ClosedFile { inode: file.inode.id, open: file.mode }).collect();
+        let closed: Vec<_> = live.map(|(_, file)| closed_file(file)).collect();
         if let Some(first) = closed.first() {
             let (inode, count) = (first.inode, closed.len());
             let how = ModifyOptions { is_driven: true, ..ModifyOptions::of_session() };
@@ -81,4 +79,13 @@ impl Client {
             }
         }
     }
+}
+
+/// Returns the part of a [`CloseMany`] that closes a file. If the end of the file's inline
+/// component may not be durable at metadata, the part contains it. Otherwise a power loss could
+/// revert the report of the end. A close that the client then repeats would remove the open, and
+/// metadata would let other clients use the inline component.
+pub(crate) fn closed_file(file: &OpenFile) -> ClosedFile {
+    let ends_inline = file.inode.ending_inline();
+    ClosedFile { inode: file.inode.id, open: file.mode, ends_inline }
 }

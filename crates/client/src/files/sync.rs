@@ -306,7 +306,7 @@ impl Client {
     }
 
     /// Whether metadata replies that an inode does not exist.
-    async fn is_removed(&self, inode: InodeId) -> bool {
+    pub(crate) async fn is_removed(&self, inode: InodeId) -> bool {
         let reply = self.ask_with(inode, &GetAttributes { inode }, CallOptions::default()).await;
         reply.is_err_and(|error| is_gone(&error))
     }
@@ -354,7 +354,7 @@ async fn sync_chunk(
 }
 
 /// Whether an error can mean that an inode was removed.
-fn is_gone(error: &Error) -> bool {
+pub(crate) fn is_gone(error: &Error) -> bool {
     matches!(error.code(), ErrorCode::NotFound | ErrorCode::Stale)
 }
 

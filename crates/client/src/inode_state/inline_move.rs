@@ -33,7 +33,8 @@ pub(super) struct InlineMove {
     /// written inline bytes.
     is_new: bool,
     /// Generation of the pattern whose inline component this mount has ended without a request. The
-    /// reports of the file contain it until the end is durable at metadata.
+    /// reports and closes of the file contain it until the end is durable at metadata. So if
+    /// metadata does not have the end, it has the file open in a session of this mount.
     pub(super) ending: Option<u32>,
     /// Whether metadata has acknowledged a report with `ending`.
     is_end_reported: bool,
@@ -43,14 +44,6 @@ impl InlineMove {
     /// Records that the close of a handle begins.
     pub(super) fn closing(&mut self) {
         self.is_new = false;
-    }
-
-    /// Records that this mount has closed the file. Other clients may use the file from now on.
-    pub(super) fn closed(&mut self) {
-        // Metadata still has this mount as a writer if the report has failed.
-        if self.is_end_reported {
-            self.ending = None;
-        }
     }
 
     /// Returns whether metadata has no report of `ending`.
@@ -81,9 +74,7 @@ impl InlineMove {
         self.is_end_reported = false;
     }
 
-    /// Records that the durable attributes of the file have a size that this mount has reported.
-    /// Each report since the end of the inline component contains this end, and before the end the
-    /// file was empty. So the end is durable together with the size.
+    /// Records that the durable attributes of the file show the end.
     pub(super) fn end_found_durable(&mut self) {
         if self.is_end_reported {
             self.ending = None;
@@ -158,10 +149,30 @@ impl InodeState {
         })
     }
 
-    /// Returns whether this mount has ended the inline component of the file, and metadata may not
-    /// have recorded it durably.
-    pub(crate) fn is_ending_inline(&self) -> bool {
-        self.with(|parts| parts.moves.ending.is_some())
+    /// Returns the generation of the pattern whose inline component this mount has ended, if
+    /// metadata may not have recorded the end durably.
+    pub(crate) fn ending_inline(&self) -> Option<u32> {
+        self.with(|parts| parts.moves.ending)
+    }
+
+    /// Records the durable pattern of the file. `None` means that the file does not have the
+    /// pattern any more whose inline component this mount has ended, so the mount reports nothing.
+    /// Otherwise the value is whether the component has ended. Returns whether the mount must
+    /// report the end again, because a power loss of metadata has reverted the report.
+    pub(crate) fn compare_end(&self, has_ended: Option<bool>) -> bool {
+        self.with(|parts| {
+            match has_ended {
+                None => parts.moves.forget_end(),
+                Some(true) => parts.moves.ending = None,
+                Some(false) if parts.moves.ending.is_some() => {
+                    parts.moves.end_report_lost();
+                    parts.size.note_reach(0);
+                    return true;
+                }
+                Some(false) => {}
+            }
+            false
+        })
     }
 
     /// Returns whether metadata has no report that the inline component has ended.

@@ -185,7 +185,7 @@ impl Client {
                 let is_same = opened.pattern.as_ref().is_some_and(|it| {
                     let is_back = it.inline_bytes() > 0
                         && pattern.has_moved_inline()
-                        && !file.inode.is_ending_inline();
+                        && file.inode.ending_inline().is_none();
                     it.generation == pattern.generation && !is_back
                 });
                 if !is_same {

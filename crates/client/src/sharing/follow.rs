@@ -5,6 +5,7 @@
 //! background work, so that worker threads have no requests that may wait for hours.
 
 use crate::client::Client;
+use crate::files::sync::is_gone;
 use crate::inode_state::InodeState;
 use crate::limits::{CONTENTION_PAUSE, KERNEL_CLOSE_WAIT, NOTIFICATIONS_PAUSE, RENEWAL_WAIT};
 use crate::session::request::ModifyOptions;
@@ -111,7 +112,9 @@ impl Client {
                     notification.inode
                 );
             }
-            self.report_inline_end(&state, (group, session)).await;
+            if !self.report_inline_end(&state, (group, session)).await {
+                return;
+            }
         }
         let request = AcknowledgeNotifications { numbers: vec![notification.number] };
         let options = CallOptions { session, ..CallOptions::default() };
@@ -120,33 +123,36 @@ impl Client {
         }
     }
 
-    /// Reports the end of a file's inline component, if this mount has ended it. Tries again until
-    /// metadata has executed or refused the report, since the client that waits for the
-    /// acknowledgement of the notification must not use inline bytes. If `session`, the session of
-    /// the notification, has ended, no client waits any more.
+    /// Makes the end of a file's inline component durable at metadata, if this mount has ended it.
+    /// Tries again until metadata has executed or refused the report, since the client that waits
+    /// for the acknowledgement of the notification must not use inline bytes. An earlier reply to
+    /// the report is not enough, because a power loss may have reverted the report since. Returns
+    /// `false` if the mount or `session`, the session of the notification, has ended before. The
+    /// caller then acknowledges nothing, and metadata ends the component when it closes the files
+    /// of the session.
     async fn report_inline_end(
         &self,
         state: &Arc<InodeState>,
         (group, session): (GroupId, SessionId),
-    ) {
+    ) -> bool {
         let mount = self.mount();
         let is_awaited = || mount.sessions.is_current(group, session) && !mount.is_ending();
-        while state.has_unreported_end() && is_awaited() {
-            let reported = self.report_written(state, ModifyOptions::default()).await;
-            if !state.has_unreported_end() {
-                return;
-            }
-            if let Err(error) = reported {
-                if matches!(error.code(), ErrorCode::Stale | ErrorCode::NotFound) {
-                    return;
+        while state.ending_inline().is_some() && is_awaited() {
+            match self.confirm_inline_end(state).await {
+                Ok(()) => {}
+                Err(error) if is_gone(&error) => return true,
+                Err(error) => {
+                    tracing::debug!(
+                        "file {}: cannot report the end of its inline component: {error:#}",
+                        state.id
+                    );
                 }
-                tracing::debug!(
-                    "file {}: cannot report the end of its inline component: {error:#}",
-                    state.id
-                );
             }
-            skep_env::sleep(NOTIFICATIONS_PAUSE).await;
+            if state.ending_inline().is_some() {
+                skep_env::sleep(NOTIFICATIONS_PAUSE).await;
+            }
         }
+        state.ending_inline().is_none()
     }
 
     async fn begin_to_share(&self, state: &Arc<InodeState>) -> Result<()> {

@@ -203,6 +203,44 @@ fn notification_after_a_power_loss_reports_the_end_again() {
     });
 }
 
+/// docs/semantics.md 2.1 and 3.3: the power loss has reverted the report, and the client does not
+/// know this when it closes the file.
+#[test]
+fn close_after_a_power_loss_contains_the_end_again() {
+    with_client(|fake, client| async move {
+        let (inode, handle) = new_file(&fake, &client).await;
+        let before = fake.with_metadata(1, |metadata| metadata.clone());
+        write(&client, handle, 0, &bytes(LEN)).await;
+        client.flush(handle).await.unwrap();
+        fake.with_metadata(1, |metadata| metadata.lose_power(&before));
+        client.close(handle).await.unwrap();
+        until(|| fake.with_metadata(1, |it| it.inodes[&inode].opens.is_empty())).await;
+        assert!(has_ended(&fake, inode), "no other client can use the inline component");
+        let again = client.open(inode, OpenMode::Write, false).await.unwrap().handle;
+        client.fsync(again).await.unwrap();
+        check_elsewhere(&fake, inode, &bytes(LEN)).await;
+    });
+}
+
+/// docs/semantics.md 2.1 and 3.3: the power loss has reverted the report and the close, so metadata
+/// notifies this mount of the open of another client.
+#[test]
+fn notification_after_a_reverted_close_reports_the_end_again() {
+    with_client(|fake, client| async move {
+        let (inode, handle) = new_file(&fake, &client).await;
+        let before = fake.with_metadata(1, |metadata| metadata.clone());
+        write(&client, handle, 0, &bytes(LEN)).await;
+        client.close(handle).await.unwrap();
+        until(|| fake.with_metadata(1, |it| it.inodes[&inode].opens.is_empty())).await;
+        fake.with_metadata(1, |metadata| metadata.lose_power(&before));
+        assert!(!has_ended(&fake, inode));
+        fake.state.borrow_mut().notifications.push(Notification { number: 1, inode });
+        until(|| fake.count::<AcknowledgeNotifications>() > 0).await;
+        assert!(has_ended(&fake, inode));
+        check_elsewhere(&fake, inode, &bytes(LEN)).await;
+    });
+}
+
 /// docs/semantics.md 3.5: a power loss of metadata has lost the open of this mount, and another
 /// client has written inline bytes since.
 #[test]

@@ -227,8 +227,7 @@ fn end_of_an_inline_component_that_was_reverted_is_an_error() {
 #[test]
 fn end_of_a_component_reverted_and_repeated_is_an_error() {
     with_client(|fake, client| async move {
-        fake.with_metadata(1, |metadata| metadata.inline_bytes = INLINE as u64);
-        let (_, handle) = create(&client, "large").await;
+        let (_, handle) = opened_empty(&fake, &client).await;
         write(&client, handle, 0, &bytes(LEN)).await;
         // The pattern of the file is the same as before the power loss.
         fake.with_metadata(1, FakeMetadata::lose_last_record);

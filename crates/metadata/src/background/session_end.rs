@@ -113,12 +113,11 @@ fn close_after_death<E: Engine>(
     let mut record = context.find_inode(inode)?;
     if counts.writers > 0
         && let Some(record) = &mut record
-        && let Some(pattern) = context.without_unused_inline(record, session)?
+        && context.end_unused_inline(record, session)?
     {
         // The client may have written the first bytes of the file to storage without a report. The
         // component ends in the transaction of the close, so that no client writes inline bytes
         // before the recovery of the size has found those bytes.
-        record.pattern = Some(pattern);
         context.put_inode(record);
     }
     context.uncount_opens(session, inode, counts)?;

@@ -15,10 +15,16 @@ pub(crate) fn run<E: Engine>(
     let mut record = context.inode(request.inode)?;
     if let Some(written) = &request.written {
         check_written(written)?;
-        // The file is closed even if its inline component cannot end. Only a power loss of this
-        // target can be the reason, and the next sync of the client detects it.
-        context.end_inline_as_reported(&mut record, written)?;
-        context.merge_written(&mut record, written);
+        // The file is closed even if its inline component cannot end, because this target has lost
+        // the open of the client. Then it does not get the size that the client reports, because
+        // other clients do not find its first bytes. The next sync of the client misses the size,
+        // and reports it again.
+        if context.end_inline_as_reported(&mut record, written.ends_inline)? {
+            context.merge_written(&mut record, written);
+        } else {
+            // The chunk files that the client has written must go with the file.
+            record.high_water = record.high_water.max(written.end).max(written.reach);
+        }
         context.put_inode(&record);
     }
     let closed = OpenCounts {

@@ -4,7 +4,7 @@ use crate::engine::Engine;
 use crate::handlers::close;
 use crate::tx::context::Context;
 use crate::tx::operation::Stop;
-use skep_types::{Error, ErrorCode};
+use skep_types::{Error, ErrorCode, StripePattern};
 use skep_wire::limits::MAX_CLOSES;
 use skep_wire::management::EmptyReply;
 use skep_wire::metadata::{Close, CloseMany};
@@ -23,8 +23,14 @@ pub(crate) fn run<E: Engine>(
     for file in request.files {
         // If the file is missing, it was removed, and its opens with it. Any other error ends the
         // request.
-        if context.find_inode(file.inode)?.is_none() {
-            continue;
+        let Some(mut record) = context.find_inode(file.inode)? else { continue };
+        let has_ended = record.pattern.as_ref().is_some_and(StripePattern::has_moved_inline);
+        // A restart may have reverted an earlier report of this end.
+        if file.ends_inline.is_some()
+            && !has_ended
+            && context.end_inline_as_reported(&mut record, file.ends_inline)?
+        {
+            context.put_inode(&record);
         }
         close::run(context, Close { inode: file.inode, open: file.open, written: None })?;
     }

@@ -47,6 +47,7 @@ pub(crate) fn run<E: Engine>(
         record.synced_chunk_files.insert(number);
     }
     record.pattern = Some(moved);
+    context.unlogged.changed_patterns.push(request.inode);
     context.put_inode(&record);
     Ok(reply(true))
 }

@@ -32,7 +32,7 @@ pub(crate) fn run<E: Engine>(
         return Err(Error::new(ErrorCode::Stale, what).into());
     }
     if let Some(written) = &request.written {
-        if !context.end_inline_as_reported(&mut record, written)? {
+        if !context.end_inline_as_reported(&mut record, written.ends_inline)? {
             return Err(inline_end::refusal(request.inode).into());
         }
         context.merge_written(&mut record, written);

@@ -83,6 +83,7 @@ fn set_of_file<E: Engine>(
     let placement = &mut shared.placement;
     let placed = patterns::place(pattern, &placement.candidates, seed, &mut placement.cursor)?;
     record.pattern = Some(placed);
+    context.unlogged.changed_patterns.push(request.inode);
     record.synced_chunk_files = ChunkFileSet::default();
     Ok(())
 }

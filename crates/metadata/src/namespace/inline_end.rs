@@ -14,29 +14,41 @@ use crate::tx::operation::Stop;
 use skep_cluster::striping;
 use skep_format::metadata::{InodeRecord, Key, OpenCounts};
 use skep_types::{Error, ErrorCode, FileKind, InodeId, Result, SessionId, StripePattern};
-use skep_wire::metadata::WrittenExtent;
 
 impl<E: Engine> Context<'_, E> {
-    /// Ends the inline component of a file if the report of a writer names it. The caller stores
-    /// the inode. Returns `false` if the component cannot end.
+    /// Ends the inline component of a file if a report or a close of a writer names it:
+    /// `ends_inline` is the generation of the pattern. The caller stores the inode. Returns `false`
+    /// if the component cannot end.
     pub(crate) fn end_inline_as_reported(
-        &self,
+        &mut self,
         record: &mut InodeRecord,
-        written: &WrittenExtent,
+        ends_inline: Option<u32>,
     ) -> Result<bool, Stop> {
-        let Some(generation) = written.ends_inline else { return Ok(true) };
+        let Some(generation) = ends_inline else { return Ok(true) };
         let named = record.pattern.as_ref().filter(|it| it.generation == generation);
         if named.is_some_and(StripePattern::has_moved_inline) {
             // An earlier report of the client has ended the component.
             return Ok(true);
         }
-        let moved = match named {
-            Some(_) => self.without_unused_inline(record, self.session()?)?,
-            None => None,
-        };
+        if named.is_none() {
+            return Ok(false);
+        }
+        let session = self.session()?;
+        self.end_unused_inline(record, session)
+    }
+
+    /// Ends the inline component of a file if no client has used it, and no other session than
+    /// `session` can use it. The caller stores the inode. Returns whether the component has ended.
+    pub(crate) fn end_unused_inline(
+        &mut self,
+        record: &mut InodeRecord,
+        session: SessionId,
+    ) -> Result<bool, Stop> {
+        let moved = self.without_unused_inline(record, session)?;
         let is_ended = moved.is_some();
         if is_ended {
             record.pattern = moved;
+            self.unlogged.changed_patterns.push(record.attributes.inode);
         }
         Ok(is_ended)
     }
@@ -44,7 +56,7 @@ impl<E: Engine> Context<'_, E> {
     /// Returns the pattern that a file has after its unused inline component has ended. `None`
     /// means that a client may have written inline bytes, or that another session than `session`
     /// may write some.
-    pub(crate) fn without_unused_inline(
+    fn without_unused_inline(
         &self,
         record: &InodeRecord,
         session: SessionId,

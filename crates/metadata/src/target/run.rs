@@ -23,8 +23,8 @@ use skep_types::codec::{Bytes, Codec};
 use skep_types::{Error, ErrorCode, Lsn, Result};
 use skep_wire::file_locks::{SetLock, SetLockReply};
 use skep_wire::frame::Header;
-use skep_wire::inline::{RemoveInline, SyncInline};
-use skep_wire::metadata::{Decide, OpenSession, Prepare, ResolveTransaction, SetPattern, SyncAll};
+use skep_wire::inline::SyncInline;
+use skep_wire::metadata::{Decide, OpenSession, Prepare, ResolveTransaction, SyncAll};
 use skep_wire::storage::WhichExist;
 use skep_wire::{Request, catalog};
 
@@ -202,7 +202,8 @@ impl<E: Engine> MetadataTarget<E> {
         Ok(())
     }
 
-    /// Commits the changes of an operation and sends its reply, with its unlogged fields.
+    /// Commits the changes of an operation and sends its reply, with its unlogged fields. Makes
+    /// opens of the files whose stripe pattern has changed wait until the changes are *safe*.
     fn commit(
         &mut self,
         mut op: Operation,
@@ -214,6 +215,9 @@ impl<E: Engine> MetadataTarget<E> {
             Err(error) => return self.fail(op, error),
         };
         unlogged.add_to(&mut reply);
+        for inode in &unlogged.changed_patterns {
+            self.shared.starts.patterns.note(*inode, lsn);
+        }
         if let Some(number) = op.transaction.take() {
             for participant in std::mem::take(&mut op.participants) {
                 self.send_decision(participant, number, true, Some(lsn));
@@ -239,7 +243,6 @@ impl<E: Engine> MetadataTarget<E> {
                 if header.message == SetLock::ID {
                     self.after_set_lock(&header, &op.body, &reply)?;
                 }
-                self.note_pattern_change(&header, &op.body, lsn)?;
                 let after = self.after_request(&header, &op.body, &reply);
                 for (connection, request) in op.repetitions {
                     let result = Ok(reply.clone());
@@ -306,18 +309,6 @@ impl<E: Engine> MetadataTarget<E> {
             let now = self.shared.now;
             self.shared.file_locks.granted(lock.inode, &claim, wait, now);
         }
-        Ok(())
-    }
-
-    /// If the request may have changed the stripe pattern of a file, makes opens of the file wait
-    /// until log record `lsn` is *safe*.
-    fn note_pattern_change(&mut self, header: &Header, body: &[u8], lsn: Lsn) -> Result<()> {
-        let inode = match header.message {
-            RemoveInline::ID => RemoveInline::from_bytes(body)?.inode,
-            SetPattern::ID => SetPattern::from_bytes(body)?.inode,
-            _ => return Ok(()),
-        };
-        self.shared.starts.patterns.note(inode, lsn);
         Ok(())
     }
 

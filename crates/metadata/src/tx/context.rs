@@ -30,10 +30,13 @@ pub(crate) fn of_another(error: Error) -> Error {
     }
 }
 
-/// Fields of a reply that the target does not log, so that log records stay short. The target adds
-/// them to the encoded reply before it sends the reply.
+/// Results of an operation that the target does not log, so that log records stay short. The target
+/// adds all but `changed_patterns` to the encoded reply before it sends the reply.
 #[derive(Debug, Default)]
 pub(crate) struct UnloggedFields {
+    /// Files whose stripe pattern the operation has changed. Opens of these files wait until the
+    /// change is *safe* (`tx::pattern_changes`).
+    pub(crate) changed_patterns: Vec<InodeId>,
     /// Attributes of the directory that the request has changed.
     pub(crate) directory: Option<Attributes>,
     /// The bytes of the file that the request has opened.

@@ -1,5 +1,7 @@
-//! Files whose stripe pattern has changed in log records that are not *safe* yet, because a client
-//! has ended the inline component (`RemoveInline`) or set another pattern (`SetPattern`).
+//! Files whose stripe pattern has changed in log records that are not *safe* yet. Either the
+//! inline component has ended, by a request of a client or after the death of a client, or a client
+//! has set another pattern. Each such transaction names the file in
+//! `UnloggedFields::changed_patterns`.
 //!
 //! # Hazard: a change of a pattern that is reverted and made again
 //! If an open showed an unsafe change, its client would write the bytes as the changed pattern
@@ -8,8 +10,9 @@
 //! generation, so the first client could not distinguish them, and would miss the loss of its
 //! bytes. A second pattern with the same generation could even have other chunks in the same chunk
 //! files. So an open waits until the change is safe, and a client never uses a pattern that can be
-//! reverted. The exception is the client that has ended an inline component itself. It has the
-//! position of this change in the log, so it can find out whether this very change was lost.
+//! reverted. The exception is the client that has ended an inline component itself. Either it has
+//! the position of this change in the log, so it can find out whether this very change was lost. Or
+//! it repeats the end in each report and close until the end is durable.
 //!
 //! Changes from before the current start need no entry, because no open runs before the record of
 //! the start is safe, and this record follows them.

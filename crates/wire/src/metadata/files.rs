@@ -161,6 +161,9 @@ record! {
         pub inode: InodeId,
         /// How the file was opened.
         pub open: OpenMode,
+        /// Generation of the file's pattern if its inline component ends. The client has reported
+        /// the end (`WrittenExtent::ends_inline`), but does not know whether it is durable.
+        pub ends_inline: Option<u32>,
     }
 }
 

@@ -19,10 +19,10 @@ fn reports_contain_the_end_of_inline_bytes_until_it_is_durable() {
     assert!(state.has_moved_inline(1) && state.has_unreported_end());
     write(&state, 5000, 0, 1);
     assert_eq!(report(&state, 5000, 2, false), Some(1));
-    assert!(!state.has_unreported_end() && state.is_ending_inline());
+    assert!(!state.has_unreported_end() && state.ending_inline() == Some(1));
     write(&state, 6000, 0, 1);
     assert_eq!(report(&state, 6000, 3, true), Some(1));
-    assert!(!state.is_ending_inline());
+    assert_eq!(state.ending_inline(), None);
     write(&state, 7000, 0, 1);
     assert_eq!(report(&state, 7000, 4, false), None);
     assert!(state.has_moved_inline(1));
@@ -41,7 +41,7 @@ fn durable_size_shows_that_the_inline_component_has_ended() {
     assert_eq!(report(&state, 5000, 3, false), Some(1));
     let sent = state.reported_extent();
     assert_eq!(state.compare(&sent, &attributes(5000, 0, 3)), ReportLoss::Nothing);
-    assert!(!state.is_ending_inline());
+    assert_eq!(state.ending_inline(), None);
 }
 
 #[test]
@@ -87,4 +87,56 @@ fn reopened_and_shared_file_loses_the_end_of_its_inline_bytes() {
     state.opened_again(true);
     assert_eq!((state.losses(), state.has_unreported_end()), (1, false));
     assert!(!state.has_moved_inline(1));
+}
+
+/// After a failed write, the durable size does not show the end.
+#[test]
+fn durable_pattern_shows_that_the_inline_component_has_ended() {
+    let ended = || {
+        let state = opened(0);
+        state.created();
+        assert!(state.place_first_bytes(Some(1), 5000));
+        let report = state.unreported().unwrap();
+        state.reported(&report, &attributes(0, 0, 2), false, NOW);
+        let sent = state.reported_extent();
+        assert_eq!(state.compare(&sent, &attributes(0, 0, 2)), ReportLoss::Nothing);
+        assert_eq!(state.ending_inline(), Some(1));
+        state
+    };
+    let durable = ended();
+    assert!(!durable.compare_end(Some(true)));
+    assert_eq!((durable.ending_inline(), durable.unreported()), (None, None));
+    let reverted = ended();
+    assert!(reverted.compare_end(Some(false)));
+    assert_eq!(reverted.unreported().unwrap().extent.ends_inline, Some(1));
+    let replaced = ended();
+    assert!(!replaced.compare_end(None));
+    assert_eq!((replaced.ending_inline(), replaced.unreported()), (None, None));
+}
+
+/// Metadata lets no client truncate the file before it has the end.
+#[test]
+fn durable_truncation_shows_that_the_inline_component_has_ended() {
+    let state = opened(0);
+    state.created();
+    assert!(state.place_first_bytes(Some(1), 5000));
+    write(&state, 5000, 0, 1);
+    assert_eq!(report(&state, 5000, 2, false), Some(1));
+    let sent = state.reported_extent();
+    assert_eq!(state.compare(&sent, &attributes(0, 1, 3)), ReportLoss::Nothing);
+    assert_eq!(state.ending_inline(), None);
+}
+
+/// A power loss may revert the close together with the report.
+#[test]
+fn closed_file_keeps_the_end_of_its_inline_bytes_until_durable() {
+    let state = opened(0);
+    state.opened();
+    state.created();
+    assert!(state.place_first_bytes(Some(1), 5000));
+    write(&state, 5000, 0, 1);
+    state.closing(false, false);
+    assert_eq!(report(&state, 5000, 2, false), Some(1));
+    assert!(state.closed());
+    assert_eq!(state.ending_inline(), Some(1));
 }

@@ -303,6 +303,9 @@ impl FakeMetadata {
             Close::ID => self.close(session, &Close::from_bytes(body)?)?.to_bytes(),
             CloseMany::ID => {
                 for file in CloseMany::from_bytes(body)?.files {
+                    if file.ends_inline.is_some() {
+                        self.inode(file.inode)?.end_inline();
+                    }
                     let request = Close { inode: file.inode, open: file.open, written: None };
                     assert!(self.close(session, &request).is_ok(), "{file:?} is not open");
                 }
@@ -463,13 +466,11 @@ impl FakeMetadata {
     }
 
     fn report(&mut self, inode: InodeId, written: WrittenExtent) -> Result<AttributesReply> {
-        let FakeInode { attributes, inline, has_moved_inline, .. } = self.inode(inode)?;
-        if written.ends_inline.is_some() && !*has_moved_inline {
-            if attributes.size > 0 || !inline.is_empty() {
-                return code(ErrorCode::Stale);
-            }
-            *has_moved_inline = true;
+        let inode = self.inode(inode)?;
+        if written.ends_inline.is_some() && !inode.end_inline() {
+            return code(ErrorCode::Stale);
         }
+        let attributes = &mut inode.attributes;
         if written.truncate_generation == attributes.truncate_generation {
             attributes.size = attributes.size.max(written.end);
         }

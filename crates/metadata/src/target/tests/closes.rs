@@ -4,8 +4,11 @@ use super::*;
 use skep_types::MAX_FILE_BYTES;
 
 fn close_many(inodes: &[InodeId]) -> md::CloseMany {
-    let files =
-        inodes.iter().map(|inode| md::ClosedFile { inode: *inode, open: md::OpenMode::Write });
+    let files = inodes.iter().map(|inode| md::ClosedFile {
+        inode: *inode,
+        open: md::OpenMode::Write,
+        ends_inline: None,
+    });
     md::CloseMany { files: files.collect() }
 }
 

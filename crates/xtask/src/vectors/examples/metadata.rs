@@ -203,9 +203,10 @@ fn files() -> Vec<Example> {
     };
     let close = Close { inode: a_file(), open: OpenMode::Write, written: Some(written) };
     let close_unwritten = Close { open: OpenMode::Read, written: None, ..close.clone() };
-    let closed = ClosedFile { inode: a_file(), open: OpenMode::Read };
-    let close_many =
-        CloseMany { files: vec![closed, ClosedFile { open: OpenMode::Write, ..closed }] };
+    let closed = ClosedFile { inode: a_file(), open: OpenMode::Read, ends_inline: None };
+    let close_many = CloseMany {
+        files: vec![closed, ClosedFile { open: OpenMode::Write, ends_inline: Some(1), ..closed }],
+    };
     let open = Open {
         inode: a_file(),
         open: OpenMode::Read,

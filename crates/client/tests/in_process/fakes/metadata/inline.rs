@@ -9,6 +9,13 @@ use skep_wire::inline::{
 };
 
 impl FakeInode {
+    /// Ends the inline component of a file without inline bytes. Returns whether the component has
+    /// ended.
+    pub(super) fn end_inline(&mut self) -> bool {
+        self.has_moved_inline |= self.attributes.size == 0 && self.inline.is_empty();
+        self.has_moved_inline
+    }
+
     /// Returns the bytes of a file that has only inline bytes, for the reply to an open.
     pub(super) fn contents(&self, limit: u32) -> Option<InlineContents> {
         let size = self.attributes.size;

@@ -73,7 +73,7 @@ fn inline_component_stays_while_another_client_has_it_open() {
     assert!(!story.has_ended(inode));
     let close = md::Close { inode, open: md::OpenMode::Write, written: Some(extent(Some(1))) };
     story.ask(1, 1, (0, 3), &close).unwrap();
-    assert_eq!((story.size(inode), story.has_ended(inode)), (5000, false));
+    assert_eq!((story.size(inode), story.has_ended(inode)), (0, false), "as a refused report");
     let again = open_of(inode, md::OpenMode::Write);
     let opened = story.ask(1, 2, (0, 2), &again).unwrap();
     assert!(!opened.is_shared, "the refused end has not kept the file open");
@@ -129,4 +129,97 @@ fn death_of_a_writer_keeps_a_used_inline_component() {
     for inode in [used, shared, read] {
         assert!(!story.has_ended(inode), "file {inode}");
     }
+}
+
+/// The client has reported the end, and its next close has no other report.
+fn close_again(inode: InodeId) -> md::CloseMany {
+    let (open, ends_inline) = (md::OpenMode::Write, Some(1));
+    md::CloseMany { files: vec![md::ClosedFile { inode, open, ends_inline }] }
+}
+
+/// Otherwise another client could open the file without a notification to its creator, and write
+/// inline bytes.
+#[test]
+fn close_after_a_power_loss_ends_the_inline_component_again() {
+    let mut story = Story::begin();
+    let inode = story.inline_file();
+    let log_bytes = story.log.len();
+    story.ask(1, 1, (0, 2), &ending(inode)).unwrap();
+    story.lose_power(log_bytes);
+    assert!(!story.has_ended(inode));
+    let attributes = |story: &mut Story| {
+        story.ask(1, 2, (0, 0), &md::GetAttributes { inode }).unwrap().attributes
+    };
+    let before = attributes(&mut story);
+    story.wall.seconds += 50;
+    story.ask(1, 1, (0, 2), &close_again(inode)).unwrap();
+    assert!(story.has_ended(inode) && !is_open(&story, inode));
+    assert_eq!(attributes(&mut story).modified, before.modified, "the client has set this time");
+}
+
+#[test]
+fn close_of_many_files_ends_no_used_inline_component() {
+    let mut story = Story::begin();
+    let inode = story.inline_file();
+    story.written(1, &write(inode, 0, b"x"));
+    story.ask(1, 1, (0, 2), &close_again(inode)).unwrap();
+    assert_eq!((story.has_ended(inode), is_open(&story, inode)), (false, false));
+}
+
+fn is_open(story: &Story, inode: InodeId) -> bool {
+    story.target.table.get(&Key::Opens(inode).to_bytes()).unwrap().is_some()
+}
+
+/// Runs a request of session 1 that ends an inline component, together with an open. Returns
+/// whether the open waits until the end is safe, and then shows it.
+fn is_awaited_by_an_open<R: Request>(story: &mut Story, end: &R, inode: InodeId) -> bool {
+    story.now += Duration::from_millis(11);
+    let open = open_of(inode, md::OpenMode::Write);
+    let next = story.run(vec![arrival(1, 1, (0, 2), end), arrival(1, 1, (1, 1), &open)]);
+    let (_, ended) = story.replies.pop().expect("the reply to the request that ends it");
+    ended.unwrap();
+    if !story.replies.is_empty() {
+        return false;
+    }
+    story.happen_together(next);
+    let (_, opened) = story.replies.pop().expect("the reply to the open");
+    let opened = md::OpenReply::from_bytes(&opened.unwrap()).unwrap();
+    opened.pattern.unwrap().has_moved_inline()
+}
+
+/// Otherwise a power loss could revert the end together with the open, and the client of the open
+/// would write to a place that no reader uses.
+#[test]
+fn open_waits_until_a_reported_end_is_safe() {
+    let begin = || {
+        let mut story = Story::begin();
+        let inode = story.inline_file();
+        (story, inode)
+    };
+    let (mut story, inode) = begin();
+    assert!(is_awaited_by_an_open(&mut story, &ending(inode), inode));
+    let (mut story, inode) = begin();
+    let close = md::Close { inode, open: md::OpenMode::Write, written: Some(extent(Some(1))) };
+    assert!(is_awaited_by_an_open(&mut story, &close, inode));
+    let (mut story, inode) = begin();
+    assert!(is_awaited_by_an_open(&mut story, &close_again(inode), inode));
+}
+
+/// The same for the end after the death of the only writer.
+#[test]
+fn open_waits_until_the_end_after_a_death_is_safe() {
+    let mut story = Story::begin();
+    let inode = story.inline_file();
+    let mut next = vec![arrival(1, 1, (0, 0), &md::CloseSession {})];
+    let mut was_unsafe = false;
+    for _ in 0..10 {
+        story.now += Duration::from_millis(11);
+        if next.is_empty() {
+            next.push(Event::Tick);
+        }
+        next = story.run(next);
+        was_unsafe |= !story.target.shared.starts.patterns.is_safe(inode);
+    }
+    assert!(was_unsafe && story.target.shared.starts.patterns.is_safe(inode));
+    assert!(story.has_ended(inode));
 }
