@@ -355,11 +355,8 @@ impl FakeMetadata {
             }
             inode.synced.merge(&synced.chunk_files);
         }
-        let attributes = inode.attributes.clone();
-        match request.written {
-            Some(written) => self.report(request.inode, written),
-            None => Ok(AttributesReply { attributes }),
-        }
+        let unchanged = Ok(AttributesReply { attributes: inode.attributes.clone() });
+        request.written.map_or(unchanged, |written| self.report(request.inode, written))
     }
 
     fn compare_opens(&self, session: SessionId, request: &CompareOpens) -> CompareOpensReply {
@@ -448,11 +445,8 @@ impl FakeMetadata {
         if *count == 0 {
             inode.opens.remove(&session);
         }
-        let attributes = inode.attributes.clone();
-        match request.written {
-            Some(written) => self.report(request.inode, written),
-            None => Ok(AttributesReply { attributes }),
-        }
+        let unchanged = Ok(AttributesReply { attributes: inode.attributes.clone() });
+        request.written.map_or(unchanged, |written| self.report(request.inode, written))
     }
 
     fn pattern(&self, inode: InodeId) -> StripePattern {
