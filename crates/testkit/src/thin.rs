@@ -23,6 +23,14 @@ fn succeeds<'a>(program: &str, arguments: impl IntoIterator<Item = &'a OsStr>) -
     Command::new(program).args(arguments).output().is_ok_and(|it| it.status.success())
 }
 
+/// Limits the requests to a loop device to one page. If a pool has space only for the first pages of
+/// a request, the driver reports the whole request as written.
+fn write_single_pages(device: &Path) {
+    let name = device.file_name().expect("a device");
+    let limit = Path::new("/sys/block").join(name).join("queue/max_sectors_kb");
+    std::fs::write(limit, "4").expect("root may change the limit");
+}
+
 impl ThinDisk {
     /// Creates the disk in an empty directory. `pool_mib` is the real space of the device in MiB.
     /// If the test has no permission to mount, prints a line and returns `None`.
@@ -49,9 +57,14 @@ impl ThinDisk {
         // Do not use a journal, because ext4 would abort its journal when the device has no space.
         let format = ["-q", "-b", "4096", "-O", "^has_journal"].map(OsStr::new);
         assert!(succeeds("mkfs.ext4", format.into_iter().chain([image.as_os_str()])), "mkfs.ext4");
-        let on_loop = ["-o", "loop"].map(OsStr::new);
-        let both = [image.as_os_str(), disk.as_os_str()];
-        assert!(succeeds("mount", on_loop.into_iter().chain(both)), "mount {}", image.display());
+        let attached = Command::new("losetup").args(["--find", "--show"]).arg(&image).output();
+        let device = attached.expect("losetup").stdout;
+        let device = PathBuf::from(String::from_utf8_lossy(&device).trim());
+        write_single_pages(&device);
+        let both = [device.as_os_str(), disk.as_os_str()];
+        assert!(succeeds("mount", both), "mount {}", image.display());
+        // The kernel detaches the device at the end of the mount.
+        assert!(succeeds("losetup", [OsStr::new("-d"), device.as_os_str()]), "losetup -d");
         Some(this)
     }
 
