@@ -272,11 +272,13 @@ pub fn purge(
     })
 }
 
-/// Returns the time that is `duration` before `time`.
+/// Returns the time that is `duration` before `time`, or the first time that exists. An overflow
+/// would give a time in the future, before which all files are old.
 fn earlier(time: Timestamp, duration: Duration) -> Timestamp {
-    let nanoseconds = i128::from(time.seconds) * 1_000_000_000 + i128::from(time.nanoseconds);
-    let duration = i128::try_from(duration.as_nanos()).unwrap_or(i128::MAX / 2);
-    Timestamp::from_nanoseconds(nanoseconds - duration)
+    let nanoseconds = |seconds: i64| i128::from(seconds) * 1_000_000_000;
+    let time = nanoseconds(time.seconds) + i128::from(time.nanoseconds);
+    let duration = i128::try_from(duration.as_nanos()).unwrap_or(i128::MAX);
+    Timestamp::from_nanoseconds(time.saturating_sub(duration).max(nanoseconds(i64::MIN)))
 }
 
 /// Returns an error if more files would be removed than the limit allows. The usual reasons are a

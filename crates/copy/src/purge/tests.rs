@@ -288,6 +288,18 @@ fn path_with_a_symbolic_link_and_the_root_are_refused() {
 }
 
 #[test]
+fn very_long_age_selects_no_file() {
+    let now = Timestamp { seconds: 1_800_000_000, nanoseconds: 5 };
+    let day = Duration::from_secs(86_400);
+    assert_eq!(earlier(now, day), Timestamp { seconds: 1_799_913_600, nanoseconds: 5 });
+    for seconds in [i64::MAX as u64, u64::MAX] {
+        assert!(earlier(now, Duration::from_secs(seconds)).seconds < 0, "{seconds}");
+    }
+    let site = Site::new(&[("a", 1)]);
+    assert_eq!(site.purge(&Options { older_than: Duration::MAX, ..all() }).files, 0);
+}
+
+#[test]
 fn remaining_time_is_estimated_while_files_are_removed() {
     let elapsed = Duration::from_secs(10);
     let progress = PurgeProgress {

@@ -76,9 +76,11 @@ struct Tally {
 }
 
 impl Tally {
+    /// The sum of the bytes has a limit: users can create sparse files of almost 2^63 bytes, and
+    /// the sum of three of them exceeds the range of `u64`.
     fn add(&mut self, other: Self) {
         self.files += other.files;
-        self.bytes += other.bytes;
+        self.bytes = self.bytes.saturating_add(other.bytes);
     }
 }
 
@@ -224,17 +226,21 @@ mod tests {
         Timestamp { seconds, nanoseconds: 0 }
     }
 
-    fn add(totals: &mut Totals, path: &str, uid: u32, bytes: u64, links: u32) {
-        let entry = EntryAttributes {
+    fn entry(uid: u32, links: u32) -> EntryAttributes {
+        EntryAttributes {
             kind: FileType::RegularFile,
             device: 1,
             inode: 2,
             links,
             uid,
-            bytes,
+            bytes: 0,
             modified: at(0),
             changed: at(0),
-        };
+        }
+    }
+
+    fn add(totals: &mut Totals, path: &str, uid: u32, bytes: u64, links: u32) {
+        let entry = EntryAttributes { bytes, ..entry(uid, links) };
         totals.add(Path::new(path), &entry, at(bytes as i64));
     }
 
@@ -254,6 +260,16 @@ mod tests {
         let tops: Vec<_> =
             tops.iter().map(|it| (it.directory.as_deref(), it.files, it.bytes)).collect();
         assert_eq!(tops, [(Some("a"), 2, 80), (Some("."), 1, 5)]);
+    }
+
+    #[test]
+    fn sum_of_huge_sparse_files_does_not_overflow() {
+        let mut totals = Totals::default();
+        for name in ["a", "b", "c"] {
+            let entry = EntryAttributes { bytes: i64::MAX as u64, ..entry(7, 1) };
+            totals.add(Path::new(name), &entry, at(0));
+        }
+        assert_eq!((totals.files(), totals.bytes()), (3, u64::MAX));
     }
 
     #[test]
