@@ -231,6 +231,9 @@ fn dangerous_arguments_are_refused() {
     check(&directory, &["--older-than", "1d", "--log", "/tmp/log"], "--apply");
     check(&directory, &["--older-than", "1d", "--user", "no-such-user"], "no-such-user");
     check(&directory, &["--older-than", "1d", "--list", "-"], "standard output");
+    let whole = text(&directory.join("file"));
+    check(&directory, &[&all[..], &["--exclude", &whole]].concat(), "below this directory");
+    check(&directory, &[&all[..], &["--exclude", "./file"]].concat(), "invalid pattern");
     assert_eq!(entries(&directory), ["file", "link"]);
     let other = purge(&outside.join(""), &[&all[..], &["--any"]].concat());
     assert_eq!(other["files"], 1);

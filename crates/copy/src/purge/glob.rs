@@ -5,6 +5,9 @@
 //! without `/` is compared with the name of each entry. Any other pattern is compared with the path
 //! of the entry below the directory that is purged.
 //!
+//! A pattern that can match no entry would keep nothing, and the administrator would learn of it
+//! only from the loss of files. So such patterns are refused.
+//!
 //! Users choose the names of their files. So the time of a comparison grows only with the product
 //! of the lengths of pattern and path, even for names that were made to be slow.
 
@@ -48,6 +51,12 @@ impl FromStr for Glob {
         if rest.is_empty() {
             return Err(format!("invalid pattern '{text}': expected a name or a path"));
         }
+        if rest.split(|byte| *byte == b'/').any(|name| matches!(name, b"" | b"." | b"..")) {
+            return Err(format!(
+                "invalid pattern '{text}': a path in it has an empty name, '.' or '..', which no \
+                 entry has; leave this part out"
+            ));
+        }
         let mut tokens = Vec::new();
         let mut begins_name = true;
         while let Some((first, after)) = rest.split_first() {
@@ -58,9 +67,7 @@ impl FromStr for Glob {
                 b'*' if after.starts_with(b"*") => (Token::Everything, &after[1..]),
                 b'*' => (Token::AnyBytes, after),
                 b'?' => (Token::AnyByte, after),
-                b'[' => set(after).ok_or_else(|| {
-                    format!("invalid pattern '{text}': '[' has no ']'; write '\\[' for the byte")
-                })?,
+                b'[' => set(after).map_err(|why| format!("invalid pattern '{text}': {why}"))?,
                 b'\\' => match after.split_first() {
                     Some((quoted, after)) => (Token::Byte(*quoted), after),
                     None => return Err(format!("invalid pattern '{text}': '\\' ends it")),
@@ -76,12 +83,14 @@ impl FromStr for Glob {
 }
 
 /// Parses a set of bytes, without the `[` at its begin. Returns the set, and the rest of the
-/// pattern. `None` means that the set has no end.
-fn set(text: &[u8]) -> Option<(Token, &[u8])> {
+/// pattern.
+fn set(text: &[u8]) -> Result<(Token, &[u8]), &'static str> {
+    const NO_END: &str = "'[' has no ']'; write '\\[' for the byte";
     let is_negated = matches!(text.first(), Some(b'!' | b'^'));
     let text = if is_negated { &text[1..] } else { text };
     // A `]` at the begin of the set belongs to the set.
-    let end = 1 + text.get(1..)?.iter().position(|byte| *byte == b']')?;
+    let after_first = text.get(1..).unwrap_or_default();
+    let end = 1 + after_first.iter().position(|byte| *byte == b']').ok_or(NO_END)?;
     let (mut members, rest) = (&text[..end], &text[end + 1..]);
     let mut ranges = Vec::new();
     while let [first, after @ ..] = members {
@@ -89,10 +98,13 @@ fn set(text: &[u8]) -> Option<(Token, &[u8])> {
             [b'-', last, after @ ..] => (last, after),
             _ => (first, after),
         };
+        if first > last {
+            return Err("a range in '[]' ends before its begin; write the smaller byte first");
+        }
         ranges.push((*first, *last));
         members = after;
     }
-    Some((Token::Set { is_negated, ranges }, rest))
+    Ok((Token::Set { is_negated, ranges }, rest))
 }
 
 impl Glob {
@@ -106,14 +118,31 @@ impl Glob {
         self.matches_bytes(text.as_bytes())
     }
 
+    /// Whether the pattern is compared with paths, and matches only paths that begin with the names
+    /// of `path`. This is so if a user has written the whole path of a directory.
+    pub fn begins_with(&self, path: &Path) -> bool {
+        let names = path.as_os_str().as_bytes();
+        let expected = names.strip_prefix(b"/").unwrap_or(names);
+        let is_byte = |(token, byte): (&Token, &u8)| *token == Token::Byte(*byte);
+        let ends_name = |token: &Token| *token == Token::Byte(b'/');
+        !self.is_for_names
+            && self.tokens.len() >= expected.len()
+            && self.tokens.iter().zip(expected).all(is_byte)
+            && self.tokens.get(expected.len()).is_none_or(ends_name)
+    }
+
     /// Compares byte by byte. `states` has a flag for each number of tokens that may have matched
-    /// the bytes so far.
+    /// the bytes so far. Users may create paths of many bytes, so a byte needs no allocation, and
+    /// the comparison ends when no flag is left.
     fn matches_bytes(&self, text: &[u8]) -> bool {
         let end = self.tokens.len();
-        let mut states = vec![false; end + 1];
+        let (mut states, mut next) = (vec![false; end + 1], vec![false; end + 1]);
         self.enter(&mut states, 0, true);
         for byte in text {
-            let mut next = vec![false; end + 1];
+            if !states.contains(&true) {
+                return false;
+            }
+            next.fill(false);
             let begins_name = *byte == b'/';
             for (state, token) in self.tokens.iter().enumerate().filter(|(state, _)| states[*state])
             {
@@ -121,7 +150,7 @@ impl Glob {
                     self.enter(&mut next, state, begins_name);
                 }
             }
-            states = next;
+            std::mem::swap(&mut states, &mut next);
         }
         states[end]
     }
@@ -202,6 +231,28 @@ mod tests {
         for pattern in ["", "/", "a[", "a[b", "a\\"] {
             assert!(pattern.parse::<Glob>().is_err(), "{pattern}");
         }
+    }
+
+    #[test]
+    fn patterns_that_match_no_entry_are_refused() {
+        for pattern in ["./keep", "a/../b", "a//b", ".", "..", "[z-a]"] {
+            assert!(pattern.parse::<Glob>().is_err(), "{pattern}");
+        }
+        for pattern in [".*", "..a", "a/.keep", "[a-a]", "//keep"] {
+            assert!(pattern.parse::<Glob>().is_ok(), "{pattern}");
+        }
+    }
+
+    #[test]
+    fn pattern_with_the_whole_path_is_recognised() {
+        let begins = |pattern: &str, path: &str| {
+            pattern.parse::<Glob>().unwrap().begins_with(Path::new(path))
+        };
+        assert!(begins("/mnt/skep/scratch/keep", "/mnt/skep/scratch"));
+        assert!(begins("mnt/skep/scratch/**", "/mnt/skep/scratch"));
+        assert!(begins("/scratch", "/scratch") && !begins("scratch", "/scratch"));
+        assert!(!begins("/keep", "/mnt/skep") && !begins("/mnt", "/mnt/skep"));
+        assert!(!begins("/mnt/skeptical/a", "/mnt/skep"));
     }
 
     #[test]

@@ -152,6 +152,14 @@ pub(crate) fn run(args: &PurgeArgs) -> Result<()> {
         );
         return Err(Error::new(ErrorCode::InvalidArgument, what));
     }
+    if selection.exclude.iter().any(|pattern| pattern.begins_with(top.path())) {
+        let what = format!(
+            "cannot exclude a pattern that begins with {}: patterns are compared with the path \
+             below this directory; leave the path of the directory out of the pattern",
+            top.path().display()
+        );
+        return Err(Error::new(ErrorCode::InvalidArgument, what));
+    }
     let options = Options {
         threads: args.threads.into(),
         older_than: args.older_than.0,
