@@ -191,8 +191,7 @@ impl PurgeArgs {
     /// contains the names of files.
     fn log(&self) -> Result<Option<Box<dyn Write + Send>>> {
         let Some(path) = &self.log else { return Ok(None) };
-        let opened = OpenOptions::new().append(true).create(true).mode(0o600).open(path);
-        Ok(Some(Box::new(opened.map_err(|error| unusable(path, error))?)))
+        Ok(Some(Box::new(open_output(path, OpenOptions::new().append(true))?)))
     }
 
     /// Creates the list.
@@ -201,9 +200,8 @@ impl PurgeArgs {
         if is_output {
             return Ok(Some(Box::new(BufWriter::new(std::io::stdout()))));
         }
-        let mut options = OpenOptions::new();
-        let options = options.write(true).create(true).truncate(true).mode(0o600);
-        let file: File = options.open(path).map_err(|error| unusable(path, error))?;
+        let file = open_output(path, OpenOptions::new().write(true))?;
+        file.set_len(0).map_err(|error| unusable(path, error))?;
         Ok(Some(Box::new(BufWriter::new(file))))
     }
 }
@@ -226,6 +224,35 @@ impl SelectionArgs {
             larger_than: self.larger_than.map(|size| size.0),
         })
     }
+}
+
+/// Opens a regular file for output, or creates it. Other users may not read a new file, because it
+/// will contain the names of files.
+///
+/// The file may be in a directory in which other users create entries. Such a user could name a
+/// symbolic link to a file of root, or a FIFO that nobody reads, like the output. So the last part
+/// of the path must not be a symbolic link, and nothing is written before the type is known.
+fn open_output(path: &Path, options: &mut OpenOptions) -> Result<File> {
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    let opened = options.create(true).mode(0o600).custom_flags(flags).open(path);
+    let file = opened.map_err(|error| match error.raw_os_error() {
+        Some(libc::ELOOP) => not_regular(path, "a symbolic link"),
+        Some(libc::ENXIO) => not_regular(path, "a FIFO"),
+        _ => unusable(path, error),
+    })?;
+    let metadata = file.metadata().map_err(|error| unusable(path, error))?;
+    match metadata.is_file() {
+        true => Ok(file),
+        false => Err(not_regular(path, "a special file")),
+    }
+}
+
+fn not_regular(path: &Path, kind: &str) -> Error {
+    let what = format!(
+        "cannot write to {}: this is {kind}; name a regular file or a new one",
+        path.display()
+    );
+    Error::new(ErrorCode::InvalidArgument, what)
 }
 
 /// Returns the ids of users.
@@ -290,6 +317,23 @@ mod tests {
         for text in ["0", "101%", "-1", "half", "5%%", ""] {
             assert!(share(text).unwrap_err().contains("from 1 to 100"), "{text}");
         }
+    }
+
+    #[test]
+    fn output_to_a_link_or_a_special_file_is_refused() {
+        let place = tempfile::tempdir().unwrap();
+        let [file, link, fifo] = ["file", "link", "fifo"].map(|name| place.path().join(name));
+        std::fs::write(&file, "old\n").unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+        rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, mode).unwrap();
+        for path in [link.as_path(), &fifo, Path::new("/dev/null")] {
+            let refused = open_output(path, OpenOptions::new().write(true)).unwrap_err();
+            assert_eq!(refused.code(), ErrorCode::InvalidArgument, "{refused}");
+        }
+        let mut log = open_output(&file, OpenOptions::new().append(true)).unwrap();
+        log.write_all(b"new\n").unwrap();
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "old\nnew\n");
     }
 
     #[test]
