@@ -2,6 +2,7 @@
 //! module does no I/O.
 
 use skep_types::{Error, ErrorCode};
+use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -85,10 +86,24 @@ pub(crate) fn shown(path: &Path) -> String {
     text
 }
 
+/// Returns a path like [`shown`], without its middle if it is longer than a path that the kernel
+/// accepts in one call. Users can create paths of half a megabyte, and a million entries below
+/// one of them, which would fill memory or the disk of a log. `\...` stands for the middle. It
+/// differs from every name, because a backslash in a name is shown as two.
+pub(crate) fn shown_shortened(path: &Path) -> String {
+    /// Number of bytes at the begin and at the end that are shown. Twice this number is `PATH_MAX`.
+    const END: usize = 2048;
+    let bytes = path.as_os_str().as_bytes();
+    if bytes.len() <= 2 * END {
+        return shown(path);
+    }
+    let part = |bytes| shown(Path::new(OsStr::from_bytes(bytes)));
+    format!("{}\\...{}", part(&bytes[..END]), part(&bytes[bytes.len() - END..]))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::ffi::OsStr;
 
     #[test]
     fn shown_path_has_no_control_characters_and_is_unique() {
@@ -97,6 +112,15 @@ mod tests {
         assert_eq!(show(b"a\x1b[2J\n"), "a\\u{1b}[2J\\n");
         assert_eq!(show(b"a\xff"), "a\\xff");
         assert_eq!(show(b"a\\xff"), "a\\\\xff");
+    }
+
+    #[test]
+    fn path_that_is_too_long_for_a_call_is_shortened() {
+        let path = "a".repeat(2048) + "/middle/" + &"b".repeat(2048);
+        let expected = "a".repeat(2048) + "\\..." + &"b".repeat(2048);
+        assert_eq!(shown_shortened(Path::new(&path)), expected);
+        assert_eq!(shown_shortened(Path::new(&path[8..])), path[8..]);
+        assert_eq!(shown_shortened(Path::new("a\\...b")), "a\\\\...b");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Counts, problems and progress of a copy, for reports. This module does no I/O.
 
-use crate::failure::shown;
+use crate::failure::shown_shortened;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use std::sync::Mutex;
@@ -63,7 +63,7 @@ impl Problems {
         self.count.fetch_add(1, Ordering::Relaxed);
         let mut first = self.first.lock().expect("no thread panics while it has the lock");
         if first.len() < MOST_PROBLEMS {
-            first.push(Problem { path: shown(path), problem });
+            first.push(Problem { path: shown_shortened(path), problem });
         }
     }
 

@@ -1,7 +1,7 @@
 //! The log of removed entries, and the list of entries that a dry run would remove.
 
 use super::entry::EntryAttributes;
-use crate::failure::shown;
+use crate::failure::shown_shortened;
 use rustix::fs::FileType;
 use serde::Serialize;
 use skep_types::{Error, Result, Timestamp, utc};
@@ -25,7 +25,7 @@ pub struct Records {
 /// An entry, as an element of the list.
 #[derive(Debug, Serialize)]
 struct Record<'a> {
-    /// The whole path, escaped.
+    /// The whole path, escaped, and without its middle if it is very long.
     path: &'a str,
     kind: &'static str,
     bytes: u64,
@@ -46,7 +46,7 @@ impl Records {
             return Ok(());
         }
         let record = Record {
-            path: &shown(path),
+            path: &shown_shortened(path),
             kind: match entry.kind {
                 FileType::RegularFile => "file",
                 FileType::Directory => "directory",
@@ -97,7 +97,7 @@ fn log_line(path: &Path, entry: &EntryAttributes, now: Timestamp) -> String {
         entry.bytes,
         entry.uid,
         utc(entry.modified),
-        shown(path)
+        shown_shortened(path)
     )
 }
 

@@ -4,7 +4,7 @@
 //! does no I/O.
 
 use super::entry::EntryAttributes;
-use crate::failure::shown;
+use crate::failure::{shown, shown_shortened};
 use serde::Serialize;
 use skep_types::{Timestamp, utc};
 use std::collections::{BinaryHeap, HashMap};
@@ -178,7 +178,7 @@ impl Totals {
         let mut oldest: Vec<_> = self.oldest.iter().collect();
         oldest.sort();
         let entry = |(since, path, bytes): &(Timestamp, PathBuf, u64)| OldEntry {
-            path: shown(path),
+            path: shown_shortened(path),
             unused_since: utc(*since),
             bytes: *bytes,
         };
