@@ -44,6 +44,7 @@ use serde::Serialize;
 use skep_types::{Error, ErrorCode, Result, Timestamp};
 use std::fs::File;
 use std::io;
+use std::ops::ControlFlow;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -108,8 +109,11 @@ pub struct PurgeOutcome {
     pub problem_count: u64,
     /// The first problems, at most 1,000, sorted by path.
     pub problems: Vec<Problem>,
-    /// Whether the purge ended early because the file system cannot be used any more.
+    /// Whether the purge ended early because the file system cannot be used any more, or because
+    /// the user has interrupted it.
     pub has_ended_early: bool,
+    /// Whether the user has interrupted the purge.
+    pub is_interrupted: bool,
     /// Duration of the purge.
     pub seconds: f64,
 }
@@ -207,7 +211,9 @@ impl Top {
     }
 }
 
-/// Removes the old files below a directory. Calls `report` once per second.
+/// Removes the old files below a directory. Calls `report` once per second. If `report` returns
+/// `Break`, each thread completes the entry that it is working on, with its line in the log, and
+/// the purge ends.
 ///
 /// The age of a file is measured by the clock of the file system, if the file system shows it, and
 /// otherwise by the clock of this host. Unless `max_share` is 100, a first pass counts the files,
@@ -216,6 +222,7 @@ impl Top {
 /// # Errors
 /// - `LimitReached` if more files would be removed than `max_share` allows. Then no file was
 ///   removed.
+/// - `Interrupted` or `Io` if the first pass ended early. Then no file was removed.
 /// - `Io` or `NoSpace` if the log or the list cannot be written.
 ///
 /// Problems of single entries are in the outcome.
@@ -223,7 +230,7 @@ pub fn purge(
     top: &Top,
     options: &Options,
     records: Records,
-    report: &dyn Fn(&PurgeProgress),
+    report: &dyn Fn(&PurgeProgress) -> ControlFlow<()>,
 ) -> Result<PurgeOutcome> {
     let start = Instant::now();
     raise_descriptor_limit();
@@ -241,13 +248,18 @@ pub fn purge(
         let pass = Arc::new(Pass::new(&begin, options, action, expected, &records));
         let file = top.file.try_clone()?;
         let work = Work::begin(&pass, file).map_err(named)?;
-        work_off(work, options.threads, Work::perform, || report(&pass.progress()));
+        work_off(work, options.threads, Work::perform, || {
+            if report(&pass.progress()).is_break() {
+                pass.interrupt();
+            }
+        });
         let totals = pass.finish()?;
         Ok::<_, Error>((pass, totals))
     };
     let mut expected = None;
     if !options.is_dry_run && options.max_share < 100 {
-        let (_, totals) = run(Action::Count, None)?;
+        let (pass, totals) = run(Action::Count, None)?;
+        check_complete(top, &pass)?;
         check_share(top, options, &totals)?;
         expected = Some(totals.files());
     }
@@ -268,6 +280,7 @@ pub fn purge(
         problem_count: pass.problems.count(),
         problems: pass.problems.first(),
         has_ended_early: pass.is_stopped(),
+        is_interrupted: pass.is_interrupted(),
         seconds: start.elapsed().as_secs_f64(),
     })
 }
@@ -279,6 +292,27 @@ fn earlier(time: Timestamp, duration: Duration) -> Timestamp {
     let time = nanoseconds(time.seconds) + i128::from(time.nanoseconds);
     let duration = i128::try_from(duration.as_nanos()).unwrap_or(i128::MAX);
     Timestamp::from_nanoseconds(time.saturating_sub(duration).max(nanoseconds(i64::MIN)))
+}
+
+/// Returns an error if the pass that counts the files ended early. Its counts do not show which
+/// share of the files is old.
+fn check_complete(top: &Top, pass: &Pass) -> Result<()> {
+    if !pass.is_stopped() {
+        return Ok(());
+    }
+    let (code, reason) = match pass.is_interrupted() {
+        true => (ErrorCode::Interrupted, "a signal interrupted the count of the files".to_owned()),
+        false => {
+            let problems = pass.problems.first();
+            let problem = problems.first().map_or("", |it| it.problem.as_str());
+            (ErrorCode::Io, format!("the count of the files ended early: {problem}"))
+        }
+    };
+    let what = format!(
+        "cannot purge {}: {reason}; no file was removed, so repeat the command",
+        top.path.display()
+    );
+    Err(Error::new(code, what))
 }
 
 /// Returns an error if more files would be removed than the limit allows. The usual reasons are a

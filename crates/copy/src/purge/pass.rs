@@ -50,6 +50,7 @@ pub(crate) struct Pass {
     /// The counts. The lock is held for the addition of one batch of entries.
     totals: Mutex<Totals>,
     has_ended_early: AtomicBool,
+    is_interrupted: AtomicBool,
     /// The error of the log or of the list that has ended the pass early.
     fatal: Mutex<Option<Error>>,
 }
@@ -96,6 +97,7 @@ impl Pass {
             progress: LiveCounts::default(),
             totals: Mutex::default(),
             has_ended_early: AtomicBool::new(false),
+            is_interrupted: AtomicBool::new(false),
             fatal: Mutex::default(),
         }
     }
@@ -169,6 +171,17 @@ impl Pass {
     /// Whether the threads must end the pass early.
     pub(crate) fn is_stopped(&self) -> bool {
         self.has_ended_early.load(Ordering::Relaxed)
+    }
+
+    /// Ends the pass early, because the user has interrupted it.
+    pub(crate) fn interrupt(&self) {
+        self.is_interrupted.store(true, Ordering::Relaxed);
+        self.has_ended_early.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the user has interrupted the pass.
+    pub(crate) fn is_interrupted(&self) -> bool {
+        self.is_interrupted.load(Ordering::Relaxed)
     }
 
     pub(crate) fn progress(&self) -> PurgeProgress {

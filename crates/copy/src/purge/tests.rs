@@ -60,7 +60,7 @@ impl Site {
     }
 
     fn try_purge(&self, options: &Options, records: Records) -> Result<PurgeOutcome> {
-        purge(&Top::open(&self.path(""))?, options, records, &|_| ())
+        purge(&Top::open(&self.path(""))?, options, records, &|_| ControlFlow::Continue(()))
     }
 
     fn purge(&self, options: &Options) -> PurgeOutcome {
@@ -271,6 +271,23 @@ fn purge_ends_when_its_log_cannot_be_written() {
     let refused = site.try_purge(&Options { threads: 1, ..all() }, records).unwrap_err();
     assert!(refused.context().contains("cannot write the log"), "{refused}");
     assert_eq!(site.entries().len(), 99);
+}
+
+#[test]
+fn interrupted_purge_reports_and_logs_the_removed_files() {
+    let site = Site::new(&[]);
+    for number in 0..100 {
+        site.write(&number.to_string(), 1);
+    }
+    let log = Lines::default();
+    let records = Records::new(Some(Box::new(log.clone())), None);
+    let options = Options { threads: 1, files_per_second: Some(10), ..all() };
+    let top = Top::open(&site.path("")).unwrap();
+    let outcome = purge(&top, &options, records, &|_| ControlFlow::Break(())).unwrap();
+    assert!(outcome.is_interrupted && outcome.has_ended_early);
+    assert!(outcome.files < 100, "{outcome:?}");
+    assert_eq!(site.entries().len() as u64, 100 - outcome.files);
+    assert_eq!(log.text().lines().count() as u64, outcome.files);
 }
 
 #[test]

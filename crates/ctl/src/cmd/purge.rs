@@ -11,11 +11,13 @@ use crate::through_mount::is_written;
 use skep_copy::purge::{
     AgeBasis, Glob, IsWritten, Options, PurgeOutcome, PurgeProgress, Records, Selection, Top, purge,
 };
+use skep_env::Signals;
 use skep_monitor::names::names_in;
 use skep_service::{ByteSize, Interval};
 use skep_types::{Error, ErrorCode, Result};
 use std::fs::{File, OpenOptions};
 use std::io::{BufWriter, IsTerminal, Write};
+use std::ops::ControlFlow;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -57,7 +59,7 @@ const QUIET: Duration = Duration::from_secs(2);
 /// host it runs. All kinds of entries except directories count as files. A file with several names
 /// loses each name in DIRECTORY, and its bytes are free after the last one. No symbolic link is
 /// followed, and no other file system that is mounted below DIRECTORY is entered. Exit code 1
-/// means that the purge was refused, or that a file could not be read or removed.
+/// means that the purge was refused or interrupted, or that a file could not be read or removed.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct PurgeArgs {
@@ -175,7 +177,9 @@ pub(crate) fn run(args: &PurgeArgs) -> Result<()> {
         is_written: is_skep.then_some(is_written as IsWritten),
     };
     let records = Records::new(args.log()?, args.list(lists_to_output)?);
-    let mut outcome = with_progress(|report| purge(&top, &options, records, report))?;
+    // No thread has started yet.
+    let signals = Signals::take(&[libc::SIGINT, libc::SIGTERM])?;
+    let mut outcome = with_progress(&signals, |report| purge(&top, &options, records, report))?;
     name_users(&mut outcome);
     let as_text = |outcome: &PurgeOutcome| text::of(outcome, args.max_share);
     match lists_to_output {
@@ -289,8 +293,13 @@ fn name_users(outcome: &mut PurgeOutcome) {
     }
 }
 
-/// Runs `purge`, which reports its progress, and shows the progress on a terminal.
-fn with_progress<T>(purge: impl FnOnce(&dyn Fn(&PurgeProgress)) -> Result<T>) -> Result<T> {
+/// Runs `purge`, which reports its progress, and shows the progress on a terminal. The first of
+/// `signals` makes the purge end with its result. A second one ends the process at once, for
+/// example if the file system does not reply any more.
+fn with_progress<T>(
+    signals: &Signals,
+    purge: impl FnOnce(&dyn Fn(&PurgeProgress) -> ControlFlow<()>) -> Result<T>,
+) -> Result<T> {
     let shows_progress = is_for_people() && std::io::stderr().is_terminal();
     // If standard error is closed, the purge continues without this output.
     let show = |text: &str| {
@@ -302,6 +311,12 @@ fn with_progress<T>(purge: impl FnOnce(&dyn Fn(&PurgeProgress)) -> Result<T>) ->
         if progress.elapsed >= QUIET {
             show(&text::line(progress));
         }
+        // If the kernel refused to return the signals, the purge would go on to its end.
+        if let Ok(Some(_)) = signals.take_pending() {
+            Signals::unblock_all();
+            return ControlFlow::Break(());
+        }
+        ControlFlow::Continue(())
     });
     show("");
     result

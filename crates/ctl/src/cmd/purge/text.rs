@@ -114,9 +114,13 @@ fn more(rows: usize) -> String {
     }
 }
 
-/// Returns the error for a purge that could not read or remove some entries. `None` means that
-/// there was no problem.
+/// Returns the error for a purge that was interrupted, or could not read or remove some entries.
+/// `None` means that there was no problem.
 pub(super) fn failure(outcome: &PurgeOutcome) -> Option<Error> {
+    if outcome.is_interrupted {
+        let text = "cannot purge all old files: a signal interrupted the purge; repeat the command";
+        return Some(Error::new(ErrorCode::Interrupted, text));
+    }
     if outcome.problem_count == 0 {
         return None;
     }
@@ -162,6 +166,7 @@ mod tests {
             problem_count: 0,
             problems: Vec::new(),
             has_ended_early: false,
+            is_interrupted: false,
             seconds: 0.5,
         }
     }
@@ -177,6 +182,15 @@ mod tests {
         }
         assert!(of(&outcome(), 29).contains("more than the limit of 29%"));
         assert!(!of(&PurgeOutcome { is_dry_run: false, ..outcome() }, 29).contains("--apply"));
+    }
+
+    #[test]
+    fn problems_and_an_interruption_are_errors() {
+        assert!(failure(&outcome()).is_none());
+        let problem = PurgeOutcome { problem_count: 1, ..outcome() };
+        assert!(failure(&problem).unwrap().context().contains("1 problem"));
+        let interrupted = PurgeOutcome { is_interrupted: true, ..outcome() };
+        assert_eq!(failure(&interrupted).unwrap().code(), ErrorCode::Interrupted);
     }
 
     #[test]
