@@ -17,7 +17,9 @@ Usage: prepare.sh --package FILE (--root DIRECTORY | --this-host) [--without-clo
   --package FILE        the .tar.gz, .deb or .rpm of Skep
   --root DIRECTORY      the root directory of the image, which is mounted there
   --this-host           prepare the running host, of which an image is made then. Afterwards this
-                        host has no keys for ssh, and gets new ones at its next boot
+                        host has no keys for ssh, and gets new ones at its next boot. The .ssh
+                        directories of all users are removed too, so only cloud-init or a console
+                        let you in again. Not for a host that stays in use
   --without-cloud-init  accept an image without cloud-init. Then nothing runs the user data
 END
 }
@@ -36,9 +38,25 @@ missing_programs() {
     echo "  $program (package ${pair#*:})"
   done
 }
+# Whether a path leads into the image. In an image that is mounted on this host, an absolute link
+# leads to a file of this host.
+in_image() { # path
+  case "$(readlink -f "$1")/" in "${real_root%/}"/*) ;; *) return 1 ;; esac
+}
+# Whether a path is on the file system of the root directory. The home directory of a user may be on
+# a file server, where other hosts use it.
+on_root_disk() { [ "$(stat -L -c %d "$1")" = "$(stat -L -c %d "$root/")" ]; } # path
 check_image() {
   [ -d "$root/etc" ] && [ -d "$root/usr/bin" ] ||
     die "$root/ is not the root directory of a host: it has no etc or no usr/bin"
+  real_root=$(readlink -f "$root/")
+  for place in /etc /etc/ssh /var /var/lib /var/lib/dbus /var/lib/systemd /var/lib/dhcp /var/cache \
+    /var/cache/apt /var/lib/apt /var/log; do
+    if [ -e "$root$place" ] && ! in_image "$root$place"; then
+      die "$root$place leads out of the image to $(readlink -f "$root$place"), where files of" \
+        "this host would be removed; replace the link by a relative one"
+    fi
+  done
   for place in /etc/skep /srv/skep; do
     if [ -n "$(find "$root$place" -mindepth 1 -maxdepth 1 2>/dev/null | head -n 1)" ]; then
       die "$root$place is not empty: the host belongs to a cluster, and its copies would have the" \
@@ -69,9 +87,11 @@ install_package() {
   [ -x "$root/usr/bin/skep" ] || die "$package has not installed /usr/bin/skep"
 }
 
-# Removes what must be different on each machine, and what only fills the image.
+# Removes what must be different on each machine, and what only fills the image. Removes nothing
+# outside of the image, and no file of a user on another file system.
 remove_identity() {
   # systemd makes a new identity at the boot if the file is empty, and calls it the first boot.
+  [ ! -L "$root/etc/machine-id" ] || rm "$root/etc/machine-id"
   : >"$root/etc/machine-id"
   rm -f "$root/var/lib/dbus/machine-id"
   rm -f "$root"/etc/ssh/ssh_host_*_key "$root"/etc/ssh/ssh_host_*_key.pub
@@ -80,7 +100,12 @@ remove_identity() {
   rm -rf "$root/var/lib/cloud"
   rm -rf "$root/etc/hostname" "$root/var/cache/skep" "$root/var/log/skep"
   for home in "$root"/home/* "$root/root"; do
-    [ ! -d "$home" ] || rm -rf "$home/.ssh" "$home/.bash_history"
+    [ -d "$home" ] || continue
+    if in_image "$home" && on_root_disk "$home"; then
+      rm -rf "$home/.ssh" "$home/.bash_history"
+    else
+      echo "prepare.sh: left $home alone: it is not in the file system of the image"
+    fi
   done
   if [ -d "$root/var/log" ]; then
     rm -rf "$root/var/log/journal"

@@ -25,6 +25,10 @@ fn prepared_host_has_no_identity_and_boots_without_download() {
     wait_for("the web server has the package", PATIENCE, || {
         host.run(&format!("curl -fsSo /srv/skep.tar.gz {url}")).status.success().then_some(())
     });
+    // The home directory of a user is on another file system, such as that of a file server.
+    let shared = "mkdir -p /home/shared; mount -t tmpfs tmpfs /home/shared\n\
+        mkdir /home/shared/.ssh; echo own >/home/shared/.ssh/id";
+    host.run(shared).expect_success();
     let prepare = |options: &str| {
         host.run(&format!("sh /srv/prepare.sh --package /srv/skep.tar.gz {options}"))
     };
@@ -43,10 +47,17 @@ fn prepared_host_has_no_identity_and_boots_without_download() {
     let text = prepare("--this-host --without-cloud-init").expect_failure();
     assert!(text.contains("the host belongs to a cluster"), "{text}");
     host.run("rmdir /srv/skep/storage").expect_success();
+    // An absolute link in a mounted image leads to this host.
+    host.run("mkdir -p /srv/image/etc /srv/image/usr/bin; ln -s /var /srv/image/var")
+        .expect_success();
+    let text = prepare("--root /srv/image --without-cloud-init").expect_failure();
+    assert!(text.contains("/srv/image/var leads out of the image to /var"), "{text}");
     host.run(&format!("ls {IDENTITY}; grep 0123 /etc/machine-id")).expect_success();
 
     let text = prepare("--this-host --without-cloud-init").expect_success();
     assert!(text.contains("is ready for an image"), "{text}");
+    assert!(text.contains("left /home/shared alone"), "{text}");
+    host.run("grep own /home/shared/.ssh/id && umount /home/shared").expect_success();
     let left = host.run(&format!("ls -d {IDENTITY} 2>/dev/null || true")).expect_success();
     assert_eq!(left, "");
     let sizes = "stat -c %s /etc/machine-id /var/log/messages";
