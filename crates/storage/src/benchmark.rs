@@ -26,6 +26,8 @@ use std::time::Duration;
 const DIRECTORY: &str = "benchmark";
 /// Interval at which the target checks whether clients still ask about its current run.
 const LOOK: Duration = Duration::from_secs(1);
+/// Interval at which a call that removes files checks whether streams or another removal have ended.
+const REMOVAL_LOOK: Duration = Duration::from_millis(10);
 
 /// The benchmarks of one target. At most one run is in progress.
 #[derive(Debug)]
@@ -43,9 +45,27 @@ struct Run {
     is_stopped: Cell<bool>,
     /// Whether the run has ended, but the removal of its files has failed.
     has_leftovers: Cell<bool>,
+    /// Whether a call removes the files of the run.
+    is_removing: Cell<bool>,
     /// Time of the last request about the run.
     asked: Cell<Duration>,
     phase: RefCell<Rc<Phase>>,
+}
+
+/// A removal of the files of a run, until this value is dropped.
+struct Removal<'a>(&'a Run);
+
+impl<'a> Removal<'a> {
+    fn of(run: &'a Run) -> Self {
+        run.is_removing.set(true);
+        Self(run)
+    }
+}
+
+impl Drop for Removal<'_> {
+    fn drop(&mut self) {
+        self.0.is_removing.set(false);
+    }
 }
 
 /// The write phase of a run, or one of its read phases.
@@ -190,6 +210,7 @@ impl Benchmark {
             id,
             is_stopped: Cell::new(false),
             has_leftovers: Cell::new(false),
+            is_removing: Cell::new(false),
             asked: Cell::new(skep_env::now()),
             phase: RefCell::new(Rc::clone(phase)),
         });
@@ -307,19 +328,30 @@ impl Benchmark {
         let current = self.current.borrow().clone().filter(|current| current.id == run);
         let Some(run) = current else { return Ok(()) };
         run.is_stopped.set(true);
-        // While this call removes the files, a new benchmark does not remove them too. Otherwise,
-        // the slower of both could remove the files of the new benchmark.
-        run.has_leftovers.set(false);
+        // One call at a time removes the files. All benchmarks of a target use the same names, so
+        // the slower of two calls would remove the files of the next benchmark.
+        while run.is_removing.get() {
+            skep_env::sleep(REMOVAL_LOOK).await;
+        }
+        if !self.is_current(&run) {
+            return Ok(());
+        }
+        let _removal = Removal::of(&run);
         let result = self.remove_files(&run).await;
         run.has_leftovers.set(result.is_err());
         result
     }
 
-    /// Removes the files of a stopped run when its streams have ended.
+    fn is_current(&self, run: &Rc<Run>) -> bool {
+        self.current.borrow().as_ref().is_some_and(|current| Rc::ptr_eq(current, run))
+    }
+
+    /// Removes the files of a stopped run when its streams have ended. The run is the current run,
+    /// and no other call removes files.
     async fn remove_files(&self, run: &Rc<Run>) -> Result<()> {
         // Wait until all streams have ended. Each stream checks `is_stopped` before each block.
         while !run.phase.borrow().is_over() {
-            skep_env::sleep(Duration::from_millis(10)).await;
+            skep_env::sleep(REMOVAL_LOOK).await;
         }
         for number in 0..MAX_BENCHMARK_STREAMS {
             let path = self.file(number);
@@ -330,13 +362,9 @@ impl Benchmark {
                 _ => {}
             }
         }
-        // Another request may have stopped this run while the files were removed, and a new run may
-        // have started.
-        if self.current.borrow().as_ref().is_some_and(|current| Rc::ptr_eq(current, run)) {
-            // The directory is empty now, unless its file system is damaged.
-            remove_all(&self.directory)?;
-            self.current.take();
-        }
+        // The directory is empty now, unless its file system is damaged.
+        remove_all(&self.directory)?;
+        self.current.take();
         Ok(())
     }
 

@@ -137,3 +137,23 @@ fn next_benchmark_retries_a_failed_removal_of_files() {
         Ok(())
     });
 }
+
+#[test]
+fn second_stop_leaves_the_files_of_the_next_benchmark_alone() {
+    on_loop(async |place| {
+        let benchmark = Benchmark::new(TARGET, place, None);
+        benchmark.start(PLAN, 1 << 30)?;
+        until_over(&benchmark, 7).await?;
+        let stop = || {
+            let benchmark = Rc::clone(&benchmark);
+            skep_env::spawn(async move { benchmark.stop(7).await })
+        };
+        let (first, second) = (stop(), stop());
+        first.await?;
+        benchmark.start(StartBenchmark { run: 8, ..PLAN }, 1 << 30)?;
+        second.await?;
+        assert_eq!(until_over(&benchmark, 8).await?.failure, None);
+        assert_eq!(std::fs::read_dir(place.join(DIRECTORY))?.count(), 3);
+        Ok(())
+    });
+}
