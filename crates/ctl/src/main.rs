@@ -30,6 +30,7 @@ mod slurm_job;
 mod table_layout;
 mod through_mount;
 mod token_check;
+mod tree_output;
 mod tree_walk;
 mod uses;
 mod values;

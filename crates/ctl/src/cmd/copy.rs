@@ -7,7 +7,8 @@ pub(in crate::cmd) mod store;
 mod worker;
 
 use crate::help::{Example, examples};
-use crate::output::{count, counted, is_for_people, print, size, span, warn};
+use crate::output::{count, counted, print, size, warn};
+use crate::tree_output::{ProgressLine, failed_entries, progress_end};
 use skep_copy::context::Options;
 use skep_copy::hosts::HostsOutcome;
 use skep_copy::outcome::{Outcome, Progress};
@@ -19,7 +20,6 @@ use skep_types::{Error, ErrorCode, Result};
 use stall::StallWatch;
 use std::cell::RefCell;
 use std::fmt::Write as _;
-use std::io::{IsTerminal, Write as _};
 use std::path::PathBuf;
 
 const EXAMPLES: &[Example] = &[
@@ -50,9 +50,6 @@ const EXAMPLES: &[Example] = &[
         "skep copy --resume --dry-run /data /mnt/skep/data",
     ),
 ];
-
-/// Maximum number of failed entries that the message of a failed copy lists.
-const LISTED: usize = 20;
 
 /// Copy files and trees in parallel, from and to mounted file systems and object stores
 ///
@@ -168,44 +165,31 @@ pub(crate) fn run(args: &CopyArgs) -> Result<()> {
 /// Runs `copy`, which reports its progress, and shows the progress on a terminal. Warns if there is
 /// no progress.
 fn with_progress<T>(copy: impl FnOnce(&dyn Fn(&Progress)) -> Result<T>) -> Result<T> {
-    let shows_progress = is_for_people() && std::io::stderr().is_terminal();
-    // If standard error is closed, the copy continues without this output.
-    let show = |text: &str| {
-        if shows_progress {
-            let _ = write!(std::io::stderr(), "\r\x1b[K{text}");
-        }
-    };
+    let shown = ProgressLine::new();
     let watch = RefCell::new(StallWatch::default());
     let report = |progress: &Progress| {
         if let Some(warning) = watch.borrow_mut().observe(progress) {
-            show("");
+            shown.show("");
             warn(&warning);
         }
-        show(&line(progress));
+        shown.show(&line(progress));
     };
     let result = copy(&report);
-    show("");
+    shown.show("");
     result
 }
 
 /// Formats the progress as one line.
 fn line(progress: &Progress) -> String {
     let more = if progress.is_walking { " or more" } else { "" };
-    let mut text = format!(
-        "{} of {}{more} files, {}, {}/s",
+    format!(
+        "{} of {}{more} files, {}, {}/s{}",
         count(progress.done),
         count(progress.found),
         size(progress.bytes),
-        size(progress.rate() as u64)
-    );
-    if let Some(left) = progress.time_left() {
-        let milliseconds = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
-        let _ = write!(text, ", {} left", span(milliseconds));
-    }
-    if progress.problems > 0 {
-        let _ = write!(text, ", {}", counted(progress.problems, "problem", "problems"));
-    }
-    text
+        size(progress.rate() as u64),
+        progress_end(progress.time_left(), progress.problems)
+    )
 }
 
 fn as_text(outcome: &Outcome) -> String {
@@ -253,12 +237,7 @@ pub(in crate::cmd) fn failure(outcome: &Outcome) -> Option<Error> {
     }
     let problems = counted(outcome.problem_count, "problem", "problems");
     let mut text = format!("cannot copy everything: {problems}");
-    for it in outcome.problems.iter().take(LISTED) {
-        let _ = write!(text, "\n  {}: {}", it.path, it.problem);
-    }
-    if outcome.problem_count > LISTED as u64 {
-        text += "\n  ...; --output json lists up to 1000";
-    }
+    text += &failed_entries(&outcome.problems, outcome.problem_count);
     let (code, way_out) = match (outcome.is_full, outcome.has_ended_early) {
         (true, _) => {
             (ErrorCode::NoSpace, "the destination is full; free space there, then continue")

@@ -8,6 +8,7 @@ use crate::help::{Example, examples};
 use crate::mounts::mount_of;
 use crate::output::{is_for_people, print};
 use crate::through_mount::is_written;
+use crate::tree_output::ProgressLine;
 use skep_copy::purge::{
     AgeBasis, Glob, IsWritten, Options, PurgeOutcome, PurgeProgress, Records, Selection, Top, purge,
 };
@@ -16,7 +17,7 @@ use skep_monitor::names::names_in;
 use skep_service::{ByteSize, Interval};
 use skep_types::{Error, ErrorCode, Result};
 use std::fs::{File, OpenOptions};
-use std::io::{BufWriter, IsTerminal, Write};
+use std::io::{BufWriter, Write};
 use std::ops::ControlFlow;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -300,16 +301,10 @@ fn with_progress<T>(
     signals: &Signals,
     purge: impl FnOnce(&dyn Fn(&PurgeProgress) -> ControlFlow<()>) -> Result<T>,
 ) -> Result<T> {
-    let shows_progress = is_for_people() && std::io::stderr().is_terminal();
-    // If standard error is closed, the purge continues without this output.
-    let show = |text: &str| {
-        if shows_progress {
-            let _ = write!(std::io::stderr(), "\r\x1b[K{text}");
-        }
-    };
+    let shown = ProgressLine::new();
     let result = purge(&|progress: &PurgeProgress| {
         if progress.elapsed >= QUIET {
-            show(&text::line(progress));
+            shown.show(&text::line(progress));
         }
         // If the kernel refused to return the signals, the purge would go on to its end.
         if let Ok(Some(_)) = signals.take_pending() {
@@ -318,7 +313,7 @@ fn with_progress<T>(
         }
         ControlFlow::Continue(())
     });
-    show("");
+    shown.show("");
     result
 }
 

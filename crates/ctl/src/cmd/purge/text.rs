@@ -1,20 +1,19 @@
 //! The output of `skep purge` for people.
 
-use crate::output::{count, counted, percent, render, size, span, table};
+use crate::output::{count, counted, percent, render, size, table};
+use crate::tree_output::{failed_entries, progress_end};
 use skep_copy::purge::{PurgeOutcome, PurgeProgress, Skipped};
 use skep_types::{Error, ErrorCode};
 use std::fmt::Write;
 
 /// Maximum number of users and of directories in the tables.
 const ROWS: usize = 20;
-/// Maximum number of failed entries that the message of a failed purge lists.
-const LISTED: usize = 20;
 
 /// Formats the progress as one line.
 pub(super) fn line(progress: &PurgeProgress) -> String {
     let (files, bytes) = (count(progress.files), size(progress.bytes));
     let rate = count(progress.rate() as u64);
-    let mut text = match (progress.is_removing, progress.expected) {
+    let text = match (progress.is_removing, progress.expected) {
         (false, _) => {
             let scanned = count(progress.scanned);
             format!("found {scanned} files, {files} of them old ({bytes}), {rate} files/s")
@@ -24,14 +23,7 @@ pub(super) fn line(progress: &PurgeProgress) -> String {
         }
         (true, None) => format!("removed {files} files, {bytes}, {rate} files/s"),
     };
-    if let Some(left) = progress.time_left() {
-        let milliseconds = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
-        let _ = write!(text, ", {} left", span(milliseconds));
-    }
-    if progress.problems > 0 {
-        let _ = write!(text, ", {}", counted(progress.problems, "problem", "problems"));
-    }
-    text
+    text + &progress_end(progress.time_left(), progress.problems)
 }
 
 /// Formats the result.
@@ -126,12 +118,7 @@ pub(super) fn failure(outcome: &PurgeOutcome) -> Option<Error> {
     }
     let problems = counted(outcome.problem_count, "problem", "problems");
     let mut text = format!("cannot purge all old files: {problems}");
-    for it in outcome.problems.iter().take(LISTED) {
-        let _ = write!(text, "\n  {}: {}", it.path, it.problem);
-    }
-    if outcome.problem_count > LISTED as u64 {
-        text += "\n  ...; --output json lists up to 1000";
-    }
+    text += &failed_entries(&outcome.problems, outcome.problem_count);
     text += match outcome.has_ended_early {
         true => "\nthe file system is not mounted any more or allows no changes; repair this, then",
         false => "\nsolve the listed problems, then",
