@@ -147,6 +147,19 @@ fn directory_with_many_files_is_purged_completely() {
 }
 
 #[test]
+fn deep_directory_with_many_files_is_purged_completely() {
+    let site = Site::new(&[]);
+    let deep = ["d"; 40].join("/");
+    for number in 0..100 {
+        site.write(&format!("{deep}/{number}"), 1);
+        site.write(&format!("{deep}/sub-{number}/file"), 1);
+    }
+    let outcome = site.purge(&Options { empty_directories: true, ..all() });
+    assert_eq!((outcome.files, outcome.directories), (200, 140));
+    assert_eq!(site.entries(), Vec::<String>::new());
+}
+
+#[test]
 fn symbolic_link_is_removed_and_its_target_stays() {
     let site = Site::new(&[("a/file", 1)]);
     let outside = site.directory.path().join("outside");

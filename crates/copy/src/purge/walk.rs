@@ -32,6 +32,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// many files, and large enough that they rarely wait for each other.
 const ENTRIES: usize = 32;
 
+/// Number of levels below the top at which a thread lists [`BATCH`] entries of a directory at a time.
+/// Below them it lists [`ENTRIES`]. Otherwise a user could create a tree in which each of 2048
+/// levels has a batch of directories with long names, which wait in memory at the same time.
+const WIDE_LEVELS: usize = 32;
+
 /// A unit of work for a thread.
 pub(super) enum Work {
     /// Opens a directory.
@@ -123,8 +128,9 @@ impl Work {
 /// Lists the next entries of a directory. The first unit in the result lists the rest. Threads take
 /// it last.
 fn list(directory: &Arc<Directory>, mut stream: Dir) -> Result<Vec<Work>, Failure> {
-    let entries = tree::list(&mut stream, BATCH)?;
-    let is_end = entries.len() < BATCH;
+    let limit = if directory.level < WIDE_LEVELS { BATCH } else { ENTRIES };
+    let entries = tree::list(&mut stream, limit)?;
+    let is_end = entries.len() < limit;
     let is_directory = |entry: &(OsString, FileType)| entry.1 == FileType::Directory;
     let (directories, others): (Vec<_>, Vec<_>) = entries.into_iter().partition(is_directory);
     let mut work = Vec::new();
