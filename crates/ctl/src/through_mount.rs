@@ -72,7 +72,7 @@ pub(crate) fn is_written(file: &File) -> io::Result<bool> {
         let name = format!("{USERS_XATTR}{}-{}", session.raw(), inode.raw());
         let len = match rustix::fs::getxattr(&path, &name, &mut bytes[..]) {
             Ok(len) => len,
-            Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::PERM | Errno::NOENT | Errno::STALE) => {
+            Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::NOENT | Errno::STALE) => {
                 return Ok(false);
             }
             Err(errno) => return Err(errno.into()),
