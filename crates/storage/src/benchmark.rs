@@ -26,7 +26,8 @@ use std::time::Duration;
 const DIRECTORY: &str = "benchmark";
 /// Interval at which the target checks whether clients still ask about its current run.
 const LOOK: Duration = Duration::from_secs(1);
-/// Interval at which a call that removes files checks whether streams or another removal have ended.
+/// Interval at which a call that removes files checks whether streams and other removals have
+/// ended.
 const REMOVAL_LOOK: Duration = Duration::from_millis(10);
 
 /// The benchmarks of one target. At most one run is in progress.
