@@ -16,6 +16,7 @@ mod group_files;
 mod group_progress;
 mod help;
 mod helper_arguments;
+mod host_users;
 mod in_time;
 mod local;
 mod monitor_address;

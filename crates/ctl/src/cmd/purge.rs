@@ -3,8 +3,8 @@
 
 mod text;
 
-use super::why::scope::user_named;
 use crate::help::{Example, examples};
+use crate::host_users::user_named;
 use crate::mounts::mount_of;
 use crate::output::{is_for_people, print};
 use crate::through_mount::is_written;

@@ -7,7 +7,7 @@
 
 mod operation;
 mod own;
-pub(in crate::cmd) mod scope;
+mod scope;
 mod subtree;
 mod traces;
 mod waits;

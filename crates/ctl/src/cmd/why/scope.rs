@@ -4,16 +4,16 @@
 
 use super::WhyArgs;
 use crate::access::Access;
+use crate::host_users::user_named;
 use crate::through_mount;
 use crate::uses::Users;
 use crate::view::target_named;
 use skep_client::job_number;
-use skep_monitor::names::names_in;
 use skep_rpc::{CallOptions, Channel, MapCell, Router};
 use skep_stats::why::{Focus, Scope};
 use skep_types::{ClusterMap, Error, ErrorCode, FileKind, InodeId, NodeId, Result, TargetKind};
 use skep_wire::metadata::{EntryInfo, GetEntryInfo};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
@@ -87,38 +87,4 @@ fn targets_of(map: &ClusterMap, inode: InodeId, info: &EntryInfo) -> Vec<u32> {
     }
     targets.extend(groups.into_iter().filter_map(|group| map.primary(group)).map(|it| it.id.raw()));
     targets.into_iter().collect()
-}
-
-/// Returns the id of a user. `name` is the user's name on this host, or the id as text.
-///
-/// # Errors
-/// `InvalidArgument` if this host has no such user.
-pub(in crate::cmd) fn user_named(name: &str) -> Result<u32> {
-    id_of_user(name, &names_in("/etc/passwd"))
-}
-
-/// Returns the id of a user. `names` contains the names of this host's users by their ids.
-fn id_of_user(name: &str, names: &HashMap<String, String>) -> Result<u32> {
-    let named = names.iter().find(|(_, it)| *it == name).map(|(id, _)| id.as_str());
-    named.unwrap_or(name).parse().map_err(|_| {
-        let what = format!(
-            "cannot find the user '{name}': /etc/passwd of this host has no such name; use the user \
-             id, as `id -u {name}` prints it on a host that knows the user"
-        );
-        Error::new(ErrorCode::InvalidArgument, what)
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn user_option_accepts_a_local_name_or_a_user_id() {
-        let names = HashMap::from([("1000".to_owned(), "ada".to_owned())]);
-        assert_eq!(id_of_user("ada", &names).ok(), Some(1000));
-        assert_eq!(id_of_user("2000", &names).ok(), Some(2000));
-        let refused = id_of_user("eve", &names).unwrap_err();
-        assert!(refused.context().contains("id -u eve"), "{refused}");
-    }
 }
