@@ -212,6 +212,27 @@ fn file_that_another_mount_has_open_for_writing_stays() {
 }
 
 #[test]
+fn ended_purge_shows_and_logs_all_removed_files() {
+    let cluster = Cluster::start(Shape::small());
+    let directory = scratch(cluster.path(), "seq 100 | xargs touch -d '40 days ago'");
+    let outside = Scratch::new();
+    let log = text(&outside.join("log"));
+    let script = "\"$1\" purge \"$2\" --by mtime --older-than 30d --apply --max-share 100% \
+        --limit-rate 4 --threads 1 --log \"$3\" &\n\
+        until [ -s \"$3\" ]; do sleep 0.1; done\n\
+        kill -TERM $!\nwait $!";
+    let mut command = Command::new("sh");
+    command.args(["-c", script, "sh"]).args([&text(&program()), &text(&directory), &log]);
+    let output = finish(&mut command, PATIENCE).expect_failure();
+    assert!(output.contains("a signal interrupted the purge"), "{output}");
+    let removed = files::read_to_string(&log).lines().count();
+    assert!(output.contains(&format!("Removed {removed} file")), "{output}");
+    let left = entries(&directory).len();
+    assert!(left > 0);
+    assert_eq!(left + removed, 100);
+}
+
+#[test]
 fn dangerous_arguments_are_refused() {
     let cluster = Cluster::start(Shape::small());
     let directory = scratch(cluster.path(), "echo x >file; old file; ln -s . link");
