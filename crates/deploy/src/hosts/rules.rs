@@ -146,6 +146,18 @@ pub(super) fn check_places(
             ));
         }
     }
+    for (index, disk) in disks.iter().enumerate() {
+        // The logical volumes /dev/a-b/c and /dev/a/b-c, for example.
+        let point = disk.mount_point();
+        let is_same = |other: &&Disk| other.device != disk.device && other.mount_point() == point;
+        if let Some(other) = disks[..index].iter().find(is_same) {
+            problems.push(format!(
+                "host {name}: {} and {} would both be mounted on {point}; rename one of these \
+                 logical volumes",
+                other.device, disk.device
+            ));
+        }
+    }
     for disk in disks.iter().filter(|disk| !disk.device.starts_with("/dev/")) {
         problems.push(format!(
             "host {name}: '{}' is not a block device; name one below /dev, or use {}_directories",

@@ -106,6 +106,11 @@ fn each_mistake_is_reported_with_its_host_and_a_remedy() {
     check("\"metadata\"]", "\"client\"]", &["metadata is missing", "m1: metadata_disks"]);
     check("[\"/nvme0/skep\"]", "[]", &["m1: the role metadata has no target"]);
     check("/dev/nvme1n1", "/dev/mapper/data", &["/dev/mapper/data is used by two targets"]);
+    check(
+        "/dev/nvme1n1",
+        "/dev/mapper-data",
+        &["/dev/mapper-data and /dev/mapper/data", "mounted on /srv/skep/disks/mapper-data"],
+    );
     check("/dev/nvme1n1", "/data/../etc", &["invalid path", "not a block device"]);
     check("10.0.0.2\"\nnetwork", "10.0.0.1\"\nnetwork", &["m1 and s1 have the same address"]);
     check("name = \"s1\"", "name = \"m1\"", &["m1 appears twice"]);
