@@ -235,7 +235,7 @@ impl SelectionArgs {
 /// will contain the names of files.
 ///
 /// The file may be in a directory in which other users create entries. Such a user could name a
-/// symbolic link to a file of root, or a FIFO that nobody reads, like the output. So the last part
+/// symbolic link to a file of root, or a FIFO without a reader, like the output. So the last part
 /// of the path must not be a symbolic link, and nothing is written before the type is known.
 fn open_output(path: &Path, options: &mut OpenOptions) -> Result<File> {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
