@@ -67,6 +67,9 @@ check_variables() {
     die "SKEP_TOKEN is not of the form skep1-ID-SECRET; \`skep cluster token\` prints it"
   echo "$SKEP_MANAGEMENT" | grep -Eq '^[A-Za-z0-9.-]+$' ||
     die "SKEP_MANAGEMENT '$SKEP_MANAGEMENT' is neither an IPv4 address nor a name"
+  case "$SKEP_DOMAIN" in
+    *[!A-Za-z0-9._-]*) die "invalid SKEP_DOMAIN '$SKEP_DOMAIN': expected letters, digits and ._-" ;;
+  esac
   deadline=$(($(date +%s) + SKEP_PATIENCE))
   points=
 }
@@ -132,12 +135,13 @@ prepare_disks() {
   [ -n "$disks" ] || die "this host has no blank disk: attach one, or set SKEP_DISKS to none"
   for device in $disks; do
     [ -b "$device" ] || die "cannot use $device: it is no block device"
+    # Two volume groups may have logical volumes of the same name.
+    point=/srv/skep/disks/$(echo "${device#/dev/}" | tr / -)
+    ! has "$points" "$point" || die "cannot use $device: another disk is mounted on $point"
     if ! is_ours "$device"; then
       is_blank "$device" || die "cannot use $device: it holds data; erase it, or leave it out"
       mkfs.xfs -q -L skep-target "$device"
     fi
-    # Two volume groups may have logical volumes of the same name.
-    point=/srv/skep/disks/$(echo "${device#/dev/}" | tr / -)
     make_dir "$point"
     uuid=$(blkid -p -s UUID -o value "$device")
     grep -q "^UUID=$uuid " /etc/fstab ||
