@@ -327,6 +327,7 @@ fn node_script_keeps_disks_with_data_and_names_problems() {
         }
     };
     check(&["SKEP_ROLES=metdata"], &["unknown role 'metdata'"]);
+    check(&["SKEP_DOMAIN=rack\"1"], &["invalid SKEP_DOMAIN 'rack\"1'"]);
     check(&["SKEP_TOKEN=skep1-ID-SECRET"], &["SKEP_TOKEN", "skep1-ID-SECRET"]);
     check(&["SKEP_FEATURES=fast"], &["unknown feature 'fast'"]);
     check(&["SKEP_PACKAGE="], &["no /usr/bin/skep", "SKEP_PACKAGE is empty"]);
