@@ -168,12 +168,13 @@ fn links_and_mounts_lead_the_purge_nowhere() {
     let directory = scratch(
         cluster.path(),
         "mkdir ../home mounted; echo x >../home/old; echo x >old; ln -s ../home link\n\
-         old ../home/old old link ../home",
+         echo x >covered; old ../home/old old link covered ../home",
     );
     let home = cluster.path().join("home");
-    // A second mount of a directory of the same file system has the same device number. The new
-    // mount namespace ends with the command.
+    // A second mount of a directory or file of the same file system has the same device number. The
+    // new mount namespace ends with the command.
     let script = "mount --bind \"$1\" \"$2/mounted\"\n\
+        mount --bind \"$1/old\" \"$2/covered\"\n\
         exec \"$3\" purge \"$2\" --by mtime --older-than 30d --apply --max-share 100% \
         --empty-directories --output json";
     let mut command = Command::new("unshare");
@@ -183,8 +184,8 @@ fn links_and_mounts_lead_the_purge_nowhere() {
     let outcome: Value = serde_json::from_str(&printed).expect("one JSON value");
     schema::check("purge", &outcome);
     assert_eq!(outcome["files"], 2);
-    assert_eq!(outcome["skipped"]["mount_points"], 1);
-    assert_eq!(entries(&directory), ["mounted"]);
+    assert_eq!(outcome["skipped"]["mount_points"], 2);
+    assert_eq!(entries(&directory), ["covered", "mounted"]);
     assert_eq!(entries(&home), ["old"]);
 }
 

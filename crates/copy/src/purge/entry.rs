@@ -50,22 +50,16 @@ impl EntryAttributes {
         }
     }
 
-    /// Reads the attributes of the entry `name`, without following a symbolic link. They may be as
-    /// old as the kernel may cache them. `None` means that no entry has this name any more.
-    pub(crate) fn of_name(parent: &File, name: &OsStr) -> Result<Option<Self>, Failure> {
-        read(parent, name, AtFlags::SYMLINK_NOFOLLOW)
-    }
-
-    /// Reads the present attributes of the entry `name` from the file system, without following a
-    /// symbolic link. `None` means that no entry has this name any more.
-    pub(crate) fn present(parent: &File, name: &OsStr) -> Result<Option<Self>, Failure> {
-        read(parent, name, AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_FORCE_SYNC)
+    /// Reads the attributes of an open entry. They may be as old as the kernel may cache them.
+    /// `None` means that the entry does not exist any more.
+    pub(crate) fn cached(file: &File) -> Result<Option<Self>, Failure> {
+        read(file, AtFlags::EMPTY_PATH)
     }
 
     /// Reads the present attributes of an open entry from the file system. `None` means that the
     /// entry does not exist any more.
     pub(crate) fn of_file(file: &File) -> Result<Option<Self>, Failure> {
-        read(file, OsStr::new(""), AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC)
+        read(file, AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC)
     }
 
     /// Returns the time from which the age of the entry counts. `now` is the time of the file
@@ -82,8 +76,8 @@ impl EntryAttributes {
     }
 }
 
-fn read(place: &File, name: &OsStr, flags: AtFlags) -> Result<Option<EntryAttributes>, Failure> {
-    match statx(place, name, flags, StatxFlags::BASIC_STATS) {
+fn read(file: &File, flags: AtFlags) -> Result<Option<EntryAttributes>, Failure> {
+    match statx(file, "", flags, StatxFlags::BASIC_STATS) {
         Ok(found) => Ok(Some(EntryAttributes::of(&found))),
         Err(Errno::NOENT | Errno::STALE) => Ok(None),
         Err(error) => Err(Failure::of("read the attributes")(error)),
@@ -94,13 +88,27 @@ fn timestamp(time: StatxTimestamp) -> Timestamp {
     Timestamp { seconds: time.tv_sec, nanoseconds: time.tv_nsec }
 }
 
-/// Opens an entry with `O_PATH`, which has no effect on the entry. Does not follow a symbolic link.
-/// `None` means that no entry has this name.
-pub(crate) fn open_entry(parent: &File, name: &OsStr) -> Result<Option<File>, Failure> {
+/// An entry of a directory, which is open with `O_PATH`. This has no effect on the entry.
+pub(crate) enum OpenEntry {
+    Open(File),
+    /// No entry has the name.
+    Absent,
+    /// A file system is mounted on the entry.
+    MountPoint,
+}
+
+/// Opens the entry `name` of the directory `parent`. Does not follow a symbolic link.
+///
+/// # Hazard: mounts of users
+/// A user may mount a FUSE file system on a file or directory of the tree, and stop its process. A
+/// thread that asked this file system for attributes would wait without end, or get an error that
+/// looks like the loss of the whole tree. So no call of the purge crosses a mount point.
+pub(crate) fn open_entry(parent: &File, name: &OsStr) -> Result<OpenEntry, Failure> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    match openat(parent, name, flags, Mode::empty()) {
-        Ok(file) => Ok(Some(File::from(file))),
-        Err(Errno::NOENT | Errno::STALE) => Ok(None),
+    match openat2(parent, name, flags, Mode::empty(), ResolveFlags::NO_XDEV) {
+        Ok(file) => Ok(OpenEntry::Open(File::from(file))),
+        Err(Errno::NOENT | Errno::STALE) => Ok(OpenEntry::Absent),
+        Err(Errno::XDEV) => Ok(OpenEntry::MountPoint),
         Err(error) => Err(Failure::of("open")(error)),
     }
 }

@@ -14,7 +14,7 @@
 //! that removes a name only if it still leads to a certain file. A replacement in between, which
 //! takes less than a millisecond, removes the new file.
 
-use super::entry::{EntryAttributes, open_directory, open_entry};
+use super::entry::{EntryAttributes, OpenEntry, open_directory, open_entry};
 use super::pass::{Action, Pass};
 use super::totals::Totals;
 use crate::failure::Failure;
@@ -241,7 +241,16 @@ impl Directory {
     /// Checks an entry, and removes it if it is old. `path` is its path below the top.
     fn entry(&self, path: &Path, name: &OsStr, totals: &mut Totals) -> Result<Fate, Failure> {
         let pass = &self.pass;
-        let Some(entry) = self.attributes(name)? else { return Ok(Fate::Removed) };
+        let file = match open_entry(&self.file, name)? {
+            OpenEntry::Open(file) => file,
+            OpenEntry::Absent => return Ok(Fate::Removed),
+            OpenEntry::MountPoint => {
+                totals.skipped.mount_points += 1;
+                return Ok(Fate::Stays);
+            }
+        };
+        let Some(entry) = self.attributes(&file)? else { return Ok(Fate::Removed) };
+        drop(file);
         if entry.kind == FileType::Directory {
             return Ok(Fate::Directory);
         }
@@ -277,12 +286,12 @@ impl Directory {
     }
 
     /// Reads the attributes of an entry, as they were before this run has removed another name of
-    /// the file. `None` means that no entry has this name any more.
-    fn attributes(&self, name: &OsStr) -> Result<Option<EntryAttributes>, Failure> {
-        let Some(entry) = EntryAttributes::of_name(&self.file, name)? else { return Ok(None) };
+    /// the file. `None` means that the entry does not exist any more.
+    fn attributes(&self, file: &File) -> Result<Option<EntryAttributes>, Failure> {
+        let Some(entry) = EntryAttributes::cached(file)? else { return Ok(None) };
         let Some(names) = self.pass.names.known(entry.inode) else { return Ok(Some(entry)) };
         // Another thread may have removed a name after the attributes were read.
-        let present = EntryAttributes::present(&self.file, name)?;
+        let present = EntryAttributes::of_file(file)?;
         Ok(present.map(|present| names.original(present)))
     }
 
@@ -291,7 +300,9 @@ impl Directory {
         let pass = &self.pass;
         pass.pace.take(1);
         let mut names = (seen.links > 1).then(|| pass.names.lock(seen.inode));
-        let Some(entry) = open_entry(&self.file, name)? else { return Ok(Removal::Changed) };
+        let OpenEntry::Open(entry) = open_entry(&self.file, name)? else {
+            return Ok(Removal::Changed);
+        };
         let Some(present) = EntryAttributes::of_file(&entry)? else { return Ok(Removal::Changed) };
         let judged = names.as_ref().map_or(present, |names| names.original(present));
         // A file that another host has replaced has no name left, or a new change time. The kernel
@@ -332,7 +343,10 @@ impl Directory {
             return Ok(false);
         }
         if pass.action == Action::Remove {
-            let present = EntryAttributes::present(&parent.file, &self.name)?;
+            let OpenEntry::Open(named) = open_entry(&parent.file, &self.name)? else {
+                return Ok(false);
+            };
+            let present = EntryAttributes::of_file(&named)?;
             if present.is_none_or(|it| it.inode != self.before.inode) {
                 return Ok(false);
             }

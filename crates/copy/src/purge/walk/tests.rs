@@ -102,13 +102,17 @@ fn file_that_was_replaced_after_the_check_stays() {
     let victim = directory.open(OsStr::new("victim")).ok().flatten().unwrap();
     let Work::List { directory: victim, .. } = victim else { panic!("the directory is listed") };
     let name = OsStr::new("file");
-    let seen = victim.attributes(name).ok().flatten().unwrap();
+    let attributes = || {
+        let file = File::open(site.path("tree/victim/file")).unwrap();
+        victim.attributes(&file).ok().flatten().unwrap()
+    };
+    let seen = attributes();
     fs::write(site.path("new"), "new").unwrap();
     fs::rename(site.path("new"), site.path("tree/victim/file")).unwrap();
     assert!(matches!(victim.remove(name, &seen), Ok(Removal::Changed)));
     assert_eq!(fs::read(site.path("tree/victim/file")).unwrap(), b"new");
     // The removal succeeds with the attributes of the new file.
-    let seen = victim.attributes(name).ok().flatten().unwrap();
+    let seen = attributes();
     assert!(matches!(victim.remove(name, &seen), Ok(Removal::Done)));
     assert!(!site.path("tree/victim/file").exists());
     drop(pass);
