@@ -63,7 +63,7 @@ impl Witness {
                     && known.pattern.as_deref().is_some_and(|it| it.inline_bytes() > 0)
             };
             pattern.is_some_and(StripePattern::has_moved_inline)
-                && model.inodes.get(*inode).is_some_and(is_unused)
+                && model.inodes.get(inode).is_some_and(is_unused)
         };
         let by_end = changes.closed.iter().filter(|(session, _)| self.ended.contains_key(session));
         let closed: BTreeSet<_> = by_end.map(|(_, inode)| inode).collect();
