@@ -109,12 +109,15 @@ impl Client {
     /// this mount. From the reply on, no power loss can revert these opens. So no other client can
     /// use the file before this mount has acknowledged a notification.
     async fn is_open_durably(&self, state: &Arc<InodeState>) -> Result<bool> {
+        // Count handles whose close has begun too, even if they are stale. Metadata may have
+        // executed the close already, and the mount then moves the bytes later. Without them, such
+        // an open could hide the lost open of another handle, and its close would end the last
+        // open. An open whose reply has not arrived is harmless, because its close waits for the
+        // end of the move.
         let of_file = |file: &OpenFile| {
-            file.inode.id == state.id && file.mode == OpenMode::Write && !file.is_stale()
+            let is_of_file = file.inode.id == state.id && file.mode == OpenMode::Write;
+            is_of_file && (file.is_closing() || !file.is_stale())
         };
-        // Count handles whose close has begun too. Metadata may have executed the close already,
-        // and the mount then moves the bytes later. Without them, such an open could be taken for a
-        // lost open of another handle.
         let handles = self.mount().handles.select(of_file).len();
         let files = vec![OpenedFile { inode: state.id, open: OpenMode::Write }];
         let how = CallOptions { durable: true, ..CallOptions::default() };

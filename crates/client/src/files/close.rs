@@ -112,22 +112,30 @@ impl Client {
         Ok(())
     }
 
-    /// Closes a file that this client opened for a caller that has dropped its future.
+    /// Closes a file that this client opened for a caller that has dropped its future. Until
+    /// metadata has executed the close, the open has a handle like any other open. So the mount
+    /// counts the open when it compares its opens with metadata, and opens the file again in the
+    /// next session, where the repeated close ends this open and not another one.
     pub(crate) fn close_orphan(&self, result: Result<OpenReply>, mode: OpenMode) {
         let Ok(opened) = result else { return };
         if mode == OpenMode::No || opened.pattern.is_none() {
             return;
         }
-        let (client, inode) = (self.clone(), opened.attributes.inode);
-        skep_env::spawn(async move {
-            if let Some(state) = client.mount().inodes.get(inode) {
-                client.await_move(&state).await;
+        let inode = opened.attributes.inode;
+        // Earlier notifications concern only handles that the table already had.
+        let before = self.mount().notifications.position();
+        let handle = match self.insert_handle(opened, mode, before, true) {
+            Ok((handle, _)) => handle,
+            Err(error) => {
+                tracing::debug!("cannot close file {inode} of an interrupted open: {error:#}");
+                return;
             }
-            let how = ModifyOptions { is_driven: true, ..ModifyOptions::of_session() };
-            let request = Close { inode, open: mode, written: None };
+        };
+        let client = self.clone();
+        skep_env::spawn(async move {
             // An error is only logged, because metadata closes files that are still open when the
             // session ends.
-            if let Err(error) = client.modify(inode, request, how, |_, _| ()).await {
+            if let Err(error) = client.close(handle).await {
                 tracing::debug!("cannot close file {inode} of an interrupted open: {error:#}");
             }
         })

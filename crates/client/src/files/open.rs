@@ -366,8 +366,8 @@ impl Client {
     /// Adds a handle for an opened file. The caller must not await between the reply and this call.
     /// Otherwise a dropped future could leave a file open without a handle. `before` is the
     /// position in the sequence of notifications when the caller sent the open. Returns the handle,
-    /// and whether the file is shared. `is_hold` means that [`Opens::hold`] opens the file.
-    fn insert_handle(
+    /// and whether the file is shared. `is_hold` means that no program uses the handle.
+    pub(crate) fn insert_handle(
         &self,
         opened: OpenReply,
         mode: OpenMode,

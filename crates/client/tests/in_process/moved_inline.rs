@@ -7,7 +7,7 @@ use skep_client::{Client, Closes, HandleId, OpenMode, Opens, Syncs};
 use skep_types::{ChunkFileKey, ErrorCode, InodeId};
 use skep_wire::Request;
 use skep_wire::inline::{ReadInline, RemoveInline, SyncInline, WriteInline};
-use skep_wire::metadata::CompareOpens;
+use skep_wire::metadata::{CloseMany, CompareOpens, Open};
 use skep_wire::storage::{SyncChunk, WriteChunk};
 
 const INLINE: usize = 4096;
@@ -287,6 +287,35 @@ fn close_waits_until_storage_has_replied_to_the_copy() {
         until(|| !is_open(inode)).await;
         assert_eq!(fake.count::<RemoveInline>(), 1);
         assert_eq!(chunk_file(&fake, inode), committed(3));
+    });
+}
+
+/// The close would end the only open that metadata still has, while the copy is on its way.
+#[test]
+fn bytes_are_not_copied_if_a_close_hides_a_lost_open() {
+    with_client(|fake, client| async move {
+        let (inode, handle) = grown(&fake, &client).await;
+        commit(&client, handle, 1).await;
+        commit(&client, handle, 2).await;
+        client.flush(handle).await.unwrap();
+        // A program is killed while it opens the file.
+        fake.state.borrow_mut().hold = Some(Open::ID);
+        let opener = client.clone();
+        let opening =
+            skep_env::spawn(async move { opener.open(inode, OpenMode::Write, false).await });
+        until(|| fake.count::<Open>() > 0).await;
+        drop(opening);
+        fake.state.borrow_mut().hold = Some(CloseMany::ID);
+        until(|| fake.count::<CloseMany>() > 0).await;
+        // A power loss has reverted the open of the handle, and not the interrupted open.
+        fake.with_metadata(1, |it| {
+            let opens = &mut it.inodes.get_mut(&inode).unwrap().opens;
+            opens.values_mut().for_each(|count| *count -= 1);
+        });
+        commit(&client, handle, 3).await;
+        assert_eq!((fake.count::<RemoveInline>(), fake.durable_writes()), (0, 0));
+        fake.state.borrow_mut().hold = None;
+        until(|| fake.with_metadata(1, |it| it.inodes[&inode].opens.is_empty())).await;
     });
 }
 

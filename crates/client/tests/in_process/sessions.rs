@@ -327,7 +327,7 @@ fn dropped_create_leaves_no_open_file() {
         let dropped = client.create(create_request("a", true));
         assert!(skep_env::timeout(Duration::from_millis(5), dropped).await.is_none());
         fake.state.borrow_mut().hold = None;
-        until(|| fake.count::<Close>() == 1).await;
+        until(|| fake.count::<CloseMany>() == 1).await;
         until(|| fake.with_metadata(1, |it| it.open_count()) == 1).await;
         // The slot of the dropped request can be used again.
         let (_, handle) = create(&client, "b").await;
