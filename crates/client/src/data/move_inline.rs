@@ -65,9 +65,9 @@ impl Client {
         let Some(_alone) = state.try_alone() else { return Ok(false) };
         self.await_writes(&claim).await;
         let _moving = claim.begin_move();
-        // A close that begins from now on waits for the end of the move. A close that has begun
-        // earlier may be on its way.
-        if file.is_closing() {
+        // From now on, a close waits for the end of the move, and an unmount closes no session. A
+        // close or an unmount that has begun earlier may have requests on their way.
+        if file.is_closing() || self.mount().is_ending() {
             return Ok(false);
         }
         let pattern = file.pattern();

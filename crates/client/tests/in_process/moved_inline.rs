@@ -7,7 +7,7 @@ use skep_client::{Client, Closes, HandleId, OpenMode, Opens, Syncs};
 use skep_types::{ChunkFileKey, ErrorCode, InodeId};
 use skep_wire::Request;
 use skep_wire::inline::{ReadInline, RemoveInline, SyncInline, WriteInline};
-use skep_wire::metadata::{CloseMany, CompareOpens, Open};
+use skep_wire::metadata::{CloseMany, CloseSession, CompareOpens, Open};
 use skep_wire::storage::{SyncChunk, WriteChunk};
 
 const INLINE: usize = 4096;
@@ -316,6 +316,27 @@ fn bytes_are_not_copied_if_a_close_hides_a_lost_open() {
         assert_eq!((fake.count::<RemoveInline>(), fake.durable_writes()), (0, 0));
         fake.state.borrow_mut().hold = None;
         until(|| fake.with_metadata(1, |it| it.inodes[&inode].opens.is_empty())).await;
+    });
+}
+
+/// The unmount has found no move in progress, so it may close the session at any moment.
+#[test]
+fn bytes_are_not_copied_after_the_begin_of_an_unmount() {
+    with_client(|fake, client| async move {
+        let (_, handle) = grown(&fake, &client).await;
+        commit(&client, handle, 1).await;
+        commit(&client, handle, 2).await;
+        write(&client, handle, 24, &[3; 4]).await;
+        write(&client, handle, 6000, &[3; 4]).await;
+        client.flush(handle).await.unwrap();
+        fake.state.borrow_mut().hold = Some(CloseSession::ID);
+        let ending = client.clone();
+        let unmounting = skep_env::spawn(async move { ending.shutdown().await });
+        until(|| fake.count::<CloseSession>() > 0).await;
+        client.fsync(handle).await.unwrap();
+        assert_eq!((fake.count::<RemoveInline>(), fake.durable_writes()), (0, 0));
+        fake.state.borrow_mut().hold = None;
+        unmounting.await;
     });
 }
 
