@@ -88,9 +88,9 @@ pub(crate) const TIMES_DELAY: Duration = Duration::from_millis(100);
 /// A client that sets a stripe pattern first waits until metadata has acknowledged the deferred
 /// closes of the file. This is the maximum duration of the wait.
 pub(crate) const DEFERRED_CLOSE_WAIT: Duration = Duration::from_secs(1);
-/// A client that sets a stripe pattern or handles a sharing notification waits for closes that the
-/// kernel or this mount has not sent yet. This constant is the maximum duration of the wait, and
-/// several times [`CLOSE_DELAY`].
+/// A client waits for closes that the kernel or this mount has not sent yet, if it sets a stripe
+/// pattern, handles a sharing notification, or compares its opens with metadata. This constant is
+/// the maximum duration of the wait, and several times [`CLOSE_DELAY`].
 pub(crate) const KERNEL_CLOSE_WAIT: Duration = Duration::from_millis(50);
 /// How long the acknowledgement of a sharing notification waits for the renewal of this mount's
 /// session, if the file was shared before. A renewal takes a few milliseconds, unless it waits for

@@ -5,7 +5,7 @@ use skep_client::{Closes, Names, OpenMode, Opens, Reads};
 use skep_env::Buf;
 use skep_types::{ErrorCode, InodeId};
 use skep_wire::Request;
-use skep_wire::metadata::{CompareOpens, KeepAlive, Open};
+use skep_wire::metadata::{CloseMany, CompareOpens, KeepAlive, Open};
 
 /// docs/semantics.md 4.9: another mount removes the file after the power loss.
 #[test]
@@ -24,6 +24,30 @@ fn open_lost_by_metadata_is_restored_before_a_removal() {
         client.close(handle).await.unwrap();
         client.close(second).await.unwrap();
         until(|| opens() == 0).await;
+    });
+}
+
+/// docs/semantics.md 4.9: at the comparison, metadata has one open of the file, which is the open
+/// of the handle that is being closed.
+#[test]
+fn close_on_its_way_does_not_hide_a_lost_open() {
+    with_client(|fake, client| async move {
+        let (inode, first) = create(&client, "a").await;
+        let second = client.open(inode, OpenMode::Write, false).await.unwrap().handle;
+        fake.state.borrow_mut().hold = Some(CloseMany::ID);
+        client.close(first).await.unwrap();
+        until(|| fake.count::<CloseMany>() > 0).await;
+        // The power loss has reverted the second open.
+        fake.with_metadata(1, |it| {
+            let opens = &mut it.inodes.get_mut(&inode).unwrap().opens;
+            opens.values_mut().for_each(|count| *count -= 1);
+            it.start += 1;
+        });
+        until(|| fake.count::<CompareOpens>() > 0).await;
+        fake.state.borrow_mut().hold = None;
+        until(|| fake.count::<Open>() > 1).await;
+        client.close(second).await.unwrap();
+        until(|| fake.with_metadata(1, |it| it.open_count()) == 0).await;
     });
 }
 
