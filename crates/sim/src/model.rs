@@ -257,7 +257,7 @@ impl Model {
             }
             Op::Close(it) => {
                 if let Some(written) = &it.written {
-                    write(inode, written);
+                    write(inode, &written.extent);
                 }
                 // Check the reply before the close. The reply contains the attributes from before
                 // the removal of the file.

@@ -17,8 +17,8 @@ pub use attributes::{
     XattrNames,
 };
 pub use files::{
-    AwaitTruncation, AwaitTruncationReply, Close, CloseMany, ClosedFile, Create, CreateUnnamed,
-    GroupFile, GroupFiles, ListGroupFiles, Open, OpenMode, OpenReply, ReportWritten,
+    AwaitTruncation, AwaitTruncationReply, Close, CloseMany, ClosedFile, ClosingReport, Create,
+    CreateUnnamed, GroupFile, GroupFiles, ListGroupFiles, Open, OpenMode, OpenReply, ReportWritten,
     SyncedChunkFiles, TrimFile, WrittenExtent, add_inline,
 };
 pub use names::{

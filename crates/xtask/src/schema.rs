@@ -105,6 +105,7 @@ pub(crate) const KINDS: &[Kind] = &[
     record::<md::TruncatedChunk>(),
     record::<md::NewInode>(),
     record::<md::WrittenExtent>(),
+    record::<md::ClosingReport>(),
     record::<md::ClosedFile>(),
     record::<md::OpenedFile>(),
     record::<md::SlotSequence>(),

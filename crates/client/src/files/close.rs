@@ -8,7 +8,7 @@ use crate::files::handles::HandleId;
 use crate::files::open_file::{FirstRead, OpenFile};
 use crate::session::request::ModifyOptions;
 use skep_types::{Error, ErrorCode, Result};
-use skep_wire::metadata::{Close, CloseMany, OpenMode, OpenReply};
+use skep_wire::metadata::{Close, CloseMany, ClosingReport, OpenMode, OpenReply};
 use std::sync::Arc;
 
 /// Closes descriptors and handles.
@@ -88,8 +88,11 @@ impl Client {
             self.report_written(&file.inode, how).await?;
             report = None;
         }
-        let inode = file.inode.id;
-        let written = report.map(|report| report.extent);
+        let (inode, generation) = (file.inode.id, file.pattern().generation);
+        // Metadata refuses the report if the file has another pattern by now.
+        let pattern_generation = Some(generation);
+        let written =
+            report.map(|report| ClosingReport { extent: report.extent, pattern_generation });
         let result = if written.is_none() && file.inode.ending_inline().is_some() {
             // This request changes no times, unlike a report.
             let request = CloseMany { files: vec![closed_file(file)] };
@@ -103,7 +106,12 @@ impl Client {
             // The session was lost during the request, and the file was removed or this client was
             // evicted. So metadata has nothing left to close.
             Err(_) if file.is_stale() => return Ok(()),
-            Err(error) => return Err(error.within(format_args!("file {inode}"))),
+            Err(error) => {
+                if written.is_some() && error.code() == ErrorCode::Stale {
+                    self.check_pattern(&file.inode, generation).await;
+                }
+                return Err(error.within(format_args!("file {inode}")));
+            }
         };
         if let (Some(report), Some(attributes)) = (report, attributes) {
             self.mount().caches.changed_by_us(inode, attributes.change_counter);

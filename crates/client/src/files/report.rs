@@ -85,7 +85,7 @@ impl Client {
     /// Finds out whether metadata has refused a report because the file has another stripe pattern
     /// now than in the reply to the newest open, with generation `opened`. If so, makes the handles
     /// stale.
-    async fn check_pattern(&self, state: &Arc<InodeState>, opened: u32) {
+    pub(super) async fn check_pattern(&self, state: &Arc<InodeState>, opened: u32) {
         let info = self.ask(state.id, &GetEntryInfo { inode: state.id }).await;
         let current = info.ok().and_then(|info| info.pattern);
         let is_replaced = current.is_some_and(|pattern| pattern.generation != opened);

@@ -167,3 +167,20 @@ fn fsync_fails_if_another_client_has_replaced_the_pattern() {
         assert_eq!((size(), read(&client, again, 0, 9).await), (5, b"bytes".to_vec()));
     });
 }
+
+/// docs/semantics.md 3.5: the program closes the file without `fsync`, and the mount reports the
+/// end of the writes together with the close.
+#[test]
+fn close_fails_if_another_client_has_replaced_the_pattern() {
+    with_client(|fake, client| async move {
+        let (inode, handle) = create(&client, "a").await;
+        write(&client, handle, 0, b"bytes").await;
+        fake.with_metadata(1, |it| {
+            it.inodes.get_mut(&inode).unwrap().opens.clear();
+            it.generation += 1;
+        });
+        assert_eq!(client.close(handle).await.unwrap_err().code(), ErrorCode::Stale);
+        let size = fake.with_metadata(1, |it| it.inodes[&inode].attributes.size);
+        assert_eq!(size, 0, "the file has no zeros in place of the bytes");
+    });
+}

@@ -2,28 +2,31 @@
 //! name disposes of the file.
 
 use crate::engine::Engine;
-use crate::namespace::inodes::check_written;
+use crate::namespace::inodes::{check_generation, check_written};
 use crate::tx::context::Context;
 use crate::tx::operation::Stop;
 use skep_format::metadata::OpenCounts;
-use skep_wire::metadata::{AttributesReply, Close, OpenMode};
+use skep_wire::metadata::{AttributesReply, Close, ClosingReport, OpenMode};
 
 pub(crate) fn run<E: Engine>(
     context: &mut Context<'_, E>,
     request: Close,
 ) -> Result<AttributesReply, Stop> {
     let mut record = context.inode(request.inode)?;
-    if let Some(written) = &request.written {
-        check_written(written)?;
+    if let Some(ClosingReport { extent, pattern_generation }) = &request.written {
+        check_written(extent)?;
+        if let Some(generation) = pattern_generation {
+            check_generation(&record, *generation)?;
+        }
         // The file is closed even if its inline component cannot end, because this target has lost
         // the open of the client. Then it does not get the size that the client reports, because
         // other clients do not find its first bytes. The next sync of the client misses the size,
         // and reports it again.
-        if context.end_inline_as_reported(&mut record, written.ends_inline)? {
-            context.merge_written(&mut record, written);
+        if context.end_inline_as_reported(&mut record, extent.ends_inline)? {
+            context.merge_written(&mut record, extent);
         } else {
             // The chunk files that the client has written must go with the file.
-            record.high_water = record.high_water.max(written.end).max(written.reach);
+            record.high_water = record.high_water.max(extent.end).max(extent.reach);
         }
         context.put_inode(&record);
     }

@@ -3,10 +3,10 @@
 
 use crate::engine::Engine;
 use crate::namespace::inline_end;
-use crate::namespace::inodes::check_written;
+use crate::namespace::inodes::{check_generation, check_written};
 use crate::tx::context::Context;
 use crate::tx::operation::Stop;
-use skep_types::{Error, ErrorCode, FileKind};
+use skep_types::{ErrorCode, FileKind};
 use skep_wire::metadata::{AttributesReply, ReportWritten};
 
 pub(crate) fn run<E: Engine>(
@@ -18,18 +18,9 @@ pub(crate) fn run<E: Engine>(
     if record.attributes.kind != FileKind::Regular {
         return Err(ErrorCode::InvalidArgument.into());
     }
-    // The pattern can only have changed because a power loss has lost this client's open. No reader
-    // finds the bytes that the client has written since, so the file must not get a size that
-    // covers them. The end of an inline component keeps the generation.
-    if let (Some(synced), Some(pattern)) = (&request.synced, &record.pattern)
-        && synced.pattern_generation != pattern.generation
-    {
-        let what = format!(
-            "the stripe pattern of file {} has changed since the client opened the file; open the \
-             file again, and repeat the writes",
-            request.inode
-        );
-        return Err(Error::new(ErrorCode::Stale, what).into());
+    // The end of an inline component keeps the generation.
+    if let Some(synced) = &request.synced {
+        check_generation(&record, synced.pattern_generation)?;
     }
     if let Some(written) = &request.written {
         if !context.end_inline_as_reported(&mut record, written.ends_inline)? {

@@ -29,6 +29,27 @@ pub(crate) fn check_written(written: &WrittenExtent) -> Result<()> {
     Ok(())
 }
 
+/// Checks that a client reports writes with the stripe pattern that the file has now.
+///
+/// The pattern can only have changed because a power loss has lost this client's open. No reader
+/// finds the bytes that the client has written since, so the file must not get a size that covers
+/// them.
+///
+/// # Errors
+/// `Stale` if the pattern has another generation.
+pub(crate) fn check_generation(record: &InodeRecord, reported: u32) -> Result<()> {
+    let pattern = record.pattern.as_ref();
+    if pattern.is_none_or(|pattern| pattern.generation == reported) {
+        return Ok(());
+    }
+    let what = format!(
+        "the stripe pattern of file {} has changed since the client opened the file; open the file \
+         again, and repeat the writes",
+        record.attributes.inode
+    );
+    Err(Error::new(ErrorCode::Stale, what))
+}
+
 impl<E: Engine> Context<'_, E> {
     /// Returns the inode of a directory. Fails with `NotFound` if the inode does not exist, and
     /// with `NotDirectory` if it is not a directory.

@@ -273,6 +273,12 @@ fn report(inode: InodeId, written: md::WrittenExtent) -> md::ReportWritten {
     md::ReportWritten { inode, written: Some(written), synced: None }
 }
 
+/// Returns the close of a handle for writing, with a report of writes that names no pattern.
+fn close_with(inode: InodeId, extent: md::WrittenExtent) -> md::Close {
+    let written = md::ClosingReport { extent, pattern_generation: None };
+    md::Close { inode, open: md::OpenMode::Write, written: Some(written) }
+}
+
 /// Returns an open that neither truncates the file nor needs a name nor requests inline bytes.
 fn open_of(inode: InodeId, open: md::OpenMode) -> md::Open {
     md::Open { inode, open, truncate: false, must_have_name: false, inline_limit: 0 }

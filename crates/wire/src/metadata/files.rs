@@ -149,7 +149,20 @@ record! {
         /// How the file was opened.
         pub open: OpenMode,
         /// The writes since the client's last report. `None` means that there were no writes.
-        pub written: Option<WrittenExtent>,
+        pub written: Option<ClosingReport>,
+    }
+}
+
+record! {
+    /// The report of writes in a [`Close`].
+    #[derive(Copy)]
+    pub struct ClosingReport {
+        /// The writes since the client's last report.
+        pub extent: WrittenExtent,
+        /// Generation of the stripe pattern that the client has used. The target returns `Stale`,
+        /// and changes nothing, if the file has another pattern, like for a [`ReportWritten`].
+        /// `None` means that the target does not compare the pattern.
+        pub pattern_generation: Option<u32>,
     }
 }
 

@@ -437,6 +437,10 @@ impl FakeMetadata {
     }
 
     fn close(&mut self, session: SessionId, request: &Close) -> Result<AttributesReply> {
+        let reported = request.written.and_then(|it| it.pattern_generation);
+        if reported.is_some_and(|it| it != self.generation) {
+            return code(ErrorCode::Stale);
+        }
         let inode = self.inode(request.inode)?;
         let Some(count) = inode.opens.get_mut(&session) else {
             return code(ErrorCode::InvalidArgument);
@@ -446,7 +450,7 @@ impl FakeMetadata {
             inode.opens.remove(&session);
         }
         let unchanged = Ok(AttributesReply { attributes: inode.attributes.clone() });
-        request.written.map_or(unchanged, |written| self.report(request.inode, written))
+        request.written.map_or(unchanged, |written| self.report(request.inode, written.extent))
     }
 
     fn pattern(&self, inode: InodeId) -> StripePattern {

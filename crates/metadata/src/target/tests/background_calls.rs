@@ -33,7 +33,7 @@ fn a_refused_removal_is_tried_again_after_a_pause() {
         reach: 0,
         ends_inline: None,
     };
-    let close = md::Close { inode, open: md::OpenMode::Write, written: Some(written) };
+    let close = close_with(inode, written);
     story.ask(1, 1, (0, 2), &close).unwrap();
     let unlink = md::Unlink { directory: InodeId::ROOT, name: b"a"[..].into() };
     story.ask(1, 1, (0, 3), &unlink).unwrap();
@@ -61,7 +61,7 @@ fn pending_removals_at_a_lost_target_are_discarded() {
         reach: 0,
         ends_inline: None,
     };
-    let close = md::Close { inode, open: md::OpenMode::Write, written: Some(written) };
+    let close = close_with(inode, written);
     story.ask(1, 1, (0, 2), &close).unwrap();
     let unlink = md::Unlink { directory: InodeId::ROOT, name: b"a"[..].into() };
     story.ask(1, 1, (0, 3), &unlink).unwrap();
@@ -118,7 +118,7 @@ fn write_and_remove(story: &mut Story, name: &str, sequence: u64) {
         reach: 0,
         ends_inline: None,
     };
-    let close = md::Close { inode, open: md::OpenMode::Write, written: Some(written) };
+    let close = close_with(inode, written);
     story.ask(1, 1, (0, sequence + 2), &close).unwrap();
     let unlink = md::Unlink { directory: InodeId::ROOT, name: name.as_bytes().into() };
     story.ask(1, 1, (0, sequence + 3), &unlink).unwrap();

@@ -62,7 +62,7 @@ fn reported_size_beyond_the_maximum_is_refused() {
     let report = |end| super::report(inode, up_to(end));
     let error = story.ask(1, 1, (0, 2), &report(MAX_FILE_BYTES + 1)).unwrap_err();
     assert_eq!(error.code(), ErrorCode::FileTooLarge);
-    let close = |end| md::Close { inode, open: md::OpenMode::Write, written: Some(up_to(end)) };
+    let close = |end| close_with(inode, up_to(end));
     let error = story.ask(1, 1, (0, 3), &close(u64::MAX)).unwrap_err();
     assert_eq!(error.code(), ErrorCode::FileTooLarge);
     assert_eq!(story.size(inode), 0);

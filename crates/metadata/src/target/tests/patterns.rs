@@ -29,13 +29,15 @@ impl Story {
     }
 
     fn close(&mut self, inode: InodeId, at: (u32, u64), end: Option<u64>) {
-        let written = end.map(|end| md::WrittenExtent {
+        let extent = |end| md::WrittenExtent {
             end,
             truncate_generation: 0,
             may_leave_holes: false,
             reach: 0,
             ends_inline: None,
-        });
+        };
+        let report = |end| md::ClosingReport { extent: extent(end), pattern_generation: None };
+        let written = end.map(report);
         let close = md::Close { inode, open: md::OpenMode::Write, written };
         self.ask(1, 1, at, &close).unwrap();
     }
@@ -110,8 +112,16 @@ fn report_of_writes_with_an_older_pattern_is_refused() {
     };
     let error = story.ask(1, 1, (0, 3), &report(before)).unwrap_err();
     assert_eq!((error.code(), story.size(inode)), (ErrorCode::Stale, 0));
-    story.ask(1, 1, (0, 4), &report(before + 1)).unwrap();
+    let close = |pattern_generation| {
+        let extent = report(pattern_generation).written.expect("a report of writes");
+        let written = md::ClosingReport { extent, pattern_generation: Some(pattern_generation) };
+        md::Close { inode, open: md::OpenMode::Write, written: Some(written) }
+    };
+    let error = story.ask(1, 1, (0, 4), &close(before)).unwrap_err();
+    assert_eq!((error.code(), story.size(inode)), (ErrorCode::Stale, 0));
+    story.ask(1, 1, (0, 5), &report(before + 1)).unwrap();
     assert_eq!(story.size(inode), 300);
+    story.ask(1, 1, (0, 6), &close(before + 1)).unwrap();
 }
 
 /// The old pattern determines in which chunk files the bytes of the file are. Storage may still

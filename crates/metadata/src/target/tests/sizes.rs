@@ -42,7 +42,7 @@ fn truncation_removes_bytes_of_a_write_with_a_lost_report() {
         reach: 0,
         ends_inline: None,
     };
-    let close = md::Close { inode, open: md::OpenMode::Write, written: Some(within) };
+    let close = close_with(inode, within);
     story.ask(1, 1, (0, 2), &close).unwrap();
     story.log.truncate(durable);
     story.restart();

@@ -13,13 +13,13 @@ use skep_wire::inline::InlineContents;
 use skep_wire::management::EmptyReply;
 use skep_wire::metadata::{
     AskDecision, AskOutcome, AttributesReply, AwaitTruncation, AwaitTruncationReply, Close,
-    CloseMany, CloseSession, ClosedFile, CompareOpens, CompareOpensReply, CompareSlots,
-    CompareSlotsReply, Create, CreateUnnamed, Decide, Decision, DecisionReply, EntryInfo,
-    GetEntryInfo, GroupFile, GroupFiles, KeepAlive, KeepAliveReply, ListGroupFiles, ListSessions,
-    ListTransactions, NewInode, Open, OpenMode, OpenReply, OpenSession, OpenSessionReply,
-    OpenedFile, Outcome, OutcomeReply, Prepare, PrepareReply, ReportWritten, ResolveTransaction,
-    SessionEntry, SessionList, SetAttributes, SetAttributesReply, SetPattern, SetTime,
-    SlotSequence, Step, SyncAll, SyncedChunkFiles, TransactionEntry, TransactionId,
+    CloseMany, CloseSession, ClosedFile, ClosingReport, CompareOpens, CompareOpensReply,
+    CompareSlots, CompareSlotsReply, Create, CreateUnnamed, Decide, Decision, DecisionReply,
+    EntryInfo, GetEntryInfo, GroupFile, GroupFiles, KeepAlive, KeepAliveReply, ListGroupFiles,
+    ListSessions, ListTransactions, NewInode, Open, OpenMode, OpenReply, OpenSession,
+    OpenSessionReply, OpenedFile, Outcome, OutcomeReply, Prepare, PrepareReply, ReportWritten,
+    ResolveTransaction, SessionEntry, SessionList, SetAttributes, SetAttributesReply, SetPattern,
+    SetTime, SlotSequence, Step, SyncAll, SyncedChunkFiles, TransactionEntry, TransactionId,
     TransactionList, TrimFile, TruncatedChunk, WrittenExtent,
 };
 
@@ -201,7 +201,8 @@ fn files() -> Vec<Example> {
         reach: 0,
         ends_inline: Some(1),
     };
-    let close = Close { inode: a_file(), open: OpenMode::Write, written: Some(written) };
+    let closing = ClosingReport { extent: written, pattern_generation: Some(1) };
+    let close = Close { inode: a_file(), open: OpenMode::Write, written: Some(closing) };
     let close_unwritten = Close { open: OpenMode::Read, written: None, ..close.clone() };
     let closed = ClosedFile { inode: a_file(), open: OpenMode::Read, ends_inline: None };
     let close_many = CloseMany {

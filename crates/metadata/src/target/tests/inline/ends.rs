@@ -71,7 +71,7 @@ fn inline_component_stays_while_another_client_has_it_open() {
     story.ask_sharing(2, (0, 1), &open, (1, inode));
     assert_eq!(story.ask(1, 1, (0, 2), &ending(inode)).unwrap_err().code(), ErrorCode::Stale);
     assert!(!story.has_ended(inode));
-    let close = md::Close { inode, open: md::OpenMode::Write, written: Some(extent(Some(1))) };
+    let close = close_with(inode, extent(Some(1)));
     story.ask(1, 1, (0, 3), &close).unwrap();
     assert_eq!((story.size(inode), story.has_ended(inode)), (0, false), "as a refused report");
     let again = open_of(inode, md::OpenMode::Write);
@@ -94,7 +94,7 @@ fn truncated_file_keeps_its_inline_component() {
 fn close_ends_an_unused_inline_component() {
     let mut story = Story::begin();
     let inode = story.inline_file();
-    let close = md::Close { inode, open: md::OpenMode::Write, written: Some(extent(Some(1))) };
+    let close = close_with(inode, extent(Some(1)));
     story.ask(1, 1, (0, 2), &close).unwrap();
     assert_eq!((story.size(inode), story.has_ended(inode)), (5000, true));
 }
@@ -199,7 +199,7 @@ fn open_waits_until_a_reported_end_is_safe() {
     let (mut story, inode) = begin();
     assert!(is_awaited_by_an_open(&mut story, &ending(inode), inode));
     let (mut story, inode) = begin();
-    let close = md::Close { inode, open: md::OpenMode::Write, written: Some(extent(Some(1))) };
+    let close = close_with(inode, extent(Some(1)));
     assert!(is_awaited_by_an_open(&mut story, &close, inode));
     let (mut story, inode) = begin();
     assert!(is_awaited_by_an_open(&mut story, &close_again(inode), inode));
