@@ -198,6 +198,21 @@ fn open_waits_until_a_move_of_inline_bytes_is_safe() {
     assert!(opened.pattern.unwrap().has_moved_inline());
 }
 
+/// Otherwise the open would wait for a sync of metadata, and a client could delay it for ever by
+/// one refused request after the other.
+#[test]
+fn refused_move_of_inline_bytes_delays_no_open() {
+    let mut story = Story::begin();
+    let inode = story.inline_file();
+    let refused = il::RemoveInline { checksum: crc32c(b"other bytes"), ..removal(inode) };
+    let open = open_of(inode, md::OpenMode::Write);
+    story.now += Duration::from_millis(11);
+    let next = story.run(vec![arrival(1, 1, (1, 1), &refused), arrival(1, 1, (0, 2), &open)]);
+    assert_eq!(story.replies.len(), 2, "both replies wait for no sync");
+    story.happen_together(next);
+    assert!(!story.current_pattern(inode).has_moved_inline());
+}
+
 /// The pattern does not show the loss, because the component has ended again.
 #[test]
 fn lost_end_of_an_inline_component_is_found_by_its_mark() {
