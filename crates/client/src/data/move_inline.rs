@@ -64,7 +64,15 @@ impl Client {
         let Some(claim) = state.try_truncate() else { return Ok(false) };
         let Some(_alone) = state.try_alone() else { return Ok(false) };
         self.await_writes(&claim).await;
-        let _moving = claim.begin_move();
+        let Some(moving) = claim.begin_move() else { return Ok(false) };
+        let moved = self.move_claimed(file, &claim).await;
+        moving.end();
+        moved
+    }
+
+    /// Moves the inline bytes of a file, which the caller has claimed and uses alone.
+    async fn move_claimed(&self, file: &Arc<OpenFile>, claim: &TruncationClaim) -> Result<bool> {
+        let state = &file.inode;
         // From now on, a close waits for the end of the move, and an unmount closes no session. A
         // close or an unmount that has begun earlier may have requests on their way.
         if file.is_closing() || self.mount().is_ending() {
@@ -85,7 +93,7 @@ impl Client {
         if !is_whole || read.truncate_generation != truncate_generation {
             return Ok(false);
         }
-        let chunk_file = self.copy_inline(file, &moved, &read, &claim).await?;
+        let chunk_file = self.copy_inline(file, &moved, &read, claim).await?;
         let written = state.unsynced_inline();
         let request = Rc::new(RemoveInline {
             inode: state.id,

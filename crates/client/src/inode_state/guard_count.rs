@@ -57,9 +57,9 @@ impl GuardCount {
         self.changes += 1;
     }
 
-    pub(super) fn begin_move(&mut self) {
-        debug_assert!(self.is_truncating && !self.is_moving, "a move has the claim of the inode");
-        self.is_moving = true;
+    pub(super) fn begin_move(&mut self) -> bool {
+        debug_assert!(self.is_truncating, "a move has the claim of the inode");
+        !std::mem::replace(&mut self.is_moving, true)
     }
 
     pub(super) fn is_moving(&self) -> bool {

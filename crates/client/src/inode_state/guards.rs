@@ -228,10 +228,11 @@ impl TruncationClaim {
         self.0.with(|parts| !parts.guards.has_writers())
     }
 
-    /// Begins a move of the inline bytes. It must end before the claim.
-    pub(crate) fn begin_move(&self) -> MoveGuard {
-        self.0.with(|parts| parts.guards.begin_move());
-        MoveGuard(Arc::clone(&self.0))
+    /// Begins a move of the inline bytes. It must end before the claim. Returns `None` if the event
+    /// loop of another thread has ended during a move of the file.
+    pub(crate) fn begin_move(&self) -> Option<MoveGuard> {
+        let is_begun = self.0.with(|parts| parts.guards.begin_move());
+        is_begun.then(|| MoveGuard(Arc::clone(&self.0)))
     }
 
     /// Records that a storage host of this incarnation acknowledged a copy of the inline bytes
@@ -268,13 +269,18 @@ impl Drop for TruncationClaim {
 }
 
 /// A move of the inline bytes to storage in progress. The mount sends no close of the file to
-/// metadata before this guard is dropped. So no other client can use the file while a copy of the
-/// inline bytes is on its way to storage, unless this client was evicted before.
+/// metadata before [`Self::end`]. So no other client can use the file while a copy of the inline
+/// bytes is on its way to storage, unless this client was evicted before.
+///
+/// A drop does not end the move. The end of a thread's event loop drops all futures, but a copy may
+/// still be on its way. The unmount that follows must then not close the sessions.
 #[derive(Debug)]
+#[must_use = "a move must end when storage has replied to the copy"]
 pub(crate) struct MoveGuard(Arc<InodeState>);
 
-impl Drop for MoveGuard {
-    fn drop(&mut self) {
+impl MoveGuard {
+    /// Ends the move. Storage has replied to the copy, or the client has sent none.
+    pub(crate) fn end(self) {
         self.0.with(|parts| parts.guards.end_move());
     }
 }

@@ -428,14 +428,16 @@ fn open_returns_the_generation_of_an_outdated_pattern() {
 }
 
 #[test]
-fn move_of_inline_bytes_ends_when_its_guard_is_dropped() {
+fn move_of_inline_bytes_does_not_end_if_its_future_is_dropped() {
     let state = opened(0);
     let claim = state.try_truncate().unwrap();
     assert!(!state.is_moving_inline());
-    let moving = claim.begin_move();
+    let moving = claim.begin_move().unwrap();
     assert!(state.is_moving_inline());
-    drop(moving);
+    moving.end();
     assert!(!state.is_moving_inline());
+    drop(claim.begin_move());
+    assert!(state.is_moving_inline() && claim.begin_move().is_none());
 }
 
 #[test]

@@ -2,13 +2,15 @@
 //! refusal, and how a client with an outdated pattern follows it.
 
 use crate::fakes::{FakeCluster, FakeMetadata};
-use crate::{bytes, create, mount, read, until, with_client, write};
-use skep_client::{Client, Closes, HandleId, OpenMode, Opens, Syncs};
+use crate::{bytes, create, mount, options, read, until, with_client, with_fake, write};
+use skep_client::{Client, Closes, HandleId, Mount, OpenMode, Opens, Syncs};
 use skep_types::{ChunkFileKey, ErrorCode, InodeId};
 use skep_wire::Request;
 use skep_wire::inline::{ReadInline, RemoveInline, SyncInline, WriteInline};
 use skep_wire::metadata::{CloseMany, CloseSession, CompareOpens, Open};
 use skep_wire::storage::{SyncChunk, WriteChunk};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const INLINE: usize = 4096;
 const LEN: usize = 10_000;
@@ -337,6 +339,42 @@ fn bytes_are_not_copied_after_the_begin_of_an_unmount() {
         assert_eq!((fake.count::<RemoveInline>(), fake.durable_writes()), (0, 0));
         fake.state.borrow_mut().hold = None;
         unmounting.await;
+    });
+}
+
+/// The threads of a mount end before it leaves the cluster, but a storage target may still have the
+/// copy in its socket.
+#[test]
+fn unmount_during_a_copy_closes_no_session() {
+    with_fake(|fake| async move {
+        let mount = Mount::new(options(&fake)).await.unwrap();
+        skep_env::spawn(Arc::clone(&mount).run_background()).detach();
+        let client = Client::new(Arc::clone(&mount), 0).unwrap();
+        let (_, handle) = grown(&fake, &client).await;
+        commit(&client, handle, 1).await;
+        commit(&client, handle, 2).await;
+        write(&client, handle, 24, &[3; 4]).await;
+        write(&client, handle, 6000, &[3; 4]).await;
+        client.flush(handle).await.unwrap();
+        let writes = fake.count::<WriteChunk>();
+        fake.state.borrow_mut().hold = Some(WriteChunk::ID);
+        let is_over = Arc::new(AtomicBool::new(false));
+        let ends = Arc::clone(&is_over);
+        let thread = std::thread::spawn(move || {
+            skep_env::block_on(async move {
+                let worker = Client::new(mount, 1).unwrap();
+                let _syncing = skep_env::spawn(async move { worker.fsync(handle).await });
+                until(|| ends.load(Ordering::Acquire)).await;
+            })
+            .unwrap();
+        });
+        until(|| fake.count::<WriteChunk>() > writes).await;
+        is_over.store(true, Ordering::Release);
+        until(|| thread.is_finished()).await;
+        thread.join().unwrap();
+        client.shutdown().await;
+        assert_eq!((fake.count::<CloseSession>(), fake.count::<RemoveInline>()), (0, 0));
+        fake.state.borrow_mut().hold = None;
     });
 }
 
