@@ -104,7 +104,9 @@ impl Client {
             file.inode.id == state.id && file.pattern().generation == generation && !file.is_stale()
         };
         let outdated = self.mount().handles.select(is_outdated);
-        if !outdated.is_empty() {
+        // A handle that is being closed may be one whose close metadata has executed already, so
+        // that the other client could set the pattern without a power loss.
+        if outdated.iter().any(|file| !file.is_closing()) {
             tracing::error!(
                 "file {}: a power loss of metadata has reverted its open, and another client has \
                  set its stripe pattern since; programs that have the file open get ESTALE until \
