@@ -134,11 +134,16 @@ impl Client {
     }
 
     /// Waits until no move of the inline bytes of a file is in progress. The caller then sends a
-    /// close of the file.
-    pub(crate) async fn await_move(&self, state: &InodeState) {
+    /// close of the file. Returns `false` if the mount ends during the move. The caller must then
+    /// send no close, because the open ends with the session.
+    pub(crate) async fn await_move(&self, state: &InodeState) -> bool {
         while state.is_moving_inline() {
+            if self.mount().is_ending() {
+                return false;
+            }
             skep_env::sleep(CONTENTION_PAUSE).await;
         }
+        true
     }
 
     /// Writes the inline bytes to the chunk file that stores them after the move, with zeros up to

@@ -62,7 +62,10 @@ impl Closes for Client {
             if file.inode.is_locked() {
                 client.unlock_handle(&file, handle).await;
             }
-            client.await_move(&file.inode).await;
+            if !client.await_move(&file.inode).await {
+                // Keep the handle, since the unmount looks for moves in progress.
+                return Ok(());
+            }
             let result = client.close_file(&file).await;
             client.mount().handles.remove(handle);
             if let Some(unsynced) = client.mount().inodes.close(&file.inode) {

@@ -350,7 +350,7 @@ fn unmount_during_a_copy_closes_no_session() {
         let mount = Mount::new(options(&fake)).await.unwrap();
         skep_env::spawn(Arc::clone(&mount).run_background()).detach();
         let client = Client::new(Arc::clone(&mount), 0).unwrap();
-        let (_, handle) = grown(&fake, &client).await;
+        let (inode, handle) = grown(&fake, &client).await;
         commit(&client, handle, 1).await;
         commit(&client, handle, 2).await;
         write(&client, handle, 24, &[3; 4]).await;
@@ -373,7 +373,9 @@ fn unmount_during_a_copy_closes_no_session() {
         until(|| thread.is_finished()).await;
         thread.join().unwrap();
         client.shutdown().await;
+        client.close(handle).await.unwrap();
         assert_eq!((fake.count::<CloseSession>(), fake.count::<RemoveInline>()), (0, 0));
+        assert!(fake.with_metadata(1, |it| !it.inodes[&inode].opens.is_empty()));
         fake.state.borrow_mut().hold = None;
     });
 }
