@@ -22,8 +22,8 @@ pub(crate) struct OpenFile {
     /// Whether the mount itself has opened the file (`Opens::hold`), so that no program uses this
     /// handle.
     is_hold: bool,
-    /// Whether the session was lost, and this mount could not open the file again. If so, every
-    /// operation through the handle except the close fails.
+    /// Whether metadata has lost this open, and this mount could not open the file again or found
+    /// another stripe pattern. If so, every operation through the handle except the close fails.
     is_stale: AtomicBool,
     /// Whether locks of this handle were lost. If so, every operation through the handle except the
     /// close fails.
@@ -181,8 +181,9 @@ impl OpenFile {
             return Err(Error::new(ErrorCode::Evicted, text));
         }
         let text = format!(
-            "file {}: the file was removed while this client was disconnected for longer than its \
-             lease",
+            "file {}: the file was removed or got another stripe pattern while metadata did not have \
+             this open, after a power loss or a long disconnection; open the file again, and repeat \
+             the writes",
             self.inode.id
         );
         Err(Error::new(ErrorCode::Stale, text))
