@@ -20,7 +20,7 @@ const LEN: usize = 10_000;
 
 /// Creates a file with an inline component.
 async fn new_file(fake: &FakeCluster, client: &Client) -> (InodeId, HandleId) {
-    fake.with_metadata(1, |metadata| metadata.inline_bytes = INLINE as u64);
+    fake.with_metadata(1, |metadata| metadata.behaviour.inline_bytes = INLINE as u64);
     create(client, "large").await
 }
 

@@ -18,7 +18,7 @@ const LEN: usize = 10_000;
 /// Creates a file with inline bytes and bytes on storage. Its first write fits into the inline
 /// component, so the file keeps this component.
 async fn grown(fake: &FakeCluster, client: &Client) -> (InodeId, HandleId) {
-    fake.with_metadata(1, |metadata| metadata.inline_bytes = INLINE as u64);
+    fake.with_metadata(1, |metadata| metadata.behaviour.inline_bytes = INLINE as u64);
     let (inode, handle) = create(client, "database").await;
     write(client, handle, 0, &bytes(LEN)[..100]).await;
     write(client, handle, 0, &bytes(LEN)).await;
@@ -182,7 +182,7 @@ fn write_over_the_border_is_repeated_after_a_move() {
 /// Creates a file, closes it, and opens it again. Another client may have written to it meanwhile,
 /// so the client sends a request before its first large write.
 async fn opened_empty(fake: &FakeCluster, client: &Client) -> (InodeId, HandleId) {
-    fake.with_metadata(1, |metadata| metadata.inline_bytes = INLINE as u64);
+    fake.with_metadata(1, |metadata| metadata.behaviour.inline_bytes = INLINE as u64);
     let (inode, handle) = create(client, "large").await;
     client.close(handle).await.unwrap();
     (inode, client.open(inode, OpenMode::Write, false).await.unwrap().handle)
@@ -244,7 +244,7 @@ fn end_of_a_component_reverted_and_repeated_is_an_error() {
 #[test]
 fn move_that_an_open_has_shown_needs_no_confirmation() {
     with_client(|fake, client| async move {
-        fake.with_metadata(1, |metadata| metadata.inline_bytes = INLINE as u64);
+        fake.with_metadata(1, |metadata| metadata.behaviour.inline_bytes = INLINE as u64);
         let (inode, handle) = create(&client, "large").await;
         write(&client, handle, 0, &bytes(LEN)).await;
         client.fsync(handle).await.unwrap();

@@ -11,7 +11,7 @@ const LEN: usize = 3901;
 /// Creates a file of inline bytes on `client`. Opens it for reading on a new mount, whose kernel
 /// has no pages of the file.
 async fn opened(fake: &FakeCluster, client: &Client) -> (InodeId, Client, HandleId) {
-    fake.with_metadata(1, |metadata| metadata.inline_bytes = 4096);
+    fake.with_metadata(1, |metadata| metadata.behaviour.inline_bytes = 4096);
     let (inode, handle) = create(client, "small").await;
     write(client, handle, 0, &bytes(LEN)).await;
     client.close(handle).await.unwrap();

@@ -126,7 +126,7 @@ fn kill_of_metadata_causes_no_report_of_lost_changes() {
 #[test]
 fn end_of_an_inline_component_takes_no_error_of_a_program() {
     with_client(|fake, client| async move {
-        fake.with_metadata(1, |it| it.inline_bytes = 4096);
+        fake.with_metadata(1, |it| it.behaviour.inline_bytes = 4096);
         let (inode, created) = create(&client, "a").await;
         // For a file that the mount has not created with this handle, it sends a request.
         client.close(created).await.unwrap();

@@ -233,7 +233,7 @@ fn fsync_syncs_truncated_chunk_files() {
         let mut incarnation = 0;
         fake.each_storage(|storage| incarnation = storage.incarnation);
         let both = vec![named(0, incarnation), named(1, incarnation)];
-        fake.with_metadata(1, |it| it.truncated = both);
+        fake.with_metadata(1, |it| it.behaviour.truncated = both);
         client.set_attributes(set_size(inode, 0)).await.unwrap();
         client.fsync(handle).await.unwrap();
         assert_eq!(fake.count::<SyncChunk>(), 2);
@@ -244,7 +244,7 @@ fn fsync_syncs_truncated_chunk_files() {
         client.close(handle).await.unwrap();
         // Truncate the file twice more: by an open with `O_TRUNC`, and while the file is not open.
         let again = vec![named(0, incarnation + 1)];
-        fake.with_metadata(1, |it| it.truncated = again);
+        fake.with_metadata(1, |it| it.behaviour.truncated = again);
         client.set_attributes(set_size(inode, 0)).await.unwrap();
         let opened = client.open(inode, OpenMode::Write, true).await.unwrap();
         let before = fake.count::<SyncChunk>();

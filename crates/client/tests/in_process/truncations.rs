@@ -107,7 +107,7 @@ fn copy_omits_bytes_of_its_source_truncated_during_the_copy() {
 #[test]
 fn inline_read_during_a_truncation_has_no_zeros() {
     with_client(|fake, client| async move {
-        fake.with_metadata(1, |metadata| metadata.inline_bytes = 4096);
+        fake.with_metadata(1, |metadata| metadata.behaviour.inline_bytes = 4096);
         let (inode, handle) = create(&client, "a").await;
         write(&client, handle, 0, &[1; 1000]).await;
         let reader = client.clone();
@@ -120,7 +120,7 @@ fn inline_read_during_a_truncation_has_no_zeros() {
 #[test]
 fn inline_append_during_a_truncation_goes_to_the_new_end() {
     with_client(|fake, client| async move {
-        fake.with_metadata(1, |metadata| metadata.inline_bytes = 4096);
+        fake.with_metadata(1, |metadata| metadata.behaviour.inline_bytes = 4096);
         let (inode, handle) = create(&client, "log").await;
         write(&client, handle, 0, &[1; 1000]).await;
         let appender = client.clone();

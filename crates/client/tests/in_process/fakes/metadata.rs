@@ -44,7 +44,7 @@ struct FakeSession {
     slots: HashMap<u32, (u64, Result<Vec<u8>>)>,
 }
 
-/// Ways in which a test makes the fake target deviate from the usual behaviour.
+/// Settings that a test makes, which change the behaviour of the fake target.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Behaviour {
     /// Whether the target has deleted the records of ended sessions.
@@ -53,6 +53,10 @@ pub(crate) struct Behaviour {
     pub(crate) shares_files: bool,
     /// The inode of the next new directory, if it belongs to another shard.
     pub(crate) directory_elsewhere: Option<InodeId>,
+    /// Number of bytes that metadata stores from the beginning of each file; a multiple of 4 KiB.
+    pub(crate) inline_bytes: u64,
+    /// The chunk files in the replies to truncations.
+    pub(crate) truncated: Vec<TruncatedChunk>,
 }
 
 #[derive(Clone)]
@@ -78,12 +82,8 @@ pub(crate) struct FakeMetadata {
     /// The generation of the stripe pattern of all files.
     pub(crate) generation: u32,
     pub(crate) behaviour: Behaviour,
-    /// Number of bytes that metadata stores from the beginning of each file; a multiple of 4 KiB.
-    pub(crate) inline_bytes: u64,
     /// The highest end of a chunk file in the reports of clients.
     pub(crate) reach: u64,
-    /// The chunk files in the replies to truncations.
-    pub(crate) truncated: Vec<TruncatedChunk>,
 }
 
 fn code<T>(code: ErrorCode) -> Result<T> {
@@ -120,9 +120,7 @@ impl FakeMetadata {
             last_record: 0,
             generation: 1,
             behaviour: Behaviour::default(),
-            inline_bytes: 0,
             reach: 0,
-            truncated: Vec::new(),
         };
         new.add(FileKind::Directory);
         new
@@ -422,7 +420,8 @@ impl FakeMetadata {
         let attributes = inode.attributes.clone();
         let synced = inode.synced.clone();
         let inline = inode.contents(request.inline_limit).filter(|_| !is_shared);
-        let truncated = if request.truncate { self.truncated.clone() } else { Vec::new() };
+        let truncated =
+            if request.truncate { self.behaviour.truncated.clone() } else { Vec::new() };
         let pattern = Some(pattern);
         Ok(OpenReply {
             created: false,
@@ -455,9 +454,9 @@ impl FakeMetadata {
 
     fn pattern(&self, inode: InodeId) -> StripePattern {
         let mut pattern = StripePattern { generation: self.generation, ..pattern() };
-        if self.inline_bytes > 0 {
+        if self.behaviour.inline_bytes > 0 {
             let has_moved = self.inodes.get(&inode).is_some_and(|it| it.has_moved_inline);
-            pattern.components[0].start = if has_moved { 0 } else { self.inline_bytes };
+            pattern.components[0].start = if has_moved { 0 } else { self.behaviour.inline_bytes };
             pattern.components.insert(0, Component::inline());
         }
         pattern
@@ -481,7 +480,7 @@ impl FakeMetadata {
 
     /// Changes attributes, but does not truncate chunk files; tests truncate them if necessary.
     pub(crate) fn set_attributes(&mut self, request: &SetAttributes) -> Result<SetAttributesReply> {
-        let truncated = request.size.map(|_| self.truncated.clone()).unwrap_or_default();
+        let truncated = request.size.map(|_| self.behaviour.truncated.clone()).unwrap_or_default();
         let FakeInode { attributes, inline, synced, .. } = self.inode(request.inode)?;
         if let Some(size) = request.size {
             if size == 0 {

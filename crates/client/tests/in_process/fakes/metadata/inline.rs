@@ -69,7 +69,7 @@ impl FakeMetadata {
         session: SessionId,
         request: &RemoveInline,
     ) -> Result<RemoveInlineReply> {
-        let most = self.inline_bytes;
+        let most = self.behaviour.inline_bytes;
         let inode = self.inode(request.inode)?;
         let is_empty = inode.attributes.size == 0 && inode.inline.is_empty();
         let is_removed = crc32c(&inode.inline) == request.checksum
