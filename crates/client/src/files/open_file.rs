@@ -181,9 +181,9 @@ impl OpenFile {
             return Err(Error::new(ErrorCode::Evicted, text));
         }
         let text = format!(
-            "file {}: the file was removed or got another stripe pattern while metadata did not have \
-             this open, after a power loss or a long disconnection; open the file again, and repeat \
-             the writes",
+            "file {}: the file was removed or got another stripe pattern while metadata did not \
+             have this open, after a power loss or a long disconnection; open the file again, and \
+             repeat the writes",
             self.inode.id
         );
         Err(Error::new(ErrorCode::Stale, text))

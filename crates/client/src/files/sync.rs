@@ -266,8 +266,8 @@ impl Client {
         match confirmed.and(self.sync_data(state).await) {
             Ok(_) if state.losses() == losses => {}
             Ok(_) => tracing::error!(
-                "file {}: a host lost power before acknowledged writes were durable, and no program \
-                 has the file open to get the error",
+                "file {}: a host lost power before acknowledged writes were durable, and no \
+                 program has the file open to get the error",
                 state.id
             ),
             Err(error) => tracing::error!(
