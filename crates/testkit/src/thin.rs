@@ -23,8 +23,8 @@ fn succeeds<'a>(program: &str, arguments: impl IntoIterator<Item = &'a OsStr>) -
     Command::new(program).args(arguments).output().is_ok_and(|it| it.status.success())
 }
 
-/// Limits the requests to a loop device to one page. If a pool has space only for the first pages of
-/// a request, the driver reports the whole request as written.
+/// Limits the requests to a loop device to one page. If a pool has space only for the first pages
+/// of a request, the driver reports the whole request as written.
 fn write_single_pages(device: &Path) {
     let name = device.file_name().expect("a device");
     let limit = Path::new("/sys/block").join(name).join("queue/max_sectors_kb");

@@ -65,7 +65,7 @@ fn is_path(name: &str, is_document: bool) -> bool {
     });
     let starts = TOPS.iter().any(|top| name.starts_with(top));
     let ends = ENDINGS.iter().any(|ending| name.ends_with(ending)) && !name.starts_with('/');
-    is_plain && (starts || is_document && ends)
+    is_plain && !name.contains("::") && (starts || is_document && ends)
 }
 
 /// If a document names a function as `file.rs::function`, checks that this file defines the
