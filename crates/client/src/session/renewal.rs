@@ -225,7 +225,13 @@ impl Client {
     ) -> Result<()> {
         let start = self.renew_lease(group, id, time_left).await?;
         let sessions = &self.mount().sessions;
-        if sessions.may_have_lost_opens(group, id, start) {
+        while sessions.may_have_lost_opens(group, id, start) {
+            // Two tasks would both open a missing file again, and nobody would close one of these
+            // opens.
+            let Some(_restoring) = sessions.begin_restoring(group, id) else {
+                skep_env::sleep(CONTENTION_PAUSE).await;
+                continue;
+            };
             let began = skep_env::now();
             let restoring = async {
                 self.compare_slots(group, id).await?;

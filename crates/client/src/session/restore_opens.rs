@@ -9,9 +9,16 @@
 //! # Hazard: a close that hides a lost open
 //! The target has only the number of opens of a file. If a close is on its way, the target may
 //! still count its open, and this open may stand in for the lost open of another handle. After the
-//! close, the target would delete the file together with its last name. So if the target has fewer
-//! opens than the mount has handles, including handles that are being closed, the client compares
-//! again when these closes have had time to end.
+//! close, the target would delete the file together with its last name. The same holds for an open
+//! that another task has sent: the target may have counted it before or after it was executed. So
+//! if the target has fewer opens than the mount has handles, including these, the client compares
+//! the file again when the requests have had time to end.
+//!
+//! # Hazard: an additional open
+//! An open that the client sends although none was lost has no handle, so only the end of the
+//! session closes it. The target would keep the file after its last name is removed. So the client
+//! restores only opens of handles from before the first comparison, because the target has executed
+//! all later opens since its start. Only one task restores the opens of a session at a time.
 //!
 //! `renewal` sends the request that opens a single file again, and renews a lost session with all
 //! its files.
@@ -23,20 +30,54 @@ use skep_rpc::CallOptions;
 use skep_types::{GroupId, InodeId, Result, SessionId};
 use skep_wire::limits::MAX_CLOSES;
 use skep_wire::metadata::{CompareOpens, OpenMode, OpenedFile};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-/// Open files with the same inode and mode. The target does not distinguish these files, and stores
-/// only their number.
-type OpenFiles = HashMap<(InodeId, bool), Vec<Arc<OpenFile>>>;
+/// An inode, and whether its handles are open for writing. The target does not distinguish the
+/// opens of one such file, and stores only their number.
+type FileKey = (InodeId, bool);
 
-/// The outcome of one comparison.
-#[derive(Debug, Default)]
-struct Comparison {
-    /// Number of files that the client has opened again.
-    restored: usize,
-    /// Whether closes in progress may hide lost opens.
-    is_unsure: bool,
+/// The handles of each file.
+type OpenFiles = HashMap<FileKey, Vec<Arc<OpenFile>>>;
+
+/// The handles of one file at a comparison.
+#[derive(Debug)]
+struct Comparison<T> {
+    /// Handles from before the first comparison that are still open.
+    old: Vec<Arc<T>>,
+    /// Number of lost opens if the target counted none of the requests that were in progress during
+    /// the comparison.
+    least_lost: usize,
+    /// Number of lost opens if the target counted the opens of all these requests.
+    most_lost: usize,
+}
+
+impl<T> Comparison<T> {
+    /// Compares the handles of a file with `count`, the opens that the target has. `old` are the
+    /// handles from before the first comparison, `before` the handles from before this comparison,
+    /// and `now` the handles after it.
+    fn new(
+        [old, before, now]: [&[Arc<T>]; 3],
+        count: usize,
+        is_closing: impl Fn(&T) -> bool,
+    ) -> Self {
+        let ids = |handles: &[Arc<T>]| handles.iter().map(Arc::as_ptr).collect::<HashSet<_>>();
+        let (ids_old, ids_before, ids_now) = (ids(old), ids(before), ids(now));
+        let is_open = |it: &&Arc<T>| !is_closing(it);
+        let is_counted = |it: &&Arc<T>| ids_before.contains(&Arc::as_ptr(it));
+        let open = now.iter().filter(is_open).filter(is_counted).count();
+        // The target may have executed these opens and closes before or after the comparison.
+        let is_ended = |it: &&Arc<T>| is_closing(it) && !ids_now.contains(&Arc::as_ptr(it));
+        let ended = before.iter().filter(is_ended).count();
+        let in_progress = now.len() - open + ended;
+        let is_old = |it: &&Arc<T>| ids_old.contains(&Arc::as_ptr(it));
+        let old: Vec<_> = now.iter().filter(is_open).filter(is_old).map(Arc::clone).collect();
+        Self {
+            least_lost: open.saturating_sub(count).min(old.len()),
+            most_lost: (open + in_progress).saturating_sub(count).min(old.len()),
+            old,
+        }
+    }
 }
 
 impl Client {
@@ -46,73 +87,81 @@ impl Client {
     /// # Errors
     /// Returns the error of the group, for example if it has ended the session.
     pub(super) async fn restore_opens(&self, group: GroupId, id: SessionId) -> Result<()> {
+        let old = self.opens_at(group);
+        let mut keys: Vec<_> = old.keys().map(|key| (*key, usize::MAX)).collect();
         for comparisons_left in (0..OPEN_COMPARISONS).rev() {
-            let before = self.opens_at(group);
-            let opened = before.keys().map(|(inode, writes)| {
-                let open = if *writes { OpenMode::Write } else { OpenMode::Read };
-                OpenedFile { inode: *inode, open }
-            });
-            let opened: Vec<_> = opened.collect();
-            let (mut all, is_last) = (Comparison::default(), comparisons_left == 0);
-            for files in opened.chunks(MAX_CLOSES) {
-                let request = CompareOpens { files: files.to_vec() };
-                let some = self.restore_some((group, id), request, &before, is_last).await?;
-                all.restored += some.restored;
-                all.is_unsure |= some.is_unsure;
+            let compared = self.compare_opens((group, id), &old, keys).await?;
+            let unsure = compared.iter().filter(|(_, it)| it.least_lost < it.most_lost);
+            keys = unsure.map(|(key, it)| (*key, it.most_lost - it.least_lost)).collect();
+            let is_last = comparisons_left == 0;
+            self.open_missing(group, compared, is_last).await?;
+            if keys.is_empty() || is_last {
+                break;
             }
-            if all.restored > 0 {
-                tracing::warn!(
-                    "the metadata target of group {group} lost the records of {} open files of \
-                     this mount in a power loss; the mount has opened these files again",
-                    all.restored
-                );
-            } else if !all.is_unsure {
-                return Ok(());
-            }
-            if all.is_unsure {
-                skep_env::sleep(KERNEL_CLOSE_WAIT).await;
-            }
+            skep_env::sleep(KERNEL_CLOSE_WAIT).await;
         }
         Ok(())
     }
 
-    /// Compares the opens of some files, and opens the missing ones again. `before` has the handles
-    /// from before the comparison. The last comparison (`is_last`) counts an open that a close may
-    /// hide as missing: a lost open could lose bytes, while an additional one ends with the
-    /// session.
-    async fn restore_some(
+    /// Compares the handles of some files with the opens that the target has. `old` has the handles
+    /// from before the first comparison. Each key has the highest possible number of lost opens
+    /// after the comparison before. A later close cannot raise this number, because it ends one
+    /// open and one handle.
+    async fn compare_opens(
         &self,
         (group, id): (GroupId, SessionId),
-        request: CompareOpens,
-        before: &OpenFiles,
-        is_last: bool,
-    ) -> Result<Comparison> {
-        let options = CallOptions { session: id, ..CallOptions::default() };
-        let (reply, _) = self.router().call(group, &request, options).await?;
-        let session = self.session(group).await?;
-        // This mount may have closed files since it sent the request. Do not open these files
-        // again.
+        old: &OpenFiles,
+        keys: Vec<(FileKey, usize)>,
+    ) -> Result<Vec<(FileKey, Comparison<OpenFile>)>> {
+        let before = self.opens_at(group);
+        let mut counts = Vec::with_capacity(keys.len());
+        for some in keys.chunks(MAX_CLOSES) {
+            let opened = some.iter().map(|((inode, writes), _)| {
+                let open = if *writes { OpenMode::Write } else { OpenMode::Read };
+                OpenedFile { inode: *inode, open }
+            });
+            let request = CompareOpens { files: opened.collect() };
+            let options = CallOptions { session: id, ..CallOptions::default() };
+            let (reply, _) = self.router().call(group, &request, options).await?;
+            counts.extend(some.iter().copied().zip(reply.counts));
+        }
+        // Search the table of all handles once, and not for each request.
         let now = self.opens_at(group);
-        let mut done = Comparison::default();
-        for (file, count) in request.files.iter().zip(reply.counts) {
-            let key = (file.inode, file.open == OpenMode::Write);
-            let handles = now.get(&key).map_or(&[][..], Vec::as_slice);
-            let (closing, open): (Vec<_>, Vec<_>) = handles.iter().partition(|it| it.is_closing());
-            // The target may have executed each of these closes before or after the comparison.
-            let is_closed = |it: &&Arc<OpenFile>| {
-                it.is_closing() && !handles.iter().any(|now| Arc::ptr_eq(now, it))
-            };
-            let closed = before.get(&key).into_iter().flatten().filter(is_closed).count();
-            let (count, closes) = (count as usize, closing.len() + closed);
-            let may_hide = closes > 0 && !open.is_empty() && count < open.len() + closes;
-            done.is_unsure |= may_hide && !is_last;
-            let certain = if is_last { count.saturating_sub(closes) } else { count };
-            for handle in open.into_iter().skip(certain) {
-                self.reopen(handle, &session).await?;
-                done.restored += 1;
+        let compared = counts.into_iter().map(|((key, bound), count)| {
+            let handles = [old, &before, &now].map(|files| handles_of(files, &key));
+            let mut found = Comparison::new(handles, count as usize, OpenFile::is_closing);
+            found.most_lost = found.most_lost.min(bound).max(found.least_lost);
+            (key, found)
+        });
+        Ok(compared.collect())
+    }
+
+    /// Opens the missing files again. After the last comparison (`is_last`), an open that a request
+    /// in progress may hide counts as missing too: a lost open could lose bytes, while an
+    /// additional one ends with the session.
+    async fn open_missing(
+        &self,
+        group: GroupId,
+        compared: Vec<(FileKey, Comparison<OpenFile>)>,
+        is_last: bool,
+    ) -> Result<()> {
+        let session = self.session(group).await?;
+        let mut restored = 0;
+        for (_, Comparison { old, least_lost, most_lost }) in compared {
+            let lost = if is_last { most_lost } else { least_lost };
+            // Programs may have closed handles meanwhile.
+            for handle in old.into_iter().filter(|it| !it.is_closing()).take(lost) {
+                self.reopen(&handle, &session).await?;
+                restored += 1;
             }
         }
-        Ok(done)
+        if restored > 0 {
+            tracing::warn!(
+                "the metadata target of group {group} lost the records of {restored} open files of \
+                 this mount in a power loss; the mount has opened these files again"
+            );
+        }
+        Ok(())
     }
 
     /// Returns the files of a metadata group that this mount has open. Includes handles that the
@@ -129,5 +178,60 @@ impl Client {
         }
         opens.retain(|_, files| files.iter().any(|file| !file.is_closing()));
         opens
+    }
+}
+
+fn handles_of<'a>(files: &'a OpenFiles, key: &FileKey) -> &'a [Arc<OpenFile>] {
+    files.get(key).map_or(&[][..], Vec::as_slice)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    /// A handle that is being closed if the value is set.
+    type Handle = Arc<AtomicBool>;
+
+    fn handles<const N: usize>() -> [Handle; N] {
+        std::array::from_fn(|_| Handle::default())
+    }
+
+    /// Returns the least and the highest possible number of lost opens.
+    fn lost(of: [&[Handle]; 3], count: usize) -> (usize, usize) {
+        let found = Comparison::new(of, count, |it| it.load(Ordering::Relaxed));
+        (found.least_lost, found.most_lost)
+    }
+
+    #[test]
+    fn handles_without_an_open_at_the_target_are_lost() {
+        let all: &[_] = &handles::<3>();
+        assert_eq!(lost([all, all, all], 3), (0, 0));
+        assert_eq!(lost([all, all, all], 1), (2, 2));
+    }
+
+    #[test]
+    fn close_in_progress_may_hide_a_lost_open() {
+        let all: &[_] = &handles::<3>();
+        all[0].store(true, Ordering::Relaxed);
+        assert_eq!(lost([all, all, all], 3), (0, 0));
+        assert_eq!(lost([all, all, all], 2), (0, 1));
+        assert_eq!(lost([all, all, &all[1..]], 2), (0, 1), "the close has ended since");
+        assert_eq!(lost([all, &all[1..], &all[1..]], 2), (0, 0), "it had ended before");
+    }
+
+    #[test]
+    fn open_after_the_comparison_does_not_count_as_lost() {
+        let all: &[_] = &handles::<3>();
+        assert_eq!(lost([&all[..2], &all[..2], all], 2), (0, 1));
+        assert_eq!(lost([&all[..2], all, all], 3), (0, 0), "the next comparison has its open");
+    }
+
+    #[test]
+    fn only_opens_from_before_the_first_comparison_are_lost() {
+        let all: &[_] = &handles::<3>();
+        all[0].store(true, Ordering::Relaxed);
+        assert_eq!(lost([&all[..1], all, all], 0), (0, 0));
+        assert_eq!(lost([&all[..2], all, all], 0), (1, 1));
     }
 }

@@ -34,6 +34,8 @@ struct GroupSession {
     /// Time at which the client sent the last request whose reply confirmed the session.
     confirmed_at: Duration,
     is_renewing: bool,
+    /// Whether a task restores the opens that the group's target has lost.
+    is_restoring: bool,
     /// The newest start number of the group's target for which the client has compared its opens
     /// with the opens at the target. Zero means that it has not compared them yet.
     start: u64,
@@ -76,6 +78,7 @@ impl Sessions {
             lease: USUAL_LEASE,
             confirmed_at: Duration::ZERO,
             is_renewing: false,
+            is_restoring: false,
             start: 0,
         }
     }
@@ -191,6 +194,16 @@ impl GroupSessions {
         self.update(group, id, |session| session.start = start);
     }
 
+    /// Begins to restore the opens of a session. Returns `None` while another task does this, or if
+    /// another thread has replaced the session.
+    pub(crate) fn begin_restoring(&self, group: GroupId, id: SessionId) -> Option<Restoring<'_>> {
+        let mut is_begun = false;
+        self.update(group, id, |session| {
+            is_begun = !std::mem::replace(&mut session.is_restoring, true);
+        });
+        is_begun.then(|| Restoring { sessions: self, group, id })
+    }
+
     /// Returns the session at a group if its lease may have run out at `now`, or if the session is
     /// being renewed.
     pub(crate) fn doubtful(&self, group: GroupId, now: Duration) -> Option<SessionId> {
@@ -256,6 +269,20 @@ impl GroupSessions {
     }
 }
 
+/// A task that restores the opens of a session. Another task may begin when this value is dropped.
+#[derive(Debug)]
+pub(crate) struct Restoring<'a> {
+    sessions: &'a GroupSessions,
+    group: GroupId,
+    id: SessionId,
+}
+
+impl Drop for Restoring<'_> {
+    fn drop(&mut self) {
+        self.sessions.update(self.group, self.id, |session| session.is_restoring = false);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -316,6 +343,20 @@ mod tests {
         assert!(table.may_have_lost_opens(GROUP, id, 2));
         table.has_opens(GROUP, id, 2);
         assert!(!table.may_have_lost_opens(GROUP, id, 2));
+    }
+
+    #[test]
+    fn only_one_task_restores_the_opens_of_a_session() {
+        let table = GroupSessions::default();
+        let id = opened(&table, LEASE);
+        let restoring = table.begin_restoring(GROUP, id);
+        assert!(restoring.is_some() && table.begin_restoring(GROUP, id).is_none());
+        drop(restoring);
+        let restoring = table.begin_restoring(GROUP, id);
+        assert!(restoring.is_some(), "the task before it has ended");
+        let next = table.replace(GROUP, id, NODE).unwrap();
+        assert!(table.begin_restoring(GROUP, id).is_none(), "the session was replaced");
+        assert!(table.begin_restoring(GROUP, next).is_some());
     }
 
     #[test]
