@@ -49,6 +49,13 @@ struct Parts {
     moves: inline_move::InlineMove,
 }
 
+impl Parts {
+    fn forget_unreported(&mut self) {
+        self.size.forget_unreported();
+        self.moves.forget_end();
+    }
+}
+
 /// The state of one inode.
 #[derive(Debug)]
 pub(crate) struct InodeState {
@@ -166,10 +173,7 @@ impl InodeState {
 
     /// Discards unreported sizes after an eviction, since another client may have changed the file.
     pub(crate) fn forget_unreported(&self) {
-        self.with(|parts| {
-            parts.size.forget_unreported();
-            parts.moves.forget_end();
-        });
+        self.with(Parts::forget_unreported);
     }
 
     // ---- unsynced writes

@@ -115,7 +115,7 @@ impl Client {
             );
         }
         outdated.iter().for_each(|file| file.set_stale());
-        state.forget_unreported();
+        state.pattern_expired(generation);
     }
 
     /// Returns the part of a report that contains synced chunk files. `None` means that `keys` is

@@ -267,11 +267,32 @@ impl InodeState {
         });
     }
 
-    /// Records the generation of the stripe pattern in the reply to an open. Returns the generation
-    /// of the open before it, if this is another one.
+    /// Records the generation of the stripe pattern in the reply to an open. If the open before it
+    /// had another one, discards the unreported sizes, and returns that generation.
     pub(crate) fn generation_opened(&self, generation: u32) -> Option<u32> {
-        let before = self.opened_generation.swap(u64::from(generation) + 1, Ordering::AcqRel);
-        generation_of(before).filter(|it| *it != generation)
+        if self.opened_generation() == Some(generation) {
+            return None;
+        }
+        // Discard and store under one lock. Otherwise another thread could open the file with the
+        // new pattern in between, and the size of its writes would be discarded too.
+        self.with(|parts| {
+            let before = self.opened_generation().filter(|it| *it != generation);
+            if before.is_some() {
+                parts.forget_unreported();
+            }
+            self.opened_generation.store(u64::from(generation) + 1, Ordering::Release);
+            before
+        })
+    }
+
+    /// Records that the file has another stripe pattern now. Discards the unreported sizes, unless
+    /// this mount has opened the file with another pattern than that with `generation` since.
+    pub(crate) fn pattern_expired(&self, generation: u32) {
+        self.with(|parts| {
+            if self.opened_generation() == Some(generation) {
+                parts.forget_unreported();
+            }
+        });
     }
 
     /// Returns the generation of the stripe pattern in the reply to the newest open. `None` means

@@ -428,6 +428,24 @@ fn open_returns_the_generation_of_an_outdated_pattern() {
 }
 
 #[test]
+fn only_writes_with_an_outdated_pattern_are_discarded() {
+    let state = opened(0);
+    state.generation_opened(1);
+    write(&state, 10, 0, 1);
+    assert!(state.unreported().is_some());
+    state.generation_opened(1);
+    assert!(state.unreported().is_some());
+    state.generation_opened(2);
+    assert!(state.unreported().is_none(), "no reader finds the bytes");
+    write(&state, 10, 0, 1);
+    // Another thread learns late that the pattern with generation 1 was replaced.
+    state.pattern_expired(1);
+    assert!(state.unreported().is_some());
+    state.pattern_expired(2);
+    assert!(state.unreported().is_none());
+}
+
+#[test]
 fn move_of_inline_bytes_does_not_end_if_its_future_is_dropped() {
     let state = opened(0);
     let claim = state.try_truncate().unwrap();
