@@ -98,6 +98,8 @@ pub enum PlantedBug {
     OmitLastInlineByte,
     /// Clients remove inline bytes before storage has synced their copy.
     CopyWithoutSync,
+    /// A target reports every inline write, and every end of an inline component, as durable.
+    HideLostInline,
     /// After a start, a target reports every change of a client as durable.
     HideLostChanges,
     /// After a start of a target, clients send changes with the new start number before they have
@@ -107,7 +109,7 @@ pub enum PlantedBug {
 
 impl PlantedBug {
     /// All bugs that can be planted.
-    pub const ALL: [Self; 29] = [
+    pub const ALL: [Self; 30] = [
         Self::LoseCommitNotices,
         Self::SyncTooSoon,
         Self::ForgetSlots,
@@ -135,6 +137,7 @@ impl PlantedBug {
         Self::OmitEntries,
         Self::OmitLastInlineByte,
         Self::CopyWithoutSync,
+        Self::HideLostInline,
         Self::HideLostChanges,
         Self::SkipComparison,
     ];

@@ -11,6 +11,7 @@ use skep_metadata::engine::memory::MemoryEngine;
 use skep_types::codec::{Codec, crc32c};
 use skep_types::{Lsn, Result, SessionId};
 use skep_wire::Request;
+use skep_wire::inline::{SyncInline, SyncInlineReply};
 use skep_wire::management::EmptyReply;
 use skep_wire::metadata as md;
 
@@ -72,6 +73,10 @@ pub(crate) fn reply(plant: Option<PlantedBug>, message: u16, body: Vec<u8>) -> V
                 inline.checksum = crc32c(&inline.bytes);
             }
             opened.to_bytes()
+        }
+        Some(PlantedBug::HideLostInline) if message == SyncInline::ID => {
+            let Ok(reply) = SyncInlineReply::from_bytes(&body) else { return body };
+            SyncInlineReply { is_lost: false, ..reply }.to_bytes()
         }
         Some(PlantedBug::HideLostChanges) if message == md::CompareSlots::ID => {
             let Ok(mut reply) = md::CompareSlotsReply::from_bytes(&body) else { return body };
