@@ -1,6 +1,7 @@
 //! Opens sessions, renews their leases, and replaces lost sessions.
 
 use crate::client::{Client, Worker};
+use crate::driven::drive;
 use crate::files::open_file::OpenFile;
 use crate::limits::{CONTENTION_PAUSE, REOPENS_AT_ONCE, SLOTS_PER_WORKER};
 use crate::session::request::{ModifyOptions, send_attempt};
@@ -290,13 +291,19 @@ impl Client {
         let group = self.group_of(inode)?;
         let doubtful = self.mount().sessions.doubtful(group, skep_env::now());
         let Some(session) = doubtful else { return Ok(()) };
-        match self.confirm_session(group, session, None).await {
-            Err(error) if is_lost(&error) => {
-                self.renew_session(group, session, &error).await;
-                Ok(())
+        let client = self.clone();
+        // Complete this even if the caller drops the future. Otherwise the slot of an open that
+        // restores a lost one could get another request while the open is under way.
+        let confirming = async move {
+            match client.confirm_session(group, session, None).await {
+                Err(error) if is_lost(&error) => {
+                    client.renew_session(group, session, &error).await;
+                    Ok(())
+                }
+                result => result,
             }
-            result => result,
-        }
+        };
+        drive(confirming, |_| ()).await
     }
 }
 

@@ -1,11 +1,13 @@
 //! Tests opens that a metadata target has lost in a power loss of its host.
 
-use crate::{create, mount, read, until, with_client, write};
-use skep_client::{Closes, Names, OpenMode, Opens, Reads};
+use crate::fakes::LEASE_MS;
+use crate::{create, mount, options, read, until, with_client, write};
+use skep_client::{Client, Closes, InodeAttributes, Mount, Names, OpenMode, Opens, Reads};
 use skep_env::Buf;
 use skep_types::{ErrorCode, InodeId};
 use skep_wire::Request;
 use skep_wire::metadata::{CloseMany, CompareOpens, KeepAlive, Open};
+use std::time::Duration;
 
 /// docs/semantics.md 4.9: another mount removes the file after the power loss.
 #[test]
@@ -48,6 +50,31 @@ fn close_on_its_way_does_not_hide_a_lost_open() {
         until(|| fake.count::<Open>() > 1).await;
         client.close(second).await.unwrap();
         until(|| fake.with_metadata(1, |it| it.open_count()) == 0).await;
+    });
+}
+
+/// docs/semantics.md 4.9: the program that reads gets a signal while the client opens a file again.
+#[test]
+fn interrupted_read_restores_all_lost_opens() {
+    with_client(|fake, _| async move {
+        // This mount has no background work, so only its reads renew the session.
+        let client = Client::new(Mount::new(options(&fake)).await.unwrap(), 0).unwrap();
+        let (inode, handle) = create(&client, "a").await;
+        create(&client, "b").await;
+        client.note_shown(&client.attributes(inode).await.unwrap());
+        write(&client, handle, 0, b"x").await;
+        let end = skep_env::now() + Duration::from_millis(u64::from(LEASE_MS));
+        until(|| skep_env::now() > end).await;
+        fake.with_metadata(1, |metadata| metadata.lose_opens());
+        fake.state.borrow_mut().hold = Some(Open::ID);
+        let mut reading = Box::pin(client.attributes_for_reading(handle));
+        while fake.count::<Open>() == 0 {
+            let read = skep_env::timeout(Duration::from_millis(1), reading.as_mut()).await;
+            assert_eq!(read, None, "the read waits until the file is open again");
+        }
+        drop(reading);
+        fake.state.borrow_mut().hold = None;
+        until(|| fake.with_metadata(1, |it| it.open_count()) == 2).await;
     });
 }
 
