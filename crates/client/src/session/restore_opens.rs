@@ -9,10 +9,10 @@
 //! # Hazard: a close that hides a lost open
 //! The target has only the number of opens of a file. If a close is on its way, the target may
 //! still count its open, and this open may stand in for the lost open of another handle. After the
-//! close, the target would delete the file together with its last name. The same holds for an open
-//! that another task has sent: the target may have counted it before or after it was executed. So
-//! if the target has fewer opens than the mount has handles, including these, the client compares
-//! the file again when the requests have had time to end.
+//! close, the target would delete the file together with its last name. The same holds for the open
+//! of a new handle, which the target has executed before or after the comparison. So if the target
+//! has fewer opens than the mount has handles, including these, the client compares the file again
+//! when the requests have had time to end.
 //!
 //! # Hazard: an additional open
 //! An open that the client sends although none was lost has no handle, so only the end of the
