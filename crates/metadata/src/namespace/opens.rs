@@ -17,7 +17,10 @@ impl<E: Engine> Context<'_, E> {
         let session = self.session()?;
         let holders = self.shared.sharing.holders(inode);
         if holders.iter().all(|it| *it == session) {
-            return Ok(false);
+            // Another client's open may wait until this session acknowledges. The client may have
+            // sent the acknowledgement before this request, because of an earlier open that it is
+            // closing now. So the reply must mark the file as shared.
+            return Ok(self.shared.sharing.awaits(inode, session));
         }
         let has_writers = self.opens(inode)?.writers > 0;
         if has_writers && holders.len() > 1 {

@@ -129,6 +129,11 @@ impl Sharing {
         self.notifications.contains_key(&inode)
     }
 
+    /// Whether an open of this file waits for the acknowledgement of a session.
+    pub(crate) fn awaits(&self, inode: InodeId, session: SessionId) -> bool {
+        self.notifications.get(&inode).is_some_and(|it| it.awaited.contains_key(&session))
+    }
+
     /// Whether an open of any file waits for acknowledgements by sessions.
     pub(crate) fn is_waiting(&self) -> bool {
         !self.pending.is_empty()

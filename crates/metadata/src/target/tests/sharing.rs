@@ -210,6 +210,23 @@ fn old_acknowledgement_is_invalid_after_a_reopen_of_the_file() {
     assert_eq!(story.opened(), Some(true));
 }
 
+/// The acknowledgement of an open that the client is closing arrives after another open of the
+/// same client.
+#[test]
+fn reopen_before_an_acknowledgement_marks_the_file_as_shared() {
+    let mut story = Story::begin();
+    let inode = story.create(1, (0, 1));
+    assert_eq!(story.opens(2, (0, 1), inode, READ), None);
+    story.waits_for_notifications(1, Vec::new());
+    let number = story.notifications_of(1).expect("a notification")[0].number;
+    assert_eq!(story.opens(1, (0, 2), inode, WRITE), Some(true));
+    let closed = md::Close { inode, open: WRITE, written: None };
+    story.ask(5, 1, (0, 3), &closed).unwrap();
+    assert_eq!(story.opened(), None, "the session still has the file open");
+    story.acknowledges(1, number);
+    assert_eq!(story.opened(), Some(true));
+}
+
 #[test]
 fn a_notification_is_repeated_after_a_lost_reply_or_a_restart() {
     let mut story = Story::begin();
