@@ -185,7 +185,8 @@ impl Background {
             InternalWork::DeleteKeys(_)
             | InternalWork::MakeRoot
             | InternalWork::RecordStart
-            | InternalWork::RecordConfirmation { .. } => {}
+            | InternalWork::RecordConfirmation { .. }
+            | InternalWork::TakeBackOpen(_) => {}
         }
         Ok(())
     }
@@ -267,6 +268,7 @@ pub(crate) fn run<E: Engine>(
         InternalWork::SettleTruncation { inode, generation, lost } => {
             context.settle_truncation(*inode, *generation, lost)
         }
+        InternalWork::TakeBackOpen(open) => context.take_back_open(open),
         InternalWork::RecordSize { inode, size, question } => {
             size_recovery::record_size(context, *inode, *size, *question)
         }

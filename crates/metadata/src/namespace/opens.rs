@@ -5,7 +5,9 @@ use crate::engine::Engine;
 use crate::tx::context::Context;
 use crate::tx::locks::{Owner, Resource};
 use crate::tx::operation::Stop;
-use skep_format::metadata::{Key, OpenCounts};
+use crate::tx::work::CountedOpen;
+use skep_format::metadata::{Key, OpenCounts, SlotRecord};
+use skep_types::codec::Bytes;
 use skep_types::{Error, ErrorCode, InodeId, Result, SessionId};
 use skep_wire::metadata::OpenMode;
 
@@ -109,6 +111,33 @@ impl<E: Engine> Context<'_, E> {
             }
         }
         Ok(true)
+    }
+
+    /// Takes back an open whose request fails after its transaction. Also removes the reply of the
+    /// request from its slot: a retry runs again, and an ended session has not executed the
+    /// request. The slot keeps the sequence number before the request, so that the client finds all
+    /// acknowledged requests in the slot.
+    pub(crate) fn take_back_open(&mut self, open: &CountedOpen) -> Result<(), Stop> {
+        let CountedOpen { session, slot, sequence, inode, mode } = *open;
+        let key = Key::Slot(session, slot);
+        let record = self.get::<SlotRecord>(&key)?;
+        if let Some(record) = record.filter(|it| it.sequence == sequence) {
+            let reply = Bytes(Vec::new());
+            self.put(&key, &SlotRecord { sequence: sequence - 1, lsn: record.lsn, reply });
+        }
+        // If the session has ended, its opens may be closed already.
+        let counted = OpenCounts {
+            readers: u32::from(mode == OpenMode::Read),
+            writers: u32::from(mode == OpenMode::Write),
+        };
+        self.uncount_opens(session, inode, counted)?;
+        if let Some(record) = self.find_inode(inode)?
+            && record.attributes.links == 0
+            && self.opens(inode)?.is_zero()
+        {
+            self.dispose(&record)?;
+        }
+        Ok(())
     }
 
     /// Returns the session of the request. Fails with `Protocol` if the request has no session.

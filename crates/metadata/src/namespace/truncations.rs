@@ -163,9 +163,19 @@ impl<E: Engine> Context<'_, E> {
         let Some(truncation) = self.shared.truncations.pending(inode) else { return Ok(()) };
         match (patience(self.op, truncation.record.had_writers), &truncation.failure) {
             (Patience::Ignores, _) | (Patience::Replaces, Some(_)) => Ok(()),
-            (Patience::WaitsOrFails, Some(error)) => Err(unfinished(inode, error).into()),
+            (Patience::WaitsOrShows, Some(_)) if !self.is_held(inode) => Ok(()),
+            (Patience::WaitsOrFails | Patience::WaitsOrShows, Some(error)) => {
+                Err(unfinished(inode, error).into())
+            }
             _ => Err(Stop::Held(Resource::Truncation(inode))),
         }
+    }
+
+    /// Whether the session of this operation has the file open, so that it may write through a
+    /// handle that it opened before the truncation.
+    fn is_held(&self, inode: InodeId) -> bool {
+        let session = self.op.header().map(|header| header.session);
+        session.is_some_and(|session| self.shared.sharing.holders(inode).contains(&session))
     }
 
     /// Marks a truncation as applied, after storage has truncated all chunk files. `incarnations`
@@ -274,6 +284,10 @@ enum Patience {
     Waits,
     /// The operation waits, or fails if storage has refused the truncation.
     WaitsOrFails,
+    /// The operation waits. If storage has refused the truncation, the operation runs, unless its
+    /// session has the file open. It shows the new size and generation, which no client can use: an
+    /// open of the file fails until the end of the truncation.
+    WaitsOrShows,
     /// The operation waits, or replaces the truncation if storage has refused it.
     Replaces,
 }
@@ -289,9 +303,9 @@ fn patience(op: &Operation, had_writers: bool) -> Patience {
         | md::SetPattern::ID
         | il::WriteInline::ID
         | fl::SetLock::ID => Patience::WaitsOrFails,
-        md::GetAttributes::ID | md::Lookup::ID | md::GetEntryInfo::ID if had_writers => {
-            Patience::WaitsOrFails
-        }
+        // `GetEntryInfo` never waits, because commands show paths with it, and no client uses the
+        // generation in its reply.
+        md::GetAttributes::ID | md::Lookup::ID if had_writers => Patience::WaitsOrShows,
         _ => Patience::Ignores,
     }
 }

@@ -2,18 +2,61 @@
 //!
 //! This module owns the waiting replies and the locks of pending truncations. It does not own the
 //! requests to storage (`background::truncations`).
+//!
+//! An open with `O_TRUNC` counts the open in the transaction that changes the size. If storage
+//! refuses the truncation, the client gets an error, so it has nothing to close. The target then
+//! takes the open back in a second transaction, and replies after it.
 
 use super::gates::PendingReply;
 use crate::engine::Engine;
 use crate::namespace::truncations::{stamp, truncated_by, unfinished};
 use crate::target::MetadataTarget;
 use crate::tx::locks::{Owner, Resource};
+use crate::tx::work::{CountedOpen, InternalWork};
 use skep_format::metadata::{Key, TruncationRecord, decode_value, expect_parsed, truncation_of};
+use skep_types::codec::Codec;
 use skep_types::{Error, InodeId, Lsn, Result};
+use skep_wire::Request;
+use skep_wire::frame::Header;
+use skep_wire::metadata::{Open, OpenMode};
 use std::collections::BTreeMap;
 
-/// Replies to truncations, by file. Each reply has the record that must be *safe* before it leaves.
-pub(super) type TruncationReplies = BTreeMap<InodeId, Vec<(PendingReply, Option<Lsn>)>>;
+/// A reply to a request that has truncated a file.
+#[derive(Debug)]
+struct TruncationReply {
+    reply: PendingReply,
+    /// Record that must be *safe* before the reply leaves.
+    after: Option<Lsn>,
+    /// The open that the request has counted.
+    opened: Option<CountedOpen>,
+}
+
+/// The refusals of one request. The client gets them when the target has taken back its open.
+#[derive(Debug)]
+struct RefusedOpen {
+    error: Error,
+    /// The request, and its repetitions on other connections.
+    requests: Vec<(PendingReply, Option<Lsn>)>,
+}
+
+/// The replies to truncations that wait.
+#[derive(Debug, Default)]
+pub(super) struct TruncationReplies {
+    /// Replies that wait for storage, by file.
+    waiting: BTreeMap<InodeId, Vec<TruncationReply>>,
+    /// Refusals that wait for the transaction that takes back the open.
+    refused: BTreeMap<CountedOpen, RefusedOpen>,
+}
+
+/// Returns the open that a request has counted. `None` if it is no open.
+fn counted_open(header: &Header, body: &[u8]) -> Option<CountedOpen> {
+    if header.message != Open::ID {
+        return None;
+    }
+    let Open { inode, open: mode, .. } = Open::from_bytes(body).ok()?;
+    let Header { session, slot, sequence, .. } = *header;
+    (mode != OpenMode::No).then_some(CountedOpen { session, slot, sequence, inode, mode })
+}
 
 impl<E: Engine> MetadataTarget<E> {
     /// Loads the stored truncations when the target starts.
@@ -60,21 +103,61 @@ impl<E: Engine> MetadataTarget<E> {
             self.queue_reply(reply, after);
             return Ok(());
         };
-        let reply = match (&truncation.failure, reply.result) {
-            (Some(error), Ok(_)) => PendingReply { result: Err(unfinished(inode, error)), ..reply },
-            (None, Ok(body)) if truncation.record.is_applied => {
+        let opened = counted_open(&reply.request, body);
+        if let Some(refused) = opened.and_then(|it| self.truncation_replies.refused.get_mut(&it)) {
+            refused.requests.push((reply, after));
+            return Ok(());
+        }
+        if let (Some(error), Ok(_)) = (&truncation.failure, &reply.result) {
+            let error = unfinished(inode, error);
+            self.refuse_truncating(TruncationReply { reply, after, opened }, error);
+            return Ok(());
+        }
+        let reply = match reply.result {
+            Ok(body) if truncation.record.is_applied => {
                 let stamped = stamp(&reply.request, &truncation.record, &body)?;
                 PendingReply { result: Ok(stamped), ..reply }
             }
-            (None, Ok(body)) => {
+            Ok(body) => {
                 let reply = PendingReply { result: Ok(body), ..reply };
-                self.truncation_replies.entry(inode).or_default().push((reply, after));
+                let waiting = self.truncation_replies.waiting.entry(inode).or_default();
+                waiting.push(TruncationReply { reply, after, opened });
                 return Ok(());
             }
-            (_, Err(error)) => PendingReply { result: Err(error), ..reply },
+            Err(error) => PendingReply { result: Err(error), ..reply },
         };
         self.queue_reply(reply, after);
         Ok(())
+    }
+
+    /// Replies with an error to a request that has truncated a file. If the request has opened the
+    /// file too, first takes back the open.
+    fn refuse_truncating(&mut self, waiting: TruncationReply, error: Error) {
+        let TruncationReply { reply, after, opened } = waiting;
+        let Some(opened) = opened else {
+            self.queue_reply(PendingReply { result: Err(error), ..reply }, after);
+            return;
+        };
+        if let Some(refused) = self.truncation_replies.refused.get_mut(&opened) {
+            refused.requests.push((reply, after));
+            return;
+        }
+        let refused = RefusedOpen { error, requests: vec![(reply, after)] };
+        self.truncation_replies.refused.insert(opened, refused);
+        self.start_internal(InternalWork::TakeBackOpen(opened));
+    }
+
+    /// Replies with the error to an open that the target has taken back.
+    pub(super) fn open_taken_back(&mut self, opened: &CountedOpen) {
+        let Some(refused) = self.truncation_replies.refused.remove(opened) else { return };
+        let slot = (opened.session, opened.slot);
+        if self.sessions.refused(slot).is_none_or(|(sequence, _)| *sequence < opened.sequence) {
+            self.sessions.refuse(slot, opened.sequence, &refused.error);
+        }
+        for (reply, after) in refused.requests {
+            let result = Err(refused.error.clone());
+            self.queue_reply(PendingReply { result, ..reply }, after);
+        }
     }
 
     /// Releases the replies and the requests that waited for truncations that are no longer
@@ -82,7 +165,8 @@ impl<E: Engine> MetadataTarget<E> {
     pub(super) fn end_truncations(&mut self) -> Result<()> {
         for inode in self.shared.truncations.take_ended() {
             self.release(Owner::Truncation(inode));
-            for (reply, after) in self.truncation_replies.remove(&inode).unwrap_or_default() {
+            let waiting = self.truncation_replies.waiting.remove(&inode).unwrap_or_default();
+            for TruncationReply { reply, after, .. } in waiting {
                 let reply = match (reply.result, self.shared.truncations.get(inode)) {
                     (Ok(body), Some(truncation)) => {
                         let stamped = stamp(&reply.request, &truncation.record, &body)?;
@@ -103,8 +187,9 @@ impl<E: Engine> MetadataTarget<E> {
         if !self.shared.truncations.fail(inode, generation, error) {
             return;
         }
-        for (reply, after) in self.truncation_replies.remove(&inode).unwrap_or_default() {
-            self.queue_reply(PendingReply { result: Err(refusal.clone()), ..reply }, after);
+        let waiting = self.truncation_replies.waiting.remove(&inode).unwrap_or_default();
+        for waiting in waiting {
+            self.refuse_truncating(waiting, refusal.clone());
         }
         // Let the operations run again that wait for the truncation. Some of them fail now, and the
         // others wait for the next attempt.

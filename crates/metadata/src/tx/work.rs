@@ -1,7 +1,7 @@
 //! The internal work of a target. Each variant changes the target's state in one transaction.
 
 use skep_types::{GroupId, HostIncarnation, InodeId, SessionId};
-use skep_wire::metadata::TransactionId;
+use skep_wire::metadata::{OpenMode, TransactionId};
 
 /// The state of a file when the recovery of its size began. If this state has changed since, the
 /// recovered size is outdated.
@@ -10,6 +10,16 @@ pub(crate) struct RecoveryQuestion {
     /// Sequence number of the last death of a client that had the file open for writing.
     pub(crate) death: u64,
     pub(crate) truncate_generation: u64,
+}
+
+/// An open that a request has counted, with the slot and the sequence number of the request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct CountedOpen {
+    pub(crate) session: SessionId,
+    pub(crate) slot: u32,
+    pub(crate) sequence: u64,
+    pub(crate) inode: InodeId,
+    pub(crate) mode: OpenMode,
 }
 
 /// A piece of internal work of the target, which runs as one transaction.
@@ -38,6 +48,8 @@ pub(crate) enum InternalWork {
     /// Ends a truncation whose chunk files storage has synced. `lost` has the indexes of the chunk
     /// files whose host may have lost power between the truncation and the sync.
     SettleTruncation { inode: InodeId, generation: u64, lost: Vec<usize> },
+    /// Takes back an open whose truncation storage has refused, as if the request had not run.
+    TakeBackOpen(CountedOpen),
     /// Records durably the size of a file whose writer died, recovered from its chunk files.
     RecordSize { inode: InodeId, size: u64, question: RecoveryQuestion },
 }

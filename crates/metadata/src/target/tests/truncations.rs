@@ -171,7 +171,7 @@ fn target_retries_a_truncation_that_storage_refused() {
     let mut story = Story::begin();
     let inode = written(&mut story);
     story.send(1, 1, (0, 3), &truncate(inode));
-    story.send(5, 2, (0, 0), &md::GetAttributes { inode });
+    story.send(5, 1, (0, 0), &md::GetAttributes { inode });
     let (call, _) = story.calls.remove(0);
     let refusal = Error::new(ErrorCode::DeviceFailed, "no disk");
     story.happens(Event::Answer { call, result: Err(refusal) });
@@ -185,6 +185,92 @@ fn target_retries_a_truncation_that_storage_refused() {
     story.wait(RETRY_PAUSE);
     story.answer::<st::TruncateChunk>(&truncated(1));
     assert_eq!(story.size(inode), 0);
+}
+
+/// Refuses the oldest call, as a storage target does whose disk has failed.
+fn refuse_call(story: &mut Story) {
+    let (call, _) = story.calls.remove(0);
+    let refusal = Error::new(ErrorCode::DeviceFailed, "no disk");
+    story.happens(Event::Answer { call, result: Err(refusal) });
+}
+
+/// Returns the number of sessions that have a file open.
+fn open_sessions(story: &mut Story, inode: InodeId) -> u32 {
+    story.ask(1, 2, (0, 0), &md::GetEntryInfo { inode }).unwrap().open_sessions
+}
+
+/// Closes the only handle of the file, and sends an open with `O_TRUNC` as request 4.
+fn open_truncating(story: &mut Story, inode: InodeId) -> md::Open {
+    let close = md::Close { inode, open: md::OpenMode::Write, written: None };
+    story.ask(1, 1, (0, 3), &close).unwrap();
+    let open = md::Open { truncate: true, ..open_of(inode, md::OpenMode::Write) };
+    story.send(1, 1, (0, 4), &open);
+    open
+}
+
+/// Before the fix, the target counted the open, and replied with an error. So the client did not
+/// close the file, and the open stayed until the end of the session.
+#[test]
+fn an_open_whose_truncation_is_refused_is_not_counted() {
+    let mut story = Story::begin();
+    let inode = written(&mut story);
+    let open = open_truncating(&mut story, inode);
+    story.send(3, 1, (0, 4), &open);
+    refuse_call(&mut story);
+    story.send(4, 1, (0, 4), &open);
+    let codes: Vec<_> = story.replies.drain(..).map(|(_, it)| it.unwrap_err().code()).collect();
+    assert_eq!(codes, [ErrorCode::Io; 3], "the request and both retries");
+    assert_eq!(open_sessions(&mut story, inode), 0);
+    // The next open replaces the truncation. Storage works again.
+    story.send(1, 1, (0, 5), &open);
+    story.wait(RETRY_PAUSE);
+    story.answer::<st::TruncateChunk>(&truncated(1));
+    assert!(story.replies.pop().expect("an answer").1.is_ok());
+    assert_eq!(open_sessions(&mut story, inode), 1);
+}
+
+/// The target refuses the open, and is killed before the client receives the reply.
+#[test]
+fn a_retry_of_an_open_that_was_taken_back_opens_the_file() {
+    let mut story = Story::begin();
+    let inode = written(&mut story);
+    let open = open_truncating(&mut story, inode);
+    refuse_call(&mut story);
+    story.restart();
+    story.send(2, 1, (0, 4), &open);
+    while !story.calls.is_empty() {
+        story.answer::<st::TruncateChunk>(&truncated(1));
+    }
+    assert!(story.replies.pop().expect("an answer").1.is_ok());
+    assert_eq!(open_sessions(&mut story, inode), 1);
+}
+
+#[test]
+fn a_taken_back_open_of_a_removed_file_disposes_of_it() {
+    let mut story = Story::begin();
+    let inode = written(&mut story);
+    open_truncating(&mut story, inode);
+    let unlink = md::Unlink { directory: InodeId::ROOT, name: b"a".as_slice().into() };
+    story.ask(2, 2, (0, 1), &unlink).unwrap();
+    refuse_call(&mut story);
+    let entry = story.ask(1, 2, (0, 0), &md::GetEntryInfo { inode });
+    assert_eq!(entry.unwrap_err().code(), ErrorCode::Stale);
+}
+
+/// Before the fix, lookups failed too. So commands could not show the path of the file.
+#[test]
+fn lookups_succeed_while_storage_refuses_a_truncation() {
+    let mut story = Story::begin();
+    let inode = written(&mut story);
+    story.send(1, 1, (0, 3), &truncate(inode));
+    let lookup = md::Lookup { directory: InodeId::ROOT, name: b"a".as_slice().into() };
+    story.send(5, 2, (0, 0), &lookup);
+    assert!(story.replies.is_empty(), "the lookup waits for the first attempt");
+    refuse_call(&mut story);
+    let found = story.replies.drain(..).find(|(connection, _)| *connection == 5).unwrap().1;
+    assert_eq!(md::EntryReply::from_bytes(&found.unwrap()).unwrap().inode, inode);
+    assert_eq!(open_sessions(&mut story, inode), 1, "the first open of the file");
+    assert!(story.ask(1, 1, (0, 0), &lookup).is_err(), "this session may write to the file");
 }
 
 #[test]
