@@ -2,15 +2,18 @@
 //! later (`docs/design/0010-truncations.md`). A truncation is *pending* until storage has truncated
 //! all its chunk files. Then it is *applied* until storage has synced them.
 
+mod refused;
+
 use super::task::{BackgroundCall, JobContext, TruncationCall};
 use crate::engine::Engine;
 use crate::limits::{RETRY_PAUSE, SETTLES_AT_ONCE};
 use crate::tx::operation::OutgoingCall;
 use crate::tx::work::InternalWork;
+use refused::{RefusedFiles, refusal_line};
 use skep_format::metadata::{Key, TruncationRecord};
 use skep_metrics::LineLimit;
 use skep_types::codec::Codec;
-use skep_types::{Error, ErrorCode, HostIncarnation, InodeId, Result};
+use skep_types::{Error, ErrorCode, GroupId, HostIncarnation, InodeId, Result};
 use skep_wire::storage::{SyncChunk, SyncChunkReply, TruncateChunk, TruncateChunkReply};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -23,7 +26,8 @@ struct Round {
     /// Incarnations of the storage hosts, from their replies, by the index of the chunk file. Zero
     /// until the reply arrives.
     incarnations: Vec<HostIncarnation>,
-    failure: Option<Error>,
+    /// The first failure, with the group of the chunk file.
+    failure: Option<(GroupId, Error)>,
 }
 
 impl Round {
@@ -37,11 +41,11 @@ impl Round {
         }
     }
 
-    fn on_reply(&mut self, index: usize, result: Result<HostIncarnation>) {
+    fn on_reply(&mut self, index: usize, group: GroupId, result: Result<HostIncarnation>) {
         self.missing_replies -= 1;
         match result {
             Ok(incarnation) => self.incarnations[index] = incarnation,
-            Err(error) => drop(self.failure.get_or_insert(error)),
+            Err(error) => drop(self.failure.get_or_insert((group, error))),
         }
     }
 }
@@ -73,8 +77,11 @@ pub(crate) struct Truncations {
     /// Applied truncations, ordered by the time at which the job asks storage to sync their chunk
     /// files.
     due: BTreeSet<(Duration, InodeId)>,
+    refused: RefusedFiles,
     /// Limits the log lines about failed truncations.
     lines: LineLimit,
+    /// Limits the log lines about failed syncs of truncations.
+    sync_lines: LineLimit,
 }
 
 impl Truncations {
@@ -95,6 +102,9 @@ impl Truncations {
     /// serving member has synced. So neither a power loss nor another primary can revert a
     /// truncation whose work item is in the engine.
     pub(crate) fn start<E: Engine>(&mut self, context: &mut JobContext<'_, E>) -> Result<()> {
+        // The truncation of a removed file is not pending any more.
+        let is_pending = |inode| context.shared.truncations.pending(inode).is_some();
+        self.refused.retain(is_pending, context.shared.now);
         let pending: Vec<_> = context.shared.truncations.all_pending().collect();
         for inode in pending {
             if self.truncating.contains_key(&inode) || self.paused.contains_key(&inode) {
@@ -156,23 +166,26 @@ impl Truncations {
         let inode = call.inode;
         let result = result.and_then(|body| TruncateChunkReply::from_bytes(&body));
         let result = or_if_lost(result.map(|reply| reply.incarnation), HostIncarnation::default());
+        let truncation = context.shared.truncations.get(inode);
+        let chunk = truncation.and_then(|it| it.record.chunk_files.get(call.index));
+        let group = chunk.map(|chunk| chunk.group).unwrap_or_default();
         let round = self.truncating.get_mut(&inode).expect("a round stays until its last reply");
-        round.on_reply(call.index, result);
+        round.on_reply(call.index, group, result);
         if round.missing_replies > 0 {
             return None;
         }
         let Round { generation, incarnations, failure, .. } = self.truncating.remove(&inode)?;
-        let Some(error) = failure else {
+        let now = context.shared.now;
+        let Some((group, error)) = failure else {
+            self.refused.retain(|it| it != inode, now);
             context.start(InternalWork::ApplyTruncation { inode, generation, incarnations });
             return None;
         };
-        if self.lines.is_due(context.shared.now) {
-            tracing::warn!(
-                "cannot truncate file {inode} at storage yet, and retries; operations on the file \
-                 wait: {error}"
-            );
+        self.refused.add(inode, now);
+        if let Some(count) = self.lines.count(now) {
+            tracing::warn!("{}", refusal_line(&context.shared.map, inode, (group, &error), count));
         }
-        self.paused.insert(inode, context.shared.now + RETRY_PAUSE);
+        self.paused.insert(inode, now + RETRY_PAUSE);
         Some((generation, error))
     }
 
@@ -190,7 +203,8 @@ impl Truncations {
         let truncated_at = chunk.map(|chunk| chunk.incarnation).unwrap_or_default();
         let result = or_if_lost(result.map(|reply| reply.incarnation), truncated_at);
         let round = self.settling.get_mut(&inode).expect("a round stays until its last reply");
-        round.on_reply(call.index, result);
+        let group = chunk.map(|chunk| chunk.group).unwrap_or_default();
+        round.on_reply(call.index, group, result);
         if round.missing_replies > 0 {
             return;
         }
@@ -198,8 +212,8 @@ impl Truncations {
         else {
             return;
         };
-        if let Some(error) = failure {
-            if self.lines.is_due(context.shared.now) {
+        if let Some((_, error)) = failure {
+            if self.sync_lines.is_due(context.shared.now) {
                 tracing::warn!(
                     "cannot sync the truncation of file {inode} at storage yet, and retries: {error}"
                 );
