@@ -25,6 +25,7 @@ mod close_failures;
 mod cluster_mount;
 mod context;
 mod errno;
+mod failure_lines;
 mod file_system;
 mod following;
 mod init;

@@ -71,6 +71,9 @@ pub(crate) const MAX_WAIT_EVENTS: usize = 100_000;
 /// Maximum number of files in a worker's cache of files without set-user-id and set-group-id bits.
 /// When the cache is full, the worker empties it.
 pub(crate) const MAX_CHECKED_FILES: usize = 1024;
+/// Maximum number of failed operations, each of one file with one error, whose log lines the mount
+/// limits. When the table is full, the mount empties it. The table then has about 100 KiB.
+pub(crate) const MAX_LOGGED_FAILURES: usize = 1024;
 /// How long a direct write waits until the kernel has dropped its cached pages of the written
 /// range.
 pub(crate) const DROP_PATIENCE: Duration = Duration::from_secs(1);

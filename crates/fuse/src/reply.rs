@@ -7,7 +7,7 @@ mod attributes;
 mod listing;
 
 use crate::abi::{InHeader, operation_name};
-use crate::errno;
+use crate::{errno, failure_lines};
 use attributes::{
     STATX_SPARE_BYTES, attributes_out, blocks, entry, guessed_blocks, stat_fs, statx,
     uncached_entry,
@@ -189,10 +189,18 @@ impl Failure {
             let operation = operation_name(header.opcode).unwrap_or_default();
             let InHeader { pid, uid, .. } = header;
             let node = InodeId::new(header.nodeid);
-            if errno::is_trouble(error.code(), &operation) {
+            let InHeader { nodeid, opcode, .. } = *header;
+            let now = skep_env::now();
+            if errno::is_trouble(error.code(), &operation)
+                && let Some(count) = failure_lines::count(nodeid, opcode, error.code(), now)
+            {
+                let times = match count {
+                    1 => String::new(),
+                    count => format!(" ({count} times since the last such line)"),
+                };
                 tracing::warn!(
-                    "{operation} of inode {node} by process {pid} of user {uid} failed: {error}; \
-                     `skep entry path {node}` prints its path"
+                    "{operation} of inode {node} by process {pid} of user {uid} failed{times}: \
+                     {error}; `skep entry path {node}` prints its path"
                 );
             }
             if error.code() == ErrorCode::NoSpace

@@ -1,0 +1,66 @@
+//! Limits the log lines about failed operations to one a minute for each file, operation and error.
+//! A program that reads a lost file sends several reads at the same time, and other programs repeat
+//! an open again and again, so without a limit the log has many equal lines.
+
+use crate::limits::MAX_LOGGED_FAILURES;
+use skep_metrics::LineLimit;
+use skep_types::ErrorCode;
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+/// An inode, the opcode of an operation, and the number of the error with which it failed.
+type Failed = (u64, u32, u16);
+
+/// The limits of this process. The operations on one file come from several workers.
+static LINES: Mutex<FailureLines> = Mutex::new(FailureLines { limits: BTreeMap::new() });
+
+#[derive(Debug)]
+struct FailureLines {
+    limits: BTreeMap<Failed, LineLimit>,
+}
+
+impl FailureLines {
+    /// See [`count`].
+    fn count(&mut self, failed: Failed, now: Duration) -> Option<u64> {
+        if self.limits.len() >= MAX_LOGGED_FAILURES && !self.limits.contains_key(&failed) {
+            // Forget all counts, because the log of a mount with so many failures is long anyway.
+            self.limits.clear();
+        }
+        self.limits.entry(failed).or_default().count(now)
+    }
+}
+
+/// Counts a failure of the operation `opcode` on the inode `node` at `now`. If a log line is due,
+/// returns the number of equal failures since the last line.
+pub(crate) fn count(node: u64, opcode: u32, code: ErrorCode, now: Duration) -> Option<u64> {
+    let failed = (node, opcode, code as u16);
+    LINES.lock().unwrap_or_else(PoisonError::into_inner).count(failed, now)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_failures_of_a_file_get_one_line_a_minute() {
+        let mut lines = FailureLines { limits: BTreeMap::new() };
+        let lost = (7, 15, ErrorCode::TargetLost as u16);
+        let at = Duration::from_secs;
+        assert_eq!(lines.count(lost, at(100)), Some(1));
+        assert_eq!(lines.count(lost, at(100)), None);
+        assert_eq!(lines.count((8, 15, lost.2), at(100)), Some(1), "another file");
+        assert_eq!(lines.count((7, 14, lost.2), at(100)), Some(1), "an open");
+        assert_eq!(lines.count((7, 15, ErrorCode::Io as u16), at(100)), Some(1), "another error");
+        assert_eq!(lines.count(lost, at(160)), Some(2));
+    }
+
+    #[test]
+    fn the_number_of_remembered_failures_has_a_limit() {
+        let mut lines = FailureLines { limits: BTreeMap::new() };
+        for inode in 0..=MAX_LOGGED_FAILURES as u64 {
+            lines.count((inode, 15, ErrorCode::Io as u16), Duration::ZERO);
+            assert!(lines.limits.len() <= MAX_LOGGED_FAILURES);
+        }
+    }
+}
