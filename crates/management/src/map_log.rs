@@ -9,7 +9,7 @@ use skep_cluster::problems::target_kind_word;
 use skep_cluster::reachability::Outage;
 use skep_types::group_change::{GroupChange, MemberChange};
 use skep_types::map::{Condition, Consistency, Reachability, TargetHealth};
-use skep_types::{ClusterMap, Node, NodeId, NodeKind, TargetId};
+use skep_types::{ClusterMap, Node, NodeId, NodeKind, Target, TargetId};
 
 /// The level of a line in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -198,11 +198,26 @@ pub(crate) fn condition_line(map: &ClusterMap, target: TargetId, health: &Target
         Condition::Serving | Condition::Closed => {
             return Line(Level::Info, format!("target {name} is served again"));
         }
-        Condition::ReadOnly => "refuses writes",
+        Condition::ReadOnly => return read_only_line(&name, found, health),
         Condition::Hung => "does not answer its service",
         Condition::Down => "is not served",
     };
     Line(Level::Warn, format!("target {name} in {path} {state}: {}", health.problem))
+}
+
+/// Returns the line about a target that refuses writes. The reason in `health` says since when.
+fn read_only_line(name: &str, target: Option<&Target>, health: &TargetHealth) -> Line {
+    let path = target.map_or("", |target| &target.path);
+    if target.is_some_and(|target| target.consistency == Consistency::Bad) {
+        let text = format!("target {name} in {path} is marked as lost, and refuses all requests");
+        return Line(Level::Info, text);
+    }
+    let text = format!(
+        "target {name} in {path} refuses writes: {}; new files are placed on other targets, and \
+         writes to its files fail with EIO; repair the disk, then restart the target's service",
+        health.problem
+    );
+    Line(Level::Error, text)
 }
 
 /// Returns a target's id with the name of its node.

@@ -55,7 +55,9 @@ use skep_format::chunk::{DirtyLogHeader, DirtyRegion, HostMark, TargetState};
 use skep_metrics::Registry;
 use skep_metrics::catalog::STORAGE_CACHE;
 use skep_store::page_cache::host_mark;
-use skep_types::{ChunkFileKey, ClusterId, Error, ErrorCode, HostIncarnation, Result, TargetId};
+use skep_types::{
+    ChunkFileKey, ClusterId, Error, ErrorCode, HostIncarnation, Result, TargetId, utc,
+};
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::fs::OpenOptions;
@@ -367,8 +369,10 @@ impl ChunkStore {
         let failure = Error::new(
             ErrorCode::DeviceFailed,
             format!(
-                "target {} refuses writes until it is restarted, since a write failed: {error}",
-                self.target
+                "target {} refuses writes until it is restarted, since a write failed at {}: \
+                 {error}",
+                self.target,
+                utc(skep_env::wall_time())
             ),
         );
         tracing::error!("{failure}; check the disk under {}", self.directory.display());

@@ -183,4 +183,20 @@ fn condition_of_a_target_is_logged_in_words() {
     let is_meant = |target: &&mut skep_types::Target| target.id == TargetId::new(7);
     lost.targets.iter_mut().find(is_meant).unwrap().consistency = Consistency::Bad;
     assert_eq!(condition_line(&lost, TargetId::new(7), &health).0, Level::Info);
+    let refuses = TargetHealth::new(Condition::ReadOnly, "the target was marked as lost");
+    assert_eq!(condition_line(&lost, TargetId::new(7), &refuses).0, Level::Info);
+}
+
+/// An administrator must act, so the line names the directory, the reason, the effect and the way
+/// out. It says once that the target refuses writes.
+#[test]
+fn a_target_that_refuses_writes_is_logged_as_an_error() {
+    let reason = "a write failed at 2026-11-29T19:59:49Z: read-only file system";
+    let health = TargetHealth::new(Condition::ReadOnly, reason);
+    let Line(level, text) = condition_line(&cluster(), TargetId::new(7), &health);
+    assert_eq!(level, Level::Error);
+    let start = format!("target t7 (storage-1) in /disk7 refuses writes: {reason}; new files ");
+    assert!(text.starts_with(&start), "{text}");
+    assert!(text.contains("fail with EIO; repair the disk"), "{text}");
+    assert_eq!(text.matches("refuses writes").count(), 1, "{text}");
 }

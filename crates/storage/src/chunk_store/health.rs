@@ -11,13 +11,19 @@ use std::fs::OpenOptions;
 /// permits on all devices.
 const PROBED_BYTES: usize = 4096;
 
+/// Returns the reason in the text of a failure. Management and the commands name the target
+/// themselves, and that it refuses writes.
+fn reason_of(failure: &str) -> &str {
+    failure.split_once(", since ").map_or(failure, |(_, reason)| reason)
+}
+
 impl ChunkStore {
     /// Returns the health of the target after a small read that bypasses the page cache. If the
     /// device hangs, this function never returns.
     pub(crate) async fn health(&self) -> TargetHealth {
         let read = self.read_device().await;
         if let Some(failure) = self.failure() {
-            return TargetHealth::new(Condition::ReadOnly, failure.context());
+            return TargetHealth::new(Condition::ReadOnly, reason_of(failure.context()));
         }
         match read {
             Err(error) if error.code() != ErrorCode::LimitReached => {
