@@ -8,7 +8,7 @@ use skep_cluster::outage_effect::{OutageEffect, effect_of_outage};
 use skep_cluster::problems::target_kind_word;
 use skep_cluster::reachability::Outage;
 use skep_types::group_change::{GroupChange, MemberChange};
-use skep_types::map::{Condition, Consistency, Reachability, TargetHealth};
+use skep_types::map::{Capacity, Condition, Consistency, Reachability, TargetHealth};
 use skep_types::{ClusterMap, Node, NodeId, NodeKind, Target, TargetId};
 
 /// The level of a line in the log.
@@ -218,6 +218,27 @@ fn read_only_line(name: &str, target: Option<&Target>, health: &TargetHealth) ->
         health.problem
     );
     Line(Level::Error, text)
+}
+
+/// Returns the line about the free space that a target reports in `now`. `None` if the target is
+/// full before and after the report, or neither.
+pub(crate) fn space_line(map: &ClusterMap, target: TargetId, now: &Capacity) -> Option<Line> {
+    let (name, found) = (named(map, target), map.target(target)?);
+    let free = now.free_bytes >> 20;
+    match (found.capacity.is_full(), now.is_full()) {
+        (true, false) if now.total_bytes > 0 => {
+            Some(Line(Level::Info, format!("target {name} has space again: {free} MiB are free")))
+        }
+        (false, true) => Some(Line(
+            Level::Error,
+            format!(
+                "target {name} in {} is full: {free} MiB are free; writes that need space there \
+                 fail with ENOSPC; delete files, or add targets (`skep health df`)",
+                found.path
+            ),
+        )),
+        _ => None,
+    }
 }
 
 /// Returns a target's id with the name of its node.

@@ -60,7 +60,13 @@ impl Authority {
         let own = self.targets_of(node);
         for (target, capacity) in capacities {
             let is_its_own = own.iter().any(|it| it.id == *target);
-            changed |= is_its_own && self.with_soft(|soft| soft.report(*target, *capacity));
+            if is_its_own && self.with_soft(|soft| soft.report(*target, *capacity)) {
+                changed = true;
+                // The map has the capacity before this report until `soft_change`.
+                if let Some(line) = map_log::space_line(&self.map(), *target, capacity) {
+                    line.write();
+                }
+            }
         }
         self.soft_change(changed);
     }

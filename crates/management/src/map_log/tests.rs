@@ -187,6 +187,25 @@ fn condition_of_a_target_is_logged_in_words() {
     assert_eq!(condition_line(&lost, TargetId::new(7), &refuses).0, Level::Info);
 }
 
+#[test]
+fn a_target_that_is_full_is_logged_with_its_end() {
+    let mut map = cluster();
+    let id = TargetId::new(7);
+    let with = |free_bytes| Capacity { total_bytes: 1 << 30, free_bytes, ..Capacity::default() };
+    assert_eq!(space_line(&map, id, &with(1 << 29)), None, "the first report");
+    let Line(level, text) = space_line(&map, id, &with(1 << 20)).expect("a full target");
+    assert_eq!(level, Level::Error);
+    assert!(text.starts_with("target t7 (storage-1) in /disk7 is full: 1 MiB are free"), "{text}");
+    let is_meant = |target: &&mut Target| target.id == id;
+    map.targets.iter_mut().find(is_meant).unwrap().capacity = with(1 << 20);
+    assert_eq!(space_line(&map, id, &with(2 << 20)), None, "it is still full");
+    // A target whose disk does not answer reports zeros.
+    assert_eq!(space_line(&map, id, &Capacity::default()), None);
+    let Line(level, text) = space_line(&map, id, &with(333 << 20)).expect("it has space again");
+    assert_eq!(level, Level::Info);
+    assert_eq!(text, "target t7 (storage-1) has space again: 333 MiB are free");
+}
+
 /// An administrator must act, so the line names the directory, the reason, the effect and the way
 /// out. It says once that the target refuses writes.
 #[test]

@@ -21,6 +21,7 @@ impl ChunkStore {
     /// Returns the health of the target after a small read that bypasses the page cache. If the
     /// device hangs, this function never returns.
     pub(crate) async fn health(&self) -> TargetHealth {
+        self.log_end_of_full();
         let read = self.read_device().await;
         if let Some(failure) = self.failure() {
             return TargetHealth::new(Condition::ReadOnly, reason_of(failure.context()));
@@ -31,6 +32,17 @@ impl ChunkStore {
             }
             _ => TargetHealth::new(Condition::Serving, &self.problems.warning.borrow()),
         }
+    }
+
+    /// Logs that the target has space again, if it was full.
+    fn log_end_of_full(&self) {
+        let Some((full_for, free)) = self.space.end_of_full(skep_env::now()) else { return };
+        tracing::info!(
+            "target {} has space again: {} MiB are free; it was full for {} s",
+            self.target,
+            free >> 20,
+            full_for.as_secs()
+        );
     }
 
     async fn read_device(&self) -> Result<(), Error> {

@@ -3,6 +3,7 @@
 use crate::limits::{MAX_RESERVE_BYTES, RESERVE_DIVISOR, SCARCE_BYTES, SPACE_VALID};
 use skep_env::{Space, space};
 use skep_metrics::LineLimit;
+use skep_types::map::Capacity;
 use skep_types::{Error, Result};
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
@@ -19,6 +20,15 @@ pub(crate) enum FreeSpace {
     None,
 }
 
+/// A time in which the target is full.
+#[derive(Debug, Clone, Copy)]
+struct FullTime {
+    /// The time of the first refused write.
+    since: Duration,
+    /// Whether the log has a line about it.
+    is_logged: bool,
+}
+
 /// The free space at the last `statvfs`, and the number of bytes written since then.
 #[derive(Debug)]
 pub(crate) struct SpaceGauge {
@@ -29,6 +39,8 @@ pub(crate) struct SpaceGauge {
     refused_writes: LineLimit,
     /// Whether the target has refused a write since the last [`Self::take_refusal`].
     has_refused: Cell<bool>,
+    /// `None` if the target has refused no write since it had space.
+    full: Cell<Option<FullTime>>,
 }
 
 impl SpaceGauge {
@@ -45,6 +57,7 @@ impl SpaceGauge {
             written_since: Cell::new(0),
             refused_writes: LineLimit::default(),
             has_refused: Cell::new(false),
+            full: Cell::new(None),
         })
     }
 
@@ -52,7 +65,23 @@ impl SpaceGauge {
     /// number of refused writes since the last line.
     pub(crate) fn note_refusal(&self, now: Duration) -> Option<u64> {
         self.has_refused.set(true);
-        self.refused_writes.count(now)
+        let count = self.refused_writes.count(now);
+        let full = self.full.get().unwrap_or(FullTime { since: now, is_logged: false });
+        self.full.set(Some(FullTime { is_logged: full.is_logged || count.is_some(), ..full }));
+        count
+    }
+
+    /// If the target was full and has space again, returns for how long it was full, and its free
+    /// bytes. Returns `None` if the log has no line about the begin of this time.
+    pub(crate) fn end_of_full(&self, now: Duration) -> Option<(Duration, u64)> {
+        let full = self.full.get()?;
+        let free_bytes = self.free_bytes();
+        let total_bytes = self.found.get().total_bytes;
+        if (Capacity { total_bytes, free_bytes, ..Capacity::default() }).is_full() {
+            return None;
+        }
+        self.full.set(None);
+        full.is_logged.then(|| (now.saturating_sub(full.since), free_bytes))
     }
 
     /// Returns whether the target has refused a write since the last call.
@@ -125,5 +154,25 @@ mod tests {
         assert!(!gauge.take_refusal());
         assert_eq!(gauge.note_refusal(second), None, "no line is due");
         assert!(gauge.take_refusal(), "a refusal without a log line is reported too");
+    }
+
+    #[test]
+    fn the_end_of_a_full_target_is_reported_once_per_log_line() {
+        let scratch = tempfile::tempdir().unwrap();
+        let gauge = SpaceGauge::new(scratch.path()).unwrap();
+        let at = Duration::from_secs;
+        assert_eq!(gauge.end_of_full(at(1)), None, "no write was refused");
+        assert_eq!(gauge.note_refusal(at(1)), Some(1));
+        assert_eq!(gauge.note_refusal(at(9)), None);
+        // Simulates that other programs have filled the disk. The value is valid for a second.
+        gauge.written_since.set(u64::MAX);
+        gauge.looked_at.set(skep_env::now());
+        assert_eq!(gauge.end_of_full(at(10)), None, "the target is still full");
+        gauge.written_since.set(0);
+        let (full_for, free) = gauge.end_of_full(at(18)).expect("the target has space again");
+        assert_eq!((full_for, free > 0), (at(17), true));
+        assert_eq!(gauge.end_of_full(at(19)), None);
+        assert_eq!(gauge.note_refusal(at(20)), None, "no line is due");
+        assert_eq!(gauge.end_of_full(at(21)), None, "the log has no line about the begin");
     }
 }
