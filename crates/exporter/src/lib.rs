@@ -2,7 +2,8 @@
 //! compatible programs ([`http`]), and as a message for `skep stats` ([`message`]). Also provides
 //! the records of single operations ([`traces`]), and reads statistics of the host and of the
 //! process from `/proc` ([`host`], [`process`]). [`tls`] encrypts connections, and
-//! [`failed_accepts`] limits the log of listeners.
+//! [`failed_accepts`] limits the log of listeners. [`log_standstills`] logs that the process did not
+//! run.
 //!
 //! `skep-metrics` does the counting. The address of the page is a setting of each service, and an
 //! option of the mount.
@@ -12,5 +13,8 @@ pub mod host;
 pub mod http;
 pub mod message;
 pub mod process;
+mod standstill;
 pub mod tls;
 pub mod traces;
+
+pub use standstill::log_standstills;

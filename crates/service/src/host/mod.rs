@@ -190,6 +190,7 @@ impl Host {
             node.token.cluster,
             node.token.secrets.clone(),
         ));
+        let watching = skep_env::spawn(skep_exporter::log_standstills());
         let figures = Figures::new(self.registry(&membership));
         let page = metrics_page::start(&self.settings, &listener, &figures).await;
         let serving = Rc::new(ServingNode {
@@ -224,7 +225,7 @@ impl Host {
         let retrying = skep_env::spawn(Rc::clone(&serving).retry_unserved());
         let accepting = skep_env::spawn(connections::accept(listener, Rc::clone(&serving)));
         let result = serving.watch(&signals, &inbox).await;
-        drop((keeping, keeping_map, accepting, retrying, following, page));
+        drop((keeping, keeping_map, accepting, retrying, following, watching, page));
         serving.membership.leave().await;
         result
     }

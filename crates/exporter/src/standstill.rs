@@ -1,0 +1,73 @@
+//! Logs for how long the process stood still: none of its threads ran, because a signal or a
+//! debugger has stopped it, its host was suspended, or other programs used all processors. Without
+//! this line, the log of a server that others found silent has no cause.
+
+use skep_types::{Timestamp, utc};
+use std::time::Duration;
+
+/// Interval between two looks at the clock.
+const PERIOD: Duration = Duration::from_secs(1);
+
+/// Shortest time that gets a line. A busy host delays a thread by less.
+const WORTH_A_LINE: Duration = Duration::from_secs(3);
+
+/// Logs each time in which this thread's loop did not run, until the caller drops the future. The
+/// future must run on a thread whose other futures never block.
+pub async fn log_standstills() {
+    loop {
+        let (late, since) = next_standstill(PERIOD, WORTH_A_LINE).await;
+        tracing::warn!("{}", line(late, since));
+    }
+}
+
+/// Waits until a timer of `period` fires at least `least` too late. Returns the delay, and the time
+/// of day at which the timer began.
+async fn next_standstill(period: Duration, least: Duration) -> (Duration, Timestamp) {
+    loop {
+        let (begun, since) = (skep_env::now(), skep_env::wall_time());
+        skep_env::sleep(period).await;
+        let late = skep_env::now().saturating_sub(begun + period);
+        if late >= least {
+            return (late, since);
+        }
+    }
+}
+
+fn line(late: Duration, since: Timestamp) -> String {
+    format!(
+        "this process stood still for {} s, from {}: it or its host was suspended, or other \
+         programs used all processors of the host; requests waited meanwhile",
+        late.as_secs(),
+        utc(since)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_loop_that_does_not_run_is_noticed_with_its_delay() {
+        let (late, _) = skep_env::block_on(async {
+            let blocking = skep_env::spawn(async {
+                let end = skep_env::now() + Duration::from_millis(200);
+                while skep_env::now() < end {
+                    std::hint::spin_loop();
+                }
+            });
+            let (period, least) = (Duration::from_millis(1), Duration::from_millis(150));
+            let found = next_standstill(period, least).await;
+            blocking.await;
+            found
+        })
+        .unwrap();
+        assert!(late >= Duration::from_millis(150), "{late:?}");
+    }
+
+    #[test]
+    fn a_standstill_is_logged_with_its_begin() {
+        let since = Timestamp { seconds: 1_795_982_559, nanoseconds: 0 };
+        let line = line(Duration::from_millis(620_400), since);
+        assert!(line.starts_with("this process stood still for 620 s, from 2026-11-29T"), "{line}");
+    }
+}
