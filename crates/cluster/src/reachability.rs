@@ -590,5 +590,8 @@ mod tests {
         assert!(!soft.report(second, total_capacity(299)), "the change is too small for a new map");
         let whole = soft.total_capacity(state.map()).unwrap();
         assert_eq!((whole.total_bytes, whole.free_bytes), (2_000, 799));
+        let mut map = state.map().clone();
+        map.targets[1].consistency = skep_types::map::Consistency::Bad;
+        assert_eq!(soft.total_capacity(&map), Some(total_capacity(500)), "without the lost target");
     }
 }

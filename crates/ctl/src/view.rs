@@ -56,10 +56,15 @@ pub(crate) struct TargetLine {
 }
 
 impl TargetLine {
+    /// Whether the target was marked as lost.
+    fn is_lost(&self) -> bool {
+        self.condition == LOST
+    }
+
     /// Returns one word for the state of the target: "Lost" if it was marked as lost, its
     /// reachability if its node is not online, otherwise its condition.
     fn state(&self) -> &'static str {
-        if self.condition == LOST {
+        if self.is_lost() {
             LOST
         } else if self.reachability == reachability(Reachability::Online) {
             self.condition
@@ -253,7 +258,8 @@ fn problem(map: &ClusterMap, target: &Target) -> Option<String> {
 }
 
 /// Formats one table for each kind of target, with the free space of the targets, as `beegfs-df`
-/// does. If several targets use the same file system, the total counts its space once.
+/// does. If several targets use the same file system, the total counts its space once. The total
+/// does not count lost targets.
 pub(crate) fn df(lines: &[TargetLine]) -> String {
     let class = |kind: &str, title: &str| {
         let titles = [
@@ -282,9 +288,12 @@ pub(crate) fn df(lines: &[TargetLine]) -> String {
         let of_kind = || lines.iter().filter(|line| line.kind == kind);
         for line in of_kind() {
             let id = line.id.to_string();
-            add([&id, &line.node_name], [line.state(), line.pool], line.capacity);
+            // No file uses the space of a lost target, and its former pool means nothing.
+            let pool = if line.is_lost() { "-" } else { line.pool };
+            add([&id, &line.node_name], [line.state(), pool], line.capacity);
         }
-        add([TOTAL, "-"], ["-", "-"], Capacity::sum(of_kind().map(|line| line.capacity)));
+        let usable = of_kind().filter(|line| !line.is_lost()).map(|line| line.capacity);
+        add([TOTAL, "-"], ["-", "-"], Capacity::sum(usable));
         format!("{title}:\n{}", render(&shown))
     };
     class("metadata", "METADATA SERVERS")
@@ -323,6 +332,7 @@ pub(crate) fn class_title(kind: NodeKind) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use skep_types::{ClusterId, TargetId};
 
     #[test]
     fn condition_of_a_target_is_unknown_without_its_node() {
@@ -330,5 +340,30 @@ mod tests {
         assert_eq!(known_condition("Offline", "Serving"), "-");
         assert_eq!(known_condition("Probably-Offline", "Serving"), "-");
         assert_eq!(known_condition("Offline", LOST), LOST);
+    }
+
+    #[test]
+    fn the_total_of_df_leaves_out_lost_targets() {
+        let target = |id: u32| {
+            let (id, kind) = (TargetId::new(id), TargetKind::Storage);
+            let (total_bytes, free_bytes) = (1 << 30, 288 << 20);
+            let file_system = u128::from(id.raw());
+            let capacity = Capacity { total_bytes, free_bytes, file_system, ..Capacity::default() };
+            Target { capacity, ..Target::new(id, kind, NodeId::new(1), "/disk") }
+        };
+        let mut map = ClusterMap::empty(ClusterId::default());
+        let row = |map: &ClusterMap, first: &str| {
+            let text = df(&targets(map));
+            let mut rows = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+            let row = rows.rfind(|row| row.first() == Some(&first)).expect("a row");
+            row.join(" ")
+        };
+        map.targets = vec![target(7)];
+        let of_one = row(&map, TOTAL);
+        map.targets.push(target(8));
+        assert_ne!(row(&map, TOTAL), of_one);
+        map.targets[1].consistency = Consistency::Bad;
+        assert_eq!(row(&map, TOTAL), of_one);
+        assert!(row(&map, "8").contains(" Lost - "), "{}", row(&map, "8"));
     }
 }

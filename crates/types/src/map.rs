@@ -467,11 +467,11 @@ impl ClusterMap {
 
     /// Returns the capacity of the cluster for file data. Each storage group counts once, with the
     /// capacity of its primary, because its members store the same data. Each local file system
-    /// counts once. `capacity` returns the capacity of a target.
+    /// counts once. Lost targets do not count. `capacity` returns the capacity of a target.
     pub fn total_capacity(&self, capacity: impl Fn(&Target) -> Capacity) -> Capacity {
         let storage = self.groups.iter().filter(|group| group.kind == TargetKind::Storage);
         let primaries = storage.filter_map(|group| self.primary(group.id));
-        Capacity::sum(primaries.map(capacity))
+        Capacity::sum(primaries.filter(|it| it.consistency != Consistency::Bad).map(capacity))
     }
 
     /// Returns the target that serves the requests for a group.
