@@ -129,3 +129,38 @@ fn target_with_a_failed_disk_is_reported_and_gets_no_files() {
     cluster.kill_all();
     drop(disk);
 }
+
+/// Command: skep client files, skep target files. Before the fix, each open whose truncation the
+/// disk refused counted as open until the unmount, and the list had no path for the file.
+#[test]
+fn an_open_that_a_failed_disk_refuses_leaves_no_open_file() {
+    let mut cluster = Cluster::start(three_targets());
+    let path = first_storage_target(&cluster);
+    cluster.stop();
+    let disk = TargetDisk::under(&path, DiskKind::Ext4);
+    cluster.up().expect_success();
+    wait_for_condition(&cluster, &path, "Serving");
+    let before = write_files(&cluster, "before", 60);
+    disk.trigger_error();
+    // `File::create` opens with `O_TRUNC`.
+    let refused: Vec<_> =
+        before.iter().filter(|path| std::fs::File::create(path).is_err()).collect();
+    let (failed, all) = (refused.len(), before.len());
+    assert!(failed > 0 && failed < all, "{failed} of {all} opens failed");
+    // The mount closes the other files some milliseconds later.
+    wait_for("no file is open", PATIENCE, || {
+        cluster.skep_list(&["client", "files"]).is_empty().then_some(())
+    });
+    let id = target(&cluster, &path)["id"].to_string();
+    let listed = cluster.skep_list(&["target", "files", "--paths", &id]);
+    assert!(listed.len() >= failed, "{} of {failed} files", listed.len());
+    assert!(listed.iter().all(|it| it["path"].text().starts_with('/')), "{listed:?}");
+    let other = cluster.mount(Transport::Uring);
+    for path in refused {
+        let path = other.path().join(path.strip_prefix(cluster.path()).expect("below"));
+        std::fs::metadata(&path).expect("the attributes of the file");
+    }
+    other.unmount();
+    cluster.kill_all();
+    drop(disk);
+}
