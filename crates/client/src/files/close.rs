@@ -6,9 +6,10 @@ use crate::driven::drive;
 use crate::files::deferred_close::closed_file;
 use crate::files::handles::HandleId;
 use crate::files::open_file::{FirstRead, OpenFile};
-use crate::session::request::ModifyOptions;
-use skep_types::{Error, ErrorCode, Result};
+use crate::session::request::{ModifyOptions, send_attempt};
+use skep_types::{Error, ErrorCode, InodeId, Result};
 use skep_wire::metadata::{Close, CloseMany, ClosingReport, OpenMode, OpenReply};
+use std::rc::Rc;
 use std::sync::Arc;
 
 /// Closes descriptors and handles.
@@ -148,6 +149,25 @@ impl Client {
             // session ends.
             if let Err(error) = client.close(handle).await {
                 tracing::debug!("cannot close file {inode} of an interrupted open: {error:#}");
+            }
+        })
+        .detach();
+    }
+    /// Closes a file that metadata has opened for this client, although the client cannot use the
+    /// reply, and so adds no handle. Makes one attempt: if the session is lost, metadata closes the
+    /// file anyway, and a repetition in the next session could close another handle of the file.
+    pub(crate) fn close_without_handle(&self, inode: InodeId, mode: OpenMode) {
+        let client = self.clone();
+        skep_env::spawn(async move {
+            let request = Close { inode, open: mode, written: None };
+            let closed = async {
+                let session = client.session(client.group_of(inode)?).await?;
+                let slot = session.take_slot().await;
+                let worker = Rc::clone(&client.0);
+                send_attempt(worker, slot, Rc::new(request), ModifyOptions::default(), None).await
+            };
+            if let Err(error) = closed.await {
+                tracing::debug!("cannot close file {inode}, whose open has failed: {error:#}");
             }
         })
         .detach();

@@ -375,7 +375,13 @@ impl Client {
         is_hold: bool,
     ) -> Result<(HandleId, bool)> {
         let OpenReply { attributes, pattern, is_shared, truncated, synced, .. } = opened;
-        let pattern = checked(attributes.inode, pattern)?;
+        let pattern = match checked(attributes.inode, pattern) {
+            Ok(pattern) => pattern,
+            Err(error) => {
+                self.close_without_handle(attributes.inode, mode);
+                return Err(error);
+            }
+        };
         let mount = self.mount();
         let inode = mount.inodes.open(attributes.inode);
         inode.observe(&attributes, skep_env::now());

@@ -16,6 +16,23 @@ use skep_wire::metadata::{
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Before the fix, the client did not close the file, and metadata counted the open until the end
+/// of the session.
+#[test]
+fn an_open_with_an_unusable_reply_is_closed_at_metadata() {
+    with_client(|fake, client| async move {
+        let (inode, handle) = create(&client, "a").await;
+        client.close(handle).await.unwrap();
+        let opens = || fake.with_metadata(1, |it| it.open_count());
+        until(|| opens() == 0).await;
+        // No pattern may have one inline byte.
+        fake.with_metadata(1, |it| it.behaviour.inline_bytes = 1);
+        assert!(client.open(inode, OpenMode::Write, false).await.is_err());
+        assert_eq!(opens(), 1, "metadata has opened the file");
+        until(|| opens() == 0).await;
+    });
+}
+
 /// docs/semantics.md 4.3.
 #[test]
 fn repeated_request_gets_the_lost_reply_and_runs_only_once() {
