@@ -130,8 +130,9 @@ fn target_with_a_failed_disk_is_reported_and_gets_no_files() {
     drop(disk);
 }
 
-/// Command: skep client files, skep target files. Before the fix, each open whose truncation the
-/// disk refused counted as open until the unmount, and the list had no path for the file.
+/// docs/semantics.md 4.8; skep client files, skep target files. Before the fix, each open whose
+/// truncation the disk refused counted as open until the unmount, and the list had no path for the
+/// file.
 #[test]
 fn an_open_that_a_failed_disk_refuses_leaves_no_open_file() {
     let mut cluster = Cluster::start(three_targets());

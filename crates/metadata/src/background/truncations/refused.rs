@@ -45,8 +45,8 @@ impl RefusedFiles {
         self.files.is_empty().then(|| {
             let files = if self.count == 1 { "file" } else { "files" };
             format!(
-                "truncations finished: {} {files} whose truncation storage refused can be used \
-                 again, after {seconds} s",
+                "truncations finished: no file has a truncation that storage refuses any more ({} \
+                 {files}, after {seconds} s)",
                 self.count
             )
         })
@@ -95,8 +95,8 @@ mod tests {
         refused.add(first, at(13));
         assert_eq!(refused.line_after(|it| it != first, at(20)), None, "one file is left");
         let line = refused.line_after(|it| it != second, at(27)).expect("the last file");
-        assert!(line.starts_with("truncations finished: 2 files "), "{line}");
-        assert!(line.ends_with(" after 17 s"), "{line}");
+        assert!(line.starts_with("truncations finished: "), "{line}");
+        assert!(line.ends_with("(2 files, after 17 s)"), "{line}");
         assert_eq!(refused.line_after(|_| false, at(28)), None);
     }
 
