@@ -14,6 +14,7 @@ use skep_cluster::state::kind_word;
 use skep_types::map::{Condition, Consistency, Reachability};
 use skep_types::{ClusterMap, Error, ErrorCode, Node, NodeKind, Result, Target, TargetId};
 use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -42,8 +43,32 @@ pub(super) struct NodeReport {
     pub(super) is_needless: bool,
 }
 
+impl NodeReport {
+    /// Whether the service does not answer this host. A service that refuses the token of this
+    /// command or the target of the connection answers, and may serve its files.
+    pub(super) fn is_silent(&self) -> bool {
+        let refusals = [ErrorCode::AuthenticationFailed, ErrorCode::StaleMap];
+        !self.reachable && self.code.is_none_or(|code| !refusals.contains(&code))
+    }
+
+    /// Whether the connection failed like that to a host that does not answer.
+    fn is_of_silent_host(&self) -> bool {
+        let error = self.error.as_deref().filter(|_| !self.reachable);
+        error.is_some_and(|error| Silence::of(error) == Silence::Host)
+    }
+}
+
 #[cfg(test)]
 impl NodeReport {
+    /// Returns the report about a service, for tests. An empty `error` means that it answers.
+    pub(super) fn of(map: &ClusterMap, node: &Node, error: &str) -> Self {
+        let outcome = match error {
+            "" => Ok("10.0.0.1:7400".to_owned()),
+            error => Err(Error::new(ErrorCode::Disconnected, error)),
+        };
+        report(map, node, outcome)
+    }
+
     /// Returns the report about a management node, for tests.
     pub(super) fn of_management(name: &str, is_reachable: bool) -> Self {
         Self {
@@ -88,13 +113,47 @@ pub(super) async fn visit_all(access: &Access, map: &ClusterMap) -> Vec<NodeRepo
     nodes
 }
 
-/// Whether no server answers this host, and each of them fails like a host that does not answer.
-/// Then the network of this host is the most likely cause.
-pub(super) fn is_cut_off(nodes: &[NodeReport]) -> bool {
-    let is_silent = |it: &NodeReport| {
-        !it.reachable && it.error.as_deref().is_some_and(|it| Silence::of(it) == Silence::Host)
-    };
-    nodes.len() > 1 && nodes.iter().all(is_silent)
+/// The servers that answer a host whose network is the most likely cause of all outages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Isolation {
+    /// No server answers this host.
+    NoServer,
+    /// Only servers on this host answer it. The servers on two or more other hosts do not.
+    OwnServersOnly,
+}
+
+/// Returns whether the network of this host is the most likely cause of the outages: each server on
+/// another host fails like a host that does not answer. `is_own_address` tells whether an address
+/// is one of this host.
+pub(super) fn isolation(
+    nodes: &[NodeReport],
+    map: &ClusterMap,
+    is_own_address: impl Fn(IpAddr) -> bool,
+) -> Option<Isolation> {
+    if nodes.len() > 1 && nodes.iter().all(NodeReport::is_of_silent_host) {
+        return Some(Isolation::NoServer);
+    }
+    let known = nodes.iter().filter_map(|report| {
+        let node = map.nodes.iter().find(|node| node.id.raw() == report.id)?;
+        Some((report, node))
+    });
+    let others: Vec<_> = known.filter(|(_, node)| !is_own(node, &is_own_address)).collect();
+    let hosts: BTreeSet<_> =
+        others.iter().filter_map(|(_, node)| host_of(node.addresses.first()?)).collect();
+    // A single host that does not answer may just as well have failed itself.
+    let is_isolated = hosts.len() > 1 && others.iter().all(|(it, _)| it.is_of_silent_host());
+    is_isolated.then_some(Isolation::OwnServersOnly)
+}
+
+/// Whether a service runs on this host. `is_own_address` tells whether an address is one of this
+/// host.
+pub(super) fn is_own(node: &Node, is_own_address: impl Fn(IpAddr) -> bool) -> bool {
+    node.addresses.iter().filter_map(|it| host_of(it)).any(is_own_address)
+}
+
+/// Returns the host in an address. `None` if the address has a name.
+fn host_of(address: &str) -> Option<IpAddr> {
+    address.parse::<SocketAddr>().ok().map(|it| it.ip())
 }
 
 /// Connects to each target of a node, since each target may have its own thread. Connects to the
@@ -396,17 +455,16 @@ mod tests {
     #[test]
     fn host_is_reported_as_cut_off_only_if_no_server_answers() {
         let map = map(&[Reachability::Offline]);
-        let is_cut_off = |errors: [&str; 2]| {
+        let isolation = |errors: [&str; 2]| {
             let visits = map.nodes.iter().zip(errors);
-            let visits = visits.map(|(node, what)| match what {
-                "" => report(&map, node, Ok("a".into())),
-                what => report(&map, node, error(ErrorCode::Disconnected, what)),
-            });
-            is_cut_off(&visits.collect::<Vec<_>>())
+            let visits: Vec<_> =
+                visits.map(|(it, error)| NodeReport::of(&map, it, error)).collect();
+            isolation(&visits, &map, |_| false)
         };
         let (silent, refused) = ("no answer within 1s", "Connection refused (os error 111)");
-        assert!(is_cut_off([silent, "No route to host (os error 113)"]));
-        assert!(!is_cut_off([silent, refused]) && !is_cut_off([silent, ""]));
+        let unrouted = "No route to host (os error 113)";
+        assert_eq!(isolation([silent, unrouted]), Some(Isolation::NoServer));
+        assert_eq!((isolation([silent, refused]), isolation([silent, ""])), (None, None));
     }
 
     #[test]

@@ -115,7 +115,7 @@ impl Outages {
     /// problem ends.
     fn next(&mut self, found: Result<Checked>, now: Duration, wall: Timestamp) -> Vec<Change> {
         let Checked { problems: found, judged } = found.unwrap_or_else(|error| Checked {
-            problems: vec![management_unreachable(&error)],
+            problems: vec![management_unreachable(&error, &[])],
             judged: Some(BTreeSet::new()),
         });
         let is_judged = |key: &String| judged.as_ref().is_none_or(|judged| judged.contains(key));

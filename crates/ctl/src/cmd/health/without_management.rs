@@ -6,13 +6,16 @@
 
 use super::last_map::{self, LastMap};
 use super::members::{self, Member};
-use super::problem::{Problem, notes};
-use super::services::{self, NodeReport, visit_all};
+use super::problem::{Object, Problem, notes};
+use super::services::{self, Isolation, NodeReport, visit_all};
 use crate::access::Access;
 use skep_cluster::state::kind_word;
+use skep_env::host_addresses;
 use skep_rpc::management_addresses;
+use skep_types::map::Reachability;
 use skep_types::{ClusterMap, Error, ErrorCode, NodeKind, Result};
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 
 /// Key of the problem that this host reaches no server.
 const CUT_OFF: &str = "cut-off";
@@ -36,7 +39,7 @@ pub(super) struct Silent {
     pub(super) judged: BTreeSet<String>,
 }
 
-/// Whether management did not answer, or has no leader. I/O continues meanwhile.
+/// Whether management did not answer, or has no leader.
 pub(super) fn is_silence(error: &Error) -> bool {
     let silence = [ErrorCode::Disconnected, ErrorCode::TimedOut, ErrorCode::NotLeader];
     silence.contains(&error.code())
@@ -61,19 +64,67 @@ pub(super) async fn check(access: &Access, error: Error) -> Result<Outcome> {
     }
     let nodes = visit_all(access, &map).await;
     let members = members::ask_reachable(access, &nodes).await;
-    let is_other = |problem: &Problem| !is_of_management(problem, &nodes);
-    let mut problems =
-        vec![without_leader(&nodes, &members).unwrap_or_else(|| management_unreachable(&error))];
-    problems.extend(services::problems(&nodes, &map).problems.into_iter().filter(is_other));
-    if services::is_cut_off(&nodes) {
-        for problem in &mut problems {
-            problem.remedy = "see the first problem".into();
-        }
-        problems.insert(0, cut_off());
-    }
+    let own = host_addresses().unwrap_or_default();
+    let is_own = |it: IpAddr| it.is_loopback() || own.iter().any(|own| own.address == it);
+    let problems = problems(&nodes, &members, map.clone(), &error, is_own);
     let notes = note.into_iter().chain(notes(&map)).collect();
     let judged = judged(&nodes);
     Ok(Outcome::Silent(Silent { nodes, problems, notes, judged }))
+}
+
+/// Returns the problems of a check without management. `members` are the replies of the management
+/// nodes, `error` is the error of management, and `is_own` tells whether an address is one of this
+/// host.
+fn problems(
+    nodes: &[NodeReport],
+    members: &[Member],
+    map: ClusterMap,
+    error: &Error,
+    is_own: impl Fn(IpAddr) -> bool,
+) -> Vec<Problem> {
+    let map = observed(map, nodes);
+    let management = without_leader(nodes, members);
+    let mut problems = vec![management.unwrap_or_else(|| management_unreachable(error, nodes))];
+    let others = services::problems(nodes, &map).problems.into_iter();
+    problems.extend(others.filter(|problem| !is_of_management(problem, nodes)));
+    let Some(isolation) = services::isolation(nodes, &map, &is_own) else { return problems };
+    // A service of this host that does not run is not explained by the network.
+    let is_explained = |problem: &Problem| match &problem.objects[..] {
+        [Object::Node(id)] => map.node(*id).is_none_or(|node| !services::is_own(node, &is_own)),
+        _ => true,
+    };
+    for problem in problems.iter_mut().filter(|problem| is_explained(problem)) {
+        problem.remedy = "see the first problem".into();
+    }
+    problems.insert(0, cut_off(isolation));
+    problems
+}
+
+/// Marks the targets of services that do not answer this host as offline. So the effect of an
+/// outage is that of all outages together: a group continues only if one of its members answers.
+fn observed(mut map: ClusterMap, nodes: &[NodeReport]) -> ClusterMap {
+    let is_silent = |id: u32| nodes.iter().any(|node| node.id == id && node.is_silent());
+    for target in map.targets.iter_mut().filter(|target| is_silent(target.node.raw())) {
+        target.reachability = Reachability::Offline;
+    }
+    map
+}
+
+/// Returns the effect of the outage of management on programs, as a clause. Files do not need
+/// management, but they need their metadata and storage services.
+fn effect_on_files(nodes: &[NodeReport]) -> &'static str {
+    let others = || {
+        let others = nodes.iter().filter(|it| it.kind != kind_word(NodeKind::Management));
+        others.filter(|it| !it.is_needless)
+    };
+    match (others().any(NodeReport::is_silent), others().any(|it| !it.is_silent())) {
+        (false, false) => "I/O on files does not need management",
+        (false, true) => "I/O on files continues",
+        (true, true) => "I/O on files continues where the services of the files answer",
+        (true, false) => {
+            "I/O on files waits, since no metadata and no storage service answers this host either"
+        }
+    }
 }
 
 /// Returns the keys of the problems whose end a check without management can detect. The check
@@ -94,14 +145,14 @@ async fn without_map(access: &Access, error: Error) -> Result<Silent> {
     let members = members::ask_addresses(access, &access.contacts().addresses).await;
     if members.iter().all(|member| member.role.is_err()) {
         let what = format!(
-            "{}; I/O on files continues meanwhile. This host has no cluster map, so it knows no \
-             other service: repeat the command on a host that mounts the cluster or runs a service \
-             of it",
-            error.context()
+            "{}; {}. This host has no cluster map, so it knows no other service: repeat the \
+             command on a host that mounts the cluster or runs a service of it",
+            error.context(),
+            effect_on_files(&[])
         );
         return Err(Error::new(error.code(), what));
     }
-    let mut problem = no_leader(members::clauses(&members));
+    let mut problem = no_leader(&members::clauses(&members), &[]);
     problem.remedy += ". This host has no cluster map, so this command has checked no metadata and \
                        storage service: repeat it on a host that mounts the cluster or runs a \
                        service of it";
@@ -113,26 +164,41 @@ fn is_of_management(problem: &Problem, nodes: &[NodeReport]) -> bool {
     management.into_iter().any(|it| problem.key == services::unreachable_key(it.id))
 }
 
-/// Returns the problem that management does not answer.
-pub(super) fn management_unreachable(error: &Error) -> Problem {
+/// Returns the problem that management does not answer. `nodes` are the services that the command
+/// has checked.
+pub(super) fn management_unreachable(error: &Error, nodes: &[NodeReport]) -> Problem {
+    const WHAT: &str = "management does not answer";
+    // The error may begin with the words of the problem, or with the name of the service.
+    let context = error.context();
+    let what = match context.strip_prefix("management: ") {
+        None if context.starts_with(WHAT) => context.to_owned(),
+        rest => format!("{WHAT}: {}", rest.unwrap_or(context)),
+    };
     Problem {
         key: "management".into(),
         rule: "management-unreachable",
-        what: format!("management does not answer: {}", error.context()),
-        remedy: "I/O on files continues, but new mounts and changes of the cluster wait, and this \
-                 command cannot show the states of targets. The log of `skep management` on its \
-                 host says why it has ended"
-            .into(),
+        what,
+        remedy: format!(
+            "{}. New mounts and changes of the cluster wait, and this command cannot show the \
+             states of targets. The log of `skep management` on its host says why it has ended",
+            effect_on_files(nodes)
+        ),
         ..Problem::default()
     }
 }
 
-/// Returns the problem that this host reaches no server of the cluster.
-fn cut_off() -> Problem {
+/// Returns the problem that this host reaches no server of another host.
+fn cut_off(isolation: Isolation) -> Problem {
+    let what = match isolation {
+        Isolation::NoServer => "this host reaches no server of the cluster",
+        Isolation::OwnServersOnly => {
+            "no server on another host answers this host, only those on this host itself"
+        }
+    };
     Problem {
         key: CUT_OFF.into(),
         rule: "management-unreachable",
-        what: "this host reaches no server of the cluster".into(),
+        what: what.into(),
         remedy: "check the network and the firewall of this host first, and repeat the command on \
                  another host. If no host reaches a server, check the network between them and \
                  the servers, and then the logs of the services"
@@ -150,26 +216,30 @@ fn without_leader(nodes: &[NodeReport], members: &[Member]) -> Option<Problem> {
         management().filter(|it| !it.reachable).map(|it| it.name.as_str()).collect();
     let silent = match &silent[..] {
         [] => "all answer this host".to_owned(),
-        silent => format!("{} does not answer this host", silent.join(", ")),
+        [one] => format!("{one} does not answer this host"),
+        several => format!("{} do not answer this host", several.join(", ")),
     };
     let roles = match members {
         [] => String::new(),
         members => format!("; {}", members::clauses(members)),
     };
-    (reachable > 0).then(|| no_leader(format!("of its {count} nodes, {silent}{roles}")))
+    let facts = || format!("of its {count} nodes, {silent}{roles}");
+    (reachable > 0).then(|| no_leader(&facts(), nodes))
 }
 
-/// Returns the problem that management has no leader. `facts` are clauses about its nodes.
-fn no_leader(facts: String) -> Problem {
+/// Returns the problem that management has no leader. `facts` are clauses about its nodes. `nodes`
+/// are the services that the command has checked.
+fn no_leader(facts: &str, nodes: &[NodeReport]) -> Problem {
     Problem {
         key: "management".into(),
         rule: "management-unreachable",
         what: format!("management has no leader: {facts}"),
-        remedy:
-            "I/O on files continues, but new mounts and changes of the cluster wait until more \
-                 than half of the management nodes run and reach each other. Read the log of `skep \
-                 management` on their hosts, and start it where it does not run"
-                .into(),
+        remedy: format!(
+            "{}. New mounts and changes of the cluster wait until more than half of the management \
+             nodes run and reach each other. Read the log of `skep management` on their hosts, and \
+             start it where it does not run",
+            effect_on_files(nodes)
+        ),
         ..Problem::default()
     }
 }
@@ -178,6 +248,90 @@ fn no_leader(facts: String) -> Problem {
 mod tests {
     use super::*;
     use crate::cmd::health::members::Role;
+    use skep_cluster::groups;
+    use skep_types::{ClusterId, GroupId, Node, NodeId, Target, TargetId, TargetKind};
+
+    /// Returns a map with management on host 1, a metadata group of two members on hosts 1 and 2,
+    /// and a storage service on host 3.
+    fn map() -> ClusterMap {
+        let mut map = ClusterMap::empty(ClusterId::default());
+        let kinds = [
+            (1, NodeKind::Management, 1),
+            (2, NodeKind::Metadata, 1),
+            (3, NodeKind::Metadata, 2),
+            (4, NodeKind::Storage, 3),
+        ];
+        for (id, kind, host) in kinds {
+            map.nodes.push(Node {
+                id: NodeId::new(id),
+                kind,
+                name: format!("node-{id}"),
+                addresses: vec![format!("10.0.0.{host}:74{id}0")],
+                domain: String::new(),
+                reachability: Reachability::Offline,
+                version: String::new(),
+            });
+        }
+        let kinds = [TargetKind::Metadata, TargetKind::Metadata, TargetKind::Storage];
+        for (node, kind) in (2..).zip(kinds) {
+            let target = Target::new(TargetId::new(node), kind, NodeId::new(node), "/d");
+            map.targets.push(Target { reachability: Reachability::Online, ..target });
+        }
+        let (pair, one) = ([2, 3].map(TargetId::new), [TargetId::new(4)]);
+        map.groups.push(groups::create(GroupId::new(7), TargetKind::Metadata, &pair).unwrap());
+        map.groups.push(groups::create(GroupId::new(8), TargetKind::Storage, &one).unwrap());
+        map
+    }
+
+    /// Returns the problems as texts and remedies, if connections to the services of `map()` end
+    /// with `errors`. An empty error means that the service answers.
+    fn of(errors: [&str; 4], own: &str) -> Vec<(String, String)> {
+        let map = map();
+        let nodes: Vec<_> = map
+            .nodes
+            .iter()
+            .zip(errors)
+            .map(|(it, error)| NodeReport::of(&map, it, error))
+            .collect();
+        let error =
+            Error::new(ErrorCode::Disconnected, "management does not answer at a, b: a: no");
+        let own: IpAddr = own.parse().unwrap();
+        let found = problems(&nodes, &[], map, &error, |it| it == own);
+        found.into_iter().map(|it| (it.what, it.remedy)).collect()
+    }
+
+    const REFUSED: &str = "Connection refused (os error 111)";
+    const SILENT: &str = "no answer within 1s";
+
+    #[test]
+    fn group_without_a_reachable_member_is_not_said_to_go_on() {
+        let found = of([REFUSED; 4], "10.0.0.9");
+        assert_eq!(found.len(), 4, "{found:?}");
+        assert_eq!(found[0].0, "management does not answer at a, b: a: no", "{found:?}");
+        assert!(found[0].1.starts_with("I/O on files waits"), "{found:?}");
+        for (_, remedy) in &found[1..3] {
+            assert!(remedy.contains("one of t2, t3 is enough to serve it"), "{remedy}");
+        }
+    }
+
+    #[test]
+    fn group_with_a_reachable_member_goes_on() {
+        let found = of([REFUSED, REFUSED, "", ""], "10.0.0.9");
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert!(found[0].1.starts_with("I/O on files continues where"), "{found:?}");
+        assert!(found[1].1.contains("until other members of its groups take over"), "{found:?}");
+    }
+
+    #[test]
+    fn host_that_reaches_only_its_own_servers_is_named_first() {
+        let found = of([SILENT, SILENT, SILENT, ""], "10.0.0.3");
+        assert!(found[0].0.contains("only those on this host itself"), "{found:?}");
+        assert!(found[1..].iter().all(|it| it.1 == "see the first problem"), "{found:?}");
+        // The service of this host has another cause, so its remedy stays.
+        let found = of([SILENT, SILENT, SILENT, REFUSED], "10.0.0.3");
+        let last = found.last().unwrap();
+        assert!(last.1.contains("start the service there"), "{found:?}");
+    }
 
     #[test]
     fn missing_leader_is_not_reported_as_silent_management() {
@@ -192,6 +346,10 @@ mod tests {
             "management has no leader: of its 2 nodes, management-1 does not answer this host; \
              management-2 answers, and knows no leader"
         );
+        let three = ["management-1", "management-2"].map(|it| node(it, false));
+        let three: Vec<_> = three.into_iter().chain([node("management-3", true)]).collect();
+        let what = without_leader(&three, &[]).expect("a problem").what;
+        assert!(what.contains("management-1, management-2 do not answer this host"), "{what}");
     }
 
     #[test]
