@@ -33,7 +33,7 @@ pub(crate) fn chain(
 }
 
 /// Returns the targets that the error of a mount names as silent.
-fn silent_targets(error: &str) -> impl Iterator<Item = TargetId> {
+pub(crate) fn silent_targets(error: &str) -> impl Iterator<Item = TargetId> {
     let named = error.split_once(SILENT).map_or("", |(_, named)| named);
     // The list ends before the first word that is no target id.
     let words = named.trim_start_matches('s').split(", ");

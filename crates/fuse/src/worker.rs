@@ -385,7 +385,7 @@ async fn watch_callers<F: FileSystem, P: Port>(worker: Rc<Worker<F, P>>) {
         if worker.slots.borrow().iter().all(|slot| slot.current.get().is_none()) {
             log_waits(&mut long_waits, &[], Causes::default());
             report.set(None);
-            worker.context.waiting.set(own_number, Vec::new());
+            worker.context.waiting.set(own_number, Vec::new(), Vec::new());
             worker.is_watched.set(false);
             worker.begun.wait().await;
         }
@@ -418,8 +418,8 @@ async fn watch_callers<F: FileSystem, P: Port>(worker: Rc<Worker<F, P>>) {
         let failing = skep_client::failing_groups(skep_env::now());
         let causes = Causes { silent: &silent, failing: &failing };
         log_waits(&mut long_waits, &unanswered, causes);
-        worker.context.waiting.set(own_number, waiters);
         report.set(LongWaits::summary(&unanswered, causes, skep_env::now()));
+        worker.context.waiting.set(own_number, waiters, silent);
     }
 }
 

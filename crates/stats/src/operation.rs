@@ -302,6 +302,9 @@ enum Place {
     Lock { target: u32 },
     /// The transfer to a target and back: the network, and the queues of both hosts.
     Link { target: u32 },
+    /// The same for a request that took longer on its way than a working network needs. So the
+    /// process of the target, or its host, may have stood still.
+    Stall { target: u32 },
     /// A request to a target that ended without a reply.
     NoReply { target: u32 },
     /// A wait for a group that did not answer. `wait` is the index of the wait in the record.
@@ -331,6 +334,17 @@ impl Place {
             Self::Link { target } => {
                 let name = names::target(map, target);
                 (target, "link", format!("in the network to {name} and back"))
+            }
+            Self::Stall { target: 0 } => {
+                (0, "link", "waiting for a service without targets to take the request".into())
+            }
+            Self::Stall { target } => {
+                let name = names::target(map, target);
+                let what = format!(
+                    "waiting for {name} to take the request: its process or its host stood still, \
+                     or the network was interrupted"
+                );
+                (target, "link", what)
             }
             Self::NoReply { target } => {
                 let name = names::target(map, target);

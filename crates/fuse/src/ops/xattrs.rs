@@ -150,7 +150,7 @@ pub(crate) async fn perform<F: FileSystem>(context: &Context<F>, request: XattrR
 
 /// Returns the operations of the mount, or the load or the waiting requests of the user, if `name`
 /// is a query for one of them.
-fn followed<F>(context: &Context<F>, name: &[u8], by: Follower) -> Option<Vec<u8>> {
+fn followed<F: FileSystem>(context: &Context<F>, name: &[u8], by: Follower) -> Option<Vec<u8>> {
     let name = std::str::from_utf8(name).ok()?;
     let now = skep_env::now();
     if let Some(question) = name.strip_prefix(LOAD_XATTR) {
@@ -158,7 +158,8 @@ fn followed<F>(context: &Context<F>, name: &[u8], by: Follower) -> Option<Vec<u8
     }
     if name == WAITING_XATTR {
         let groups = skep_client::failing_groups(now);
-        return Some(context.waiting.answer(by.uid, groups, now).to_bytes());
+        let map = context.file_system.cluster_map();
+        return Some(context.waiting.answer(by.uid, groups, &map, now).to_bytes());
     }
     let position = name.strip_prefix(OPERATIONS_XATTR)?;
     if position == SLOW_OPERATIONS {

@@ -17,6 +17,11 @@ use skep_wire::file_locks::WaitLock;
 use skep_wire::traces::{TraceCall, TraceRecord};
 use std::collections::BTreeMap;
 
+/// Time on the way of one request from which on the report does not blame the network alone. A
+/// network that works delivers a message in less time, even if the kernel sends it some times. The
+/// target itself measures the time in which the data of a request arrive.
+const STALL_US: f64 = 5e6;
+
 /// The time of an operation with one cause, such as a stage at a target, the transfers, or the
 /// mount.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -108,9 +113,11 @@ fn add_call(times: &mut BTreeMap<Place, Time>, call: &TraceCall, share: f64) {
         let is_lock = call.message == WaitLock::ID && stage == Stage::Others as usize;
         add(if is_lock { Place::Lock { target } } else { Place::Target { target, stage } }, us);
     }
+    let rest_us = duration.max(at_target) - at_target;
     let rest = match call.is_failed && call.stages.is_none() {
         true => Place::NoReply { target },
+        false if call.stages.is_some() && rest_us >= STALL_US => Place::Stall { target },
         false => Place::Link { target },
     };
-    add(rest, duration.max(at_target) - at_target);
+    add(rest, rest_us);
 }

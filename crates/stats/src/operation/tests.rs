@@ -100,6 +100,19 @@ fn request_without_a_reply_does_not_suggest_a_slow_network() {
 }
 
 #[test]
+fn wait_for_a_suspended_service_is_not_blamed_on_the_network() {
+    let of = |duration_us: u32| {
+        let disk = StageTimes { disk_us: 100, ..zero() };
+        let record = of_mount(duration_us.into(), 0, vec![call(98, 5, 0, duration_us, disk)]);
+        explained(&[record]).parts[0].what.clone()
+    };
+    let expected = "waiting for storage target t5 on storage-2 to take the request: its process or \
+                    its host stood still, or the network was interrupted";
+    assert_eq!(of(621_000_000), expected);
+    assert_eq!(of(900_000), "in the network to storage target t5 on storage-2 and back");
+}
+
+#[test]
 fn why_reports_a_wait_for_the_other_member_of_a_group_of_two() {
     let mut map = map();
     let ids = [1, 2].map(TargetId::new);

@@ -133,10 +133,8 @@ pub(super) fn isolation(
     if nodes.len() > 1 && nodes.iter().all(NodeReport::is_of_silent_host) {
         return Some(Isolation::NoServer);
     }
-    let known = nodes.iter().filter_map(|report| {
-        let node = map.nodes.iter().find(|node| node.id.raw() == report.id)?;
-        Some((report, node))
-    });
+    let node = |id: u32| map.nodes.iter().find(|node| node.id.raw() == id);
+    let known = nodes.iter().filter_map(|report| Some((report, node(report.id)?)));
     let others: Vec<_> = known.filter(|(_, node)| !is_own(node, &is_own_address)).collect();
     let hosts: BTreeSet<_> =
         others.iter().filter_map(|(_, node)| host_of(node.addresses.first()?)).collect();
@@ -265,6 +263,14 @@ fn remedy(report: &NodeReport, (map, node): (&ClusterMap, &Node), error: &str) -
              of `skep {kind}` on its host; {effect}"
         );
     }
+    if Silence::of(error) == Silence::Process {
+        return format!(
+            "the service accepts connections and does not reply. On its host, `ps -eo \
+             pid,stat,args` shows the state of its process: `kill -CONT PID` continues a stopped \
+             one (T). `dmesg` shows errors of the disk for which one in D waits. Otherwise end the \
+             process with `kill -9 PID`, and start the service; {effect}"
+        );
+    }
     if node.kind == NodeKind::Management {
         return format!("{effect}; {start}");
     }
@@ -282,12 +288,10 @@ fn remedy(report: &NodeReport, (map, node): (&ClusterMap, &Node), error: &str) -
             "the host of the service does not answer: check this host, its network and its \
              firewall; if these are in order, {start}; {effect}"
         ),
-        Silence::Service => {
-            format!(
-                "the host of the service answers, but the service does not run: {start}; {effect}"
-            )
-        }
-        Silence::Unknown => format!("{start}; {effect}"),
+        Silence::Service => format!(
+            "the host of the service answers, but the service does not run: {start}; {effect}"
+        ),
+        Silence::Process | Silence::Unknown => format!("{start}; {effect}"),
     }
 }
 
@@ -297,6 +301,9 @@ enum Silence {
     /// The service does not run. Its host is up, because its kernel has refused the connection.
     Service,
     Host,
+    /// The kernel of the host has accepted the connection, and the service does not complete the
+    /// handshake. So its process exists, and is stopped, hangs or waits for a disk.
+    Process,
     Unknown,
 }
 
@@ -307,6 +314,8 @@ impl Silence {
         let of_host = ["no answer within", "(os error 101)", "(os error 110)", "(os error 113)"];
         match error {
             _ if has(&"(os error 111)") => Self::Service,
+            // `Access::connect` reports this if the handshake takes too long.
+            _ if has(&"no reply within") => Self::Process,
             _ if of_host.iter().any(has) => Self::Host,
             _ => Self::Unknown,
         }
@@ -403,6 +412,7 @@ mod tests {
             ("10.0.0.3:7400: no answer within 1s", "of the service does not answer"),
             ("10.0.0.3:7400: Connection refused (os error 111)", "service does not run"),
             ("the server does not answer the handshake", "read the log of `skep storage`"),
+            ("10.0.0.3:7400: no reply within 3s", "accepts connections and does not reply"),
         ] {
             let found = found(&map, error(ErrorCode::Disconnected, what));
             let [problem] = &found.problems[..] else { panic!("{found:?}") };
@@ -411,6 +421,17 @@ mod tests {
             let explained: Vec<_> = found.explained.iter().map(|it| it.raw()).collect();
             assert_eq!(explained, [30, 31]);
             assert_eq!(found.unserved.len(), 2, "no other problem names them");
+        }
+    }
+
+    #[test]
+    fn service_that_stands_still_is_not_reported_as_stopped() {
+        for state in [Reachability::Online, Reachability::Offline] {
+            let map = map(&[state]);
+            let error = error(ErrorCode::Disconnected, "10.0.0.2:7400: no reply within 3s");
+            let remedy = &found(&map, error).problems[0].remedy;
+            assert!(remedy.contains("`kill -CONT PID`"), "{remedy}");
+            assert!(!remedy.contains("read the log of"), "{remedy}");
         }
     }
 

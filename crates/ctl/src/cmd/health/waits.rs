@@ -6,7 +6,7 @@
 
 use super::problem::{Problem, Since};
 use crate::output::span;
-use crate::wait_chain::{Wait, chain};
+use crate::wait_chain::{Wait, chain, silent_targets, with_node};
 use serde::Serialize;
 use skep_types::{ClusterMap, NodeId, NodeKind, TargetId, TargetKind};
 use skep_wire::management::NodeWait;
@@ -57,7 +57,7 @@ pub(super) fn problems(
     let is_explained =
         |wait: &WaitReport| wait.target().is_some_and(|target| unserved.contains(&target));
     let shown = waits.iter().filter(|wait| !is_explained(wait));
-    shown.map(|wait| wait_problem(wait, waits, map)).collect()
+    shown.map(|wait| wait_problem(wait, waits, unserved, map)).collect()
 }
 
 /// Returns the clause about the requests that wait for the targets of a node. Empty if no request
@@ -88,7 +88,12 @@ fn requests_wait(count: u32) -> String {
 
 /// Returns the problem of a mount whose requests have no reply, although a service has accepted
 /// them.
-fn unanswered_problem(wait: &WaitReport, all: &[WaitReport], map: &ClusterMap) -> Problem {
+fn unanswered_problem(
+    wait: &WaitReport,
+    all: &[WaitReport],
+    unserved: &BTreeSet<TargetId>,
+    map: &ClusterMap,
+) -> Problem {
     let WaitReport { node, name, requests, error, .. } = wait;
     let requests = match requests {
         1 => "1 request of a program waits".to_owned(),
@@ -97,13 +102,21 @@ fn unanswered_problem(wait: &WaitReport, all: &[WaitReport], map: &ClusterMap) -
     let known = all.iter().filter_map(|it| {
         Some(Wait { node: NodeId::new(it.node), target: it.target.map(TargetId::new)? })
     });
-    let remedy = match chain(error, known, map) {
-        Some(chain) => format!("{chain}: the program continues when this target answers"),
-        None => "the service has accepted the request and does not reply: it waits for its disk, \
+    let unreachable = silent_targets(error).find(|target| unserved.contains(target));
+    let remedy = match (unreachable, chain(error, known, map)) {
+        (Some(target), _) => format!(
+            "the program waits for {}, whose service is unreachable, as another problem in this \
+             list shows: it continues when this target answers",
+            with_node(target, map)
+        ),
+        (None, Some(chain)) => format!("{chain}: the program continues when this target answers"),
+        (None, None) => {
+            "the service has accepted the request and does not reply: it waits for its disk, \
                  for another service or for a client, or the network to it was cut in the last \
                  seconds. The other problems in this list, `skep transaction list` and the log of \
                  the service show the cause"
-            .to_owned(),
+                .to_owned()
+        }
     };
     Problem {
         key: format!("requests-wait {node}"),
@@ -118,8 +131,13 @@ fn unanswered_problem(wait: &WaitReport, all: &[WaitReport], map: &ClusterMap) -
     }
 }
 
-fn wait_problem(wait: &WaitReport, all: &[WaitReport], map: &ClusterMap) -> Problem {
-    let Some(group) = wait.group else { return unanswered_problem(wait, all, map) };
+fn wait_problem(
+    wait: &WaitReport,
+    all: &[WaitReport],
+    unserved: &BTreeSet<TargetId>,
+    map: &ClusterMap,
+) -> Problem {
+    let Some(group) = wait.group else { return unanswered_problem(wait, all, unserved, map) };
     let WaitReport { name, requests, error, .. } = wait;
     let target = match wait.target {
         Some(target) => format!("target {target}"),
@@ -196,7 +214,9 @@ mod tests {
 
     #[test]
     fn remedy_differs_for_waiting_services_and_waiting_programs() {
-        let problem = |node, group| wait_problem(&wait(node, group, "no answer"), &[], &map());
+        let none = BTreeSet::new();
+        let problem =
+            |node, group| wait_problem(&wait(node, group, "no answer"), &[], &none, &map());
         let remedy = |node| problem(node, Some(4)).remedy;
         assert!(remedy(2).contains("only those that truncate"), "{}", remedy(2));
         assert!(remedy(9).contains("the programs continue"), "{}", remedy(9));
@@ -205,6 +225,14 @@ mod tests {
             accepted.what,
             "it: 1 request of a program waits for a reply, and the oldest has waited 9.0s: no answer"
         );
+    }
+
+    #[test]
+    fn wait_for_an_unreachable_service_names_target_and_node() {
+        let wait = wait(9, None, "write of inode 9, without a reply from target t4");
+        let found = problems(&[wait], &BTreeSet::from([TargetId::new(4)]), &map());
+        let expected = "the program waits for target t4 on storage, whose service is unreachable";
+        assert!(found[0].remedy.starts_with(expected), "{}", found[0].remedy);
     }
 
     #[test]
