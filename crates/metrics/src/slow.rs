@@ -32,6 +32,18 @@ impl SlowOperations {
         now: Duration,
         name: impl FnOnce() -> String,
     ) -> Option<String> {
+        self.line_about(completed, None, now, name)
+    }
+
+    /// Like [`Self::line`]. `awaited` is the name of the target for which the operation has waited
+    /// in the stage `others`.
+    pub fn line_about(
+        &self,
+        completed: &Completed,
+        awaited: Option<&str>,
+        now: Duration,
+        name: impl FnOnce() -> String,
+    ) -> Option<String> {
         if completed.duration < SLOW {
             return None;
         }
@@ -43,6 +55,10 @@ impl SlowOperations {
         let seconds = |time: Duration| format!("{:.1} s", time.as_secs_f64());
         let stages = Stage::ALL.into_iter().zip(completed.stages);
         let notable = stages.filter(|(_, time)| *time * NOTABLE_PART >= completed.duration);
+        let place = |stage| match (stage, awaited) {
+            (Stage::Others, Some(awaited)) => format!("waiting for {awaited}"),
+            _ => place(stage).to_owned(),
+        };
         let stages: Vec<String> =
             notable.map(|(stage, time)| format!("{} {}", seconds(time), place(stage))).collect();
         let mut line = format!("{} took {}", name(), seconds(completed.duration));
@@ -102,6 +118,21 @@ mod tests {
         let later = line(7_000, 110).unwrap();
         assert!(later.starts_with(first) && later.contains("; 2 more operations"), "{later}");
         assert_eq!(line(7_000, 120).as_deref(), Some(first));
+    }
+
+    #[test]
+    fn log_of_a_slow_operation_names_the_awaited_target() {
+        let duration = Duration::from_millis(35_800);
+        let completed = Completed { duration, ..Completed::default() };
+        let completed = completed.with(Stage::Others, duration);
+        let line = |awaited| {
+            let slow = SlowOperations::default();
+            slow.line_about(&completed, awaited, Duration::from_secs(100), || "open".to_owned())
+        };
+        let named = "open took 35.8 s: 35.8 s waiting for storage target t5 (storage-2)";
+        assert_eq!(line(Some("storage target t5 (storage-2)")).as_deref(), Some(named));
+        let plain = "open took 35.8 s: 35.8 s waiting for other targets or clients";
+        assert_eq!(line(None).as_deref(), Some(plain));
     }
 
     #[test]
