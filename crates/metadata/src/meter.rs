@@ -5,13 +5,18 @@
 //! each reason why it waits after that batch, and the sending of its reply. From the times of these
 //! events the meter derives the stages of the request. If the reply leaves at the end of the batch
 //! that took the request, the request has only the stages `waiting` and `processing`. After that
-//! batch, the reason of the wait is the stage: `log_sync`, `copies` or `others`.
+//! batch, the reason of the wait is the stage: `log_sync`, `copies` or `others`. If the request has
+//! waited for a storage target, the record of the request and its log line name this target.
 //!
 //! Does not own the counters (`skep-metrics`), the requests, or the search for silent clients that
 //! block requests of other clients ([`crate::sessions::silent_holders`]).
 
+mod awaited;
+mod objects;
 mod role;
 
+use self::awaited::Awaited;
+use self::objects::{directory_of, inode_of};
 use self::role::RoleFigures;
 use crate::sessions::silent_holders::{FoundHolders, SilentHolders};
 use crate::target::{Action, Event, RequestWait, WaitReason};
@@ -22,13 +27,12 @@ use skep_metrics::{
 };
 use skep_rpc::Incoming;
 use skep_rpc::origin::cause_of;
-use skep_types::codec::Codec;
-use skep_types::{InodeId, NodeId, Result, TargetId};
+use skep_types::{NodeId, Result, TargetId};
 use skep_wire::Request;
 use skep_wire::catalog::is_ordinary_absence;
 use skep_wire::file_locks::WaitLock;
 use skep_wire::frame::Header;
-use skep_wire::inline::{ReadInline, RemoveInline, WriteInline};
+use skep_wire::inline::{ReadInline, WriteInline};
 use skep_wire::metadata as md;
 use skep_wire::sharing::WaitNotifications;
 use std::collections::HashMap;
@@ -41,50 +45,8 @@ const WRITE_INLINE_BYTES: usize = 38;
 /// Length of a `ReadInlineReply` without the bytes that were read.
 const READ_INLINE_REPLY_BYTES: usize = 16;
 
-/// Length of an inode id. The body of a request about a directory begins with an inode id.
-const INODE_ID_BYTES: usize = 8;
 /// Time between two updates of the list of silent clients that block requests of other clients.
 const HOLDERS_EVERY: Duration = Duration::from_millis(250);
-
-/// Returns the directory whose entries a request reads or changes. A request that changes two
-/// directories counts for the first of them.
-fn directory_of(message: u16, body: &[u8]) -> Option<u64> {
-    let is_about_directory = matches!(
-        message,
-        md::Lookup::ID
-            | md::Create::ID
-            | md::MakeDirectory::ID
-            | md::MakeSymlink::ID
-            | md::Unlink::ID
-            | md::RemoveDirectory::ID
-            | md::ReadDirectory::ID
-            | md::Rename::ID
-    );
-    // In all these messages, the directory is the first field.
-    let id = body.get(..INODE_ID_BYTES).filter(|_| is_about_directory)?;
-    InodeId::from_bytes(id).ok().map(InodeId::raw)
-}
-
-/// Returns the inode that a request about a file or its attributes reads or changes. Zero for other
-/// requests.
-fn inode_of(message: u16, body: &[u8]) -> u64 {
-    let is_about_inode = matches!(
-        message,
-        md::GetAttributes::ID
-            | md::SetAttributes::ID
-            | md::Open::ID
-            | md::Close::ID
-            | md::ReportWritten::ID
-            | md::GetXattr::ID
-            | md::SetXattr::ID
-            | WriteInline::ID
-            | ReadInline::ID
-            | RemoveInline::ID
-    );
-    // In all these messages, the inode is the first field.
-    let id = body.get(..INODE_ID_BYTES).filter(|_| is_about_inode);
-    id.and_then(|id| InodeId::from_bytes(id).ok()).map_or(0, InodeId::raw)
-}
 
 /// Whether the purpose of a request is to wait for an event.
 fn is_wait(message: u16) -> bool {
@@ -139,6 +101,8 @@ struct Arrival {
     /// Id of the request in the list of open requests. `None` means that the list does not
     /// contain the request, because the purpose of the request is to wait.
     open: Option<u64>,
+    /// The storage target for which the request has waited.
+    awaited: Option<Awaited>,
 }
 
 impl Arrival {
@@ -158,7 +122,7 @@ fn stage_of(reason: WaitReason) -> Stage {
     match reason {
         WaitReason::OwnSync => Stage::LogSync,
         WaitReason::Copies => Stage::Copies,
-        WaitReason::Others => Stage::Others,
+        WaitReason::Others | WaitReason::Storage(_) => Stage::Others,
     }
 }
 
@@ -319,6 +283,7 @@ impl Meter {
             stage_began: incoming.arrived_at,
             spent: [Duration::ZERO; STAGES],
             open: (!is_wait(header.message)).then(|| self.open.begin(incoming.arrived_at)),
+            awaited: None,
         };
         let before = self.arrivals.insert((connection, header.tag), arrival);
         // A faulty peer may use the tag of a request that has not got its reply yet. End that
@@ -477,12 +442,15 @@ impl Meter {
             stages: arrival.spent,
             ..Completed::default()
         };
-        self.table.record(&completed, &arrival.origin);
+        let awaited = arrival.awaited.as_ref();
+        let calls = || awaited.map(|it| it.calls(&completed)).unwrap_or_default();
+        self.table.record_with(&completed, &arrival.origin, calls);
         request.set_times(completed.times_us());
         let name = || skep_wire::catalog::metric_name(request.message).unwrap_or_default();
         if !completed.is_wait
             && !is_of_no_program(request.message)
-            && let Some(line) = self.slow.line(&completed, now, name)
+            && let Some(line) =
+                self.slow.line_about(&completed, awaited.map(Awaited::name), now, name)
         {
             tracing::warn!("target {}: {line}", self.target);
         }

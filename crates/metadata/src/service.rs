@@ -189,6 +189,7 @@ impl Shell {
         target: &MetadataTarget<FjallEngine>,
     ) {
         let (mut meter, now) = (self.meter.borrow_mut(), skep_env::now());
+        meter.note_awaited(target.waits(), || self.router.map());
         meter.end_batch(actions, target.waits(), now);
         meter.count_work(now, skep_env::idle_time());
         meter.role().after_batch(target.wait_left(), now);

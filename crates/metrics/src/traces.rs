@@ -109,7 +109,8 @@ pub struct KeptOperation {
     pub name: String,
     /// Id of the target at which the operation ran. Zero in a mount and in management.
     pub target: u32,
-    /// The requests of the operation, if the process is a mount.
+    /// The requests and waits of the operation, if the process is a mount. A metadata target has
+    /// the storage target for which the operation has waited.
     pub calls: TracedCalls,
 }
 

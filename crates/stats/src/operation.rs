@@ -136,7 +136,8 @@ pub fn explain(
     usual: &Usual,
 ) -> Option<OperationReport> {
     let whole = whole(records)?;
-    let parts = parts(whole, map, usual);
+    let mut parts = parts(whole, map, usual);
+    name_awaited(&mut parts, records, map);
     let (requests, requests_left_out) = requests(whole, records, map);
     Some(OperationReport {
         trace: format!("{:032x}", whole.trace),
@@ -166,7 +167,8 @@ pub fn slowest<'a>(
 ) -> Vec<SlowOperation> {
     let mut by_trace: BTreeMap<u128, &TraceRecord> = BTreeMap::new();
     let is_recent = |it: &&TraceRecord| it.is_slow && it.trace != 0 && it.ended_us >= since_us;
-    for record in records.into_iter().filter(is_recent) {
+    let recent: Vec<_> = records.into_iter().filter(is_recent).collect();
+    for &record in &recent {
         let known = by_trace.entry(record.trace).or_insert(record);
         let rank = |it: &TraceRecord| (it.service == "mount", it.duration_us);
         if rank(record) > rank(known) {
@@ -183,16 +185,48 @@ pub fn slowest<'a>(
         user: record.user,
         ended_us: record.ended_us,
         ms: milliseconds(record.duration_us),
-        mainly: mainly(record, map),
+        mainly: {
+            let mut parts = parts(record, map, &Usual::default());
+            let same = recent.iter().copied().filter(|it| it.trace == record.trace);
+            name_awaited(&mut parts, same, map);
+            main_part(&parts)
+        },
     };
     slowest.into_iter().map(slow).collect()
 }
 
 /// Returns the longest part of an operation's time in words, with its share.
 pub fn mainly(record: &TraceRecord, map: &ClusterMap) -> String {
-    let parts = parts(record, map, &Usual::default());
+    let mut parts = parts(record, map, &Usual::default());
+    name_awaited(&mut parts, [record], map);
+    main_part(&parts)
+}
+
+fn main_part(parts: &[Part]) -> String {
     let main = parts.first();
     main.map(|it| format!("{:.0} % {}", it.share * 100.0, it.what)).unwrap_or_default()
+}
+
+/// Names the storage targets in the waits at metadata targets. `records` are the records of the
+/// operation. The record of a metadata target has the storage group for which it has waited.
+fn name_awaited<'a>(
+    parts: &mut [Part],
+    records: impl IntoIterator<Item = &'a TraceRecord>,
+    map: &ClusterMap,
+) {
+    for record in records.into_iter().filter(|it| it.service == "metadata") {
+        let Some(wait) = record.waits.first() else { continue };
+        let at = record.target.raw();
+        let name = names::target(map, at);
+        let plain = words(Stage::Others, TargetKind::Metadata, &name, &[]);
+        let awaited = match wait.target.raw() {
+            0 => format!("group {}, which no target serves", wait.group),
+            target => names::target(map, target),
+        };
+        for part in parts.iter_mut().filter(|it| it.target == at && it.what == plain) {
+            part.what = format!("waiting for {awaited}, at {name}");
+        }
+    }
 }
 
 fn client(map: &ClusterMap, record: &TraceRecord) -> String {

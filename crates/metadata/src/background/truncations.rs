@@ -26,8 +26,8 @@ struct Round {
     /// Incarnations of the storage hosts, from their replies, by the index of the chunk file. Zero
     /// until the reply arrives.
     incarnations: Vec<HostIncarnation>,
-    /// The first failure, with the group of the chunk file.
-    failure: Option<(GroupId, Error)>,
+    /// The first failure, with the index of the chunk file and its group.
+    failure: Option<(usize, GroupId, Error)>,
 }
 
 impl Round {
@@ -45,7 +45,7 @@ impl Round {
         self.missing_replies -= 1;
         match result {
             Ok(incarnation) => self.incarnations[index] = incarnation,
-            Err(error) => drop(self.failure.get_or_insert((group, error))),
+            Err(error) => drop(self.failure.get_or_insert((index, group, error))),
         }
     }
 }
@@ -175,8 +175,14 @@ impl Truncations {
             return None;
         }
         let Round { generation, incarnations, failure, .. } = self.truncating.remove(&inode)?;
+        let slowest = failure.as_ref().map_or(call.index, |(index, ..)| *index);
+        let pending = context.shared.truncations.pending(inode);
+        let chunk = pending.and_then(|it| it.record.chunk_files.get(slowest));
+        if let Some(group) = chunk.map(|chunk| chunk.group) {
+            context.shared.truncations.note_awaited(inode, generation, group);
+        }
         let now = context.shared.now;
-        let Some((group, error)) = failure else {
+        let Some((_, group, error)) = failure else {
             self.refused.retain(|it| it != inode, now);
             context.start(InternalWork::ApplyTruncation { inode, generation, incarnations });
             return None;
@@ -212,7 +218,7 @@ impl Truncations {
         else {
             return;
         };
-        if let Some((_, error)) = failure {
+        if let Some((_, _, error)) = failure {
             if self.sync_lines.is_due(context.shared.now) {
                 tracing::warn!(
                     "cannot sync the truncation of file {inode} at storage yet, and retries: {error}"

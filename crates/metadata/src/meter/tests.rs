@@ -3,7 +3,7 @@
 use super::*;
 use skep_metrics::{HistogramValue, Value};
 use skep_types::codec::{Bytes, Codec};
-use skep_types::{Epoch, Error, ErrorCode, Lsn};
+use skep_types::{Epoch, Error, ErrorCode, GroupId, Lsn};
 use skep_wire::inline::ReadInlineReply;
 use skep_wire::metadata::Lookup;
 
@@ -198,4 +198,28 @@ fn working_time_excludes_idle_time() {
     meter.count_work(MS * 13, MS * 4);
     meter.count_work(MS * 23, MS * 10);
     assert_eq!(Figures::of(&registry).number("skep_metadata_working_seconds", "3"), 7_000_000);
+}
+
+#[test]
+fn record_of_a_request_names_the_storage_target_it_waited_for() {
+    let registry = Registry::new();
+    let mut meter = Meter::new(&registry, TargetId::new(3));
+    let mut map = skep_types::ClusterMap::empty(skep_types::ClusterId::default());
+    let (group, kind) = (GroupId::new(6), skep_types::TargetKind::Storage);
+    map.targets = vec![skep_types::Target::new(TargetId::new(5), kind, NodeId::new(4), "/d")];
+    map.groups = vec![skep_types::Group::of_one(group, kind, TargetId::new(5))];
+    let open = arrive(&mut meter, md::Open::ID, 1, MS);
+    meter.begin_batch(&[open], MS * 2);
+    meter.end_batch(&mut [], &[wait(1, WaitReason::Others)], MS * 3);
+    let waits = [wait(1, WaitReason::Storage(group)), wait(2, WaitReason::Storage(group))];
+    meter.begin_batch(&[], MS * 9_000);
+    meter.note_awaited(&waits, || Arc::new(map));
+    let arrival = meter.arrivals.values().next().expect("a request without a reply");
+    let awaited = arrival.awaited.as_ref().expect("a storage target");
+    assert_eq!(awaited.name(), "storage target t5");
+    let completed = Completed::default().with(Stage::Others, MS * 8_997);
+    let calls = awaited.calls(&completed);
+    assert_eq!((calls.waits[0].target, calls.waits[0].duration), (5, MS * 8_997));
+    meter.end_batch(&mut [reply(md::Open::ID, 1, Ok(Vec::new()))], &waits, MS * 9_000);
+    assert!(meter.arrivals.is_empty());
 }

@@ -5,7 +5,7 @@
 //! The module `background::truncations` sends the requests to storage; the table sends none.
 
 use skep_format::metadata::TruncationRecord;
-use skep_types::{Error, InodeId};
+use skep_types::{Error, GroupId, InodeId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A truncation that is not durable at storage yet.
@@ -14,6 +14,10 @@ pub(crate) struct Truncation {
     pub(crate) record: TruncationRecord,
     /// The error of storage, if the most recent attempt to truncate the chunk files has failed.
     pub(crate) failure: Option<Error>,
+    /// The storage group for which the requests to truncate the chunk files have waited: the first
+    /// group that has refused, otherwise the last one that has replied. `None` until all groups
+    /// have replied.
+    pub(crate) awaited: Option<GroupId>,
 }
 
 /// The truncations, by file.
@@ -38,7 +42,12 @@ impl TruncationTable {
     pub(crate) fn on_write(&mut self, inode: InodeId, record: Option<TruncationRecord>) {
         let is_pending = record.as_ref().is_some_and(|record| !record.is_applied);
         match record {
-            Some(record) => drop(self.all.insert(inode, Truncation { record, failure: None })),
+            Some(record) => {
+                let known = self.all.get(&inode);
+                let known = known.filter(|it| it.record.generation == record.generation);
+                let awaited = known.and_then(|it| it.awaited);
+                self.all.insert(inode, Truncation { record, failure: None, awaited });
+            }
             None => drop(self.all.remove(&inode)),
         }
         if is_pending {
@@ -92,6 +101,19 @@ impl TruncationTable {
         };
         truncation.failure = Some(error);
         true
+    }
+
+    /// Remembers the storage group for which a pending truncation has waited.
+    pub(crate) fn note_awaited(&mut self, inode: InodeId, generation: u64, group: GroupId) {
+        let truncation = self.all.get_mut(&inode);
+        if let Some(truncation) = truncation.filter(|it| it.record.generation == generation) {
+            truncation.awaited = Some(group);
+        }
+    }
+
+    /// Returns the storage group for which the truncation of a file has waited.
+    pub(crate) fn awaited(&self, inode: InodeId) -> Option<GroupId> {
+        self.get(inode).and_then(|it| it.awaited)
     }
 
     /// Makes the truncation job ask storage without delay to sync the chunk files of an applied

@@ -60,6 +60,11 @@ impl<E: Engine> MetadataTarget<E> {
             // no request would ever close it.
             return self.fail(op, refusal);
         }
+        if let Some(inode) = op.awaited_truncation.take()
+            && let Source::Peer { connection, header } = &op.source
+        {
+            self.note_awaited(inode, *connection, header.tag);
+        }
         let mut context = Context::new(&self.table, &mut self.shared, &mut op);
         let source = context.op.source.clone();
         let result = match &source {
@@ -98,6 +103,9 @@ impl<E: Engine> MetadataTarget<E> {
             }
             Err(Stop::Held(resource)) => {
                 self.start_over(&mut op);
+                if let Resource::Truncation(inode) = resource {
+                    op.awaited_truncation = Some(inode);
+                }
                 // `start_over` has released the locks of this operation itself, which may have
                 // freed the resource.
                 if self.shared.locks.is_free(&resource, None) {

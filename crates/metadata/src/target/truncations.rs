@@ -8,10 +8,12 @@
 //! takes the open back in a second transaction, and replies after it.
 
 use super::gates::PendingReply;
+use super::waits::WaitReason;
 use crate::engine::Engine;
 use crate::namespace::truncations::{stamp, truncated_by, unfinished};
 use crate::target::MetadataTarget;
 use crate::tx::locks::{Owner, Resource};
+use crate::tx::operation::ConnectionId;
 use crate::tx::work::{CountedOpen, InternalWork};
 use skep_format::metadata::{Key, TruncationRecord, decode_value, expect_parsed, truncation_of};
 use skep_types::codec::Codec;
@@ -160,6 +162,14 @@ impl<E: Engine> MetadataTarget<E> {
         }
     }
 
+    /// Reports to the meter the storage group for which a request has waited, because the
+    /// truncation of the file `inode` was pending.
+    pub(super) fn note_awaited(&mut self, inode: InodeId, connection: ConnectionId, tag: u64) {
+        if let Some(group) = self.shared.truncations.awaited(inode) {
+            self.gates.waits.add(connection, tag, WaitReason::Storage(group));
+        }
+    }
+
     /// Releases the replies and the requests that waited for truncations that are no longer
     /// pending.
     pub(super) fn end_truncations(&mut self) -> Result<()> {
@@ -167,6 +177,7 @@ impl<E: Engine> MetadataTarget<E> {
             self.release(Owner::Truncation(inode));
             let waiting = self.truncation_replies.waiting.remove(&inode).unwrap_or_default();
             for TruncationReply { reply, after, .. } in waiting {
+                self.note_awaited(inode, reply.connection, reply.request.tag);
                 let reply = match (reply.result, self.shared.truncations.get(inode)) {
                     (Ok(body), Some(truncation)) => {
                         let stamped = stamp(&reply.request, &truncation.record, &body)?;
@@ -189,6 +200,7 @@ impl<E: Engine> MetadataTarget<E> {
         }
         let waiting = self.truncation_replies.waiting.remove(&inode).unwrap_or_default();
         for waiting in waiting {
+            self.note_awaited(inode, waiting.reply.connection, waiting.reply.request.tag);
             self.refuse_truncating(waiting, refusal.clone());
         }
         // Let the operations run again that wait for the truncation. Some of them fail now, and the

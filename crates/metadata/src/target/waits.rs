@@ -4,6 +4,7 @@
 //! the target has no clock.
 
 use crate::tx::operation::ConnectionId;
+use skep_types::GroupId;
 
 /// The reason why a request waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,6 +16,8 @@ pub enum WaitReason {
     Copies,
     /// Another target has not replied, or another request, lock or client blocks the request.
     Others,
+    /// The request has waited until now for the truncation of a file by this storage group.
+    Storage(GroupId),
 }
 
 /// A request that begins to wait, or that waits for another reason than before.

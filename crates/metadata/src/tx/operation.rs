@@ -117,6 +117,8 @@ pub(crate) struct Operation {
     pub(crate) rename_lock: Option<(u64, GroupId)>,
     /// Number of times that the operation has started over.
     pub(crate) restarts: u32,
+    /// The file for whose truncation the operation has waited since its last run.
+    pub(crate) awaited_truncation: Option<InodeId>,
 }
 
 impl Operation {
@@ -131,6 +133,7 @@ impl Operation {
             participants: Vec::new(),
             rename_lock: None,
             restarts: 0,
+            awaited_truncation: None,
         }
     }
 

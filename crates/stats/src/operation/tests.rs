@@ -100,6 +100,29 @@ fn request_without_a_reply_does_not_suggest_a_slow_network() {
 }
 
 #[test]
+fn wait_at_metadata_names_the_storage_target_it_is_for() {
+    let others = StageTimes { others_us: 36_000_000, ..zero() };
+    let whole = of_mount(36_000_100, 0, vec![call(46, 1, 0, 36_000_050, others)]);
+    let at_metadata = TraceRecord {
+        service: "metadata".into(),
+        target: TargetId::new(1),
+        waits: vec![wait(5, 5, 36_000_000, "")],
+        duration_us: 36_000_010,
+        stages: others,
+        ..whole.clone()
+    };
+    let records = [whole, at_metadata];
+    let expected =
+        "waiting for storage target t5 on storage-2, at metadata target t1 on metadata-1";
+    assert_eq!(explained(&records).parts[0].what, expected);
+    let list = slowest(&records, &map(), 0, 3);
+    assert_eq!(list[0].mainly, format!("100 % {expected}"));
+    assert_eq!(explained(&records[1..]).parts[0].what, expected, "without the mount");
+    let unnamed = &explained(&records[..1]).parts[0].what;
+    assert!(unnamed.starts_with("waiting for other targets"), "{unnamed}");
+}
+
+#[test]
 fn wait_for_a_suspended_service_is_not_blamed_on_the_network() {
     let of = |duration_us: u32| {
         let disk = StageTimes { disk_us: 100, ..zero() };

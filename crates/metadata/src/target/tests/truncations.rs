@@ -107,6 +107,24 @@ fn a_retried_truncation_waits_for_the_chunk_files() {
     assert_eq!(story.set().unwrap().truncated[0].incarnation, HostIncarnation::new(7));
 }
 
+/// Before the fix, the records of slow requests did not name the storage target that was down.
+#[test]
+fn wait_for_a_truncation_is_reported_with_its_storage_group() {
+    let mut story = Story::begin();
+    let inode = written(&mut story);
+    story.send(1, 1, (0, 3), &truncate(inode));
+    assert_eq!(story.target.shared.truncations.awaited(inode), None);
+    let (call, request) = story.calls.remove(0);
+    let storage = request.group;
+    let result = Ok(truncated(7).to_bytes());
+    story.run(vec![Event::Answer { call, result }]);
+    assert_eq!(story.target.shared.truncations.awaited(inode), Some(storage));
+    // The transaction that marks the truncation as applied releases the reply in the same batch.
+    let waits = story.target.waits();
+    let reasons: Vec<_> = waits.iter().map(|it| (it.tag, it.reason)).collect();
+    assert!(reasons.iter().any(|it| it.1 == WaitReason::Storage(storage)), "{reasons:?}");
+}
+
 #[test]
 fn a_truncation_is_finished_after_its_client_died() {
     let mut story = Story::begin();
