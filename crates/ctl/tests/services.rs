@@ -335,6 +335,44 @@ fn log_rotation_at_the_limit_keeps_the_newest_lines() {
     assert_eq!(found, newest, "there is no gap");
 }
 
+/// Before the fix, a service wrote into the renamed file until its end, so that logrotate needed
+/// `copytruncate`, which may lose lines.
+#[test]
+fn log_continues_in_a_new_file_after_a_rename() {
+    let place = Place::new();
+    let (management, log) = (place.cluster("management"), place.path("log"));
+    let file = std::fs::File::options().create(true).append(true).open(&log).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_skep"));
+    command.args(["management", "--directory", &management, "--listen", "127.0.0.1:0"]);
+    command.stdout(file.try_clone().unwrap()).stderr(file);
+    let _running = Service(command.spawn().unwrap());
+    let deadline = Instant::now() + PATIENCE;
+    while !skep(&["node", "list", "--cluster", &management]).status.success() {
+        assert!(Instant::now() < deadline, "management answers");
+    }
+    // Management logs a line for each change of its log level.
+    let change = |level: &str| {
+        stdout_of(&["node", "log-level", "all", level, "--cluster", &management]);
+        let line = format!(" to {level}");
+        let text = || std::fs::read_to_string(&log).unwrap_or_default();
+        while !text().contains(&line) {
+            assert!(Instant::now() < deadline, "{line}: {}", text());
+        }
+    };
+    change("info,skep_n1=info");
+    let renamed = place.path("log.1");
+    std::fs::rename(&log, &renamed).unwrap();
+    change("info,skep_n2=info");
+    assert!(read(&renamed).contains(" to info,skep_n1=info"), "{}", read(&renamed));
+    assert!(!read(&renamed).contains("skep_n2"), "{}", read(&renamed));
+    assert!(!read(&log).contains("management serves cluster"), "{}", read(&log));
+    // A file that another program has made in place of the removed one is used too.
+    std::fs::remove_file(&log).unwrap();
+    std::fs::write(&log, "made by logrotate\n").unwrap();
+    change("info,skep_n3=info");
+    assert!(read(&log).starts_with("made by logrotate\n"), "{}", read(&log));
+}
+
 #[test]
 fn completion_scripts_and_help_are_printed() {
     for shell in ["bash", "zsh", "fish"] {

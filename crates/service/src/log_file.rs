@@ -6,12 +6,15 @@
 //! another thread may write to standard error without the logger, for example a panic message. This
 //! output goes to one of the two files.
 //!
-//! The process does not rotate pipes, terminals, systemd's journal, or a file that another program
-//! has renamed.
+//! If another program, such as logrotate, renames or removes the file, the process continues in a
+//! new file with the former name. It looks at the name before each line, so no signal is needed.
+//! Lines that the process has written before stay in the renamed file.
+//!
+//! The process does not rotate pipes, terminals, or systemd's journal.
 
 use skep_types::text::escape_controls;
 use std::borrow::Cow;
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -30,12 +33,63 @@ pub(crate) struct LogOutput {
     /// the file, too.
     size: u64,
     has_warned: bool,
+    /// The log file. `None` means that standard error is not a file.
+    file: Option<LogFile>,
+}
+
+/// The file behind standard error, with the name that it had when the process began to use it.
+#[derive(Debug)]
+struct LogFile {
+    path: PathBuf,
+    metadata: Metadata,
+}
+
+impl LogFile {
+    fn current() -> Option<Self> {
+        output_file(2).map(|(path, metadata)| Self { path, metadata })
+    }
+
+    /// Whether the name of the file leads to another file or to none.
+    fn is_renamed(&self) -> bool {
+        !std::fs::symlink_metadata(&self.path).is_ok_and(|named| is_same(&named, &self.metadata))
+    }
 }
 
 impl LogOutput {
     pub(crate) fn new(limit: u64) -> Self {
-        let size = output_file(2).map_or(0, |(_, file)| file.len());
-        Self { limit, size, has_warned: false }
+        let file = LogFile::current();
+        let size = file.as_ref().map_or(0, |file| file.metadata.len());
+        Self { limit, size, has_warned: false, file }
+    }
+
+    /// Continues in a new file if another program has renamed or removed the log file.
+    fn follow_rename(&mut self) {
+        let Some(file) = self.file.take_if(|file| file.is_renamed()) else { return };
+        // The process may have replaced standard error for another purpose.
+        if !behind(2).is_some_and(|used| is_same(&used, &file.metadata)) {
+            return;
+        }
+        match reopen(&file) {
+            Ok(()) => {
+                self.file = LogFile::current();
+                self.size = self.file.as_ref().map_or(0, |file| file.metadata.len());
+                self.has_warned = false;
+            }
+            Err(error) => {
+                self.warn_once(&format!(
+                    "cannot open {} again after it was renamed, so the log continues in the \
+                     renamed file: {error}",
+                    file.path.display()
+                ));
+                self.file = Some(file);
+            }
+        }
+    }
+
+    fn warn_once(&mut self, text: &str) {
+        if !std::mem::replace(&mut self.has_warned, true) {
+            let _ = writeln!(io::stderr(), "{text}");
+        }
     }
 
     /// Starts a new log file if a line of `line` bytes would make the current one exceed the limit.
@@ -45,18 +99,17 @@ impl LogOutput {
             return;
         }
         match rotate(self.limit, line) {
-            Ok(size) => self.size = size + line,
+            Ok(size) => {
+                self.size = size + line;
+                self.file = LogFile::current();
+            }
             Err(error) => {
                 // After a failed rename, count from zero again, so that the next attempt follows
                 // after another `limit` bytes.
                 self.size = line;
-                if !self.has_warned {
-                    let _ = writeln!(
-                        io::stderr(),
-                        "cannot rename the log file, so it grows beyond its limit: {error}"
-                    );
-                }
-                self.has_warned = true;
+                self.warn_once(&format!(
+                    "cannot rename the log file, so it grows beyond its limit: {error}"
+                ));
             }
         }
     }
@@ -66,6 +119,7 @@ impl Write for LogOutput {
     /// Writes one event of the log.
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
         let line = one_line(event);
+        self.follow_rename();
         self.rotate_if_full(line.len() as u64);
         io::stderr().write_all(&line)?;
         Ok(event.len())
@@ -97,14 +151,36 @@ fn one_line(event: &[u8]) -> Cow<'_, [u8]> {
 
 /// Returns path and metadata of the file behind standard output (1) or standard error (2). Returns
 /// `None` if the output is not a file, or if its path no longer leads to that file.
-fn output_file(descriptor: u32) -> Option<(PathBuf, std::fs::Metadata)> {
-    let link = PathBuf::from(format!("/proc/self/fd/{descriptor}"));
-    let path = std::fs::read_link(&link).ok()?;
-    let (found, named) = (std::fs::metadata(&link).ok()?, std::fs::symlink_metadata(&path).ok()?);
+fn output_file(descriptor: u32) -> Option<(PathBuf, Metadata)> {
+    let path = std::fs::read_link(link_of(descriptor)).ok()?;
+    let (found, named) = (behind(descriptor)?, std::fs::symlink_metadata(&path).ok()?);
     (found.is_file() && is_same(&found, &named)).then_some((path, found))
 }
 
-fn is_same(one: &std::fs::Metadata, other: &std::fs::Metadata) -> bool {
+fn link_of(descriptor: u32) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{descriptor}"))
+}
+
+/// Returns the metadata of the file behind a descriptor, also if the file was removed.
+fn behind(descriptor: u32) -> Option<Metadata> {
+    std::fs::metadata(link_of(descriptor)).ok()
+}
+
+/// Opens the name of a renamed log file, or makes a file with this name, and makes it standard
+/// error. Also makes it standard output if this is the renamed file.
+fn reopen(file: &LogFile) -> io::Result<()> {
+    let both = behind(1).is_some_and(|output| is_same(&output, &file.metadata));
+    let mut options = OpenOptions::new();
+    options.create(true).append(true).mode(file.metadata.mode() & 0o777);
+    // A symbolic link in place of the file may lead to any file of the host.
+    let opened = options.custom_flags(libc::O_NOFOLLOW).open(&file.path)?;
+    if !opened.metadata()?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
+    }
+    skep_env::replace_output(&opened, both)
+}
+
+fn is_same(one: &Metadata, other: &Metadata) -> bool {
     (one.dev(), one.ino()) == (other.dev(), other.ino())
 }
 
