@@ -4,6 +4,7 @@
 use super::{Host, absolute};
 use crate::cached_map;
 use crate::directory::{NodeDirectory, load_token};
+use crate::known_map;
 use crate::mount_points::{is_on_root, unmounted_above};
 use crate::tokens;
 use skep_format::identity::{DirectoryKind, Identity as DirectoryIdentity};
@@ -11,7 +12,7 @@ use skep_rpc::JoinToken;
 use skep_store::identity::{Directory, is_initialised};
 use skep_types::map::Consistency;
 use skep_types::{
-    ClusterId, Error, ErrorCode, GroupId, NodeId, Result, Target, TargetId, TargetKind,
+    ClusterId, ClusterMap, Error, ErrorCode, GroupId, NodeId, Result, Target, TargetId, TargetKind,
 };
 use std::path::Path;
 
@@ -69,17 +70,8 @@ impl Host {
                     target.display()
                 );
             }
-            if let Some(former) = former_target(target, &node)
-                && former.consistency != Consistency::Bad
-            {
-                tracing::warn!(
-                    "{} was the directory of target {} of this node, and this target is not marked \
-                     as lost. --init makes a new target in the directory. If the disk of target {} \
-                     still exists, remove the new directory and mount the disk",
-                    target.display(),
-                    former.id,
-                    former.id
-                );
+            if let Some(warning) = former_target_warning(target, &node) {
+                tracing::warn!("{warning}");
             }
             drop(Directory::initialise(target, self.new_identity(&node))?);
             new_targets += 1;
@@ -160,6 +152,33 @@ fn former_target(path: &Path, node: &NodeDirectory) -> Option<Target> {
     let (map, path) = (cached_map::read(node)?, absolute(path));
     let own = node.directory.identity().node;
     map.targets.into_iter().find(|target| target.node == own && target.path == path)
+}
+
+/// Returns a warning if the directory `path` belongs to a target of `node` that may still exist.
+/// Uses the newer of the maps that the node and the commands of this host have stored. The service
+/// may have been away while an administrator removed the target.
+fn former_target_warning(path: &Path, node: &NodeDirectory) -> Option<String> {
+    let known = known_map::read(node.token.cluster).map(|known| known.map);
+    let maps = cached_map::read(node).into_iter().chain(known);
+    let map = maps.max_by_key(|map| map.version)?;
+    warning_by(&map, path, node.directory.identity().node)
+}
+
+/// Returns the warning of [`former_target_warning`] by the map `map`. `own` is the id of the node.
+fn warning_by(map: &ClusterMap, path: &Path, own: NodeId) -> Option<String> {
+    let at = absolute(path);
+    let former = map.targets.iter().find(|target| target.node == own && target.path == at)?;
+    (former.consistency != Consistency::Bad).then(|| {
+        format!(
+            "{} was the directory of target {id} of this node, and version {} of the cluster map, \
+             the newest on this host, has this target and does not mark it as lost. --init makes a \
+             new target in the directory. If {id} has been removed from the cluster since then, \
+             all is well. If its disk still exists, remove the new directory and mount the disk",
+            path.display(),
+            map.version.raw(),
+            id = former.id
+        )
+    })
 }
 
 /// Returns the group of a target of `node` and the number of its members, according to the cached
@@ -321,6 +340,23 @@ mod tests {
         let given_up = problem(&with_target);
         assert!(given_up.contains("marked as lost") && given_up.contains("--init"), "{given_up}");
         assert_eq!(with_target.initialise(None).unwrap().new_targets, 1);
+    }
+
+    #[test]
+    fn warning_about_a_former_target_ends_with_its_removal() {
+        let own = NodeId::new(3);
+        let mut map = ClusterMap::empty(ClusterId::default());
+        map.targets = vec![Target::new(TargetId::new(6), TargetKind::Storage, own, "/disk/a")];
+        let warning = |map: &ClusterMap| warning_by(map, Path::new("/disk/a"), own);
+        let found = warning(&map).expect("a warning");
+        assert!(
+            found.contains("target t6") && found.contains("removed from the cluster"),
+            "{found}"
+        );
+        map.targets[0].consistency = Consistency::Bad;
+        assert_eq!(warning(&map), None, "the target is marked as lost");
+        map.targets.clear();
+        assert_eq!(warning(&map), None, "the target was removed");
     }
 
     #[test]
