@@ -82,13 +82,6 @@ pub fn problems_of_map(map: &ClusterMap) -> Vec<Problem> {
         let (severity, target) = (Severity::Critical, None);
         problems.push(Problem { rule, severity, target, what, remedy });
     };
-    if !map.formatted {
-        add(
-            "not-formatted",
-            "the cluster is not formatted".into(),
-            "start all metadata services of the cluster, then run `skep cluster format`",
-        );
-    }
     for kind in [NodeKind::Metadata, NodeKind::Storage] {
         if !map.nodes.iter().any(|node| node.kind == kind) {
             add(
@@ -98,6 +91,14 @@ pub fn problems_of_map(map: &ClusterMap) -> Vec<Problem> {
                  prints the token that the service needs to join",
             );
         }
+    }
+    // The missing services come first, since a cluster without them cannot be formatted.
+    if !map.formatted {
+        add(
+            "not-formatted",
+            "the cluster is not formatted".into(),
+            "start all metadata services of the cluster, then run `skep cluster format`",
+        );
     }
     for target in &map.targets {
         if target.consistency == Consistency::Bad {
@@ -402,6 +403,13 @@ mod tests {
         let noted = problems.iter().find(|it| it.rule == "target-note").unwrap();
         assert!(noted.what.contains("replies of the group wait"), "{}", noted.what);
         assert!(noted.remedy.contains("skep group move"), "{}", noted.remedy);
+    }
+
+    #[test]
+    fn missing_services_are_named_before_the_missing_format() {
+        let empty = ClusterMap { formatted: false, ..ClusterMap::empty(ClusterId::default()) };
+        let rules: Vec<_> = problems_of_map(&empty).into_iter().map(|it| it.rule).collect();
+        assert_eq!(rules, ["no-service", "no-service", "not-formatted"]);
     }
 
     #[test]

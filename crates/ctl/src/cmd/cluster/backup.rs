@@ -52,7 +52,7 @@ pub(crate) fn run(args: &BackupArgs) -> Result<()> {
     };
     print(&backup, |Backup { cluster, copy, last_command }| {
         format!(
-            "{} has the state of cluster {cluster} after command {last_command}, and the secret of \
+            "{} has the state of cluster {cluster} after change {last_command}, and the secret of \
              the cluster. Do not let other users read this directory.\n",
             copy.display()
         )

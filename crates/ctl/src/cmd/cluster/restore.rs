@@ -46,7 +46,7 @@ pub(crate) fn run(args: &RestoreArgs) -> Result<()> {
     };
     print(&restored, |Restored { cluster, directory, last_command }| {
         format!(
-            "{} has the state of cluster {cluster} after command {last_command}. Start management \
+            "{} has the state of cluster {cluster} after change {last_command}. Start management \
              with this directory. Services and mounts then continue without a restart.\n",
             directory.display()
         )

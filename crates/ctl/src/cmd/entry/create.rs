@@ -4,6 +4,7 @@ use super::pattern::{self, PatternArgs};
 use crate::access::entry_at;
 use crate::help::{Example, examples};
 use crate::output::{print, warn};
+use crate::through_mount;
 use rustix::fs::{CWD, FileType, Mode};
 use serde::Serialize;
 use skep_types::{Error, ErrorCode, Result};
@@ -64,7 +65,8 @@ pub(crate) fn run(args: &CreateArgs) -> Result<()> {
         return Err(error);
     }
     let made = NewFile { path: path.to_owned(), pattern: pattern::get(path)?.unwrap_or_default() };
-    print(&made, |made| format!("{}: {}", made.path.display(), made.pattern))?;
+    let map = through_mount::cluster_map(path).ok().flatten();
+    print(&made, |made| pattern::line(&made.path, Some(&made.pattern), map.as_ref()))?;
     if let Some(note) = pattern::fewer_targets(asked, &made.pattern) {
         warn(&note);
     }

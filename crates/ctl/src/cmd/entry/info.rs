@@ -373,7 +373,12 @@ fn as_text(info: &Info, verbose: bool) -> String {
             "Metadata node: none, since no metadata target serves the shard of this inode".into(),
         ),
     }
-    line(format!("Size: {} ({})", info.size_bytes, size(info.size_bytes)));
+    match (info.kind, info.size_bytes) {
+        // The size of a directory is the number of its entries.
+        ("directory", 1) => line("Size: 1 entry".into()),
+        ("directory", entries) => line(format!("Size: {entries} entries")),
+        (_, bytes) => line(format!("Size: {bytes} ({})", size(bytes))),
+    }
     if verbose {
         line(format!("Links: {}", info.links));
         line(format!("Open sessions: {}", info.open_sessions));
@@ -457,6 +462,13 @@ mod tests {
         let info = special(&link, scratch.path(), (inode, &map)).unwrap().unwrap();
         assert_eq!((info.kind, info.links, info.size_bytes), ("symbolic link", 1, 6));
         assert_eq!((info.entry_id.as_str(), info.shard), ("0-9", 0));
+        let of_kind = |kind, size_bytes| {
+            let info = special(&link, scratch.path(), (inode, &map)).unwrap().unwrap();
+            as_text(&Info { kind, size_bytes, ..info }, false)
+        };
+        let (directory, file) = (of_kind("directory", 5), of_kind("regular file", 5));
+        assert!(directory.contains("\nSize: 5 entries\n"), "{directory}");
+        assert!(file.contains("\nSize: 5 (5B)\n"), "{file}");
         let elsewhere = InodeId::from_parts(skep_types::ShardId::new(42), 9);
         let elsewhere = special(&link, scratch.path(), (elsewhere, &map)).unwrap().unwrap();
         let shown = as_text(&elsewhere, false);

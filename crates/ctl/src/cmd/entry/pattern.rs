@@ -153,6 +153,17 @@ pub(super) fn in_targets(pattern: &str, map: &ClusterMap) -> String {
     pattern.split('/').map(component).collect::<Vec<_>>().join("/")
 }
 
+/// Returns a path and its pattern as a line for people. `None` means a directory to which the
+/// cluster's settings apply. Without a map, the groups stay.
+pub(super) fn line(path: &Path, pattern: Option<&str>, map: Option<&ClusterMap>) -> String {
+    let pattern = match (pattern, map) {
+        (None, _) => "as in the cluster's settings".to_owned(),
+        (Some(pattern), Some(map)) => in_targets(pattern, map),
+        (Some(pattern), None) => pattern.to_owned(),
+    };
+    format!("{}: {pattern}", path.display())
+}
+
 /// Returns the reason why the mount has refused a change of the pattern of `path` with `EPERM`.
 fn not_owner(path: &Path) -> String {
     let found = std::fs::metadata(path).ok();
@@ -302,6 +313,9 @@ mod tests {
         map.groups = vec![of_one(5, 6), of_one(6, 7)];
         assert_eq!(in_targets("groups=6:5,chunk-size=1MiB", &map), "targets=7:6,chunk-size=1MiB");
         assert_eq!(in_targets("inline/from=4KiB,groups=6", &map), "inline/from=4KiB,targets=7");
+        let shown = |pattern| line(Path::new("/mnt/a"), pattern, Some(&map));
+        assert_eq!(shown(Some("groups=6:5")), "/mnt/a: targets=7:6");
+        assert_eq!(shown(None), "/mnt/a: as in the cluster's settings");
         for same in ["groups=9", "count=4", ""] {
             assert_eq!(in_targets(same, &map), same);
         }

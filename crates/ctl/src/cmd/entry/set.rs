@@ -73,12 +73,7 @@ pub(crate) fn run(args: &SetArgs) -> Result<()> {
     print(&lines, |lines| {
         let mut shown = String::new();
         for PathPattern { path, pattern } in lines {
-            let pattern = match (pattern, &map) {
-                (None, _) => "as in the cluster's settings".to_owned(),
-                (Some(pattern), Some(map)) => pattern::in_targets(pattern, map),
-                (Some(pattern), None) => pattern.clone(),
-            };
-            let _ = writeln!(shown, "{}: {pattern}", path.display());
+            let _ = writeln!(shown, "{}", pattern::line(path, pattern.as_deref(), map.as_ref()));
         }
         shown
     })
