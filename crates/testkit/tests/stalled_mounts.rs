@@ -104,14 +104,16 @@ fn mount_is_reported_while_a_request_waits_for_a_target() {
 /// has no request at the stopped target, but its log and the health check must still explain why
 /// the program hangs.
 ///
-/// Command: skep health check.
+/// After its end, `skep why` names the storage target, and not only the metadata target.
+///
+/// Command: skep health check, skep why.
 #[test]
 fn request_that_waits_at_metadata_is_reported_with_its_mount() {
     let cluster = Cluster::start(Shape::small());
     let file = cluster.path().join("file");
     files::write(&file, vec![7; 1 << 20]);
     files::sync_all(&files::open(&file));
-    let (_, directory, away) = take_target_of(&cluster, &file);
+    let (target, directory, away) = take_target_of(&cluster, &file);
 
     let mut program = Command::new("truncate");
     let mut program = program.args(["-s", "1"]).arg(&file).spawn().expect("truncate");
@@ -142,4 +144,14 @@ fn request_that_waits_at_metadata_is_reported_with_its_mount() {
     assert!(status.success(), "{status}");
     let end = "all requests that had waited for more than 5 s have been answered";
     wait_for("the end of the wait is logged", PATIENCE, || log().contains(end).then_some(()));
+    let storage = format!("waiting for storage target t{} on ", target["id"]);
+    wait_for("the slow request names the storage target", PATIENCE, || {
+        let report = cluster.skep_json(&["why", "--interval", "200ms"]);
+        let slowest = report["slowest"].as_array().expect("a list").clone();
+        let is_named = |it: &Value| {
+            let text = it["mainly"].as_str().expect("a text");
+            text.contains(&storage) && text.contains(", at metadata target ")
+        };
+        slowest.iter().any(is_named).then_some(())
+    });
 }
