@@ -3,6 +3,7 @@
 use crate::access::{Access, PATIENCE, block_on};
 use skep_rpc::{Channel, Connection, JoinToken, SecretId};
 use skep_service::directory::load_token;
+use skep_service::known_management;
 use skep_service::tokens::{self, FOLLOW_INTERVAL};
 use skep_store::identity::read_identity;
 use skep_types::{Error, ErrorCode, NodeId, Result, TargetId};
@@ -96,15 +97,17 @@ pub(crate) fn forget(directory: &Path, secret: Option<SecretId>) -> Result<()> {
 
 fn access_by(token: JoinToken) -> Access {
     let name = token.addresses.join(", ");
-    Access::new(token, &name, PathBuf::new())
+    // The token may be older than the present management nodes.
+    let learned = known_management::learned_addresses(token.cluster);
+    Access::new(token, &name, PathBuf::new()).with_learned(learned)
 }
 
 /// Returns success if a management node accepts the token. If any node refuses the token, returns
 /// the refusal.
 async fn try_addresses(access: &Access) -> Result<()> {
-    let identity = access.identity();
+    let (identity, contacts) = (access.identity(), access.contacts());
     let mut failure = Error::new(ErrorCode::Disconnected, "the token names no address");
-    for address in &access.token.addresses {
+    for address in &contacts.addresses {
         let attempt = Connection::connect(address, &identity, TargetId::default(), Channel::NONE);
         let error = match skep_env::timeout(PATIENCE, attempt).await {
             Some(Ok(_)) => return Ok(()),

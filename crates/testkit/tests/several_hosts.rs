@@ -344,6 +344,9 @@ fn hosts_know_all_management_nodes_after_their_first_contact() {
     let unknown = late.run("skep node list").expect_failure();
     assert!(unknown.contains("name one of them with --cluster ADDRESS"), "{unknown}");
     late.run("skep node list --cluster 10.0.0.3; skep node list").expect_success();
+    // A new service proves its token at the learned addresses too.
+    let init = late.run(&format!("{STORAGE} --init --token-file {TOKEN} 2>&1")).expect_success();
+    assert!(init.contains("Initialised") && !init.contains("cannot check"), "{init}");
     // No node leads without a majority.
     c.stop();
     let lost = wait_for("health names the missing leader", PATIENCE, || {
