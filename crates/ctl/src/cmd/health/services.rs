@@ -123,7 +123,7 @@ pub(super) enum Isolation {
 }
 
 /// Returns whether the network of this host is the most likely cause of the outages: each server on
-/// another host fails like a host that does not answer. `is_own_address` tells whether an address
+/// another host fails like a host that does not answer. `is_own_address` decides whether an address
 /// is one of this host.
 pub(super) fn isolation(
     nodes: &[NodeReport],
@@ -143,7 +143,7 @@ pub(super) fn isolation(
     is_isolated.then_some(Isolation::OwnServersOnly)
 }
 
-/// Whether a service runs on this host. `is_own_address` tells whether an address is one of this
+/// Whether a service runs on this host. `is_own_address` decides whether an address is one of this
 /// host.
 pub(super) fn is_own(node: &Node, is_own_address: impl Fn(IpAddr) -> bool) -> bool {
     node.addresses.iter().filter_map(|it| host_of(it)).any(is_own_address)

@@ -73,7 +73,7 @@ pub(super) async fn check(access: &Access, error: Error) -> Result<Outcome> {
 }
 
 /// Returns the problems of a check without management. `members` are the replies of the management
-/// nodes, `error` is the error of management, and `is_own` tells whether an address is one of this
+/// nodes, `error` is the error of management, and `is_own` decides whether an address is of this
 /// host.
 fn problems(
     nodes: &[NodeReport],
