@@ -1,19 +1,12 @@
 //! Checks a token with management before a command stores it in the directory of a service.
 
-use crate::access::{Access, PATIENCE, block_on};
-use skep_rpc::{Channel, Connection, JoinToken, SecretId};
+use crate::access::block_on;
+use skep_rpc::{JoinToken, SecretId};
 use skep_service::directory::load_token;
-use skep_service::known_management;
-use skep_service::tokens::{self, FOLLOW_INTERVAL};
+use skep_service::{known_management, token_proof, tokens};
 use skep_store::identity::read_identity;
-use skep_types::{Error, ErrorCode, NodeId, Result, TargetId};
-use std::path::{Path, PathBuf};
-use std::time::Duration;
-
-/// Time for which a token may be refused because management has not read its own new token yet.
-const REFUSED_FOR: Duration = FOLLOW_INTERVAL.saturating_mul(3);
-/// Pause between two attempts to prove the token to management.
-const PAUSE: Duration = Duration::from_millis(250);
+use skep_types::{Error, ErrorCode, NodeId, Result};
+use std::path::Path;
 
 /// Proves the token to management. Any management node is enough, since all of them have the token
 /// when a replacement of the token is complete.
@@ -22,18 +15,8 @@ const PAUSE: Duration = Duration::from_millis(250);
 /// `AuthenticationFailed` if management refuses the token, and the error of the last attempt if no
 /// management node replies.
 pub(crate) fn prove(token: &JoinToken) -> Result<()> {
-    let access = access_by(token.clone());
-    block_on(async move {
-        let until = skep_env::now() + REFUSED_FOR;
-        loop {
-            let Err(error) = try_addresses(&access).await else { return Ok(()) };
-            let is_refused = error.code() == ErrorCode::AuthenticationFailed;
-            if !is_refused || skep_env::now() >= until {
-                return Err(error);
-            }
-            skep_env::sleep(PAUSE).await;
-        }
-    })
+    let token = with_learned_addresses(token.clone());
+    block_on(async move { token_proof::prove(&token).await })
 }
 
 /// Checks a token before `--init` stores it in the directory of a service. Without a reply from
@@ -82,8 +65,8 @@ pub(crate) fn foreign_secret(directory: &Path, token: &JoinToken) -> Option<Secr
         return None;
     }
     let secrets = skep_rpc::Secrets::new(held.clone(), Vec::new());
-    let access = access_by(JoinToken { secrets, ..token.clone() });
-    let error = block_on(async move { try_addresses(&access).await }).err()?;
+    let previous = JoinToken { secrets, ..token.clone() };
+    let error = block_on(async move { token_proof::prove_once(&previous).await }).err()?;
     (error.code() == ErrorCode::AuthenticationFailed).then(|| held.id())
 }
 
@@ -95,30 +78,13 @@ pub(crate) fn forget(directory: &Path, secret: Option<SecretId>) -> Result<()> {
     secret.map_or(Ok(()), |id| tokens::revoke(directory, id, true))
 }
 
-fn access_by(token: JoinToken) -> Access {
-    let name = token.addresses.join(", ");
-    // The token may be older than the present management nodes.
-    let learned = known_management::learned_addresses(token.cluster);
-    Access::new(token, &name, PathBuf::new()).with_learned(learned)
-}
-
-/// Returns success if a management node accepts the token. If any node refuses the token, returns
-/// the refusal.
-async fn try_addresses(access: &Access) -> Result<()> {
-    let (identity, contacts) = (access.identity(), access.contacts());
-    let mut failure = Error::new(ErrorCode::Disconnected, "the token names no address");
-    for address in &contacts.addresses {
-        let attempt = Connection::connect(address, &identity, TargetId::default(), Channel::NONE);
-        let error = match skep_env::timeout(PATIENCE, attempt).await {
-            Some(Ok(_)) => return Ok(()),
-            Some(Err(error)) => error,
-            None => {
-                Error::new(ErrorCode::TimedOut, format!("{address}: no reply within {PATIENCE:?}"))
-            }
-        };
-        if failure.code() != ErrorCode::AuthenticationFailed {
-            failure = error;
+/// Returns the token with the addresses of management that this host has learned. The token may be
+/// older than the present management nodes.
+fn with_learned_addresses(mut token: JoinToken) -> JoinToken {
+    for address in known_management::learned_addresses(token.cluster) {
+        if !token.addresses.contains(&address) {
+            token.addresses.push(address);
         }
     }
-    Err(failure)
+    token
 }

@@ -49,7 +49,7 @@ use skep_format::identity::DirectoryKind;
 use skep_rpc::server::authenticate;
 use skep_rpc::{Admission, Identity, Incoming, IncomingStream, Outbox, Peer, RefusalLog, Ticket};
 use skep_service::listen::{IfTaken, listen};
-use skep_service::{NodeDirectory, advertise, metrics_page, notify, tokens};
+use skep_service::{NodeDirectory, advertise, followed_token, metrics_page, notify};
 use skep_types::{Error, ErrorCode, NodeKind, Result, TargetId};
 use skep_wire::Request;
 use skep_wire::consensus::AskMember;
@@ -144,7 +144,7 @@ impl RunningManagement {
             skep_env::spawn(tick(Rc::clone(&authority))),
             skep_env::spawn(skep_exporter::log_standstills()),
             skep_env::spawn(token_file.follow(Rc::clone(&authority), directory.token.clone())),
-            skep_env::spawn(tokens::follow_directory(
+            skep_env::spawn(followed_token::follow_directory_of_management(
                 path.clone(),
                 cluster,
                 identity.secrets.clone(),

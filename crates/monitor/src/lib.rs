@@ -73,8 +73,8 @@ use skep_env::{Task, UntilSignal};
 use skep_exporter::http::{Answer, Request, serve_pages};
 use skep_exporter::message::Figures;
 use skep_rpc::JoinToken;
+use skep_service::followed_token::follow_file;
 use skep_service::listen::{IfTaken, listen};
-use skep_service::tokens::follow_file;
 use skep_types::{Error, ErrorCode, Result};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -93,8 +93,7 @@ pub fn run(settings: &MonitorSettings, clusters: &[WatchedCluster]) -> Result<()
     let (settings, clusters) = (settings.clone(), clusters.to_vec());
     let result = skep_env::block_on(async move {
         let follow = |cluster: &WatchedCluster| {
-            let (file, id) = (cluster.token_file.clone(), cluster.token.cluster);
-            skep_env::spawn(follow_file(file, id, cluster.token.secrets.clone()))
+            skep_env::spawn(follow_file(cluster.token_file.clone(), cluster.token.clone()))
         };
         let _following: Vec<_> = clusters.iter().map(follow).collect();
         let ended = signals.until_signal(serve(&settings, &clusters)).await;

@@ -26,6 +26,7 @@ pub mod cached_map;
 pub mod config;
 pub mod directory;
 pub mod fair_queue;
+pub mod followed_token;
 pub mod former_secrets;
 pub mod host;
 pub mod known_management;
@@ -42,6 +43,7 @@ pub mod node_requests;
 pub mod notify;
 pub mod quarantine;
 pub mod service_user;
+pub mod token_proof;
 pub mod tokens;
 pub mod units;
 

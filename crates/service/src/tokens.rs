@@ -1,24 +1,19 @@
 //! The tokens of a service's directory: the newest one, and previous ones that the service still
 //! accepts while an administrator replaces them.
 //!
-//! Owns the changes that `skep token` makes, and the task of a running process that notices such a
-//! change.
+//! Owns the changes that `skep token` makes. Does not own the task of a running process that notices
+//! such a change ([`crate::followed_token`]).
 //!
 //! `docs/design/0019-tokens.md` lists the steps of an administrator who replaces the token of a
 //! cluster.
 
-use crate::directory::{TOKEN_FILE, load_token, read_token, write_token};
-use crate::former_secrets::{self, FORMER_FILE, FormerSecrets};
+use crate::directory::{load_token, write_token};
+use crate::former_secrets::{self, FormerSecrets};
 use skep_rpc::{JoinToken, MAX_SECRETS, SecretId, Secrets};
-use skep_types::{ClusterId, Error, ErrorCode, Result};
+use skep_types::{Error, ErrorCode, Result};
 use std::fs::{File, TryLockError};
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
-
-/// Interval at which a running process checks whether its token has changed. A check reads the
-/// metadata of at most two files, and reads the files themselves only if they have changed.
-pub const FOLLOW_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Number of attempts of [`lock_changes`] to lock a directory. With [`LOCK_PAUSE`] all attempts
 /// take 200 ms, while a change of the tokens takes a few syncs of small files. Management's only
@@ -191,144 +186,15 @@ pub fn revoke(directory: &Path, id: SecretId, is_entire: bool) -> Result<()> {
     former_secrets::write(directory, &former)
 }
 
-/// Identifies the version of a file's contents by its metadata. `None` means that the file does not
-/// exist.
-type Stamp = Option<(u64, u64, [i64; 4])>;
-
-fn stamps(files: &[PathBuf]) -> Vec<Stamp> {
-    let of_file = |file: &PathBuf| {
-        let it = std::fs::metadata(file).ok()?;
-        // Use the change time (ctime) too. A program that copies a file can set back the
-        // modification time, but not the change time.
-        let times = [it.mtime(), it.mtime_nsec(), it.ctime(), it.ctime_nsec()];
-        Some((it.ino(), it.size(), times))
-    };
-    files.iter().map(of_file).collect()
-}
-
-/// Watches the tokens in a service's directory, and puts each change into `secrets`, which all
-/// threads of this process share. Never returns, so the caller must spawn it as a task.
-pub async fn follow_directory(directory: PathBuf, cluster: ClusterId, secrets: Secrets) {
-    let files = vec![directory.join(TOKEN_FILE), directory.join(FORMER_FILE)];
-    let followed = FollowedToken::new(files, cluster, secrets);
-    followed.follow(|| load_token(&directory)).await;
-}
-
-/// Watches a token file, and puts each change into `secrets`, which all threads of this process
-/// share. The process accepts and offers only the secrets of the tokens in the file. Never returns,
-/// so the caller must spawn it as a task.
-pub async fn follow_file(file: PathBuf, cluster: ClusterId, secrets: Secrets) {
-    let files = vec![file.clone(), file.with_file_name(FORMER_FILE)];
-    let followed = FollowedToken::new(files, cluster, secrets);
-    followed.follow(|| read_beside_former(&file)).await;
-}
-
-/// Reads a token file. If the file is the token file of a service's directory, also reads the
-/// previous secrets in that directory, because other services may not have the newest secret yet. A
-/// mount on the host of management uses such a file.
-///
-/// # Errors
-/// - `Configuration` if the file is a pipe or a terminal, because reading it would block this
-///   thread.
-/// - The errors of [`read_token`].
-fn read_beside_former(file: &Path) -> Result<JoinToken> {
-    if std::fs::metadata(file).is_ok_and(|found| !found.is_file()) {
-        let what = format!(
-            "cannot follow changes of the join token {}: this is not a regular file; to change the \
-             token, start this process again",
-            file.display()
-        );
-        return Err(Error::new(ErrorCode::Configuration, what));
-    }
-    let is_of_service = file.file_name().is_some_and(|name| name == TOKEN_FILE)
-        && file.with_file_name(FORMER_FILE).exists();
-    match file.parent() {
-        Some(directory) if is_of_service => load_token(directory),
-        _ => read_token(file),
-    }
-}
-
-/// A token whose changes a running process watches.
-struct FollowedToken {
-    files: Vec<PathBuf>,
-    /// The cluster of this process. A token of another cluster is refused.
-    cluster: ClusterId,
-    secrets: Secrets,
-    /// Stamps of the files when the process last read their tokens successfully. They were taken
-    /// before the files were read, so that the next check notices a change during the reading.
-    /// `None` before the first success, because the files may have changed since the start of the
-    /// process.
-    taken: Option<Vec<Stamp>>,
-    /// The error of the last check. A repeated error is not logged again.
-    reported: Option<String>,
-}
-
-impl FollowedToken {
-    fn new(files: Vec<PathBuf>, cluster: ClusterId, secrets: Secrets) -> Self {
-        Self { files, cluster, secrets, taken: None, reported: None }
-    }
-
-    async fn follow(mut self, read: impl Fn() -> Result<JoinToken>) {
-        // Retry: the process looks for a changed token every `FOLLOW_INTERVAL`, without limit.
-        loop {
-            skep_env::sleep(FOLLOW_INTERVAL).await;
-            self.look(&read);
-        }
-    }
-
-    /// If the files have changed, reads their secrets and uses them. After an error, the process
-    /// keeps its current secrets, and the next check reads the files again.
-    fn look(&mut self, read: impl Fn() -> Result<JoinToken>) {
-        let stamps = stamps(&self.files);
-        if self.taken.as_ref() == Some(&stamps) {
-            return;
-        }
-        match read().and_then(|token| self.check_cluster(token)) {
-            Ok(changed) => {
-                (self.taken, self.reported) = (Some(stamps), None);
-                if changed.held() != self.secrets.held() {
-                    self.secrets.replace_by(&changed);
-                    let id = changed.newest().id();
-                    tracing::info!(
-                        "this process uses the changed tokens; the newest token is {id}"
-                    );
-                }
-            }
-            Err(error) => {
-                let text = error.to_string();
-                if self.reported.as_ref() != Some(&text) {
-                    tracing::warn!(
-                        "cannot use the changed token: {text}; this process continues with the \
-                         previous token"
-                    );
-                    self.reported = Some(text);
-                }
-            }
-        }
-    }
-
-    fn check_cluster(&self, token: JoinToken) -> Result<Secrets> {
-        if token.cluster == self.cluster {
-            return Ok(token.secrets);
-        }
-        let what = format!(
-            "{} has a token of cluster {}, and this process belongs to cluster {}; replace it by \
-             the token that `skep cluster token --cluster DIRECTORY` prints on the management host \
-             of this cluster",
-            self.files[0].display(),
-            token.cluster,
-            self.cluster
-        );
-        Err(Error::new(ErrorCode::Configuration, what))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::NodeDirectory;
     use crate::directory::tests::token;
+    use crate::directory::{TOKEN_FILE, read_token};
+    use crate::former_secrets::FORMER_FILE;
     use skep_format::identity::DirectoryKind;
+    use std::path::PathBuf;
 
     fn service(parent: &Path, token: &JoinToken) -> PathBuf {
         let path = parent.join("node");
@@ -428,96 +294,5 @@ mod tests {
         std::fs::write(&file, format!("{good}nonsense\n")).unwrap();
         let refused = load_token(&path).unwrap_err();
         assert!(refused.context().contains("line 2"), "{refused}");
-    }
-
-    #[test]
-    fn running_process_uses_a_replaced_token() {
-        let parent = tempfile::tempdir().unwrap();
-        let path = service(parent.path(), &token(1));
-        let secrets = load_token(&path).unwrap().secrets;
-        let used = secrets.clone();
-        let new = replace(&path).unwrap().secrets.newest();
-        skep_env::block_on(async move {
-            let following = follow_directory(path, ClusterId::new([1; 16]), secrets);
-            assert!(skep_env::timeout(3 * FOLLOW_INTERVAL, following).await.is_none());
-        })
-        .unwrap();
-        assert_eq!(used.newest(), new);
-        assert_eq!(used.held().len(), 2);
-    }
-
-    /// Writes the lines of a token file in place, as an editor does.
-    fn write_lines(file: &Path, lines: &[String]) {
-        use std::os::unix::fs::PermissionsExt;
-        std::fs::write(file, lines.join("\n")).unwrap();
-        std::fs::set_permissions(file, std::fs::Permissions::from_mode(0o600)).unwrap();
-    }
-
-    #[test]
-    fn mount_has_the_tokens_of_its_file_and_no_others() {
-        let place = tempfile::tempdir().unwrap();
-        let file = place.path().join("token");
-        let (old, new, foreign) = (token(1), token(1), token(2));
-        let [old_secret, new_secret] = [&old, &new].map(|token| token.secrets.newest());
-        let secrets = old.secrets.clone();
-        let mut followed = FollowedToken::new(vec![file.clone()], old.cluster, secrets.clone());
-        let mut look = || {
-            followed.look(|| read_token(&file));
-            followed.reported.clone()
-        };
-        let held = || secrets.held().into_iter().map(|it| it.secret).collect::<Vec<_>>();
-        write_lines(&file, &[new.to_text(), old.to_text()]);
-        assert_eq!(look(), None);
-        assert_eq!(held(), [new_secret.clone(), old_secret]);
-        write_lines(&file, &[new.to_text()]);
-        assert_eq!(look(), None);
-        assert_eq!(held(), std::slice::from_ref(&new_secret));
-        write_lines(&file, &[foreign.to_text()]);
-        assert!(look().is_some_and(|error| error.contains("a token of cluster 0202")));
-        assert_eq!(held(), [new_secret]);
-    }
-
-    /// Regression test: the monitor blocked for ever when it checked a token from a pipe for the
-    /// second time.
-    #[test]
-    fn token_file_that_is_a_pipe_is_not_read_again() {
-        let place = tempfile::tempdir().unwrap();
-        let pipe = place.path().join("token");
-        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-        let held = token(1);
-        let secrets = held.secrets.clone();
-        let mut followed = FollowedToken::new(vec![pipe.clone()], held.cluster, secrets.clone());
-        followed.look(|| read_beside_former(&pipe));
-        let reported = followed.reported.clone().unwrap();
-        assert!(reported.contains("not a regular file"), "{reported}");
-        assert_eq!(secrets.held(), held.secrets.held());
-    }
-
-    #[test]
-    fn token_of_a_service_includes_previous_secrets_until_revoked() {
-        let parent = tempfile::tempdir().unwrap();
-        let path = service(parent.path(), &token(1));
-        let file = path.join(TOKEN_FILE);
-        let count = || read_beside_former(&file).unwrap().secrets.held().len();
-        assert_eq!(count(), 1);
-        let old = read_token(&file).unwrap().secrets.newest().id();
-        replace(&path).unwrap();
-        assert_eq!(count(), 2);
-        revoke(&path, old, true).unwrap();
-        assert_eq!(count(), 1);
-    }
-
-    #[test]
-    fn token_file_is_read_again_after_an_error() {
-        let place = tempfile::tempdir().unwrap();
-        let file = place.path().join("token");
-        let (old, new) = (token(1), token(1));
-        write_lines(&file, &[new.to_text()]);
-        let mut followed = FollowedToken::new(vec![file.clone()], old.cluster, old.secrets.clone());
-        followed.look(|| Err(Error::new(ErrorCode::Io, "the server of the file is away")));
-        assert!(followed.reported.is_some());
-        // The file has not changed since the failed read, but the process must read it again.
-        followed.look(|| read_token(&file));
-        assert_eq!((followed.reported, old.secrets.newest()), (None, new.secrets.newest()));
     }
 }

@@ -31,7 +31,7 @@ use crate::directory::NodeDirectory;
 use crate::link_requests::Links;
 use crate::listen::{IfTaken, listen};
 use crate::node::NodeSettings;
-use crate::{PROGRAM_VERSION, cached_map, metrics_page, quarantine, tokens};
+use crate::{PROGRAM_VERSION, cached_map, followed_token, metrics_page, quarantine};
 use added_targets::AddedTargets;
 pub(crate) use added_targets::{FILE as ADDED_TARGETS_FILE, parse as parse_added_targets};
 pub use init::Initialised;
@@ -185,10 +185,9 @@ impl Host {
         let (reports, inbox) = Mailbox::new(MAILBOX_ITEMS)?;
         let node_uuid = node.directory.identity().node_uuid;
         let given = node.token.addresses.clone();
-        let following = skep_env::spawn(tokens::follow_directory(
+        let following = skep_env::spawn(followed_token::follow_directory(
             self.settings.directory.clone(),
-            node.token.cluster,
-            node.token.secrets.clone(),
+            node.token.clone(),
         ));
         let watching = skep_env::spawn(skep_exporter::log_standstills());
         let figures = Figures::new(self.registry(&membership));

@@ -26,7 +26,7 @@ use skep_fuse::{
 };
 use skep_metrics::Registry;
 use skep_service::ByteSize;
-use skep_service::tokens::follow_file;
+use skep_service::followed_token::follow_file;
 use skep_types::{Error, ErrorCode, Result};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
@@ -277,8 +277,7 @@ fn job_variables(args: &MountArgs) -> Option<JobVariables> {
 fn follow_token(access: &Access) -> Result<()> {
     let (file, token) = (access.token_file.clone(), access.token.clone());
     skep_env::spawn_thread("skep-token".into(), None, move || {
-        let following = follow_file(file, token.cluster, token.secrets);
-        let followed = skep_env::block_on(following);
+        let followed = skep_env::block_on(follow_file(file, token));
         if let Err(error) = followed {
             tracing::warn!(
                 "this mount cannot follow changes of its token file, so it needs a remount after \
