@@ -1,6 +1,7 @@
 //! Checks a token with management before a command stores it in the directory of a service.
 
 use crate::access::block_on;
+use crate::output::warn;
 use skep_rpc::{JoinToken, SecretId};
 use skep_service::directory::load_token;
 use skep_service::{known_management, token_proof, tokens};
@@ -17,6 +18,33 @@ use std::path::Path;
 pub(crate) fn prove(token: &JoinToken) -> Result<()> {
     let token = with_learned_addresses(token.clone());
     block_on(async move { token_proof::prove(&token).await })
+}
+
+/// Warns about management nodes that refuse a token which another one has accepted. Services and
+/// mounts with this token only cannot reach those nodes, and do not reach the leader if one of them
+/// leads. Does nothing for a cluster with one management node.
+pub(crate) fn warn_about_refusals(token: &JoinToken) {
+    if token.addresses.len() < 2 {
+        return;
+    }
+    let asked = token.clone();
+    let asking = async move { Ok(token_proof::refusing_addresses(&asked).await) };
+    if let Some(text) = block_on(asking).ok().and_then(|refusing| refusals(&refusing)) {
+        warn(&text);
+    }
+}
+
+/// Returns the warning about the management nodes at the addresses `refusing`, if there are any.
+fn refusals(refusing: &[String]) -> Option<String> {
+    if refusing.is_empty() {
+        return None;
+    }
+    Some(format!(
+        "management at {} refuses this token as yet: before services and clients use it, run \
+         `skep token install --token-file FILE --directory DIRECTORY` on each of these management \
+         nodes, with the directory of management",
+        refusing.join(", ")
+    ))
 }
 
 /// Checks a token before `--init` stores it in the directory of a service. Without a reply from
@@ -87,4 +115,17 @@ fn with_learned_addresses(mut token: JoinToken) -> JoinToken {
         }
     }
     token
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn warning_names_each_management_node_that_refuses() {
+        assert_eq!(refusals(&[]), None);
+        let text = refusals(&["10.0.0.2:7400".into(), "10.0.0.3:7400".into()]).unwrap();
+        assert!(text.contains("at 10.0.0.2:7400, 10.0.0.3:7400 refuses"), "{text}");
+        assert!(text.contains("skep token install"), "{text}");
+    }
 }

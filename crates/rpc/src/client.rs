@@ -224,7 +224,7 @@ impl Connection {
         let mut reader = FrameReader::new(stream.clone());
         let welcome = handshake::connect(&stream, &mut reader, identity, target, channel)
             .await
-            .map_err(|error| refusal::judge(error.within(address), identity))?;
+            .map_err(|error| refusal::judge(error, address, identity))?;
         let connection = Rc::new(Self {
             target,
             stream,

@@ -11,12 +11,15 @@ use skep_types::{Error, ErrorCode};
 use std::cell::RefCell;
 use std::time::Duration;
 
+/// The text in the error of a member whose token a service has refused.
+const REFUSES_TOKEN: &str = "refuses the token of this process";
+
 thread_local! {
     /// The time of the last warning of this thread, and the number of failed handshakes since then.
     static COMPLAINTS: RefCell<(Option<Duration>, u64)> = const { RefCell::new((None, 0)) };
 }
 
-/// Returns the error that the caller of a failed handshake gets. `error` names the address.
+/// Returns the error that the caller of a failed handshake with the peer at `address` gets.
 ///
 /// - `Disconnected`, `StaleMap` and `NotReady` are returned unchanged, because the caller retries
 ///   in any case.
@@ -26,27 +29,43 @@ thread_local! {
 ///   `Disconnected`.
 /// - Every other error becomes `Disconnected`.
 ///
+/// The error of a member names a refused token, which an administrator must replace. Otherwise it
+/// names a process that is not the service.
+///
 /// For a member, logs the errors that become `Disconnected`, at most once in
 /// [`COMPLAINT_INTERVAL`].
-pub(crate) fn judge(error: Error, identity: &Identity) -> Error {
+pub(crate) fn judge(error: Error, address: &str, identity: &Identity) -> Error {
     let is_member = identity.node.raw() != 0;
     match error.code() {
-        ErrorCode::Disconnected | ErrorCode::StaleMap | ErrorCode::NotReady => return error,
+        ErrorCode::Disconnected | ErrorCode::StaleMap | ErrorCode::NotReady => {
+            return error.within(address);
+        }
         ErrorCode::AuthenticationFailed | ErrorCode::VersionMismatch if !is_member => {
-            return error;
+            return error.within(address);
         }
         _ => {}
     }
+    let context = if error.code() == ErrorCode::AuthenticationFailed {
+        // The reason comes last, since reports cut long texts at their end.
+        format!(
+            "the service at {address} {REFUSES_TOKEN}; give this process the newest token, which \
+             `skep cluster token` on the management host prints: {error}"
+        )
+    } else {
+        format!("the process at {address} does not behave like a service of this cluster: {error}")
+    };
     if is_member {
-        complain(&error);
+        complain(&context);
     }
-    let context = format!(
-        "{error}; the process at this address does not behave like a service of this cluster"
-    );
     Error::new(ErrorCode::Disconnected, context)
 }
 
-fn complain(error: &Error) {
+/// Whether an error that [`judge`] has returned is a refusal of this process's token.
+pub(crate) fn is_token_refusal(error: &Error) -> bool {
+    error.code() == ErrorCode::AuthenticationFailed || error.context().contains(REFUSES_TOKEN)
+}
+
+fn complain(problem: &str) {
     let now = skep_env::now();
     let failures = COMPLAINTS.with_borrow_mut(|(last, failures)| {
         *failures += 1;
@@ -58,8 +77,36 @@ fn complain(error: &Error) {
     });
     if let Some(failures) = failures {
         tracing::warn!(
-            "another program answers at the address of a service; this node retries \
-             ({failures} failed handshakes since the last such line): {error}"
+            "{problem}; this process retries; failed handshakes since the last such line: {failures}"
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Secrets;
+    use skep_types::{ClusterId, NodeId, NodeKind};
+    use skep_wire::limits::MAX_WAIT_ERROR_CHARS;
+
+    #[test]
+    fn service_that_refuses_a_member_is_named_with_the_remedy() {
+        let secrets = Secrets::generate();
+        let refused = secrets.choose(&[1], true).unwrap_err();
+        let (node, kind) = (NodeId::new(7), NodeKind::Client);
+        let member = Identity { cluster: ClusterId::default(), secrets, node, kind };
+        let error = judge(refused.clone(), "10.77.0.4:7420", &member);
+        assert_eq!(error.code(), ErrorCode::Disconnected);
+        assert!(is_token_refusal(&error));
+        let reported: String = error.context().chars().take(MAX_WAIT_ERROR_CHARS).collect();
+        for words in ["service at 10.77.0.4:7420 refuses the token", "newest token, which `skep"] {
+            assert!(reported.contains(words), "{reported}");
+        }
+        // A process that wants to join gets the refusal itself.
+        let stranger = Identity { node: NodeId::default(), ..member.clone() };
+        let error = judge(refused, "10.77.0.4:7420", &stranger);
+        assert_eq!(error.code(), ErrorCode::AuthenticationFailed);
+        let foreign = judge(Error::new(ErrorCode::Protocol, "nonsense"), "10.77.0.4:1", &member);
+        assert!(!is_token_refusal(&foreign), "{foreign}");
     }
 }

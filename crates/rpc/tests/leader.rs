@@ -54,7 +54,8 @@ fn member(secrets: &Secrets, role: Role) -> FakeMember {
             let (role, numbers) = (Rc::clone(&acts_as), Rc::clone(&numbers));
             let (identity, batch) = (identity.clone(), Rc::clone(&together));
             spawn(async move {
-                let peer = authenticate(&stream, &identity, 1, |_| Ok(())).await.unwrap();
+                let authenticated = authenticate(&stream, &identity, 1, |_| Ok(())).await;
+                let Ok(peer) = authenticated else { return };
                 let (mut requests, outbox) = IncomingStream::new(stream, peer.kind);
                 let mut waiting = Vec::new();
                 while let Ok(Some(incoming)) = requests.next().await {
@@ -175,6 +176,24 @@ fn requests_in_flight_follow_a_leader_that_changes() {
             call.await.unwrap();
         }
         assert_eq!(counts(&[&former, &next]), [4, 3]);
+    })
+    .unwrap();
+}
+
+/// Regression test: after a replacement of the token on one management node only, commands reported
+/// that a follower is not the leader, and not the reason.
+#[test]
+fn leader_that_refuses_the_token_is_reported_with_this_reason() {
+    block_on(async {
+        let secrets = Secrets::generate();
+        let leader = member(&Secrets::generate(), Role::Leader);
+        let follower = member(&secrets, Role::Follower(vec![leader.address.clone()]));
+        let management = management(&secrets, &[&follower, &leader]);
+        let error = ask(&management, 1500).await.unwrap_err();
+        let words = format!("leader of management at {} refuses the token", leader.address);
+        assert!(error.context().contains(&words), "{error}");
+        assert!(error.context().contains("skep token install"), "{error}");
+        assert_eq!(counts(&[&leader]), [0]);
     })
     .unwrap();
 }

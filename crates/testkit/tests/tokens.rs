@@ -98,3 +98,40 @@ fn token_can_be_replaced_and_revoked_while_mounts_are_in_use() {
     assert!(refused.contains("the token is revoked"), "{refused}");
     second.unmount();
 }
+
+/// Command: skep token replace, skep token install, skep node list.
+///
+/// Regression test: after a replacement on one management node, commands reported that another node
+/// is not the leader, and not that the leader refuses the new token.
+#[test]
+fn management_nodes_without_the_new_token_are_reported() {
+    let more = vec!["--management-nodes".to_owned(), "3".to_owned()];
+    let cluster = Cluster::start(Shape { more, ..Shape::small() });
+    let scratch = Scratch::new();
+    let directories = ["management", "management-2", "management-3"]
+        .map(|name| cluster.data().join(name).display().to_string());
+    wait_for("the token has the addresses of all management nodes", PATIENCE, || {
+        let token = skep(["cluster", "token", "--cluster", &directories[0]]).expect_success();
+        (token.matches(',').count() >= 2).then_some(())
+    });
+    let replaced = skep(["token", "replace", "--directory", &directories[0]]);
+    assert_eq!(replaced.stderr.matches("refuses this token").count(), 1, "{}", replaced.stderr);
+    assert!(replaced.stderr.contains("skep token install"), "{}", replaced.stderr);
+    let new = scratch.join("new");
+    files::write_secret(&new, &replaced.expect_success());
+    let new = new.display().to_string();
+    let install = |directory: &str| {
+        skep(["token", "install", "--token-file", &new, "--directory", directory])
+    };
+    // The third node refuses the token until the command has run there too.
+    let second = install(&directories[1]);
+    assert!(second.stderr.contains("refuses this token"), "{}", second.stderr);
+    second.expect_success();
+    install(&directories[2]).expect_success();
+    wait_for("each management node accepts the new token", PATIENCE, || {
+        let again =
+            skep(["token", "install", "--token-file", &new, "--directory", &directories[0]]);
+        let listed = skep(["node", "list", "--token-file", &new]);
+        (again.status.success() && listed.status.success()).then_some(())
+    });
+}

@@ -3,7 +3,9 @@
 //! Owns the facts about the leader that replies have shown. Does not own the addresses themselves
 //! or the connections ([`super::Management`]).
 
-use std::collections::HashSet;
+use crate::refusal::is_token_refusal;
+use skep_types::Error;
+use std::collections::{BTreeMap, HashSet};
 
 /// The information about the leader that a sender has from the replies of members.
 #[derive(Debug, Default)]
@@ -16,12 +18,32 @@ pub(super) struct MemberAddresses {
     /// The addresses whose members have refused a request since the leader answered last, in the
     /// order of the refusals.
     refused: Vec<String>,
+    /// The addresses whose members have refused the token of this process at the last handshake,
+    /// with the error.
+    token_refusals: BTreeMap<String, String>,
 }
 
 impl MemberAddresses {
     /// Whether a member has reported the leader, and the leader has not answered yet.
     pub(super) fn knows_leader(&self) -> bool {
         !self.leader.is_empty()
+    }
+
+    /// Remembers the result of a handshake with the member at `address`.
+    pub(super) fn note_handshake(&mut self, address: &str, error: Option<&Error>) {
+        match error.filter(|error| is_token_refusal(error)) {
+            Some(refusal) => {
+                self.token_refusals.insert(address.to_owned(), refusal.to_string());
+            }
+            None => {
+                self.token_refusals.remove(address);
+            }
+        }
+    }
+
+    /// Returns the error of a member at `addresses` that has refused the token of this process.
+    pub(super) fn token_refusal(&self, addresses: &[String]) -> Option<&str> {
+        addresses.iter().find_map(|address| self.token_refusals.get(address)).map(String::as_str)
     }
 
     /// Remembers that the member at `address` has answered.

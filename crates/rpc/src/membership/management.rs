@@ -221,16 +221,25 @@ impl Management {
     fn note_refusal(&self, refused: &OpenConnection, text: &str) -> Error {
         let OpenConnection { connection, address, .. } = refused;
         let leader = leader_addresses(text);
+        let token_refusal = self.order.borrow().token_refusal(&leader).map(str::to_owned);
         let context = match &*leader {
             [] => format!(
                 "management has no leader, as its node at {address} reports: more than half of the \
                  management nodes must run and reach each other"
             ),
             named => {
-                format!(
-                    "management at {address} is not the leader; it reports {} as the leader",
-                    named.join(", ")
-                )
+                let named = named.join(", ");
+                match token_refusal {
+                    Some(refusal) => format!(
+                        "the leader of management at {named} refuses the token: {refusal}; if the \
+                         token was replaced, install the new one there too, with `skep token \
+                         install`"
+                    ),
+                    None => format!(
+                        "management at {address} is not the leader; it reports {named} as the \
+                         leader"
+                    ),
+                }
             }
         };
         self.order.borrow_mut().note_refusal(address, leader);
@@ -319,8 +328,10 @@ impl Management {
         let identity = &self.identity();
         let attempt = async |address: String| {
             let channel = Channel::NONE;
-            let opened = Connection::connect(&address, identity, TargetId::default(), channel);
-            opened.await.map(|connection| (connection, address))
+            let opened =
+                Connection::connect(&address, identity, TargetId::default(), channel).await;
+            self.order.borrow_mut().note_handshake(&address, opened.as_ref().err());
+            opened.map(|connection| (connection, address))
         };
         let candidates = self.candidates();
         let first = first_success(candidates.clone(), MANAGEMENT_STAGGER, attempt).await;

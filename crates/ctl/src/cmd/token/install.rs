@@ -4,7 +4,7 @@
 use super::{DirectoryArgs, DirectoryChange};
 use crate::help::{Example, examples};
 use crate::output::print;
-use crate::token_check::{foreign_secret, forget, prove};
+use crate::token_check::{foreign_secret, forget, prove, warn_about_refusals};
 use skep_service::directory::read_token;
 use skep_service::tokens;
 use skep_types::{Error, ErrorCode, Result};
@@ -24,7 +24,8 @@ const EXAMPLES: &[Example] = &[(
 /// start.
 ///
 /// The command first checks that management, at the addresses in the token, accepts the token. With
-/// a wrong token, the service could not join its cluster any more. If a service has never joined,
+/// a wrong token, the service could not join its cluster any more. If other management nodes refuse
+/// the token, the command warns about them: install it there too. If a service has never joined,
 /// and management refuses the previous token of its directory, the command removes that token.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
@@ -58,6 +59,9 @@ pub(crate) fn run(args: &InstallArgs) -> Result<()> {
         let is_changed = tokens::install(directory, &token)?;
         forget(directory, foreign)?;
         changes.push(DirectoryChange { directory: directory.display().to_string(), is_changed });
+    }
+    if must_prove {
+        warn_about_refusals(&token);
     }
     let id = token.secrets.newest().id();
     print(&changes, |changes| {

@@ -2,6 +2,7 @@
 
 use crate::help::{Example, examples};
 use crate::output::print;
+use crate::token_check::{prove, warn_about_refusals};
 use serde::Serialize;
 use skep_format::identity::DirectoryKind;
 use skep_service::tokens;
@@ -19,7 +20,8 @@ const EXAMPLES: &[Example] = &[(
 ///
 /// The previous token stays valid until `skep token revoke`. Give the new token to all services
 /// with `skep token install` before a client uses it, because a service without the new token
-/// refuses that client.
+/// refuses that client. If the cluster has several management nodes, install the new token on each
+/// other management node first. The command warns about those that refuse it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct ReplaceArgs {
@@ -47,5 +49,11 @@ pub(crate) fn run(args: &ReplaceArgs) -> Result<()> {
     }
     let token = tokens::replace(&args.directory)?;
     let new = NewToken { id: token.secrets.newest().id().to_string(), token: token.to_text() };
-    print(&new, |it| it.token.clone())
+    print(&new, |it| it.token.clone())?;
+    // The management process on this host reads its new token after a moment. Without this process,
+    // the other ones are asked only by `skep token install`.
+    if token.addresses.len() > 1 && prove(&token).is_ok() {
+        warn_about_refusals(&token);
+    }
+    Ok(())
 }
