@@ -1,12 +1,11 @@
-//! Limits the handshakes of a process that accepts connections, and writes one log line for many
-//! refusals. A peer that has not authenticated must not be able to use up memory, descriptors or
-//! the log.
+//! Limits the handshakes of a process that accepts connections. A peer that has not authenticated
+//! must not be able to use up memory or descriptors.
 //!
 //! Owns the table of handshakes under way, and the limit on the number of connections. If few
 //! connections are left, the process first ends idle connections of clients
 //! ([`crate::idle_peers`]). At the limit, it refuses new connections with an error that names the
 //! limit. Does not own the handshake itself ([`crate::handshake`]), nor connections of admitted
-//! peers.
+//! peers, nor the log of refusals ([`crate::refusal_log`]).
 //!
 //! # Invariants
 //! The table never has more than `MAX_HANDSHAKES` entries, nor more than
@@ -15,13 +14,13 @@
 use crate::idle_peers;
 use crate::limits::{
     CONNECTIONS_SHARE, FEW_CONNECTIONS_LEFT_TENTHS, FEW_CONNECTIONS_LOG_INTERVAL, HANDSHAKE_GRACE,
-    IDLE_PEER_INTERVAL, MAX_HANDSHAKES, MAX_HANDSHAKES_PER_ADDRESS, REFUSAL_LOG_INTERVAL,
+    IDLE_PEER_INTERVAL, MAX_HANDSHAKES, MAX_HANDSHAKES_PER_ADDRESS,
 };
+use crate::refusal_log::RefusalLog;
 use skep_env::TcpStream;
 use skep_types::{Error, ErrorCode, Result};
-use std::cell::{Cell, RefCell, RefMut};
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
-use std::fmt::Display;
 use std::net::{IpAddr, Ipv6Addr};
 use std::rc::Rc;
 use std::time::Duration;
@@ -178,7 +177,7 @@ impl Admission {
                 "{} has {open} of at most {} connections, and ends idle connections of clients, \
                  which connect again for their next request; raise its limit of open files \
                  (`ulimit -n`, or `LimitNOFILE` in its unit)",
-                self.refusals.this,
+                self.refusals.this(),
                 self.max_connections
             );
         }
@@ -213,97 +212,6 @@ impl Admission {
             let count = counts.entry(entry.network).or_default();
             *count += 1;
             assert!(*count <= MAX_HANDSHAKES_PER_ADDRESS, "each address has its bound");
-        }
-    }
-}
-
-#[derive(Debug, Default)]
-struct RefusalState {
-    last_logged: Option<Duration>,
-    /// Number of refused connections since the last log line; `last` describes the latest refused
-    /// connection.
-    waiting: u64,
-    last: String,
-    /// Number of connections since the last log line that their peer closed during the handshake;
-    /// `last_closed` is the address of the latest one.
-    closed: u64,
-    last_closed: String,
-    is_flush_due: bool,
-}
-
-/// Logs refused connections: at most one line per second, with the number of refused connections.
-#[derive(Debug)]
-pub struct RefusalLog {
-    /// The part of a log line that names this process.
-    this: &'static str,
-    state: RefCell<RefusalState>,
-}
-
-impl RefusalLog {
-    /// Creates a log. `this` names the process in its log lines, such as `management`.
-    pub fn new(this: &'static str) -> Rc<Self> {
-        Rc::new(Self { this, state: RefCell::default() })
-    }
-
-    /// Counts a connection from `address` that this process refused. Logs the refusal now or within
-    /// a second.
-    pub fn note(self: &Rc<Self>, address: impl Display, problem: impl Display) {
-        let mut state = self.state.borrow_mut();
-        state.waiting += 1;
-        state.last = format!("{address}: {problem}");
-        self.write_when_due(state);
-    }
-
-    /// Counts a connection from `address` whose handshake failed. If the peer has closed the
-    /// connection, the process did not refuse it, and the line is a normal event.
-    pub fn note_handshake(self: &Rc<Self>, address: impl Display, error: &Error) {
-        if error.code() != ErrorCode::Disconnected {
-            return self.note(address, error);
-        }
-        let mut state = self.state.borrow_mut();
-        state.closed += 1;
-        state.last_closed = address.to_string();
-        self.write_when_due(state);
-    }
-
-    fn write_when_due(self: &Rc<Self>, mut state: RefMut<'_, RefusalState>) {
-        let now = skep_env::now();
-        let due = state.last_logged.map_or(now, |last| last + REFUSAL_LOG_INTERVAL);
-        if due <= now {
-            drop(state);
-            return self.write();
-        }
-        if !std::mem::replace(&mut state.is_flush_due, true) {
-            let log = Rc::clone(self);
-            skep_env::spawn(async move {
-                skep_env::sleep(due.saturating_sub(now)).await;
-                log.state.borrow_mut().is_flush_due = false;
-                log.write();
-            })
-            .detach();
-        }
-    }
-
-    fn write(&self) {
-        let mut state = self.state.borrow_mut();
-        let (count, last) = (std::mem::take(&mut state.waiting), std::mem::take(&mut state.last));
-        let closed = std::mem::take(&mut state.closed);
-        let last_closed = std::mem::take(&mut state.last_closed);
-        state.last_logged = Some(skep_env::now());
-        match count {
-            0 => {}
-            1 => tracing::warn!("{} refused a connection from {last}", self.this),
-            _ => tracing::warn!(
-                "{} refused {count} connections, the last one from {last}",
-                self.this
-            ),
-        }
-        if closed > 0 {
-            tracing::info!(
-                "peers closed their connections to {} before the handshake was complete; number: \
-                 {closed}; the last one: {last_closed}",
-                self.this
-            );
         }
     }
 }

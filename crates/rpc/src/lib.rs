@@ -22,6 +22,7 @@ pub mod membership;
 pub mod origin;
 mod outages;
 mod refusal;
+mod refusal_log;
 mod request_load;
 pub mod routing;
 pub mod secret;
@@ -31,7 +32,7 @@ mod term;
 mod unanswered;
 
 pub use access::{Channel, Identity, JoinToken, Peer};
-pub use admission::{Admission, RefusalLog, Ticket};
+pub use admission::{Admission, Ticket};
 pub use calls::calls_of;
 pub use client::{CallOptions, Connection, silent_targets};
 pub use map_cell::MapCell;
@@ -41,6 +42,7 @@ pub use membership::{
 };
 pub use origin::{Origin, with_origin};
 pub use outages::failing_groups;
+pub use refusal_log::RefusalLog;
 pub use request_load::{RequestCause, RequestCounts, RequestLoad, UncountedOperation};
 pub use routing::Router;
 pub use secret::{HeldSecret, MAX_SECRETS, Secret, SecretId, Secrets};

@@ -56,9 +56,12 @@ pub(crate) const IDLE_PEER_AGE: Duration = Duration::from_secs(30);
 pub(crate) const IDLE_PEER_SHARE: usize = 8;
 /// Minimum interval between two log lines of a process that ends idle connections.
 pub(crate) const FEW_CONNECTIONS_LOG_INTERVAL: Duration = Duration::from_secs(600);
-/// Minimum interval between two log lines about refused connections, and about peers that fail to
-/// authenticate.
-pub(crate) const REFUSAL_LOG_INTERVAL: Duration = Duration::from_secs(1);
+/// Minimum interval between two log lines about refused connections of one host. A mount with a
+/// wrong token tries again each second.
+pub(crate) const REFUSAL_LOG_INTERVAL: Duration = Duration::from_secs(60);
+/// Maximum number of hosts whose refused connections have lines of their own. All further hosts
+/// share one line.
+pub(crate) const MAX_REFUSED_HOSTS: usize = 64;
 /// Minimum interval between two log lines of a member about peers that refuse its handshake.
 pub(crate) const COMPLAINT_INTERVAL: Duration = Duration::from_secs(5);
 /// Maximum length, in characters, of a peer's text in an error.
