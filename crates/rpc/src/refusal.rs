@@ -77,7 +77,7 @@ fn complain(problem: &str) {
     });
     if let Some(failures) = failures {
         tracing::warn!(
-            "{problem}; this process retries; failed handshakes since the last such line: {failures}"
+            "{problem}; this process retries ({failures} failed handshakes since the last line)"
         );
     }
 }

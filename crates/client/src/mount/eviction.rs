@@ -34,19 +34,11 @@ impl Client {
             file.set_fenced();
             file.inode.forget_unreported();
         }
-        let files = match lost.len() {
-            0 => "no file was open for writing".to_owned(),
-            1 => "1 file that was open for writing returns EIO until it is reopened".to_owned(),
-            count => format!(
-                "{count} files that were open for writing return EIO until they are reopened"
-            ),
-        };
-        tracing::error!(
-            "management evicted this client ({evicted}), since it did not reach the servers for \
-             longer than its lease, or an administrator asked for it; the mount joins the cluster \
-             again; {files}; check the network of this host; `skep config set lease 60s` makes \
-             clients outlast longer interruptions"
-        );
+        let text = removal_text(evicted, lost.len());
+        match lost.is_empty() {
+            true => tracing::warn!("{text}"),
+            false => tracing::error!("{text}"),
+        }
         let (member, client) = (Arc::clone(&mount.member), self.clone());
         // A separate task registers the client again, since all threads wait for the new id, but a
         // caller may drop its own future.
@@ -54,9 +46,32 @@ impl Client {
             let began = skep_env::now();
             member.register_again().await;
             client.meter().rejoin.record(skep_env::now().saturating_sub(began));
+            let joined = member.node();
+            if joined != evicted {
+                tracing::info!("this client has joined the cluster again, as {joined}");
+            }
         })
         .detach();
     }
+}
+
+/// Returns the log line of a client that management has removed. `lost` is the number of its files
+/// that were open for writing.
+fn removal_text(removed: NodeId, lost: usize) -> String {
+    let files = match lost {
+        0 => "no file was open for writing".to_owned(),
+        1 => "1 file that was open for writing returns EIO until it is reopened".to_owned(),
+        count => {
+            format!("{count} files that were open for writing return EIO until they are reopened")
+        }
+    };
+    format!(
+        "management does not know this client ({removed}) any more: it was evicted, since it did \
+         not reach the servers for longer than its lease, or an administrator evicted it, or \
+         management was restored from a backup; the mount joins the cluster again; {files}; after \
+         an eviction check the network of this host; `skep config set lease 60s` makes clients \
+         outlast longer interruptions"
+    )
 }
 
 impl Worker {
@@ -103,5 +118,20 @@ impl Worker {
                 Err(error)
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn removed_client_names_each_possible_cause_and_its_files() {
+        let text = |lost| removal_text(NodeId::new(12), lost);
+        for words in ["(n12) any more", "evicted", "restored from a backup", "no file was open"] {
+            assert!(text(0).contains(words), "{}", text(0));
+        }
+        assert!(text(1).contains("1 file that was open for writing returns EIO"), "{}", text(1));
+        assert!(text(3).contains("3 files"), "{}", text(3));
     }
 }
