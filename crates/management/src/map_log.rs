@@ -9,7 +9,7 @@ use skep_cluster::problems::target_kind_word;
 use skep_cluster::reachability::Outage;
 use skep_types::group_change::{GroupChange, MemberChange};
 use skep_types::map::{Capacity, Condition, Consistency, Reachability, TargetHealth};
-use skep_types::{ClusterMap, Node, NodeId, NodeKind, Target, TargetId};
+use skep_types::{ClusterMap, Eviction, Node, NodeId, NodeKind, Target, TargetId};
 
 /// The level of a line in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -239,6 +239,20 @@ pub(crate) fn space_line(map: &ClusterMap, target: TargetId, now: &Capacity) -> 
         )),
         _ => None,
     }
+}
+
+/// Returns the line about the eviction of a client. `lease_ms` is the lease of the cluster in
+/// milliseconds.
+pub(crate) fn eviction_line(eviction: &Eviction, lease_ms: u32) -> Line {
+    let Eviction { client, name, .. } = eviction;
+    let text = format!(
+        "evicted client {client} ({name}): {} (lease: {}); its locks and opens are released, and \
+         programs there get EIO for files that they have open for writing; it joins again by \
+         itself if it runs and reaches management",
+        eviction.reason(),
+        seconds(lease_ms.into())
+    );
+    Line(Level::Warn, text)
 }
 
 /// Returns a target's id with the name of its node.

@@ -3,6 +3,7 @@
 use super::Authority;
 use crate::limits::COMMAND_LIMIT;
 use crate::machine::Applied;
+use crate::map_log;
 use skep_cluster::state::check_report;
 use skep_cluster::versions::starts_of;
 use skep_cluster::{Command, Outcome, Proposal, RequestId};
@@ -200,7 +201,7 @@ impl Authority {
         // Several metadata groups may ask for the eviction of one client, so log only the first
         // eviction.
         if outcome.changed {
-            tracing::warn!("evicted client {client} ({}): {}", eviction.name, eviction.reason());
+            map_log::eviction_line(&eviction, self.map().policy.lease_ms).write();
         }
         Ok(EmptyReply {})
     }

@@ -219,3 +219,20 @@ fn a_target_that_refuses_writes_is_logged_as_an_error() {
     assert!(text.contains("fail with EIO; repair the disk"), "{text}");
     assert_eq!(text.matches("refuses writes").count(), 1, "{text}");
 }
+
+#[test]
+fn line_about_an_eviction_names_its_consequences() {
+    let eviction = Eviction {
+        client: NodeId::new(10),
+        name: "nc-host5:/mnt/skep".into(),
+        time: skep_types::Timestamp::default(),
+        cause: skep_types::EvictionCause::LeaseExpired,
+        group: GroupId::new(1),
+        silent_ms: 5_300,
+    };
+    let Line(level, text) = eviction_line(&eviction, 5_000);
+    assert_eq!(level, Level::Warn);
+    for words in ["n10 (nc-host5:/mnt/skep)", "(lease: 5.0 s)", "locks and opens", "get EIO"] {
+        assert!(text.contains(words), "{text}");
+    }
+}
