@@ -6,7 +6,7 @@
 //! ([`crate::routing`]).
 
 use crate::unanswered;
-use skep_types::{Error, GroupId};
+use skep_types::{Error, GroupId, utc};
 use skep_wire::limits::MAX_REPORTED_WAITS;
 use skep_wire::limits::MAX_WAIT_ERROR_CHARS;
 use skep_wire::management::RequestWait;
@@ -31,8 +31,11 @@ static COUNT: AtomicUsize = AtomicUsize::new(0);
 /// An outage of a group.
 #[derive(Debug)]
 struct Outage {
-    /// Time of the first failure of a request to the group.
+    /// Time at which the first of the failed requests was sent. A lost host is noticed only some
+    /// seconds later, so the time of the first failure would be too late.
     since: Duration,
+    /// Time of the first failure of a request to the group.
+    failing_since: Duration,
     /// Number of requests to the group that are being retried.
     waiting: usize,
     is_logged: bool,
@@ -46,21 +49,36 @@ fn failing() -> MutexGuard<'static, BTreeMap<GroupId, Outage>> {
 
 /// A request that the router retries until its group answers. When this value is dropped, the
 /// request no longer counts as waiting.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct RepeatedRequest {
     /// The group to whose outage this request belongs. `None` while no attempt has failed.
     group: Option<GroupId>,
+    /// Time of the first attempt.
+    began: Duration,
 }
 
 impl RepeatedRequest {
+    /// Creates the record of a request whose first attempt begins at `began`.
+    pub(crate) const fn new(began: Duration) -> Self {
+        Self { group: None, began }
+    }
+
     /// Handles a failed attempt to send the request. Logs the outage as soon as it has lasted for
     /// [`WORTH_A_LINE`].
     pub(crate) fn failed(&mut self, group: GroupId, error: &Error, now: Duration) {
         let mut failing = failing();
         if self.group != Some(group) {
             self.leave(&mut failing);
-            let new = Outage { since: now, waiting: 0, is_logged: false, error: String::new() };
-            failing.entry(group).or_insert(new).waiting += 1;
+            let new = Outage {
+                since: self.began,
+                failing_since: now,
+                waiting: 0,
+                is_logged: false,
+                error: String::new(),
+            };
+            let outage = failing.entry(group).or_insert(new);
+            outage.waiting += 1;
+            outage.since = outage.since.min(self.began);
             self.group = Some(group);
         }
         if let Some(outage) = failing.get_mut(&group) {
@@ -68,17 +86,19 @@ impl RepeatedRequest {
         }
         if let Some(outage) = failing.get_mut(&group)
             && !outage.is_logged
-            && now.saturating_sub(outage.since) >= WORTH_A_LINE
+            && now.saturating_sub(outage.failing_since) >= WORTH_A_LINE
         {
             outage.is_logged = true;
             let waiting = match outage.waiting {
                 1 => "1 request waits".to_owned(),
                 count => format!("{count} requests wait"),
             };
-            let seconds = (now - outage.since).as_secs();
+            let silent = now.saturating_sub(outage.since);
             tracing::warn!(
-                "group {group} has not answered for {seconds} s: {error}; {waiting}, and will \
-                 continue when the group answers"
+                "group {group} has not answered for {} s, since {}: {error}; {waiting}, and will \
+                 continue when the group answers",
+                silent.as_secs(),
+                time_before(silent)
             );
         }
         COUNT.store(failing.len(), Ordering::Relaxed);
@@ -135,7 +155,9 @@ fn waits_longer_than(least: Duration, now: Duration) -> Vec<RequestWait> {
     }
     let failing = failing();
     let age = |outage: &Outage| now.saturating_sub(outage.since);
-    let is_long = |(_, outage): &(&GroupId, &Outage)| outage.waiting > 0 && age(outage) >= least;
+    let is_long = |(_, outage): &(&GroupId, &Outage)| {
+        outage.waiting > 0 && now.saturating_sub(outage.failing_since) >= least
+    };
     let wait = |(group, outage): (&GroupId, &Outage)| RequestWait {
         group: *group,
         since_ms: u64::try_from(age(outage).as_millis()).unwrap_or(u64::MAX),
@@ -143,6 +165,13 @@ fn waits_longer_than(least: Duration, now: Duration) -> Vec<RequestWait> {
         error: outage.error.chars().take(MAX_WAIT_ERROR_CHARS).collect(),
     };
     failing.iter().filter(is_long).take(MAX_REPORTED_WAITS).map(wait).collect()
+}
+
+/// Returns the date and time `span` before now, for a line of the log.
+fn time_before(span: Duration) -> String {
+    let mut time = skep_env::wall_time();
+    time.seconds -= i64::try_from(span.as_secs()).unwrap_or_default();
+    utc(time)
 }
 
 /// Ends the outage of a group. Returns the outage if its start was logged.
@@ -179,6 +208,8 @@ pub(crate) fn given_up(group: GroupId) {
 pub(crate) struct ManagementOutage {
     /// Time of the first failure since the last reply.
     since: Option<Duration>,
+    /// Time of the last reply. `None` before the first one.
+    last_reply: Option<Duration>,
     is_logged: bool,
 }
 
@@ -187,28 +218,39 @@ impl ManagementOutage {
     pub(crate) fn failed(&mut self, error: &Error) {
         if let Some(silent) = self.is_due(skep_env::now()) {
             tracing::warn!(
-                "lost contact with management for {:.1} s; I/O to servers that answer continues, \
-                 and this node retries: {error}",
-                silent.as_secs_f64()
+                "lost contact with management for {:.1} s, since {}; I/O to servers that answer \
+                 continues, and this node retries: {error}",
+                silent.as_secs_f64(),
+                time_before(silent)
             );
         }
     }
 
-    /// Records a failure at `now`. Returns the length of the outage if its log line is due.
+    /// Records a failure at `now`. Returns the time since the last reply if the log line of the
+    /// outage is due.
     fn is_due(&mut self, now: Duration) -> Option<Duration> {
-        let silent = now.saturating_sub(*self.since.get_or_insert(now));
-        let is_due = silent >= MANAGEMENT_WORTH_A_LINE && !self.is_logged;
+        let failing_since = *self.since.get_or_insert(now);
+        let failing = now.saturating_sub(failing_since);
+        let is_due = failing >= MANAGEMENT_WORTH_A_LINE && !self.is_logged;
         self.is_logged |= is_due;
-        is_due.then_some(silent)
+        is_due.then(|| now.saturating_sub(self.last_reply.unwrap_or(failing_since)))
     }
 
     /// Records a reply of management. Logs the end of an outage whose start was logged.
     pub(crate) fn answered(&mut self) {
-        let since = self.since.take();
-        if let Some(since) = since.filter(|_| std::mem::take(&mut self.is_logged)) {
-            let seconds = skep_env::now().saturating_sub(since).as_secs_f64();
+        if let Some(silent) = self.end(skep_env::now()) {
+            let seconds = silent.as_secs_f64();
             tracing::info!("management answers again after {seconds:.1} s");
         }
+    }
+
+    /// Records a reply at `now`. Returns the time since the reply before it if this ends an outage
+    /// whose start was logged.
+    fn end(&mut self, now: Duration) -> Option<Duration> {
+        let failing_since = self.since.take();
+        let last_reply = self.last_reply.replace(now);
+        let ended = failing_since.filter(|_| std::mem::take(&mut self.is_logged));
+        ended.map(|since| now.saturating_sub(last_reply.unwrap_or(since)))
     }
 }
 
@@ -222,10 +264,30 @@ mod tests {
         let mut outage = ManagementOutage::default();
         let at = Duration::from_secs;
         assert_eq!((outage.is_due(at(10)), outage.is_due(at(11))), (None, None));
-        outage.answered();
+        assert_eq!(outage.end(at(11)), None);
         assert_eq!((outage.is_due(at(12)), outage.is_due(at(14))), (None, None));
-        assert_eq!(outage.is_due(at(15)), Some(at(3)));
+        assert_eq!(outage.is_due(at(15)), Some(at(4)), "the time since the reply at 11 s");
         assert_eq!(outage.is_due(at(16)), None);
+        assert_eq!(outage.end(at(20)), Some(at(9)));
+        assert_eq!(outage.end(at(21)), None);
+    }
+
+    #[test]
+    fn time_of_an_outage_counts_from_the_first_unanswered_request() {
+        let (group, error) = (GroupId::new(904), Error::new(ErrorCode::Disconnected, "silent"));
+        let at = Duration::from_secs;
+        // The request was sent at 100 s, and the loss of the host was noticed at 111 s.
+        let mut request = RepeatedRequest::new(at(100));
+        request.failed(group, &error, at(111));
+        request.failed(group, &error, at(115));
+        assert_eq!(logged(group), Some((1, false)));
+        request.failed(group, &error, at(116));
+        assert_eq!(logged(group), Some((1, true)));
+        let wait = failing_groups(at(120)).into_iter().find(|wait| wait.group == group).unwrap();
+        assert_eq!(wait.since_ms, 20_000);
+        drop(request);
+        let outage = end(group).unwrap();
+        assert_eq!(outage.since, at(100));
     }
 
     fn logged(group: GroupId) -> Option<(usize, bool)> {
@@ -236,7 +298,7 @@ mod tests {
     fn outage_of_a_group_is_logged_once_and_ends_with_a_reply() {
         let (group, error) = (GroupId::new(901), Error::new(ErrorCode::Disconnected, "refused"));
         let at = Duration::from_secs;
-        let (mut one, mut two) = (RepeatedRequest::default(), RepeatedRequest::default());
+        let (mut one, mut two) = (RepeatedRequest::new(at(100)), RepeatedRequest::new(at(101)));
         one.failed(group, &error, at(100));
         two.failed(group, &error, at(101));
         two.failed(group, &error, at(104));
@@ -253,7 +315,7 @@ mod tests {
     #[test]
     fn outage_of_a_group_ends_when_its_target_is_marked_as_lost() {
         let (group, error) = (GroupId::new(903), Error::new(ErrorCode::Disconnected, "refused"));
-        let mut request = RepeatedRequest::default();
+        let mut request = RepeatedRequest::new(Duration::from_secs(100));
         request.failed(group, &error, Duration::from_secs(100));
         request.failed(group, &error, Duration::from_secs(106));
         assert_eq!(logged(group), Some((1, true)));
@@ -265,7 +327,7 @@ mod tests {
     #[test]
     fn short_outage_of_a_group_is_not_logged() {
         let (group, error) = (GroupId::new(902), Error::new(ErrorCode::Disconnected, "refused"));
-        let mut request = RepeatedRequest::default();
+        let mut request = RepeatedRequest::new(Duration::from_secs(100));
         request.failed(group, &error, Duration::from_secs(100));
         drop(request);
         assert_eq!(logged(group), None);

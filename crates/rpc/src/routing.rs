@@ -226,7 +226,7 @@ impl Router {
     ) -> Result<(R::Reply, usize)> {
         let deadline = options.time_left.map(|left| skep_env::now() + left);
         let mut backoff = FIRST_BACKOFF;
-        let mut repeated = RepeatedRequest::default();
+        let mut repeated = RepeatedRequest::new(skep_env::now());
         let mut wait: Option<RepeatedCall> = None;
         // Retry: the router sends a request to a group again after a pause of 2 ms, which doubles
         // up to 100 ms, for `CallOptions::time_left`.
