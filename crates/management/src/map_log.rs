@@ -9,7 +9,10 @@ use skep_cluster::problems::target_kind_word;
 use skep_cluster::reachability::Outage;
 use skep_types::group_change::{GroupChange, MemberChange};
 use skep_types::map::{Capacity, Condition, Consistency, Reachability, TargetHealth};
-use skep_types::{ClusterMap, Eviction, Node, NodeId, NodeKind, Target, TargetId};
+use skep_types::{
+    ClusterMap, Eviction, Group, GroupMember, MemberState, Node, NodeId, NodeKind, Target, TargetId,
+};
+use std::time::Duration;
 
 /// The level of a line in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,10 +118,16 @@ pub(crate) enum Asker {
 }
 
 /// Returns the line about a change of a group that management has made. `before` is the map before
-/// the change.
-pub(crate) fn change_line(before: &ClusterMap, change: &GroupChange, asker: Asker) -> Line {
+/// the change. `silent` is the time since the last heartbeat of the server with the target.
+pub(crate) fn change_line(
+    before: &ClusterMap,
+    change: &GroupChange,
+    asker: Asker,
+    silent: Duration,
+) -> Line {
     let GroupChange { group, change, target, .. } = *change;
     let found = before.group(group);
+    let copies = found.map_or_else(String::new, |found| copies_without(before, found, target));
     let kind = found.map_or("metadata", |found| target_kind_word(found.kind));
     let group = format!("{kind} group {group}");
     let primary = found.map_or_else(String::new, |found| named(before, found.primary));
@@ -149,8 +158,9 @@ pub(crate) fn change_line(before: &ClusterMap, change: &GroupChange, asker: Aske
         MemberChange::Drop => (
             Level::Warn,
             format!(
-                "{group} continues without target {target}, which stops or does not answer; the \
-                 target catches up when it answers again"
+                "{group} continues without target {target}, {}; {copies}the target catches up when \
+                 it answers again",
+                reason_to_drop(before, silent)
             ),
         ),
         MemberChange::HandOver => (
@@ -160,6 +170,30 @@ pub(crate) fn change_line(before: &ClusterMap, change: &GroupChange, asker: Aske
         MemberChange::Remove => (Level::Info, format!("target {target} has left {group}")),
     };
     Line(level, text)
+}
+
+/// Returns why a primary asks management to drop a member whose server sent its last heartbeat
+/// `silent` ago. A server that stops sends heartbeats meanwhile.
+fn reason_to_drop(map: &ClusterMap, silent: Duration) -> String {
+    let heartbeat = Duration::from_millis(map.policy.heartbeat_ms.into());
+    match silent > 2 * heartbeat {
+        true => format!("whose server has sent no heartbeat for {:.1} s", silent.as_secs_f64()),
+        false => "which stops, or does not answer the primary".to_owned(),
+    }
+}
+
+/// Returns the clause about the copies of a group that are left without the member `dropped`.
+fn copies_without(map: &ClusterMap, group: &Group, dropped: TargetId) -> String {
+    let is_left = |it: &&GroupMember| it.target != dropped && it.state == MemberState::Serving;
+    let left: Vec<_> = group.members.iter().filter(is_left).collect();
+    match left[..] {
+        [] => String::new(),
+        [one] => format!(
+            "it has one copy left, and its files wait if target {} fails too; ",
+            named(map, one.target)
+        ),
+        _ => format!("it has {} copies left; ", left.len()),
+    }
 }
 
 /// Returns the line about the choice of a member of a group whose members may all lack records.

@@ -8,6 +8,7 @@ use skep_cluster::{Command, RequestId, losses};
 use skep_types::group_change::{GroupChange, MemberChange};
 use skep_types::{Epoch, Error, ErrorCode, Group, Result};
 use skep_wire::management::{AskTakeOver, EmptyReply};
+use std::time::Duration;
 
 pub(super) async fn handle(
     authority: &Authority,
@@ -19,7 +20,7 @@ pub(super) async fn handle(
         let change = GroupChange { group, epoch, change: MemberChange::TakeOver, target };
         let before = authority.map();
         if authority.command(id, Command::ChangeGroup(change)).await?.changed {
-            map_log::change_line(&before, &change, Asker::Member).write();
+            map_log::change_line(&before, &change, Asker::Member, Duration::ZERO).write();
         }
         return Ok(EmptyReply {});
     }

@@ -21,7 +21,8 @@ pub(super) async fn handle(
     if outcome.changed {
         // Only a metadata target names its group as the sender.
         let asker = if by.raw() == 0 { Asker::Administrator } else { Asker::Member };
-        map_log::change_line(&before, &change, asker).write();
+        let server = before.target(change.target).map(|target| target.node).unwrap_or_default();
+        map_log::change_line(&before, &change, asker, authority.silence(server)).write();
     }
     Ok(ChangeGroupReply { epoch, version: map.version })
 }

@@ -156,12 +156,12 @@ fn log_lines_about_groups_use_the_words_of_commands() {
             change,
             target: TargetId::new(2),
         };
-        let line = change_line(&map, &made, Asker::Member);
+        let line = change_line(&map, &made, Asker::Member, Duration::ZERO);
         assert_eq!(line.0, level, "{line:?}");
         assert!(line.1.contains("target t2 (metadata-2)"), "{line:?}");
         assert!(line.1.contains("metadata group g5"), "{line:?}");
         assert!(!line.1.contains(&format!("{change:?}")) && !line.1.contains("e9"), "{line:?}");
-        let asked = change_line(&map, &made, Asker::Administrator);
+        let asked = change_line(&map, &made, Asker::Administrator, Duration::ZERO);
         assert!(change != Drop || asked.0 == Level::Info, "{asked:?}");
         assert!(change != Drop || !asked.1.contains("does not answer"), "{asked:?}");
     }
@@ -235,4 +235,18 @@ fn line_about_an_eviction_names_its_consequences() {
     for words in ["n10 (nc-host5:/mnt/skep)", "(lease: 5.0 s)", "locks and opens", "get EIO"] {
         assert!(text.contains(words), "{text}");
     }
+}
+
+#[test]
+fn line_about_a_dropped_member_names_reason_and_copies_left() {
+    let map = cluster();
+    let change = MemberChange::Drop;
+    let (group, epoch, target) = (GroupId::new(5), Epoch::new(9), TargetId::new(2));
+    let made = GroupChange { group, epoch, change, target };
+    let text =
+        |silent_ms| change_line(&map, &made, Asker::Member, Duration::from_millis(silent_ms)).1;
+    assert!(text(0).contains("which stops, or does not answer the primary"), "{}", text(0));
+    let dead = text(7_500);
+    assert!(dead.contains("has sent no heartbeat for 7.5 s"), "{dead}");
+    assert!(dead.contains("one copy left, and its files wait if target t1 (metadata-1)"), "{dead}");
 }
