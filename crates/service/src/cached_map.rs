@@ -21,7 +21,8 @@ use skep_format::cached_map::CachedMap;
 use skep_rpc::{MapCell, management_addresses};
 use skep_store::atomic::replace_atomically;
 use skep_types::map::Capacity;
-use skep_types::{ClusterId, ClusterMap, Error, ErrorCode, Result};
+use skep_types::{ClusterId, ClusterMap, Error, ErrorCode, Result, Timestamp, utc};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -36,6 +37,22 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Minimum pause between two writes if only free space has changed. Free space only affects the
 /// placement of new files.
 const FREE_SPACE_WRITE_PAUSE: Duration = Duration::from_secs(60);
+
+/// Returns the log line of a node that starts with its cached map `map`, since management does not
+/// answer.
+pub(crate) fn start_line(directory: &Path, map: &ClusterMap) -> String {
+    let written = std::fs::metadata(directory.join(CACHED_MAP_FILE)).map(|file| {
+        let time = Timestamp { seconds: file.mtime(), nanoseconds: 0 };
+        format!(", written at {}", utc(time))
+    });
+    format!(
+        "management does not answer: this node starts with the cluster map that it has stored \
+         (version {}{}); it serves files; take-overs and changes of the cluster wait for \
+         management",
+        map.version,
+        written.unwrap_or_default()
+    )
+}
 
 /// Reads the cached map of a node, and marks all nodes and targets in the map as unreachable.
 /// Returns `None` if there is no cached map. If the cached map cannot be used, logs a warning and
@@ -244,5 +261,20 @@ mod tests {
         bytes[40] ^= 1;
         std::fs::write(&path, bytes).unwrap();
         assert_eq!(read_file(&path, cluster, 5).unwrap_err().code(), ErrorCode::Corrupt);
+    }
+
+    #[test]
+    fn start_without_management_names_age_of_the_map_and_what_waits() {
+        let directory = tempfile::tempdir().unwrap();
+        let map = ClusterMap::empty(ClusterId::new([1; 16]));
+        let without_file = start_line(directory.path(), &map);
+        assert!(!without_file.contains("written at"), "{without_file}");
+        std::fs::write(directory.path().join(CACHED_MAP_FILE), "a map").unwrap();
+        let line = start_line(directory.path(), &map);
+        assert!(line.contains(", written at 20"), "{line}");
+        assert!(
+            line.contains("serves files; take-overs and changes of the cluster wait"),
+            "{line}"
+        );
     }
 }

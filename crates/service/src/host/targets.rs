@@ -15,6 +15,7 @@ use super::capacity::{CapacityFigures, capacity};
 use super::health::Probes;
 use super::unserved::UnservedTarget;
 use super::{Host, Ready, TargetEvent, TargetStart, absolute, until_signal};
+use crate::cached_map;
 use crate::directory::NodeDirectory;
 use crate::link_requests::Links;
 use crate::notify;
@@ -182,11 +183,7 @@ impl ServingNode {
     pub(super) fn start_known(&self) -> Result<()> {
         let node = self.membership.node();
         let map = self.membership.map_cell().load();
-        tracing::warn!(
-            "management does not answer: this node starts with the cluster map that it has stored \
-             (version {})",
-            map.version
-        );
+        tracing::warn!("{}", cached_map::start_line(&self.host.settings.directory, &map));
         for slot in &mut *self.waiting.borrow_mut() {
             if let Some(directory) = slot.take_if(|target| is_known(&map, node, target)) {
                 self.start(directory, None)?;
