@@ -240,6 +240,29 @@ fn refused(change: &GroupChange, stops: bool, error: &Error) -> String {
     }
 }
 
+/// Returns the log line about a request of a member to management. `primary` is the primary in the
+/// member's map.
+fn take_over_line(request: &AskTakeOver, primary: TargetId) -> String {
+    let AskTakeOver { group, target, lacks_records, .. } = request;
+    if *lacks_records {
+        return format!(
+            "target {target} of metadata group {group} may lack records that it has confirmed, as \
+             after a power loss: it reports its last record, and management decides which member \
+             continues the group"
+        );
+    }
+    if primary == *target {
+        return format!(
+            "target {target} asks management to confirm that it is the primary of metadata group \
+             {group}"
+        );
+    }
+    format!(
+        "target {primary}, the primary of metadata group {group}, does not answer: target {target} \
+         asks management to make it the primary"
+    )
+}
+
 /// Asks management to make this member the primary, unless its service stops.
 pub(super) fn ask_to_take_over(shell: &Rc<Shell>, request: AskTakeOver) {
     if shell.is_stopping.get() || shell.membership.is_changing.replace(true) {
@@ -247,10 +270,7 @@ pub(super) fn ask_to_take_over(shell: &Rc<Shell>, request: AskTakeOver) {
     }
     let AskTakeOver { group, target, .. } = request;
     let primary = shell.router.map().group(group).map(|it| it.primary).unwrap_or_default();
-    tracing::info!(
-        "target {primary}, the primary of metadata group {group}, does not answer: target {target} \
-         asks management to make it the primary"
-    );
+    tracing::info!("{}", take_over_line(&request, primary));
     let shell = Rc::clone(shell);
     skep_env::spawn(async move {
         let asked = shell.management.call_once(&request, MANAGEMENT_PATIENCE).await;
@@ -269,7 +289,7 @@ pub(super) fn ask_to_take_over(shell: &Rc<Shell>, request: AskTakeOver) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use skep_types::{Epoch, GroupId, TargetId};
+    use skep_types::{Epoch, GroupId, Lsn, TargetId};
 
     #[test]
     fn stopping_primary_withholds_drops_of_stopping_members() {
@@ -299,6 +319,19 @@ mod tests {
         let other = refused(&change(MemberChange::MarkInSync), false, &error);
         for line in [stopped, other] {
             assert!(!line.contains("network"), "{line}");
+        }
+    }
+    #[test]
+    fn target_does_not_claim_that_it_is_silent_itself() {
+        let (group, target) = (GroupId::new(5), TargetId::new(1));
+        let (epoch, last_epoch, last) = (Epoch::new(9), Epoch::new(8), Lsn::default());
+        let request =
+            |lacks_records| AskTakeOver { group, epoch, target, lacks_records, last_epoch, last };
+        let other = take_over_line(&request(false), TargetId::new(2));
+        assert!(other.contains("target t2, the primary of metadata group g5, does not"), "{other}");
+        for own in [take_over_line(&request(false), target), take_over_line(&request(true), target)]
+        {
+            assert!(!own.contains("does not answer"), "{own}");
         }
     }
 }

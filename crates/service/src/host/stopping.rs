@@ -12,7 +12,7 @@ use super::TargetEvent;
 use super::targets::{Report, RunningTarget, ServingNode};
 use super::unserved::UnservedTarget;
 use skep_env::Mailbox;
-use skep_types::{Error, ErrorCode, Result, TargetId};
+use skep_types::{ClusterMap, Error, ErrorCode, Result, TargetId};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -94,9 +94,8 @@ impl ServingNode {
         });
         match opened {
             Ok(target) => {
-                tracing::info!(
-                    "target {target} has another role in its group now, and stops in it"
-                );
+                let map = self.membership.map_cell().load();
+                tracing::info!("{}", stop_line(&map, target));
                 self.send(target, TargetEvent::Stop);
                 Some(target)
             }
@@ -108,10 +107,41 @@ impl ServingNode {
     }
 }
 
+/// Returns the log line about a target that stops in its new role.
+fn stop_line(map: &ClusterMap, target: TargetId) -> String {
+    match map.group_of(target) {
+        Some(group) if group.primary != target => format!(
+            "group {} continues with target {} as its primary, and target {target} stops",
+            group.id, group.primary
+        ),
+        Some(group) => format!("target {target}, the primary of group {}, stops", group.id),
+        None => format!("target {target} has left its group, and stops"),
+    }
+}
+
 fn log_failure(path: &Path, error: &Error) {
     tracing::warn!(
         "cannot open {} again, whose role in its group has changed: {error}; operations of the \
          group may wait for a few seconds",
         path.display()
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use skep_types::{ClusterId, Group, GroupId, GroupMember, MemberState, TargetKind};
+
+    #[test]
+    fn target_that_stops_after_a_hand_over_names_the_new_primary() {
+        let (old, new) = (TargetId::new(1), TargetId::new(2));
+        let mut map = ClusterMap::empty(ClusterId::default());
+        let mut group = Group::of_one(GroupId::new(7), TargetKind::Metadata, new);
+        group.members.push(GroupMember { target: old, state: MemberState::Serving });
+        map.groups.push(group);
+        let line = stop_line(&map, old);
+        assert_eq!(line, "group g7 continues with target t2 as its primary, and target t1 stops");
+        assert!(stop_line(&map, new).contains("the primary of group g7, stops"));
+        assert!(stop_line(&map, TargetId::new(3)).contains("has left its group"));
+    }
 }
