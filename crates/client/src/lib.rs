@@ -58,8 +58,8 @@ pub use names::directory::{Directories, StatFs};
 pub use names::entries::Names;
 pub use skep_rpc::origin::{Origin, job_number, with_origin};
 pub use skep_rpc::{
-    GAVE_UP, RequestCause, RequestCounts, RequestLoad, Unanswered, UnansweredReport, calls_of,
-    failing_groups, silent_targets,
+    GAVE_UP, RequestCause, RequestCounts, RequestLoad, SilentTarget, Unanswered, UnansweredReport,
+    calls_of, failing_groups, silent_targets,
 };
 pub use skep_wire::file_locks::{HeldLock, LockKind, LockMode};
 pub use skep_wire::limits::LOCK_END;

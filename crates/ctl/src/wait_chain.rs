@@ -59,6 +59,8 @@ mod tests {
         let ids = |text: &str| -> Vec<_> { silent_targets(text).map(TargetId::raw).collect() };
         assert_eq!(ids("open of inode 9, without a reply from target t1"), [1]);
         assert_eq!(ids("open, without a reply from targets t3, t15 and 2 more"), [3, 15]);
+        let named = "open, without a reply from targets t3 on storage-1, t15 on storage-2";
+        assert_eq!(ids(named), [3, 15]);
         let refused = "open, without a reply from target t3 on storage-1: 10.0.0.5:7420: refused";
         assert_eq!(ids(refused), [3]);
         assert!(ids("open of inode 9 by process 7").is_empty());

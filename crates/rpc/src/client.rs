@@ -102,12 +102,30 @@ thread_local! {
     static CONNECTIONS: RefCell<Vec<Weak<Connection>>> = const { RefCell::new(Vec::new()) };
 }
 
+/// A target that has accepted a request and has not replied for long.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SilentTarget {
+    /// The target.
+    pub target: TargetId,
+    /// The name of its node. Empty if the sender does not have the name.
+    pub node: String,
+}
+
+impl std::fmt::Display for SilentTarget {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &*self.node {
+            "" => write!(f, "{}", self.target),
+            node => write!(f, "{} on {node}", self.target),
+        }
+    }
+}
+
 /// Returns the targets that have not replied to a request of a program for `age`, although the
 /// connection of this thread to the target is open. The target that has not replied for the longest
 /// time comes first.
 ///
 /// The connection may be open only because the loss of the network has not been detected yet.
-pub fn silent_targets(age: Duration) -> Vec<TargetId> {
+pub fn silent_targets(age: Duration) -> Vec<SilentTarget> {
     let now = skep_env::now();
     let oldest = |connection: &Connection| {
         let pending = connection.pending.borrow();
@@ -116,8 +134,12 @@ pub fn silent_targets(age: Duration) -> Vec<TargetId> {
     };
     CONNECTIONS.with_borrow(|all| {
         let open = all.iter().filter_map(Weak::upgrade).filter(|it| !it.is_closed());
-        let mut silent: Vec<_> = open.filter_map(|it| Some((oldest(&it)?, it.target))).collect();
-        silent.sort_unstable();
+        let found = |it: Rc<Connection>| {
+            let node = it.node.borrow().clone();
+            Some((oldest(&it)?, SilentTarget { target: it.target, node }))
+        };
+        let mut silent: Vec<_> = open.filter_map(found).collect();
+        silent.sort_unstable_by_key(|(sent, it)| (*sent, it.target));
         silent.into_iter().map(|(_, target)| target).collect()
     })
 }
@@ -125,6 +147,8 @@ pub fn silent_targets(age: Duration) -> Vec<TargetId> {
 /// An authenticated connection to one target.
 pub struct Connection {
     target: TargetId,
+    /// The name of the node at the other end, for the log. Empty until [`Self::set_node`].
+    node: RefCell<String>,
     stream: TcpStream,
     outbox: RefCell<Vec<MessagePart>>,
     is_sending: Cell<bool>,
@@ -227,6 +251,7 @@ impl Connection {
             .map_err(|error| refusal::judge(error, address, identity))?;
         let connection = Rc::new(Self {
             target,
+            node: RefCell::default(),
             stream,
             outbox: RefCell::default(),
             is_sending: Cell::new(false),
@@ -250,6 +275,11 @@ impl Connection {
         })
         .detach();
         Ok(connection)
+    }
+
+    /// Sets the name of the node at the other end, which [`silent_targets`] returns.
+    pub(crate) fn set_node(&self, name: &str) {
+        name.clone_into(&mut self.node.borrow_mut());
     }
 
     /// Returns the newest map version that the peer has named in a reply. Receivers must not

@@ -427,6 +427,7 @@ impl Router {
             Connection::connect_any(&node.addresses, &identity, target, self.channel).await;
         let within = |error: Error| error.within(format_args!("target {target} on {}", node.name));
         let connection = connecting.map_err(within)?;
+        connection.set_node(&node.name);
         self.cell.count_connect();
         self.watch_idle_connections();
         Ok(connection)

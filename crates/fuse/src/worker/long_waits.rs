@@ -5,8 +5,9 @@
 //! progress. `meter.rs` logs a slow request after its end. Requests that wait for file locks cause
 //! no lines, since their purpose is to wait.
 
+use skep_client::SilentTarget;
+use skep_types::InodeId;
 use skep_types::text::escape_controls;
-use skep_types::{InodeId, TargetId};
 use skep_wire::management::RequestWait;
 use std::time::Duration;
 
@@ -53,7 +54,7 @@ pub(super) struct LongWaits {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Causes<'a> {
     /// The targets that have accepted requests of this worker and have not replied for long.
-    pub(super) silent: &'a [TargetId],
+    pub(super) silent: &'a [SilentTarget],
     /// The groups to which requests of the mount fail, the longest outage first. The error of each
     /// names the target.
     pub(super) failing: &'a [RequestWait],
@@ -133,7 +134,11 @@ impl Causes<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use skep_types::GroupId;
+    use skep_types::{GroupId, TargetId};
+
+    fn silent_target(id: u32, node: &str) -> SilentTarget {
+        SilentTarget { target: TargetId::new(id), node: node.into() }
+    }
 
     fn unanswered(pid: u32, seconds: u64) -> UnansweredRequest {
         UnansweredRequest {
@@ -157,10 +162,12 @@ mod tests {
 
     #[test]
     fn cause_of_a_wait_names_at_most_five_targets() {
-        let targets: Vec<_> = (1..8).map(TargetId::new).collect();
+        let targets: Vec<_> = (1..8).map(|id| silent_target(id, "")).collect();
         let cause = |silent| Causes { silent, failing: &[] }.words();
         assert_eq!(cause(&[]), "");
         assert_eq!(cause(&targets[..1]), ", without a reply from target t1");
+        let named = [silent_target(1, "metadata-1")];
+        assert_eq!(cause(&named), ", without a reply from target t1 on metadata-1");
         let many = cause(&targets);
         assert!(many.ends_with("targets t1, t2, t3, t4, t5 and 2 more"), "{many}");
     }
@@ -183,7 +190,7 @@ mod tests {
     #[test]
     fn long_wait_is_logged_once_a_minute_and_at_its_end() {
         let mut waits = LongWaits::default();
-        let silent = [3, 5].map(TargetId::new);
+        let silent = [3, 5].map(|id| silent_target(id, "storage-1"));
         let mut line = |requests: &[UnansweredRequest], at| match waits.line(
             requests,
             Causes { silent: &silent, failing: &[] },
@@ -196,7 +203,8 @@ mod tests {
         assert_eq!(line(&[unanswered(7, 4)], 104), "");
         let first = line(&[unanswered(7, 5), unanswered(8, 6), unanswered(9, 1)], 105);
         assert!(first.contains("waited for more than 5 s: 2; the oldest"), "{first}");
-        let words = "by process 8, for 6 s, without a reply from targets t3, t5;";
+        let words = "by process 8, for 6 s, without a reply from targets t3 on storage-1, t5 on \
+                     storage-1;";
         assert!(first.contains(words), "{first}");
         assert_eq!(line(&[unanswered(7, 64)], 164), "");
         assert!(line(&[unanswered(7, 65)], 165).contains("5 s: 1;"));

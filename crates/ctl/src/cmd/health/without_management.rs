@@ -353,6 +353,14 @@ mod tests {
     }
 
     #[test]
+    fn several_silent_management_nodes_do_not_answer() {
+        let node = |name: &str, is_reachable| NodeReport::of_management(name, is_reachable);
+        let all = [node("m-1", false), node("m-2", false), node("m-3", true)];
+        let problem = without_leader(&all, &[]).expect("a problem");
+        assert!(problem.what.contains("m-1, m-2 do not answer this host"), "{}", problem.what);
+    }
+
+    #[test]
     fn watch_does_not_end_an_outage_that_it_could_not_check() {
         let nodes = [NodeReport::of_management("management-1", true)];
         assert_eq!(judged(&nodes), BTreeSet::from([CUT_OFF.to_owned()]));
