@@ -53,7 +53,7 @@ fn failing() -> MutexGuard<'static, BTreeMap<GroupId, Outage>> {
 pub(crate) struct RepeatedRequest {
     /// The group to whose outage this request belongs. `None` while no attempt has failed.
     group: Option<GroupId>,
-    /// Time of the first attempt.
+    /// Time of the first attempt to send the request to the group.
     began: Duration,
 }
 
@@ -68,6 +68,10 @@ impl RepeatedRequest {
     pub(crate) fn failed(&mut self, group: GroupId, error: &Error, now: Duration) {
         let mut failing = failing();
         if self.group != Some(group) {
+            if self.group.is_some() {
+                // The request waited for another group until now.
+                self.began = now;
+            }
             self.leave(&mut failing);
             let new = Outage {
                 since: self.began,
