@@ -5,6 +5,14 @@ use skep_testkit::cluster::skep;
 use skep_testkit::schema::check;
 use skep_testkit::{Cluster, PATIENCE, Scratch, Shape, Transport, files, wait_for};
 
+/// Returns the token `token` with another secret.
+fn with_other_secret(token: &str) -> String {
+    let (head, at) = token.trim().split_once('@').expect("a token has addresses");
+    let last = head.chars().last().expect("a token has a secret");
+    let other = if last == '0' { '1' } else { '0' };
+    format!("{}{other}@{at}", &head[..head.len() - 1])
+}
+
 /// Command: skep token list, skep token replace, skep token install, skep token revoke.
 #[test]
 fn token_can_be_replaced_and_revoked_while_mounts_are_in_use() {
@@ -42,13 +50,7 @@ fn token_can_be_replaced_and_revoked_while_mounts_are_in_use() {
     list_with(&old).expect_success();
     let refused = skep(["token", "replace", "--directory", &services[1]]).expect_failure();
     assert!(refused.contains("not the directory of management"), "{refused}");
-    let foreign = {
-        let text = files::read_to_string(&new);
-        let (head, at) = text.trim().split_once('@').expect("a token has addresses");
-        let last = head.chars().last().expect("a token has a secret");
-        let other = if last == '0' { '1' } else { '0' };
-        secret_file("foreign", &format!("{}{other}@{at}", &head[..head.len() - 1]))
-    };
+    let foreign = secret_file("foreign", &with_other_secret(&files::read_to_string(&new)));
     let wrong = ["token", "install", "--token-file", &foreign, "--directory", &services[0]];
     let refused = skep(wrong).expect_failure();
     assert!(refused.contains("management refuses it"), "{refused}");
@@ -134,4 +136,27 @@ fn management_nodes_without_the_new_token_are_reported() {
         let listed = skep(["node", "list", "--token-file", &new]);
         (again.status.success() && listed.status.success()).then_some(())
     });
+}
+
+/// Command: skep token install.
+///
+/// Regression test: a process used a wrong secret in its token file, and its peers refused it until
+/// an administrator repaired the file.
+#[test]
+fn process_keeps_its_token_if_management_refuses_the_changed_one() {
+    let mut cluster = Cluster::start(Shape::small());
+    let file = cluster.data().join("storage-1/join-token");
+    let right = files::read_to_string(&file);
+    files::write_secret(&file, &with_other_secret(&right));
+    let log = cluster.data().join("logs/storage-1.log");
+    wait_for("the service refuses the changed token", PATIENCE, || {
+        let refused = "cannot use the changed token: management refuses the token in ";
+        files::read_to_string(&log).contains(refused).then_some(())
+    });
+    // The new mount opens new connections to the service, which has the former secret only.
+    let second = cluster.mount(Transport::Device);
+    files::write(second.path().join("file"), "x".repeat(1 << 20));
+    assert_eq!(files::read(cluster.path().join("file")).len(), 1 << 20);
+    files::write_secret(&file, &right);
+    second.unmount();
 }
