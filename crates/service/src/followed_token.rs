@@ -187,8 +187,7 @@ impl FollowedToken {
         let file = self.file_and_time();
         let again = PROOF_INTERVAL.as_secs();
         if error.code() == ErrorCode::AuthenticationFailed {
-            let proven = copy_of(&self.proven);
-            self.use_secrets(&proven);
+            self.use_secrets(&self.proven);
             return self.report(format!(
                 "cannot use the changed token: management refuses the token in {file}: {}; this \
                  process continues with the previous token, and tries the token in the file again \
