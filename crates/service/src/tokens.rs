@@ -1,8 +1,8 @@
 //! The tokens of a service's directory: the newest one, and previous ones that the service still
 //! accepts while an administrator replaces them.
 //!
-//! Owns the changes that `skep token` makes. Does not own the task of a running process that notices
-//! such a change ([`crate::followed_token`]).
+//! Owns the changes that `skep token` makes. Does not own the task of a running process that
+//! notices such a change ([`crate::followed_token`]).
 //!
 //! `docs/design/0019-tokens.md` lists the steps of an administrator who replaces the token of a
 //! cluster.
