@@ -56,14 +56,16 @@ pub(crate) struct Large {
     has_failed: AtomicBool,
 }
 
-/// The state of the copy of a regular file after the first thread has processed the file.
+/// The state of the copy of a regular file after the thread that found the file in its directory
+/// has processed it.
 #[derive(Debug)]
 pub(crate) enum Copied {
     /// The copy is complete and has its final name.
     Complete(Identity),
     /// The file is large, and threads have to copy its pieces.
     Begun(Arc<Large>),
-    /// Another process of the copy completes the file.
+    /// This process has nothing to do for the file: another process of the copy completes it, or
+    /// the file has changed since the first process began.
     Left,
 }
 

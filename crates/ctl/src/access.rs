@@ -199,10 +199,10 @@ impl ClusterQuery {
         let Some(token_file) = token_file else {
             let is_plain = !name.contains([':', ',', '.']);
             return Err(unknown(format!(
-                "cannot connect to the cluster at {}: its token is missing{}; name a file that \
-                 holds it with --token-file or {TOKEN_VARIABLE}, or put it into {TOKEN_OF_HOST} \
-                 (`skep cluster token --cluster DIRECTORY` on the management host prints the \
-                 token){}",
+                "cannot connect to the cluster at {}: this host has no token of the cluster{}; \
+                 `skep cluster token --cluster DIRECTORY` on the management host prints the \
+                 token: save it in {TOKEN_OF_HOST}, or in a file that you name with --token-file \
+                 or {TOKEN_VARIABLE}{}",
                 addresses.join(","),
                 // The user may have meant a directory and mistyped its name.
                 if is_plain { ", and no file or directory has that name" } else { "" },

@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn number_and_total_requests_of_mount_records_are_bounded() {
+    fn mount_records_and_their_requests_are_bounded_in_number() {
         let store = TraceStore::default();
         let mut reported = ReportedTraces::default();
         reported.add(NodeId::new(12), report(0..MAX_REPORTED as u128 + 5, 0), &store);

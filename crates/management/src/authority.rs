@@ -264,8 +264,9 @@ impl Authority {
         Rc::clone(&self.inner.borrow().published)
     }
 
-    /// Returns the free space of the whole cluster. `None` means that some targets have not
-    /// reported their free space yet.
+    /// Returns the capacity of all storage targets together. `None` means that this member is not
+    /// the leader, or that it has led for less than one lease of a node and some storage targets
+    /// have not reported yet.
     pub(crate) fn total_capacity(&self) -> Option<Capacity> {
         self.inner.borrow().lead.as_ref()?.total_capacity
     }

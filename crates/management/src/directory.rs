@@ -95,8 +95,8 @@ pub async fn join(settings: &ManagementSettings, token: JoinToken) -> Result<Nod
     Ok(identity.map_or(NodeId::default(), |identity| identity.node))
 }
 
-/// Initialises a blank directory, and calls `fill` with the directory, the token and the addresses
-/// of this host. Removes all files again if this function fails.
+/// Initialises a blank directory, and calls the parameter `fill` with the directory, the token and
+/// the addresses of this host. If a step fails, removes the files that it has created.
 async fn fill(
     settings: &ManagementSettings,
     mut token: JoinToken,

@@ -3,14 +3,15 @@
 /// An error in the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PlantedBug {
-    /// The primary replies when it has appended the record itself.
+    /// The primary replies when it has appended the record itself, before the record is held.
     ReplyBeforeHeld,
-    /// The primary reports records as durable that are only held.
+    /// The primary reports records as durable that are held but not safe.
     ReplyDurableBeforeSafe,
-    /// A member serves again when it has appended the records, before it has synced the safe ones
-    /// (hole H31).
+    /// An absent member serves again when it has appended the records of the primary, before it has
+    /// synced those that are safe (hole H31).
     ServeAfterAppend,
-    /// A member serves again without the records that the primary had when it began (hole H30).
+    /// An absent member serves again without some records that the primary had when it became the
+    /// primary (hole H30).
     ForgetBegin,
     /// A member handles requests of an earlier epoch.
     AcceptOlderEpoch,
@@ -18,38 +19,42 @@ pub enum PlantedBug {
     PromoteAfterPowerLoss,
     /// A primary whose host has lost its page cache leads although another member serves.
     LeadAfterPowerLoss,
-    /// A restarted member takes a request to an earlier process for a request to itself.
+    /// A restarted member treats a request that was sent to its earlier process as one that was
+    /// sent to its present process.
     TrustLateRequest,
-    /// If all serving members have lost their page caches, the first one of them goes on.
+    /// If all serving members have lost their page caches, the first of them becomes the primary,
+    /// although another one may have a longer log.
     FirstLogWins,
     /// The primary ships records to absent members before it has synced them.
     ShipUnsynced,
-    /// The primary replies without leases.
+    /// The primary replies without a lease of each serving member.
     ReplyWithoutLease,
     /// A new primary replies before its promises to its predecessor have ended.
     ForgetPromise,
     /// The primary stops waiting for a counted member that management may mark as in sync.
     StopCountingAsked,
-    /// A primary does not record the members that management may mark as in sync. It starts with an
-    /// older cluster map, and replies alone.
+    /// A process becomes the primary and does not count the members that an earlier process has
+    /// asked management to mark as in sync. It has an older cluster map without these members, and
+    /// replies without them.
     ForgetCounted,
-    /// A primary whose host has lost its page cache leads alone, although management may have
-    /// marked a member as in sync at its request.
+    /// A member whose host has lost its page cache leads as the only serving member of its map,
+    /// although management may have marked another member as in sync at the request of an earlier
+    /// process.
     LeadDespiteCounted,
-    /// A primary does not record the epoch in which it begins to lead. It starts with an older
-    /// cluster map, and follows the previous primary.
+    /// A primary does not record in its member mark the epoch in which it begins to lead. Its next
+    /// process has an older cluster map, and follows the previous primary.
     ForgetTerm,
-    /// A backup member does not record the epoch in which it confirms records. It starts with an
-    /// older cluster map after a power loss, and is complete when it has the records of the
-    /// previous primary.
+    /// A backup member does not record in its member mark the epoch in which it confirms records.
+    /// After a power loss, it has an older cluster map, and treats its log as complete when it has
+    /// the records of the previous primary.
     ForgetConfirmed,
-    /// A deposed primary takes the epoch of its successor for its own one.
+    /// A deposed primary continues to lead in the epoch of its successor.
     GoOnDeposed,
     /// A member handles requests of a primary although its log has records of a newer epoch than
     /// its cluster map.
     IgnoreNewerLog,
-    /// A previous primary that confirms the new epoch ends the wait of its successor, also if
-    /// leases of earlier primaries may not have ended.
+    /// The confirmation of the previous primary ends the wait of its successor, although leases of
+    /// still earlier primaries may not have ended.
     ReleaseAll,
     /// A backup member asks to take over before it has synced its log (hole H35).
     AskUnsynced,
@@ -59,7 +64,8 @@ pub enum PlantedBug {
     ConfirmAfterAsking,
     /// A primary that has asked to drop a member replies about records that it has not synced.
     ReplyAfterAsking,
-    /// A process does not find in the member mark that an earlier process has sent such a request.
+    /// A process does not find in the member mark that an earlier process has asked to take over or
+    /// to drop a member.
     ForgetAsked,
     /// A backup member that started with an old map asks to take over, and its member mark forgets
     /// the members that the target has asked to mark as in sync in a later epoch (hole H36).

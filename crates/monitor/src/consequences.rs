@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn failed_host_is_the_cause_of_all_its_findings() {
+    fn failed_host_is_the_cause_of_silent_services_and_targets() {
         let found = [
             ("service-unreachable", "n4"),
             ("service-unreachable", "n5"),

@@ -146,8 +146,8 @@ impl Catalogue {
     /// Adds the entries of a file. They replace earlier entries with the same names.
     ///
     /// # Errors
-    /// `InvalidArgument`, with the name of the file, the entry and what is wrong with it. The
-    /// catalogue is then unchanged.
+    /// `InvalidArgument`, with the name of the file, the entry and the reason. The catalogue is
+    /// then unchanged.
     pub fn add(&mut self, file: &str, text: &str) -> Result<()> {
         let read: File = toml::from_str(text).map_err(|error| {
             invalid(format!(

@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn clean_up_kills_a_hanging_program_without_a_panic() {
+    fn hanging_and_missing_programs_are_reported_without_a_panic() {
         let mut command = Command::new("sleep");
         let error =
             try_finish(command.arg("1000"), Duration::ZERO).expect_err("the program never ends");

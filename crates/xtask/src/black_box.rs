@@ -2,8 +2,8 @@
 //!
 //! The tests of a program run one at a time, since each test starts a whole cluster. The tests
 //! spend most of their time waiting, so two programs can share two cores. At the same time, one
-//! program of [`WAITING`] runs. Programs in [`OF_THE_HOST`] check the state of the whole host, so
-//! they run after all others.
+//! program of [`WAITING`] runs. Programs in [`OF_THE_HOST`] would see changes that other programs
+//! make on the host, so they run after all others.
 //!
 //! The step ends with a table of the programs and their times, the slowest first. [`SECONDS`] has
 //! the expected times.
@@ -16,9 +16,10 @@ use std::process::Command;
 use std::thread;
 use std::time::Instant;
 
-/// Programs that compare the contents of directories of the host before and after a test. Each of
-/// their hosts has its own `/run`, so these programs do not see each other's networks and can run
-/// at the same time. All other programs must have ended.
+/// Programs that compare the directories of simulated hosts before and after a test. The root
+/// directory of a simulated host is an overlay over that of the real host, in which other programs
+/// change files. So these programs start when all others have ended. Each simulated host has its
+/// own `/run`, so these programs do not see each other's networks and can run at the same time.
 const OF_THE_HOST: &[&str] = &["deploy", "ondemand", "staging"];
 
 /// Programs that wait for timers nearly all of the time: for the ends of leases, time limits and

@@ -93,7 +93,9 @@ impl<'a> Large<'a> {
         Ok(Some(Arc::new(large)))
     }
 
-    /// Returns the number of units of work. The caller must run all of them.
+    /// Returns the number of units of work that copy this object. The caller must call
+    /// [`Self::step`] for each of them until the unit has ended, because the unit that ends last
+    /// completes the copy.
     pub(super) fn units(&self) -> u64 {
         self.units.running()
     }
@@ -110,8 +112,8 @@ impl<'a> Large<'a> {
         &self.folder.destination.as_ref().expect("not in a dry run").file
     }
 
-    /// Copies the next piece. Returns whether the unit has to be run again. The unit that ends last
-    /// gives the copy its name.
+    /// Makes one step of a unit of work: copies the next piece. Returns `false` if the unit has
+    /// ended. The unit that ends last gives the copy its name.
     pub(super) fn step(&self) -> Result<bool, Failure> {
         let work = |index| {
             let result = self.copy(index);

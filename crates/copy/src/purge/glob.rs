@@ -118,8 +118,9 @@ impl Glob {
         self.matches_bytes(text.as_bytes())
     }
 
-    /// Whether the pattern is compared with paths, and matches only paths that begin with the names
-    /// of `path`. This is so if a user has written the whole path of a directory.
+    /// Whether the pattern is compared with paths, and its first names are those of `path`, without
+    /// wildcards. Such a pattern shows that a user has written the path of the purged directory,
+    /// although patterns are compared with the path below this directory.
     pub fn begins_with(&self, path: &Path) -> bool {
         let names = path.as_os_str().as_bytes();
         let expected = names.strip_prefix(b"/").unwrap_or(names);

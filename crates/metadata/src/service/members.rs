@@ -59,8 +59,9 @@ impl MembershipState {
         self.own_disk.note(target.replies_wait_for_own_disk(), now);
     }
 
-    /// Remembers whether the service of a member stops, because the log line about its drop states
-    /// the reason.
+    /// Notes from a member's reply whether its service stops (`NotReady`). A primary that stops
+    /// asks for no drop of a stopping member ([`Self::withholds`]) and does not hand its group over
+    /// to it. If management drops a member, the log line states whether the member was stopping.
     fn note_reply(&self, member: TargetId, reply: &Result<LogHeld>) {
         let mut stopping = self.stopping.borrow_mut();
         match reply {

@@ -177,7 +177,7 @@ fn chunk_size_advice_follows_from_accesses_to_shared_files() {
 }
 
 #[test]
-fn one_target_is_proposed_for_files_of_many_processes() {
+fn one_target_per_file_is_advised_for_a_file_per_process() {
     let records: Vec<_> = ["1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12"]
         .into_iter()
         .flat_map(|it| ["0", "1"].map(|more| (it, more)))

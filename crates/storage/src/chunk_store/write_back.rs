@@ -96,8 +96,8 @@ fn keep_error(file: &ChunkFile, error: io::Error) {
         file.path.display()
     );
     file.writes.failed_write_back.borrow_mut().get_or_insert(error);
-    // Count a change. Otherwise the next sync would be omitted if an earlier sync has made all
-    // changes durable.
+    // Count a change. A file without a change since its last sync is not synced again, so the next
+    // sync would not return this error.
     file.note_change();
 }
 

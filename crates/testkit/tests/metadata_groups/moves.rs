@@ -1,6 +1,6 @@
-//! Waits of a primary for the leases of earlier primaries: after a move by an administrator, and
-//! after a restart. The previous primary releases its lease, so the new one need not wait until the
-//! lease ends, and a primary waits only once.
+//! Tests how long a primary waits for the leases of earlier primaries. After `skep group move`, the
+//! previous primary releases its lease, so the new primary does not wait for the end of this lease.
+//! After a restart, a primary does not wait again for leases that have ended.
 
 use crate::pair::{Pair, after};
 use std::time::Duration;

@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_token_file_of_management_is_taken_as_the_newest() {
+    fn token_file_in_a_directory_of_management_is_recognised() {
         let place = tempfile::tempdir().unwrap();
         let file = place.path().join("management/join-token");
         assert!(!is_of_management(&file), "a copied token");

@@ -217,7 +217,8 @@ fn special(
         metadata: map.shard_group(inode.shard()).map(|group| place(map, group)),
         size_bytes: found.size(),
         links: u32::try_from(found.nlink()).unwrap_or(u32::MAX),
-        // The kernel opens these files without the mount, so no session has them open.
+        // The kernel opens links, pipes, sockets and devices itself and does not notify the mount,
+        // so no session has them open.
         open_sessions: 0,
         modified_at: utc(Timestamp { seconds: found.mtime(), nanoseconds }),
         pattern: None,

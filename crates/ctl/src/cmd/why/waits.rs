@@ -107,7 +107,9 @@ fn of_node(map: &ClusterMap, waiting: &NodeWait, all: &[NodeWait]) -> Finding {
         .iter()
         .filter_map(|it| Some(Wait { node: it.node, target: map.primary(it.wait.group)?.id }));
     let remedy = match (group.raw(), chain(error, known, map)) {
-        (0, Some(chain)) => format!("{chain}; `skep health check` shows what is wrong with it"),
+        (0, Some(chain)) => {
+            format!("{chain}; `skep health check` shows the problems of the latter target")
+        }
         (0, None) => "the service has accepted the request and does not reply: `skep transaction \
                       list`, `skep lock list` and the log of the service show whether it waits \
                       for another target, for a client that uses the file, or for its own disk"

@@ -151,7 +151,8 @@ impl View {
         self.typed.as_deref()
     }
 
-    /// Returns the order of the rows. If the table does not have the column, the order is by load.
+    /// Returns the order of the rows. The rows are sorted by load if the table does not show the
+    /// column by which the user sorts.
     pub(super) fn order(&self) -> Order {
         let column = self.order.column.filter(|column| self.columns().contains(column));
         Order { column, ..self.order }
