@@ -82,9 +82,9 @@ fn copy_bytes(directory: &Directory, files: Files<'_>, version: Version) -> Resu
 }
 
 /// Checks a file that a previous run has copied. Compares its bytes with the source if the user
-/// requests this, and sets its attributes if they differ. Returns `false` if the file must be
-/// copied again. This is the case if the attributes differ and the file may belong to another user
-/// or to another copy (`is_own` is false).
+/// requests this, and sets its attributes if they differ. Returns `false` if the attributes differ
+/// and the file may belong to another user or to another copy (`is_own` is false). Then the file
+/// must be copied again.
 pub(crate) fn check_existing(
     directory: &Directory,
     entry: &Entry,

@@ -91,9 +91,9 @@ pub struct PurgeOutcome {
     /// Number of files of any age that were found. All entries that are not directories are files
     /// here.
     pub scanned: u64,
-    /// Number of files that were removed. In a dry run, that would be removed.
+    /// Number of files that were removed, or in a dry run, of files that would be removed.
     pub files: u64,
-    /// Length of these files in bytes.
+    /// Length of the files that `files` counts, in bytes.
     pub bytes: u64,
     /// Number of empty directories that were removed.
     pub directories: u64,
@@ -127,7 +127,7 @@ pub struct PurgeProgress {
     pub scanned: u64,
     /// Number of files that were removed, or counted as files to remove.
     pub files: u64,
-    /// Length of these files in bytes.
+    /// Length of the files that `files` counts, in bytes.
     pub bytes: u64,
     /// Number of files to remove. `None` means that they were not counted before.
     pub expected: Option<u64>,

@@ -122,7 +122,8 @@ fn sentence(word: &str, answer: &str) -> String {
 const MAX_HINTS: usize = 3;
 /// Longer names are not compared, because a comparison takes time proportional to both lengths.
 const MAX_COMPARED_CHARS: usize = 64;
-/// A name resembles another one if it contains it, and the shorter one has at least this length.
+/// Two names are similar if one of them contains the other, and the shorter one has at least this
+/// number of characters.
 const SHORTEST_PART: usize = 3;
 
 /// Returns the names in `known` that resemble `name`, the most similar first, as an addition to an

@@ -19,7 +19,8 @@ const DIRECTORIES: [&str; 4] =
 const ROLES: [Role; 4] = [Role::Management, Role::Metadata, Role::Storage, Role::Client];
 
 /// Returns the roles and the directories of targets for which the hosts file asks to tune the host,
-/// as one line. `None` means that the file does not ask for it.
+/// as one line. `None` means that the file does not ask for this, or that no role of the host has
+/// rules.
 pub(crate) fn wanted(host: &Host) -> Option<String> {
     if !host.tune {
         return None;

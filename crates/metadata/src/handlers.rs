@@ -116,7 +116,7 @@ pub(crate) fn dispatch<E: Engine>(
 }
 
 /// Returns the inode that determines which group serves a request, from the body of the request.
-/// `None` means that any group can serve it.
+/// `None` means that any group can serve the request, or that the body is malformed.
 pub(crate) fn home_inode(message: u16, body: &[u8]) -> Option<InodeId> {
     let at = match message {
         // For a link, this inode is the directory of the new name, which is not the first field in

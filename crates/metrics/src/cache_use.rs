@@ -31,7 +31,7 @@ impl CacheUse {
         uses
     }
 
-    /// Adds the metrics of these uses to a registry.
+    /// Adds the counts of hits and misses in `self` to a registry, as metrics.
     pub fn add_to(
         self: &Arc<Self>,
         registry: &Registry,

@@ -43,7 +43,8 @@ pub(crate) struct Alertmanager {
 /// The last request that the Alertmanager has accepted.
 #[derive(Debug, Default)]
 struct Accepted {
-    /// [`crate::alerts::AlertBook::changes`] of this request, and its time.
+    /// The number of changes of the alerts ([`crate::alerts::AlertBook::changes`]) at the time of
+    /// the request, and this time. `None` means that the Alertmanager has accepted no request yet.
     last: Option<(u64, Duration)>,
 }
 

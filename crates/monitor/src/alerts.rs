@@ -233,7 +233,8 @@ impl AlertBook {
         all
     }
 
-    /// Returns the time at which a current finding began, in milliseconds since 1970.
+    /// Returns the time at which a finding began, in milliseconds since 1970. `None` means that the
+    /// finding does not exist at this moment.
     pub(crate) fn since_ms(&self, key: &FindingKey) -> Option<u64> {
         self.active.get(key).map(|active| active.alert.since_ms)
     }

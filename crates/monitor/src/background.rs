@@ -23,13 +23,13 @@ pub(crate) struct Work {
     /// The target, as `t7`.
     object: String,
     what: String,
-    /// Number of units that are done. `None` means that only the rest is known.
+    /// Amount of work that is done, counted in `unit`. `None` means that only `left` is known.
     done: Option<u64>,
-    /// Number of all units. `None` means that only the rest is known.
+    /// Amount of all work, counted in `unit`. `None` means that only `left` is known.
     total: Option<u64>,
-    /// Number of units that are left. `None` means that it is not known.
+    /// Amount of work that is left, counted in `unit`. `None` means that it is not known.
     left: Option<u64>,
-    /// `pairs`, `bytes`, `chunk files` or `directories`.
+    /// What the work is counted in: `pairs`, `bytes`, `chunk files` or `directories`.
     unit: &'static str,
     bytes_per_second: Option<u64>,
     seconds_left: Option<u64>,

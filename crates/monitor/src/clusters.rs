@@ -70,7 +70,8 @@ pub(crate) fn claim_history(place: &Path, id: ClusterId) -> io::Result<()> {
     }
     let is_id = owner.len() == id.len() && owner.bytes().all(|byte| byte.is_ascii_hexdigit());
     if is_id && place.exists() {
-        // Without this file, an interrupted change does not set the wrong history aside later.
+        // Remove the file before the history is renamed. If the process ends in between, no later
+        // start sets aside a history under the id of the wrong cluster.
         fs::remove_file(&owner_file)?;
         let former = set_aside(owner);
         fs::rename(place, &former)?;

@@ -32,8 +32,8 @@ const OF_TARGETS: [&str; 6] = [
 /// Rules of targets that serve nothing, so that they miss the changes of their groups.
 const STOPPED: [&str; 4] = ["target-offline", "target-down", "target-hung", "target-failed"];
 
-/// Adds a finding for each host without any service that replies, and sets the causes of all
-/// findings.
+/// Adds a finding for each host that has several services, none of which replies. Sets the causes
+/// of all findings.
 pub(crate) fn group(found: Vec<Finding>, collected: &Collected) -> Vec<Finding> {
     let Some(map) = &collected.map else { return found };
     let mut all = unreachable_hosts(map, collected);
@@ -48,7 +48,8 @@ pub(crate) fn group(found: Vec<Finding>, collected: &Collected) -> Vec<Finding> 
 }
 
 /// Returns the finding from which `finding` follows, and which itself follows from no other one.
-/// `known` contains the rules and the objects of all findings.
+/// `None` means that `finding` follows from no other one. `known` contains the rules and the
+/// objects of all findings.
 fn cause(
     finding: &Finding,
     map: &ClusterMap,
@@ -73,7 +74,7 @@ fn cause(
 }
 
 /// Returns the service that an object belongs to, where `n2` is a node and `t7` is a target. `None`
-/// for other objects.
+/// means that the object is neither, or that the map does not contain it.
 pub(crate) fn service_of_object<'a>(object: &str, map: &'a ClusterMap) -> Option<&'a Node> {
     let number = |prefix: char| object.strip_prefix(prefix)?.parse::<u32>().ok();
     let of_target = || {
@@ -88,7 +89,7 @@ fn service_of<'a>(finding: &Finding, map: &'a ClusterMap) -> Option<&'a Node> {
     service_of_object(&finding.object, map)
 }
 
-/// Returns the host of all management nodes. `None` if they run on several hosts.
+/// Returns the host on which all management nodes run. `None` means that there is no such host.
 fn host_of_management(map: &ClusterMap) -> Option<String> {
     let mut nodes = map.nodes.iter().filter(|node| node.kind == NodeKind::Management);
     let host = host_of(nodes.next()?)?;

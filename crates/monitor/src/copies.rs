@@ -55,7 +55,7 @@ impl Waiting {
     }
 }
 
-/// Returns the copies that the settings ask for.
+/// Returns the copies of the load for each program in the settings.
 ///
 /// # Errors
 /// `Configuration` if an address is invalid, or a file with a token cannot be read.
@@ -131,8 +131,8 @@ impl Copies {
         }
     }
 
-    /// Returns the points of the frames that ended in `from_ms..to_ms`. `None` means that there is
-    /// no such frame.
+    /// Returns the points of the frames that ended in `from_ms..to_ms`. `None` means that the
+    /// frames have no points, for example because there is no such frame.
     fn copy(&self, state: &MonitorState, from_ms: u64, to_ms: u64) -> Option<Vec<u8>> {
         let frames = state.history.recent().iter();
         let new = frames.filter(|it| (from_ms..to_ms).contains(&(it.start_ms + it.span_ms)));

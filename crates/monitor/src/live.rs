@@ -181,8 +181,8 @@ impl MonitorState {
     }
 
     /// Returns the address of the metrics page of a service, for a program on this host. `None`
-    /// means that the service has no page. [`HiddenPage`] means that only programs on the host of
-    /// the service can read the page.
+    /// means that the service has no page, or has not replied yet. [`HiddenPage`] means that only
+    /// programs on the host of the service can read the page.
     pub(crate) fn page_of(&self, node: &Node) -> Option<Result<String, HiddenPage>> {
         let page = self.observer.page_of(node.id.raw())?;
         Some(reachable_page(page, &node.addresses, &self.own_addresses))

@@ -30,7 +30,7 @@ pub(crate) struct Observer {
 
 impl Observer {
     /// Returns the address of the metrics page of a service. `None` means that the service has no
-    /// page.
+    /// page, or has not replied yet.
     pub(crate) fn page_of(&self, node: u32) -> Option<&str> {
         let page = self.of(node)?.statistics.page.as_str();
         (!page.is_empty()).then_some(page)

@@ -224,7 +224,8 @@ pub(crate) fn row(load: &Load, frame: &Frame) -> Value {
     })
 }
 
-/// Returns the mean of a measure over the samples of a frame.
+/// Returns the mean of a measure over the samples of a frame. `id` is the id of the target or node.
+/// `None` means that the frame has no value of this measure for it.
 pub(crate) fn reading(frame: &Frame, measure: Measure, id: u32) -> Option<u64> {
     let level = frame.readings.get(&(measure, id))?;
     level.sum.checked_div(frame.samples)

@@ -166,7 +166,8 @@ impl Tier {
         }
     }
 
-    /// Returns the newest frame of the tier. `None` means that the tier has no frame.
+    /// Returns the newest frame of the tier. `None` means that the tier has no file, or that its
+    /// newest file has no valid frame at its end.
     pub fn last(&self) -> Option<Frame> {
         let (start, _) = self.files.last_key_value()?;
         let bytes = fs::read(self.path(*start)).ok()?;

@@ -62,7 +62,7 @@ pub struct RequestCounts {
 }
 
 impl RequestCounts {
-    /// Adds `other` to these counts.
+    /// Adds the counts in `other` to the counts in `self`.
     pub fn add(&mut self, other: &Self) {
         self.requests += other.requests;
         self.failed += other.failed;
@@ -221,7 +221,7 @@ impl RequestLoad {
 
     /// Excludes the operation with the given origin from the load until the returned value is
     /// dropped, if a program that queries the load has caused the operation. Returns `None` for
-    /// operations of other programs.
+    /// operations of other programs, and while no program queries the load.
     pub fn leave_out_own(
         &self,
         process: u32,

@@ -156,7 +156,8 @@ impl Provider {
         Ok(cached.clone())
     }
 
-    /// Returns the region of this instance. `None` if the credentials come from another source.
+    /// Returns the region of the instance from which the credentials come. `None` if they come from
+    /// another source, or if the instance does not report its region.
     pub fn region(&self) -> Option<String> {
         let Place::Instance(url) = &self.place else { return None };
         let region = metadata(url, "placement/region").ok()?;

@@ -456,7 +456,7 @@ impl ChunkStore {
     /// expensive check, and debug builds call it once per round of the cleaner.
     ///
     /// # Panics
-    /// Panics if one of these structures is inconsistent.
+    /// Panics if the cache, the dirty regions or the dirty log is inconsistent.
     pub(crate) fn check_invariants(&self) {
         self.open.borrow().check_invariants();
         self.dirty.check_invariants();

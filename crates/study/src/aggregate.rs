@@ -16,13 +16,13 @@ pub struct Share {
 }
 
 impl Share {
-    /// Returns the bytes of a process.
+    /// Returns the share of a process, counted in bytes.
     pub fn of_bytes(process: &ProcessRecord) -> Self {
         let ProcessRecord { begin_seconds, end_seconds, bytes, .. } = *process;
         Self { begin_seconds, end_seconds, bytes }
     }
 
-    /// Returns the operations of a process.
+    /// Returns the share of a process, counted in operations.
     pub fn of_operations(process: &ProcessRecord) -> Self {
         let ProcessRecord { begin_seconds, end_seconds, operations, .. } = *process;
         Self { begin_seconds, end_seconds, bytes: operations }

@@ -135,8 +135,8 @@ pub struct RunRecord {
     /// Aggregate bandwidth, by equation (1) of the published study: the bytes of all applications,
     /// divided by the time from the first start to the last end.
     pub bytes_per_second: f64,
-    /// Operations of all applications, divided by the same time. `None` if the run measures
-    /// bandwidth.
+    /// Operations of all applications, divided by the time from the first start to the last end.
+    /// `None` if the run measures bandwidth.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub operations_per_second: Option<f64>,
     /// The result of each application. There are several only if the run had several applications
@@ -156,8 +156,8 @@ pub struct RunRecord {
 pub struct ApplicationRecord {
     /// The bytes of the application, divided by the time from its begin to its end.
     pub bytes_per_second: f64,
-    /// Operations of the application, divided by the same time. `None` if the run measures
-    /// bandwidth.
+    /// Operations of the application, divided by the time from its begin to its end. `None` if the
+    /// run measures bandwidth.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub operations_per_second: Option<f64>,
     /// Number of bytes that the application wrote or read.

@@ -103,7 +103,7 @@ pub enum Event {
 pub struct End {
     /// Number of runs that have a result in the journal.
     pub done: usize,
-    /// Number of these runs whose result is invalid.
+    /// Number of runs whose result in the journal is invalid.
     pub invalid: usize,
     /// Number of runs in the plan.
     pub all: usize,

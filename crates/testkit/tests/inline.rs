@@ -509,7 +509,8 @@ fn file_with_a_large_first_write_has_no_inline_bytes() {
     end(cluster, second);
 }
 
-/// docs/semantics.md 3.1. The kill may come before, between or after the steps of the move.
+/// docs/semantics.md 3.1. The kill may come before, between or after the steps of the move of the
+/// inline bytes.
 #[test]
 fn killed_service_during_a_move_loses_no_bytes() {
     let (cluster, second) = mounts();
@@ -540,7 +541,8 @@ fn killed_service_during_a_move_loses_no_bytes() {
     end(cluster, second);
 }
 
-/// docs/semantics.md 3.3: after the move, no byte of the file depends on metadata.
+/// docs/semantics.md 3.3: after the inline bytes have been moved to storage, no byte of the file
+/// depends on metadata.
 #[test]
 fn moved_bytes_survive_a_power_loss_of_metadata() {
     let scratch = Scratch::new();

@@ -28,10 +28,10 @@ pub struct Rule {
     /// Ids of the published settings that the rule covers, such as `A059`. The letter stands for
     /// the publication: A for Alces 2016, C for Dell 2020, D for AzureCAT 2017.
     pub rows: Vec<String>,
-    /// The rule applies to hosts that have at least one of these roles.
+    /// The roles to which the rule applies. A host needs at least one of them.
     pub roles: Vec<Role>,
-    /// If the path of the file contains `{device}`, the rule applies to these kinds of block
-    /// devices.
+    /// The kinds of block devices to which the rule applies, if the path of the file contains
+    /// `{device}`.
     #[serde(default)]
     pub devices: Vec<DeviceKind>,
     /// Path of the kernel file. `{device}` stands for each block device of a target, `{interface}`
@@ -77,9 +77,9 @@ pub struct MountRule {
     /// Ids of the published settings that the rule covers, such as `A068`. The letters are as in
     /// [`Rule::rows`].
     pub rows: Vec<String>,
-    /// The rule applies to hosts that have at least one of these roles.
+    /// The roles to which the rule applies. A host needs at least one of them.
     pub roles: Vec<Role>,
-    /// The rule applies to file systems of these types, such as `xfs`.
+    /// The types of file systems to which the rule applies, such as `xfs`.
     pub types: Vec<String>,
     /// Options that the mount must have.
     #[serde(default)]
@@ -87,9 +87,9 @@ pub struct MountRule {
     /// Options that the mount must not have.
     #[serde(default)]
     pub forbids: Vec<String>,
-    /// The reason for these options.
+    /// The reason for the options in `needs` and `forbids`.
     pub why: String,
-    /// The publications on which these options are based.
+    /// The publications on which the options in `needs` and `forbids` are based.
     pub source: String,
 }
 
@@ -102,7 +102,7 @@ pub struct MakeRule {
     /// Ids of the published settings that the rule covers, such as `A066`. The letters are as in
     /// [`Rule::rows`].
     pub rows: Vec<String>,
-    /// The rule applies to hosts that have at least one of these roles.
+    /// The roles to which the rule applies. A host needs at least one of them.
     pub roles: Vec<Role>,
     /// The recommended command.
     pub command: String,

@@ -228,7 +228,7 @@ record! {
         pub waiting: Vec<HeldLock>,
         /// Total number of waits of the session.
         pub waiting_count: u32,
-        /// Time since the oldest of these waits began, in milliseconds. Zero without waits.
+        /// Time since the oldest wait of the session began, in milliseconds. Zero without waits.
         pub longest_wait_ms: u64,
     }
 }

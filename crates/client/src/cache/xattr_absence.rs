@@ -16,13 +16,13 @@ pub(crate) fn is_asked_by_kernel(name: &[u8]) -> bool {
 /// The newest information about the extended attributes of one inode.
 #[derive(Debug, Clone, Copy)]
 enum Absence {
-    /// Attributes from metadata that arrived at this time showed that the inode does not have any
-    /// of these extended attributes.
+    /// Attributes from metadata that arrived at this time showed that the inode has no extended
+    /// attribute that the kernel requests by itself.
     Since(Duration),
-    /// The inode may have one of these extended attributes, because a program has set such an
-    /// attribute through this mount, or because a reply of metadata contained one. The table
-    /// ignores attributes from metadata that arrive before this time, since they may be out of
-    /// date.
+    /// The inode may have an extended attribute that the kernel requests by itself, because a
+    /// program has set such an attribute through this mount, or because a reply of metadata
+    /// contained one. The table ignores attributes from metadata that arrive before this time,
+    /// since they may be out of date.
     NotUntil(Duration),
 }
 

@@ -145,8 +145,8 @@ impl<'a> Large<'a> {
         };
         let (note, parts) = match (continued, options.part) {
             (Some(found), _) => found,
-            // The file may have changed since the first part of the copy. The process of the last
-            // part then uploads it.
+            // The file may have changed since the process of `Part::Prepare` began its upload. The
+            // process of `Part::Finish` then uploads it.
             (None, Part::Share(_)) => return Ok(None),
             (None, _) => {
                 note::discard(pair, &note_key, old.as_ref()).map_err(failed())?;
@@ -211,16 +211,17 @@ impl<'a> Large<'a> {
         self.stored.lock().expect("no thread panics while it has the lock")
     }
 
-    /// Returns the number of units of work. There is one for each thread that may send parts of
-    /// this file. The caller must run all of them.
+    /// Returns the number of units of work, one for each thread that may send parts of this file.
+    /// The caller must call [`Self::step`] for each of them until the unit has ended, because the
+    /// unit that ends last completes the upload.
     pub(super) fn units(&self) -> u64 {
         let units = self.count().clamp(1, self.folder.context.options.threads.max(1) as u64);
         self.units.set(units);
         units
     }
 
-    /// Sends the next part. Returns whether the unit has to be run again. The unit that ends last
-    /// completes the upload.
+    /// Makes one step of a unit of work: sends the next part. Returns `false` if the unit has
+    /// ended. The unit that ends last completes the upload.
     pub(super) fn step(&self) -> Result<bool, Failure> {
         let work = |index| {
             let result = self.send(index);

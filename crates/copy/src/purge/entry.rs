@@ -50,7 +50,7 @@ impl EntryAttributes {
         }
     }
 
-    /// Reads the attributes of an open entry. They may be as old as the kernel may cache them.
+    /// Reads the attributes of an open entry. The kernel may return attributes that it has cached.
     /// `None` means that the entry does not exist any more.
     pub(crate) fn cached(file: &File) -> Result<Option<Self>, Failure> {
         read(file, AtFlags::EMPTY_PATH)

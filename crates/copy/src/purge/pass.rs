@@ -102,7 +102,8 @@ impl Pass {
         }
     }
 
-    /// Whether an entry is old, and no option keeps it. The names of entries are checked elsewhere.
+    /// Whether an entry is old, and no option keeps it. `Selection::excludes` checks the names of
+    /// entries.
     pub(crate) fn is_selected(&self, entry: &EntryAttributes) -> bool {
         self.options.selection.includes(entry) && self.is_old(entry)
     }
@@ -127,8 +128,8 @@ impl Pass {
         self.progress.scanned.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts an entry that is removed in the progress, and writes its line to the list and the
-    /// log. `path` is its path below the top.
+    /// Counts a removed entry in the progress, and writes its line to the list and the log. `path`
+    /// is its path below the top.
     pub(crate) fn note_removed(&self, path: &Path, entry: &EntryAttributes) {
         let is_file = entry.kind != FileType::Directory;
         self.progress.files.fetch_add(u64::from(is_file), Ordering::Relaxed);

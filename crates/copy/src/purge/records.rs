@@ -17,8 +17,8 @@ type Lines = Option<Mutex<Box<dyn Write + Send>>>;
 pub struct Records {
     /// Gets a line of text for each entry after its removal.
     log: Lines,
-    /// Gets a JSON value on one line for each entry. In a dry run, for each entry that would be
-    /// removed.
+    /// Gets a line with a JSON value for each removed entry, or in a dry run, for each entry that
+    /// would be removed.
     list: Lines,
 }
 

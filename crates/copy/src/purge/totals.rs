@@ -28,7 +28,7 @@ pub struct UserTotal {
     pub user: Option<String>,
     /// Number of files.
     pub files: u64,
-    /// Length of these files in bytes.
+    /// Length of the files that `files` counts, in bytes.
     pub bytes: u64,
 }
 
@@ -40,7 +40,7 @@ pub struct DirectoryTotal {
     pub directory: Option<String>,
     /// Number of files.
     pub files: u64,
-    /// Length of these files in bytes.
+    /// Length of the files that `files` counts, in bytes.
     pub bytes: u64,
 }
 
@@ -76,8 +76,9 @@ struct Tally {
 }
 
 impl Tally {
-    /// The sum of the bytes has a limit: users can create sparse files of almost 2^63 bytes, and
-    /// the sum of three of them exceeds the range of `u64`.
+    /// Adds the files and bytes of another tally. The sum of the bytes stays at `u64::MAX` if it
+    /// would be larger: users can create sparse files of almost 2^63 bytes, and the sum of three of
+    /// them exceeds the range of `u64`.
     fn add(&mut self, other: Self) {
         self.files += other.files;
         self.bytes = self.bytes.saturating_add(other.bytes);
@@ -91,10 +92,11 @@ pub(crate) struct Totals {
     pub(crate) directories: u64,
     pub(crate) skipped: Skipped,
     all: Tally,
-    /// For each map: the key `None` has the rest.
+    /// The tallies of users. The key `None` stands for all users without a key of their own, and in
+    /// `tops` for all such directories.
     users: HashMap<Option<u32>, Tally>,
     tops: HashMap<Option<OsString>, Tally>,
-    /// The first element is the youngest of the oldest entries.
+    /// The oldest entries so far. The first element of the heap is the youngest of them.
     oldest: BinaryHeap<(Timestamp, PathBuf, u64)>,
 }
 
@@ -202,7 +204,8 @@ fn count<K: Eq + Hash>(tallies: &mut HashMap<Option<K>, Tally>, key: Option<K>, 
     tallies.entry(if is_full { None } else { key }).or_default().add(tally);
 }
 
-/// Returns the keys with the most bytes. The last element has the sum of all others.
+/// Returns the keys with the most bytes and their tallies. The last element has the key `None` and
+/// the sum of all others.
 fn largest<K: Clone + Ord>(tallies: &HashMap<Option<K>, Tally>) -> Vec<(Option<K>, Tally)> {
     let mut named: Vec<_> = tallies.iter().filter(|(key, _)| key.is_some()).collect();
     let rank = |(key, tally): &(&Option<K>, &Tally)| {

@@ -11,7 +11,8 @@ use skep_service::{ByteSize, NodeSettings, logging};
 use skep_types::Result;
 use std::path::{Path, PathBuf};
 
-/// Names in the directory of a monitor: of its history, and of the file that it creates before.
+/// Names of the monitor's files in its directory. A directory of root that has other files belongs
+/// to a monitor only if it has the first of these files.
 const MONITOR_FILES: [&str; 2] = ["history", "lock"];
 
 /// The JSON output: the files of a service that were given to a user.
@@ -39,7 +40,8 @@ pub(super) fn give_service(
     }
     let (added, is_trusted) = user.added_targets(&node.directory)?;
     let added: Vec<_> = added.into_iter().filter(|path| !targets.contains(path)).collect();
-    // Targets are on different disks, and the first change of a large target takes minutes.
+    // Change the targets at the same time, because they are on different disks, and the first
+    // change of a large target takes minutes.
     let mut changed: u64 = std::thread::scope(|scope| {
         let user = &user;
         let named: Vec<_> =
@@ -52,7 +54,8 @@ pub(super) fn give_service(
         let threads = named.into_iter().chain(added);
         threads.map(|it| unless_failed(it.join().expect("the thread does not panic"))).sum()
     });
-    // The last one, because the list in it is trusted only as long as the directory is root's.
+    // Give away this directory last, because the list of added targets in it is trusted only as
+    // long as root owns the directory.
     changed += user.take_directory(&node.directory)?;
     let directories: Vec<_> =
         std::iter::once(&node.directory).chain(targets).chain(&added).cloned().collect();
@@ -76,7 +79,8 @@ pub(super) fn give_monitor(
     settings: &MonitorSettings,
     clusters: &[WatchedCluster],
 ) -> Result<()> {
-    // As in the command of the other services.
+    // Start the log without a size limit, so that root never starts a new log file in a directory
+    // of that user.
     logging::start(&settings.log, ByteSize(0))?;
     let user = ServiceUser::find(user)?;
     if let Some(config) = config {

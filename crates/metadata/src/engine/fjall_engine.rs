@@ -90,8 +90,8 @@ impl FjallEngine {
     /// Returns how many blocks the store has loaded since it was opened.
     pub fn block_loads(&self) -> BlockLoads {
         let metrics = self.keyspace.metrics();
-        // The store adds to these counts one after the other. So a difference may be negative for a
-        // moment.
+        // The store raises the count of cached loads and the count of all loads one after the
+        // other. So their difference may be negative for a moment.
         let loads = |cached: usize, all: usize| (cached as u64, all.saturating_sub(cached) as u64);
         BlockLoads([
             loads(metrics.data_block_load_cached_count(), metrics.data_block_load_count()),

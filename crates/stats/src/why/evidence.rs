@@ -83,7 +83,7 @@ impl Holder {
 pub struct OpenRequests {
     /// Number of requests.
     pub count: u64,
-    /// Age of the oldest of these requests. Zero if there is no such request.
+    /// Age of the oldest request without a reply. Zero if there is no such request.
     pub oldest_ns: u64,
     /// Time from the measurement of `count` and `oldest_ns` to the end of the span.
     pub ago_ns: u64,

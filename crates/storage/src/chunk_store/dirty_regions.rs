@@ -128,7 +128,7 @@ impl DirtyRegions {
     /// Checks the number of regions, the listed files and the numbers of changes.
     ///
     /// # Panics
-    /// Panics if one of these values is wrong.
+    /// Panics if a checked value is wrong.
     pub(crate) fn check_invariants(&self) {
         let files = self.files.borrow();
         let count: usize = files.values().map(BTreeMap::len).sum();

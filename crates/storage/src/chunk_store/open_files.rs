@@ -197,7 +197,7 @@ impl OpenFiles {
     /// Checks the count of pages, the clock and the keys of the files.
     ///
     /// # Panics
-    /// Panics if one of these values is wrong.
+    /// Panics if a checked value is wrong.
     pub(crate) fn check_invariants(&self) {
         let pages: usize = self.files.values().map(|file| file.regions.borrow().len()).sum();
         assert_eq!(self.pages, pages, "the count of cached pages");

@@ -107,7 +107,7 @@ impl RangeLock {
     /// no deadlock is possible.
     ///
     /// # Panics
-    /// Panics if one of these values is wrong.
+    /// Panics if a checked value is wrong.
     pub(crate) fn check_invariants(&self) {
         let queue = self.queue.borrow();
         let tickets = queue.iter().map(|entry| entry.ticket);

@@ -26,9 +26,10 @@ pub struct Row {
     pub processes: u64,
     /// The values of the other factors that vary, such as `count 4`. Empty if no other one varies.
     pub condition: String,
-    /// Bytes per second that these servers and clients can move. `None` if it is not known.
+    /// Bytes per second that the servers and clients of this row can move. `None` if it is not
+    /// known.
     pub limit_bytes_per_second: Option<f64>,
-    /// Operations per second that these servers can do. `None` if it is not known.
+    /// Operations per second that the servers of this row can do. `None` if it is not known.
     pub limit_operations_per_second: Option<f64>,
     /// The results, in the order of their operations. Each operation occurs at most once with
     /// dropped caches, and at most once with unchanged caches.
@@ -240,8 +241,8 @@ fn columns_of(rows: &[Row]) -> Vec<(Operation, Cache)> {
     all.collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-/// Returns the word before the name of an operation, with a space after it. Empty for dropped
-/// caches.
+/// Returns the word for the state of the caches, which precedes the name of an operation, with a
+/// space after the word. Empty for dropped caches.
 pub(super) fn cached(cache: Cache) -> &'static str {
     match cache {
         Cache::Dropped => "",

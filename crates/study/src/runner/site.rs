@@ -29,7 +29,7 @@ pub struct Place {
     /// The directory for the files of the study, as a path on each client host. `{host}` in it
     /// stands for the name of the host.
     pub path: String,
-    /// The path of this directory on the host of this process.
+    /// The path of the directory `path`, on the host of this process.
     pub path_here: PathBuf,
     /// Whether all hosts are emulated on the host of this process. If so, the CPU of this host may
     /// be the bottleneck.

@@ -121,7 +121,8 @@ record! {
     /// How far a client has written to a file since the client's last report.
     #[derive(Copy)]
     pub struct WrittenExtent {
-        /// Highest end offset of these writes. Zero means that no write extended the file.
+        /// Highest end offset of the writes since the last report. Zero means that no write
+        /// extended the file.
         pub end: u64,
         /// Truncate generation of the file that the client knew when it wrote. The target ignores
         /// `end` if the file has been truncated since then.

@@ -80,8 +80,8 @@ record! {
 record! {
     /// Reply to [`CompareOpens`].
     pub struct CompareOpensReply {
-        /// For each file and mode of the request, in order: the number of these opens that the
-        /// session has. Zero if the file does not exist.
+        /// For each file and mode of the request, in order: the number of opens that the session
+        /// has of this file in this mode. Zero if the file does not exist.
         pub counts: Vec<u32>,
     }
 }

@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 
 /// The cost that the project promises: at most this share of the processor time.
 const LIMIT: f64 = 0.02;
-/// Maximum probability that the true median is outside the interval.
+/// Maximum probability that the true median is outside the reported interval.
 const DOUBT: f64 = 0.05;
 /// Duration in seconds that each workload needs, so that a tick of the processor time is small
 /// against the limit.
@@ -46,7 +46,8 @@ pub(crate) struct Options {
     directory: PathBuf,
 }
 
-/// Workloads that run with the same number of processes and need no files of others.
+/// Workloads that run with the same number of processes and need no files of the workloads in
+/// another part.
 struct Part {
     processes: u64,
     workloads: &'static [Workload],

@@ -39,7 +39,7 @@ pub(super) struct OtherHosts {
     pub(super) as_root: bool,
 }
 
-/// The end of a session.
+/// An ssh session that has ended.
 struct Session {
     status: ExitStatus,
     output: Vec<u8>,

@@ -4,8 +4,9 @@ use skep_cluster::state::closed_groups;
 use skep_types::{Chooser, ClusterMap, Component, FileKind, GroupId};
 use std::fmt::Write;
 
-/// Returns the effect of the lost and closed targets that a component lists, on new files of a
-/// directory or on the bytes of a file. Empty if there are no such targets.
+/// Describes the effect of lost and closed targets among the groups of a component: for a
+/// directory, the effect on its new files, and for a file, the effect on its bytes. Empty if there
+/// is none.
 pub(super) fn effect_of_absent(map: &ClusterMap, kind: FileKind, groups: &[GroupId]) -> String {
     let mut text = String::new();
     for closed in closed_groups(map).iter().filter(|it| groups.contains(&it.group)) {

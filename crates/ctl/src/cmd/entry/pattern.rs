@@ -198,7 +198,7 @@ fn not_allowed(path: &Path, text: &str) -> String {
 }
 
 /// Returns the cluster setting that forbids the pattern to a user. `None` means that the settings
-/// in the map allow the pattern.
+/// in the map allow the pattern, or that `text` is not a valid pattern.
 fn limit_of(map: &ClusterMap, text: &str, uid: u32) -> Option<String> {
     let request = skep_cluster::pattern_text::parse(text, map).ok()?;
     let refused = check_request(map, &request, uid).err()?;

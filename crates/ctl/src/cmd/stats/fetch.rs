@@ -23,7 +23,7 @@ pub(crate) struct Fetched {
     pub(super) moment: Moment,
     /// Services that did not reply, each with the reason.
     pub(crate) unreachable: Vec<String>,
-    /// The nodes of these services.
+    /// The nodes of the services in `unreachable`.
     silent: BTreeSet<NodeId>,
 }
 
