@@ -87,9 +87,9 @@ fn check_user(policy: &Policy, request: &PatternRequest) -> Result<()> {
 /// unset. [`resolve`] fills them later from the cluster's settings.
 ///
 /// A request with one component that sets neither width nor placement keeps all components of the
-/// directory. Such a request also keeps the directory's inline bytes, unless the request sets
-/// inline bytes. Any other request replaces the components of the directory. The directory's first
-/// component then fills the fields that are unset in the request.
+/// directory. Such a request also keeps the directory's number of inline bytes, unless the request
+/// sets this number. Any other request replaces the components of the directory. The directory's
+/// first component then fills the fields that are unset in the request.
 pub fn merge(
     request: Option<&PatternRequest>,
     directory: Option<&PatternRequest>,
@@ -180,8 +180,8 @@ fn behind_inline<C>(
 /// generation 0. Components whose groups a policy chooses have no groups yet.
 ///
 /// If the request has only one component, without width and list of groups, one group stores the
-/// first bytes of the file ([`Policy::stripe_from`]). If such a request does not set inline bytes
-/// either, the cluster's setting applies ([`Policy::inline_bytes`]).
+/// first bytes of the file ([`Policy::stripe_from`]). If such a request does not set the number of
+/// inline bytes either, the cluster's setting applies ([`Policy::inline_bytes`]).
 pub fn resolve(request: &PatternRequest, policy: &Policy) -> StripePattern {
     let mut inline_bytes = request.inline_bytes;
     let mut components: Vec<_> =

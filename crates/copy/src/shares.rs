@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn split_over_hosts_is_the_same_in_every_program_version() {
+    fn keys_of_entries_are_the_same_in_every_program_version() {
         // The hash must never change, because hosts of one copy may run different versions of the
         // program.
         let key = Key::of_pair(1).entry(OsStr::new("a")).entry(OsStr::new("b"));

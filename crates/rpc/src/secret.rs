@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn replaced_secret_reaches_every_clone() {
+    fn replaced_secret_reaches_a_clone() {
         let secrets = Secrets::generate();
         let (clone, old) = (secrets.clone(), secrets.newest());
         let former = HeldSecret { secret: old.clone(), is_closed: false };

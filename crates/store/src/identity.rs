@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn new_directory_is_never_open_to_other_users() {
+    fn new_directory_is_private_but_an_existing_one_keeps_its_mode() {
         let parent = tempfile::tempdir().unwrap();
         let mode = |path: &Path| std::fs::metadata(path).unwrap().mode() & 0o7777;
         let path = parent.path().join("between").join("target");

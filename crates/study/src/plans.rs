@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn error_for_an_unknown_plan_lists_all_plan_names() {
+    fn error_for_an_unknown_plan_lists_plan_names() {
         let error = find("scenario9").expect_err("none");
         assert_eq!(error.code(), ErrorCode::NotFound);
         assert!(error.context().contains("scenario1, scenario2"), "{error}");

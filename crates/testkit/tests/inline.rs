@@ -165,7 +165,7 @@ fn invalid_inline_patterns_are_refused_with_the_reason() {
 }
 
 /// `skep config set inline-bytes` applies to all new files for whose pattern neither the request
-/// nor the directory sets inline bytes.
+/// nor the directory sets the number of inline bytes.
 #[test]
 fn cluster_setting_inline_bytes_applies_to_new_files() {
     let cluster = Cluster::start(Shape::default());

@@ -7,11 +7,11 @@ use super::{Accesses, Advice, Load, Observation, Sizes, Subject, words};
 const INLINE_SIZES: [u64; 3] = [4 << 10, 8 << 10, 16 << 10];
 /// Minimum number of files for advice about inline bytes.
 const FEWEST_FILES: u64 = 100;
-/// Minimum share of the files that must fit into the inline bytes before a rule proposes these
-/// inline bytes.
+/// Minimum share of the files that must fit into a number of inline bytes before a rule proposes
+/// this number.
 const FITTING: f64 = 0.75;
-/// If a smaller share of the files fits into the inline bytes, a rule proposes zero inline bytes,
-/// because each larger file needs one more request for its first bytes.
+/// If a smaller share of the files fits into the current number of inline bytes, a rule proposes
+/// zero, because each larger file needs one more request for its first bytes.
 const NOT_FITTING: f64 = 0.1;
 /// Size in bytes above which a file is large.
 const LARGE: u64 = 256 << 20;
@@ -44,8 +44,8 @@ fn percent(share: f64) -> String {
     format!("{:.0} %", share * 100.0)
 }
 
-/// Proposes inline bytes if most files are small. Proposes zero inline bytes if few files fit into
-/// the current number of inline bytes.
+/// Proposes a number of inline bytes if most files are small. Proposes zero if few files fit into
+/// the current number.
 fn inline_bytes(seen: &Observation) -> Option<Advice> {
     let (sizes, layout) = (&seen.sizes, seen.layout?);
     if sizes.count() < FEWEST_FILES {

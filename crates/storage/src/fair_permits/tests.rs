@@ -154,7 +154,7 @@ fn single_request_overtakes_the_queue_of_a_busy_client() {
 }
 
 #[test]
-fn end_of_a_target_waits_for_all_requests() {
+fn wait_for_released_permits_ends_with_the_last_release() {
     skep_env::block_on(async {
         let permits = FairPermits::new(PERMITS, PERMITS);
         permits.all_released().await;

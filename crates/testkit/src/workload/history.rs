@@ -168,9 +168,10 @@ impl History {
     }
 
     /// Whether the length that a check has found for a file after a crash cannot change any more.
-    /// This is true if the worker had closed or synced the file, the crash could not undo this, and
-    /// the file has the recorded length. (A metadata host may have lost the reported length of an
-    /// unsynced file, but not the file's name.)
+    /// If the crash can lose unsynced lengths, the found file must equal a recorded one in inode
+    /// number and length. The recorded file is either the newest state that must survive the crash,
+    /// or another allowed state that the worker had synced. (A metadata host may have lost the
+    /// reported length of an unsynced file, but not the file's name.)
     pub(crate) fn is_end_known(&self, name: &str, found: &State, crash: &Crash) -> bool {
         let is_it = |state: &State, even_unsynced: bool| match (state, found) {
             (

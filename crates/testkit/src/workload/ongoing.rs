@@ -21,7 +21,7 @@ const MAX_LOG: u64 = 6 << 20;
 /// blocks cross chunk boundaries.
 const BLOCK_COUNT: usize = 400;
 const BLOCK: usize = 8192;
-/// Length in bytes of the units between which a power loss may tear a write.
+/// Length of a sector in bytes. A power loss may tear a write at the boundary of two sectors.
 const SECTOR: usize = 512;
 
 /// Returns the byte at `offset` of the log with this seed.

@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_archive_has_all_files_of_its_tree() {
+    fn unpacked_archive_has_the_last_file_of_its_tree() {
         let directory = tempfile::tempdir().expect("a directory");
         make_archive(directory.path(), 250).expect("an archive");
         unpack(directory.path(), &directory.path().join("tree.tar")).expect("tar unpacks it");
