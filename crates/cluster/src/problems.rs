@@ -7,8 +7,8 @@ use crate::state::kind_word;
 use skep_types::map::{CapacityPool, Condition, Consistency, Reachability, TargetHealth};
 use skep_types::{ClusterMap, Group, NodeId, NodeKind, Target, TargetId, TargetKind};
 
-/// The reason that is shown for a target whose service sends heartbeats without this target, so
-/// that it counts as down.
+/// The reason that is shown for a target that counts as down because the heartbeats of its service
+/// do not contain it.
 pub const UNREPORTED: &str = "its service does not report this target; check that the settings of \
                               the service name the directory of the target";
 

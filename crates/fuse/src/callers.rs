@@ -40,8 +40,8 @@ impl Sender {
         Self { thread, process }
     }
 
-    /// Returns whether the sender is being killed or has ended, so that no program waits for the
-    /// reply. `may_be_asynchronous` means that a program may wait for the reply although the thread
+    /// Returns whether no program waits for the reply, because the sender is being killed or has
+    /// ended. `may_be_asynchronous` means that a program may wait for the reply although the thread
     /// has ended.
     pub(crate) fn is_being_killed(self, may_be_asynchronous: bool) -> bool {
         let is_of_another = |process| self.process.is_some_and(|noted| noted != process);

@@ -31,7 +31,7 @@ pub(crate) struct CloseFailures {
     /// The mutex protects only the table. A thread that holds this mutex takes no other lock and
     /// does not wait.
     handles: Mutex<HashMap<HandleId, Logged>>,
-    /// Whether the table has entries, so that usual requests do not take the mutex.
+    /// Whether the table has entries. While it has none, requests do not take the mutex.
     has_handles: AtomicBool,
 }
 

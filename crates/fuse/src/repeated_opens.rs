@@ -59,8 +59,8 @@ pub(crate) struct RepeatedOpens {
     /// The mutex protects only the table. A thread that holds this mutex takes no other lock and
     /// does not wait.
     threads: Mutex<HashMap<u32, RepeatedOpen>>,
-    /// Whether the table has entries, so that usual requests do not take the mutex. A thread sees
-    /// its own entry, since the kernel sends its next request after the mount has replied.
+    /// Whether the table has entries. While it has none, requests do not take the mutex. A thread
+    /// sees its own entry, since the kernel sends its next request after the mount has replied.
     has_threads: AtomicBool,
 }
 

@@ -53,7 +53,8 @@ fn is_wait(message: u16) -> bool {
     matches!(message, WaitNotifications::ID | WaitLock::ID)
 }
 
-/// Whether no program waits for the reply to a request, so that a slow reply disturbs no program.
+/// Whether no program waits for the reply to a request with this message id. A slow reply to such a
+/// request disturbs no program.
 fn is_of_no_program(message: u16) -> bool {
     message == md::KeepAlive::ID
 }

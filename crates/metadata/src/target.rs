@@ -201,7 +201,7 @@ impl<E: Engine> MetadataTarget<E> {
         self.table.engine()
     }
 
-    /// Returns the engine, so that the caller can make a checkpoint.
+    /// Returns the engine, for example for a checkpoint.
     pub fn engine_mut(&mut self) -> &mut E {
         self.table.engine_mut()
     }

@@ -33,7 +33,7 @@ impl Membership {
     /// Checks that a newer map still names the target as a member of the same group.
     ///
     /// # Errors
-    /// `Deposed` if the map does not, so that the role of the target has ended.
+    /// `Deposed` if the map does not. The role of the target has ended then.
     pub(crate) fn check_same(&self, map: Arc<ClusterMap>) -> Result<Self> {
         let (group, target) = (self.group, self.target);
         Self::of(map, target).filter(|it| it.group == group).ok_or_else(|| {

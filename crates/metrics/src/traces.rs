@@ -24,9 +24,9 @@ const SAMPLED_RECORDS: usize = 512;
 /// One in 2^`SAMPLE_BITS` trace ids belongs to the sample.
 const SAMPLE_BITS: u32 = 10;
 
-/// Whether an operation belongs to the sample, so that all processes store their records of it.
-/// Each process computes the same result from the trace id, so the records of a sampled operation
-/// are complete.
+/// Whether an operation belongs to the sample. All processes store their records of such an
+/// operation. Each process computes the same result from the trace id, so the records of a sampled
+/// operation are complete.
 pub fn is_sampled(trace: u128) -> bool {
     // The product depends on the process and on the operation, because the trace id contains the
     // ids of both. Ids of operations count up, so a multiplication by the golden ratio spreads them

@@ -76,8 +76,8 @@ impl AheadLength {
         }
     }
 
-    /// Handles a receive of `got` bytes. `is_full` is whether they have filled the buffer, so that
-    /// more bytes probably wait in the socket.
+    /// Handles a receive of `got` bytes. `is_full` is whether these bytes have filled the buffer.
+    /// If they have, more bytes probably wait in the socket.
     fn received(&mut self, got: usize, is_full: bool) {
         if is_full {
             return self.lengthen();

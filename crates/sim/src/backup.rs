@@ -52,8 +52,8 @@ pub(crate) struct BackupProcess {
     life: u64,
     inbox: Vec<Event>,
     is_scheduled: bool,
-    /// Whether the member has every record that all members had appended, so that it is allowed to
-    /// take over. A member that has lost power must first receive all records up to
+    /// Whether the member has every record that all members had appended. Only such a member is
+    /// allowed to take over. A member that has lost power must first receive all records up to
     /// `catches_up_at`.
     pub(crate) is_caught_up: bool,
     pub(crate) catches_up_at: Lsn,

@@ -271,7 +271,7 @@ impl Network {
     }
 }
 
-/// Whether a reply is final, so that the network does not retry the call.
+/// Whether a reply is final. The network does not retry a call after a final reply.
 pub(crate) fn is_final(result: &Result<Vec<u8>>) -> bool {
     let class = result.as_ref().err().map(|error| error.code().retry_class());
     class.is_none_or(|class| class == RetryClass::Never)

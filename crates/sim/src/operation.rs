@@ -27,7 +27,7 @@ macro_rules! operations {
                 match self { $(Self::$name(it) => it.to_bytes(),)* }
             }
 
-            /// Whether the request is modifying, so that the client must send it in a slot.
+            /// Whether the request is modifying. A client must send such a request in a slot.
             pub(crate) fn modifies(&self) -> bool {
                 match self { $(Self::$name(_) => <$module::$name as Request>::MODIFIES,)* }
             }
@@ -74,7 +74,8 @@ operations! {
 }
 
 impl Op {
-    /// Whether the operation needs disk space, so that a target with a full disk may refuse it.
+    /// Whether the operation needs disk space. A target with a full disk may refuse such an
+    /// operation.
     pub(crate) fn adds(&self) -> bool {
         matches!(
             self,

@@ -28,8 +28,8 @@ use std::task::{Poll, Waker};
 #[derive(Debug)]
 pub(crate) struct FairPermits {
     permits: usize,
-    /// Maximum number of permits that one client holds, so that a request of another client begins
-    /// immediately.
+    /// Maximum number of permits that one client holds. The other permits let a request of another
+    /// client begin immediately.
     most_of_one: usize,
     state: RefCell<State>,
     released: Notify,

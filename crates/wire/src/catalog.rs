@@ -17,8 +17,8 @@ pub struct Message {
     pub name: &'static str,
     /// The service that handles the request.
     pub service: &'static str,
-    /// Whether clients must send the request in a slot of their session, so that it is executed
-    /// exactly once.
+    /// Whether clients must send the request in a slot of their session. The slot ensures that the
+    /// request is executed exactly once.
     pub modifies: bool,
     /// Doc comment of the request.
     pub doc: &'static str,

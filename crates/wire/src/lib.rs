@@ -33,7 +33,8 @@ pub trait Request: Codec + Described + std::fmt::Debug {
     const ID: u16;
     /// Version of the request's layout.
     const VERSION: u16;
-    /// Whether the request must be sent in a slot, so that it is executed exactly once.
+    /// Whether clients must send the request in a slot of their session. The slot ensures that the
+    /// request is executed exactly once.
     const MODIFIES: bool;
     /// Type of the reply.
     type Reply: Codec + Described + std::fmt::Debug;

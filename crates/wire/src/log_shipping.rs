@@ -92,7 +92,7 @@ record! {
         /// Whether the member did not append the records of the request, because it does not have
         /// the record before `first`.
         pub is_behind: bool,
-        /// Whether the member's store is incomplete, so that records cannot bring it up to date.
+        /// Whether the member's store is incomplete. Records cannot bring such a store up to date.
         pub needs_copy: bool,
         /// An id that the member's process has chosen at its start. Another process has another id.
         pub process: u64,

@@ -19,8 +19,7 @@ pub(crate) struct OpenFile {
     moved: OnceLock<StripePattern>,
     /// Whether the file was larger than its inline bytes when the handle was opened.
     pub(crate) was_grown: bool,
-    /// Whether the mount itself has opened the file (`Opens::hold`), so that no program uses this
-    /// handle.
+    /// Whether the mount itself has opened the file (`Opens::hold`). No program uses such a handle.
     is_hold: bool,
     /// Whether metadata has lost this open, and this mount could not open the file again or found
     /// another stripe pattern. If so, every operation through the handle except the close fails.
@@ -151,7 +150,7 @@ impl OpenFile {
         self.has_lost_locks.store(true, Ordering::Release);
     }
 
-    /// Returns whether the handle is stale or fenced, so that only its close succeeds.
+    /// Returns whether the handle is stale or fenced. Of such a handle, only the close succeeds.
     pub(crate) fn is_stale(&self) -> bool {
         self.is_stale.load(Ordering::Acquire) || self.is_fenced.load(Ordering::Acquire)
     }

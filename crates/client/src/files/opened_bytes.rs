@@ -114,7 +114,7 @@ impl OpenedBytesPolicy {
     }
 
     /// Returns the largest size of a file whose bytes an open requests. `is_known` means that the
-    /// kernel probably has the pages of the file, so that no read would use the bytes.
+    /// kernel probably has the pages of the file. No read would use the bytes then.
     pub(crate) fn limit(&self, is_known: bool) -> u32 {
         let is_needed = !is_known || self.has_dropped_pages.load(Ordering::Relaxed);
         if is_needed && !self.max_age.is_zero() { MAX_OPENED_FILE_BYTES } else { 0 }

@@ -27,9 +27,9 @@ pub(super) struct KernelView {
     /// Set when the mount sends attributes that make the kernel drop its pages. `None` means that
     /// the kernel has dropped all pages that it must drop.
     drop: Option<PageDrop>,
-    /// Whether the kernel must compare modification times before it reads from its pages, so that
-    /// the mount must send the current attributes. This is necessary if a write has bypassed these
-    /// pages, or if other clients may have changed the file without a notification.
+    /// Whether the kernel must compare modification times before it reads from its pages. For this,
+    /// the mount must send the current attributes. The comparison is necessary if a write has
+    /// bypassed these pages, or if other clients may have changed the file without a notification.
     must_compare: bool,
 }
 

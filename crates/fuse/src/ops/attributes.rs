@@ -93,11 +93,11 @@ async fn get<F: FileSystem>(
     })
 }
 
-/// Returns whether the reply passes these attributes only to the program, so that the kernel
-/// continues to use the attributes that it has seen before. Otherwise the new modification time
-/// would make the kernel drop all pages of the file, although the pages contain the writes that
-/// have changed the time. But if the owner or the permissions have changed, the kernel must get the
-/// new attributes.
+/// Returns whether the reply passes these attributes only to the program. The kernel then continues
+/// to use the attributes that it has seen before. With the new attributes, the new modification
+/// time would make the kernel drop all pages of the file, although the pages contain the writes
+/// that have changed the time. But if the owner or the permissions have changed, the kernel must
+/// get the new attributes.
 ///
 /// If the kernel has dropped the inode's cached attributes since the request, it does not cache the
 /// attributes of the reply. The program's `stat` returns them nevertheless (Linux 6.18).

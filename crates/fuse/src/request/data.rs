@@ -183,8 +183,8 @@ impl DataRequest {
 }
 
 impl DataRequest {
-    /// Whether the request may be asynchronous direct I/O, so that the thread that submitted it may
-    /// end before the reply.
+    /// Whether the request may be asynchronous direct I/O. The thread that submitted such a request
+    /// may end before the reply.
     pub(super) fn may_be_asynchronous(&self) -> bool {
         match self {
             Self::Read(read) => read.is_direct,

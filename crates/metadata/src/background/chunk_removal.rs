@@ -193,8 +193,8 @@ impl ChunkRemovals {
     }
 }
 
-/// Whether the free space of some target of a group is low, so that its removals must not wait. A
-/// group that the map does not have counts as short of space too.
+/// Whether the free space of some target of a group is low. Removals of chunk files in such a group
+/// must not wait. A group that the map does not have counts as short of space too.
 fn is_short_of_space(map: &ClusterMap, group: GroupId) -> bool {
     let Some(group) = map.group(group) else { return true };
     let is_normal = |id| map.target(id).is_some_and(|it| it.capacity_pool == CapacityPool::Normal);

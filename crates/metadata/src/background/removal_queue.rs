@@ -25,7 +25,7 @@ pub(super) struct RemovalQueue {
     keys: VecDeque<ChunkFileKey>,
     /// Whether the store may have work items that are not in `keys`.
     has_more: bool,
-    /// Whether the current round has skipped work items, so that another round must follow.
+    /// Whether the current round has skipped work items. If it has, another round must follow.
     was_full: bool,
     /// Key of the last work item that the current round has read. Empty before a round begins.
     cursor: Vec<u8>,

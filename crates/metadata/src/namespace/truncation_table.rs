@@ -68,8 +68,8 @@ impl TruncationTable {
         if self.all.is_empty() { None } else { self.all.get(&inode) }
     }
 
-    /// Returns the truncation of a file if it is pending, so that storage has not truncated all
-    /// chunk files yet.
+    /// Returns the truncation of a file if it is pending. A truncation is pending until storage has
+    /// truncated all chunk files.
     pub(crate) fn pending(&self, inode: InodeId) -> Option<&Truncation> {
         if self.pending.is_empty() {
             None

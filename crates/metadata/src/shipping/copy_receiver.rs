@@ -174,7 +174,7 @@ impl<E: Engine> CopyReceiver<E> {
         &self.engine
     }
 
-    /// Returns the engine, so that the caller can make a checkpoint.
+    /// Returns the engine, for example for a checkpoint.
     pub fn engine_mut(&mut self) -> &mut E {
         &mut self.engine
     }

@@ -1,4 +1,4 @@
-//! A target whose directory was restored from a backup, so that it lacks the newest changes.
+//! A target whose directory was restored from a backup. Such a target lacks the newest changes.
 //!
 //! The target assigns only numbers above all that it may have assigned before the restore. So it
 //! assigns no inode number, transaction number, start number or version a second time.

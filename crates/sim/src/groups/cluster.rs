@@ -51,7 +51,7 @@ pub struct GroupReport {
     pub copies: u64,
     /// Number of leaders of management that have begun after another one.
     pub leader_changes: u64,
-    /// Whether the reference model became incomplete, so that the witness could not check all
+    /// Whether the reference model became incomplete. If it did, the witness could not check all
     /// replies.
     pub is_blind: bool,
     /// Number of reads of old log records that found records for an absent member.

@@ -40,8 +40,8 @@ pub(super) struct Ledger {
     term: Epoch,
     /// The newest term whose primary has replied to a client, and this primary.
     answered: (Epoch, TargetId),
-    /// Epochs of terms that have begun after all serving members had lost power, so that their
-    /// primaries may lack changes without a durable reply.
+    /// Epochs of terms that have begun after all serving members had lost power. The primaries of
+    /// these terms may lack changes without a durable reply.
     excused: BTreeSet<Epoch>,
     /// The last record of each member that the ledger has compared after a confirmation.
     compared: BTreeMap<TargetId, (Confirmation, Lsn)>,
