@@ -37,7 +37,7 @@ const NOT_TLS: &[u8] = b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; c
 /// Returns the cryptography for TLS.
 ///
 /// # Errors
-/// `Unsupported` if the processor lacks the instructions that it needs.
+/// `Unsupported` if the processor lacks instructions that this cryptography needs.
 pub fn provider() -> Result<Arc<rustls::crypto::CryptoProvider>> {
     if !graviola::util::is_cpu_supported() {
         let what = "cannot use TLS on this processor: it lacks AES, AVX2, ADX, BMI or PCLMULQDQ \

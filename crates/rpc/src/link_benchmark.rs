@@ -29,7 +29,7 @@ pub struct LinkPlan {
     /// Bytes of bulk data per message. Zero means that the messages are empty and each round trip
     /// is timed.
     pub message_bytes: u32,
-    /// `true` if this side receives the data, `false` if it sends it.
+    /// Whether this side receives data. `false` means that this side sends data.
     pub is_receiving: bool,
 }
 

@@ -14,7 +14,8 @@ const SCHEME: &str = "s3://";
 pub struct Location {
     /// Name of the bucket.
     pub bucket: String,
-    /// The text after the first `/`. Empty means the whole bucket.
+    /// The key or the prefix: the text after the first `/` that follows the bucket. Empty means the
+    /// whole bucket.
     pub key: String,
 }
 

@@ -56,8 +56,8 @@ pub(crate) struct Attempts {
 }
 
 impl Attempts {
-    /// Counts the first attempt. `has_answered` means that the service has answered an earlier
-    /// request.
+    /// Creates a count that includes the first attempt. `has_answered` means that the service has
+    /// answered an earlier request.
     pub(crate) fn new(has_answered: bool) -> Self {
         let most = if has_answered { MOST_ATTEMPTS } else { MOST_FIRST_ATTEMPTS };
         Self { made: 1, most, has_renewed: false }

@@ -23,7 +23,8 @@ use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// Environment variable that names the directory. systemd sets it for units with `CacheDirectory=`.
+/// Environment variable that names the directory of the file with the addresses. systemd sets it
+/// for units with `CacheDirectory=`.
 const DIRECTORY_VARIABLE: &str = "CACHE_DIRECTORY";
 /// Directory of the files that commands of all users of this host read. Root and the user of the
 /// services write to it.

@@ -18,8 +18,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Interval at which the task checks whether the clean-up interval has passed. The interval is
-/// short, because an administrator may shorten the clean-up interval at any time.
+/// Interval at which [`clean_up_forever`] checks whether the clean-up interval has passed. The
+/// interval between checks is short, because an administrator may shorten the clean-up interval at
+/// any time.
 const LOOK: Duration = Duration::from_millis(500);
 /// Time limit for the reply of a metadata group. After a timeout, the next round asks again.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -89,8 +89,8 @@ pub fn planned<'a>(findings: &'a [Finding], only: &[String]) -> Vec<&'a Finding>
     findings.iter().filter(|it| !it.passes && it.can_apply).filter(is_wanted).collect()
 }
 
-/// Sets the wanted values of `findings`, after it has recorded the previous contents of their files
-/// durably.
+/// Records the previous contents of the files of `findings` durably, and then sets the wanted
+/// values.
 ///
 /// # Errors
 /// - An error before any change: the record or the previous contents of a file cannot be read, or

@@ -77,8 +77,8 @@ fn remove(directory: &Path) -> Result<()> {
     }
 }
 
-/// Receives the copy until the service ends. Returns `Deposed` when the target must begin another
-/// role.
+/// Receives the copy of the primary's store until the service ends. Returns `Deposed` when the
+/// target must begin another role.
 pub(super) async fn run(
     shell: &Rc<Shell>,
     receiver: &mut CopyReceiver<FjallEngine>,

@@ -43,7 +43,7 @@ const RELEASE_LIMIT: Duration = Duration::from_secs(2);
 /// The last acknowledgement of a backup member whose service stops.
 #[derive(Debug, Default)]
 pub(super) struct LastAcknowledgement {
-    /// End of the wait. `None` means that the wait has not begun.
+    /// End of the wait for a last request to acknowledge. `None` means that the wait has not begun.
     until: Option<Duration>,
 }
 

@@ -31,8 +31,8 @@ struct Reading {
 }
 
 impl Client {
-    /// Requests the rest of the range. Returns the attributes of the object, and the body of the
-    /// reply.
+    /// Requests the bytes of `range` that `reading` still lacks. Returns the attributes of the
+    /// object, and the body of the reply.
     fn read_rest(
         &self,
         key: &str,

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Interval at which the task looks for targets whose pause has ended.
+/// Interval at which the node looks for targets whose pause between two attempts has ended.
 const LOOK: Duration = Duration::from_millis(250);
 
 impl ServingNode {

@@ -61,7 +61,7 @@ struct FormerLeader {
     map: Arc<ClusterMap>,
     starts: u64,
     versions: VersionSequence,
-    /// Time at which it stops serving.
+    /// Time at which the previous leader stops serving.
     until: Duration,
 }
 

@@ -187,8 +187,8 @@ fn is_awaited_by_an_open<R: Request>(story: &mut Story, end: &R, inode: InodeId)
     opened.pattern.unwrap().has_moved_inline()
 }
 
-/// Otherwise a power loss could revert the end together with the open, and the client of the open
-/// would write to a place that no reader uses.
+/// Without this wait, a power loss could revert the end together with the open, and the client of
+/// the open would write to a place that no reader uses.
 #[test]
 fn open_waits_until_a_reported_end_is_safe() {
     let begin = || {
@@ -205,7 +205,8 @@ fn open_waits_until_a_reported_end_is_safe() {
     assert!(is_awaited_by_an_open(&mut story, &close_again(inode), inode));
 }
 
-/// The same for the end after the death of the only writer.
+/// Without this wait, a power loss could revert the end that follows the death of the only writer,
+/// together with the open. The client of the open would then write to a place that no reader uses.
 #[test]
 fn open_waits_until_the_end_after_a_death_is_safe() {
     let mut story = Story::begin();
