@@ -108,9 +108,9 @@ record! {
     /// Reply to [`RemoveInline`].
     pub struct RemoveInlineReply {
         /// Whether the file has no inline bytes any more. Not set if another client has the file
-        /// open, if the inline bytes or the size have changed since the copy, if a file that is not
-        /// empty is not larger than its inline component, or if the target
-        /// still has to finish a truncation or a size recovery of the file.
+        /// open, if the inline bytes or the size have changed since the copy, if the file has bytes
+        /// and ends within its inline component, or if the target still has to finish a truncation
+        /// or a size recovery of the file.
         pub is_removed: bool,
         /// Whether one of the writes may be lost because the target's host lost power after the
         /// write.

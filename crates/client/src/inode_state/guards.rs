@@ -228,8 +228,8 @@ impl TruncationClaim {
         self.0.with(|parts| !parts.guards.has_writers())
     }
 
-    /// Begins a move of the inline bytes. It must end before the claim. Returns `None` if the event
-    /// loop of another thread has ended during a move of the file.
+    /// Begins a move of the inline bytes. The move must end before the claim. Returns `None` if the
+    /// event loop of another thread has ended during a move of these bytes.
     pub(crate) fn begin_move(&self) -> Option<MoveGuard> {
         let is_begun = self.0.with(|parts| parts.guards.begin_move());
         is_begun.then(|| MoveGuard(Arc::clone(&self.0)))

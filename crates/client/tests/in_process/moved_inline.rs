@@ -258,8 +258,8 @@ fn move_that_an_open_has_shown_needs_no_confirmation() {
     });
 }
 
-/// Otherwise another client could move the bytes and write to the chunk file before storage
-/// executes the copy.
+/// After an earlier close, another client could move the bytes and write to the chunk file before
+/// storage executes the copy.
 #[test]
 fn close_waits_until_storage_has_replied_to_the_copy() {
     with_client(|fake, client| async move {

@@ -150,7 +150,7 @@ impl<'a> Folder<'a> {
         let stored = self.stored.lock().expect("no thread panics while it has the lock").take();
         // A directory that existed before the copy keeps its own attributes if the bucket has none
         // for it. In the last part of a copy by several hosts, the directory comes from the first
-        // part, and other users cannot enter it until it gets its attributes.
+        // part of this copy, and other users cannot enter it until it gets its attributes.
         let is_ours = destination.is_new || options.part == Part::Finish;
         match stored {
             Some(stored) => self.set(&destination.file, &stored, 0o777, None)?,

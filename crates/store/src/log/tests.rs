@@ -34,7 +34,8 @@ fn records_survive_reopening_and_a_torn_tail_is_dropped() {
     assert_eq!((records[2].lsn, records[2].payload.as_slice()), (Lsn::new(3), &b"again"[..]));
 }
 
-/// Otherwise each sync of the log would commit the journal of the file system.
+/// If appends changed the length of the file, each sync of the log would commit the journal of the
+/// file system.
 #[test]
 fn appends_overwrite_zeros_and_keep_the_file_length() {
     let directory = tempfile::tempdir().unwrap();

@@ -72,8 +72,8 @@ fn pattern_can_be_set_only_while_the_file_is_not_open() {
     assert_eq!(story.pattern(inode), after);
 }
 
-/// Otherwise a power loss could revert the pattern together with the open, and the next pattern of
-/// the file would have the same generation, and so the same names of chunk files.
+/// Without this wait, a power loss could revert the pattern together with the open, and the next
+/// pattern of the file would have the same generation, and so the same names of chunk files.
 #[test]
 fn open_waits_until_a_new_pattern_is_safe() {
     let mut story = Story::begin();

@@ -137,8 +137,8 @@ fn close_again(inode: InodeId) -> md::CloseMany {
     md::CloseMany { files: vec![md::ClosedFile { inode, open, ends_inline }] }
 }
 
-/// Otherwise another client could open the file without a notification to its creator, and write
-/// inline bytes.
+/// If the inline component did not end again, another client could open the file without a
+/// notification to its creator, and write inline bytes.
 #[test]
 fn close_after_a_power_loss_ends_the_inline_component_again() {
     let mut story = Story::begin();

@@ -179,8 +179,8 @@ fn truncation_after_the_removal_truncates_the_moved_bytes() {
     assert_eq!((truncation.key, truncation.size), (key, 100));
 }
 
-/// Otherwise a power loss could revert the move together with the open, and the client that has
-/// seen the move would write bytes that no reader finds.
+/// Without this wait, a power loss could revert the move together with the open, and the client
+/// that has seen the move would write bytes that no reader finds.
 #[test]
 fn open_waits_until_a_move_of_inline_bytes_is_safe() {
     let mut story = Story::begin();
@@ -198,8 +198,8 @@ fn open_waits_until_a_move_of_inline_bytes_is_safe() {
     assert!(opened.pattern.unwrap().has_moved_inline());
 }
 
-/// Otherwise the open would wait for a sync of metadata, and a client could delay it for ever by
-/// one refused request after the other.
+/// If refused moves delayed an open, the open would wait for a sync of metadata, and a client could
+/// delay the open for ever by one refused request after the other.
 #[test]
 fn refused_move_of_inline_bytes_delays_no_open() {
     let mut story = Story::begin();
