@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn buffers_of_each_size_are_reused_and_freed() {
+    fn buffers_of_the_same_size_share_no_memory() {
         for len in [0, 1, 4096, 4097, SMALLEST_MAPPED, SMALLEST_MAPPED + 1] {
             let buffers: Vec<_> = (0..3).map(|_| Buf::new(len)).collect();
             for (number, buf) in buffers.iter().enumerate() {

@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn xml_has_the_whole_reply_with_hostile_texts_escaped() {
+    fn hostile_texts_are_escaped_in_xml() {
         let value = json!({ "rows": [{ "name": "</rows><x a=\"\u{1b}\">" }], "free": null });
         let (kind, text) =
             in_format("/api/load", &value, &parameters(&[("format", "xml")])).unwrap();

@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn ganglia_document_is_complete_without_a_cluster_map() {
+    fn ganglia_document_is_valid_xml_without_a_cluster_map() {
         let text = document(&Frame::default(), None, 1_800_000_007_000);
         let xml = roxmltree::Document::parse(&text).unwrap();
         assert!(xml.descendants().any(|it| it.has_tag_name("CLUSTER")));

@@ -274,7 +274,9 @@ mod tests {
         for (client, server) in [((2, 3), (1, 1)), ((1, 1), (2, 3))] {
             let error = negotiate(&hello(client.0, client.1), server.0, server.1).unwrap_err();
             assert_eq!(error.code(), ErrorCode::VersionMismatch);
-            assert!(error.context().contains(&format!("{} to {}", client.0, client.1)));
+            for (oldest, newest) in [client, server] {
+                assert!(error.context().contains(&format!("{oldest} to {newest}")), "{error}");
+            }
         }
     }
 }

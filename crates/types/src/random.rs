@@ -59,7 +59,7 @@ mod tests {
 
     /// The authors of the generator published the expected numbers.
     #[test]
-    fn a_seed_always_gives_the_same_sequence() {
+    fn seed_gives_its_published_sequence() {
         let mut random = SplitMix64::new(1_234_567);
         let numbers = [0; 3].map(|_: u64| random.number());
         let published =
