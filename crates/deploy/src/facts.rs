@@ -45,7 +45,8 @@ pub enum Tuning {
     /// An administrator has changed settings with the command.
     ByHand,
     /// This deployment has changed settings. The text has the roles and the directories of targets
-    /// for which it has done so. After an interruption, it is `unfinished`.
+    /// for which the deployment has changed settings. After an interruption, the text is
+    /// `unfinished`.
     Ours(String),
 }
 

@@ -139,8 +139,8 @@ fn file_keeps_its_inline_bytes_if_storage_is_full() {
     });
 }
 
-/// docs/semantics.md 2.1: this mount has not seen the move, for example because the reply to its
-/// request was lost together with its session.
+/// docs/semantics.md 2.1: this mount has not seen the move of the inline bytes, for example because
+/// the reply to its request was lost together with its session.
 #[test]
 fn client_with_an_outdated_pattern_follows_the_move() {
     with_client(|fake, client| async move {
@@ -165,7 +165,8 @@ fn client_with_an_outdated_pattern_follows_the_move() {
     });
 }
 
-/// The same for a write, which is repeated as a whole.
+/// docs/semantics.md 2.1: this mount has not seen the move of the inline bytes. A write from inline
+/// bytes to later bytes is repeated as a whole.
 #[test]
 fn write_over_the_border_is_repeated_after_a_move() {
     with_client(|fake, client| async move {

@@ -169,8 +169,9 @@ impl Queue {
     /// queue. Returns whether the wait is new, and the reply to the previously parked request of
     /// the same wait, if there is one.
     ///
-    /// This reply asks the client to poll again. The client may still wait for it, because two
-    /// requests on different connections may arrive in the wrong order.
+    /// The reply to the previously parked request asks the client to poll again. The client may
+    /// still wait for this reply, because two requests on different connections may arrive in the
+    /// wrong order.
     pub(super) fn put(
         &mut self,
         number: u64,
