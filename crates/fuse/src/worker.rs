@@ -419,6 +419,7 @@ async fn watch_callers<F: FileSystem, P: Port>(worker: Rc<Worker<F, P>>) {
         let causes = Causes { silent: &silent, failing: &failing };
         log_waits(&mut long_waits, &unanswered, causes);
         report.set(LongWaits::summary(&unanswered, causes, skep_env::now()));
+        let silent = silent.into_iter().map(|it| it.target).collect();
         worker.context.waiting.set(own_number, waiters, silent);
     }
 }

@@ -120,7 +120,7 @@ fn management_nodes_without_the_new_token_are_reported() {
     assert_eq!(replaced.stderr.matches("refuses this token").count(), 1, "{}", replaced.stderr);
     assert!(replaced.stderr.contains("skep token install"), "{}", replaced.stderr);
     let new = scratch.join("new");
-    files::write_secret(&new, &replaced.expect_success());
+    files::write_secret(&new, replaced.expect_success());
     let new = new.display().to_string();
     let install = |directory: &str| {
         skep(["token", "install", "--token-file", &new, "--directory", directory])
@@ -147,7 +147,7 @@ fn process_keeps_its_token_if_management_refuses_the_changed_one() {
     let mut cluster = Cluster::start(Shape::small());
     let file = cluster.data().join("storage-1/join-token");
     let right = files::read_to_string(&file);
-    files::write_secret(&file, &with_other_secret(&right));
+    files::write_secret(&file, with_other_secret(&right));
     let log = cluster.data().join("logs/storage-1.log");
     wait_for("the service refuses the changed token", PATIENCE, || {
         let refused = "cannot use the changed token: management refuses the token in ";

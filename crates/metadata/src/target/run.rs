@@ -13,7 +13,7 @@ use crate::locks::request::LockClaim;
 use crate::namespace::inline;
 use crate::target::MetadataTarget;
 use crate::tx::context::{Context, UnloggedFields};
-use crate::tx::locks::Owner;
+use crate::tx::locks::{Owner, Resource};
 use crate::tx::operation::{Operation, Source, Stop};
 use crate::tx::table::logged_bytes;
 use crate::tx::work::InternalWork;

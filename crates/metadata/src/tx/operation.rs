@@ -1,7 +1,7 @@
 //! An operation: a request or a piece of internal work of the target, in progress, with the replies
 //! that it has received from other groups.
 
-use skep_types::{Error, GroupId, Result, SessionId};
+use skep_types::{Error, GroupId, InodeId, Result, SessionId};
 use skep_wire::Request;
 use skep_wire::frame::Header;
 
