@@ -61,8 +61,9 @@ fn interrupted_read_restores_all_lost_opens() {
         let client = Client::new(Mount::new(options(&fake)).await.unwrap(), 0).unwrap();
         let (inode, handle) = create(&client, "a").await;
         create(&client, "b").await;
-        client.note_shown(&client.attributes(inode).await.unwrap());
         write(&client, handle, 0, b"x").await;
+        client.note_shown(&client.attributes(inode).await.unwrap());
+        assert!(client.attributes_for_reading(handle).await.is_some());
         let end = skep_env::now() + Duration::from_millis(u64::from(LEASE_MS));
         until(|| skep_env::now() > end).await;
         fake.with_metadata(1, |metadata| metadata.lose_opens());
