@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// An inode, the opcode of an operation, and the number of the error with which it failed.
+/// An inode, and the opcode and the error number of a failed operation on this inode.
 type Failed = (u64, u32, u16);
 
 /// The limits of this process. The operations on one file come from several workers.
@@ -24,7 +24,7 @@ impl FailureLines {
     /// See [`count`].
     fn count(&mut self, failed: Failed, now: Duration) -> Option<u64> {
         if self.limits.len() >= MAX_LOGGED_FAILURES && !self.limits.contains_key(&failed) {
-            // Forget all counts, because the log of a mount with so many failures is long anyway.
+            // The log of a mount with so many failures is long, so it may repeat lines.
             self.limits.clear();
         }
         self.limits.entry(failed).or_default().count(now)

@@ -46,8 +46,8 @@ record! {
         pub requests: Vec<WaitingRequest>,
         /// Number of all waiting requests, listed or not.
         pub count: u64,
-        /// The groups that do not answer requests of this mount. First those that accept no
-        /// request, the longest outage first. Then those that have accepted requests and do not
+        /// The groups that do not answer requests of this mount: first the groups that accept no
+        /// request, the longest outage first, then the groups that have accepted requests without a
         /// reply.
         pub groups: Vec<RequestWait>,
     }

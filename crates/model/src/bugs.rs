@@ -8,7 +8,7 @@ pub enum PlantedBug {
     /// The primary reports records as durable that are held but not safe.
     ReplyDurableBeforeSafe,
     /// An absent member serves again when it has appended the records of the primary, before it has
-    /// synced those that are safe (hole H31).
+    /// synced the safe records (hole H31).
     ServeAfterAppend,
     /// An absent member serves again without some records that the primary had when it became the
     /// primary (hole H30).

@@ -29,7 +29,7 @@ pub(crate) struct Work {
     total: Option<u64>,
     /// Amount of work that is left, counted in `unit`. `None` means that it is not known.
     left: Option<u64>,
-    /// What the work is counted in: `pairs`, `bytes`, `chunk files` or `directories`.
+    /// Unit of the amounts of work: `pairs`, `bytes`, `chunk files` or `directories`.
     unit: &'static str,
     bytes_per_second: Option<u64>,
     seconds_left: Option<u64>,

@@ -32,8 +32,8 @@ const OF_TARGETS: [&str; 6] = [
 /// Rules of targets that serve nothing, so that they miss the changes of their groups.
 const STOPPED: [&str; 4] = ["target-offline", "target-down", "target-hung", "target-failed"];
 
-/// Adds a finding for each host that has several services, none of which replies. Sets the causes
-/// of all findings.
+/// Adds a finding for each host with several services if no service of the host replies. Sets the
+/// causes of all findings.
 pub(crate) fn group(found: Vec<Finding>, collected: &Collected) -> Vec<Finding> {
     let Some(map) = &collected.map else { return found };
     let mut all = unreachable_hosts(map, collected);

@@ -40,8 +40,8 @@ impl HostConnections {
         self.last_logged.map_or(now, |last| last + REFUSAL_LOG_INTERVAL)
     }
 
-    /// Returns the connections for a log line, and begins to count again. `None` if there are none,
-    /// or if the last line is too recent.
+    /// Returns the connections for a log line, and begins to count again. `None` means that there
+    /// are no connections, or that the last line is too recent.
     fn take_due(&mut self, now: Duration) -> Option<(u64, Timestamp, String)> {
         if self.count == 0 || self.due(now) > now {
             return None;

@@ -118,7 +118,7 @@ impl Glob {
         self.matches_bytes(text.as_bytes())
     }
 
-    /// Whether the pattern is compared with paths, and its first names are those of `path`, without
+    /// Whether the pattern is compared with paths, and begins with all names of `path`, without
     /// wildcards. Such a pattern shows that a user has written the path of the purged directory,
     /// although patterns are compared with the path below this directory.
     pub fn begins_with(&self, path: &Path) -> bool {

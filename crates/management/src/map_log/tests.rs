@@ -207,7 +207,7 @@ fn a_target_that_is_full_is_logged_with_its_end() {
 }
 
 /// An administrator must act, so the line names the directory, the reason, the effect and the way
-/// out. It says once that the target refuses writes.
+/// out. The words `refuses writes` appear once in the line.
 #[test]
 fn a_target_that_refuses_writes_is_logged_as_an_error() {
     let reason = "a write failed at 2026-11-29T19:59:49Z: read-only file system";

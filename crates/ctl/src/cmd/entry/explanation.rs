@@ -5,8 +5,8 @@ use skep_types::{Chooser, ClusterMap, Component, FileKind, GroupId};
 use std::fmt::Write;
 
 /// Describes the effect of lost and closed targets among the groups of a component: for a
-/// directory, the effect on its new files, and for a file, the effect on its bytes. Empty if there
-/// is none.
+/// directory, the effect on its new files, and for a file, the effect on its bytes. Returns an
+/// empty text if no such target has an effect.
 pub(super) fn effect_of_absent(map: &ClusterMap, kind: FileKind, groups: &[GroupId]) -> String {
     let mut text = String::new();
     for closed in closed_groups(map).iter().filter(|it| groups.contains(&it.group)) {

@@ -21,7 +21,7 @@ const EXAMPLES: &[Example] = &[(
 /// The previous token stays valid until `skep token revoke`. Give the new token to all services
 /// with `skep token install` before a client uses it, because a service without the new token
 /// refuses that client. If the cluster has several management nodes, install the new token on each
-/// other management node first. The command warns about those that refuse it.
+/// other management node first. The command warns about management nodes that refuse it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct ReplaceArgs {

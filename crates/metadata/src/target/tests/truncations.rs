@@ -229,7 +229,7 @@ fn open_truncating(story: &mut Story, inode: InodeId) -> md::Open {
 /// Before the fix, the target counted the open, and replied with an error. So the client did not
 /// close the file, and the open stayed until the end of the session.
 #[test]
-fn an_open_whose_truncation_is_refused_is_not_counted() {
+fn open_with_a_refused_truncation_is_not_counted() {
     let mut story = Story::begin();
     let inode = written(&mut story);
     let open = open_truncating(&mut story, inode);

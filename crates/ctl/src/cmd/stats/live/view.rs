@@ -151,8 +151,8 @@ impl View {
         self.typed.as_deref()
     }
 
-    /// Returns the order of the rows. The rows are sorted by load if the table does not show the
-    /// column by which the user sorts.
+    /// Returns the order of the rows. If the user sorts by a column that the table does not show,
+    /// the rows are sorted by load.
     pub(super) fn order(&self) -> Order {
         let column = self.order.column.filter(|column| self.columns().contains(column));
         Order { column, ..self.order }
