@@ -2,8 +2,8 @@
 //! compatible programs ([`http`]), and as a message for `skep stats` ([`message`]). Also provides
 //! the records of single operations ([`traces`]), and reads statistics of the host and of the
 //! process from `/proc` ([`host`], [`process`]). [`tls`] encrypts connections, and
-//! [`failed_accepts`] limits the log of listeners. [`log_standstills`] logs that the process did not
-//! run.
+//! [`failed_accepts`] limits the log of listeners. [`log_pauses`] logs that the process did not
+//! run for some time.
 //!
 //! `skep-metrics` does the counting. The address of the page is a setting of each service, and an
 //! option of the mount.
@@ -12,9 +12,9 @@ pub mod failed_accepts;
 pub mod host;
 pub mod http;
 pub mod message;
+mod pauses;
 pub mod process;
-mod standstill;
 pub mod tls;
 pub mod traces;
 
-pub use standstill::log_standstills;
+pub use pauses::log_pauses;

@@ -89,7 +89,7 @@ pub fn mount(cluster: ClusterOptions, options: ServeOptions) -> Result<()> {
         skep_env::block_on(async move {
             let reporting = report_forever(Arc::clone(&in_background), traces);
             let _reporting = skep_env::spawn(reporting);
-            let _watching = skep_env::spawn(skep_exporter::log_standstills());
+            let _watching = skep_env::spawn(skep_exporter::log_pauses());
             in_background.run_background().await;
         })
     })?;

@@ -24,7 +24,7 @@ impl FailureLines {
     /// See [`count`].
     fn count(&mut self, failed: Failed, now: Duration) -> Option<u64> {
         if self.limits.len() >= MAX_LOGGED_FAILURES && !self.limits.contains_key(&failed) {
-            // The log of a mount with so many failures is long, so it may repeat lines.
+            // The table is full. Lines of earlier failures may be repeated.
             self.limits.clear();
         }
         self.limits.entry(failed).or_default().count(now)

@@ -142,7 +142,7 @@ impl RunningManagement {
             skep_env::spawn(leadership::keep(Rc::clone(&authority), own.clone(), take_overs)),
             skep_env::spawn(follower::keep(Rc::clone(&authority), token, own, Rc::clone(&refusal))),
             skep_env::spawn(tick(Rc::clone(&authority))),
-            skep_env::spawn(skep_exporter::log_standstills()),
+            skep_env::spawn(skep_exporter::log_pauses()),
             skep_env::spawn(token_file.follow(Rc::clone(&authority), directory.token.clone())),
             skep_env::spawn(followed_token::follow_directory_of_management(
                 path.clone(),

@@ -239,7 +239,8 @@ pub(crate) fn condition_line(map: &ClusterMap, target: TargetId, health: &Target
     Line(Level::Warn, format!("target {name} in {path} {state}: {}", health.problem))
 }
 
-/// Returns the line about a target that refuses writes. The reason in `health` has the time of the failure.
+/// Returns the line about a target that refuses writes. The reason in `health` has the time of the
+/// failure.
 fn read_only_line(name: &str, target: Option<&Target>, health: &TargetHealth) -> Line {
     let path = target.map_or("", |target| &target.path);
     if target.is_some_and(|target| target.consistency == Consistency::Bad) {

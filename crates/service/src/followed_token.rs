@@ -9,17 +9,13 @@
 
 use crate::directory::{TOKEN_FILE, load_token, read_token};
 use crate::former_secrets::FORMER_FILE;
-use crate::token_proof;
+use crate::token_proof::{self, FOLLOW_INTERVAL};
 use skep_rpc::{JoinToken, Secrets};
 use skep_types::{ClusterId, Error, ErrorCode, Result, Timestamp, utc};
 use std::future::Future;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-
-/// Interval at which a running process checks whether its token has changed. A check reads the
-/// metadata of at most two files, and reads the files themselves only if they have changed.
-pub const FOLLOW_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Time after which a process proves a new token again, if management has refused it or did not
 /// reply. Management may have got the token meanwhile.

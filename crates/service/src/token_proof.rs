@@ -1,14 +1,16 @@
 //! The proof of a token to management. A command proves a token before it stores the token, and a
-//! running process before it uses the token ([`crate::followed_token`]).
+//! running process before it uses the token (`followed_token`).
 //!
 //! Any management node is enough, since all of them have the token when a replacement of the token
 //! is complete.
 
-use crate::followed_token::FOLLOW_INTERVAL;
 use skep_rpc::{Channel, Connection, Identity, JoinToken};
 use skep_types::{Error, ErrorCode, NodeId, NodeKind, Result, TargetId};
 use std::time::Duration;
 
+/// Interval at which a running process checks whether its token has changed. A check reads the
+/// metadata of at most two files, and reads the files themselves only if they have changed.
+pub const FOLLOW_INTERVAL: Duration = Duration::from_secs(1);
 /// Time for which a token may be refused because management has not read its own new token yet.
 const REFUSED_FOR: Duration = FOLLOW_INTERVAL.saturating_mul(3);
 /// Pause between two attempts to prove the token to management.

@@ -139,8 +139,7 @@ impl Client {
     ///
     /// # Errors
     /// - `Stale` if the file was removed.
-    /// - `refusal`, the error with which storage has refused the write, if a chunk file is lost or
-    ///   damaged.
+    /// - `refusal` if a chunk file is lost or damaged. It is the error of storage.
     pub(crate) async fn explain_lost(
         &self,
         state: &Arc<InodeState>,

@@ -227,8 +227,8 @@ impl Client {
         let start = self.renew_lease(group, id, time_left).await?;
         let sessions = &self.mount().sessions;
         while sessions.may_have_lost_opens(group, id, start) {
-            // Two tasks would both open a missing file again, and nobody would close one of these
-            // opens.
+            // Two tasks would both open a missing file again, and no handle would belong to one of
+            // these opens.
             let Some(_restoring) = sessions.begin_restoring(group, id) else {
                 skep_env::sleep(CONTENTION_PAUSE).await;
                 continue;

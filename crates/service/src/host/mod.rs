@@ -189,7 +189,7 @@ impl Host {
             self.settings.directory.clone(),
             node.token.clone(),
         ));
-        let watching = skep_env::spawn(skep_exporter::log_standstills());
+        let watching = skep_env::spawn(skep_exporter::log_pauses());
         let figures = Figures::new(self.registry(&membership));
         let page = metrics_page::start(&self.settings, &listener, &figures).await;
         let serving = Rc::new(ServingNode {

@@ -13,16 +13,16 @@ const WORTH_A_LINE: Duration = Duration::from_secs(3);
 
 /// Logs each time in which this thread's loop did not run, until the caller drops the future. The
 /// future must run on a thread whose other futures never block.
-pub async fn log_standstills() {
+pub async fn log_pauses() {
     loop {
-        let (late, since) = next_standstill(PERIOD, WORTH_A_LINE).await;
+        let (late, since) = next_pause(PERIOD, WORTH_A_LINE).await;
         tracing::warn!("{}", line(late, since));
     }
 }
 
 /// Waits until a timer of `period` fires at least `least` too late. Returns the delay, and the time
 /// of day at which the timer began.
-async fn next_standstill(period: Duration, least: Duration) -> (Duration, Timestamp) {
+async fn next_pause(period: Duration, least: Duration) -> (Duration, Timestamp) {
     loop {
         let (begun, since) = (skep_env::now(), skep_env::wall_time());
         skep_env::sleep(period).await;
@@ -56,7 +56,7 @@ mod tests {
                 }
             });
             let (period, least) = (Duration::from_millis(1), Duration::from_millis(150));
-            let found = next_standstill(period, least).await;
+            let found = next_pause(period, least).await;
             blocking.await;
             found
         })
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn a_standstill_is_logged_with_its_begin() {
+    fn a_pause_is_logged_with_its_begin() {
         let since = Timestamp { seconds: 1_795_982_559, nanoseconds: 0 };
         let line = line(Duration::from_millis(620_400), since);
         assert!(line.starts_with("this process stood still for 620 s, from 2026-11-29T"), "{line}");
