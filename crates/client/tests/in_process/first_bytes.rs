@@ -3,7 +3,10 @@
 //! (docs/design/0009-first-bytes-in-metadata.md).
 
 use crate::fakes::FakeCluster;
-use crate::{bytes, create, mount, read, set_size, until, with_client, write};
+use crate::{
+    bytes, create, let_tasks_run, mount, read, set_size, until, until_changes_are_compared,
+    with_client, write,
+};
 use skep_client::{
     Client, Closes, HandleId, InodeAttributes, OpenMode, Opens, Patterns, Syncs, Writes,
 };
@@ -11,58 +14,98 @@ use skep_env::Buf;
 use skep_types::{ErrorCode, InodeId};
 use skep_wire::Request;
 use skep_wire::inline::{RemoveInline, WriteInline};
-use skep_wire::metadata::{Close, CompareOpens, GetEntryInfo, ReportWritten};
-use skep_wire::sharing::{AcknowledgeNotifications, Notification};
+use skep_wire::metadata::{Close, GetEntryInfo, ReportWritten};
+use skep_wire::sharing::AcknowledgeNotifications;
 use skep_wire::storage::WriteChunk;
 
 const INLINE: usize = 4096;
 const LEN: usize = 10_000;
 
-/// Creates a file with an inline component.
-async fn new_file(fake: &FakeCluster, client: &Client) -> (InodeId, HandleId) {
-    fake.with_metadata(1, |metadata| metadata.behaviour.inline_bytes = INLINE as u64);
-    create(client, "large").await
+/// A new file with an inline component, which a mount has open.
+struct NewFile {
+    fake: FakeCluster,
+    client: Client,
+    inode: InodeId,
+    handle: HandleId,
 }
 
-/// Whether the inline component of the file has ended at metadata.
-fn has_ended(fake: &FakeCluster, inode: InodeId) -> bool {
-    fake.with_metadata(1, |it| it.inodes[&inode].has_moved_inline)
+impl NewFile {
+    async fn create(fake: FakeCluster, client: Client) -> Self {
+        fake.with_metadata(1, |metadata| metadata.behaviour.inline_bytes = INLINE as u64);
+        let (inode, handle) = create(&client, "large").await;
+        Self { fake, client, inode, handle }
+    }
+
+    /// Writes all bytes of the file with one call.
+    async fn write_all(&self) {
+        write(&self.client, self.handle, 0, &bytes(LEN)).await;
+    }
+
+    async fn read_all(&self) -> Vec<u8> {
+        read(&self.client, self.handle, 0, LEN).await
+    }
+
+    /// Whether the inline component of the file has ended at metadata.
+    fn has_ended(&self) -> bool {
+        self.fake.has_moved_inline(self.inode)
+    }
+
+    /// Writes all bytes and reports the end of the inline component. A power loss of metadata then
+    /// reverts this report.
+    async fn write_and_revert_report(&self) {
+        let before = self.fake.metadata_state();
+        self.write_all().await;
+        self.client.flush(self.handle).await.unwrap();
+        assert!(self.has_ended());
+        self.fake.lose_power(&before);
+    }
+
+    /// Notifies the mount that another client opens the file, and waits until it acknowledges.
+    async fn notify_of_open(&self) {
+        self.fake.notify_of_open(self.inode);
+        until(|| self.fake.count::<AcknowledgeNotifications>() > 0).await;
+    }
+
+    /// Opens the file on another mount, and compares all its bytes.
+    async fn check_elsewhere(&self, expected: &[u8]) {
+        let other = mount(&self.fake).await;
+        let opened = other.open(self.inode, OpenMode::Read, false).await.unwrap();
+        assert!(read(&other, opened.handle, 0, expected.len() + 1).await == expected);
+    }
 }
 
-/// Opens the file on another mount, and compares all its bytes.
-async fn check_elsewhere(fake: &FakeCluster, inode: InodeId, expected: &[u8]) {
-    let other = mount(fake).await;
-    let opened = other.open(inode, OpenMode::Read, false).await.unwrap();
-    assert!(read(&other, opened.handle, 0, expected.len() + 1).await == expected);
+/// Runs a test with a [`NewFile`].
+fn with_new_file<F: Future<Output = ()> + 'static>(test: impl FnOnce(NewFile) -> F + 'static) {
+    with_client(|fake, client| async move {
+        test(NewFile::create(fake, client).await).await;
+    });
 }
 
 #[test]
 fn large_first_write_sends_nothing_to_metadata() {
-    with_client(|fake, client| async move {
-        let (inode, handle) = new_file(&fake, &client).await;
-        write(&client, handle, 0, &bytes(LEN)).await;
-        assert_eq!((fake.count::<RemoveInline>(), fake.count::<WriteInline>()), (0, 0));
-        assert_eq!((fake.count::<ReportWritten>(), has_ended(&fake, inode)), (0, false));
-        assert!(read(&client, handle, 0, LEN).await == bytes(LEN));
-        client.fsync(handle).await.unwrap();
-        assert_eq!((fake.count::<ReportWritten>(), has_ended(&fake, inode)), (1, true));
-        write(&client, handle, 24, &[1; 4]).await;
-        client.fsync(handle).await.unwrap();
-        assert_eq!(fake.count::<WriteInline>(), 0);
-        let asked = fake.with_metadata(1, |metadata| metadata.asked_durably.clone());
+    with_new_file(|file| async move {
+        file.write_all().await;
+        assert_eq!((file.fake.count::<RemoveInline>(), file.fake.count::<WriteInline>()), (0, 0));
+        assert_eq!((file.fake.count::<ReportWritten>(), file.has_ended()), (0, false));
+        assert!(file.read_all().await == bytes(LEN));
+        file.client.fsync(file.handle).await.unwrap();
+        assert_eq!((file.fake.count::<ReportWritten>(), file.has_ended()), (1, true));
+        write(&file.client, file.handle, 24, &[1; 4]).await;
+        file.client.fsync(file.handle).await.unwrap();
+        assert_eq!(file.fake.count::<WriteInline>(), 0);
+        let asked = file.fake.with_metadata(1, |metadata| metadata.asked_durably.clone());
         assert!(!asked.contains(&GetEntryInfo::ID), "the durable report confirms the end");
     });
 }
 
 #[test]
 fn close_reports_the_end_of_the_inline_component() {
-    with_client(|fake, client| async move {
-        let (inode, handle) = new_file(&fake, &client).await;
-        write(&client, handle, 0, &bytes(LEN)).await;
-        client.close(handle).await.unwrap();
-        assert_eq!((fake.count::<Close>(), fake.count::<ReportWritten>()), (1, 0));
-        assert!(has_ended(&fake, inode));
-        check_elsewhere(&fake, inode, &bytes(LEN)).await;
+    with_new_file(|file| async move {
+        file.write_all().await;
+        file.client.close(file.handle).await.unwrap();
+        assert_eq!((file.fake.count::<Close>(), file.fake.count::<ReportWritten>()), (1, 0));
+        assert!(file.has_ended());
+        file.check_elsewhere(&bytes(LEN)).await;
     });
 }
 
@@ -70,99 +113,88 @@ fn close_reports_the_end_of_the_inline_component() {
 /// notification. Without the report it would read zeros at metadata.
 #[test]
 fn notification_waits_for_the_report_of_the_end() {
-    with_client(|fake, client| async move {
-        let (inode, handle) = new_file(&fake, &client).await;
-        write(&client, handle, 0, &bytes(LEN)).await;
-        fake.state.borrow_mut().hold = Some(ReportWritten::ID);
-        fake.state.borrow_mut().notifications.push(Notification { number: 1, inode });
-        until(|| fake.count::<ReportWritten>() > 0).await;
-        for _ in 0..20 {
-            skep_env::yield_now().await;
-        }
-        assert_eq!(fake.count::<AcknowledgeNotifications>(), 0);
-        fake.state.borrow_mut().hold = None;
-        until(|| fake.count::<AcknowledgeNotifications>() > 0).await;
-        assert!(has_ended(&fake, inode));
-        check_elsewhere(&fake, inode, &bytes(LEN)).await;
+    with_new_file(|file| async move {
+        file.write_all().await;
+        file.fake.state.borrow_mut().hold = Some(ReportWritten::ID);
+        file.fake.notify_of_open(file.inode);
+        until(|| file.fake.count::<ReportWritten>() > 0).await;
+        let_tasks_run().await;
+        assert_eq!(file.fake.count::<AcknowledgeNotifications>(), 0);
+        file.fake.state.borrow_mut().hold = None;
+        until(|| file.fake.count::<AcknowledgeNotifications>() > 0).await;
+        assert!(file.has_ended());
+        file.check_elsewhere(&bytes(LEN)).await;
     });
 }
 
 /// The file becomes shared while its first write is in progress.
 #[test]
 fn notification_during_the_first_write_reports_the_end() {
-    with_client(|fake, client| async move {
-        let (inode, handle) = new_file(&fake, &client).await;
-        fake.state.borrow_mut().hold = Some(WriteChunk::ID);
-        let writer = client.clone();
+    with_new_file(|file| async move {
+        file.fake.state.borrow_mut().hold = Some(WriteChunk::ID);
+        let (writer, handle) = (file.client.clone(), file.handle);
         let task = skep_env::spawn(async move { write(&writer, handle, 0, &bytes(LEN)).await });
-        until(|| fake.count::<WriteChunk>() > 0).await;
-        fake.state.borrow_mut().notifications.push(Notification { number: 1, inode });
-        until(|| fake.count::<AcknowledgeNotifications>() > 0).await;
-        assert!(has_ended(&fake, inode));
-        fake.state.borrow_mut().hold = None;
+        until(|| file.fake.count::<WriteChunk>() > 0).await;
+        file.notify_of_open().await;
+        assert!(file.has_ended());
+        file.fake.state.borrow_mut().hold = None;
         task.await;
-        check_elsewhere(&fake, inode, &bytes(LEN)).await;
+        file.check_elsewhere(&bytes(LEN)).await;
     });
 }
 
 #[test]
 fn shared_file_keeps_its_inline_component() {
-    with_client(|fake, client| async move {
-        let (inode, handle) = new_file(&fake, &client).await;
-        fake.state.borrow_mut().notifications.push(Notification { number: 1, inode });
-        until(|| fake.count::<AcknowledgeNotifications>() > 0).await;
-        write(&client, handle, 0, &bytes(LEN)).await;
-        assert_eq!((fake.count::<WriteInline>(), has_ended(&fake, inode)), (1, false));
-        check_elsewhere(&fake, inode, &bytes(LEN)).await;
+    with_new_file(|file| async move {
+        file.notify_of_open().await;
+        file.write_all().await;
+        assert_eq!((file.fake.count::<WriteInline>(), file.has_ended()), (1, false));
+        file.check_elsewhere(&bytes(LEN)).await;
     });
 }
 
 #[test]
 fn small_first_write_keeps_the_inline_component() {
-    with_client(|fake, client| async move {
-        let (inode, handle) = new_file(&fake, &client).await;
-        write(&client, handle, 100, &[7; 10]).await;
-        write(&client, handle, 0, &bytes(LEN)).await;
-        client.close(handle).await.unwrap();
-        assert_eq!((fake.count::<WriteInline>(), has_ended(&fake, inode)), (2, false));
-        check_elsewhere(&fake, inode, &bytes(LEN)).await;
+    with_new_file(|file| async move {
+        write(&file.client, file.handle, 100, &[7; 10]).await;
+        file.write_all().await;
+        file.client.close(file.handle).await.unwrap();
+        assert_eq!((file.fake.count::<WriteInline>(), file.has_ended()), (2, false));
+        file.check_elsewhere(&bytes(LEN)).await;
     });
 }
 
 /// docs/semantics.md 3.6: the failed write has decided the place of the first bytes all the same.
 #[test]
 fn file_has_one_place_after_a_failed_first_write() {
-    with_client(|fake, client| async move {
-        let (inode, handle) = new_file(&fake, &client).await;
-        fake.each_storage(|storage| storage.is_full = true);
-        let error = client.write(handle, 0, Buf::copy_of(&bytes(LEN))).await.unwrap_err();
+    with_new_file(|file| async move {
+        file.fake.each_storage(|storage| storage.is_full = true);
+        let error = file.client.write(file.handle, 0, Buf::copy_of(&bytes(LEN))).await.unwrap_err();
         assert_eq!(error.code(), ErrorCode::NoSpace);
-        fake.each_storage(|storage| storage.is_full = false);
-        write(&client, handle, 0, b"small").await;
-        client.close(handle).await.unwrap();
-        assert_eq!((fake.count::<WriteInline>(), has_ended(&fake, inode)), (0, true));
-        check_elsewhere(&fake, inode, b"small").await;
+        file.fake.each_storage(|storage| storage.is_full = false);
+        write(&file.client, file.handle, 0, b"small").await;
+        file.client.close(file.handle).await.unwrap();
+        assert_eq!((file.fake.count::<WriteInline>(), file.has_ended()), (0, true));
+        file.check_elsewhere(b"small").await;
     });
 }
 
 /// docs/semantics.md 2.7: metadata must not truncate with the old pattern.
 #[test]
 fn truncation_reports_the_end_first() {
-    with_client(|fake, client| async move {
-        let (inode, handle) = new_file(&fake, &client).await;
-        write(&client, handle, 0, &bytes(LEN)).await;
-        client.set_attributes(set_size(inode, 100)).await.unwrap();
-        assert_eq!((fake.count::<ReportWritten>(), has_ended(&fake, inode)), (1, true));
+    with_new_file(|file| async move {
+        file.write_all().await;
+        file.client.set_attributes(set_size(file.inode, 100)).await.unwrap();
+        assert_eq!((file.fake.count::<ReportWritten>(), file.has_ended()), (1, true));
     });
 }
 
 #[test]
 fn pattern_that_a_program_reads_is_the_one_after_the_write() {
-    with_client(|fake, client| async move {
-        let (inode, handle) = new_file(&fake, &client).await;
-        write(&client, handle, 0, &bytes(LEN)).await;
-        client.pattern(inode).await.unwrap();
-        assert!(has_ended(&fake, inode));
+    with_new_file(|file| async move {
+        file.write_all().await;
+        file.client.pattern(file.inode).await.unwrap();
+        assert!(file.has_ended());
     });
 }
 
@@ -170,36 +202,25 @@ fn pattern_that_a_program_reads_is_the_one_after_the_write() {
 /// again.
 #[test]
 fn power_loss_of_metadata_loses_no_bytes_of_a_first_write() {
-    with_client(|fake, client| async move {
-        let (inode, handle) = new_file(&fake, &client).await;
-        let before = fake.with_metadata(1, |metadata| metadata.clone());
-        write(&client, handle, 0, &bytes(LEN)).await;
-        client.flush(handle).await.unwrap();
-        assert!(has_ended(&fake, inode));
-        fake.with_metadata(1, |metadata| metadata.lose_power(&before));
-        // The lease renewal compares opens after it has compared the changes.
-        until(|| fake.count::<CompareOpens>() > 0).await;
-        assert!(read(&client, handle, 0, LEN).await == bytes(LEN));
-        client.fsync(handle).await.unwrap();
-        assert!(has_ended(&fake, inode));
-        check_elsewhere(&fake, inode, &bytes(LEN)).await;
+    with_new_file(|file| async move {
+        file.write_and_revert_report().await;
+        until_changes_are_compared(&file.fake).await;
+        assert!(file.read_all().await == bytes(LEN));
+        file.client.fsync(file.handle).await.unwrap();
+        assert!(file.has_ended());
+        file.check_elsewhere(&bytes(LEN)).await;
     });
 }
 
 /// docs/semantics.md 2.1 and 3.3: another client opens the file after the power loss.
 #[test]
 fn notification_after_a_power_loss_reports_the_end_again() {
-    with_client(|fake, client| async move {
-        let (inode, handle) = new_file(&fake, &client).await;
-        let before = fake.with_metadata(1, |metadata| metadata.clone());
-        write(&client, handle, 0, &bytes(LEN)).await;
-        client.flush(handle).await.unwrap();
-        fake.with_metadata(1, |metadata| metadata.lose_power(&before));
-        fake.state.borrow_mut().notifications.push(Notification { number: 1, inode });
-        until(|| fake.count::<AcknowledgeNotifications>() > 0).await;
-        assert!(has_ended(&fake, inode));
-        check_elsewhere(&fake, inode, &bytes(LEN)).await;
-        client.fsync(handle).await.unwrap();
+    with_new_file(|file| async move {
+        file.write_and_revert_report().await;
+        file.notify_of_open().await;
+        assert!(file.has_ended());
+        file.check_elsewhere(&bytes(LEN)).await;
+        file.client.fsync(file.handle).await.unwrap();
     });
 }
 
@@ -207,18 +228,14 @@ fn notification_after_a_power_loss_reports_the_end_again() {
 /// know this when it closes the file.
 #[test]
 fn close_after_a_power_loss_contains_the_end_again() {
-    with_client(|fake, client| async move {
-        let (inode, handle) = new_file(&fake, &client).await;
-        let before = fake.with_metadata(1, |metadata| metadata.clone());
-        write(&client, handle, 0, &bytes(LEN)).await;
-        client.flush(handle).await.unwrap();
-        fake.with_metadata(1, |metadata| metadata.lose_power(&before));
-        client.close(handle).await.unwrap();
-        until(|| fake.with_metadata(1, |it| it.inodes[&inode].opens.is_empty())).await;
-        assert!(has_ended(&fake, inode), "no other client can use the inline component");
-        let again = client.open(inode, OpenMode::Write, false).await.unwrap().handle;
-        client.fsync(again).await.unwrap();
-        check_elsewhere(&fake, inode, &bytes(LEN)).await;
+    with_new_file(|file| async move {
+        file.write_and_revert_report().await;
+        file.client.close(file.handle).await.unwrap();
+        until(|| !file.fake.is_open(file.inode)).await;
+        assert!(file.has_ended(), "no other client can use the inline component");
+        let again = file.client.open(file.inode, OpenMode::Write, false).await.unwrap().handle;
+        file.client.fsync(again).await.unwrap();
+        file.check_elsewhere(&bytes(LEN)).await;
     });
 }
 
@@ -226,18 +243,16 @@ fn close_after_a_power_loss_contains_the_end_again() {
 /// notifies this mount of the open of another client.
 #[test]
 fn notification_after_a_reverted_close_reports_the_end_again() {
-    with_client(|fake, client| async move {
-        let (inode, handle) = new_file(&fake, &client).await;
-        let before = fake.with_metadata(1, |metadata| metadata.clone());
-        write(&client, handle, 0, &bytes(LEN)).await;
-        client.close(handle).await.unwrap();
-        until(|| fake.with_metadata(1, |it| it.inodes[&inode].opens.is_empty())).await;
-        fake.with_metadata(1, |metadata| metadata.lose_power(&before));
-        assert!(!has_ended(&fake, inode));
-        fake.state.borrow_mut().notifications.push(Notification { number: 1, inode });
-        until(|| fake.count::<AcknowledgeNotifications>() > 0).await;
-        assert!(has_ended(&fake, inode));
-        check_elsewhere(&fake, inode, &bytes(LEN)).await;
+    with_new_file(|file| async move {
+        let before = file.fake.metadata_state();
+        file.write_all().await;
+        file.client.close(file.handle).await.unwrap();
+        until(|| !file.fake.is_open(file.inode)).await;
+        file.fake.lose_power(&before);
+        assert!(!file.has_ended());
+        file.notify_of_open().await;
+        assert!(file.has_ended());
+        file.check_elsewhere(&bytes(LEN)).await;
     });
 }
 
@@ -245,18 +260,17 @@ fn notification_after_a_reverted_close_reports_the_end_again() {
 /// client has written inline bytes since.
 #[test]
 fn refused_end_of_the_inline_component_is_an_error() {
-    with_client(|fake, client| async move {
-        let (inode, handle) = new_file(&fake, &client).await;
-        write(&client, handle, 0, &bytes(LEN)).await;
-        fake.with_metadata(1, |metadata| {
-            metadata.inodes.get_mut(&inode).unwrap().inline = b"other".to_vec();
+    with_new_file(|file| async move {
+        file.write_all().await;
+        file.fake.with_metadata(1, |metadata| {
+            metadata.inodes.get_mut(&file.inode).unwrap().inline = b"other".to_vec();
         });
-        assert_eq!(client.fsync(handle).await.unwrap_err().code(), ErrorCode::Io);
-        client.fsync(handle).await.unwrap();
-        assert!(!has_ended(&fake, inode));
-        write(&client, handle, 0, &bytes(LEN)).await;
-        assert_eq!(fake.count::<WriteInline>(), 1, "the mount uses the inline component");
-        client.close(handle).await.unwrap();
-        check_elsewhere(&fake, inode, &bytes(LEN)).await;
+        assert_eq!(file.client.fsync(file.handle).await.unwrap_err().code(), ErrorCode::Io);
+        file.client.fsync(file.handle).await.unwrap();
+        assert!(!file.has_ended());
+        file.write_all().await;
+        assert_eq!(file.fake.count::<WriteInline>(), 1, "the mount uses the inline component");
+        file.client.close(file.handle).await.unwrap();
+        file.check_elsewhere(&bytes(LEN)).await;
     });
 }

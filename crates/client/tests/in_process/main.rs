@@ -26,6 +26,7 @@ use skep_client::{
 };
 use skep_env::Buf;
 use skep_types::{FileKind, InodeId};
+use skep_wire::metadata::CompareOpens;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -76,6 +77,19 @@ async fn until(is_so: impl Fn() -> bool) {
     while !is_so() {
         skep_env::sleep(Duration::from_millis(1)).await;
     }
+}
+
+/// Lets the other tasks run. Each task that does not wait makes progress.
+async fn let_tasks_run() {
+    for _ in 0..20 {
+        skep_env::yield_now().await;
+    }
+}
+
+/// Waits until the mount has compared its changes after a power loss of metadata.
+async fn until_changes_are_compared(fake: &FakeCluster) {
+    // The lease renewal compares opens after it has compared the changes.
+    until(|| fake.count::<CompareOpens>() > 0).await;
 }
 
 const NEW: NewInode = NewInode { permissions: 0o644, umask: 0, uid: 1, gid: 1 };

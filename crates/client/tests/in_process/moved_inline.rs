@@ -2,7 +2,10 @@
 //! refusal, and how a client with an outdated pattern follows it.
 
 use crate::fakes::{FakeCluster, FakeMetadata};
-use crate::{bytes, create, mount, options, read, until, with_client, with_fake, write};
+use crate::{
+    bytes, create, mount, options, read, until, until_changes_are_compared, with_client, with_fake,
+    write,
+};
 use skep_client::{Client, Closes, HandleId, Mount, OpenMode, Opens, Syncs};
 use skep_types::{ChunkFileKey, ErrorCode, InodeId};
 use skep_wire::Request;
@@ -15,21 +18,47 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const INLINE: usize = 4096;
 const LEN: usize = 10_000;
 
+/// Creates an empty file with an inline component.
+async fn new_file(fake: &FakeCluster, client: &Client) -> (InodeId, HandleId) {
+    fake.with_metadata(1, |metadata| metadata.behaviour.inline_bytes = INLINE as u64);
+    create(client, "large").await
+}
+
 /// Creates a file with inline bytes and bytes on storage. Its first write fits into the inline
 /// component, so the file keeps this component.
 async fn grown(fake: &FakeCluster, client: &Client) -> (InodeId, HandleId) {
-    fake.with_metadata(1, |metadata| metadata.behaviour.inline_bytes = INLINE as u64);
-    let (inode, handle) = create(client, "database").await;
+    let (inode, handle) = new_file(fake, client).await;
     write(client, handle, 0, &bytes(LEN)[..100]).await;
     write(client, handle, 0, &bytes(LEN)).await;
     (inode, handle)
 }
 
-/// Changes inline bytes and bytes on storage, and syncs the file.
-async fn commit(client: &Client, handle: HandleId, byte: u8) {
+/// Changes inline bytes and bytes on storage.
+async fn change(client: &Client, handle: HandleId, byte: u8) {
     write(client, handle, 24, &[byte; 4]).await;
     write(client, handle, 6000, &[byte; 4]).await;
+}
+
+/// Changes inline bytes and bytes on storage, and syncs the file.
+async fn commit(client: &Client, handle: HandleId, byte: u8) {
+    change(client, handle, byte).await;
     client.fsync(handle).await.unwrap();
+}
+
+/// Creates a file whose next commit moves the inline bytes.
+async fn file_before_move(fake: &FakeCluster, client: &Client) -> (InodeId, HandleId) {
+    let (inode, handle) = grown(fake, client).await;
+    commit(client, handle, 1).await;
+    commit(client, handle, 2).await;
+    (inode, handle)
+}
+
+/// Creates a file with reported changes, whose next fsync moves the inline bytes.
+async fn changed_file_before_move(fake: &FakeCluster, client: &Client) -> (InodeId, HandleId) {
+    let (inode, handle) = file_before_move(fake, client).await;
+    change(client, handle, 3).await;
+    client.flush(handle).await.unwrap();
+    (inode, handle)
 }
 
 /// The bytes of the file after [`commit`].
@@ -40,9 +69,14 @@ fn committed(byte: u8) -> Vec<u8> {
     expected
 }
 
+/// Returns the key of the chunk file that follows the inline bytes.
+fn chunk_file_key(inode: InodeId) -> ChunkFileKey {
+    ChunkFileKey { inode, generation: 1, component: 1, index: 0 }
+}
+
 /// Returns the bytes of the chunk file that follows the inline bytes.
 fn chunk_file(fake: &FakeCluster, inode: InodeId) -> Vec<u8> {
-    let key = ChunkFileKey { inode, generation: 1, component: 1, index: 0 };
+    let key = chunk_file_key(inode);
     let mut found = Vec::new();
     fake.each_storage(|storage| {
         if let Some(file) = storage.files.get(&key) {
@@ -50,6 +84,11 @@ fn chunk_file(fake: &FakeCluster, inode: InodeId) -> Vec<u8> {
         }
     });
     found
+}
+
+/// Returns the inline bytes of the file at metadata.
+fn inline_bytes(fake: &FakeCluster, inode: InodeId) -> Vec<u8> {
+    fake.with_metadata(1, |metadata| metadata.inodes[&inode].inline.clone())
 }
 
 #[test]
@@ -118,24 +157,21 @@ fn file_that_another_mount_has_open_keeps_its_inline_bytes() {
         }
         assert_eq!(fake.count::<RemoveInline>(), 1, "metadata has refused the move");
         assert_eq!(read(&other, opened.handle, 0, LEN).await, committed(4));
-        assert!(!fake.with_metadata(1, |it| it.inodes[&inode].has_moved_inline));
+        assert!(!fake.has_moved_inline(inode));
     });
 }
 
 #[test]
 fn file_keeps_its_inline_bytes_if_storage_is_full() {
     with_client(|fake, client| async move {
-        let (inode, handle) = grown(&fake, &client).await;
-        commit(&client, handle, 1).await;
-        commit(&client, handle, 2).await;
-        write(&client, handle, 24, &[3; 4]).await;
-        write(&client, handle, 6000, &[3; 4]).await;
+        let (inode, handle) = file_before_move(&fake, &client).await;
+        change(&client, handle, 3).await;
         fake.each_storage(|storage| storage.is_full = true);
         client.fsync(handle).await.unwrap();
         fake.each_storage(|storage| storage.is_full = false);
         assert_eq!(fake.count::<RemoveInline>(), 0);
         assert_eq!(read(&client, handle, 0, LEN).await, committed(3));
-        assert!(!fake.with_metadata(1, |it| it.inodes[&inode].has_moved_inline));
+        assert!(!fake.has_moved_inline(inode));
     });
 }
 
@@ -150,7 +186,7 @@ fn client_with_an_outdated_pattern_follows_the_move() {
             inode.has_moved_inline = true;
             std::mem::take(&mut inode.inline)
         });
-        let key = ChunkFileKey { inode, generation: 1, component: 1, index: 0 };
+        let key = chunk_file_key(inode);
         fake.each_storage(|storage| {
             if let Some(file) = storage.files.get_mut(&key) {
                 file[..INLINE].copy_from_slice(&inline);
@@ -183,8 +219,7 @@ fn write_over_the_border_is_repeated_after_a_move() {
 /// Creates a file, closes it, and opens it again. Another client may have written to it meanwhile,
 /// so the client sends a request before its first large write.
 async fn opened_empty(fake: &FakeCluster, client: &Client) -> (InodeId, HandleId) {
-    fake.with_metadata(1, |metadata| metadata.behaviour.inline_bytes = INLINE as u64);
-    let (inode, handle) = create(client, "large").await;
+    let (inode, handle) = new_file(fake, client).await;
     client.close(handle).await.unwrap();
     (inode, client.open(inode, OpenMode::Write, false).await.unwrap().handle)
 }
@@ -220,8 +255,7 @@ fn end_of_an_inline_component_that_was_reverted_is_an_error() {
         client.fsync(handle).await.unwrap();
         assert_eq!(fake.count::<WriteInline>(), 1, "the bytes are inline again");
         assert_eq!(read(&client, handle, 0, LEN).await, bytes(LEN));
-        let inline = fake.with_metadata(1, |metadata| metadata.inodes[&inode].inline.clone());
-        assert_eq!(inline, bytes(LEN)[..INLINE]);
+        assert_eq!(inline_bytes(&fake, inode), bytes(LEN)[..INLINE]);
     });
 }
 
@@ -245,8 +279,7 @@ fn end_of_a_component_reverted_and_repeated_is_an_error() {
 #[test]
 fn move_that_an_open_has_shown_needs_no_confirmation() {
     with_client(|fake, client| async move {
-        fake.with_metadata(1, |metadata| metadata.behaviour.inline_bytes = INLINE as u64);
-        let (inode, handle) = create(&client, "large").await;
+        let (inode, handle) = new_file(&fake, &client).await;
         write(&client, handle, 0, &bytes(LEN)).await;
         client.fsync(handle).await.unwrap();
         client.close(handle).await.unwrap();
@@ -264,12 +297,7 @@ fn move_that_an_open_has_shown_needs_no_confirmation() {
 #[test]
 fn close_waits_until_storage_has_replied_to_the_copy() {
     with_client(|fake, client| async move {
-        let (inode, handle) = grown(&fake, &client).await;
-        commit(&client, handle, 1).await;
-        commit(&client, handle, 2).await;
-        write(&client, handle, 24, &[3; 4]).await;
-        write(&client, handle, 6000, &[3; 4]).await;
-        client.flush(handle).await.unwrap();
+        let (inode, handle) = changed_file_before_move(&fake, &client).await;
         let writes = fake.count::<WriteChunk>();
         fake.state.borrow_mut().hold = Some(WriteChunk::ID);
         let syncer = client.clone();
@@ -281,13 +309,11 @@ fn close_waits_until_storage_has_replied_to_the_copy() {
         let closing = skep_env::spawn(async move { closer.close(handle).await });
         let (other, second) = create(&client, "other").await;
         client.close(second).await.unwrap();
-        let is_open =
-            |inode: InodeId| fake.with_metadata(1, |it| !it.inodes[&inode].opens.is_empty());
-        until(|| !is_open(other)).await;
-        assert!(is_open(inode), "the copy is on its way");
+        until(|| !fake.is_open(other)).await;
+        assert!(fake.is_open(inode), "the copy is on its way");
         fake.state.borrow_mut().hold = None;
         closing.await.unwrap();
-        until(|| !is_open(inode)).await;
+        until(|| !fake.is_open(inode)).await;
         assert_eq!(fake.count::<RemoveInline>(), 1);
         assert_eq!(chunk_file(&fake, inode), committed(3));
     });
@@ -297,9 +323,7 @@ fn close_waits_until_storage_has_replied_to_the_copy() {
 #[test]
 fn bytes_are_not_copied_if_a_close_hides_a_lost_open() {
     with_client(|fake, client| async move {
-        let (inode, handle) = grown(&fake, &client).await;
-        commit(&client, handle, 1).await;
-        commit(&client, handle, 2).await;
+        let (inode, handle) = file_before_move(&fake, &client).await;
         client.flush(handle).await.unwrap();
         // A program is killed while it opens the file.
         fake.state.borrow_mut().hold = Some(Open::ID);
@@ -318,7 +342,7 @@ fn bytes_are_not_copied_if_a_close_hides_a_lost_open() {
         commit(&client, handle, 3).await;
         assert_eq!((fake.count::<RemoveInline>(), fake.durable_writes()), (0, 0));
         fake.state.borrow_mut().hold = None;
-        until(|| fake.with_metadata(1, |it| it.inodes[&inode].opens.is_empty())).await;
+        until(|| !fake.is_open(inode)).await;
     });
 }
 
@@ -326,12 +350,7 @@ fn bytes_are_not_copied_if_a_close_hides_a_lost_open() {
 #[test]
 fn bytes_are_not_copied_after_the_begin_of_an_unmount() {
     with_client(|fake, client| async move {
-        let (_, handle) = grown(&fake, &client).await;
-        commit(&client, handle, 1).await;
-        commit(&client, handle, 2).await;
-        write(&client, handle, 24, &[3; 4]).await;
-        write(&client, handle, 6000, &[3; 4]).await;
-        client.flush(handle).await.unwrap();
+        let (_, handle) = changed_file_before_move(&fake, &client).await;
         fake.state.borrow_mut().hold = Some(CloseSession::ID);
         let ending = client.clone();
         let unmounting = skep_env::spawn(async move { ending.shutdown().await });
@@ -351,12 +370,7 @@ fn unmount_during_a_copy_closes_no_session() {
         let mount = Mount::new(options(&fake)).await.unwrap();
         skep_env::spawn(Arc::clone(&mount).run_background()).detach();
         let client = Client::new(Arc::clone(&mount), 0).unwrap();
-        let (inode, handle) = grown(&fake, &client).await;
-        commit(&client, handle, 1).await;
-        commit(&client, handle, 2).await;
-        write(&client, handle, 24, &[3; 4]).await;
-        write(&client, handle, 6000, &[3; 4]).await;
-        client.flush(handle).await.unwrap();
+        let (inode, handle) = changed_file_before_move(&fake, &client).await;
         let writes = fake.count::<WriteChunk>();
         fake.state.borrow_mut().hold = Some(WriteChunk::ID);
         let is_over = Arc::new(AtomicBool::new(false));
@@ -376,7 +390,7 @@ fn unmount_during_a_copy_closes_no_session() {
         client.shutdown().await;
         client.close(handle).await.unwrap();
         assert_eq!((fake.count::<CloseSession>(), fake.count::<RemoveInline>()), (0, 0));
-        assert!(fake.with_metadata(1, |it| !it.inodes[&inode].opens.is_empty()));
+        assert!(fake.is_open(inode));
         fake.state.borrow_mut().hold = None;
     });
 }
@@ -385,9 +399,7 @@ fn unmount_during_a_copy_closes_no_session() {
 #[test]
 fn bytes_are_not_copied_if_metadata_has_lost_the_open() {
     with_client(|fake, client| async move {
-        let (inode, handle) = grown(&fake, &client).await;
-        commit(&client, handle, 1).await;
-        commit(&client, handle, 2).await;
+        let (inode, handle) = file_before_move(&fake, &client).await;
         let compared = fake.count::<CompareOpens>();
         fake.with_metadata(1, |it| it.inodes.get_mut(&inode).unwrap().opens.clear());
         commit(&client, handle, 3).await;
@@ -404,18 +416,16 @@ fn bytes_are_not_copied_if_metadata_has_lost_the_open() {
 fn write_in_flight_at_a_reverted_move_is_repeated() {
     with_client(|fake, client| async move {
         let (inode, handle) = opened_empty(&fake, &client).await;
-        let before = fake.with_metadata(1, |metadata| metadata.clone());
+        let before = fake.metadata_state();
         fake.state.borrow_mut().hold = Some(WriteChunk::ID);
         let writer = client.clone();
         let task = skep_env::spawn(async move { write(&writer, handle, 0, &bytes(LEN)).await });
         until(|| fake.count::<WriteChunk>() > 0).await;
-        fake.with_metadata(1, |metadata| metadata.lose_power(&before));
-        // The lease renewal compares opens after it has compared the changes.
-        until(|| fake.count::<CompareOpens>() > 0).await;
+        fake.lose_power(&before);
+        until_changes_are_compared(&fake).await;
         fake.state.borrow_mut().hold = None;
         task.await;
-        let inline = fake.with_metadata(1, |metadata| metadata.inodes[&inode].inline.clone());
-        assert_eq!(inline, bytes(LEN)[..INLINE]);
+        assert_eq!(inline_bytes(&fake, inode), bytes(LEN)[..INLINE]);
         assert_eq!(client.fsync(handle).await.unwrap_err().code(), ErrorCode::Io);
         client.fsync(handle).await.unwrap();
         assert_eq!(read(&client, handle, 0, LEN).await, bytes(LEN));

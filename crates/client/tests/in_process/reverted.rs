@@ -1,13 +1,14 @@
 //! Acknowledged changes that a power loss of metadata has reverted.
 
-use crate::{NEW, create, read, set_size, until, with_client, write};
+use crate::fakes::FakeCluster;
+use crate::{NEW, create, read, set_size, until, until_changes_are_compared, with_client, write};
 use skep_client::{
-    Client, Closes, InodeAttributes, Names, OpenMode, Opens, SetAttributes, Syncs, Writes,
+    Client, Closes, HandleId, InodeAttributes, Names, OpenMode, Opens, SetAttributes, Syncs, Writes,
 };
 use skep_env::Buf;
 use skep_types::{ErrorCode, InodeId};
 use skep_wire::Request;
-use skep_wire::metadata::{CompareOpens, CompareSlots, KeepAlive, Unlink};
+use skep_wire::metadata::{CompareSlots, KeepAlive, Unlink};
 
 const ROOT: InodeId = InodeId::ROOT;
 
@@ -23,9 +24,9 @@ fn unlink_fails_if_a_power_loss_reverted_a_link_of_the_file() {
         let (inode, handle) = create(&client, "a").await;
         write(&client, handle, 0, b"bytes").await;
         client.fsync(handle).await.unwrap();
-        let before = fake.with_metadata(1, |it| it.clone());
+        let before = fake.metadata_state();
         client.link(inode, ROOT, b"b").await.unwrap();
-        fake.with_metadata(1, |it| it.lose_power(&before));
+        fake.lose_power(&before);
         assert_eq!(unlink(&client, b"a").await, Err(ErrorCode::Io));
         assert!(fake.count::<Unlink>() <= 1, "the client does not repeat the refused change");
         assert_eq!(client.lookup(ROOT, b"a").await.unwrap().inode, inode);
@@ -46,7 +47,7 @@ fn unlink_fails_if_a_power_loss_reverted_a_link_of_the_file() {
 fn unlink_in_flight_at_a_power_loss_keeps_the_file() {
     with_client(|fake, client| async move {
         let (inode, _) = create(&client, "a").await;
-        let before = fake.with_metadata(1, |it| it.clone());
+        let before = fake.metadata_state();
         client.link(inode, ROOT, b"b").await.unwrap();
         fake.state.borrow_mut().start_again_after = Some((Unlink::ID, Some(before)));
         assert_eq!(unlink(&client, b"a").await, Err(ErrorCode::Io));
@@ -73,15 +74,14 @@ fn request_in_flight_at_a_kill_of_metadata_gets_its_reply() {
 fn unlink_sent_before_the_client_knows_of_a_loss_is_refused() {
     with_client(|fake, client| async move {
         let (inode, _) = create(&client, "a").await;
-        let before = fake.with_metadata(1, |it| it.clone());
+        let before = fake.metadata_state();
         client.link(inode, ROOT, b"b").await.unwrap();
         fake.state.borrow_mut().hold = Some(Unlink::ID);
         let unlinking = client.clone();
         let task = skep_env::spawn(async move { unlink(&unlinking, b"a").await });
         until(|| fake.count::<Unlink>() == 1).await;
-        fake.with_metadata(1, |it| it.lose_power(&before));
-        // The lease renewal compares opens after it has compared the changes.
-        until(|| fake.count::<CompareOpens>() >= 1).await;
+        fake.lose_power(&before);
+        until_changes_are_compared(&fake).await;
         fake.state.borrow_mut().hold = None;
         assert_eq!(task.await, Err(ErrorCode::Io));
         assert_eq!(client.lookup(ROOT, b"a").await.unwrap().inode, inode);
@@ -96,11 +96,10 @@ fn idle_mount_detects_changes_that_a_power_loss_reverted() {
         let (inode, _) = create(&client, "a").await;
         let directory = client.make_directory(ROOT, b"d", NEW).await.unwrap().inode;
         client.sync_names().await.unwrap();
-        let before = fake.with_metadata(1, |it| it.clone());
+        let before = fake.metadata_state();
         client.link(inode, directory, b"b").await.unwrap();
-        fake.with_metadata(1, |it| it.lose_power(&before));
-        // The lease renewal compares opens after it has compared the changes.
-        until(|| fake.count::<CompareOpens>() >= 1).await;
+        fake.lose_power(&before);
+        until_changes_are_compared(&fake).await;
         assert_eq!(unlink(&client, b"a").await, Err(ErrorCode::Io));
         assert_eq!(fake.count::<Unlink>(), 0, "the change was not sent");
         unlink(&client, b"a").await.unwrap();
@@ -132,15 +131,32 @@ fn end_of_an_inline_component_takes_no_error_of_a_program() {
         client.close(created).await.unwrap();
         let handle = client.open(inode, OpenMode::Write, false).await.unwrap().handle;
         let change = SetAttributes { permissions: Some(0o600), size: None, ..set_size(inode, 0) };
-        let before = fake.with_metadata(1, |it| it.clone());
+        let before = fake.metadata_state();
         client.set_attributes(change.clone()).await.unwrap();
-        fake.with_metadata(1, |it| it.lose_power(&before));
+        fake.lose_power(&before);
         write(&client, handle, 0, &[1; 10_000]).await;
-        assert!(fake.with_metadata(1, |it| it.inodes[&inode].has_moved_inline));
+        assert!(fake.has_moved_inline(inode));
         let error = client.set_attributes(change.clone()).await.unwrap_err();
         assert_eq!(error.code(), ErrorCode::Io);
         client.set_attributes(change).await.unwrap();
     });
+}
+
+/// Creates a file and writes to it. Then a power loss reverts the open, and another client replaces
+/// the stripe pattern.
+async fn file_with_replaced_pattern(fake: &FakeCluster, client: &Client) -> (InodeId, HandleId) {
+    let (inode, handle) = create(client, "a").await;
+    write(client, handle, 0, b"bytes").await;
+    fake.with_metadata(1, |it| {
+        it.inodes.get_mut(&inode).unwrap().opens.clear();
+        it.generation += 1;
+    });
+    (inode, handle)
+}
+
+/// Returns the size of the file at metadata, without unreported writes.
+fn size_at_metadata(fake: &FakeCluster, inode: InodeId) -> u64 {
+    fake.with_metadata(1, |it| it.inodes[&inode].attributes.size)
 }
 
 /// docs/semantics.md 3.5: the power loss has reverted the open too, so another client could set the
@@ -148,14 +164,9 @@ fn end_of_an_inline_component_takes_no_error_of_a_program() {
 #[test]
 fn fsync_fails_if_another_client_has_replaced_the_pattern() {
     with_client(|fake, client| async move {
-        let (inode, handle) = create(&client, "a").await;
-        write(&client, handle, 0, b"bytes").await;
-        fake.with_metadata(1, |it| {
-            it.inodes.get_mut(&inode).unwrap().opens.clear();
-            it.generation += 1;
-        });
+        let (inode, handle) = file_with_replaced_pattern(&fake, &client).await;
         assert_eq!(client.fsync(handle).await.unwrap_err().code(), ErrorCode::Stale);
-        let size = || fake.with_metadata(1, |it| it.inodes[&inode].attributes.size);
+        let size = || size_at_metadata(&fake, inode);
         assert_eq!(size(), 0, "the file has no zeros in place of the bytes");
         let repeated = client.write(handle, 0, Buf::copy_of(b"bytes")).await;
         assert_eq!(repeated.unwrap_err().code(), ErrorCode::Stale);
@@ -173,14 +184,9 @@ fn fsync_fails_if_another_client_has_replaced_the_pattern() {
 #[test]
 fn close_fails_if_another_client_has_replaced_the_pattern() {
     with_client(|fake, client| async move {
-        let (inode, handle) = create(&client, "a").await;
-        write(&client, handle, 0, b"bytes").await;
-        fake.with_metadata(1, |it| {
-            it.inodes.get_mut(&inode).unwrap().opens.clear();
-            it.generation += 1;
-        });
+        let (inode, handle) = file_with_replaced_pattern(&fake, &client).await;
         assert_eq!(client.close(handle).await.unwrap_err().code(), ErrorCode::Stale);
-        let size = fake.with_metadata(1, |it| it.inodes[&inode].attributes.size);
+        let size = size_at_metadata(&fake, inode);
         assert_eq!(size, 0, "the file has no zeros in place of the bytes");
     });
 }

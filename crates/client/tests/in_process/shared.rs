@@ -1,10 +1,10 @@
 //! Tests files that several clients have open while one client truncates the file or a write fails.
 
 use crate::fakes::FakeCluster;
-use crate::{create, mount, read, set_size, until, with_client, write};
+use crate::{create, let_tasks_run, mount, read, set_size, until, with_client, write};
 use skep_client::{Client, HandleId, InodeAttributes, OpenMode, Opens, Reads, Writes};
 use skep_env::Buf;
-use skep_types::{ErrorCode, InodeId, TargetId};
+use skep_types::{ErrorCode, InodeId, Result, TargetId};
 use skep_wire::Request;
 use skep_wire::metadata::{AwaitTruncation, Open, ReportWritten, TrimFile};
 use skep_wire::sharing::{AcknowledgeNotifications, Notification};
@@ -117,26 +117,39 @@ async fn begin_truncating_open(
     opening
 }
 
+/// An append to a file that an open of the same mount is truncating.
+struct Append {
+    inode: InodeId,
+    opening: skep_env::Task<HandleId>,
+    appending: skep_env::Task<Result<()>>,
+}
+
+impl Append {
+    /// Begins an open that truncates a file with 1000 bytes, and an append at its old end.
+    async fn begin(fake: &FakeCluster, client: &Client) -> Self {
+        let (inode, handle) = create(client, "log").await;
+        write(client, handle, 0, &[1; 1000]).await;
+        let opening = begin_truncating_open(fake, client, inode).await;
+        let appender = client.clone();
+        let appending = skep_env::spawn(async move {
+            appender.append(handle, 1000, Buf::copy_of(b"first line\n")).await
+        });
+        Self { inode, opening, appending }
+    }
+}
+
 /// docs/semantics.md 2.7 and 2.9.
 #[test]
 fn append_that_waits_for_a_truncation_goes_to_the_new_end() {
     with_client(|fake, client| async move {
-        let (inode, handle) = create(&client, "log").await;
-        write(&client, handle, 0, &[1; 1000]).await;
-        let opening = begin_truncating_open(&fake, &client, inode).await;
-        let appender = client.clone();
-        let appending = skep_env::spawn(async move {
-            appender.append(handle, 1000, Buf::copy_of(b"first line\n")).await.unwrap();
-        });
+        let Append { opening, appending, .. } = Append::begin(&fake, &client).await;
         let writes = fake.count::<WriteChunk>();
-        for _ in 0..20 {
-            skep_env::yield_now().await;
-        }
+        let_tasks_run().await;
         assert_eq!(fake.count::<WriteChunk>(), writes, "the append waits for the truncation");
         truncate_chunk_files(&fake, 0);
         fake.state.borrow_mut().hold = None;
         let truncated = opening.await;
-        appending.await;
+        appending.await.unwrap();
         assert_eq!(read(&client, truncated, 0, 2000).await, b"first line\n");
     });
 }
@@ -146,17 +159,9 @@ fn append_that_waits_for_a_truncation_goes_to_the_new_end() {
 #[test]
 fn append_behind_a_truncation_delays_no_acknowledgement() {
     with_client(|fake, client| async move {
-        let (inode, handle) = create(&client, "log").await;
-        write(&client, handle, 0, &[1; 1000]).await;
-        let opening = begin_truncating_open(&fake, &client, inode).await;
-        let appender = client.clone();
-        let appending = skep_env::spawn(async move {
-            appender.append(handle, 1000, Buf::copy_of(b"first line\n")).await
-        });
-        for _ in 0..20 {
-            skep_env::yield_now().await;
-        }
-        fake.state.borrow_mut().notifications.push(Notification { number: 1, inode });
+        let Append { inode, opening, appending } = Append::begin(&fake, &client).await;
+        let_tasks_run().await;
+        fake.notify_of_open(inode);
         until(|| fake.count::<AcknowledgeNotifications>() > 0).await;
         assert!(client.is_shared(inode));
         // The program is killed.

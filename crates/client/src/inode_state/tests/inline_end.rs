@@ -11,11 +11,38 @@ fn report(state: &InodeState, end: u64, version: u64, is_durable: bool) -> Optio
     report.extent.ends_inline
 }
 
-#[test]
-fn reports_contain_the_end_of_inline_bytes_until_it_is_durable() {
+/// Returns the state of a file that this client has created and has open.
+fn new_file() -> Arc<InodeState> {
     let state = opened(0);
     state.created();
+    state
+}
+
+/// Decides that a first write of 5000 bytes ends the inline component of a new file.
+fn end_inline(state: &InodeState) {
+    state.created();
     assert!(state.place_first_bytes(Some(1), 5000));
+}
+
+/// Returns the state of a new file whose inline component has ended.
+fn with_ended_inline() -> Arc<InodeState> {
+    let state = opened(0);
+    end_inline(&state);
+    state
+}
+
+/// Returns the state of a new file whose client has reported the end of the inline component, but
+/// metadata has not persisted it.
+fn with_reported_end() -> Arc<InodeState> {
+    let state = with_ended_inline();
+    write(&state, 5000, 0, 1);
+    assert_eq!(report(&state, 5000, 2, false), Some(1));
+    state
+}
+
+#[test]
+fn reports_contain_the_end_of_inline_bytes_until_it_is_durable() {
+    let state = with_ended_inline();
     assert!(state.has_moved_inline(1) && state.has_unreported_end());
     write(&state, 5000, 0, 1);
     assert_eq!(report(&state, 5000, 2, false), Some(1));
@@ -30,11 +57,7 @@ fn reports_contain_the_end_of_inline_bytes_until_it_is_durable() {
 
 #[test]
 fn durable_size_shows_that_the_inline_component_has_ended() {
-    let state = opened(0);
-    state.created();
-    assert!(state.place_first_bytes(Some(1), 5000));
-    write(&state, 5000, 0, 1);
-    assert_eq!(report(&state, 5000, 2, false), Some(1));
+    let state = with_reported_end();
     let sent = state.reported_extent();
     assert_eq!(state.compare(&sent, &attributes(0, 0, 1)), ReportLoss::End);
     assert!(state.has_unreported_end(), "a power loss has reverted the report");
@@ -48,21 +71,16 @@ fn durable_size_shows_that_the_inline_component_has_ended() {
 fn only_the_first_write_of_a_new_file_ends_its_inline_component() {
     let known = opened(0);
     assert!(!known.place_first_bytes(Some(1), 5000), "another client may have used the file");
-    let new = || {
-        let state = opened(0);
-        state.created();
-        state
-    };
-    let small = new();
+    let small = new_file();
     assert!(!small.place_first_bytes(None, 10), "the write fits into the inline component");
     assert!(!small.place_first_bytes(Some(1), 5000), "the file has inline bytes");
-    let shared = new();
+    let shared = new_file();
     shared.set_shared();
     assert!(!shared.place_first_bytes(Some(1), 5000));
-    let extended = new();
+    let extended = new_file();
     write(&extended, 10_000, 0, 1);
     assert!(!extended.place_first_bytes(Some(1), 5000), "metadata may have the new size");
-    let lost = new();
+    let lost = new_file();
     lost.opened_again(false);
     assert!(!lost.place_first_bytes(Some(1), 5000), "metadata had lost the open");
     assert_eq!(lost.unreported(), None);
@@ -70,18 +88,14 @@ fn only_the_first_write_of_a_new_file_ends_its_inline_component() {
 
 #[test]
 fn evicted_client_reports_no_end_of_an_inline_component() {
-    let state = opened(0);
-    state.created();
-    assert!(state.place_first_bytes(Some(1), 5000));
+    let state = with_ended_inline();
     state.forget_unreported();
     assert_eq!((state.unreported(), state.has_unreported_end()), (None, false));
 }
 
 #[test]
 fn reopened_and_shared_file_loses_the_end_of_its_inline_bytes() {
-    let state = opened(0);
-    state.created();
-    assert!(state.place_first_bytes(Some(1), 5000));
+    let state = with_ended_inline();
     state.opened_again(false);
     assert!(state.has_moved_inline(1) && state.losses() == 0);
     state.opened_again(true);
@@ -93,9 +107,7 @@ fn reopened_and_shared_file_loses_the_end_of_its_inline_bytes() {
 #[test]
 fn durable_pattern_shows_that_the_inline_component_has_ended() {
     let ended = || {
-        let state = opened(0);
-        state.created();
-        assert!(state.place_first_bytes(Some(1), 5000));
+        let state = with_ended_inline();
         let report = state.unreported().unwrap();
         state.reported(&report, &attributes(0, 0, 2), false, NOW);
         let sent = state.reported_extent();
@@ -117,11 +129,7 @@ fn durable_pattern_shows_that_the_inline_component_has_ended() {
 /// Metadata lets no client truncate the file before it has the end.
 #[test]
 fn durable_truncation_shows_that_the_inline_component_has_ended() {
-    let state = opened(0);
-    state.created();
-    assert!(state.place_first_bytes(Some(1), 5000));
-    write(&state, 5000, 0, 1);
-    assert_eq!(report(&state, 5000, 2, false), Some(1));
+    let state = with_reported_end();
     let sent = state.reported_extent();
     assert_eq!(state.compare(&sent, &attributes(0, 1, 3)), ReportLoss::Nothing);
     assert_eq!(state.ending_inline(), None);
@@ -132,8 +140,7 @@ fn durable_truncation_shows_that_the_inline_component_has_ended() {
 fn closed_file_keeps_the_end_of_its_inline_bytes_until_durable() {
     let state = opened(0);
     state.opened();
-    state.created();
-    assert!(state.place_first_bytes(Some(1), 5000));
+    end_inline(&state);
     write(&state, 5000, 0, 1);
     state.closing(false, false);
     assert_eq!(report(&state, 5000, 2, false), Some(1));

@@ -11,8 +11,8 @@ use skep_rpc::{Identity, JoinToken, Outbox, Secrets};
 use skep_types::codec::Codec;
 use skep_types::map::{Capacity, CapacityPool, Consistency, Reachability, ShardRange};
 use skep_types::{
-    ClusterId, ClusterMap, Error, ErrorCode, Group, GroupId, MapVersion, Node, NodeId, NodeKind,
-    Result, ShardId, Target, TargetId, TargetKind,
+    ClusterId, ClusterMap, Error, ErrorCode, Group, GroupId, InodeId, MapVersion, Node, NodeId,
+    NodeKind, Result, ShardId, Target, TargetId, TargetKind,
 };
 use skep_wire::Request;
 use skep_wire::management::{
@@ -250,6 +250,33 @@ impl FakeCluster {
 
     pub(crate) fn with_metadata<T>(&self, group: u32, f: impl FnOnce(&mut FakeMetadata) -> T) -> T {
         f(self.state.borrow_mut().metadata.get_mut(&TargetId::new(group)).unwrap())
+    }
+
+    /// Returns the present state of the first metadata target, for [`Self::lose_power`].
+    pub(crate) fn metadata_state(&self) -> FakeMetadata {
+        self.with_metadata(1, |it| it.clone())
+    }
+
+    /// Starts the first metadata target again after a power loss that has reverted it to the state
+    /// `before`.
+    pub(crate) fn lose_power(&self, before: &FakeMetadata) {
+        self.with_metadata(1, |it| it.lose_power(before));
+    }
+
+    /// Returns whether the first metadata target has an open of the file.
+    pub(crate) fn is_open(&self, inode: InodeId) -> bool {
+        self.with_metadata(1, |it| !it.inodes[&inode].opens.is_empty())
+    }
+
+    /// Returns whether the inline component of the file has ended at the first metadata target.
+    pub(crate) fn has_moved_inline(&self, inode: InodeId) -> bool {
+        self.with_metadata(1, |it| it.inodes[&inode].has_moved_inline)
+    }
+
+    /// Queues a notification of an open by another client, for the next session that waits for
+    /// notifications.
+    pub(crate) fn notify_of_open(&self, inode: InodeId) {
+        self.state.borrow_mut().notifications.push(Notification { number: 1, inode });
     }
 
     pub(crate) fn each_storage(&self, mut f: impl FnMut(&mut FakeStorage)) {
