@@ -340,6 +340,14 @@ mod tests {
         }
     }
 
+    /// Returns the pattern with an inline component of `units` * `INLINE_UNIT` bytes.
+    fn with_inline(plain: &StripePattern, units: u64) -> StripePattern {
+        let mut inline = plain.clone();
+        inline.components[0].start = units * INLINE_UNIT;
+        inline.components.insert(0, Component::inline());
+        inline
+    }
+
     /// Returns the number of bytes of a range that are not inline.
     fn on_storage(pattern: &StripePattern, range: Range<u64>) -> u64 {
         range.end.max(pattern.inline_bytes()) - range.start.max(pattern.inline_bytes())
@@ -492,9 +500,7 @@ mod tests {
             length in 1_u64..4 << 20,
         ) {
             prop_assume!(plain.inline_bytes() == 0);
-            let mut inline = plain.clone();
-            inline.components[0].start = units * INLINE_UNIT;
-            inline.components.insert(0, Component::inline());
+            let inline = with_inline(&plain, units);
             inline.check().unwrap();
             let first = inline.inline_bytes();
             let range = start.max(first)..(start + length).max(first);
@@ -514,9 +520,7 @@ mod tests {
             length in 1_u64..4 << 20,
         ) {
             prop_assume!(plain.inline_bytes() == 0);
-            let mut inline = plain.clone();
-            inline.components[0].start = units * INLINE_UNIT;
-            inline.components.insert(0, Component::inline());
+            let inline = with_inline(&plain, units);
             let moved = without_inline(&inline);
             let is_aligned = inline.inline_bytes().is_multiple_of(plain.components[0].chunk_bytes);
             prop_assert_eq!(moved.is_none(), is_aligned);
