@@ -132,6 +132,23 @@ pub(crate) fn clock_of(directory: &File) -> Option<Timestamp> {
 }
 
 #[cfg(test)]
+impl EntryAttributes {
+    /// Returns the attributes of an empty file of root that has one name. Its times are 0.
+    pub(crate) fn of_empty_file() -> Self {
+        Self {
+            kind: FileType::RegularFile,
+            device: 1,
+            inode: 2,
+            links: 1,
+            uid: 0,
+            bytes: 0,
+            modified: Timestamp::default(),
+            changed: Timestamp::default(),
+        }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -140,16 +157,8 @@ mod tests {
     }
 
     fn with_times(modified: i64, changed: i64) -> EntryAttributes {
-        EntryAttributes {
-            kind: FileType::RegularFile,
-            device: 1,
-            inode: 2,
-            links: 1,
-            uid: 0,
-            bytes: 0,
-            modified: at(modified),
-            changed: at(changed),
-        }
+        let file = EntryAttributes::of_empty_file();
+        EntryAttributes { modified: at(modified), changed: at(changed), ..file }
     }
 
     #[test]

@@ -97,19 +97,16 @@ impl LockedNames<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::fs::FileType;
 
     fn file(links: u32, changed: i64) -> EntryAttributes {
         let time = |seconds| Timestamp { seconds, nanoseconds: 0 };
         EntryAttributes {
-            kind: FileType::RegularFile,
-            device: 1,
             inode: 70,
             links,
-            uid: 0,
             bytes: 12,
             modified: time(5),
             changed: time(changed),
+            ..EntryAttributes::of_empty_file()
         }
     }
 

@@ -107,16 +107,7 @@ mod tests {
 
     #[test]
     fn log_has_one_line_per_entry_even_for_a_hostile_name() {
-        let entry = EntryAttributes {
-            kind: FileType::RegularFile,
-            device: 1,
-            inode: 2,
-            links: 1,
-            uid: 1000,
-            bytes: 42,
-            modified: Timestamp { seconds: 0, nanoseconds: 0 },
-            changed: Timestamp { seconds: 0, nanoseconds: 0 },
-        };
+        let entry = EntryAttributes { uid: 1000, bytes: 42, ..EntryAttributes::of_empty_file() };
         let now = Timestamp { seconds: 1_700_000_000, nanoseconds: 5 };
         let path = Path::new("/mnt/skep/a b\n2026-01-01T00:00:00Z size=0");
         assert_eq!(

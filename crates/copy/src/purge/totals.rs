@@ -223,23 +223,13 @@ fn largest<K: Clone + Ord>(tallies: &HashMap<Option<K>, Tally>) -> Vec<(Option<K
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::fs::FileType;
 
     fn at(seconds: i64) -> Timestamp {
         Timestamp { seconds, nanoseconds: 0 }
     }
 
     fn entry(uid: u32, links: u32) -> EntryAttributes {
-        EntryAttributes {
-            kind: FileType::RegularFile,
-            device: 1,
-            inode: 2,
-            links,
-            uid,
-            bytes: 0,
-            modified: at(0),
-            changed: at(0),
-        }
+        EntryAttributes { uid, links, ..EntryAttributes::of_empty_file() }
     }
 
     fn add(totals: &mut Totals, path: &str, uid: u32, bytes: u64, links: u32) {
