@@ -77,11 +77,26 @@ impl Place {
 fn start_management(directory: &str) -> Service {
     let arguments = ["management", "--directory", directory, "--listen", "127.0.0.1:0"];
     let service = Service::start(&arguments);
+    wait_for_management(directory);
+    service
+}
+
+/// Starts management with more arguments. It appends its log to the file `log`.
+fn start_management_with_log(directory: &str, log: &Path, arguments: &[&str]) -> Service {
+    let log = std::fs::File::options().create(true).append(true).open(log).expect("a log");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_skep"));
+    command.args(["management", "--directory", directory, "--listen", "127.0.0.1:0"]);
+    command.args(arguments).stdout(log.try_clone().expect("a second handle")).stderr(log);
+    let service = Service(command.spawn().expect("the program can be run"));
+    wait_for_management(directory);
+    service
+}
+
+fn wait_for_management(directory: &str) {
     let deadline = Instant::now() + PATIENCE;
     while !skep(&["node", "list", "--cluster", directory]).status.success() {
         assert!(Instant::now() < deadline, "management answers");
     }
-    service
 }
 
 fn read(path: &Path) -> String {
@@ -303,15 +318,9 @@ fn wrong_secret_is_refused_by_init_and_never_stored() {
 fn log_rotation_at_the_limit_keeps_the_newest_lines() {
     let place = Place::new();
     let (management, log) = (place.cluster("management"), place.path("log"));
-    let file = std::fs::File::options().create(true).append(true).open(&log).unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_skep"));
-    command.args(["management", "--directory", &management, "--listen", "127.0.0.1:0"]);
-    command.args(["--set", "node.log_limit=4 KiB"]).stdout(file.try_clone().unwrap()).stderr(file);
-    let _running = Service(command.spawn().unwrap());
+    let settings = ["--set", "node.log_limit=4 KiB"];
+    let _running = start_management_with_log(&management, &log, &settings);
     let deadline = Instant::now() + PATIENCE;
-    while !skep(&["node", "list", "--cluster", &management]).status.success() {
-        assert!(Instant::now() < deadline, "management answers");
-    }
     // Management logs a line for each change of its log level.
     let old = place.path("log.old");
     let both = || std::fs::read_to_string(&old).unwrap_or_default() + &read(&log);
@@ -341,15 +350,8 @@ fn log_rotation_at_the_limit_keeps_the_newest_lines() {
 fn log_continues_in_a_new_file_after_a_rename() {
     let place = Place::new();
     let (management, log) = (place.cluster("management"), place.path("log"));
-    let file = std::fs::File::options().create(true).append(true).open(&log).unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_skep"));
-    command.args(["management", "--directory", &management, "--listen", "127.0.0.1:0"]);
-    command.stdout(file.try_clone().unwrap()).stderr(file);
-    let _running = Service(command.spawn().unwrap());
+    let _running = start_management_with_log(&management, &log, &[]);
     let deadline = Instant::now() + PATIENCE;
-    while !skep(&["node", "list", "--cluster", &management]).status.success() {
-        assert!(Instant::now() < deadline, "management answers");
-    }
     // Management logs a line for each change of its log level.
     let change = |level: &str| {
         stdout_of(&["node", "log-level", "all", level, "--cluster", &management]);

@@ -195,15 +195,8 @@ mod tests {
     fn group_members_are_chosen_on_different_nodes_and_domains() {
         let mut map = ClusterMap::empty(ClusterId::default());
         for (id, domain) in [(1, "a"), (2, "a"), (3, "b"), (4, ""), (5, "")] {
-            map.nodes.push(Node {
-                id: NodeId::new(id),
-                kind: NodeKind::Metadata,
-                name: format!("n{id}"),
-                addresses: Vec::new(),
-                domain: domain.into(),
-                reachability: Reachability::Online,
-                version: String::new(),
-            });
+            let node = Node::online(NodeId::new(id), NodeKind::Metadata, format!("n{id}"));
+            map.nodes.push(Node { domain: domain.into(), ..node });
         }
         let refused = |nodes: &[u32]| {
             let targets: Vec<_> = (1..).zip(nodes).map(|(id, node)| target(id, *node)).collect();

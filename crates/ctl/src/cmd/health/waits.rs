@@ -175,7 +175,6 @@ fn wait_problem(
 mod tests {
     use super::*;
     use skep_cluster::state::kind_word;
-    use skep_types::map::Reachability;
     use skep_types::{ClusterId, Group, GroupId, Node, Target};
 
     /// Returns a map with the nodes of a metadata target t2, a storage target t4 and a client.
@@ -183,15 +182,7 @@ mod tests {
         let mut map = ClusterMap::empty(ClusterId::default());
         let nodes = [(2, NodeKind::Metadata), (4, NodeKind::Storage), (9, NodeKind::Client)];
         for (id, kind) in nodes {
-            map.nodes.push(Node {
-                id: NodeId::new(id),
-                kind,
-                name: kind_word(kind).into(),
-                addresses: Vec::new(),
-                domain: String::new(),
-                reachability: Reachability::Online,
-                version: String::new(),
-            });
+            map.nodes.push(Node::online(NodeId::new(id), kind, kind_word(kind)));
         }
         for (id, kind) in [(2, TargetKind::Metadata), (4, TargetKind::Storage)] {
             map.targets.push(Target::new(TargetId::new(id), kind, NodeId::new(id), "/d"));

@@ -2,13 +2,13 @@
 //! of `iostat -x`.
 
 use crate::access::{Access, ClusterArgs};
-use crate::cmd::stats::{announce_series, fetch, interval};
+use crate::cmd::stats::{announce_series, check_reached, fetch, interval};
 use crate::help::{Example, examples};
 use crate::output::{
     OutputFormat, count, format, is_for_people, is_one_value, print, render, say, size, table, warn,
 };
 use skep_stats::disks::{DiskLoad, disks};
-use skep_types::{ClusterMap, Error, ErrorCode, NodeId, Result};
+use skep_types::{ClusterMap, ErrorCode, NodeId, Result};
 use skep_wire::management::ListHosts;
 use std::collections::HashMap;
 use std::io::IsTerminal;
@@ -122,16 +122,7 @@ impl Report {
             }
         }
         print(&self.loads, |loads| as_text(loads, &self.unreachable))?;
-        match (&self.unreachable[..], self.is_empty) {
-            ([first, ..], true) => Err(Error::new(
-                ErrorCode::Disconnected,
-                format!(
-                    "cannot get statistics from any service: {first}; `skep health check` lists \
-                     problems with their remedies"
-                ),
-            )),
-            _ => Ok(()),
-        }
+        check_reached(&self.unreachable, self.is_empty)
     }
 
     /// Prints the report as one in a series. On a terminal, it replaces the previous report.

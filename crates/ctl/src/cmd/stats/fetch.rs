@@ -72,6 +72,24 @@ async fn fetch_without(
     Ok(Fetched { map, round, moment: Moment::since(began), unreachable, silent })
 }
 
+/// Returns an error if a report is empty because no service has replied. `unreachable` lists the
+/// services that did not reply. `is_empty` is whether the report has no statistics.
+///
+/// # Errors
+/// `Disconnected` if the report is empty and a service did not reply.
+pub(crate) fn check_reached(unreachable: &[String], is_empty: bool) -> Result<()> {
+    match (unreachable, is_empty) {
+        ([first, ..], true) => Err(Error::new(
+            ErrorCode::Disconnected,
+            format!(
+                "cannot get statistics from any service: {first}; `skep health check` lists \
+                 problems with their remedies"
+            ),
+        )),
+        _ => Ok(()),
+    }
+}
+
 async fn ask(access: &Access, node: &Node) -> Result<ServiceFigures> {
     let asking = async {
         let (_, connection) = access.connect(node, TargetId::default(), PATIENCE).await?;

@@ -19,7 +19,7 @@ use crate::access::{Access, ClusterArgs};
 use crate::help::{Example, examples};
 use crate::output::{OutputFormat, format, is_for_people, is_one_value, print, say, warn};
 use clap::ValueEnum;
-pub(crate) use fetch::{Fetched, fetch};
+pub(crate) use fetch::{Fetched, check_reached, fetch};
 use history::MonitorQuery;
 pub(crate) use history::load as past_rows;
 pub(crate) use measure::{measure, measured_rows};
@@ -29,7 +29,7 @@ use selection::SelectionArgs;
 use serde::Serialize;
 use show::Names;
 use skep_stats::{By, Row, rows_within};
-use skep_types::{ClusterMap, Error, ErrorCode, Result};
+use skep_types::{ClusterMap, Result};
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -325,7 +325,7 @@ impl Report {
             warn(problem);
         }
         print(&self.timed_lines(), |_| self.as_text())?;
-        self.check_reached()
+        check_reached(&self.unreachable, self.is_empty)
     }
 
     /// Prints the report as one in a series. On a terminal, it replaces the previous report.
@@ -356,20 +356,6 @@ impl Report {
             text += &format!("no statistics from {problem}\n");
         }
         text
-    }
-
-    /// Returns an error if no service has replied, so that the report is empty.
-    fn check_reached(&self) -> Result<()> {
-        match (&self.unreachable[..], self.is_empty) {
-            ([first, ..], true) => Err(Error::new(
-                ErrorCode::Disconnected,
-                format!(
-                    "cannot get statistics from any service: {first}; `skep health check` lists \
-                     problems with their remedies"
-                ),
-            )),
-            _ => Ok(()),
-        }
     }
 }
 

@@ -136,7 +136,6 @@ mod tests {
     use super::super::show::{Names, line};
     use super::*;
     use skep_stats::Row;
-    use skep_types::map::Reachability;
     use skep_types::{ClusterId, Node, NodeId, Target, TargetId, TargetKind};
 
     fn map() -> ClusterMap {
@@ -144,15 +143,7 @@ mod tests {
         for (id, kind, name) in
             [(4, NodeKind::Storage, "storage-1"), (9, NodeKind::Client, "host:/mnt")]
         {
-            map.nodes.push(Node {
-                id: NodeId::new(id),
-                kind,
-                name: name.into(),
-                addresses: Vec::new(),
-                domain: String::new(),
-                reachability: Reachability::Online,
-                version: String::new(),
-            });
+            map.nodes.push(Node::online(NodeId::new(id), kind, name));
         }
         let target = Target::new(TargetId::new(7), TargetKind::Storage, NodeId::new(4), "/data");
         map.targets.push(target);
