@@ -273,6 +273,17 @@ fn report(inode: InodeId, written: md::WrittenExtent) -> md::ReportWritten {
     md::ReportWritten { inode, written: Some(written), synced: None }
 }
 
+/// Returns the report of writes up to `end` that leave no holes.
+fn written_up_to(end: u64) -> md::WrittenExtent {
+    md::WrittenExtent {
+        end,
+        truncate_generation: 0,
+        may_leave_holes: false,
+        reach: 0,
+        ends_inline: None,
+    }
+}
+
 /// Returns the close of a handle for writing, with a report of writes that names no pattern.
 fn close_with(inode: InodeId, extent: md::WrittenExtent) -> md::Close {
     let written = md::ClosingReport { extent, pattern_generation: None };

@@ -4,13 +4,27 @@
 use super::*;
 use crate::limits::{REMOVAL_DELAY, RETRY_PAUSE};
 
+/// Creates a file, writes to it, and removes it. `sequence` is the last sequence number that the
+/// session has used.
+fn write_and_remove(story: &mut Story, name: &str, sequence: u64) {
+    let inode = story.create_as(name, 1, (0, sequence + 1));
+    let close = close_with(inode, written_up_to(10));
+    story.ask(1, 1, (0, sequence + 2), &close).unwrap();
+    let unlink = md::Unlink { directory: InodeId::ROOT, name: name.as_bytes().into() };
+    story.ask(1, 1, (0, sequence + 3), &unlink).unwrap();
+}
+
+/// Refuses the oldest call of the target, which must be an `R`.
+fn refuse<R: Request>(story: &mut Story, error: Error) {
+    let (call, request) = story.calls.remove(0);
+    assert_eq!(request.message, R::ID);
+    story.happens(Event::Answer { call, result: Err(error) });
+}
+
 /// Refuses the oldest call of the target, and checks that the target repeats the call exactly once,
 /// after a pause.
 fn is_tried_again_after_a_pause<R: Request>(story: &mut Story) {
-    let (call, request) = story.calls.remove(0);
-    assert_eq!(request.message, R::ID);
-    let refusal = Error::new(ErrorCode::DeviceFailed, "a broken disk");
-    story.happens(Event::Answer { call, result: Err(refusal) });
+    refuse::<R>(story, Error::new(ErrorCode::DeviceFailed, "a broken disk"));
     for _ in 0..10 {
         story.happens(Event::Tick);
     }
@@ -25,18 +39,7 @@ fn is_tried_again_after_a_pause<R: Request>(story: &mut Story) {
 #[test]
 fn a_refused_removal_is_tried_again_after_a_pause() {
     let mut story = Story::begin();
-    let inode = story.create(1, (0, 1));
-    let written = md::WrittenExtent {
-        end: 10,
-        truncate_generation: 0,
-        may_leave_holes: false,
-        reach: 0,
-        ends_inline: None,
-    };
-    let close = close_with(inode, written);
-    story.ask(1, 1, (0, 2), &close).unwrap();
-    let unlink = md::Unlink { directory: InodeId::ROOT, name: b"a"[..].into() };
-    story.ask(1, 1, (0, 3), &unlink).unwrap();
+    write_and_remove(&mut story, "a", 0);
     for _ in 0..2 {
         is_tried_again_after_a_pause::<st::RemoveChunks>(&mut story);
     }
@@ -53,21 +56,8 @@ fn lost() -> Error {
 #[test]
 fn pending_removals_at_a_lost_target_are_discarded() {
     let mut story = Story::begin();
-    let inode = story.create(1, (0, 1));
-    let written = md::WrittenExtent {
-        end: 10,
-        truncate_generation: 0,
-        may_leave_holes: false,
-        reach: 0,
-        ends_inline: None,
-    };
-    let close = close_with(inode, written);
-    story.ask(1, 1, (0, 2), &close).unwrap();
-    let unlink = md::Unlink { directory: InodeId::ROOT, name: b"a"[..].into() };
-    story.ask(1, 1, (0, 3), &unlink).unwrap();
-    let (call, request) = story.calls.remove(0);
-    assert_eq!(request.message, st::RemoveChunks::ID);
-    story.happens(Event::Answer { call, result: Err(lost()) });
+    write_and_remove(&mut story, "a", 0);
+    refuse::<st::RemoveChunks>(&mut story, lost());
     story.happens(Event::Tick);
     assert!(story.target.table.scan(&Key::removals(), &[], 1).unwrap().is_empty());
     assert!(story.calls.is_empty());
@@ -78,9 +68,7 @@ fn size_recovery_completes_even_if_a_target_is_lost() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     story.ask(1, 1, (0, 0), &md::CloseSession {}).unwrap();
-    let (call, request) = story.calls.remove(0);
-    assert_eq!(request.message, st::StatChunk::ID);
-    story.happens(Event::Answer { call, result: Err(lost()) });
+    refuse::<st::StatChunk>(&mut story, lost());
     story.happens(Event::Tick);
     assert_eq!(story.size(inode), 0);
     assert!(story.target.table.scan(&Key::size_recoveries(), &[], 1).unwrap().is_empty());
@@ -105,23 +93,6 @@ fn a_refused_commit_is_sent_again_after_a_pause() {
     story.target.send_decision(GroupId::new(3), 77, true, None);
     story.happens(Event::Tick);
     is_tried_again_after_a_pause::<md::Decide>(&mut story);
-}
-
-/// Creates a file, writes to it, and removes it. `sequence` is the last sequence number that the
-/// session has used.
-fn write_and_remove(story: &mut Story, name: &str, sequence: u64) {
-    let inode = story.create_as(name, 1, (0, sequence + 1));
-    let written = md::WrittenExtent {
-        end: 10,
-        truncate_generation: 0,
-        may_leave_holes: false,
-        reach: 0,
-        ends_inline: None,
-    };
-    let close = close_with(inode, written);
-    story.ask(1, 1, (0, sequence + 2), &close).unwrap();
-    let unlink = md::Unlink { directory: InodeId::ROOT, name: name.as_bytes().into() };
-    story.ask(1, 1, (0, sequence + 3), &unlink).unwrap();
 }
 
 /// Returns the number of chunk files in each removal request that the target has sent.

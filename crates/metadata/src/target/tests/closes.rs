@@ -52,13 +52,7 @@ fn closing_many_files_reports_damage_and_closes_none() {
 fn reported_size_beyond_the_maximum_is_refused() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
-    let up_to = |end| md::WrittenExtent {
-        end,
-        truncate_generation: 0,
-        may_leave_holes: true,
-        reach: 0,
-        ends_inline: None,
-    };
+    let up_to = |end| md::WrittenExtent { may_leave_holes: true, ..written_up_to(end) };
     let report = |end| super::report(inode, up_to(end));
     let error = story.ask(1, 1, (0, 2), &report(MAX_FILE_BYTES + 1)).unwrap_err();
     assert_eq!(error.code(), ErrorCode::FileTooLarge);

@@ -91,14 +91,7 @@ fn a_full_disk_serves_reads_and_removals() {
     assert_eq!(exists.code(), ErrorCode::Exists, "the reply with enough free space");
     let open = open_of(inode, md::OpenMode::Read);
     story.ask(1, 1, (0, 5), &open).unwrap();
-    let written = md::WrittenExtent {
-        end: 9,
-        truncate_generation: 0,
-        may_leave_holes: false,
-        reach: 0,
-        ends_inline: None,
-    };
-    let report = super::report(inode, written);
+    let report = super::report(inode, written_up_to(9));
     assert_eq!(story.ask(1, 1, (0, 6), &report).unwrap().attributes.size, 9);
     let longer = md::SetAttributes { size: Some(20), ..truncate(inode) };
     story.send(1, 1, (0, 7), &longer);

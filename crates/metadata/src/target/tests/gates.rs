@@ -396,14 +396,7 @@ fn store_never_has_records_after_the_last_safe_record() {
 /// Creates a file that has 10 bytes in chunk files, with requests in slot 0.
 fn written(pair: &mut Story) -> InodeId {
     let inode = pair.create_settled("a", (0, 1));
-    let written = md::WrittenExtent {
-        end: 10,
-        truncate_generation: 0,
-        may_leave_holes: false,
-        reach: 0,
-        ends_inline: None,
-    };
-    let report = md::ReportWritten { inode, written: Some(written), synced: None };
+    let report = report(inode, written_up_to(10));
     pair.settle(vec![arrival(1, 1, (0, 2), &report)]);
     assert_eq!(pair.answered(), [1]);
     inode

@@ -29,14 +29,8 @@ impl Story {
     }
 
     fn close(&mut self, inode: InodeId, at: (u32, u64), end: Option<u64>) {
-        let extent = |end| md::WrittenExtent {
-            end,
-            truncate_generation: 0,
-            may_leave_holes: false,
-            reach: 0,
-            ends_inline: None,
-        };
-        let report = |end| md::ClosingReport { extent: extent(end), pattern_generation: None };
+        let report =
+            |end| md::ClosingReport { extent: written_up_to(end), pattern_generation: None };
         let written = end.map(report);
         let close = md::Close { inode, open: md::OpenMode::Write, written };
         self.ask(1, 1, at, &close).unwrap();
@@ -99,16 +93,10 @@ fn report_of_writes_with_an_older_pattern_is_refused() {
     story.close(inode, (0, 2), None);
     story.ask(1, 2, (0, 1), &set(inode, 0)).unwrap();
     let report = |pattern_generation| {
-        let written = md::WrittenExtent {
-            end: 300,
-            truncate_generation: 0,
-            may_leave_holes: false,
-            reach: 0,
-            ends_inline: None,
-        };
+        let written = Some(written_up_to(300));
         let chunk_files = skep_types::ChunkFileSet::default();
         let synced = Some(md::SyncedChunkFiles { pattern_generation, chunk_files });
-        md::ReportWritten { inode, written: Some(written), synced }
+        md::ReportWritten { inode, written, synced }
     };
     let error = story.ask(1, 1, (0, 3), &report(before)).unwrap_err();
     assert_eq!((error.code(), story.size(inode)), (ErrorCode::Stale, 0));

@@ -41,14 +41,7 @@ fn repeated_request_gets_its_reply_on_its_own_connection() {
 fn waiting_request_is_dropped_if_a_newer_one_uses_its_slot() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
-    let written = md::WrittenExtent {
-        end: 10,
-        truncate_generation: 0,
-        may_leave_holes: false,
-        reach: 0,
-        ends_inline: None,
-    };
-    story.ask(1, 1, (0, 2), &super::report(inode, written)).unwrap();
+    story.ask(1, 1, (0, 2), &super::report(inode, written_up_to(10))).unwrap();
     story.send(9, 1, (1, 1), &truncate(inode));
     story.send(1, 1, (0, 3), &truncate(inode));
     assert!(story.replies.is_empty(), "the second truncation waits for the first");
@@ -74,21 +67,14 @@ fn file_version_of_a_lost_change_is_not_reused() {
     let version = |story: &mut Story| {
         story.ask(1, 1, (0, 0), &md::GetAttributes { inode }).unwrap().attributes.change_counter
     };
-    let written = |end| md::WrittenExtent {
-        end,
-        truncate_generation: 0,
-        may_leave_holes: false,
-        reach: 0,
-        ends_inline: None,
-    };
-    let report = super::report(inode, written(100));
+    let report = super::report(inode, written_up_to(100));
     story.ask(1, 1, (0, 2), &report).unwrap();
     let lost = version(&mut story);
     story.log.truncate(kept);
     story.restart();
     let after = version(&mut story);
     assert!(after > lost, "clients take the reply for the newest state: {after} after {lost}");
-    let report = super::report(inode, written(50));
+    let report = super::report(inode, written_up_to(50));
     let next = story.ask(1, 1, (0, 2), &report).unwrap().attributes;
     assert!(next.change_counter > after && next.size == 50);
 }

@@ -35,14 +35,7 @@ fn truncation_removes_bytes_of_a_write_with_a_lost_report() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     let durable = story.log.len();
-    let within = md::WrittenExtent {
-        end: 300,
-        truncate_generation: 0,
-        may_leave_holes: false,
-        reach: 0,
-        ends_inline: None,
-    };
-    let close = close_with(inode, within);
+    let close = close_with(inode, written_up_to(300));
     story.ask(1, 1, (0, 2), &close).unwrap();
     story.log.truncate(durable);
     story.restart();
@@ -73,14 +66,7 @@ fn size_recovery_restarts_when_another_writer_dies() {
 fn death_of_a_writer_changes_version_and_mtime() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
-    let written = md::WrittenExtent {
-        end: 10,
-        truncate_generation: 0,
-        may_leave_holes: false,
-        reach: 0,
-        ends_inline: None,
-    };
-    story.ask(1, 1, (0, 2), &report(inode, written)).unwrap();
+    story.ask(1, 1, (0, 2), &report(inode, written_up_to(10))).unwrap();
     let attributes = |story: &mut Story| {
         story.ask(1, 2, (0, 0), &md::GetAttributes { inode }).unwrap().attributes
     };

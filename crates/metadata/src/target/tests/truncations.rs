@@ -7,14 +7,7 @@ use crate::limits::{RETRY_PAUSE, SETTLE_AFTER};
 /// Creates a file with a size of 10 bytes that session 1 has open for writing.
 fn written(story: &mut Story) -> InodeId {
     let inode = story.create(1, (0, 1));
-    let written = md::WrittenExtent {
-        end: 10,
-        truncate_generation: 0,
-        may_leave_holes: false,
-        reach: 0,
-        ends_inline: None,
-    };
-    story.ask(1, 1, (0, 2), &report(inode, written)).unwrap();
+    story.ask(1, 1, (0, 2), &report(inode, written_up_to(10))).unwrap();
     inode
 }
 
@@ -436,14 +429,7 @@ fn reports_of_writes_wait_for_a_pending_truncation() {
     let mut story = Story::begin();
     let inode = written(&mut story);
     story.send(5, 1, (0, 3), &truncate(inode));
-    let written = md::WrittenExtent {
-        end: 5,
-        truncate_generation: 0,
-        may_leave_holes: false,
-        reach: 0,
-        ends_inline: None,
-    };
-    story.send(1, 2, (0, 1), &report(inode, written));
+    story.send(1, 2, (0, 1), &report(inode, written_up_to(5)));
     story.send(2, 2, (0, 0), &md::AwaitTruncation { inode });
     assert!(story.replies.is_empty());
     story.answer::<st::TruncateChunk>(&truncated(1));

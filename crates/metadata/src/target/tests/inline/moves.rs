@@ -9,13 +9,7 @@ use skep_types::{ChunkFileKey, StripePattern};
 fn grown(story: &mut Story) -> InodeId {
     let inode = story.inline_file();
     story.written(1, &write(inode, 0, b"0123456789"));
-    let written = md::WrittenExtent {
-        end: 5000,
-        truncate_generation: 0,
-        may_leave_holes: true,
-        reach: 0,
-        ends_inline: None,
-    };
+    let written = md::WrittenExtent { may_leave_holes: true, ..written_up_to(5000) };
     story.ask(1, 1, (0, 2), &report(inode, written)).unwrap();
     inode
 }
@@ -67,13 +61,7 @@ fn inline_bytes_stay_unless_storage_has_all_of_them() {
     let inode = story.inline_file();
     story.written(1, &write(inode, 0, b"0123456789"));
     assert!(!story.is_removed(1, &removal(inode)), "the file is not larger than its inline bytes");
-    let written = md::WrittenExtent {
-        end: 5000,
-        truncate_generation: 0,
-        may_leave_holes: true,
-        reach: 0,
-        ends_inline: None,
-    };
+    let written = md::WrittenExtent { may_leave_holes: true, ..written_up_to(5000) };
     story.ask(1, 1, (0, 2), &report(inode, written)).unwrap();
     let stale = il::RemoveInline { generation: 2, ..removal(inode) };
     assert_eq!(story.ask(1, 1, (1, 2), &stale).unwrap_err().code(), ErrorCode::Stale);
