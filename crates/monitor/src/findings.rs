@@ -391,15 +391,8 @@ mod tests {
     fn management_without_replies_is_one_finding() {
         let mut of_cluster = map(TargetKind::Storage);
         for (id, kind) in [(1, NodeKind::Management), (3, NodeKind::Storage)] {
-            of_cluster.nodes.push(skep_types::Node {
-                id: NodeId::new(id),
-                kind,
-                name: kind_word(kind).into(),
-                addresses: Vec::new(),
-                domain: String::new(),
-                reachability: Reachability::Online,
-                version: String::new(),
-            });
+            let node = skep_types::Node::online(NodeId::new(id), kind, kind_word(kind));
+            of_cluster.nodes.push(node);
         }
         let collected = Collected {
             map: Some(of_cluster),
