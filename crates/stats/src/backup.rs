@@ -81,23 +81,14 @@ pub fn missing_backup(map: &ClusterMap, round: &Round, max_age_ns: u64) -> Optio
 #[cfg(test)]
 mod tests {
     use super::*;
-    use skep_types::map::Reachability;
     use skep_types::{ClusterId, Node, NodeId};
     use skep_wire::node::{Statistics, StatisticsSeries};
 
     fn map(nodes: u32) -> ClusterMap {
         let mut map = ClusterMap::empty(ClusterId::default());
-        map.nodes = (1..=nodes)
-            .map(|id| Node {
-                id: NodeId::new(id),
-                kind: NodeKind::Management,
-                name: format!("management-{id}"),
-                addresses: Vec::new(),
-                domain: String::new(),
-                reachability: Reachability::Online,
-                version: String::new(),
-            })
-            .collect();
+        let node =
+            |id| Node::online(NodeId::new(id), NodeKind::Management, format!("management-{id}"));
+        map.nodes = (1..=nodes).map(node).collect();
         map
     }
 

@@ -12,15 +12,7 @@ pub(super) const SECOND: u64 = 1_000 * MS;
 const MIB: u64 = 1 << 20;
 
 fn node(id: u32, kind: NodeKind, name: &str) -> Node {
-    Node {
-        id: NodeId::new(id),
-        kind,
-        name: name.into(),
-        addresses: Vec::new(),
-        domain: String::new(),
-        reachability: Reachability::Online,
-        version: String::new(),
-    }
+    Node::online(NodeId::new(id), kind, name)
 }
 
 fn target(id: u32, kind: TargetKind, node: u32) -> Target {
