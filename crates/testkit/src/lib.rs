@@ -15,6 +15,7 @@
 //! - [`linearizable`]: a check of the order in which operations took effect
 //! - [`files`]: file system calls that must succeed
 //! - [`http_request`]: the requests that programs send to servers of a test
+//! - [`loop_device`]: loop devices, which play the role of disks
 //! - [`target_disk`]: a separate disk for one target. A test can cause failures of this disk
 //! - [`view`]: typed views of JSON output
 //! - [`health_watch`]: a running `skep health check --watch`
@@ -42,6 +43,7 @@ pub mod health_watch;
 pub mod http_request;
 pub mod lab;
 pub mod linearizable;
+pub mod loop_device;
 pub mod network;
 pub mod object_store;
 pub mod page;

@@ -5,7 +5,7 @@
 use serde_json::Value;
 use skep_testkit::target_disk::{DiskKind, TargetDisk};
 use skep_testkit::view::Typed;
-use skep_testkit::{Cluster, PATIENCE, Shape, Transport, files, wait_for};
+use skep_testkit::{Cluster, Mounted, PATIENCE, Shape, Transport, files, wait_for};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -48,6 +48,43 @@ fn write_files(cluster: &Cluster, name: &str, count: usize) -> Vec<PathBuf> {
         .collect()
 }
 
+/// A cluster in which the disk of one target has failed after programs had written files.
+struct FailedDisk {
+    /// This field must stay before `cluster`, because fields are dropped in this order, and the
+    /// cluster removes the directory that contains the disk's image.
+    disk: TargetDisk,
+    cluster: Cluster,
+    /// Directory of the target.
+    path: PathBuf,
+    /// The files, on all targets.
+    before: Vec<PathBuf>,
+}
+
+impl FailedDisk {
+    fn begin() -> Self {
+        let cluster = Cluster::start(three_targets());
+        let path = first_storage_target(&cluster);
+        cluster.stop();
+        let disk = TargetDisk::under(&path, DiskKind::Ext4);
+        cluster.up().expect_success();
+        wait_for_condition(&cluster, &path, "Serving");
+        let before = write_files(&cluster, "before", 60);
+        disk.trigger_error();
+        Self { disk, cluster, path, before }
+    }
+
+    /// Returns the path of a file on another mount.
+    fn on_mount(&self, other: &Mounted, path: &Path) -> PathBuf {
+        other.path().join(path.strip_prefix(self.cluster.path()).expect("below"))
+    }
+
+    /// Ends the cluster before the file system of the target, which its service uses.
+    fn end(self) {
+        self.cluster.kill_all();
+        drop(self.disk);
+    }
+}
+
 fn assert_read(paths: &[PathBuf]) {
     for path in paths {
         assert_eq!(files::read(path), path.as_os_str().as_encoded_bytes());
@@ -86,17 +123,10 @@ fn targets_serve_while_another_target_cannot_be_opened() {
 
 #[test]
 fn target_with_a_failed_disk_is_reported_and_gets_no_files() {
-    let mut cluster = Cluster::start(three_targets());
-    let path = first_storage_target(&cluster);
-    cluster.stop();
-    let disk = TargetDisk::under(&path, DiskKind::Ext4);
-    cluster.up().expect_success();
-    wait_for_condition(&cluster, &path, "Serving");
-    let before = write_files(&cluster, "before", 60);
-    disk.trigger_error();
+    let mut site = FailedDisk::begin();
     // Programs get errors if they write to the failed disk. Writes to other targets succeed.
     let (mut failed, mut written) = (0, 0);
-    for path in &before {
+    for path in &site.before {
         let file = files::open_with(std::fs::OpenOptions::new().write(true), path);
         match file.write_all_at(path.as_os_str().as_encoded_bytes(), 0) {
             Ok(()) => written += 1,
@@ -104,30 +134,28 @@ fn target_with_a_failed_disk_is_reported_and_gets_no_files() {
         }
     }
     assert!(failed > 0 && written > 0, "{failed} writes failed, {written} succeeded");
-    let problem = wait_for_condition(&cluster, &path, "Read-Only");
+    let problem = wait_for_condition(&site.cluster, &site.path, "Read-Only");
     assert!(problem.contains("ead-only"), "{problem}");
-    let health = cluster.try_skep(&["health", "check"]);
+    let health = site.cluster.try_skep(&["health", "check"]);
     assert!(!health.status.success() && health.stdout.contains("refuses writes"));
     // When the mount has received a cluster map with the target's condition, it places new files on
     // other targets.
     let during = wait_for("new files avoid the target", PATIENCE, || {
-        let directory = cluster.path().join("probe");
+        let directory = site.cluster.path().join("probe");
         let _old = std::fs::remove_dir_all(&directory);
         std::fs::create_dir(&directory).ok()?;
         let write = |number| std::fs::write(directory.join(format!("{number}")), "x").ok();
         (0..30).map(write).collect::<Option<Vec<()>>>()
     });
     assert_eq!(during.len(), 30);
-    assert_read(&write_files(&cluster, "during", 30));
+    assert_read(&write_files(&site.cluster, "during", 30));
     // Reads still succeed, even if the target does not have the chunk file open.
-    let other = cluster.mount(Transport::Uring);
-    for path in &before {
-        let path = other.path().join(path.strip_prefix(cluster.path()).expect("below"));
-        assert!(!files::read(&path).is_empty());
+    let other = site.cluster.mount(Transport::Uring);
+    for path in &site.before {
+        assert!(!files::read(site.on_mount(&other, path)).is_empty());
     }
     other.unmount();
-    cluster.kill_all();
-    drop(disk);
+    site.end();
 }
 
 /// docs/semantics.md 4.8; skep client files, skep target files. Before the fix, each open whose
@@ -135,33 +163,24 @@ fn target_with_a_failed_disk_is_reported_and_gets_no_files() {
 /// file.
 #[test]
 fn an_open_that_a_failed_disk_refuses_leaves_no_open_file() {
-    let mut cluster = Cluster::start(three_targets());
-    let path = first_storage_target(&cluster);
-    cluster.stop();
-    let disk = TargetDisk::under(&path, DiskKind::Ext4);
-    cluster.up().expect_success();
-    wait_for_condition(&cluster, &path, "Serving");
-    let before = write_files(&cluster, "before", 60);
-    disk.trigger_error();
+    let mut site = FailedDisk::begin();
     // `File::create` opens with `O_TRUNC`.
     let refused: Vec<_> =
-        before.iter().filter(|path| std::fs::File::create(path).is_err()).collect();
-    let (failed, all) = (refused.len(), before.len());
+        site.before.iter().filter(|path| std::fs::File::create(path).is_err()).collect();
+    let (failed, all) = (refused.len(), site.before.len());
     assert!(failed > 0 && failed < all, "{failed} of {all} opens failed");
     // The mount closes the other files some milliseconds later.
     wait_for("no file is open", PATIENCE, || {
-        cluster.skep_list(&["client", "files"]).is_empty().then_some(())
+        site.cluster.skep_list(&["client", "files"]).is_empty().then_some(())
     });
-    let id = target(&cluster, &path)["id"].to_string();
-    let listed = cluster.skep_list(&["target", "files", "--paths", &id]);
+    let id = target(&site.cluster, &site.path)["id"].to_string();
+    let listed = site.cluster.skep_list(&["target", "files", "--paths", &id]);
     assert!(listed.len() >= failed, "{} of {failed} files", listed.len());
     assert!(listed.iter().all(|it| it["path"].text().starts_with('/')), "{listed:?}");
-    let other = cluster.mount(Transport::Uring);
+    let other = site.cluster.mount(Transport::Uring);
     for path in refused {
-        let path = other.path().join(path.strip_prefix(cluster.path()).expect("below"));
-        std::fs::metadata(&path).expect("the attributes of the file");
+        std::fs::metadata(site.on_mount(&other, path)).expect("the attributes of the file");
     }
     other.unmount();
-    cluster.kill_all();
-    drop(disk);
+    site.end();
 }

@@ -5,7 +5,8 @@ mod several;
 mod site;
 mod tuning;
 
-use site::{Disk, LOAD, MANAGEMENT, Site, client, storage};
+use site::{DISK_BYTES, LOAD, MANAGEMENT, Site, client, storage};
+use skep_testkit::loop_device::LoopDevice;
 use skep_testkit::program::run;
 use skep_testkit::{PATIENCE, schema, wait_for};
 use std::time::Instant;
@@ -15,10 +16,10 @@ use std::time::Instant;
 #[test]
 fn cluster_is_deployed_extended_upgraded_and_destroyed() {
     let mut site = Site::new(&["m1", "s1", "s2", "c1", "c2", "s3"]);
-    let disk = Disk::new();
+    let disk = LoopDevice::with_size(DISK_BYTES);
     let base = [
         MANAGEMENT.to_owned(),
-        storage("s1", 2, &format!("storage_disks = [\"{}\"]", disk.device)),
+        storage("s1", 2, &format!("storage_disks = [\"{}\"]", disk.path())),
         storage("s2", 3, "storage_directories = [\"/disk1/skep\", \"/disk2/skep\"]"),
         client("c1", 4),
         client("c2", 5),
@@ -30,7 +31,7 @@ fn cluster_is_deployed_extended_upgraded_and_destroyed() {
 
     let planned = site.deploy("plan").expect_success();
     assert!(planned.contains("No problem found"), "{planned}");
-    assert!(planned.contains(&format!("format {} for storage", disk.device)), "{planned}");
+    assert!(planned.contains(&format!("format {} for storage", disk.path())), "{planned}");
     site.expect_unchanged(&before);
 
     let begin = Instant::now();
@@ -161,8 +162,8 @@ fn upgrade_waits_until_a_member_has_its_copy() {
 #[test]
 fn interrupted_deployment_and_removal_continue() {
     let site = Site::new(&["m1", "s1", "c1"]);
-    let disk = Disk::new();
-    let storage = storage("s1", 2, &format!("storage_disks = [\"{}\"]", disk.device));
+    let disk = LoopDevice::with_size(DISK_BYTES);
+    let storage = storage("s1", 2, &format!("storage_disks = [\"{}\"]", disk.path()));
     site.write(&[MANAGEMENT, &storage, &client("c1", 3)].concat());
     let before = site.contents();
     // Each run continues where the killed run before it ended, and completes at least one more
@@ -186,9 +187,9 @@ fn interrupted_deployment_and_removal_continue() {
 #[test]
 fn deploy_refuses_a_bad_host_and_names_the_fix() {
     let mut site = Site::new(&["m1", "s1"]);
-    let disk = Disk::new();
+    let disk = LoopDevice::with_size(DISK_BYTES);
     let good = storage("s1", 2, "storage_directories = [\"/disk1/skep\"]");
-    let with_disk = storage("s1", 2, &format!("storage_disks = [\"{}\"]", disk.device));
+    let with_disk = storage("s1", 2, &format!("storage_disks = [\"{}\"]", disk.path()));
     site.write(&[MANAGEMENT, &good].concat());
     site.deploy("plan").expect_success();
     let before = site.contents();
@@ -226,13 +227,13 @@ fn deploy_refuses_a_bad_host_and_names_the_fix() {
 
     // In these cases, one disk has a file system, and another disk has bytes that no program
     // recognises.
-    run("mkfs.ext4", ["-q", &disk.device]);
+    run("mkfs.ext4", ["-q", disk.path()]);
     let text = check(&site, &hosts(&with_disk), &["s1", "ext4", "wipefs --all"]);
     assert!(text.contains("no host was changed"), "{text}");
-    run("wipefs", ["--quiet", "--all", &disk.device]);
-    run("dd", ["if=/dev/urandom", &format!("of={}", disk.device), "bs=4k", "count=1", "seek=9"]);
+    run("wipefs", ["--quiet", "--all", disk.path()]);
+    run("dd", ["if=/dev/urandom", &format!("of={}", disk.path()), "bs=4k", "count=1", "seek=9"]);
     check(&site, &hosts(&with_disk), &["s1", "unknown data"]);
-    check(&site, &hosts(&with_disk.replace(&disk.device, "/dev/none")), &["no block device"]);
+    check(&site, &hosts(&with_disk.replace(disk.path(), "/dev/none")), &["no block device"]);
     site.host("s1").run("mkdir -p /disk1/skep; echo x >/disk1/skep/thesis").expect_success();
     check(&site, &hosts(&good), &["/disk1/skep", "not empty"]);
     site.host("s1").run("rm -r /disk1/skep").expect_success();

@@ -2,8 +2,8 @@
 //! files.
 
 use skep_testkit::page::{PageHost, PageNetwork};
-use skep_testkit::program::{Finished, finish, run};
-use skep_testkit::{PATIENCE, Scratch, files, wait_for};
+use skep_testkit::program::{Finished, finish};
+use skep_testkit::{PATIENCE, wait_for};
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
@@ -11,6 +11,8 @@ use std::time::Duration;
 
 /// Time limit for a whole deployment. It is long, because the machine may be busy with other work.
 const LONG: Duration = Duration::from_secs(300);
+/// Size in bytes of a disk.
+pub(crate) const DISK_BYTES: u64 = 400 << 20;
 /// The directories in which a deployment creates files.
 const PLACES: &str = "/etc /usr/bin /usr/sbin /srv /var /run /mnt /nvme0 /disk1 /disk2 /root";
 
@@ -165,33 +167,6 @@ impl Site {
             );
             assert_eq!(processes.expect_success(), "", "{}", host.name());
         }
-    }
-}
-
-/// A loop device over a file. In the test it plays the role of a disk.
-pub(crate) struct Disk {
-    pub(crate) device: String,
-    _scratch: Scratch,
-}
-
-impl Disk {
-    pub(crate) fn new() -> Self {
-        let scratch = Scratch::new();
-        let file = scratch.directory("disk").join("image");
-        files::create(&file).set_len(400 << 20).expect("a sparse file");
-        let device = run("losetup", ["--find", "--show", &file.display().to_string()]);
-        Self { device: device.trim().to_owned(), _scratch: scratch }
-    }
-
-    /// Returns the kinds of data on the disk that `wipefs` recognises.
-    pub(crate) fn signatures(&self) -> String {
-        run("wipefs", ["--no-act", &self.device])
-    }
-}
-
-impl Drop for Disk {
-    fn drop(&mut self) {
-        finish(std::process::Command::new("losetup").args(["--detach", &self.device]), PATIENCE);
     }
 }
 

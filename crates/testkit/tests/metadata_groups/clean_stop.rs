@@ -7,7 +7,7 @@ use crate::pair::{Pair, after};
 use rustix::process::Signal;
 use skep_testkit::{EndGuard, PATIENCE, files, wait_for};
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -66,6 +66,34 @@ fn write_and_sync(root: &Path, operations: &Operations) {
     operations.rounds.fetch_add(1, Ordering::SeqCst);
 }
 
+/// Creates, writes, syncs and removes files until `end` is set.
+fn write_until(end: &AtomicBool, root: &Path, operations: &Operations) {
+    while !end.load(Ordering::SeqCst) {
+        write_and_sync(root, operations);
+    }
+}
+
+/// Starts a group with two members, and writes the file `before`. The path is the mount point.
+fn pair_with_file() -> (Pair, PathBuf) {
+    let pair = Pair::begin();
+    let root = pair.mount_point();
+    files::write(root.join("before"), "x");
+    (pair, root)
+}
+
+/// Stops a member cleanly, and returns the time until its process has ended.
+fn stop(pair: &mut Pair, name: &'static str) -> Duration {
+    let began = Instant::now();
+    pair.stop_service(name);
+    began.elapsed()
+}
+
+/// Starts a member that has stopped, and waits until both members serve.
+fn start_again(pair: &mut Pair, name: &'static str) {
+    pair.start_service("metadata", name);
+    pair.wait_for_serving(2);
+}
+
 /// Checks that each operation of one round ends in time.
 fn assert_no_operation_waits(root: &Path) {
     let operations = Operations::default();
@@ -81,24 +109,17 @@ fn backup_member_that_stops_cleanly_delays_no_operation() {
     let (end, operations) = (AtomicBool::new(false), Operations::default());
     std::thread::scope(|scope| {
         let _end = EndGuard(&end);
-        scope.spawn(|| {
-            while !end.load(Ordering::SeqCst) {
-                write_and_sync(&root, &operations);
-            }
-        });
+        scope.spawn(|| write_until(&end, &root, &operations));
         let mut table = Vec::new();
         for _ in 0..STOPS {
             after(Duration::from_secs(1));
             let (primary, backup) = pair.roles();
             operations.take();
-            let began = Instant::now();
-            pair.stop_service(backup);
-            let stopped = began.elapsed();
+            let stopped = stop(&mut pair, backup);
             assert_eq!(pair.serving(), 1, "the backup has left before its process ended");
             after(Duration::from_millis(500));
             let at_stop = operations.take();
-            pair.start_service("metadata", backup);
-            pair.wait_for_serving(2);
+            start_again(&mut pair, backup);
             assert_eq!(pair.roles().0, primary);
             table.push((at_stop, stopped, operations.take()));
         }
@@ -118,24 +139,17 @@ fn primary_that_stops_cleanly_pauses_its_group_only_briefly() {
     let mut table = Vec::new();
     std::thread::scope(|scope| {
         let _end = EndGuard(&end);
-        scope.spawn(|| {
-            while !end.load(Ordering::SeqCst) {
-                write_and_sync(&root, &operations);
-            }
-        });
+        scope.spawn(|| write_until(&end, &root, &operations));
         for _ in 0..STOPS {
             after(Duration::from_secs(1));
             let (primary, backup) = pair.roles();
             operations.take();
-            let began = Instant::now();
-            pair.stop_service(primary);
-            let stopped = began.elapsed();
+            let stopped = stop(&mut pair, primary);
             assert_eq!(pair.roles().0, backup, "the backup has become the primary");
             assert_eq!(pair.serving(), 1, "the former primary has left before its process ended");
             after(Duration::from_millis(500));
             let at_stop = operations.take();
-            pair.start_service("metadata", primary);
-            pair.wait_for_serving(2);
+            start_again(&mut pair, primary);
             assert_eq!(pair.roles().0, backup, "a member that returns does not take over");
             table.push((at_stop, stopped, operations.take()));
         }
@@ -148,9 +162,7 @@ fn primary_that_stops_cleanly_pauses_its_group_only_briefly() {
 
 #[test]
 fn primary_of_an_idle_group_hands_it_over_before_it_stops() {
-    let mut pair = Pair::begin();
-    let root = pair.mount_point();
-    files::write(root.join("before"), "x");
+    let (mut pair, root) = pair_with_file();
     after(Duration::from_secs(1));
     let (primary, backup) = pair.roles();
     pair.stop_service(primary);
@@ -159,8 +171,7 @@ fn primary_of_an_idle_group_hands_it_over_before_it_stops() {
     assert_eq!(files::read_to_string(root.join("before")), "x");
     let log = files::read_to_string(pair.scratch.join(&format!("{primary}.log")));
     assert!(log.contains("becomes the primary of metadata group g"), "{log}");
-    pair.start_service("metadata", primary);
-    pair.wait_for_serving(2);
+    start_again(&mut pair, primary);
 }
 
 /// An administrator may move the primary and then stop its service immediately.
@@ -168,24 +179,19 @@ fn primary_of_an_idle_group_hands_it_over_before_it_stops() {
 /// Command: skep group move.
 #[test]
 fn previous_primary_that_stops_after_a_move_releases_its_lease() {
-    let mut pair = Pair::begin();
-    let root = pair.mount_point();
-    files::write(root.join("before"), "x");
+    let (mut pair, root) = pair_with_file();
     after(Duration::from_secs(1));
     let primary = pair.roles().0;
     let backup = pair.move_primary();
     pair.stop_service(primary);
     assert_eq!((pair.roles().0, pair.serving()), (backup, 1));
     assert_no_operation_waits(&root);
-    pair.start_service("metadata", primary);
-    pair.wait_for_serving(2);
+    start_again(&mut pair, primary);
 }
 
 #[test]
 fn group_ends_in_time_if_all_members_stop_concurrently() {
-    let mut pair = Pair::begin();
-    let root = pair.mount_point();
-    files::write(root.join("before"), "x");
+    let (mut pair, root) = pair_with_file();
     let epoch = |pair: &Pair| pair.group()["epoch"].as_u64().expect("an epoch");
     for round in 0..STOPS {
         after(Duration::from_secs(1));
@@ -210,43 +216,33 @@ fn group_ends_in_time_if_all_members_stop_concurrently() {
 
 #[test]
 fn primary_stops_in_time_although_management_is_suspended() {
-    let mut pair = Pair::begin();
-    let root = pair.mount_point();
-    files::write(root.join("before"), "x");
+    let (mut pair, root) = pair_with_file();
     let (primary, backup) = pair.roles();
     pair.signal("management", Signal::STOP);
-    let began = Instant::now();
-    pair.stop_service(primary);
-    let took = began.elapsed();
+    let took = stop(&mut pair, primary);
     pair.signal("management", Signal::CONT);
     assert!(took < STOP_WITHOUT_MANAGEMENT, "{took:?}");
     pair.wait_for_primary(backup);
     assert_eq!(files::read_to_string(root.join("before")), "x");
-    pair.start_service("metadata", primary);
-    pair.wait_for_serving(2);
+    start_again(&mut pair, primary);
 }
 
 #[test]
 fn stopping_backup_member_leaves_its_group_before_it_exits() {
-    let mut pair = Pair::begin();
-    let root = pair.mount_point();
-    files::write(root.join("before"), "x");
+    let (mut pair, root) = pair_with_file();
     after(Duration::from_secs(1));
     let backup = pair.roles().1;
     pair.stop_service(backup);
     assert_eq!(pair.serving(), 1, "the backup has left before its process ended");
     assert_no_operation_waits(&root);
-    pair.start_service("metadata", backup);
-    pair.wait_for_serving(2);
+    start_again(&mut pair, backup);
 }
 
 /// A primary that has died must not become the only serving member by a clean stop of its backup
 /// member.
 #[test]
 fn backup_member_stopped_after_a_dead_primary_can_take_over() {
-    let mut pair = Pair::begin();
-    let root = pair.mount_point();
-    files::write(root.join("before"), "x");
+    let (mut pair, root) = pair_with_file();
     let (primary, backup) = pair.roles();
     pair.kill(primary);
     pair.stop_service(backup);
@@ -254,6 +250,5 @@ fn backup_member_stopped_after_a_dead_primary_can_take_over() {
     pair.start_service("metadata", backup);
     pair.wait_for_primary(backup);
     assert_eq!(files::read_to_string(root.join("before")), "x");
-    pair.start_service("metadata", primary);
-    pair.wait_for_serving(2);
+    start_again(&mut pair, primary);
 }

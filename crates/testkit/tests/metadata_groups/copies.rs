@@ -110,8 +110,22 @@ impl Pair {
         })
     }
 
+    /// Returns the directory of the target of the service `name`.
+    fn target(&self, name: &str) -> PathBuf {
+        self.scratch.join(&format!("{name}-target"))
+    }
+
     pub(crate) fn store_of(&self, name: &str) -> PathBuf {
-        self.scratch.join(&format!("{name}-target")).join("store")
+        self.target(name).join("store")
+    }
+
+    /// Kills a member and removes the data of its target. The target keeps its identity.
+    pub(crate) fn lose_data(&mut self, name: &str) {
+        self.kill(name);
+        self.wait_for_serving(1);
+        for part in ["log", "store"] {
+            files::remove_dir_all(self.target(name).join(part));
+        }
     }
 }
 
@@ -227,19 +241,13 @@ fn new_target_replaces_a_member_without_its_disk() {
     let (primary, backup) = pair.roles();
     let root = pair.mount_point();
     files::write(root.join("file"), "contents");
-    // Only the data of the target is lost, and the target keeps its identity.
-    pair.kill(backup);
-    pair.wait_for_serving(1);
-    let target = pair.scratch.join(&format!("{backup}-target"));
-    for name in ["log", "store"] {
-        files::remove_dir_all(target.join(name));
-    }
+    pair.lose_data(backup);
     pair.start_service("metadata", backup);
     pair.wait_for_serving(2);
     // The whole disk is lost, and a new target replaces the lost target.
     pair.kill(backup);
     pair.wait_for_serving(1);
-    files::remove_dir_all(&target);
+    files::remove_dir_all(pair.target(backup));
     let id = pair.group_id();
     let members = pair.group()["members"].as_array().expect("members").clone();
     let lost = members.iter().find(|it| it["is_primary"] == false).expect("a backup");

@@ -66,12 +66,7 @@ fn creates_continue_while_a_new_disk_gets_its_copy() {
     let mut pair = Pair::begin();
     make_files(&pair, count);
     let (primary, backup) = pair.roles();
-    pair.kill(backup);
-    pair.wait_for_serving(1);
-    let target = pair.scratch.join(&format!("{backup}-target"));
-    for name in ["log", "store"] {
-        files::remove_dir_all(target.join(name));
-    }
+    pair.lose_data(backup);
     let directories: Vec<_> = (0..CREATORS)
         .map(|it| pair.scratch.join(MOUNTS[it % MOUNTS.len()]).join(format!("created-{it}")))
         .collect();

@@ -12,9 +12,10 @@ mod kubernetes;
 mod servers;
 
 use serde_json::Value;
+use skep_testkit::loop_device::LoopDevice;
 use skep_testkit::page::{PageHost, PageNetwork};
-use skep_testkit::program::{finish, run};
-use skep_testkit::{PATIENCE, Scratch, eventually, files};
+use skep_testkit::program::finish;
+use skep_testkit::{PATIENCE, eventually};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -23,6 +24,8 @@ use std::time::Duration;
 /// Time limit for the boot of all hosts. It is long, because the machine may be busy with other
 /// work.
 const LONG: Duration = Duration::from_secs(300);
+/// Size in bytes of a disk.
+const DISK_BYTES: u64 = 400 << 20;
 /// A token that the test chooses before it creates the cluster.
 const TOKEN: &str = "skep1-0123456789abcdef0123456789abcdef-\
     00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
@@ -49,39 +52,13 @@ fn render(template: &str, management: &str, parameters: &[String]) -> Hosts {
     hosts.iter().map(|(roles, it)| (roles.clone(), pair(it))).collect()
 }
 
-/// A loop device over a file. In the test it plays the role of a disk.
-struct Disk {
-    device: String,
-    _scratch: Scratch,
-}
-
-impl Disk {
-    fn new() -> Self {
-        let scratch = Scratch::new();
-        let file = scratch.directory("disk").join("image");
-        files::create(&file).set_len(400 << 20).expect("a sparse file");
-        let device = run("losetup", ["--find", "--show", &file.display().to_string()]);
-        Self { device: device.trim().to_owned(), _scratch: scratch }
-    }
-
-    fn number(&self) -> &str {
-        self.device.trim_start_matches("/dev/loop")
-    }
-}
-
-impl Drop for Disk {
-    fn drop(&mut self) {
-        finish(Command::new("losetup").args(["--detach", &self.device]), PATIENCE);
-    }
-}
-
 /// A network with instances.
 struct Cloud {
     // Fields are dropped in this order, because the hosts must end before their disks and their
     // switch.
     hosts: Vec<PageHost>,
     web: PageHost,
-    disks: Vec<Disk>,
+    disks: Vec<LoopDevice>,
     network: PageNetwork,
     /// The first three numbers of all addresses in the network.
     prefix: &'static str,
@@ -130,7 +107,7 @@ impl Cloud {
             host.run("ip route add 169.254.169.254 dev eth0").expect_success();
         }
         for index in 1..=disks {
-            let disk = Disk::new();
+            let disk = LoopDevice::with_size(DISK_BYTES);
             host.run(&format!(
                 "mknod /dev/nvme{index}n1 b 7 {}\n\
                  mkdir -p /sys/block/nvme{index}n1/holders; cd /sys/block/nvme{index}n1\n\
