@@ -98,9 +98,6 @@ pub enum PlantedBug {
     OmitLastInlineByte,
     /// Clients remove inline bytes before storage has synced their copy.
     CopyWithoutSync,
-    /// A client that has ended an inline component behaves as if an open had shown the new pattern
-    /// before it was safe.
-    ShowUnsafePattern,
     /// A target reports every inline write, and every end of an inline component, as durable.
     HideLostInline,
     /// After a start, a target reports every change of a client as durable.
@@ -112,7 +109,7 @@ pub enum PlantedBug {
 
 impl PlantedBug {
     /// All bugs that can be planted.
-    pub const ALL: [Self; 31] = [
+    pub const ALL: [Self; 30] = [
         Self::LoseCommitNotices,
         Self::SyncTooSoon,
         Self::ForgetSlots,
@@ -140,7 +137,6 @@ impl PlantedBug {
         Self::OmitEntries,
         Self::OmitLastInlineByte,
         Self::CopyWithoutSync,
-        Self::ShowUnsafePattern,
         Self::HideLostInline,
         Self::HideLostChanges,
         Self::SkipComparison,

@@ -193,15 +193,10 @@ impl World {
     pub(crate) fn inline_ended(&mut self, client: usize, inode: InodeId) -> Option<GroupId> {
         self.check_unused(client, inode);
         let handles = self.clients[client].handles.iter_mut().filter(|it| it.inode == inode);
-        let is_shown = self.knobs.plant == Some(PlantedBug::ShowUnsafePattern);
         let mut place = None;
-        for handle in handles {
-            let Some(pattern) = handle.pattern.as_mut() else { continue };
+        for pattern in handles.filter_map(|handle| handle.pattern.as_mut()) {
             if let Some(moved) = striping::without_inline(pattern) {
                 *pattern = moved;
-            }
-            if is_shown {
-                handle.shown = Some((pattern.generation, pattern.has_moved_inline()));
             }
             place = pattern.components.get(1).and_then(|it| it.groups.first().copied());
         }

@@ -110,7 +110,6 @@ fn checkers_find_all_planted_bugs() {
         (PlantedBug::OmitEntries, &[" 0 times"]),
         (PlantedBug::OmitLastInlineByte, &["other inline bytes than the file"]),
         (PlantedBug::CopyWithoutSync, &["storage has not synced its copy"]),
-        (PlantedBug::ShowUnsafePattern, &["an open has shown a pattern"]),
         (PlantedBug::HideLostInline, &["is lost and was reported as safe"]),
         (PlantedBug::HideLostChanges, &["but its client learns: false"]),
         (PlantedBug::SkipComparison, &["had not compared"]),
