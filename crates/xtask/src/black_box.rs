@@ -41,7 +41,7 @@ const WAITING: &[&str] = &[
 /// prints.
 #[rustfmt::skip]
 const SECONDS: &[(&str, u64)] = &[
-    ("metadata_groups", 290), ("deploy", 230), ("packages", 220), ("ondemand", 180),
+    ("deploy", 450), ("metadata_groups", 290), ("packages", 220), ("ondemand", 180),
     ("power_losses", 110), ("locks", 100), ("posix", 100), ("notifications", 85),
     ("several_hosts", 85), ("staging", 80), ("bench", 76), ("coherence", 76), ("mount_ends", 76),
     ("studies", 73), ("output", 73), ("kills", 70), ("large", 70), ("monitor", 63), ("lab", 60),
