@@ -139,6 +139,7 @@ pub(crate) mod tests {
     use super::*;
     use skep_types::ClusterId;
     use std::os::unix::fs::PermissionsExt;
+    use std::path::PathBuf;
 
     /// Returns a token for a cluster number `cluster` that has no running management service.
     pub(crate) fn token(cluster: u8) -> JoinToken {
@@ -147,6 +148,14 @@ pub(crate) mod tests {
             secrets: Secrets::generate(),
             addresses: vec!["127.0.0.1:1".into()],
         }
+    }
+
+    /// Initialises the directory of a service in `parent`, and returns its path.
+    pub(crate) fn service(parent: &Path, token: &JoinToken) -> PathBuf {
+        let path = parent.join("node");
+        let kind = DirectoryKind::StorageNode;
+        drop(NodeDirectory::initialise(&path, kind, token.clone()).unwrap());
+        path
     }
 
     #[test]

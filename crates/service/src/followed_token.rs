@@ -262,19 +262,10 @@ fn copy_of(secrets: &Secrets) -> Secrets {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::NodeDirectory;
-    use crate::directory::tests::token;
+    use crate::directory::tests::{service, token};
     use crate::token_proof::tests::management_node;
     use crate::tokens::{replace, revoke};
-    use skep_format::identity::DirectoryKind;
     use std::task::{Context, Poll, Waker};
-
-    fn service(parent: &Path, token: &JoinToken) -> PathBuf {
-        let path = parent.join("node");
-        let kind = DirectoryKind::StorageNode;
-        drop(NodeDirectory::initialise(&path, kind, token.clone()).unwrap());
-        path
-    }
 
     /// Checks the files once. Management's reply to a proof is `reply`.
     fn look(

@@ -189,19 +189,9 @@ pub fn revoke(directory: &Path, id: SecretId, is_entire: bool) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::NodeDirectory;
-    use crate::directory::tests::token;
+    use crate::directory::tests::{service, token};
     use crate::directory::{TOKEN_FILE, read_token};
     use crate::former_secrets::FORMER_FILE;
-    use skep_format::identity::DirectoryKind;
-    use std::path::PathBuf;
-
-    fn service(parent: &Path, token: &JoinToken) -> PathBuf {
-        let path = parent.join("node");
-        let kind = DirectoryKind::StorageNode;
-        drop(NodeDirectory::initialise(&path, kind, token.clone()).unwrap());
-        path
-    }
 
     fn states(directory: &Path) -> Vec<bool> {
         load_token(directory).unwrap().secrets.held().iter().map(|held| held.is_closed).collect()
