@@ -70,11 +70,7 @@ impl LogOutput {
             return;
         }
         match reopen(&file) {
-            Ok(()) => {
-                self.file = LogFile::current();
-                self.size = self.file.as_ref().map_or(0, |file| file.metadata.len());
-                self.has_warned = false;
-            }
+            Ok(()) => *self = Self::new(self.limit),
             Err(error) => {
                 self.warn_once(&format!(
                     "cannot open {} again after it was renamed, so the log continues in the \
