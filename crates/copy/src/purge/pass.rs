@@ -134,15 +134,13 @@ impl Pass {
         let is_file = entry.kind != FileType::Directory;
         self.progress.files.fetch_add(u64::from(is_file), Ordering::Relaxed);
         self.progress.bytes.fetch_add(entry.bytes, Ordering::Relaxed);
-        let whole = || self.top.join(path);
         let written = match self.action {
             Action::Count => Ok(()),
-            Action::List => self.records.list(&whole(), entry),
+            Action::List => self.records.list(&self.top.join(path), entry),
             Action::Remove => {
-                let now = skep_env::wall_time();
-                self.records
-                    .log(&whole(), entry, now)
-                    .and_then(|()| self.records.list(&whole(), entry))
+                let (whole, now) = (self.top.join(path), skep_env::wall_time());
+                let logged = self.records.log(&whole, entry, now);
+                logged.and_then(|()| self.records.list(&whole, entry))
             }
         };
         if let Err(error) = written {
