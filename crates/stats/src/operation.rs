@@ -186,10 +186,8 @@ pub fn slowest<'a>(
         ended_us: record.ended_us,
         ms: milliseconds(record.duration_us),
         mainly: {
-            let mut parts = parts(record, map, &Usual::default());
             let same = recent.iter().copied().filter(|it| it.trace == record.trace);
-            name_awaited(&mut parts, same, map);
-            main_part(&parts)
+            mainly_of(record, same, map)
         },
     };
     slowest.into_iter().map(slow).collect()
@@ -197,12 +195,17 @@ pub fn slowest<'a>(
 
 /// Returns the longest part of an operation's time in words, with its share.
 pub fn mainly(record: &TraceRecord, map: &ClusterMap) -> String {
-    let mut parts = parts(record, map, &Usual::default());
-    name_awaited(&mut parts, [record], map);
-    main_part(&parts)
+    mainly_of(record, [record], map)
 }
 
-fn main_part(parts: &[Part]) -> String {
+/// Like [`mainly`]. `records` are all known records of the operation, among them `record`.
+fn mainly_of<'a>(
+    record: &TraceRecord,
+    records: impl IntoIterator<Item = &'a TraceRecord>,
+    map: &ClusterMap,
+) -> String {
+    let mut parts = parts(record, map, &Usual::default());
+    name_awaited(&mut parts, records, map);
     let main = parts.first();
     main.map(|it| format!("{:.0} % {}", it.share * 100.0, it.what)).unwrap_or_default()
 }
