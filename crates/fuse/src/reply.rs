@@ -186,10 +186,9 @@ impl Failure {
     /// and the user, so that an administrator can warn the user. The mount does not know the path.
     pub(crate) fn errno(&self, header: &InHeader) -> i32 {
         if let Self::Error(error) = self {
-            let operation = operation_name(header.opcode).unwrap_or_default();
-            let InHeader { pid, uid, .. } = header;
-            let node = InodeId::new(header.nodeid);
-            let InHeader { nodeid, opcode, .. } = *header;
+            let InHeader { nodeid, opcode, pid, uid, .. } = *header;
+            let operation = operation_name(opcode).unwrap_or_default();
+            let node = InodeId::new(nodeid);
             let now = skep_env::now();
             if errno::is_trouble(error.code(), &operation)
                 && let Some(count) = failure_lines::count(nodeid, opcode, error.code(), now)
@@ -203,9 +202,7 @@ impl Failure {
                      {error}; `skep entry path {node}` prints its path"
                 );
             }
-            if error.code() == ErrorCode::NoSpace
-                && NO_SPACE.with(|limit| limit.is_due(skep_env::now()))
-            {
+            if error.code() == ErrorCode::NoSpace && NO_SPACE.with(|limit| limit.is_due(now)) {
                 tracing::warn!(
                     "{operation} of inode {node} by process {pid} of user {uid} fails with ENOSPC: \
                      {error}; `skep entry path {node}` prints its path"
