@@ -118,6 +118,14 @@ pub struct PurgeOutcome {
     pub seconds: f64,
 }
 
+impl PurgeOutcome {
+    /// Whether the files are more than `max_share` percent of all files, so that a purge with this
+    /// limit ([`Options::max_share`]) refuses to remove them.
+    pub fn is_above_share(&self, max_share: u64) -> bool {
+        is_above_share(self.files, self.scanned, max_share)
+    }
+}
+
 /// The progress of a running purge.
 #[derive(Debug, Clone, Default)]
 pub struct PurgeProgress {
@@ -315,11 +323,16 @@ fn check_complete(top: &Top, pass: &Pass) -> Result<()> {
     Err(Error::new(code, what))
 }
 
+/// Whether `files` are more than `max_share` percent of `scanned`.
+fn is_above_share(files: u64, scanned: u64, max_share: u64) -> bool {
+    u128::from(files) * 100 > u128::from(scanned) * u128::from(max_share)
+}
+
 /// Returns an error if more files would be removed than the limit allows. The usual reasons are a
 /// wrong clock, a typing error in the age, or files that came from a backup with their old times.
 fn check_share(top: &Top, options: &Options, totals: &Totals) -> Result<()> {
     let (files, scanned) = (totals.files(), totals.scanned);
-    if u128::from(files) * 100 <= u128::from(scanned) * u128::from(options.max_share) {
+    if !is_above_share(files, scanned, options.max_share) {
         return Ok(());
     }
     let what = format!(

@@ -57,9 +57,7 @@ pub(super) fn of(outcome: &PurgeOutcome, max_share: u64) -> String {
         text += &tables(outcome);
     }
     if outcome.is_dry_run && outcome.files > 0 {
-        let is_refused =
-            u128::from(outcome.files) * 100 > u128::from(outcome.scanned) * u128::from(max_share);
-        text += &match is_refused {
+        text += &match outcome.is_above_share(max_share) {
             true => format!(
                 "\nThis is more than the limit of {max_share}% of all files. --apply removes them \
                  only with a higher --max-share.\n"
