@@ -117,8 +117,8 @@ impl Work {
         };
         result.unwrap_or_else(|failure| {
             directory.keep_entry();
-            let path = directory.path();
-            let path = name.map_or_else(|| path.clone(), |name| path.join(name));
+            let mut path = directory.path();
+            path.extend(name);
             directory.pass.fail(&path, &failure);
             Vec::new()
         })
@@ -139,11 +139,11 @@ fn list(directory: &Arc<Directory>, mut stream: Dir) -> Result<Vec<Work>, Failur
     }
     let open = |(name, _)| Work::Directory { parent: directory.clone(), name };
     work.extend(directories.into_iter().map(open));
-    let check = |entries: &[(OsString, FileType)]| {
-        let names = entries.iter().map(|(name, _)| name.clone()).collect();
-        Work::Entries { directory: directory.clone(), names }
-    };
-    work.extend(others.chunks(ENTRIES).map(check));
+    let mut rest = others.into_iter().map(|(name, _)| name).peekable();
+    while rest.peek().is_some() {
+        let names = rest.by_ref().take(ENTRIES).collect();
+        work.push(Work::Entries { directory: directory.clone(), names });
+    }
     Ok(work)
 }
 
