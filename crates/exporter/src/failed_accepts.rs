@@ -30,11 +30,12 @@ impl FailedAccepts {
 
     fn line(&self, now: Duration, error: &io::Error) -> Option<String> {
         let Self { listener, lines } = self;
+        let failures = lines.count(now)?;
         let line = format!("{listener} cannot accept a connection, and retries: {error}");
-        match lines.count(now)? {
-            1 => Some(line),
-            failures => Some(format!("{line}; {failures} failures since the last such line")),
-        }
+        Some(match failures {
+            1 => line,
+            _ => format!("{line}; {failures} failures since the last such line"),
+        })
     }
 }
 
