@@ -37,6 +37,24 @@ locals {
     { login = "client" },
     { for index in range(1, var.scale_sets ? 1 : var.compute_nodes + 1) : "compute-${index}" => "client" },
   )
+  scale_sets = {
+    for name, set in {
+      storage = {
+        kind          = "storage"
+        size          = local.storage_size
+        instances     = var.storage_servers
+        data_disks    = local.storage_disks
+        fault_domains = 2
+      }
+      compute = {
+        kind          = "client"
+        size          = var.client_size
+        instances     = var.compute_nodes
+        data_disks    = 0
+        fault_domains = null
+      }
+    } : name => set if var.scale_sets
+  }
   servers = merge(local.metadata, local.storage)
   hosts   = merge(local.servers, local.clients)
   disks = merge([for name, kind in local.servers : {
@@ -194,20 +212,20 @@ resource "azurerm_virtual_machine_data_disk_attachment" "data" {
 }
 
 # The scale sets. Overprovision is off, because additional servers would join the cluster.
-resource "azurerm_linux_virtual_machine_scale_set" "storage" {
-  count                        = var.scale_sets ? 1 : 0
-  name                         = "${var.name}-storage"
+resource "azurerm_linux_virtual_machine_scale_set" "sets" {
+  for_each                     = local.scale_sets
+  name                         = "${var.name}-${each.key}"
   location                     = azurerm_resource_group.cluster.location
   resource_group_name          = azurerm_resource_group.cluster.name
-  sku                          = local.storage_size
-  instances                    = var.storage_servers
+  sku                          = each.value.size
+  instances                    = each.value.instances
   overprovision                = false
-  single_placement_group       = true
-  platform_fault_domain_count  = 2
+  single_placement_group       = each.value.instances <= 100
+  platform_fault_domain_count  = each.value.fault_domains
   proximity_placement_group_id = azurerm_proximity_placement_group.cluster.id
-  computer_name_prefix         = "${var.name}-storage-"
+  computer_name_prefix         = "${var.name}-${each.key}-"
   admin_username               = var.admin_user
-  custom_data                  = base64encode(module.node.user_data["storage"])
+  custom_data                  = base64encode(module.node.user_data[each.value.kind])
   admin_ssh_key {
     username   = var.admin_user
     public_key = var.ssh_key
@@ -217,7 +235,7 @@ resource "azurerm_linux_virtual_machine_scale_set" "storage" {
     storage_account_type = "Premium_LRS"
   }
   dynamic "data_disk" {
-    for_each = range(local.storage_disks)
+    for_each = range(each.value.data_disks)
     content {
       lun                  = data_disk.value
       caching              = "None"
@@ -225,45 +243,6 @@ resource "azurerm_linux_virtual_machine_scale_set" "storage" {
       disk_size_gb         = var.disk_gib
       storage_account_type = var.disk_type
     }
-  }
-  network_interface {
-    name                          = "cluster"
-    primary                       = true
-    enable_accelerated_networking = var.accelerated_networking
-    ip_configuration {
-      name      = "cluster"
-      primary   = true
-      subnet_id = azurerm_subnet.cluster.id
-    }
-  }
-  source_image_reference {
-    publisher = var.image.publisher
-    offer     = var.image.offer
-    sku       = var.image.sku
-    version   = var.image.version
-  }
-}
-
-resource "azurerm_linux_virtual_machine_scale_set" "compute" {
-  count                        = var.scale_sets ? 1 : 0
-  name                         = "${var.name}-compute"
-  location                     = azurerm_resource_group.cluster.location
-  resource_group_name          = azurerm_resource_group.cluster.name
-  sku                          = var.client_size
-  instances                    = var.compute_nodes
-  overprovision                = false
-  single_placement_group       = var.compute_nodes <= 100
-  proximity_placement_group_id = azurerm_proximity_placement_group.cluster.id
-  computer_name_prefix         = "${var.name}-compute-"
-  admin_username               = var.admin_user
-  custom_data                  = base64encode(module.node.user_data["client"])
-  admin_ssh_key {
-    username   = var.admin_user
-    public_key = var.ssh_key
-  }
-  os_disk {
-    caching              = "ReadWrite"
-    storage_account_type = "Premium_LRS"
   }
   network_interface {
     name                          = "cluster"
