@@ -5,6 +5,7 @@
 
 use crate::hosts::{Deployment, Host, Role};
 use crate::ssh::Output;
+use crate::text_hash::text_hash;
 use crate::units;
 use skep_types::{Error, ErrorCode, Result};
 use std::collections::{BTreeMap, BTreeSet};
@@ -221,10 +222,7 @@ impl Platform {
 /// Returns the UUID that the deployment gives to the file system on a disk. It depends only on
 /// cluster, host and disk, so a run recognises a disk that an interrupted run has formatted.
 pub fn disk_uuid(deployment: &Deployment, host: &Host, device: &str) -> String {
-    use sha2::{Digest, Sha256};
-    let text = format!("skep deploy\n{}\n{}\n{device}", deployment.cluster, host.name);
-    let hash = Sha256::digest(text.as_bytes());
-    let hex: String = hash[..16].iter().map(|byte| format!("{byte:02x}")).collect();
+    let hex = text_hash(&format!("skep deploy\n{}\n{}\n{device}", deployment.cluster, host.name));
     // This is a UUID of version 8 (RFC 9562), whose content each program can define.
     format!("{}-{}-8{}-8{}-{}", &hex[..8], &hex[8..12], &hex[13..16], &hex[17..20], &hex[20..32])
 }
