@@ -5,8 +5,7 @@ use crate::engine::Engine;
 use crate::namespace::inodes::{check_generation, check_written};
 use crate::tx::context::Context;
 use crate::tx::operation::Stop;
-use skep_format::metadata::OpenCounts;
-use skep_wire::metadata::{AttributesReply, Close, ClosingReport, OpenMode};
+use skep_wire::metadata::{AttributesReply, Close, ClosingReport};
 
 pub(crate) fn run<E: Engine>(
     context: &mut Context<'_, E>,
@@ -30,16 +29,7 @@ pub(crate) fn run<E: Engine>(
         }
         context.put_inode(&record);
     }
-    let closed = OpenCounts {
-        readers: u32::from(request.open == OpenMode::Read),
-        writers: u32::from(request.open == OpenMode::Write),
-    };
     let session = context.session()?;
-    // Ignore whether the open was counted. A power loss may have removed the open from the counts,
-    // but the file still gets the size that the client reports.
-    context.uncount_opens(session, request.inode, closed)?;
-    if record.attributes.links == 0 && context.opens(request.inode)?.is_zero() {
-        context.dispose(&record)?;
-    }
+    context.close_one(session, &record, request.open)?;
     Ok(AttributesReply { attributes: record.attributes })
 }

@@ -1,13 +1,12 @@
 //! `CloseMany`: subtracts opens of many files from the open counts, in one transaction.
 
 use crate::engine::Engine;
-use crate::handlers::close;
 use crate::tx::context::Context;
 use crate::tx::operation::Stop;
 use skep_types::{Error, ErrorCode, StripePattern};
 use skep_wire::limits::MAX_CLOSES;
 use skep_wire::management::EmptyReply;
-use skep_wire::metadata::{Close, CloseMany};
+use skep_wire::metadata::CloseMany;
 
 pub(crate) fn run<E: Engine>(
     context: &mut Context<'_, E>,
@@ -32,7 +31,8 @@ pub(crate) fn run<E: Engine>(
         {
             context.put_inode(&record);
         }
-        close::run(context, Close { inode: file.inode, open: file.open, written: None })?;
+        let session = context.session()?;
+        context.close_one(session, &record, file.open)?;
     }
     Ok(EmptyReply {})
 }

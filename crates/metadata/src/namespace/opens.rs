@@ -6,7 +6,7 @@ use crate::tx::context::Context;
 use crate::tx::locks::{Owner, Resource};
 use crate::tx::operation::Stop;
 use crate::tx::work::CountedOpen;
-use skep_format::metadata::{Key, OpenCounts, SlotRecord};
+use skep_format::metadata::{InodeRecord, Key, OpenCounts, SlotRecord};
 use skep_types::codec::Bytes;
 use skep_types::{Error, ErrorCode, InodeId, Result, SessionId};
 use skep_wire::metadata::OpenMode;
@@ -113,6 +113,29 @@ impl<E: Engine> Context<'_, E> {
         Ok(true)
     }
 
+    /// Subtracts one open of a session from the open counts of a file, if the session has such an
+    /// open. If the file then has no open and no name, disposes of it. `record` is the newest record
+    /// of the inode.
+    pub(crate) fn close_one(
+        &mut self,
+        session: SessionId,
+        record: &InodeRecord,
+        mode: OpenMode,
+    ) -> Result<(), Stop> {
+        let inode = record.attributes.inode;
+        let closed = OpenCounts {
+            readers: u32::from(mode == OpenMode::Read),
+            writers: u32::from(mode == OpenMode::Write),
+        };
+        // Ignore whether the open was counted. A power loss may have removed the open from the
+        // counts, but the file still gets the size that the client reports.
+        self.uncount_opens(session, inode, closed)?;
+        if record.attributes.links == 0 && self.opens(inode)?.is_zero() {
+            self.dispose(record)?;
+        }
+        Ok(())
+    }
+
     /// Takes back an open whose request fails after its transaction. Also removes the reply of the
     /// request from its slot: a retry runs again, and an ended session has not executed the
     /// request. The slot keeps the sequence number before the request, so that the client finds all
@@ -125,19 +148,11 @@ impl<E: Engine> Context<'_, E> {
             let reply = Bytes(Vec::new());
             self.put(&key, &SlotRecord { sequence: sequence - 1, lsn: record.lsn, reply });
         }
-        // If the session has ended, its opens may be closed already.
-        let counted = OpenCounts {
-            readers: u32::from(mode == OpenMode::Read),
-            writers: u32::from(mode == OpenMode::Write),
-        };
-        self.uncount_opens(session, inode, counted)?;
-        if let Some(record) = self.find_inode(inode)?
-            && record.attributes.links == 0
-            && self.opens(inode)?.is_zero()
-        {
-            self.dispose(&record)?;
+        // If the session has ended, its opens may be closed already, and the file may be removed.
+        match self.find_inode(inode)? {
+            Some(record) => self.close_one(session, &record, mode),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// Returns the session of the request. Fails with `Protocol` if the request has no session.
