@@ -224,14 +224,15 @@ impl Router {
         request: &R,
         mut options: CallOptions,
     ) -> Result<(R::Reply, usize)> {
-        let deadline = options.time_left.map(|left| skep_env::now() + left);
+        let mut begun_at = skep_env::now();
+        let deadline = options.time_left.map(|left| begun_at + left);
         let mut backoff = FIRST_BACKOFF;
-        let mut repeated = RepeatedRequest::new(skep_env::now());
+        let mut repeated = RepeatedRequest::new(begun_at);
         let mut wait: Option<RepeatedCall> = None;
         // Retry: the router sends a request to a group again after a pause of 2 ms, which doubles
         // up to 100 ms, for `CallOptions::time_left`.
         loop {
-            let (mut group, begun_at) = (None, skep_env::now());
+            let mut group = None;
             let attempt = async {
                 let group = *group.insert(resolve()?);
                 self.attempt(group, request, &mut options).await
@@ -275,6 +276,7 @@ impl Router {
             }
             skep_env::sleep(pause).await;
             backoff = (backoff * 2).min(LONGEST_BACKOFF);
+            begun_at = skep_env::now();
         }
     }
 
