@@ -135,8 +135,9 @@ pub fn silent_targets(age: Duration) -> Vec<SilentTarget> {
     CONNECTIONS.with_borrow(|all| {
         let open = all.iter().filter_map(Weak::upgrade).filter(|it| !it.is_closed());
         let found = |it: Rc<Connection>| {
+            let sent = oldest(&it)?;
             let node = it.node.borrow().clone();
-            Some((oldest(&it)?, SilentTarget { target: it.target, node }))
+            Some((sent, SilentTarget { target: it.target, node }))
         };
         let mut silent: Vec<_> = open.filter_map(found).collect();
         silent.sort_unstable_by_key(|(sent, it)| (*sent, it.target));
