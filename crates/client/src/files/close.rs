@@ -153,6 +153,7 @@ impl Client {
         })
         .detach();
     }
+
     /// Closes a file that metadata has opened for this client, although the client cannot use the
     /// reply, and so adds no handle. Makes one attempt: if the session is lost, metadata closes the
     /// file anyway, and a repetition in the next session could close another handle of the file.

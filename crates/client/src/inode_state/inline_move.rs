@@ -2,7 +2,7 @@
 //! component of a new file (`data::inline_end`): when they are due, and which pattern the handles
 //! use since then. Also the generation of this pattern. Pure.
 
-use super::{FileEnd, InodeState};
+use super::{FileEnd, InodeState, Parts};
 use crate::limits::MOVE_AFTER_SYNCS;
 use skep_types::StripePattern;
 use skep_wire::inline::InlineMark;
@@ -187,9 +187,8 @@ impl InodeState {
     pub(crate) fn opened_again(&self, is_shared: bool) {
         self.with(|parts| {
             parts.moves.is_new = false;
-            if is_shared && parts.moves.ending.take().is_some() {
-                parts.unsynced.note_loss();
-                self.use_inline_again();
+            if is_shared && parts.moves.ending.is_some() {
+                self.lose_end(parts);
             }
         });
     }
@@ -202,9 +201,7 @@ impl InodeState {
         self.with(|parts| {
             let is_ending = parts.moves.ending == Some(generation);
             if is_ending {
-                parts.moves.ending = None;
-                parts.unsynced.note_loss();
-                self.use_inline_again();
+                self.lose_end(parts);
             }
             is_ending
         })
@@ -234,10 +231,17 @@ impl InodeState {
     /// each handle fails once.
     pub(crate) fn move_reverted(&self) {
         self.with(|parts| {
-            (parts.moves.unconfirmed, parts.moves.ending) = (None, None);
-            parts.unsynced.note_loss();
-            self.use_inline_again();
+            parts.moves.unconfirmed = None;
+            self.lose_end(parts);
         });
+    }
+
+    /// Counts the bytes that this mount has written since the end of the inline component as lost,
+    /// and uses the component again.
+    fn lose_end(&self, parts: &mut Parts) {
+        parts.moves.ending = None;
+        parts.unsynced.note_loss();
+        self.use_inline_again();
     }
 
     /// Makes the handles use the inline component again. If its end was not reverted, a request for
@@ -298,16 +302,12 @@ impl InodeState {
     /// Returns the generation of the stripe pattern in the reply to the newest open. `None` means
     /// that this mount has not opened the file.
     pub(crate) fn opened_generation(&self) -> Option<u32> {
-        generation_of(self.opened_generation.load(Ordering::Acquire))
+        let stored = self.opened_generation.load(Ordering::Acquire);
+        stored.checked_sub(1).and_then(|it| u32::try_from(it).ok())
     }
 
     /// Returns whether the inline bytes of the pattern with this generation were moved to storage.
     pub(crate) fn has_moved_inline(&self, generation: u32) -> bool {
         self.moved_inline.load(Ordering::Acquire) == u64::from(generation) + 1
     }
-}
-
-/// Returns the generation of a stripe pattern that is stored plus one.
-fn generation_of(stored: u64) -> Option<u32> {
-    stored.checked_sub(1).and_then(|it| u32::try_from(it).ok())
 }

@@ -322,6 +322,7 @@ mod tests {
             assert!(!line.contains("network"), "{line}");
         }
     }
+
     #[test]
     fn target_does_not_claim_that_it_is_silent_itself() {
         let (group, target) = (GroupId::new(5), TargetId::new(1));
