@@ -66,6 +66,8 @@ impl RepeatedRequest {
     /// Handles a failed attempt to send the request. Logs the outage as soon as it has lasted for
     /// [`WORTH_A_LINE`].
     pub(crate) fn failed(&mut self, group: GroupId, error: &Error, now: Duration) {
+        // All threads share the table, so format the error before the lock.
+        let text = error.to_string();
         let mut failing = failing();
         if self.group != Some(group) {
             if self.group.is_some() {
@@ -86,7 +88,7 @@ impl RepeatedRequest {
             self.group = Some(group);
         }
         if let Some(outage) = failing.get_mut(&group) {
-            outage.error = error.to_string();
+            outage.error = text;
         }
         if let Some(outage) = failing.get_mut(&group)
             && !outage.is_logged
