@@ -32,7 +32,9 @@ fn commit() -> Option<String> {
 }
 
 fn git(arguments: &[&str]) -> Option<String> {
-    let output = Command::new("git").args(arguments).output().ok()?;
+    // Without this option, `git status` may write the index, and then each build would run this
+    // script and compile all crates again.
+    let output = Command::new("git").arg("--no-optional-locks").args(arguments).output().ok()?;
     let text = output.status.success().then_some(output.stdout)?;
     Some(String::from_utf8(text).ok()?.trim().to_owned())
 }

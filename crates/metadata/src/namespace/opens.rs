@@ -114,8 +114,8 @@ impl<E: Engine> Context<'_, E> {
     }
 
     /// Subtracts one open of a session from the open counts of a file, if the session has such an
-    /// open. If the file then has no open and no name, disposes of it. `record` is the newest record
-    /// of the inode.
+    /// open. If the file then has no open and no name, disposes of it. `record` is the newest
+    /// record of the inode.
     pub(crate) fn close_one(
         &mut self,
         session: SessionId,
