@@ -62,9 +62,20 @@ pub struct CallOptions {
     pub into: Option<Buf>,
     /// Trace id, which identifies one operation in all requests that belong to it.
     pub trace: u128,
+    /// What the caller learns of the attempts to send the request and of the reply, besides the
+    /// body of the reply.
+    pub facts: Option<Rc<CallFacts>>,
+}
+
+/// What a caller learns of a call, besides the body of the reply.
+#[derive(Debug, Default)]
+pub struct CallFacts {
     /// Flag that the router sets when a connection is lost between a request and its reply. The
     /// target may then have executed the request, even if the reply to a retry is an error.
-    pub reply_lost: Option<Rc<Cell<bool>>>,
+    pub reply_lost: Cell<bool>,
+    /// Number of the change in the reply of a metadata target, which the connection sets when the
+    /// reply arrives. Zero means that the change is durable.
+    pub change: Cell<u64>,
 }
 
 struct Reply {
@@ -489,6 +500,9 @@ impl Connection {
         let reply = R::Reply::from_bytes(&body).map_err(|error| {
             Error::new(ErrorCode::Protocol, format!("cannot decode the reply: {error}"))
         })?;
+        if let Some(facts) = &options.facts {
+            facts.change.set(header.sequence);
+        }
         Ok((reply, header.data_bytes as usize))
     }
 }

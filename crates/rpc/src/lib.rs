@@ -34,7 +34,7 @@ mod unanswered;
 pub use access::{Channel, Identity, JoinToken, Peer};
 pub use admission::{Admission, Ticket};
 pub use calls::calls_of;
-pub use client::{CallOptions, Connection, SilentTarget, silent_targets};
+pub use client::{CallFacts, CallOptions, Connection, SilentTarget, silent_targets};
 pub use map_cell::MapCell;
 pub use membership::{
     Change, ClientEvents, ClientMembership, GAVE_UP, JoinLimits, Management, Membership,

@@ -321,8 +321,8 @@ impl Router {
             && error.code().retry_class() == RetryClass::AfterFailover
         {
             connection.close();
-            if let (ErrorCode::Disconnected, Some(lost)) = (error.code(), &options.reply_lost) {
-                lost.set(true);
+            if let (ErrorCode::Disconnected, Some(facts)) = (error.code(), &options.facts) {
+                facts.reply_lost.set(true);
             }
         }
         // Some errors of a target name the target themselves.

@@ -67,6 +67,8 @@ pub struct Bounds {
 const USUAL_BODY_BYTES: usize = 64 << 10;
 /// Space for the other fields of a request with an extended attribute or inline bytes.
 const FIELDS_BYTES: usize = 4 << 10;
+/// Space for the stripe pattern of a created file.
+const PATTERN_BYTES: usize = 20 << 10;
 
 /// Returns the bounds of the request with the id `id`. An unknown id has the usual bounds,
 /// so that the receiver can read the request and refuse it.
@@ -81,6 +83,11 @@ pub fn bounds(id: u16) -> Bounds {
         mg::RegisterServer::ID => Bounds { body_bytes: 512 << 10, ..from(Senders::Services) },
         md::SetXattr::ID | il::WriteInline::ID => {
             Bounds { body_bytes: USUAL_BODY_BYTES + FIELDS_BYTES, ..usual }
+        }
+        // The largest request that it contains has an extended attribute or inline bytes.
+        md::Replay::ID => {
+            let body_bytes = USUAL_BODY_BYTES + 2 * FIELDS_BYTES + PATTERN_BYTES;
+            Bounds { body_bytes, ..usual }
         }
         md::Prepare::ID | md::Decide::ID | md::AskDecision::ID => from(Senders::Metadata),
         ls::AwaitLogSync::ID => from(Senders::Metadata),
@@ -168,6 +175,15 @@ mod tests {
         check(&md::CloseMany { files: vec![closed; MAX_CLOSES] });
         let opened = md::OpenedFile { inode, open: md::OpenMode::Write };
         check(&md::CompareOpens { files: vec![opened; MAX_CLOSES] });
+        check(&md::Replay {
+            start: 1,
+            change: 1,
+            message: md::SetXattr::ID,
+            request: Bytes(vec![0; bounds(md::SetXattr::ID).body_bytes]),
+            inode,
+            created: true,
+            pattern: None,
+        });
         let numbers = vec![0; MAX_NOTIFICATIONS];
         check(&crate::sharing::AcknowledgeNotifications { numbers });
         check(&md::SetXattr {

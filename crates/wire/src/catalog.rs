@@ -111,6 +111,8 @@ catalog! {
     35 "metadata" reads md::AskOutcome => md::OutcomeReply;
     36 "metadata" reads md::CompareOpens => md::CompareOpensReply;
     37 "metadata" reads md::CompareSlots => md::CompareSlotsReply;
+    38 "metadata" modifies md::Replay => mg::EmptyReply;
+    39 "metadata" reads md::EndReplay => mg::EmptyReply;
     // Metadata: requests about the namespace.
     40 "metadata" reads md::Lookup => md::EntryReply;
     41 "metadata" reads md::GetAttributes => md::AttributesReply;

@@ -63,7 +63,8 @@ skep_types::record! {
         /// Must be zero.
         pub reserved: u8,
         /// Sequence number of the request within its slot, from 1. Zero for requests without a
-        /// slot.
+        /// slot. In a reply of a metadata target to a change: the number of the change, counted
+        /// since the start of the target. Zero in such a reply means that the change is durable.
         pub sequence: u64,
         /// The group to which the request is addressed. Zero addresses the node itself.
         pub group: GroupId,

@@ -28,6 +28,8 @@ pub const MAX_LISTED_REQUEST_WAITS: usize = 1000;
 /// Maximum number of slots of a session at one metadata target. The target stores the last reply of
 /// each slot, so this limit bounds the stored replies.
 pub const MAX_SLOTS: u32 = 1024;
+/// The slot of each session in which the client replays lost changes, beside the granted slots.
+pub const REPLAY_SLOT: u32 = MAX_SLOTS;
 /// Maximum number of opens in one `CloseMany`. The limit keeps the transaction short, so that it
 /// does not delay other requests.
 pub const MAX_CLOSES: usize = 256;

@@ -28,8 +28,8 @@ pub use names::{
 };
 pub use sessions::{
     AskOutcome, CloseSession, CompareOpens, CompareOpensReply, CompareSlots, CompareSlotsReply,
-    KeepAlive, KeepAliveReply, ListSessions, OpenSession, OpenSessionReply, OpenedFile, Outcome,
-    OutcomeReply, SessionEntry, SessionList, SlotSequence, SyncAll,
+    EndReplay, KeepAlive, KeepAliveReply, ListSessions, OpenSession, OpenSessionReply, OpenedFile,
+    Outcome, OutcomeReply, Replay, SessionEntry, SessionList, SlotSequence, SyncAll,
 };
 pub use transactions::{
     AskDecision, Decide, Decision, DecisionReply, ListTransactions, Prepare, PrepareReply,

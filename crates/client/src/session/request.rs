@@ -14,7 +14,7 @@ use crate::files::open_file::OpenFile;
 use crate::session::acknowledged::{Change, inodes_of};
 use crate::session::slots::{Slot, ThreadSession};
 use crate::session::table::is_lost;
-use skep_rpc::CallOptions;
+use skep_rpc::{CallFacts, CallOptions};
 use skep_types::codec::{Bytes, Codec};
 use skep_types::{Error, ErrorCode, GroupId, InodeId, Result, SessionId, TargetKind};
 use skep_wire::Request;
@@ -261,6 +261,7 @@ pub(crate) async fn send_attempt<R: Request + 'static>(
             client.check_reverted(&*request).await?;
         }
         let durable = options.is_durable || inodes.is_some() && attempt.is_list_full;
+        let facts = Rc::new(CallFacts::default());
         let options = CallOptions {
             session,
             slot: number,
@@ -268,10 +269,14 @@ pub(crate) async fn send_attempt<R: Request + 'static>(
             start: attempt.start,
             durable,
             trace: worker.next_trace(),
-            reply_lost: Some(Rc::clone(&reply_lost)),
+            facts: Some(Rc::clone(&facts)),
             ..CallOptions::default()
         };
-        match worker.router.call(group, &*request, options).await {
+        let result = worker.router.call(group, &*request, options).await;
+        if facts.reply_lost.get() {
+            reply_lost.set(true);
+        }
+        match result {
             Err(error) if error.code() == ErrorCode::StaleStart => {
                 client.compare_slots(group, session).await?;
                 // The target has refused this attempt, so only an earlier attempt can have executed

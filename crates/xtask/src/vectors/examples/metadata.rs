@@ -15,12 +15,12 @@ use skep_wire::metadata::{
     AskDecision, AskOutcome, AttributesReply, AwaitTruncation, AwaitTruncationReply, Close,
     CloseMany, CloseSession, ClosedFile, ClosingReport, CompareOpens, CompareOpensReply,
     CompareSlots, CompareSlotsReply, Create, CreateUnnamed, Decide, Decision, DecisionReply,
-    EntryInfo, GetEntryInfo, GroupFile, GroupFiles, KeepAlive, KeepAliveReply, ListGroupFiles,
-    ListSessions, ListTransactions, NewInode, Open, OpenMode, OpenReply, OpenSession,
-    OpenSessionReply, OpenedFile, Outcome, OutcomeReply, Prepare, PrepareReply, ReportWritten,
-    ResolveTransaction, SessionEntry, SessionList, SetAttributes, SetAttributesReply, SetPattern,
-    SetTime, SlotSequence, Step, SyncAll, SyncedChunkFiles, TransactionEntry, TransactionId,
-    TransactionList, TrimFile, TruncatedChunk, WrittenExtent,
+    EndReplay, EntryInfo, GetEntryInfo, GroupFile, GroupFiles, KeepAlive, KeepAliveReply,
+    ListGroupFiles, ListSessions, ListTransactions, NewInode, Open, OpenMode, OpenReply,
+    OpenSession, OpenSessionReply, OpenedFile, Outcome, OutcomeReply, Prepare, PrepareReply,
+    Replay, ReportWritten, ResolveTransaction, SessionEntry, SessionList, SetAttributes,
+    SetAttributesReply, SetPattern, SetTime, SlotSequence, Step, SyncAll, SyncedChunkFiles,
+    TransactionEntry, TransactionId, TransactionList, TrimFile, TruncatedChunk, WrittenExtent,
 };
 
 /// Returns the pattern of a large file: first inline bytes, then a component with few groups, and
@@ -108,6 +108,19 @@ fn sessions() -> Vec<Example> {
             &CompareSlots {},
             &CompareSlotsReply { start: 4, slots: vec![SlotSequence { slot: 5, sequence: 77 }] },
         ),
+        example(
+            &Replay {
+                start: 3,
+                change: 70_000,
+                message: 43,
+                request: b"body"[..].into(),
+                inode: a_file(),
+                created: true,
+                pattern: Some(pattern()),
+            },
+            &EmptyReply {},
+        ),
+        example(&EndReplay {}, &EmptyReply {}),
         example(&CloseSession {}, &EmptyReply {}),
         example(&asked, &outcome(Outcome::Executed { reply: b"reply"[..].into() }))
             .reply::<AskOutcome>(&outcome(Outcome::NotExecuted))
