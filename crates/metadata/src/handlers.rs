@@ -27,6 +27,7 @@ mod read_link;
 mod remove_directory;
 mod remove_inline;
 mod rename;
+mod replay;
 mod report_written;
 mod resolve_transaction;
 mod set_attributes;
@@ -74,6 +75,7 @@ pub(crate) fn dispatch<E: Engine>(
         md::Close::ID => with(c, close::run),
         md::CloseMany::ID => with(c, close_many::run),
         md::CompareOpens::ID => with(c, compare_opens::run),
+        md::Replay::ID => with(c, replay::run),
         md::ReportWritten::ID => with(c, report_written::run),
         md::AwaitTruncation::ID => with(c, await_truncation::run),
         md::TrimFile::ID => with(c, trim_file::run),
@@ -138,6 +140,8 @@ pub(crate) fn home_inode(message: u16, body: &[u8]) -> Option<InodeId> {
         md::OpenSession::ID
         | md::KeepAlive::ID
         | md::CompareSlots::ID
+        | md::Replay::ID
+        | md::EndReplay::ID
         | md::ListSessions::ID
         | fl::ListWaits::ID
         | md::CloseSession::ID

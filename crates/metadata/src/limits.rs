@@ -80,7 +80,7 @@ pub const FORGET_EVERY: Duration = Duration::from_secs(60);
 pub const ENDS_PER_BATCH: usize = 1000;
 
 /// When a batch of deletions has this number of keys, it takes no further old records. The deletion
-/// of a session has a key for each slot that the session used, at most [`MAX_SLOTS`].
+/// of a session has a key for each slot that the session used, at most [`MAX_SLOTS`] and one more.
 pub const KEYS_FORGOTTEN: usize = 10_000;
 /// When this number of operations wait, the target refuses further changes with `LimitReached`.
 pub const MAX_PARKED: usize = 100_000;

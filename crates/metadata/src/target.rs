@@ -136,6 +136,7 @@ impl<E: Engine> MetadataTarget<E> {
             self.run_ready()?;
         }
         self.expire_sessions();
+        self.drop_stalled_replays();
         self.work_in_background()?;
         self.operations.wake_paused(now);
         self.run_ready()?;

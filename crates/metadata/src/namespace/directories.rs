@@ -15,6 +15,9 @@ pub(crate) fn new_inode<E: Engine>(
     context: &mut Context<'_, E>,
     new: &NewInode,
 ) -> Result<Attributes, Stop> {
+    if let Some(inode) = context.replayed_inode()? {
+        return Ok(context.new_attributes(inode, FileKind::Directory, new, None));
+    }
     let number = context.next_number()?;
     let shards = &context.shared.placement.own_shards;
     if shards.is_empty() {

@@ -142,6 +142,12 @@ impl<E: Engine> Context<'_, E> {
         uid: u32,
         file: InodeId,
     ) -> Result<StripePattern> {
+        let first_reply = self.op.first_reply.as_ref().filter(|it| it.created);
+        if let Some(pattern) = first_reply.and_then(|it| it.pattern.clone()) {
+            // Storage has the chunk files of this pattern.
+            pattern.check()?;
+            return Ok(pattern);
+        }
         let shared = &mut *self.shared;
         if let Some(request) = request {
             patterns::check_request(&shared.map, request, uid)?;

@@ -33,7 +33,7 @@ impl<E: Engine> MetadataTarget<E> {
         Ok(())
     }
 
-    fn lease(&self) -> Duration {
+    pub(super) fn lease(&self) -> Duration {
         Duration::from_millis(u64::from(self.shared.map.policy.lease_ms))
     }
 
@@ -104,6 +104,7 @@ impl<E: Engine> MetadataTarget<E> {
         if !self.sessions.remove(session) {
             return;
         }
+        self.end_replay(session);
         for (connection, header) in self.shared.file_locks.end_waits_of(session) {
             let what = format!("session {session} has ended");
             self.refuse(connection, header, Error::new(ErrorCode::StaleSession, what));

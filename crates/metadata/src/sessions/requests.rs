@@ -26,16 +26,17 @@ use skep_wire::file_locks::{EndWait, WaitLock};
 use skep_wire::frame::Header;
 use skep_wire::log_shipping::AskGroup;
 use skep_wire::metadata::{
-    AskDecision, AskOutcome, CloseSession, CompareSlots, Decide, KeepAlive, ListSessions,
-    ListTransactions, OpenSession, ResolveTransaction,
+    AskDecision, AskOutcome, CloseSession, CompareSlots, Decide, EndReplay, KeepAlive,
+    ListSessions, ListTransactions, OpenSession, Replay, ResolveTransaction,
 };
 use skep_wire::sharing::{AcknowledgeNotifications, WaitNotifications};
 use skep_wire::{Request, catalog};
 
 /// Requests that modify nothing but need a session.
-const NEED_SESSION: [u16; 7] = [
+const NEED_SESSION: [u16; 8] = [
     KeepAlive::ID,
     CompareSlots::ID,
+    EndReplay::ID,
     CloseSession::ID,
     WaitLock::ID,
     EndWait::ID,
@@ -104,6 +105,10 @@ impl<E: Engine> MetadataTarget<E> {
                     Ok(reply) => self.reply_now(connection, header, reply.to_bytes()),
                     Err(error) => self.refuse(connection, header, error),
                 },
+                EndReplay::ID => {
+                    self.end_replay(header.session);
+                    self.reply_now(connection, header, Vec::new());
+                }
                 WaitLock::ID => self.wait_for_lock(connection, header, &body),
                 EndWait::ID => match self.end_lock_wait(&header, &body) {
                     Ok(()) => self.reply_now(connection, header, Vec::new()),
@@ -138,9 +143,10 @@ impl<E: Engine> MetadataTarget<E> {
         if line.modifies || NEED_SESSION.contains(&header.message) {
             self.sessions.check(header)?;
         }
-        if line.modifies {
+        if line.modifies || header.message == EndReplay::ID {
             self.check_start(header)?;
         }
+        self.check_replay_window(header)?;
         if line.modifies && header.sequence == 0 {
             let what = format!("cannot accept request {}: it has no sequence number", line.name);
             return Err(Error::new(ErrorCode::Protocol, what));
@@ -161,9 +167,13 @@ impl<E: Engine> MetadataTarget<E> {
             | AskOutcome::ID
             | KeepAlive::ID
             | CompareSlots::ID
+            | EndReplay::ID
             | CloseSession::ID
             | EndWait::ID
             | AcknowledgeNotifications::ID => usize::MAX,
+            // Each session has one replayed change at a time, and the changes of some sessions wait
+            // for those of others.
+            Replay::ID => usize::MAX,
             _ if line.modifies => self.shared.limits.parked,
             _ => self.shared.limits.parked + PARKED_RESERVE,
         };
@@ -250,9 +260,11 @@ impl<E: Engine> MetadataTarget<E> {
         let mut newest = 0;
         if let Some(record) = self.slot_record(slot)? {
             if record.sequence == header.sequence {
-                // The request was executed, and its reply was lost. So send the stored reply.
-                let after = header.is_durable().then_some(record.lsn);
-                let (request, result) = (header.clone(), Ok(record.reply.0));
+                // The request was executed, and its reply was lost. So send the stored reply. The
+                // slot does not have the number of the change, by which the client could replay the
+                // change after a power loss. So the reply waits until the change is safe.
+                let request = Header { sequence: 0, ..header.clone() };
+                let (after, result) = (Some(record.lsn), Ok(record.reply.0));
                 self.reply_committed(body, PendingReply { connection, request, result }, after)?;
                 return Ok(true);
             }

@@ -29,11 +29,14 @@
 //! - Each slot in `running` has an operation that exists.
 //! - `refused` has only slots of sessions that have not ended.
 
+use crate::sessions::replay_window::ReplayWindow;
 use skep_format::metadata::SessionRecord;
 use skep_types::codec::Codec;
 use skep_types::{ClusterMap, Error, ErrorCode, NodeId, Result, RetryClass, SessionId, TargetId};
+use skep_wire::Request;
 use skep_wire::frame::Header;
-use skep_wire::metadata::{OpenSession, OpenSessionReply};
+use skep_wire::limits::REPLAY_SLOT;
+use skep_wire::metadata::{OpenSession, OpenSessionReply, Replay};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
@@ -67,6 +70,8 @@ pub(crate) struct Sessions {
     /// Slots whose last request was refused finally. The value has the sequence number of the
     /// request and the error.
     refused: BTreeMap<Slot, (u64, Error)>,
+    /// The sessions whose clients repeat changes that a power loss has reverted.
+    pub(crate) replay: ReplayWindow,
     checked_at: Duration,
     /// Whether the last check found that the target itself may be disconnected
     /// ([`may_be_cut_off`]).
@@ -204,7 +209,10 @@ impl Sessions {
         if session.is_expired {
             return Err(evicted(header.session));
         }
-        if header.slot >= session.slots {
+        let is_of_replay = header.message == Replay::ID;
+        if is_of_replay != (header.slot == REPLAY_SLOT)
+            || !is_of_replay && header.slot >= session.slots
+        {
             let what =
                 format!("cannot use slot {}: the session has {} slots", header.slot, session.slots);
             return Err(Error::new(ErrorCode::Protocol, what));
@@ -273,10 +281,11 @@ impl Sessions {
 
     /// Panics if an invariant of the module is violated.
     pub(crate) fn check_invariants(&self) {
+        self.replay.check_invariants();
         for (session, slot) in self.refused.keys() {
             let open = self.all.get(session);
             assert!(
-                open.is_some_and(|open| *slot < open.slots),
+                open.is_some_and(|open| *slot < open.slots || *slot == REPLAY_SLOT),
                 "slot {slot}, for which a refusal is stored, is a slot of the open session \
                  {session}"
             );

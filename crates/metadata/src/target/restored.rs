@@ -16,6 +16,8 @@ impl<E: Engine> MetadataTarget<E> {
     pub fn continue_above_copy(&mut self) {
         self.shared.numbers.skip();
         self.shared.starts.skip();
+        // Clients have the newest of the changes that the backup lacks, and not those before them.
+        self.sessions.replay.close();
     }
 
     /// Whether the start record and the number reservations after [`Self::continue_above_copy`] are

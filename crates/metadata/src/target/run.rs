@@ -52,7 +52,7 @@ impl<E: Engine> MetadataTarget<E> {
         }
     }
 
-    fn run(&mut self, mut op: Operation) -> Result<()> {
+    fn run(&mut self, op: Operation) -> Result<()> {
         if let Some(session) = op.session_needed()
             && let Some(refusal) = self.sessions.refusal(session)
         {
@@ -65,6 +65,21 @@ impl<E: Engine> MetadataTarget<E> {
         {
             self.note_awaited(inode, *connection, header.tag);
         }
+        match self.may_run(&op) {
+            Ok(true) => self.run_now(op),
+            Ok(false) => {
+                if let Source::Peer { connection, header } = &op.source {
+                    self.gates.waits.add(*connection, header.tag, WaitReason::Others);
+                }
+                self.operations.park(op);
+                self.wake_replay();
+                Ok(())
+            }
+            Err(refusal) => self.fail(op, refusal),
+        }
+    }
+
+    fn run_now(&mut self, mut op: Operation) -> Result<()> {
         let mut context = Context::new(&self.table, &mut self.shared, &mut op);
         let source = context.op.source.clone();
         let result = match &source {
@@ -202,6 +217,7 @@ impl<E: Engine> MetadataTarget<E> {
             if header.sequence != 0 {
                 self.sessions.refuse(slot, header.sequence, &error);
             }
+            self.after_replay(&header, op.id);
             for (connection, header) in op.repetitions {
                 self.refuse(connection, header, error.clone());
             }
@@ -226,6 +242,10 @@ impl<E: Engine> MetadataTarget<E> {
         for inode in &unlogged.changed_patterns {
             self.shared.starts.patterns.note(*inode, lsn);
         }
+        // A client cannot replay a change of several groups: the other groups undo their steps, and
+        // then execute changes of other clients. So the reply to such a change waits until the
+        // decision is safe. A change of one of its inodes waits for this anyway.
+        let spans_groups = op.transaction.is_some() || op.rename_lock.is_some();
         if let Some(number) = op.transaction.take() {
             for participant in std::mem::take(&mut op.participants) {
                 self.send_decision(participant, number, true, Some(lsn));
@@ -240,7 +260,7 @@ impl<E: Engine> MetadataTarget<E> {
         self.end_truncations()?;
         match op.source {
             Source::Internal(work) => self.after_internal(work, lsn)?,
-            Source::Peer { connection, header } => {
+            Source::Peer { connection, mut header } => {
                 match (header.message, transaction_in(&header, &op.body)) {
                     (Decide::ID | ResolveTransaction::ID, Some(transaction)) => {
                         self.after_decide(transaction)?;
@@ -252,7 +272,11 @@ impl<E: Engine> MetadataTarget<E> {
                     self.after_set_lock(&header, &op.body, &reply)?;
                 }
                 let after = self.after_request(&header, &op.body, &reply);
+                let after = after.or(spans_groups.then_some(lsn));
+                self.after_replay(&header, op.id);
+                header.sequence = self.number_of_change(&header, after);
                 for (connection, request) in op.repetitions {
+                    let request = Header { sequence: header.sequence, ..request };
                     let result = Ok(reply.clone());
                     let reply = PendingReply { connection, request, result };
                     self.reply_committed(&op.body, reply, after)?;
@@ -318,6 +342,17 @@ impl<E: Engine> MetadataTarget<E> {
             self.shared.file_locks.granted(lock.inode, &claim, wait, now);
         }
         Ok(())
+    }
+
+    /// Returns the number of a change in its reply, by which the client can replay the change after
+    /// a power loss. Zero if the reply leaves only when the change is safe, and for requests that
+    /// are no changes of clients. `after` is the record that must be safe before the reply.
+    fn number_of_change(&mut self, header: &Header, after: Option<Lsn>) -> u64 {
+        let is_change = catalog::message(header.message).is_some_and(|message| message.modifies);
+        if !is_change || after.is_some() || self.gates.syncs_each_reply() {
+            return 0;
+        }
+        self.shared.starts.next_change()
     }
 
     /// Updates the sessions after a request was committed. Returns the record that must be *safe*

@@ -15,6 +15,7 @@ mod operation_limit;
 mod patterns;
 mod records;
 mod repeated_requests;
+mod replay;
 mod restored;
 mod sessions;
 mod sharing;

@@ -265,9 +265,33 @@ impl<'a, E: Engine> Context<'a, E> {
         self.shared.numbers.take().ok_or(Stop::Unsafe)
     }
 
-    /// Returns an inode id that was never used before. The id belongs to the given shard.
+    /// Returns an inode id that was never used before. The id belongs to the given shard. A
+    /// replayed request gets the id of its first reply.
     pub(crate) fn new_inode_id(&mut self, shard: ShardId) -> Result<InodeId, Stop> {
-        Ok(InodeId::from_parts(shard, self.next_number()?))
+        match self.replayed_inode()? {
+            Some(inode) => Ok(inode),
+            None => Ok(InodeId::from_parts(shard, self.next_number()?)),
+        }
+    }
+
+    /// Returns the id of the inode that a replayed request has created before the power loss.
+    /// `None` means that the operation is no replay, or creates no inode that its client knows.
+    ///
+    /// # Errors
+    /// `Stale` if the inode exists, or if the target cannot have assigned its id.
+    pub(crate) fn replayed_inode(&self) -> Result<Option<InodeId>, Stop> {
+        let Some(first) = self.op.first_reply.as_ref().filter(|it| it.created) else {
+            return Ok(None);
+        };
+        let inode = first.inode;
+        let may_be_lost = self.shared.numbers.may_be_assigned(inode.number());
+        if !may_be_lost || !self.is_local(inode)? || self.find_inode(inode)?.is_some() {
+            let what = format!(
+                "cannot create inode {inode} again: it exists, or this target has not created it"
+            );
+            return Err(Error::new(ErrorCode::Stale, what).into());
+        }
+        Ok(Some(inode))
     }
 
     /// Returns the time of day.

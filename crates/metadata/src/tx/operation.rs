@@ -1,7 +1,7 @@
 //! An operation: a request or a piece of internal work of the target, in progress, with the replies
 //! that it has received from other groups.
 
-use skep_types::{Error, GroupId, InodeId, Result, SessionId};
+use skep_types::{Error, GroupId, InodeId, Result, SessionId, StripePattern};
 use skep_wire::Request;
 use skep_wire::frame::Header;
 
@@ -97,6 +97,17 @@ impl OutgoingCall {
     }
 }
 
+/// The parts of the first reply to a request that the target executes again. They must stay the
+/// same, because the client has handles and chunk files of the inode.
+#[derive(Debug, Clone)]
+pub(crate) struct FirstReply {
+    pub(crate) inode: InodeId,
+    /// Whether the request created the inode.
+    pub(crate) created: bool,
+    /// Stripe pattern of the created file.
+    pub(crate) pattern: Option<StripePattern>,
+}
+
 /// A request or a piece of internal work that is in progress.
 #[derive(Debug)]
 pub(crate) struct Operation {
@@ -119,6 +130,8 @@ pub(crate) struct Operation {
     pub(crate) restarts: u32,
     /// The file for whose truncation the operation has waited since its last run.
     pub(crate) awaited_truncation: Option<InodeId>,
+    /// The first reply, if the operation replays a change. `None` for all other operations.
+    pub(crate) first_reply: Option<FirstReply>,
 }
 
 impl Operation {
@@ -134,6 +147,7 @@ impl Operation {
             rename_lock: None,
             restarts: 0,
             awaited_truncation: None,
+            first_reply: None,
         }
     }
 

@@ -64,6 +64,11 @@ impl Numbers {
         end..end.saturating_add(SKIPPED_NUMBERS)
     }
 
+    /// Whether the target can have assigned a number. It never assigns such a number again.
+    pub(crate) fn may_be_assigned(&self, number: u64) -> bool {
+        number < self.next
+    }
+
     /// Whether a number is available without another reservation.
     pub(crate) fn has_usable(&self) -> bool {
         self.next < self.usable

@@ -36,6 +36,8 @@ pub(crate) struct StartNumbers {
     is_safe: bool,
     /// Changes of stripe patterns in the current start that are not safe yet.
     pub(crate) patterns: PatternChanges,
+    /// Number of changes of clients that the target has executed in the current start.
+    changes: u64,
 }
 
 impl StartNumbers {
@@ -78,6 +80,12 @@ impl StartNumbers {
     /// earlier starts are lower, including versions of changes that a power loss has reverted.
     pub(crate) fn first_version(&self) -> u64 {
         self.number() << VERSION_BITS
+    }
+
+    /// Returns the number of the next change of a client in the current start, from 1.
+    pub(crate) fn next_change(&mut self) -> u64 {
+        self.changes += 1;
+        self.changes
     }
 
     /// Returns the last start number, and the LSN of the first log record of that start.

@@ -1,0 +1,101 @@
+//! `Replay`: executes a change again that a power loss of the target has reverted. The change runs
+//! like a new request, and must have the same outcome as before. The module `sessions::replay` owns
+//! the time at which it runs.
+
+use crate::engine::Engine;
+use crate::handlers::{dispatch, home_inode};
+use crate::tx::context::{Context, UnloggedFields};
+use crate::tx::operation::{FirstReply, Stop};
+use skep_types::codec::Codec;
+use skep_types::{Error, ErrorCode, InodeId, Result};
+use skep_wire::Request;
+use skep_wire::inline::WriteInline;
+use skep_wire::management::EmptyReply;
+use skep_wire::metadata::{
+    Close, CloseMany, Create, CreateUnnamed, Exchange, Link, MakeDirectory, MakeSymlink,
+    NewEntryReply, Open, OpenReply, RemoveDirectory, RemoveXattr, Rename, Replay, ReportWritten,
+    SetAttributes, SetXattr, Unlink,
+};
+
+/// The changes that a client can replay.
+const REPLAYED: [u16; 17] = [
+    Create::ID,
+    CreateUnnamed::ID,
+    Open::ID,
+    Close::ID,
+    CloseMany::ID,
+    ReportWritten::ID,
+    SetAttributes::ID,
+    MakeDirectory::ID,
+    MakeSymlink::ID,
+    Link::ID,
+    Unlink::ID,
+    RemoveDirectory::ID,
+    Rename::ID,
+    Exchange::ID,
+    SetXattr::ID,
+    RemoveXattr::ID,
+    WriteInline::ID,
+];
+
+pub(crate) fn run<E: Engine>(
+    context: &mut Context<'_, E>,
+    request: Replay,
+) -> Result<EmptyReply, Stop> {
+    let Replay { message, request: body, inode, created, pattern, .. } = request;
+    check(context, message, &body.0)?;
+    context.op.first_reply = Some(FirstReply { inode, created, pattern });
+    // The handler of the change reads the body of the operation. Then the operation gets its own
+    // body back, because it may run again.
+    let own = std::mem::replace(&mut context.op.body, body.0);
+    let result = dispatch(context, message);
+    context.op.body = own;
+    let reply = result?;
+    if !has_same_outcome(message, &reply, (created, inode))? {
+        let what = "cannot repeat the change: it would have another outcome than before the power \
+                    loss";
+        return Err(Error::new(ErrorCode::Stale, what).into());
+    }
+    // The reply to the replay has no fields.
+    context.unlogged = UnloggedFields::default();
+    Ok(EmptyReply {})
+}
+
+/// Checks that a change can be replayed at this group.
+fn check<E: Engine>(context: &Context<'_, E>, message: u16, body: &[u8]) -> Result<(), Stop> {
+    if !REPLAYED.contains(&message) || truncates(message, body) {
+        let what = format!("cannot repeat message {message}: it is no change that can be replayed");
+        return Err(Error::new(ErrorCode::Unsupported, what).into());
+    }
+    match home_inode(message, body) {
+        Some(home) if !context.is_local(home)? => {
+            let what = format!("cannot repeat the change: another group serves inode {home} now");
+            Err(Error::new(ErrorCode::Stale, what).into())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether a request truncates a file. A second truncation would remove bytes that programs have
+/// written to the chunk files since the first one.
+fn truncates(message: u16, body: &[u8]) -> bool {
+    match message {
+        Open::ID => Open::from_bytes(body).is_ok_and(|it| it.truncate),
+        SetAttributes::ID => SetAttributes::from_bytes(body).is_ok_and(|it| it.size.is_some()),
+        _ => false,
+    }
+}
+
+/// Whether the reply to a change names the same inode as the first reply.
+fn has_same_outcome(message: u16, reply: &[u8], first: (bool, InodeId)) -> Result<bool> {
+    Ok(match message {
+        Create::ID | CreateUnnamed::ID | Open::ID => {
+            let opened = OpenReply::from_bytes(reply)?;
+            (opened.created, opened.attributes.inode) == first
+        }
+        MakeDirectory::ID | MakeSymlink::ID | Link::ID => {
+            NewEntryReply::from_bytes(reply)?.entry.inode == first.1
+        }
+        _ => true,
+    })
+}

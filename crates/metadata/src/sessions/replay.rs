@@ -1,0 +1,161 @@
+//! The replay of lost changes after a power loss of the target's host. Clients send the changes
+//! again that the target had acknowledged and has lost (`Replay`), before they change anything
+//! else.
+//!
+//! Does not own the order of the changes (`replay_window`), or their execution
+//! (`handlers::replay`).
+//!
+//! # Invariants
+//! - While the replay window is open, the target executes no request of clients except lost
+//!   changes, and prepares no steps of other targets. It also refuses requests that read the
+//!   namespace, so no program and no storage target sees the state without the lost changes.
+//! - Only sessions from before the start take part in the replay. A session that has ended its
+//!   replay replays nothing more in this start.
+
+use crate::engine::Engine;
+use crate::sessions::replay_window::Dropped;
+use crate::target::MetadataTarget;
+use crate::tx::operation::Operation;
+use skep_types::codec::Codec;
+use skep_types::{Error, ErrorCode, Result, SessionId};
+use skep_wire::Request;
+use skep_wire::file_locks::EndWait;
+use skep_wire::frame::Header;
+use skep_wire::log_shipping::AskGroup;
+use skep_wire::metadata::{
+    AskDecision, AskOutcome, CloseSession, CompareSlots, Decide, EndReplay, KeepAlive,
+    ListSessions, ListTransactions, OpenSession, Replay, ResolveTransaction,
+};
+use skep_wire::sharing::{AcknowledgeNotifications, WaitNotifications};
+
+/// The requests that the target serves while the replay window is open. All other requests read or
+/// change the namespace.
+const DURING_REPLAY: [u16; 16] = [
+    Replay::ID,
+    EndReplay::ID,
+    OpenSession::ID,
+    KeepAlive::ID,
+    CloseSession::ID,
+    CompareSlots::ID,
+    AskOutcome::ID,
+    AskGroup::ID,
+    AskDecision::ID,
+    Decide::ID,
+    ResolveTransaction::ID,
+    ListSessions::ID,
+    ListTransactions::ID,
+    EndWait::ID,
+    WaitNotifications::ID,
+    AcknowledgeNotifications::ID,
+];
+
+impl<E: Engine> MetadataTarget<E> {
+    /// Opens the replay window for all sessions in the store. The caller calls this before the
+    /// first event, if the host may have lost changes that the target has acknowledged.
+    pub fn await_replay(&mut self) {
+        let sessions: Vec<_> = self.sessions.after(SessionId::default()).map(|it| it.0).collect();
+        if !sessions.is_empty() {
+            tracing::warn!(
+                "target {}: the host has lost power, so the target serves when the clients of its \
+                 {} sessions have repeated the changes that it has lost, and at the latest a lease \
+                 after the last of them",
+                self.target,
+                sessions.len()
+            );
+        }
+        self.sessions.replay.open(sessions.into_iter(), self.shared.now);
+    }
+
+    /// Whether the replay window is open.
+    pub fn is_replaying(&self) -> bool {
+        self.sessions.replay.is_open()
+    }
+
+    /// Refuses a request while the replay window is open, unless it belongs to the replay or
+    /// concerns no inode.
+    ///
+    /// # Errors
+    /// `Busy`, so the sender sends the request again.
+    pub(super) fn check_replay_window(&self, header: &Header) -> Result<()> {
+        if !self.sessions.replay.is_open() || DURING_REPLAY.contains(&header.message) {
+            return Ok(());
+        }
+        let what = "cannot execute the request yet: clients repeat changes that a power loss of \
+                    this target has reverted";
+        Err(Error::new(ErrorCode::Busy, what))
+    }
+
+    /// Returns whether an operation may run now. A replayed change waits until its turn.
+    ///
+    /// # Errors
+    /// `Stale` for a replayed change of a session that takes no part in the replay.
+    pub(crate) fn may_run(&mut self, op: &Operation) -> Result<bool> {
+        let Some(header) = op.header().filter(|it| it.message == Replay::ID) else {
+            return Ok(true);
+        };
+        let session = header.session;
+        if !self.sessions.replay.takes_part(session) {
+            let what = format!(
+                "cannot repeat the change: session {session} takes no part in a replay, because \
+                 the target has not lost power or no longer waits for this client"
+            );
+            return Err(Error::new(ErrorCode::Stale, what));
+        }
+        let Replay { start, change, .. } = Replay::from_bytes(&op.body)
+            .map_err(|error| Error::new(ErrorCode::Protocol, error.context()))?;
+        self.sessions.replay.announce(session, (start, change), op.id, self.shared.now);
+        Ok(self.sessions.replay.turn() == Some(op.id))
+    }
+
+    /// Makes the operation ready whose change the target executes next.
+    pub(crate) fn wake_replay(&mut self) {
+        self.operations.wake(self.sessions.replay.turn());
+    }
+
+    /// Updates the window after an operation with this request has ended, with or without success.
+    pub(crate) fn after_replay(&mut self, header: &Header, operation: u64) {
+        if header.message == Replay::ID {
+            self.sessions.replay.executed(header.session, operation, self.shared.now);
+            self.wake_replay();
+        }
+    }
+
+    /// Ends the replay of a session, because its client has no more lost changes or because the
+    /// session has ended.
+    pub(super) fn end_replay(&mut self, session: SessionId) {
+        if !self.sessions.replay.takes_part(session) {
+            return;
+        }
+        let announced = self.sessions.replay.end(session, self.shared.now);
+        self.operations.wake(announced);
+        self.wake_replay();
+        self.note_closed_window();
+    }
+
+    /// Drops sessions from the replay if there was no progress for the time of a lease.
+    pub(crate) fn drop_stalled_replays(&mut self) {
+        if !self.sessions.replay.is_open() {
+            return;
+        }
+        let (now, lease) = (self.shared.now, self.lease());
+        let Dropped { sessions, operations } = self.sessions.replay.drop_stalled(now, lease);
+        if sessions.is_empty() {
+            return;
+        }
+        tracing::warn!(
+            "target {}: {} clients have not repeated their lost changes for the time of a lease; \
+             these changes stay lost",
+            self.target,
+            sessions.len()
+        );
+        self.operations.wake(operations);
+        self.wake_replay();
+        self.note_closed_window();
+    }
+
+    fn note_closed_window(&self) {
+        if !self.sessions.replay.is_open() {
+            tracing::info!("target {}: the replay of lost changes has ended", self.target);
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! Tests of the replay of changes that a power loss has reverted.
+
+use super::*;
+use skep_wire::limits::REPLAY_SLOT;
+
+/// Returns the request that replays a change of the first start.
+fn again<R: Request>(change: u64, request: &R) -> md::Replay {
+    md::Replay {
+        start: 1,
+        change,
+        message: R::ID,
+        request: request.to_bytes().into(),
+        inode: InodeId::default(),
+        created: false,
+        pattern: None,
+    }
+}
+
+/// Returns the request that replays the creation of an inode.
+fn create_again<R: Request>(change: u64, request: &R, inode: InodeId) -> md::Replay {
+    md::Replay { inode, created: true, ..again(change, request) }
+}
+
+fn link(inode: InodeId, name: &str) -> md::Link {
+    md::Link { inode, directory: InodeId::ROOT, name: name.as_bytes().into() }
+}
+
+fn create(directory: InodeId, name: &str) -> md::Create {
+    md::Create {
+        directory,
+        name: name.as_bytes().into(),
+        kind: FileKind::Regular,
+        new: md::NewInode { permissions: 0o600, umask: 0, uid: 0, gid: 0 },
+        device: 0,
+        exclusive: true,
+        open: md::OpenMode::Write,
+        pattern: None,
+    }
+}
+
+impl Story {
+    /// Starts the target after a power loss that has left `log_bytes` of the log.
+    fn lose_power(&mut self, log_bytes: usize) {
+        self.log.truncate(log_bytes);
+        self.kill();
+        self.target.await_replay();
+        self.happens(Event::Tick);
+    }
+
+    fn end_replay(&mut self, session: u64) {
+        self.send(9, session, (0, 0), &md::EndReplay {});
+        let at = self.replies.iter().position(|(on, _)| *on == 9).expect("an answer");
+        self.replies.remove(at).1.unwrap();
+    }
+
+    fn lookup(&mut self, directory: InodeId, name: &str) -> Result<md::EntryReply> {
+        let name = name.as_bytes().into();
+        self.ask(1, 1, (0, 0), &md::Lookup { directory, name })
+    }
+}
+
+/// The scenario of hole H20 in `docs/tests/holes.md`: the lost link is made again before the
+/// unlink, so the file keeps its other name.
+#[test]
+fn lost_link_is_replayed_before_any_new_change() {
+    let mut story = Story::begin();
+    let file = story.create(1, (0, 1));
+    let durable = story.log.len();
+    let entry = story.ask(1, 1, (2, 1), &link(file, "b")).unwrap().entry;
+    story.lose_power(durable);
+    let unlink = md::Unlink { directory: InodeId::ROOT, name: b"a"[..].into() };
+    assert_eq!(story.ask(1, 1, (3, 1), &unlink).unwrap_err().code(), ErrorCode::Busy);
+    assert_eq!(story.lookup(InodeId::ROOT, "b").unwrap_err().code(), ErrorCode::Busy);
+    let replay = md::Replay { inode: entry.inode, ..again(2, &link(file, "b")) };
+    story.send(1, 1, (REPLAY_SLOT, 1), &replay);
+    assert!(story.replies.is_empty(), "the other session may have an earlier change");
+    story.end_replay(2);
+    let replayed = story.replies.iter().any(|(on, result)| *on == 1 && result.is_ok());
+    assert!(replayed, "it is the turn of the link");
+    assert_eq!(story.ask(1, 1, (3, 1), &unlink).unwrap_err().code(), ErrorCode::Busy);
+    story.end_replay(1);
+    story.ask(1, 1, (3, 1), &unlink).unwrap();
+    assert_eq!(story.lookup(InodeId::ROOT, "b").unwrap().inode, file);
+}
+
+#[test]
+fn replayed_file_has_the_id_and_pattern_of_its_first_reply() {
+    let mut story = Story::begin();
+    let durable = story.log.len();
+    let request = create(InodeId::ROOT, "x");
+    let first = story.ask(1, 1, (0, 1), &request).unwrap();
+    story.lose_power(durable);
+    story.end_replay(2);
+    let inode = first.attributes.inode;
+    let pattern = first.pattern.clone();
+    let replay = md::Replay { pattern, ..create_again(1, &request, inode) };
+    story.ask(1, 1, (REPLAY_SLOT, 1), &replay).unwrap();
+    story.ask(2, 1, (REPLAY_SLOT, 1), &replay).expect("a retry gets the stored reply");
+    let twice = story.ask(1, 1, (REPLAY_SLOT, 2), &create_again(2, &request, inode));
+    assert_eq!(twice.unwrap_err().code(), ErrorCode::Exists);
+    let other = create_again(3, &create(InodeId::ROOT, "y"), inode);
+    let taken = story.ask(1, 1, (REPLAY_SLOT, 3), &other).unwrap_err();
+    assert_eq!(taken.code(), ErrorCode::Stale, "another file has this id");
+    story.end_replay(1);
+    let found = story.ask(1, 1, (0, 0), &md::GetEntryInfo { inode }).unwrap();
+    assert_eq!(found.pattern, first.pattern);
+    assert_eq!(found.open_sessions, 1, "the open is restored too");
+    assert!(found.attributes.change_counter > first.attributes.change_counter);
+    assert_ne!(story.create_as("z", 1, (0, 2)), inode);
+}
+
+/// One client makes a directory, and another client makes a file in it.
+#[test]
+fn changes_of_two_clients_are_replayed_in_their_first_order() {
+    let mut story = Story::begin();
+    let durable = story.log.len();
+    let new = md::NewInode { permissions: 0o700, umask: 0, uid: 0, gid: 0 };
+    let directory = InodeId::ROOT;
+    let make = md::MakeDirectory { directory, name: b"d"[..].into(), new };
+    let directory = story.ask(1, 1, (0, 1), &make).unwrap().entry.inode;
+    let file = create(directory, "f");
+    let inode = story.ask(1, 2, (0, 1), &file).unwrap().attributes.inode;
+    story.lose_power(durable);
+    story.send(2, 2, (REPLAY_SLOT, 1), &create_again(2, &file, inode));
+    assert!(story.replies.is_empty());
+    story.ask(1, 1, (REPLAY_SLOT, 1), &create_again(1, &make, directory)).unwrap();
+    assert!(story.replies.is_empty(), "the first client may have another change");
+    story.end_replay(1);
+    let replayed = story.replies.iter().any(|(on, result)| *on == 2 && result.is_ok());
+    assert!(replayed, "it is the turn of the second client");
+    story.end_replay(2);
+    assert_eq!(story.lookup(directory, "f").unwrap().inode, inode);
+}
+
+#[test]
+fn change_with_another_outcome_is_refused() {
+    let mut story = Story::begin();
+    let file = story.create(1, (0, 1));
+    let durable = story.log.len();
+    story.lose_power(durable);
+    story.end_replay(2);
+    let open = md::Create { exclusive: false, ..create(InodeId::ROOT, "a") };
+    let refused = story.ask(1, 1, (REPLAY_SLOT, 1), &create_again(2, &open, file)).unwrap_err();
+    assert_eq!(refused.code(), ErrorCode::Stale, "the first request had created the file");
+    let refused = story.ask(1, 1, (REPLAY_SLOT, 2), &again(3, &truncate(file))).unwrap_err();
+    assert_eq!(refused.code(), ErrorCode::Unsupported, "a truncation would remove later writes");
+    let unlink = md::Unlink { directory: InodeId::ROOT, name: b"gone"[..].into() };
+    let refused = story.ask(1, 1, (REPLAY_SLOT, 3), &again(4, &unlink)).unwrap_err();
+    assert_eq!(refused.code(), ErrorCode::NotFound);
+    story.end_replay(1);
+    let opens = story.ask(1, 1, (0, 0), &md::GetEntryInfo { inode: file }).unwrap().open_sessions;
+    assert_eq!(opens, 1);
+}
+
+#[test]
+fn target_serves_a_lease_after_the_last_progress_of_a_replay() {
+    let mut story = Story::begin();
+    let file = story.create(1, (0, 1));
+    let durable = story.log.len();
+    story.lose_power(durable);
+    story.send(1, 1, (REPLAY_SLOT, 1), &again(2, &link(file, "b")));
+    assert!(story.replies.is_empty(), "the client of session 2 is dead");
+    story.now += Duration::from_millis(u64::from(map().policy.lease_ms));
+    story.happens(Event::Tick);
+    let (on, result) = story.replies.pop().expect("the target no longer waits for session 2");
+    assert_eq!(on, 1);
+    assert_eq!(result.unwrap_err().code(), ErrorCode::Stale, "the link has no inode zero");
+    story.end_replay(1);
+    let late = story.ask(1, 2, (REPLAY_SLOT, 1), &again(3, &link(file, "c"))).unwrap_err();
+    assert_eq!(late.code(), ErrorCode::Stale);
+    story.ask(1, 2, (0, 1), &link(file, "b")).unwrap();
+}
+
+#[test]
+fn killed_target_and_old_backup_replay_nothing() {
+    let mut story = Story::begin();
+    let file = story.create(1, (0, 1));
+    story.restart();
+    let refused = story.ask(1, 1, (REPLAY_SLOT, 1), &again(2, &link(file, "b"))).unwrap_err();
+    assert_eq!(refused.code(), ErrorCode::Stale);
+    story.kill();
+    story.target.await_replay();
+    assert!(story.target.is_replaying());
+    story.target.continue_above_copy();
+    assert!(!story.target.is_replaying());
+}
