@@ -100,10 +100,12 @@ pub(crate) const RENEWAL_WAIT: Duration = Duration::from_secs(2);
 /// notifications arrive during an open, the mount treats the opened file as shared. Each recorded
 /// notification takes 16 bytes.
 pub(crate) const MAX_NOTED_NOTIFICATIONS: usize = 4096;
-/// Maximum number of acknowledged changes at a metadata group that a mount remembers because they
-/// may not be durable. When the mount has reached this number, it sends further changes with the
-/// durable flag. Each change takes 48 bytes.
+/// Maximum number of acknowledged changes at a metadata group that a mount keeps because they may
+/// not be durable. When the mount has reached this number, it sends further changes with the
+/// durable flag. Each change takes about 250 bytes besides its body.
 pub(crate) const MAX_ACKNOWLEDGED: usize = 4096;
+/// Maximum length of the bodies of these changes, in bytes. It has the same effect.
+pub(crate) const MAX_ACKNOWLEDGED_BYTES: usize = 4 << 20;
 /// Maximum number of inodes that the mount remembers because a power loss of metadata has reverted
 /// changes of them, and no program has got an error yet. For further inodes, only the log and
 /// `fsync` report the reverted changes.

@@ -3,8 +3,8 @@
 //! Does not own the caches ([`crate::cache`]), or the counts of operations, which the layer of the
 //! kernel's requests has.
 
-use skep_metrics::catalog::{MOUNT_CACHE, MOUNT_RECOVERY};
-use skep_metrics::{CacheUse, Histogram, Registry};
+use skep_metrics::catalog::{MOUNT_CACHE, MOUNT_RECOVERY, MOUNT_REPLAYED};
+use skep_metrics::{CacheUse, Counter, Histogram, Registry};
 use std::sync::Arc;
 
 /// The counters of one thread.
@@ -22,6 +22,10 @@ pub(crate) struct Meter {
     pub(crate) session: Arc<Histogram>,
     /// Repetitions of changes, opens and locks that a metadata target has lost.
     pub(crate) replay: Arc<Histogram>,
+    /// Changes that a metadata target has executed again after a power loss.
+    pub(crate) replayed: Arc<Counter>,
+    /// Changes that stay lost after a power loss of a metadata host.
+    pub(crate) not_replayed: Arc<Counter>,
     /// Registrations after an eviction.
     pub(crate) rejoin: Arc<Histogram>,
 }
@@ -33,6 +37,8 @@ impl Meter {
             |name: &str| CacheUse::new(registry, &MOUNT_CACHE, vec![("cache", name.to_owned())]);
         let recovery =
             |name: &str| registry.histogram(&MOUNT_RECOVERY, &vec![("recovery", name.to_owned())]);
+        let changes =
+            |result: &str| registry.counter(&MOUNT_REPLAYED, &vec![("result", result.to_owned())]);
         Self {
             attributes: cache("attributes"),
             absent_xattrs: cache("absent_xattrs"),
@@ -40,6 +46,8 @@ impl Meter {
             pages: cache("pages"),
             session: recovery("session"),
             replay: recovery("replay"),
+            replayed: changes("replayed"),
+            not_replayed: changes("failed"),
             rejoin: recovery("rejoin"),
         }
     }

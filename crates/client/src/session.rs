@@ -11,7 +11,10 @@
 //! - `renewal`: opens sessions, renews their leases, and replaces lost sessions.
 //! - `restore_opens`: opens files again after a power loss of a metadata host.
 //! - `acknowledged`: changes that may not be durable yet. No I/O.
-//! - `compare_slots`: reports changes that a power loss of a metadata host has reverted.
+//! - `kept_requests`: the requests that the mount keeps for a replay. No I/O.
+//! - `compare_slots`: finds the changes that a power loss of a metadata host has reverted, and
+//!   reports those that stay lost.
+//! - `replay`: repeats these changes.
 //! - `request`: sends requests, and sends them again after a session was lost.
 //!
 //! # When a session is lost
@@ -26,7 +29,9 @@
 
 pub(crate) mod acknowledged;
 mod compare_slots;
+mod kept_requests;
 pub(crate) mod renewal;
+mod replay;
 pub(crate) mod request;
 mod restore_locks;
 mod restore_opens;

@@ -19,6 +19,7 @@ const HOLDER: &[&str] = &["target", "client"];
 const CACHE_OF_MOUNT: &[&str] = &["cache"];
 const CACHE: &[&str] = &["target", "cache"];
 const RECOVERY_OF_PROCESS: &[&str] = &["recovery"];
+const REPLAY: &[&str] = &["result"];
 const RECOVERY: &[&str] = &["target", "recovery"];
 const BALANCE_LABELS: &[&str] = &["of", "skep_cluster"];
 
@@ -222,6 +223,11 @@ definitions! {
          group and its files again, `replay` sent changes, opens and locks again that a metadata \
          target had lost with its power, and `rejoin` registered the mount again after an \
          eviction.");
+    /// Changes that a mount has repeated after a power loss of a metadata host.
+    MOUNT_REPLAYED = Definition::counter("skep_mount_replayed_changes", Unit::Count, REPLAY,
+        "Acknowledged changes that a power loss of a metadata host had reverted, by result: \
+         `replayed` if the target has executed the change again, and `failed` if it could not. \
+         The log of the mount names the failed ones.");
     /// Duration of the recoveries of a management node.
     MANAGEMENT_RECOVERY = Definition::histogram("skep_management_recovery_seconds",
         RECOVERY_OF_PROCESS,

@@ -37,5 +37,5 @@ pub trait Request: Codec + Described + std::fmt::Debug {
     /// request is executed exactly once.
     const MODIFIES: bool;
     /// Type of the reply.
-    type Reply: Codec + Described + std::fmt::Debug;
+    type Reply: Codec + Described + std::fmt::Debug + 'static;
 }

@@ -1,39 +1,55 @@
-//! Changes of names and attributes that metadata has acknowledged, and that may not be durable yet.
-//! A power loss of a metadata host may revert such changes. After a start of the target, the client
-//! compares its list of these changes with the slots in the target's store (`compare_slots`),
-//! before the target executes further changes of the session.
+//! Changes that metadata has acknowledged, and that may not be durable yet. A power loss of a
+//! metadata host may revert such changes. After a start of the target, the client compares its list
+//! of these changes with the slots in the target's store (`compare_slots`), and replays the lost
+//! ones (`replay`), before the target executes further changes of the session.
 //!
-//! Owns the list of the changes, and the set of inodes with reverted changes for which no program
-//! has got an error yet. No I/O.
+//! Owns the list of the changes, the state of a replay, and the set of inodes with changes that stay
+//! lost and for which no program has got an error yet. No I/O.
 //!
 //! # Invariants
-//! - A change is removed from the list only if the target has synced it, or after a comparison.
+//! - A change is removed from the list only if the target has synced it, or after a comparison. A
+//!   lost change is removed only after its replay has succeeded or failed. After a success, it is in
+//!   the list again.
 //! - Each attempt to send a change contains a start number of the target. The client compares the
 //!   list with the slots of the target after this start, and then checks whether the change
 //!   concerns reverted inodes.
-//! - The list of a group has at most [`MAX_ACKNOWLEDGED`] changes. From that length on, the client
-//!   sends changes with the durable flag, and the replies empty the list. Changes in flight may
-//!   exceed the limit by the number of slots.
+//! - While a replay runs, the mount sends no other change to the group.
+//! - The list of a group has at most [`MAX_ACKNOWLEDGED`] changes with [`MAX_ACKNOWLEDGED_BYTES`] of
+//!   bodies. From there on, the client sends changes with the durable flag, and the replies empty
+//!   the list. Changes in flight may exceed the limits.
 
-use crate::limits::{MAX_ACKNOWLEDGED, MAX_REVERTED_INODES};
-use skep_types::codec::Bytes;
+use crate::limits::{MAX_ACKNOWLEDGED, MAX_ACKNOWLEDGED_BYTES, MAX_REVERTED_INODES};
 use skep_types::{GroupId, InodeId, SessionId};
-use skep_wire::inline::RemoveInline;
-use skep_wire::metadata as md;
-use std::any::Any;
+use skep_wire::limits::REPLAY_SLOT;
+use skep_wire::metadata::{CompareSlotsReply, Replay};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Mutex, PoisonError};
 
 /// An acknowledged change.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Change {
     pub(crate) slot: u32,
     pub(crate) sequence: u64,
+    /// The place of the change among the changes of all clients: the start of the target in which
+    /// it was first executed, and its number in this start.
+    pub(crate) place: (u64, u64),
     /// Name of the request.
     pub(crate) request: &'static str,
     /// The inodes that the request names. A request that names only one inode has it in both
-    /// elements.
-    pub(crate) inodes: [InodeId; 2],
+    /// elements. `None` means that the loss of the change is not reported by this module.
+    pub(crate) inodes: Option<[InodeId; 2]>,
+    /// The request that replays the change. `None` means that it cannot be replayed.
+    pub(crate) replay: Option<Box<Replay>>,
+}
+
+impl Change {
+    /// Returns the approximate length of the body, in bytes.
+    fn body_bytes(&self) -> usize {
+        let Some(replay) = &self.replay else { return 0 };
+        let components = replay.pattern.iter().flat_map(|pattern| &pattern.components);
+        let pattern = components.map(|it| size_of_val(it) + size_of_val(&it.groups[..]));
+        replay.request.0.len() + pattern.sum::<usize>()
+    }
 }
 
 /// A client's session at a group, with the acknowledged changes that may not be durable.
@@ -46,14 +62,56 @@ struct Kept {
     /// comparison.
     executed: HashMap<u32, u64>,
     changes: VecDeque<Change>,
+    /// Length of the bodies of `changes`.
+    bytes: usize,
     /// Sequence number of the first change in `changes`. Changes are numbered in the order in which
     /// their replies arrived.
     first: u64,
+    /// Lost changes that are not replayed yet, in the order of their places.
+    lost: VecDeque<Change>,
+    is_replaying: bool,
+    /// Sequence of the last request in the slot of replays.
+    replays: u64,
 }
 
 impl Kept {
     fn next(&self) -> u64 {
         self.first + self.changes.len() as u64
+    }
+
+    fn push(&mut self, change: Change) {
+        self.bytes += change.body_bytes();
+        self.changes.push_back(change);
+    }
+
+    fn is_full(&self) -> bool {
+        self.changes.len() >= MAX_ACKNOWLEDGED || self.bytes >= MAX_ACKNOWLEDGED_BYTES
+    }
+
+    /// Moves the changes that the target has lost from the list to `lost`. All other changes are
+    /// durable, because a target that starts serves only the changes that are on its device.
+    fn take_lost(&mut self, reply: &CompareSlotsReply) {
+        self.start = reply.start;
+        self.executed = reply.slots.iter().map(|it| (it.slot, it.sequence)).collect();
+        self.first = self.next();
+        self.bytes = 0;
+        let executed = |slot: u32| self.executed.get(&slot).copied().unwrap_or(0);
+        if executed(REPLAY_SLOT) > self.replays {
+            // The target has executed the last replay, and its reply was lost.
+            self.replays = executed(REPLAY_SLOT);
+            self.lost.pop_front();
+        }
+        let executed = &self.executed;
+        let is_lost = |it: &Change| it.sequence > executed.get(&it.slot).copied().unwrap_or(0);
+        self.lost.extend(self.changes.drain(..).filter(is_lost));
+        self.lost.make_contiguous().sort_by_key(|it| it.place);
+    }
+
+    /// Removes the lost change that was sent last.
+    fn take_sent(&mut self) -> Option<Change> {
+        let change = self.lost.pop_front()?;
+        self.replays += 1;
+        Some(change)
     }
 }
 
@@ -72,6 +130,24 @@ pub(crate) struct Attempt {
     pub(crate) is_list_full: bool,
     /// Whether any inode has reverted changes for which no program has got an error yet.
     pub(crate) has_reverted: bool,
+}
+
+/// The result of a comparison.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Compared {
+    /// Another thread has compared the list after this start before, or replays changes now.
+    Before,
+    /// This is the first comparison after the start. The caller must begin a replay.
+    Now,
+}
+
+/// The next step of a replay.
+#[derive(Debug)]
+pub(crate) struct NextReplay {
+    /// The request. `None` means that the change cannot be replayed.
+    pub(crate) request: Option<Box<Replay>>,
+    /// Sequence of the request in [`REPLAY_SLOT`].
+    pub(crate) sequence: u64,
 }
 
 #[derive(Debug, Default)]
@@ -102,15 +178,28 @@ impl AcknowledgedChanges {
         f(&mut self.inner.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// Runs `f` on the list of a session. `None` means that another session has replaced it.
+    fn of<T>(
+        &self,
+        group: GroupId,
+        session: SessionId,
+        f: impl FnOnce(&mut Kept) -> T,
+    ) -> Option<T> {
+        self.with(|inner| inner.kept(group, session).map(f))
+    }
+
     /// Creates the list of changes for a session that a group has opened. `start` is the start
     /// number of the group's target. Does nothing if another thread has already created the list of
-    /// the session.
+    /// the session. If the former session has lost changes that are not replayed yet, marks their
+    /// inodes as reverted.
     pub(crate) fn opened(&self, group: GroupId, session: SessionId, start: u64) {
-        self.with(|inner| {
-            if inner.kept(group, session).is_none() {
-                inner.groups.insert(group, Kept { session, start, ..Kept::default() });
+        let replaced = self.with(|inner| {
+            if inner.kept(group, session).is_some() {
+                return None;
             }
+            inner.groups.insert(group, Kept { session, start, ..Kept::default() })
         });
+        self.revert(replaced.iter().flat_map(|kept| &kept.lost));
     }
 
     /// Begins an attempt to send a request for a change. The caller then checks whether the request
@@ -123,66 +212,57 @@ impl AcknowledgedChanges {
                 session,
                 start: kept.as_ref().map_or(0, |kept| kept.start),
                 next: kept.as_ref().map_or(0, |kept| kept.next()),
-                is_list_full: kept.is_some_and(|kept| kept.changes.len() >= MAX_ACKNOWLEDGED),
+                is_list_full: kept.is_some_and(|kept| kept.is_full()),
                 has_reverted,
             }
         })
     }
 
     /// Adds a change that a group has acknowledged.
-    pub(crate) fn acknowledged(&self, group: GroupId, session: SessionId, change: Change) {
-        self.with(|inner| {
-            if let Some(kept) = inner.kept(group, session) {
-                kept.changes.push_back(change);
+    pub(crate) fn acknowledged(&self, group: GroupId, attempt: Attempt, mut change: Change) {
+        self.of(group, attempt.session, |kept| {
+            if kept.start != attempt.start {
+                // Another thread has compared the list before this thread has read the reply. The
+                // target may have executed newer changes since, so an older one must not be
+                // replayed.
+                change.replay = None;
             }
+            kept.push(change);
         });
     }
 
     /// Removes the changes that were acknowledged before `attempt`. The group has synced these
     /// changes, since it has replied to a later request with the durable flag.
     pub(crate) fn synced(&self, group: GroupId, attempt: Attempt) {
-        self.with(|inner| {
-            let Some(kept) = inner.kept(group, attempt.session) else { return };
+        self.of(group, attempt.session, |kept| {
             if kept.first < attempt.next {
                 let count = (attempt.next - kept.first).min(kept.changes.len() as u64);
-                kept.changes.drain(..count as usize);
+                let synced = kept.changes.drain(..count as usize);
+                kept.bytes -= synced.map(|it| it.body_bytes()).sum::<usize>();
                 kept.first = attempt.next;
             }
         });
     }
 
     /// Compares the changes of a session with the last request of each slot in the target's store.
-    /// Returns the changes that the target has lost. All other changes are durable, because a
-    /// target that starts serves only the changes that are on its device. Marks the inodes of the
-    /// lost changes as reverted. Later attempts contain the start number in `reply`. `None` means
-    /// that the session was replaced.
+    /// If this is the first comparison after the start in the reply, a replay begins, and later
+    /// attempts contain this start number. `None` means that the session was replaced.
     pub(crate) fn compare(
         &self,
         group: GroupId,
         session: SessionId,
-        reply: &md::CompareSlotsReply,
-    ) -> Option<Vec<Change>> {
-        self.with(|inner| {
-            let kept = inner.kept(group, session)?;
+        reply: &CompareSlotsReply,
+    ) -> Option<Compared> {
+        self.of(group, session, |kept| {
             // Another thread has already compared the list with the slots after this start of the
             // target, so do nothing. Changes that were acknowledged since then are missing in this
             // reply, but they are not lost.
-            if kept.start == reply.start {
-                return Some(Vec::new());
+            if kept.is_replaying || kept.start == reply.start {
+                return Compared::Before;
             }
-            kept.start = reply.start;
-            kept.executed = reply.slots.iter().map(|it| (it.slot, it.sequence)).collect();
-            kept.first = kept.next();
-            let executed = &kept.executed;
-            let is_lost = |it: &Change| it.sequence > executed.get(&it.slot).copied().unwrap_or(0);
-            let lost: Vec<_> = kept.changes.drain(..).filter(is_lost).collect();
-            for inode in lost.iter().flat_map(|it| it.inodes) {
-                if inner.reverted.len() < MAX_REVERTED_INODES {
-                    inner.reverted.insert(inode);
-                }
-            }
-            inner.is_name_reverted |= !lost.is_empty();
-            Some(lost)
+            kept.is_replaying = true;
+            kept.take_lost(reply);
+            Compared::Now
         })
     }
 
@@ -193,12 +273,77 @@ impl AcknowledgedChanges {
         session: SessionId,
         (slot, sequence): (u32, u64),
     ) -> bool {
-        self.with(|inner| {
-            let kept = inner.kept(group, session);
-            let executed = kept.and_then(|kept| kept.executed.get(&slot).copied());
-            executed.is_some_and(|executed| executed >= sequence)
-        })
+        let executed = self.of(group, session, |kept| kept.executed.get(&slot).copied()).flatten();
+        executed.is_some_and(|executed| executed >= sequence)
     }
+
+    // ---- the replay
+
+    /// Returns whether a replay of the session is running.
+    pub(crate) fn is_replaying(&self, group: GroupId, session: SessionId) -> bool {
+        self.of(group, session, |kept| kept.is_replaying).unwrap_or(false)
+    }
+
+    /// Returns the next lost change. `None` means that there is none.
+    pub(crate) fn next_lost(&self, group: GroupId, session: SessionId) -> Option<NextReplay> {
+        let next = self.of(group, session, |kept| {
+            let request = kept.lost.front()?.replay.clone();
+            Some(NextReplay { request, sequence: kept.replays + 1 })
+        });
+        next.flatten()
+    }
+
+    /// Records that the target has executed the change of [`Self::next_lost`]. If the change is not
+    /// durable yet, it is in the list of acknowledged changes again.
+    pub(crate) fn replayed(&self, group: GroupId, session: SessionId, is_durable: bool) {
+        self.of(group, session, |kept| {
+            let Some(change) = kept.take_sent() else { return };
+            if !is_durable {
+                kept.push(Change { slot: REPLAY_SLOT, sequence: kept.replays, ..change });
+            }
+        });
+    }
+
+    /// Removes and returns the change of [`Self::next_lost`], because it stays lost.
+    pub(crate) fn replay_failed(&self, group: GroupId, session: SessionId) -> Option<Change> {
+        self.of(group, session, Kept::take_sent).flatten()
+    }
+
+    /// Compares the changes again, because the target has started again during the replay. Returns
+    /// whether the session still exists.
+    pub(crate) fn compare_again(
+        &self,
+        group: GroupId,
+        session: SessionId,
+        reply: &CompareSlotsReply,
+    ) -> bool {
+        let compared = self.of(group, session, |kept| {
+            if kept.start != reply.start {
+                kept.take_lost(reply);
+            }
+        });
+        compared.is_some()
+    }
+
+    /// Marks the inodes of changes that stay lost as reverted.
+    pub(crate) fn revert<'a>(&self, changes: impl Iterator<Item = &'a Change>) {
+        self.with(|inner| {
+            for inode in changes.filter_map(|it| it.inodes).flatten() {
+                if inner.reverted.len() < MAX_REVERTED_INODES {
+                    inner.reverted.insert(inode);
+                }
+                inner.is_name_reverted = true;
+            }
+        });
+    }
+
+    /// Ends the replay of a session, so that the mount sends changes again. The caller has reported
+    /// the changes that stay lost.
+    pub(crate) fn replay_ended(&self, group: GroupId, session: SessionId) {
+        self.of(group, session, |kept| kept.is_replaying = false);
+    }
+
+    // ---- reports
 
     /// Returns whether one of the inodes has reverted changes. Forgets these changes, because the
     /// caller returns an error to the program.
@@ -212,170 +357,5 @@ impl AcknowledgedChanges {
     }
 }
 
-/// Returns the inodes in a request that changes names or attributes. `None` means that the request
-/// is of another kind. The client compares opens, locks, reports of sizes and inline bytes with the
-/// target in other ways.
-pub(crate) fn inodes_of(request: &dyn Any) -> Option<[InodeId; 2]> {
-    if let Some(it) = request.downcast_ref::<md::Create>() {
-        return Some([it.directory; 2]);
-    }
-    if let Some(it) = request.downcast_ref::<md::SetAttributes>() {
-        return Some([it.inode; 2]);
-    }
-    if let Some(it) = request.downcast_ref::<md::Link>() {
-        return Some([it.inode, it.directory]);
-    }
-    if let Some(it) = request.downcast_ref::<md::MakeDirectory>() {
-        return Some([it.directory; 2]);
-    }
-    if let Some(it) = request.downcast_ref::<md::MakeSymlink>() {
-        return Some([it.directory; 2]);
-    }
-    if let Some(it) = request.downcast_ref::<md::SetXattr>() {
-        return Some([it.inode; 2]);
-    }
-    if let Some(it) = request.downcast_ref::<md::RemoveXattr>() {
-        return Some([it.inode; 2]);
-    }
-    if let Some(it) = request.downcast_ref::<md::SetPattern>() {
-        return Some([it.inode; 2]);
-    }
-    if let Some(it) = request.downcast_ref::<RemoveInline>() {
-        return Some([it.inode; 2]);
-    }
-    let mut names = names_of(request).into_iter().map(|(directory, _)| directory);
-    let first = names.next()?;
-    Some([first, names.next().unwrap_or(first)])
-}
-
-/// Returns the existing names that a request removes, moves or replaces.
-pub(crate) fn names_of(request: &dyn Any) -> Vec<(InodeId, Bytes)> {
-    if let Some(it) = request.downcast_ref::<md::Unlink>() {
-        return vec![(it.directory, it.name.clone())];
-    }
-    if let Some(it) = request.downcast_ref::<md::RemoveDirectory>() {
-        return vec![(it.directory, it.name.clone())];
-    }
-    if let Some(it) = request.downcast_ref::<md::Rename>() {
-        let (from, to) = ((it.from_directory, &it.from_name), (it.to_directory, &it.to_name));
-        return [from, to].map(|(directory, name)| (directory, name.clone())).to_vec();
-    }
-    if let Some(it) = request.downcast_ref::<md::Exchange>() {
-        let (from, to) = ((it.from_directory, &it.from_name), (it.to_directory, &it.to_name));
-        return [from, to].map(|(directory, name)| (directory, name.clone())).to_vec();
-    }
-    Vec::new()
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const GROUP: GroupId = GroupId::new(1);
-    const SESSION: SessionId = SessionId::new(7);
-
-    fn change(slot: u32, sequence: u64, inode: u64) -> Change {
-        Change { slot, sequence, request: "Link", inodes: [InodeId::new(inode); 2] }
-    }
-
-    fn opened() -> AcknowledgedChanges {
-        let changes = AcknowledgedChanges::default();
-        changes.opened(GROUP, SESSION, 1);
-        changes
-    }
-
-    impl AcknowledgedChanges {
-        fn acknowledge(&self, change: Change) {
-            self.acknowledged(GROUP, SESSION, change);
-        }
-
-        fn lost(&self, start: u64, executed: &[(u32, u64)]) -> Vec<Change> {
-            let slots = executed.iter().copied();
-            let slots = slots.map(|(slot, sequence)| md::SlotSequence { slot, sequence }).collect();
-            let reply = md::CompareSlotsReply { start, slots };
-            self.compare(GROUP, SESSION, &reply).expect("the session is current")
-        }
-    }
-
-    #[test]
-    fn changes_that_a_target_lost_in_a_power_loss_are_found() {
-        let changes = opened();
-        for (slot, sequence) in [(0, 1), (1, 1), (0, 2), (2, 1)] {
-            changes.acknowledge(change(slot, sequence, u64::from(slot) * 10 + sequence));
-        }
-        assert_eq!(changes.attempt(GROUP, SESSION).start, 1);
-        let lost = changes.lost(2, &[(0, 1), (1, 4)]);
-        assert_eq!(lost, [change(0, 2, 2), change(2, 1, 21)]);
-        assert_eq!(changes.lost(3, &[]), [], "the other changes are durable");
-        let attempt = changes.attempt(GROUP, SESSION);
-        assert!(attempt.has_reverted && attempt.start == 3);
-        assert!(changes.take_reverted(&[InodeId::new(2)]));
-        assert!(
-            !changes.take_reverted(&[InodeId::new(2)]),
-            "each reverted change is reported once"
-        );
-        assert!(changes.take_reverted(&[InodeId::new(3), InodeId::new(21)]));
-        assert!(!changes.attempt(GROUP, SESSION).has_reverted);
-        assert!(changes.take_name_reverted() && !changes.take_name_reverted());
-    }
-
-    #[test]
-    fn late_slot_reply_does_not_declare_a_newer_change_lost() {
-        let changes = opened();
-        assert_eq!(changes.lost(2, &[(0, 1)]), []);
-        changes.acknowledge(change(0, 2, 1));
-        assert_eq!(changes.lost(2, &[(0, 1)]), [], "this reply is older than the change");
-        assert_eq!(changes.lost(3, &[(0, 1)]), [change(0, 2, 1)]);
-    }
-
-    #[test]
-    fn client_knows_which_requests_a_restarted_target_has_executed() {
-        let changes = opened();
-        assert!(!changes.was_executed(GROUP, SESSION, (0, 1)));
-        changes.lost(2, &[(0, 1), (1, 4)]);
-        let executed = |slot, sequence| changes.was_executed(GROUP, SESSION, (slot, sequence));
-        assert!(executed(0, 1) && executed(1, 3) && !executed(0, 2) && !executed(2, 1));
-    }
-
-    #[test]
-    fn durable_reply_makes_only_earlier_changes_durable() {
-        let changes = opened();
-        changes.acknowledge(change(0, 1, 1));
-        let attempt = changes.attempt(GROUP, SESSION);
-        changes.acknowledge(change(1, 1, 2));
-        changes.synced(GROUP, attempt);
-        changes.synced(GROUP, attempt);
-        assert_eq!(changes.lost(2, &[]), [change(1, 1, 2)]);
-        changes.acknowledge(change(1, 2, 3));
-        changes.synced(GROUP, attempt);
-        assert_eq!(
-            changes.lost(3, &[]),
-            [change(1, 2, 3)],
-            "an old attempt does not cover the change"
-        );
-    }
-
-    #[test]
-    fn list_of_undurable_changes_is_bounded_and_ends_with_session() {
-        let changes = opened();
-        for sequence in 1..=MAX_ACKNOWLEDGED as u64 {
-            assert!(!changes.attempt(GROUP, SESSION).is_list_full);
-            changes.acknowledge(change(0, sequence, 1));
-        }
-        let attempt = changes.attempt(GROUP, SESSION);
-        assert!(attempt.is_list_full);
-        changes.synced(GROUP, attempt);
-        assert!(!changes.attempt(GROUP, SESSION).is_list_full);
-        changes.acknowledge(change(0, 9000, 1));
-        changes.opened(GROUP, SESSION, 2);
-        assert_eq!(
-            changes.attempt(GROUP, SESSION).start,
-            1,
-            "another thread has opened the session"
-        );
-        changes.opened(GROUP, SessionId::new(8), 2);
-        let reply = md::CompareSlotsReply { start: 3, slots: Vec::new() };
-        assert_eq!(changes.compare(GROUP, SESSION, &reply), None);
-        assert_eq!(changes.compare(GROUP, SessionId::new(8), &reply), Some(Vec::new()));
-    }
-}
+mod tests;

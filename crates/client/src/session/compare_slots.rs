@@ -1,62 +1,78 @@
 //! After a start of a metadata target, finds the acknowledged changes that a power loss has
-//! reverted. Reports these changes before the target executes further changes of the session.
+//! reverted, and begins their replay (`replay`). Reports the changes that stay lost before the
+//! target executes further changes of the session.
 //!
-//! For each inode of a reverted change, a program gets the error `EIO` once: from the next `fsync`,
-//! or from the next change of a name or of attributes that concerns the inode. The client does not
+//! For each inode of such a change, a program gets the error `EIO` once: from the next `fsync`, or
+//! from the next change of a name or of attributes that concerns the inode. The client does not
 //! send the change that gets the error, because this change could destroy data. For example, if
-//! `link(a, b)` is reverted, `unlink(a)` removes the last name of a file.
+//! `link(a, b)` stays lost, `unlink(a)` removes the last name of a file.
 //!
 //! `acknowledged` has the list of changes. `restore_opens` compares the opens.
 
 use crate::client::Client;
-use crate::session::acknowledged::{Change, inodes_of, names_of};
+use crate::session::acknowledged::{Change, Compared};
+use crate::session::kept_requests::{inodes_of, names_of};
 use skep_rpc::CallOptions;
 use skep_types::{Error, ErrorCode, GroupId, Result, SessionId};
 use skep_wire::inline::RemoveInline;
-use skep_wire::metadata::{CompareSlots, Lookup};
+use skep_wire::metadata::{CompareSlots, CompareSlotsReply, Lookup};
 use std::any::Any;
 
 /// Maximum number of reverted changes that the log lists one by one after a comparison.
 const NAMED_CHANGES: usize = 100;
 
 impl Client {
-    /// Compares the acknowledged changes of a session with the slots of the target, and reports the
+    /// Compares the acknowledged changes of a session with the slots of the target, and replays the
     /// lost changes. Later requests contain the current start number of the target.
     ///
     /// # Errors
     /// Returns the error of the group, for example if it has ended the session.
     pub(crate) async fn compare_slots(&self, group: GroupId, id: SessionId) -> Result<()> {
-        let options = CallOptions { session: id, ..CallOptions::default() };
-        let (reply, _) = self.router().call(group, &CompareSlots {}, options).await?;
-        let lost = self.mount().sessions.changes.compare(group, id, &reply);
-        let replaced = || {
-            let what = format!(
-                "cannot check whether group {group} has lost changes of session {id}: this mount has \
-                 replaced the session by a newer one, in which it continues"
-            );
-            Error::new(ErrorCode::StaleSession, what)
-        };
-        self.report_reverted(group, &lost.ok_or_else(replaced)?);
+        self.await_replay(group, id).await;
+        let reply = self.slots_of(group, id).await?;
+        match self.mount().sessions.changes.compare(group, id, &reply) {
+            Some(Compared::Now) => self.begin_replay(group, id),
+            Some(Compared::Before) => {}
+            None => return Err(replaced(group, id)),
+        }
+        self.await_replay(group, id).await;
         Ok(())
     }
 
-    fn report_reverted(&self, group: GroupId, lost: &[Change]) {
-        for Change { request, inodes, .. } in lost.iter().take(NAMED_CHANGES) {
+    /// Compares the changes of a session again, because the target has started again during a
+    /// replay.
+    pub(super) async fn compare_again(&self, group: GroupId, id: SessionId) -> Result<()> {
+        let reply = self.slots_of(group, id).await?;
+        let is_current = self.mount().sessions.changes.compare_again(group, id, &reply);
+        if is_current { Ok(()) } else { Err(replaced(group, id)) }
+    }
+
+    async fn slots_of(&self, group: GroupId, id: SessionId) -> Result<CompareSlotsReply> {
+        let options = CallOptions { session: id, ..CallOptions::default() };
+        self.router().call(group, &CompareSlots {}, options).await.map(|(reply, _)| reply)
+    }
+
+    /// Reports acknowledged changes that stay lost.
+    pub(super) fn report_reverted(&self, group: GroupId, lost: &[Change]) {
+        let reported = lost.iter().filter_map(|it| Some((it.request, it.inodes?)));
+        let reported: Vec<_> = reported.collect();
+        for (request, inodes) in reported.iter().take(NAMED_CHANGES) {
             tracing::error!(
                 "a power loss has reverted an acknowledged {request} of inodes {} and {} at the \
-                 metadata target of group {group}; the next fsync or change of these inodes fails \
-                 once",
+                 metadata target of group {group}, and this mount cannot repeat it; the next fsync \
+                 or change of these inodes fails once",
                 inodes[0],
                 inodes[1]
             );
         }
-        if lost.len() > NAMED_CHANGES {
+        if reported.len() > NAMED_CHANGES {
             tracing::error!(
                 "the same power loss has reverted {} further changes",
-                lost.len() - NAMED_CHANGES
+                reported.len() - NAMED_CHANGES
             );
         }
-        for inode in lost.iter().flat_map(|it| it.inodes) {
+        self.mount().sessions.changes.revert(lost.iter());
+        for inode in reported.iter().flat_map(|(_, inodes)| *inodes) {
             if let Some(state) = self.mount().inodes.get(inode) {
                 state.change_reverted();
             }
@@ -92,4 +108,13 @@ impl Client {
         );
         Err(Error::new(ErrorCode::Io, text))
     }
+}
+
+/// Returns the error for a session that another session of the mount has replaced.
+fn replaced(group: GroupId, id: SessionId) -> Error {
+    let what = format!(
+        "cannot check whether group {group} has lost changes of session {id}: this mount has \
+         replaced the session by a newer one, in which it continues"
+    );
+    Error::new(ErrorCode::StaleSession, what)
 }

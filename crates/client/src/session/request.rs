@@ -11,7 +11,8 @@
 use crate::client::{Client, Worker};
 use crate::driven::drive;
 use crate::files::open_file::OpenFile;
-use crate::session::acknowledged::{Change, inodes_of};
+use crate::session::acknowledged::Change;
+use crate::session::kept_requests::{inodes_of, is_kept, replay_of};
 use crate::session::slots::{Slot, ThreadSession};
 use crate::session::table::is_lost;
 use skep_rpc::{CallFacts, CallOptions};
@@ -250,17 +251,18 @@ pub(crate) async fn send_attempt<R: Request + 'static>(
     let (group, session) = (slot.session.group, slot.session.id);
     let client = Client(Rc::clone(&worker));
     let changes = &worker.mount.sessions.changes;
-    let inodes = inodes_of(&*request);
+    let keeps = is_kept(&*request);
     // Retry: sends the request again if the target refuses it because the target has started again.
     // The client repeats it without a pause, and once for each start of the target.
     loop {
+        client.await_replay(group, session).await;
         let attempt = changes.attempt(group, session);
         // If the target may have executed the request, the client must send it again to get the
         // reply.
         if attempt.has_reverted && !reply_lost.get() {
             client.check_reverted(&*request).await?;
         }
-        let durable = options.is_durable || inodes.is_some() && attempt.is_list_full;
+        let durable = options.is_durable || keeps && attempt.is_list_full;
         let facts = Rc::new(CallFacts::default());
         let options = CallOptions {
             session,
@@ -287,9 +289,17 @@ pub(crate) async fn send_attempt<R: Request + 'static>(
             Ok((reply, _)) => {
                 if durable {
                     changes.synced(group, attempt);
-                } else if let Some(inodes) = inodes {
-                    let change = Change { slot: number, sequence, request: R::NAME, inodes };
-                    changes.acknowledged(group, session, change);
+                } else if keeps && facts.change.get() != 0 {
+                    let place = (attempt.start, facts.change.get());
+                    let change = Change {
+                        slot: number,
+                        sequence,
+                        place,
+                        request: R::NAME,
+                        inodes: inodes_of(&*request),
+                        replay: replay_of(&*request, &reply, place),
+                    };
+                    changes.acknowledged(group, attempt, change);
                 }
                 return Ok(reply);
             }

@@ -8,7 +8,7 @@ use skep_client::{
 use skep_env::Buf;
 use skep_types::{ErrorCode, InodeId};
 use skep_wire::Request;
-use skep_wire::metadata::{CompareSlots, KeepAlive, Unlink};
+use skep_wire::metadata::{CompareOpens, CompareSlots, EndReplay, KeepAlive, Link, Replay, Unlink};
 
 const ROOT: InodeId = InodeId::ROOT;
 
@@ -38,6 +38,46 @@ fn unlink_fails_if_a_power_loss_reverted_a_link_of_the_file() {
         client.sync_names().await.unwrap();
         client.link(inode, ROOT, b"b").await.unwrap();
         unlink(&client, b"a").await.unwrap();
+    });
+}
+
+/// Hole H20, with a target that has the time to replay: the mount makes the lost link again before
+/// it sends the unlink, so the file keeps its other name and no call fails.
+#[test]
+fn lost_link_is_made_again_before_the_next_unlink() {
+    with_client(|fake, client| async move {
+        fake.with_metadata(1, |it| it.behaviour.replays = true);
+        let (inode, handle) = create(&client, "a").await;
+        let before = fake.with_metadata(1, |it| it.clone());
+        client.link(inode, ROOT, b"b").await.unwrap();
+        fake.with_metadata(1, |it| it.lose_power(&before));
+        unlink(&client, b"a").await.unwrap();
+        assert_eq!(client.lookup(ROOT, b"b").await.unwrap().inode, inode);
+        client.fsync(handle).await.unwrap();
+        client.sync_names().await.unwrap();
+        let executed = fake.with_metadata(1, |it| it.executed.clone());
+        let of_names =
+            executed.iter().map(|it| it.0).filter(|it| [Link::ID, Unlink::ID].contains(it));
+        assert_eq!(of_names.collect::<Vec<_>>(), [Link::ID, Unlink::ID]);
+        assert_eq!(fake.count::<Replay>(), 1);
+    });
+}
+
+/// The target loses power a second time, after it has executed the lost link again.
+#[test]
+fn replayed_link_is_replayed_again_after_the_next_power_loss() {
+    with_client(|fake, client| async move {
+        fake.with_metadata(1, |it| it.behaviour.replays = true);
+        let (inode, _) = create(&client, "a").await;
+        let before = fake.with_metadata(1, |it| it.clone());
+        client.link(inode, ROOT, b"b").await.unwrap();
+        for replays in 1..=2 {
+            fake.with_metadata(1, |it| it.lose_power(&before));
+            until(|| fake.count::<EndReplay>() == replays).await;
+            assert_eq!(fake.count::<Replay>(), replays);
+        }
+        unlink(&client, b"a").await.unwrap();
+        assert_eq!(client.lookup(ROOT, b"b").await.unwrap().inode, inode);
     });
 }
 

@@ -20,6 +20,7 @@ const PAUSES: &[(&str, &str)] = &[
     ("crates/client/src/locks/owners.rs", "poll: another thread's request for the same lock owner"),
     ("crates/client/src/mount.rs", "poll: the capacity of the cluster, for one lease at most"),
     ("crates/client/src/session/renewal.rs", "poll: another thread's renewal of the session"),
+    ("crates/client/src/session/replay.rs", "poll: the replay of lost changes, which is a task of its own"),
     ("crates/client/src/session/restore_opens.rs", "delay: until closes in progress have ended, before the next comparison"),
     ("crates/client/src/sharing/follow.rs", "retry: waits for notifications of a metadata target"),
     ("crates/consensus/src/runtime.rs", "timers of the Raft library"),

@@ -17,11 +17,11 @@ use skep_wire::inline::{ReadInline, RemoveInline, SyncInline, WriteInline};
 use skep_wire::management::EmptyReply;
 use skep_wire::metadata::{
     AskOutcome, AttributesReply, AwaitTruncation, AwaitTruncationReply, Close, CloseMany,
-    CloseSession, CompareOpens, CompareOpensReply, CompareSlots, Create, EntryInfo, EntryReply,
-    Exchange, GetAttributes, GetEntryInfo, KeepAlive, KeepAliveReply, Link, Lookup, MakeDirectory,
-    NewEntryReply, Open, OpenMode, OpenReply, OpenSession, OpenSessionReply, OpenedFile, Outcome,
-    OutcomeReply, ReportWritten, SetAttributes, SetAttributesReply, SetPattern, SyncAll, TrimFile,
-    TruncatedChunk, Unlink, WrittenExtent,
+    CloseSession, CompareOpens, CompareOpensReply, CompareSlots, Create, EndReplay, EntryInfo,
+    EntryReply, Exchange, GetAttributes, GetEntryInfo, KeepAlive, KeepAliveReply, Link, Lookup,
+    MakeDirectory, NewEntryReply, Open, OpenMode, OpenReply, OpenSession, OpenSessionReply,
+    OpenedFile, Outcome, OutcomeReply, Replay, ReportWritten, SetAttributes, SetAttributesReply,
+    SetPattern, SyncAll, TrimFile, TruncatedChunk, Unlink, WrittenExtent,
 };
 use std::collections::HashMap;
 
@@ -57,6 +57,8 @@ pub(crate) struct Behaviour {
     pub(crate) inline_bytes: u64,
     /// The chunk files in the replies to truncations.
     pub(crate) truncated: Vec<TruncatedChunk>,
+    /// Whether the target executes lost changes again.
+    pub(crate) replays: bool,
 }
 
 #[derive(Clone)]
@@ -206,6 +208,9 @@ impl FakeMetadata {
         if header.start() != self.start {
             return code(ErrorCode::StaleStart);
         }
+        if header.message == Replay::ID {
+            return self.replay(header, &Replay::from_bytes(body)?);
+        }
         assert!(header.slot < session.granted, "slot {} was never granted", header.slot);
         let last = session.slots.get(&header.slot);
         let sequence = last.map_or(0, |(sequence, _)| *sequence);
@@ -260,7 +265,7 @@ impl FakeMetadata {
             CompareOpens::ID => {
                 self.compare_opens(session, &CompareOpens::from_bytes(body)?).to_bytes()
             }
-            SyncAll::ID => EmptyReply {}.to_bytes(),
+            SyncAll::ID | EndReplay::ID => EmptyReply {}.to_bytes(),
             CloseSession::ID => {
                 self.ended.extend(self.sessions.remove_entry(&session));
                 EmptyReply {}.to_bytes()

@@ -1,9 +1,14 @@
-//! Starts of the simulated target after a power loss, and the comparison of slots that follows.
+//! Starts of the simulated target after a power loss, and the comparison of slots and the replay
+//! that follow.
 
 use super::{Answer, FakeMetadata, code};
+use skep_types::codec::Codec;
 use skep_types::{ErrorCode, Lsn, Result, SessionId};
+use skep_wire::frame::Header;
 use skep_wire::inline::InlineMark;
-use skep_wire::metadata::{CompareSlotsReply, SlotSequence};
+use skep_wire::limits::REPLAY_SLOT;
+use skep_wire::management::EmptyReply;
+use skep_wire::metadata::{CompareSlotsReply, Replay, SlotSequence};
 
 impl FakeMetadata {
     pub(super) fn compare_slots(&self, session: SessionId) -> Result<Answer> {
@@ -14,6 +19,22 @@ impl FakeMetadata {
         let slots = slots.map(|(slot, (sequence, _))| (*slot, *sequence));
         let slots = slots.map(|(slot, sequence)| SlotSequence { slot, sequence }).collect();
         Ok(Answer::of(&CompareSlotsReply { start: self.start, slots }))
+    }
+
+    /// Executes a lost change again, unless the target does not replay changes.
+    pub(super) fn replay(&mut self, header: &Header, replay: &Replay) -> Result<Answer> {
+        assert_eq!(header.slot, REPLAY_SLOT);
+        if !self.behaviour.replays {
+            return code(ErrorCode::Stale);
+        }
+        let first = Header { message: replay.message, ..header.clone() };
+        self.execute(&first, &replay.request.0)?;
+        self.executed.push((replay.message, false));
+        let reply = Ok(EmptyReply {}.to_bytes());
+        if let Some(session) = self.sessions.get_mut(&header.session) {
+            session.slots.insert(REPLAY_SLOT, (header.sequence, reply));
+        }
+        Ok(Answer::of(&EmptyReply {}))
     }
 
     /// Simulates a power loss, after which the target starts again with the state `before`.

@@ -1,0 +1,185 @@
+//! Tests of the list of acknowledged changes.
+
+use super::*;
+use skep_wire::metadata::SlotSequence;
+
+const GROUP: GroupId = GroupId::new(1);
+const SESSION: SessionId = SessionId::new(7);
+
+/// Returns a change whose number is its inode.
+fn change(slot: u32, sequence: u64, inode: u64) -> Change {
+    let replay = Replay {
+        start: 1,
+        change: inode,
+        message: 50,
+        request: b"body"[..].into(),
+        inode: InodeId::new(inode),
+        created: false,
+        pattern: None,
+    };
+    Change {
+        slot,
+        sequence,
+        place: (1, inode),
+        request: "Link",
+        inodes: Some([InodeId::new(inode); 2]),
+        replay: Some(Box::new(replay)),
+    }
+}
+
+fn opened() -> AcknowledgedChanges {
+    let changes = AcknowledgedChanges::default();
+    changes.opened(GROUP, SESSION, 1);
+    changes
+}
+
+fn reply(start: u64, executed: &[(u32, u64)]) -> CompareSlotsReply {
+    let slots = executed.iter().map(|(slot, sequence)| (*slot, *sequence));
+    let slots = slots.map(|(slot, sequence)| SlotSequence { slot, sequence }).collect();
+    CompareSlotsReply { start, slots }
+}
+
+impl AcknowledgedChanges {
+    fn acknowledge(&self, change: Change) {
+        self.acknowledged(GROUP, self.attempt(GROUP, SESSION), change);
+    }
+
+    /// Compares the changes, and lets the replay of each lost change fail. Returns the numbers of
+    /// the lost changes.
+    fn lost(&self, start: u64, executed: &[(u32, u64)]) -> Vec<u64> {
+        let compared = self.compare(GROUP, SESSION, &reply(start, executed));
+        if compared.expect("the session is current") == Compared::Before {
+            return Vec::new();
+        }
+        assert!(self.is_replaying(GROUP, SESSION));
+        let mut lost = Vec::new();
+        while self.next_lost(GROUP, SESSION).is_some() {
+            lost.extend(self.replay_failed(GROUP, SESSION));
+        }
+        self.revert(lost.iter());
+        self.replay_ended(GROUP, SESSION);
+        assert!(!self.is_replaying(GROUP, SESSION));
+        lost.into_iter().map(|it| it.place.1).collect()
+    }
+}
+
+#[test]
+fn changes_that_a_target_lost_in_a_power_loss_are_found() {
+    let changes = opened();
+    for (slot, sequence) in [(0, 1), (1, 1), (2, 1), (0, 2)] {
+        changes.acknowledge(change(slot, sequence, u64::from(slot) * 10 + sequence));
+    }
+    assert_eq!(changes.attempt(GROUP, SESSION).start, 1);
+    let lost = changes.lost(2, &[(0, 1), (1, 4)]);
+    assert_eq!(lost, [2, 21], "in the order of their numbers");
+    assert!(changes.lost(3, &[]).is_empty(), "the other changes are durable");
+    let attempt = changes.attempt(GROUP, SESSION);
+    assert!(attempt.has_reverted && attempt.start == 3);
+    assert!(changes.take_reverted(&[InodeId::new(2)]));
+    assert!(!changes.take_reverted(&[InodeId::new(2)]), "each reverted change is reported once");
+    assert!(changes.take_reverted(&[InodeId::new(3), InodeId::new(21)]));
+    assert!(!changes.attempt(GROUP, SESSION).has_reverted);
+    assert!(changes.take_name_reverted() && !changes.take_name_reverted());
+}
+
+#[test]
+fn replayed_change_is_kept_until_it_is_durable() {
+    let changes = opened();
+    for number in 1..=3 {
+        changes.acknowledge(change(0, number, number));
+    }
+    let compared = changes.compare(GROUP, SESSION, &reply(2, &[]));
+    assert_eq!(compared, Some(Compared::Now));
+    let other = changes.compare(GROUP, SESSION, &reply(2, &[]));
+    assert_eq!(other, Some(Compared::Before), "another thread does not replay too");
+    let next = changes.next_lost(GROUP, SESSION).unwrap();
+    assert_eq!((next.sequence, next.request.unwrap().change), (1, 1));
+    changes.replayed(GROUP, SESSION, false);
+    assert_eq!(changes.next_lost(GROUP, SESSION).unwrap().sequence, 2);
+    // The target loses power again. It has executed neither of the two replays.
+    assert!(changes.compare_again(GROUP, SESSION, &reply(3, &[])));
+    let next = changes.next_lost(GROUP, SESSION).unwrap();
+    assert_eq!((next.sequence, next.request.unwrap().change), (2, 1), "the first one comes first");
+    changes.replayed(GROUP, SESSION, false);
+    // It is killed after it has executed the next replay, before the reply.
+    assert!(changes.compare_again(GROUP, SESSION, &reply(4, &[(REPLAY_SLOT, 3)])));
+    let next = changes.next_lost(GROUP, SESSION).unwrap();
+    assert_eq!((next.sequence, next.request.unwrap().change), (4, 3));
+    changes.replayed(GROUP, SESSION, true);
+    assert!(changes.next_lost(GROUP, SESSION).is_none());
+    changes.replay_ended(GROUP, SESSION);
+    assert!(changes.lost(5, &[(REPLAY_SLOT, 3)]).is_empty(), "the last reply was durable");
+    assert!(!changes.take_name_reverted(), "nothing stays lost");
+}
+
+#[test]
+fn reply_of_an_earlier_start_is_not_replayed() {
+    let changes = opened();
+    let attempt = changes.attempt(GROUP, SESSION);
+    assert!(changes.lost(2, &[]).is_empty());
+    changes.acknowledged(GROUP, attempt, change(0, 1, 1));
+    assert_eq!(changes.compare(GROUP, SESSION, &reply(3, &[])), Some(Compared::Now));
+    assert!(changes.next_lost(GROUP, SESSION).unwrap().request.is_none());
+}
+
+#[test]
+fn late_slot_reply_does_not_declare_a_newer_change_lost() {
+    let changes = opened();
+    assert!(changes.lost(2, &[(0, 1)]).is_empty());
+    changes.acknowledge(change(0, 2, 1));
+    assert!(changes.lost(2, &[(0, 1)]).is_empty(), "this reply is older than the change");
+    assert_eq!(changes.lost(3, &[(0, 1)]), [1]);
+}
+
+#[test]
+fn client_knows_which_requests_a_restarted_target_has_executed() {
+    let changes = opened();
+    assert!(!changes.was_executed(GROUP, SESSION, (0, 1)));
+    changes.lost(2, &[(0, 1), (1, 4)]);
+    let executed = |slot, sequence| changes.was_executed(GROUP, SESSION, (slot, sequence));
+    assert!(executed(0, 1) && executed(1, 3) && !executed(0, 2) && !executed(2, 1));
+}
+
+#[test]
+fn durable_reply_makes_only_earlier_changes_durable() {
+    let changes = opened();
+    changes.acknowledge(change(0, 1, 1));
+    let attempt = changes.attempt(GROUP, SESSION);
+    changes.acknowledge(change(1, 1, 2));
+    changes.synced(GROUP, attempt);
+    changes.synced(GROUP, attempt);
+    assert_eq!(changes.lost(2, &[]), [2]);
+    changes.acknowledge(change(1, 2, 3));
+    changes.synced(GROUP, attempt);
+    assert_eq!(changes.lost(3, &[]), [3], "an old attempt does not cover the change");
+}
+
+#[test]
+fn list_of_undurable_changes_is_bounded_and_ends_with_session() {
+    let changes = opened();
+    for sequence in 1..=MAX_ACKNOWLEDGED as u64 {
+        assert!(!changes.attempt(GROUP, SESSION).is_list_full);
+        changes.acknowledge(change(0, sequence, 1));
+    }
+    let attempt = changes.attempt(GROUP, SESSION);
+    assert!(attempt.is_list_full);
+    changes.synced(GROUP, attempt);
+    assert!(!changes.attempt(GROUP, SESSION).is_list_full);
+    let mut large = change(0, 9000, 1);
+    if let Some(replay) = &mut large.replay {
+        replay.request = vec![0; MAX_ACKNOWLEDGED_BYTES].into();
+    }
+    changes.acknowledge(large);
+    let attempt = changes.attempt(GROUP, SESSION);
+    assert!(attempt.is_list_full, "the bodies have a bound too");
+    changes.synced(GROUP, attempt);
+    assert!(!changes.attempt(GROUP, SESSION).is_list_full);
+    changes.acknowledge(change(0, 9001, 1));
+    changes.opened(GROUP, SESSION, 2);
+    let start = changes.attempt(GROUP, SESSION).start;
+    assert_eq!(start, 1, "another thread has opened the session");
+    changes.opened(GROUP, SessionId::new(8), 2);
+    assert_eq!(changes.compare(GROUP, SESSION, &reply(3, &[])), None);
+    assert_eq!(changes.compare(GROUP, SessionId::new(8), &reply(3, &[])), Some(Compared::Now));
+    assert!(changes.next_lost(GROUP, SessionId::new(8)).is_none());
+}

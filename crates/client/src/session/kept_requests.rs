@@ -1,0 +1,203 @@
+//! The requests for changes that a client keeps after their acknowledgement, and the requests that
+//! replay them after a power loss of a metadata host. No I/O.
+//!
+//! # What is not replayed
+//! - Truncations: a second one would remove bytes that programs have written since the first one.
+//!   The open of an `open` with `O_TRUNC` is replayed, without the truncation.
+//! - `SetPattern` and `RemoveInline`: the target would choose other places for the bytes.
+//! - Locks, which `restore_locks` restores.
+
+use skep_types::codec::{Bytes, Codec};
+use skep_types::{InodeId, StripePattern};
+use skep_wire::Request;
+use skep_wire::inline::{RemoveInline, WriteInline};
+use skep_wire::metadata as md;
+use std::any::Any;
+
+/// Whether the client keeps a request after its acknowledgement.
+pub(crate) fn is_kept(request: &dyn Any) -> bool {
+    request.is::<md::Open>()
+        || request.is::<md::Close>()
+        || request.is::<md::CloseMany>()
+        || request.is::<md::CreateUnnamed>()
+        || request.is::<md::ReportWritten>()
+        || request.is::<WriteInline>()
+        || inodes_of(request).is_some()
+}
+
+/// Returns the request that replays a change. `place` is the start of the target and the number of
+/// the change, `reply` is the first reply. `None` means that the change cannot be replayed.
+pub(crate) fn replay_of<R: Request + 'static>(
+    request: &R,
+    reply: &R::Reply,
+    place: (u64, u64),
+) -> Option<Box<md::Replay>> {
+    let body = replayed_body(request)?;
+    let creates = request_creates(request);
+    let (inode, created, pattern) = facts_of(reply, creates);
+    let (start, change) = place;
+    let request = Bytes(body);
+    Some(Box::new(md::Replay { start, change, message: R::ID, request, inode, created, pattern }))
+}
+
+/// Whether a request creates the inode in its reply, unless the reply itself states this.
+fn request_creates(request: &dyn Any) -> bool {
+    request.is::<md::MakeDirectory>() || request.is::<md::MakeSymlink>()
+}
+
+/// Returns the inode in a reply, whether the request has created it, and its stripe pattern then.
+fn facts_of(reply: &dyn Any, creates: bool) -> (InodeId, bool, Option<StripePattern>) {
+    if let Some(it) = reply.downcast_ref::<md::OpenReply>() {
+        let pattern = it.pattern.clone().filter(|_| it.created);
+        return (it.attributes.inode, it.created, pattern);
+    }
+    match reply.downcast_ref::<md::NewEntryReply>() {
+        Some(it) => (it.entry.inode, creates, None),
+        None => (InodeId::default(), false, None),
+    }
+}
+
+/// Returns the body of the request that the target executes again. `None` means that it must not
+/// execute the request again.
+fn replayed_body<R: Request + 'static>(request: &R) -> Option<Vec<u8>> {
+    let any: &dyn Any = request;
+    if let Some(it) = any.downcast_ref::<md::Open>() {
+        let (inode, open) = (it.inode, it.open);
+        let open =
+            md::Open { inode, open, truncate: false, must_have_name: false, inline_limit: 0 };
+        return Some(open.to_bytes());
+    }
+    let truncates = any.downcast_ref::<md::SetAttributes>().is_some_and(|it| it.size.is_some());
+    let is_placed_again = any.is::<md::SetPattern>() || any.is::<RemoveInline>();
+    (!truncates && !is_placed_again).then(|| request.to_bytes())
+}
+
+/// Returns the inodes in a request that changes names or attributes. `None` means that the request
+/// is of another kind. The client also compares opens, locks, reports of sizes and inline bytes with
+/// the target in other ways, and reports their losses.
+pub(crate) fn inodes_of(request: &dyn Any) -> Option<[InodeId; 2]> {
+    if let Some(it) = request.downcast_ref::<md::Create>() {
+        return Some([it.directory; 2]);
+    }
+    if let Some(it) = request.downcast_ref::<md::SetAttributes>() {
+        return Some([it.inode; 2]);
+    }
+    if let Some(it) = request.downcast_ref::<md::Link>() {
+        return Some([it.inode, it.directory]);
+    }
+    if let Some(it) = request.downcast_ref::<md::MakeDirectory>() {
+        return Some([it.directory; 2]);
+    }
+    if let Some(it) = request.downcast_ref::<md::MakeSymlink>() {
+        return Some([it.directory; 2]);
+    }
+    if let Some(it) = request.downcast_ref::<md::SetXattr>() {
+        return Some([it.inode; 2]);
+    }
+    if let Some(it) = request.downcast_ref::<md::RemoveXattr>() {
+        return Some([it.inode; 2]);
+    }
+    if let Some(it) = request.downcast_ref::<md::SetPattern>() {
+        return Some([it.inode; 2]);
+    }
+    if let Some(it) = request.downcast_ref::<RemoveInline>() {
+        return Some([it.inode; 2]);
+    }
+    let mut names = names_of(request).into_iter().map(|(directory, _)| directory);
+    let first = names.next()?;
+    Some([first, names.next().unwrap_or(first)])
+}
+
+/// Returns the existing names that a request removes, moves or replaces.
+pub(crate) fn names_of(request: &dyn Any) -> Vec<(InodeId, Bytes)> {
+    if let Some(it) = request.downcast_ref::<md::Unlink>() {
+        return vec![(it.directory, it.name.clone())];
+    }
+    if let Some(it) = request.downcast_ref::<md::RemoveDirectory>() {
+        return vec![(it.directory, it.name.clone())];
+    }
+    if let Some(it) = request.downcast_ref::<md::Rename>() {
+        let (from, to) = ((it.from_directory, &it.from_name), (it.to_directory, &it.to_name));
+        return [from, to].map(|(directory, name)| (directory, name.clone())).to_vec();
+    }
+    if let Some(it) = request.downcast_ref::<md::Exchange>() {
+        let (from, to) = ((it.from_directory, &it.from_name), (it.to_directory, &it.to_name));
+        return [from, to].map(|(directory, name)| (directory, name.clone())).to_vec();
+    }
+    Vec::new()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use skep_types::{Attributes, FileKind, Timestamp};
+
+    const FILE: InodeId = InodeId::new(9);
+
+    fn attributes() -> Attributes {
+        Attributes::new(FILE, FileKind::Regular, 0o644, Timestamp::default())
+    }
+
+    fn set_size(size: Option<u64>) -> md::SetAttributes {
+        md::SetAttributes {
+            inode: FILE,
+            permissions: Some(0o600),
+            uid: None,
+            gid: None,
+            project: None,
+            hands_down_project: None,
+            size,
+            accessed: None,
+            modified: None,
+        }
+    }
+
+    #[test]
+    fn truncation_is_kept_but_not_replayed() {
+        let reply = md::SetAttributesReply { attributes: attributes(), truncated: Vec::new() };
+        assert!(is_kept(&set_size(Some(1))));
+        assert_eq!(replay_of(&set_size(Some(1)), &reply, (1, 2)), None);
+        assert!(replay_of(&set_size(None), &reply, (1, 2)).is_some());
+        let open = md::Open {
+            inode: FILE,
+            open: md::OpenMode::Write,
+            truncate: true,
+            must_have_name: true,
+            inline_limit: 100,
+        };
+        let opened = md::OpenReply {
+            created: false,
+            attributes: attributes(),
+            pattern: None,
+            is_shared: false,
+            truncated: Vec::new(),
+            synced: skep_types::ChunkFileSet::default(),
+            inline: None,
+            directory: None,
+        };
+        let replay = replay_of(&open, &opened, (1, 2)).expect("the open is replayed");
+        let body = md::Open::from_bytes(&replay.request.0).unwrap();
+        assert!(!body.truncate && !body.must_have_name && body.inline_limit == 0);
+        assert_eq!((replay.inode, replay.created), (FILE, false));
+    }
+
+    #[test]
+    fn replay_names_the_inode_that_the_request_created() {
+        let entry = md::EntryReply { inode: FILE, kind: FileKind::Regular, attributes: None };
+        let reply = md::NewEntryReply { entry, directory: None };
+        let (directory, name) = (InodeId::ROOT, Bytes(b"b".to_vec()));
+        let link = md::Link { inode: FILE, directory, name: name.clone() };
+        let replay = replay_of(&link, &reply, (3, 4)).unwrap();
+        assert_eq!((replay.start, replay.change), (3, 4));
+        assert_eq!((replay.inode, replay.created), (FILE, false));
+        let new = md::NewInode { permissions: 0o755, umask: 0, uid: 0, gid: 0 };
+        let make = md::MakeDirectory { directory, name, new };
+        assert!(replay_of(&make, &reply, (3, 4)).unwrap().created);
+    }
+
+    #[test]
+    fn reads_and_locks_are_not_kept() {
+        assert!(!is_kept(&md::GetAttributes { inode: FILE }));
+        assert!(!is_kept(&md::TrimFile { inode: FILE }));
+    }
+}

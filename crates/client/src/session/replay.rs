@@ -1,0 +1,117 @@
+//! Repeats the acknowledged changes that a power loss of a metadata host has reverted, before the
+//! mount changes anything else at the metadata group. The target executes the lost changes of all
+//! clients in their first order.
+//!
+//! A replay is a task of its own, since the mount sends no other change of the session until it
+//! ends, and a program that is killed drops its future. `acknowledged` has the lost changes.
+//! `compare_slots` finds them, and reports those that stay lost.
+
+use crate::client::Client;
+use crate::limits::CONTENTION_PAUSE;
+use crate::session::acknowledged::{Change, NextReplay};
+use crate::session::table::is_lost;
+use skep_rpc::{CallFacts, CallOptions};
+use skep_types::{ErrorCode, GroupId, Result, SessionId};
+use skep_wire::limits::REPLAY_SLOT;
+use skep_wire::metadata::EndReplay;
+use std::rc::Rc;
+
+/// The changes of one replay.
+#[derive(Debug, Default)]
+struct Replayed {
+    count: u64,
+    /// The changes that stay lost.
+    failed: Vec<Change>,
+}
+
+impl Client {
+    /// Waits until no replay of the session is running.
+    pub(super) async fn await_replay(&self, group: GroupId, id: SessionId) {
+        while self.mount().sessions.changes.is_replaying(group, id) {
+            skep_env::sleep(CONTENTION_PAUSE).await;
+        }
+    }
+
+    /// Begins the replay of the lost changes of a session, as a task.
+    pub(super) fn begin_replay(&self, group: GroupId, id: SessionId) {
+        let client = self.clone();
+        skep_env::spawn(async move { client.replay_lost(group, id).await }).detach();
+    }
+
+    async fn replay_lost(&self, group: GroupId, id: SessionId) {
+        let mut replayed = Replayed::default();
+        if let Err(error) = self.try_replay(group, id, &mut replayed).await {
+            tracing::debug!("the replay of session {id} at group {group} has ended: {error:#}");
+        }
+        let changes = &self.mount().sessions.changes;
+        let Replayed { count, mut failed } = replayed;
+        while let Some(change) = changes.replay_failed(group, id) {
+            failed.push(change);
+        }
+        self.meter().replayed.add(count);
+        self.meter().not_replayed.add(failed.len() as u64);
+        if count > 0 {
+            tracing::warn!(
+                "the metadata target of group {group} lost {count} acknowledged changes of this \
+                 mount in a power loss; the mount has repeated them"
+            );
+        }
+        self.report_reverted(group, &failed);
+        changes.replay_ended(group, id);
+    }
+
+    /// Sends the lost changes of a session again, and then the end of the replay.
+    ///
+    /// # Errors
+    /// Returns the error of the group, for example if it has ended the session. The other changes
+    /// stay lost then.
+    async fn try_replay(
+        &self,
+        group: GroupId,
+        id: SessionId,
+        replayed: &mut Replayed,
+    ) -> Result<()> {
+        let changes = &self.mount().sessions.changes;
+        // Retry: compares the changes again if the target has started again, without a pause, and
+        // once for each start of the target.
+        loop {
+            let start = changes.attempt(group, id).start;
+            let options = CallOptions { session: id, start, ..CallOptions::default() };
+            let Some(NextReplay { request, sequence }) = changes.next_lost(group, id) else {
+                match self.router().call(group, &EndReplay {}, options).await {
+                    Err(error) if error.code() == ErrorCode::StaleStart => {
+                        self.compare_again(group, id).await?;
+                        continue;
+                    }
+                    result => return result.map(|_| ()),
+                }
+            };
+            let Some(request) = request else {
+                replayed.failed.extend(changes.replay_failed(group, id));
+                continue;
+            };
+            let facts = Rc::new(CallFacts::default());
+            let options = CallOptions {
+                slot: REPLAY_SLOT,
+                sequence,
+                trace: self.next_trace(),
+                facts: Some(Rc::clone(&facts)),
+                ..options
+            };
+            match self.router().call(group, &*request, options).await {
+                Ok(_) => {
+                    changes.replayed(group, id, facts.change.get() == 0);
+                    replayed.count += 1;
+                }
+                Err(error) if error.code() == ErrorCode::StaleStart => {
+                    self.compare_again(group, id).await?;
+                }
+                Err(error) if is_lost(&error) => return Err(error),
+                Err(error) => {
+                    tracing::debug!("cannot repeat a change at group {group}: {error:#}");
+                    replayed.failed.extend(changes.replay_failed(group, id));
+                }
+            }
+        }
+    }
+}
