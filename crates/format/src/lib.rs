@@ -12,4 +12,5 @@ pub mod log;
 pub mod management;
 pub mod member_mark;
 pub mod metadata;
+pub mod page_cache_mark;
 pub mod sealed;

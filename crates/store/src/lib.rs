@@ -11,4 +11,5 @@ pub mod identity;
 mod identity_file;
 pub mod log;
 pub mod page_cache;
+pub mod page_cache_mark;
 pub mod restored;

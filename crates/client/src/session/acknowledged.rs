@@ -58,8 +58,8 @@ struct Kept {
     session: SessionId,
     /// The start number of the target when the session was opened, or at the newest comparison.
     start: u64,
-    /// For each slot, the sequence of the slot's last request in the target's store at the newest
-    /// comparison.
+    /// For each slot, the sequence of the slot's last request that is durable at the target, as far
+    /// as the client knows: at the newest comparison or at a later sync.
     executed: HashMap<u32, u64>,
     changes: VecDeque<Change>,
     /// Length of the bodies of `changes`.
@@ -92,7 +92,8 @@ impl Kept {
     /// durable, because a target that starts serves only the changes that are on its device.
     fn take_lost(&mut self, reply: &CompareSlotsReply) {
         self.start = reply.start;
-        self.executed = reply.slots.iter().map(|it| (it.slot, it.sequence)).collect();
+        let slots = reply.slots.iter().map(|it| (it.slot, it.sequence)).collect();
+        let durable = std::mem::replace(&mut self.executed, slots);
         self.first = self.next();
         self.bytes = 0;
         let executed = |slot: u32| self.executed.get(&slot).copied().unwrap_or(0);
@@ -105,6 +106,12 @@ impl Kept {
         let is_lost = |it: &Change| it.sequence > executed.get(&it.slot).copied().unwrap_or(0);
         self.lost.extend(self.changes.drain(..).filter(is_lost));
         self.lost.make_contiguous().sort_by_key(|it| it.place);
+        let lacks = |(slot, sequence)| executed.get(slot).is_none_or(|it| it < sequence);
+        if durable.iter().any(lacks) {
+            // The directory of the target is an old backup. It lacks durable changes, on which the
+            // kept ones may depend.
+            self.lost.iter_mut().for_each(|it| it.replay = None);
+        }
     }
 
     /// Removes the lost change that was sent last.
@@ -237,8 +244,11 @@ impl AcknowledgedChanges {
         self.of(group, attempt.session, |kept| {
             if kept.first < attempt.next {
                 let count = (attempt.next - kept.first).min(kept.changes.len() as u64);
-                let synced = kept.changes.drain(..count as usize);
-                kept.bytes -= synced.map(|it| it.body_bytes()).sum::<usize>();
+                for change in kept.changes.drain(..count as usize) {
+                    kept.bytes -= change.body_bytes();
+                    let executed = kept.executed.entry(change.slot).or_default();
+                    *executed = change.sequence.max(*executed);
+                }
                 kept.first = attempt.next;
             }
         });
@@ -266,7 +276,8 @@ impl AcknowledgedChanges {
         })
     }
 
-    /// Returns whether the target had executed a request before the last comparison.
+    /// Returns whether the target had executed a request before the last comparison. The caller has
+    /// received no reply to the request.
     pub(crate) fn was_executed(
         &self,
         group: GroupId,

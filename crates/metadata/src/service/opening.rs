@@ -7,14 +7,17 @@
 use super::log_reads;
 use crate::engine::Engine;
 use crate::engine::fjall_engine::FjallEngine;
+use crate::limits::Limits;
 use crate::shipping::succession::Succession;
+use crate::target::{Start, SyncPolicy};
 use crate::term::Membership;
 use skep_cluster::groups::has_skipped;
 use skep_format::log::{LogOwner, Record};
 use skep_store::log::{Log, Recovered};
 use skep_store::page_cache::MemberMarkFile;
-use skep_types::{Epoch, Error, ErrorCode, Lsn, Result};
+use skep_types::{Epoch, Error, ErrorCode, Lsn, Result, TargetId};
 use std::path::Path;
+use std::sync::Arc;
 
 /// The state of a target at the beginning of a role.
 pub(super) struct Contents {
@@ -37,6 +40,27 @@ impl Contents {
     /// Whether the target has neither log records nor a store.
     fn is_empty(&self) -> Result<bool> {
         Ok(self.records.is_empty() && self.engine.applied()?.is_none())
+    }
+}
+
+/// Returns the parameters for the start of a role.
+pub(super) fn start_of(
+    membership: &Membership,
+    policy: SyncPolicy,
+    (epoch, synced): (Epoch, Option<Lsn>),
+    counted: Vec<TargetId>,
+) -> Start {
+    Start {
+        group: membership.group,
+        target: membership.target,
+        epoch,
+        counted,
+        synced,
+        policy,
+        limits: Limits::default(),
+        map: Arc::clone(&membership.map),
+        now: skep_env::now(),
+        wall: skep_env::wall_time(),
     }
 }
 

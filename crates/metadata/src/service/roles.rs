@@ -28,18 +28,17 @@
 
 use super::hand_over::HandOver;
 use super::leaving::LastAcknowledgement;
-use super::opening::{Contents, open_whole};
+use super::opening::{Contents, open_whole, start_of};
 use super::primary_stop::{OtherMembers, PrimaryStop, StopStep};
 use super::restored::RestoredMarks;
 use super::{Shell, copying, leaving, log_reads, members, open_engine};
 use crate::engine::fjall_engine::FjallEngine;
 use crate::free_space::FreeSpaceGauge;
-use crate::limits::Limits;
 use crate::meter::Meter;
 use crate::shipping::backup::{Backup, Stopped};
 use crate::shipping::copy_receiver::CopyReceiver;
 use crate::shipping::succession::Succession;
-use crate::target::{Action, Event, MetadataTarget, Start, SyncPolicy};
+use crate::target::{Action, Event, MetadataTarget, SyncPolicy};
 use crate::term::{self, Membership};
 use skep_cluster::lease_times::{LeaseTimes, bound_of_primary, lowered_bound, raised_bound};
 use skep_cluster::problems::COMPARED_AFTER_RESTORE;
@@ -48,7 +47,8 @@ use skep_rpc::{Management, Router};
 use skep_service::TargetStart;
 use skep_store::log::Log;
 use skep_store::page_cache::MemberMarkFile;
-use skep_types::{ClusterMap, Epoch, GroupId, Lsn, MapVersion, NodeKind, Result, TargetId};
+use skep_store::page_cache_mark::PageCacheMarkFile;
+use skep_types::{ClusterMap, Epoch, GroupId, MapVersion, NodeKind, Result, TargetId};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -70,6 +70,7 @@ struct Parts<'a> {
     policy: SyncPolicy,
     log: Log,
     mark: MemberMarkFile,
+    page_cache: PageCacheMarkFile,
     free_space: &'a mut FreeSpaceGauge,
 }
 
@@ -90,6 +91,7 @@ pub(super) async fn serve(
     let Some(membership) = found else { return Ok(()) };
     let path = directory.path();
     let mut mark = MemberMarkFile::read(path)?;
+    let page_cache = PageCacheMarkFile::read(path)?;
     let is_incomplete = copying::is_incomplete(path, target, &membership, &mut mark)?;
     let began = skep_env::now();
     let engine = open_engine(path, target, cache_bytes, &mut mark)?;
@@ -120,8 +122,8 @@ pub(super) async fn serve(
             copying::run(&shell, &mut receiver, &mut mark, (free_space, &membership)).await
         }
         Begun::Whole { log, contents, mark } => {
-            let mut parts =
-                Parts { shell: Rc::clone(&shell), target, policy, log: *log, mark, free_space };
+            let (shell, log) = (Rc::clone(&shell), *log);
+            let mut parts = Parts { shell, target, policy, log, mark, page_cache, free_space };
             parts.run(membership, contents, begins).await
         }
     };
@@ -143,27 +145,6 @@ enum Begun {
     Copying { engine: FjallEngine, mark: MemberMarkFile },
     /// The store is complete, and the log continues from its last record.
     Whole { log: Box<Log>, contents: Contents, mark: MemberMarkFile },
-}
-
-/// Returns the parameters for the start of a role.
-fn start_of(
-    membership: &Membership,
-    policy: SyncPolicy,
-    (epoch, synced): (Epoch, Option<Lsn>),
-    counted: Vec<TargetId>,
-) -> Start {
-    Start {
-        group: membership.group,
-        target: membership.target,
-        epoch,
-        counted,
-        synced,
-        policy,
-        limits: Limits::default(),
-        map: Arc::clone(&membership.map),
-        now: skep_env::now(),
-        wall: skep_env::wall_time(),
-    }
 }
 
 impl Parts<'_> {
@@ -305,6 +286,7 @@ impl Parts<'_> {
         let group = membership.map.group(membership.group);
         let since = group.map(|group| group.primary_since).unwrap_or_default();
         self.shell.router.hold_term(since);
+        let has_lost_changes = self.mark.lacks_records() || self.page_cache.has_lost_changes();
         if self.mark.lacks_records() {
             // No other member serves, so this target has all records that the group still has.
             self.mark.become_whole()?;
@@ -321,8 +303,18 @@ impl Parts<'_> {
             target.set_epoch_of(lsn, epoch);
         }
         target.succeed(succession);
+        if has_lost_changes {
+            target.await_replay();
+        }
         self.shell.marks.apply(&mut target)?;
+        self.mark_page_cache(&target)?;
         Ok(target)
+    }
+
+    /// Stores durably which page cache has the changes that the primary acknowledges from now on.
+    /// While clients replay lost changes, the mark still names the page cache that has lost them.
+    fn mark_page_cache(&mut self, target: &MetadataTarget<FjallEngine>) -> Result<()> {
+        if target.is_replaying() { Ok(()) } else { self.page_cache.begin() }
     }
 
     /// Waits until events arrive, or until the time `until`. Returns the events.
@@ -369,6 +361,7 @@ impl Parts<'_> {
             }
             if self.mark.lacks_records() && !backup.lacks_records() {
                 self.mark.become_whole()?;
+                self.page_cache.begin()?;
                 shell.marks.forget_copy()?;
                 tracing::info!(
                     "target {} has all changes of metadata group {} again",
@@ -389,6 +382,7 @@ impl Parts<'_> {
         leaving::leave(&shell, membership).await?;
         self.log.sync()?;
         backup.engine().checkpoint()?;
+        self.page_cache.end()?;
         self.mark.end()?;
         Ok(false)
     }
@@ -481,6 +475,7 @@ impl Parts<'_> {
             if !target.is_primary() {
                 return Err(term::ended(membership.group));
             }
+            self.mark_page_cache(&target)?;
             shell.membership.after_batch(&target, now);
             shell.router.need(target.fence());
             shell.marks.after_batch(&target)?;
@@ -494,6 +489,7 @@ impl Parts<'_> {
         }
         self.log.sync()?;
         target.engine().checkpoint()?;
+        self.page_cache.end()?;
         self.mark.end()
     }
 }

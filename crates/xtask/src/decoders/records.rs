@@ -12,6 +12,7 @@ use skep_format::member_mark::{CountedMembers, MemberContents, MemberMark};
 use skep_format::metadata::{Batch, DecisionRecord, DentryRecord, InodeRecord, PreparedRecord};
 use skep_format::metadata::{FileLocksRecord, InlineRecord, LockedRange, Mutation, OpenCounts};
 use skep_format::metadata::{SessionRecord, SlotRecord};
+use skep_format::page_cache_mark::PageCacheMark;
 use skep_types::codec::{Bytes, Codec, crc32c};
 use skep_types::{
     Attributes, ChunkFileKey, ChunkFileSet, ClusterId, ClusterMap, Component, Epoch, FileKind,
@@ -59,6 +60,7 @@ fn check_sealed(bytes: &[u8]) {
         check_round_trip(RaftSnapshot::from_file(&bytes), &bytes, RaftSnapshot::to_file);
         check_round_trip(TargetState::from_file(&bytes), &bytes, TargetState::to_file);
         check_round_trip(MemberMark::from_file(&bytes), &bytes, MemberMark::to_file);
+        check_round_trip(PageCacheMark::from_file(&bytes), &bytes, PageCacheMark::to_file);
     }
 }
 
@@ -99,6 +101,7 @@ fn sealed_seeds() -> Vec<Vec<u8>> {
         TargetState { start: 5, incarnation, clean: true, failed: false, kept_since: 4, host }
             .to_file(),
         mark.to_file(),
+        PageCacheMark { host, clean: true }.to_file(),
     ]
 }
 

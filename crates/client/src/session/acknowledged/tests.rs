@@ -123,6 +123,18 @@ fn reply_of_an_earlier_start_is_not_replayed() {
 }
 
 #[test]
+fn target_that_lacks_durable_changes_gets_no_replay() {
+    let changes = opened();
+    changes.acknowledge(change(0, 1, 1));
+    changes.synced(GROUP, changes.attempt(GROUP, SESSION));
+    changes.acknowledge(change(1, 1, 2));
+    // The administrator has put the directory of the target back from a backup.
+    assert_eq!(changes.compare(GROUP, SESSION, &reply(2, &[])), Some(Compared::Now));
+    assert!(changes.next_lost(GROUP, SESSION).unwrap().request.is_none());
+    assert!(changes.replay_failed(GROUP, SESSION).is_some(), "the loss is reported");
+}
+
+#[test]
 fn late_slot_reply_does_not_declare_a_newer_change_lost() {
     let changes = opened();
     assert!(changes.lost(2, &[(0, 1)]).is_empty());

@@ -1,0 +1,139 @@
+//! The mark by which a metadata target learns at its start whether its host may have lost changes
+//! that the target has acknowledged. The layout of the mark is in
+//! [`skep_format::page_cache_mark`].
+//!
+//! # Crash rule
+//! A primary calls [`PageCacheMarkFile::begin`] before it acknowledges its first change, or, after
+//! a loss, when its clients have replayed the lost changes. So if a replay is interrupted, the next
+//! start finds the old mark, and waits for the clients again.
+//!
+//! [`crate::page_cache`] has the identity of the page cache, and the mark of a member of a group.
+
+use crate::atomic::replace_atomically;
+use crate::failed_sync;
+use crate::page_cache::host_mark;
+use skep_format::chunk::HostMark;
+use skep_format::page_cache_mark::PageCacheMark;
+use skep_types::{Error, Result};
+use std::path::{Path, PathBuf};
+
+/// Name of the file with the mark, in the directory of a metadata target.
+const MARK: &str = "page-cache-mark";
+
+/// The file that contains the mark of one target.
+#[derive(Debug)]
+pub struct PageCacheMarkFile {
+    path: PathBuf,
+    host: HostMark,
+    written: Option<PageCacheMark>,
+    /// Whether the device has failed, so that changes may be lost although the page cache is the
+    /// same.
+    has_failed: bool,
+}
+
+impl PageCacheMarkFile {
+    /// Reads the mark in the directory of a target.
+    ///
+    /// # Errors
+    /// - Errors of the file system, which name the path.
+    /// - `Corrupt` or `Unsupported` if the mark cannot be read.
+    pub fn read(directory: &Path) -> Result<Self> {
+        let read = Self::read_at(directory, host_mark(directory)?)?;
+        Ok(Self { has_failed: failed_sync::is_marked(directory), ..read })
+    }
+
+    /// Like [`Self::read`], but takes the identity of the page cache from `host`, and does not
+    /// check whether the device has failed.
+    ///
+    /// # Errors
+    /// Returns the same errors as [`Self::read`].
+    pub fn read_at(directory: &Path, host: HostMark) -> Result<Self> {
+        let path = directory.join(MARK);
+        let written = match std::fs::read(&path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+            read => {
+                let bytes = read.map_err(|error| Error::from(error).within(path.display()))?;
+                let mark = PageCacheMark::from_file(&bytes);
+                Some(mark.map_err(|error| error.within(path.display()))?)
+            }
+        };
+        Ok(Self { path, host, written, has_failed: false })
+    }
+
+    /// Whether the target may have lost changes that it has acknowledged. A target without a mark
+    /// has acknowledged nothing.
+    pub fn has_lost_changes(&self) -> bool {
+        let lost = |mark: &PageCacheMark| !mark.clean && mark.host != self.host;
+        self.has_failed || self.written.as_ref().is_some_and(lost)
+    }
+
+    /// Makes the mark of the present page cache durable. Blocks.
+    ///
+    /// # Errors
+    /// Errors of the file system, which name the path.
+    pub fn begin(&mut self) -> Result<()> {
+        self.has_failed = false;
+        self.write(false)
+    }
+
+    /// At the end of the process, stores durably in the mark that the device has all changes. Does
+    /// nothing while the mark names another page cache. Blocks.
+    ///
+    /// # Errors
+    /// Errors of the file system, which name the path.
+    pub fn end(&mut self) -> Result<()> {
+        let is_of_host = self.written.is_some_and(|mark| mark.host == self.host);
+        if is_of_host && !self.has_failed { self.write(true) } else { Ok(()) }
+    }
+
+    fn write(&mut self, clean: bool) -> Result<()> {
+        let mark = PageCacheMark { host: self.host, clean };
+        if self.written == Some(mark) {
+            return Ok(());
+        }
+        replace_atomically(&self.path, &mark.to_file())?;
+        self.written = Some(mark);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOST: HostMark = HostMark { boot_id: 1, device: 2, mount: 3, directory: 4 };
+    const OTHER: HostMark = HostMark { boot_id: 2, ..HOST };
+
+    #[test]
+    fn reboot_may_lose_changes_unless_the_target_ended_cleanly() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |host| PageCacheMarkFile::read_at(directory.path(), host).unwrap();
+        assert!(!at(HOST).has_lost_changes(), "a new target has acknowledged nothing");
+        at(HOST).begin().unwrap();
+        assert!(!at(HOST).has_lost_changes(), "a killed process has lost nothing");
+        for _ in 0..2 {
+            let mut mark = at(OTHER);
+            assert!(mark.has_lost_changes(), "until the replay has ended");
+            mark.end().unwrap();
+        }
+        at(OTHER).begin().unwrap();
+        assert!(!at(OTHER).has_lost_changes() && at(HOST).has_lost_changes());
+        at(OTHER).end().unwrap();
+        assert!(!at(HOST).has_lost_changes());
+        at(HOST).begin().unwrap();
+        assert!(at(OTHER).has_lost_changes(), "the target has acknowledged changes since");
+    }
+
+    #[test]
+    fn failed_device_may_lose_changes_in_the_same_page_cache() {
+        let directory = tempfile::tempdir().unwrap();
+        let read = || PageCacheMarkFile::read(directory.path()).unwrap();
+        read().begin().unwrap();
+        assert!(!read().has_lost_changes());
+        failed_sync::mark(directory.path()).unwrap();
+        let mut mark = read();
+        assert!(mark.has_lost_changes());
+        mark.begin().unwrap();
+        assert!(!mark.has_lost_changes());
+    }
+}
