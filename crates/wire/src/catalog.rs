@@ -111,7 +111,7 @@ catalog! {
     35 "metadata" reads md::AskOutcome => md::OutcomeReply;
     36 "metadata" reads md::CompareOpens => md::CompareOpensReply;
     37 "metadata" reads md::CompareSlots => md::CompareSlotsReply;
-    38 "metadata" modifies md::Replay => mg::EmptyReply;
+    38 "metadata" modifies md::Replay => md::ReplayReply;
     39 "metadata" reads md::EndReplay => mg::EmptyReply;
     // Metadata: requests about the namespace.
     40 "metadata" reads md::Lookup => md::EntryReply;

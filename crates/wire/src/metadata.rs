@@ -29,7 +29,7 @@ pub use names::{
 pub use sessions::{
     AskOutcome, CloseSession, CompareOpens, CompareOpensReply, CompareSlots, CompareSlotsReply,
     EndReplay, KeepAlive, KeepAliveReply, ListSessions, OpenSession, OpenSessionReply, OpenedFile,
-    Outcome, OutcomeReply, Replay, SessionEntry, SessionList, SlotSequence, SyncAll,
+    Outcome, OutcomeReply, Replay, ReplayReply, SessionEntry, SessionList, SlotSequence, SyncAll,
 };
 pub use transactions::{
     AskDecision, Decide, Decision, DecisionReply, ListTransactions, Prepare, PrepareReply,

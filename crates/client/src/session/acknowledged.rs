@@ -106,8 +106,8 @@ impl Kept {
         let is_lost = |it: &Change| it.sequence > executed.get(&it.slot).copied().unwrap_or(0);
         self.lost.extend(self.changes.drain(..).filter(is_lost));
         self.lost.make_contiguous().sort_by_key(|it| it.place);
-        let lacks = |(slot, sequence)| executed.get(slot).is_none_or(|it| it < sequence);
-        if durable.iter().any(lacks) {
+        let lacks = |slot: &u32, sequence: &u64| executed.get(slot).is_none_or(|it| it < sequence);
+        if durable.iter().any(|(slot, sequence)| lacks(slot, sequence)) {
             // The directory of the target is an old backup. It lacks durable changes, on which the
             // kept ones may depend.
             self.lost.iter_mut().for_each(|it| it.replay = None);

@@ -6,15 +6,14 @@ use crate::engine::Engine;
 use crate::handlers::{dispatch, home_inode};
 use crate::tx::context::{Context, UnloggedFields};
 use crate::tx::operation::{FirstReply, Stop};
-use skep_types::codec::Codec;
+use skep_types::codec::{Bytes, Codec};
 use skep_types::{Error, ErrorCode, InodeId, Result};
 use skep_wire::Request;
 use skep_wire::inline::WriteInline;
-use skep_wire::management::EmptyReply;
 use skep_wire::metadata::{
     Close, CloseMany, Create, CreateUnnamed, Exchange, Link, MakeDirectory, MakeSymlink,
-    NewEntryReply, Open, OpenReply, RemoveDirectory, RemoveXattr, Rename, Replay, ReportWritten,
-    SetAttributes, SetXattr, Unlink,
+    NewEntryReply, Open, OpenReply, RemoveDirectory, RemoveXattr, Rename, Replay, ReplayReply,
+    ReportWritten, SetAttributes, SetXattr, Unlink,
 };
 
 /// The changes that a client can replay.
@@ -41,7 +40,7 @@ const REPLAYED: [u16; 17] = [
 pub(crate) fn run<E: Engine>(
     context: &mut Context<'_, E>,
     request: Replay,
-) -> Result<EmptyReply, Stop> {
+) -> Result<ReplayReply, Stop> {
     let Replay { message, request: body, inode, created, pattern, .. } = request;
     check(context, message, &body.0)?;
     context.op.first_reply = Some(FirstReply { inode, created, pattern });
@@ -56,9 +55,9 @@ pub(crate) fn run<E: Engine>(
                     loss";
         return Err(Error::new(ErrorCode::Stale, what).into());
     }
-    // The reply to the replay has no fields.
+    // The reply to the replay has no fields that are not logged.
     context.unlogged = UnloggedFields::default();
-    Ok(EmptyReply {})
+    Ok(ReplayReply { reply: Bytes(reply) })
 }
 
 /// Checks that a change can be replayed at this group.

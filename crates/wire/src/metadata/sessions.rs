@@ -145,6 +145,14 @@ record! {
 }
 
 record! {
+    /// Reply to [`Replay`].
+    pub struct ReplayReply {
+        /// Encoded body of the reply to the change, as it is stored in a slot.
+        pub reply: Bytes,
+    }
+}
+
+record! {
     /// States that the client has no further change to replay in this session (`Replay`). The
     /// target accepts new changes when all clients that had a session before its start have sent
     /// this request. The request names the start of the target, and the target refuses another

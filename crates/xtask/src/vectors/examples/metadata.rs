@@ -18,9 +18,10 @@ use skep_wire::metadata::{
     EndReplay, EntryInfo, GetEntryInfo, GroupFile, GroupFiles, KeepAlive, KeepAliveReply,
     ListGroupFiles, ListSessions, ListTransactions, NewInode, Open, OpenMode, OpenReply,
     OpenSession, OpenSessionReply, OpenedFile, Outcome, OutcomeReply, Prepare, PrepareReply,
-    Replay, ReportWritten, ResolveTransaction, SessionEntry, SessionList, SetAttributes,
-    SetAttributesReply, SetPattern, SetTime, SlotSequence, Step, SyncAll, SyncedChunkFiles,
-    TransactionEntry, TransactionId, TransactionList, TrimFile, TruncatedChunk, WrittenExtent,
+    Replay, ReplayReply, ReportWritten, ResolveTransaction, SessionEntry, SessionList,
+    SetAttributes, SetAttributesReply, SetPattern, SetTime, SlotSequence, Step, SyncAll,
+    SyncedChunkFiles, TransactionEntry, TransactionId, TransactionList, TrimFile, TruncatedChunk,
+    WrittenExtent,
 };
 
 /// Returns the pattern of a large file: first inline bytes, then a component with few groups, and
@@ -118,7 +119,7 @@ fn sessions() -> Vec<Example> {
                 created: true,
                 pattern: Some(pattern()),
             },
-            &EmptyReply {},
+            &ReplayReply { reply: b"reply"[..].into() },
         ),
         example(&EndReplay {}, &EmptyReply {}),
         example(&CloseSession {}, &EmptyReply {}),

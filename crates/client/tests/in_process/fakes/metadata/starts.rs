@@ -7,8 +7,7 @@ use skep_types::{ErrorCode, Lsn, Result, SessionId};
 use skep_wire::frame::Header;
 use skep_wire::inline::InlineMark;
 use skep_wire::limits::REPLAY_SLOT;
-use skep_wire::management::EmptyReply;
-use skep_wire::metadata::{CompareSlotsReply, Replay, SlotSequence};
+use skep_wire::metadata::{CompareSlotsReply, Replay, ReplayReply, SlotSequence};
 
 impl FakeMetadata {
     pub(super) fn compare_slots(&self, session: SessionId) -> Result<Answer> {
@@ -28,13 +27,12 @@ impl FakeMetadata {
             return code(ErrorCode::Stale);
         }
         let first = Header { message: replay.message, ..header.clone() };
-        self.execute(&first, &replay.request.0)?;
+        let reply = ReplayReply { reply: self.execute(&first, &replay.request.0)?.into() };
         self.executed.push((replay.message, false));
-        let reply = Ok(EmptyReply {}.to_bytes());
         if let Some(session) = self.sessions.get_mut(&header.session) {
-            session.slots.insert(REPLAY_SLOT, (header.sequence, reply));
+            session.slots.insert(REPLAY_SLOT, (header.sequence, Ok(reply.to_bytes())));
         }
-        Ok(Answer::of(&EmptyReply {}))
+        Ok(Answer::of(&reply))
     }
 
     /// Simulates a power loss, after which the target starts again with the state `before`.
