@@ -11,9 +11,11 @@ use crate::limits::CONTENTION_PAUSE;
 use crate::session::acknowledged::{Change, NextReplay};
 use crate::session::table::is_lost;
 use skep_rpc::{CallFacts, CallOptions};
+use skep_types::codec::Codec;
 use skep_types::{ErrorCode, GroupId, Result, SessionId};
+use skep_wire::Request;
 use skep_wire::limits::REPLAY_SLOT;
-use skep_wire::metadata::EndReplay;
+use skep_wire::metadata::{Create, EndReplay, Open, OpenReply, ReplayReply};
 use std::rc::Rc;
 
 /// The changes of one replay.
@@ -99,7 +101,8 @@ impl Client {
                 ..options
             };
             match self.router().call(group, &*request, options).await {
-                Ok(_) => {
+                Ok((reply, _)) => {
+                    self.note_shared(request.message, &reply);
                     changes.replayed(group, id, facts.change.get() == 0);
                     replayed.count += 1;
                 }
@@ -112,6 +115,18 @@ impl Client {
                     replayed.failed.extend(changes.replay_failed(group, id));
                 }
             }
+        }
+    }
+
+    /// Marks a file as shared if the reply to its replayed open says so. A client that had the file
+    /// open before the power loss may have died, and the target does not notify this mount again.
+    fn note_shared(&self, message: u16, reply: &ReplayReply) {
+        if ![Open::ID, Create::ID].contains(&message) {
+            return;
+        }
+        let opened = OpenReply::from_bytes(&reply.reply.0).ok().filter(|it| it.is_shared);
+        if let Some(state) = opened.and_then(|it| self.mount().inodes.get(it.attributes.inode)) {
+            self.mount().share(&state);
         }
     }
 }
