@@ -75,11 +75,12 @@ impl World {
             Node::Storage(_) | Node::Client(_) => TargetId::default(),
         };
         let connection = self.network.connect(call.caller, (callee, life), channel);
-        if let Some(call) = self.network.calls.get_mut(&tag) {
-            call.connection = Some(connection);
-        }
         let arrival = self.network.arrival(&mut self.random, connection, false, self.now);
         let (header, body) = (self.addressed(&call.header, call.caller.0), call.body);
+        if let Some(call) = self.network.calls.get_mut(&tag) {
+            call.connection = Some(connection);
+            call.start = header.start();
+        }
         self.at(arrival, SimEvent::Deliver { connection, header, body, was_late: false });
     }
 
@@ -238,6 +239,7 @@ impl World {
 
     /// Handles a reply that has arrived.
     pub(crate) fn receive_reply(&mut self, number: u64, tag: u64, result: Result<Vec<u8>>) {
+        let change = self.network.change_numbers.remove(&(number, tag)).unwrap_or(0);
         let Some(connection) = self.network.connections.get(&number) else { return };
         let (caller, server) = (connection.caller, connection.callee);
         let callee = server.0;
@@ -255,6 +257,9 @@ impl World {
         if is_final(&result) {
             if result.is_ok() {
                 self.note_reply(caller.0, tag, server);
+            }
+            if let Some(call) = self.network.calls.get_mut(&tag) {
+                call.change = change;
             }
             return self.finish_call(tag, result);
         }
@@ -287,7 +292,13 @@ impl World {
             (Node::Storage(storage), Purpose::Cleaner(keys)) => {
                 self.storages[storage].remove_orphans(&keys, result);
             }
+            (Node::Client(client), Purpose::Replay(session)) => {
+                self.replay_received(client, session, call.change, &result);
+            }
             (Node::Client(client), Purpose::Task(task)) => {
+                if let Ok(reply) = &result {
+                    self.keep_change(client, task, (call.start, call.change), reply);
+                }
                 self.task_answer(client, task, &result, call.is_reply_lost);
             }
             (Node::Client(client), purpose) => self.client_answer(client, &purpose, result),

@@ -6,6 +6,7 @@ use crate::knobs::PlantedBug;
 use crate::network::{Node, Purpose};
 use crate::notifications::Notifications;
 use crate::operation::Op;
+use crate::replay::SessionReplay;
 use crate::witness::InstanceId;
 use crate::world::{Phase, SimEvent, World, message};
 use skep_types::codec::Codec;
@@ -52,6 +53,7 @@ pub(crate) struct Session {
     /// The processes of targets in which the client has opened the session or compared its changes:
     /// the target and the id of the process.
     pub(crate) compared: Vec<(Node, u64)>,
+    pub(crate) replay: SessionReplay,
 }
 
 /// An open file of a client.
@@ -88,10 +90,10 @@ pub(crate) struct Current {
     pub(crate) op: Op,
     /// Id of the program's operation. The id stays the same when the client repeats the
     /// request in another session.
-    number: u64,
+    pub(crate) number: u64,
     is_durable: bool,
     pub(crate) window: u64,
-    instance: Option<InstanceId>,
+    pub(crate) instance: Option<InstanceId>,
     /// The session in which the client sent the request.
     session: SessionId,
     /// Number of notifications that the client had received when it sent the request.
@@ -163,6 +165,7 @@ impl ClientProcess {
             is_renewing: false,
             start: 0,
             compared: Vec::new(),
+            replay: SessionReplay::default(),
         }
     }
 
@@ -198,6 +201,7 @@ impl World {
         self.faults += 1;
         process.is_running = false;
         process.life += 1;
+        process.sessions.values().for_each(|it| self.witness.session_lost(it.id));
         process.sessions.clear();
         process.handles.clear();
         process.inline_writes.clear();
@@ -229,6 +233,7 @@ impl World {
             let (header, body) = message(&md::CloseSession {});
             let header = Header { session, ..header };
             self.call(Node::Client(client), group, header, body, Purpose::CloseSession);
+            self.witness.session_lost(session);
         }
         self.clients[client].sessions.clear();
         self.clients[client].handles.clear();
@@ -354,6 +359,7 @@ impl World {
             return;
         }
         self.trace.note(self.now, || format!("client {client} has lost session {lost}"));
+        self.witness.session_lost(lost);
         let process = &mut self.clients[client];
         let mut new = process.new_session();
         if let Some(old) = process.sessions.get_mut(&group) {
@@ -385,9 +391,13 @@ impl World {
                 let id = session.id;
                 let renewed = result.as_ref().ok().map(|body| md::KeepAliveReply::from_bytes(body));
                 if let (Some(PlantedBug::SkipComparison), Some(Ok(renewed))) =
-                    (self.knobs.plant, renewed)
+                    (self.knobs.plant, &renewed)
                 {
                     session.start = renewed.start;
+                }
+                if let Some(Ok(renewed)) = renewed {
+                    self.plant_at_renewal(client, id);
+                    self.compare_after_renewal(client, id, renewed.start);
                 }
                 if let Err(error) = &result
                     && is_lost(error)
@@ -396,6 +406,7 @@ impl World {
                 }
             }
             Purpose::Slots(session) => self.slots_received(client, *session, result),
+            Purpose::EndReplay(session) => self.replay_ended(client, *session, &result),
             Purpose::Outcome(task) => self.outcome_answer(client, *task, &result),
             Purpose::Write(task) => self.chunk_written(client, *task, &result),
             Purpose::Notifications(group, session) => {
@@ -404,8 +415,11 @@ impl World {
             Purpose::Acknowledge(number) => {
                 self.clients[client].notifications.unacknowledged.remove(number);
             }
-            Purpose::Task(_) | Purpose::CloseSession | Purpose::Target(_) | Purpose::Cleaner(_) => {
-            }
+            Purpose::Task(_)
+            | Purpose::Replay(_)
+            | Purpose::CloseSession
+            | Purpose::Target(_)
+            | Purpose::Cleaner(_) => {}
         }
     }
 

@@ -3,8 +3,8 @@
 //!
 //! Owns the client's part of the comparison, as `crates/client/src/session/compare_slots.rs` does,
 //! and the check that a target executes no change before the comparison. The witness checks whether
-//! the slots show exactly the changes that a power loss has reverted. So the simulated client needs
-//! no list of its changes.
+//! the slots show exactly the changes that a power loss has reverted. The module `replay` has the
+//! changes that a client keeps.
 
 use crate::network::{Node, Purpose};
 use crate::world::{World, message};
@@ -49,8 +49,11 @@ impl World {
     ) {
         let reply = result.and_then(|body| md::CompareSlotsReply::from_bytes(&body));
         let mut sessions = self.clients[client].sessions.values_mut();
-        if let (Ok(reply), Some(session)) = (reply, sessions.find(|it| it.id == session)) {
-            session.start = reply.start;
+        if let (Ok(reply), Some(found)) = (reply, sessions.find(|it| it.id == session))
+            && found.start != reply.start
+        {
+            found.start = reply.start;
+            self.replay_lost(client, session, &reply.slots);
         }
     }
 

@@ -105,11 +105,20 @@ pub enum PlantedBug {
     /// After a start of a target, clients send changes with the new start number before they have
     /// checked which earlier changes the target has lost.
     SkipComparison,
+    /// After a power loss, a target executes new changes before its clients have replayed the lost
+    /// ones.
+    SkipReplayWindow,
+    /// A target creates a replayed inode with another id.
+    ReplayWithNewId,
+    /// A target executes replayed changes in the order of the clients, and not in their first order.
+    ReplayByClient,
+    /// Clients drop acknowledged changes from their lists before the changes are durable.
+    DropKeptChanges,
 }
 
 impl PlantedBug {
     /// All bugs that can be planted.
-    pub const ALL: [Self; 30] = [
+    pub const ALL: [Self; 34] = [
         Self::LoseCommitNotices,
         Self::SyncTooSoon,
         Self::ForgetSlots,
@@ -140,7 +149,22 @@ impl PlantedBug {
         Self::HideLostInline,
         Self::HideLostChanges,
         Self::SkipComparison,
+        Self::SkipReplayWindow,
+        Self::ReplayWithNewId,
+        Self::ReplayByClient,
+        Self::DropKeptChanges,
     ];
+
+    /// Whether the bug has an effect only if clients replay lost changes.
+    pub(crate) fn needs_replays(self) -> bool {
+        let of_replays = [
+            Self::SkipReplayWindow,
+            Self::ReplayWithNewId,
+            Self::ReplayByClient,
+            Self::DropKeptChanges,
+        ];
+        of_replays.contains(&self)
+    }
 
     /// Whether the bug has an effect only if targets have backup members.
     pub(crate) fn needs_backups(self) -> bool {
@@ -166,6 +190,8 @@ pub struct Knobs {
     /// Whether each metadata target has a backup member. The acknowledgements of the backup member
     /// arrive with a delay. The backup member takes over when the primary's process ends.
     pub has_backups: bool,
+    /// Whether clients replay the changes that a power loss of a metadata target has reverted.
+    pub replays: bool,
     /// Number of storage targets.
     pub storages: usize,
     /// Number of clients.
@@ -220,6 +246,7 @@ impl Knobs {
         Self {
             targets: random.within(1, 3) as usize,
             has_backups: false,
+            replays: false,
             storages: random.within(1, 3) as usize,
             clients: random.within(1, 4) as usize,
             tasks: random.within(1, 3) as usize,

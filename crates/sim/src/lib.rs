@@ -32,6 +32,7 @@ mod notifications;
 mod operation;
 mod plants;
 mod random;
+mod replay;
 mod run;
 mod storage;
 mod take_over;

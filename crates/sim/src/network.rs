@@ -46,6 +46,10 @@ pub(crate) enum Purpose {
     /// After a start of a target, a client compares its changes in this session with the slots of
     /// the target.
     Slots(skep_types::SessionId),
+    /// A client replays a lost change of this session.
+    Replay(skep_types::SessionId),
+    /// A client ends the replay of this session.
+    EndReplay(skep_types::SessionId),
     /// A client waits for notifications from this group, within this session.
     Notifications(GroupId, skep_types::SessionId),
     /// A client acknowledges the notification with this number.
@@ -73,6 +77,10 @@ pub(crate) struct Call {
     pub(crate) connection: Option<u64>,
     /// Whether the server may have executed an attempt whose reply was lost.
     pub(crate) is_reply_lost: bool,
+    /// The start of the target that the latest attempt has named, if the caller is a client.
+    pub(crate) start: u64,
+    /// Number of the change in the reply of a metadata target.
+    pub(crate) change: u64,
     backoff: Duration,
 }
 
@@ -103,6 +111,8 @@ pub(crate) struct Network {
     pub(crate) calls: BTreeMap<u64, Call>,
     /// The connections, by number.
     pub(crate) connections: BTreeMap<u64, Connection>,
+    /// The numbers of changes in replies in flight, by connection and tag.
+    pub(crate) change_numbers: BTreeMap<(u64, u64), u64>,
     links: BTreeMap<(Node, Node), u64>,
     partitions: BTreeMap<(Node, Node), Duration>,
     next: u64,
@@ -139,6 +149,8 @@ impl Network {
             purpose,
             connection: None,
             is_reply_lost: false,
+            start: 0,
+            change: 0,
             backoff,
         };
         self.calls.insert(self.next, call);

@@ -55,6 +55,10 @@ pub struct Report {
 const BACKUPS_DRAW: u64 = 0x6261_636B_7570;
 /// Share of runs in which targets have backup members, in percent.
 const BACKUPS_PERCENT: u64 = 35;
+/// Changes the seed for the choice whether clients replay lost changes, like [`BACKUPS_DRAW`].
+const REPLAYS_DRAW: u64 = 0x7265_706C_6179;
+/// Share of the runs without backups in which clients replay lost changes, in percent.
+const REPLAYS_PERCENT: u64 = 60;
 /// Time limit for finishing all work after the last fault. Leases are at most 2 s long.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(60);
 /// Maximum share of runs whose reference model may become incomplete, in percent.
@@ -80,6 +84,9 @@ pub fn run(options: &Options) -> Report {
     // of a seed.
     let has_backups = Random::new(options.seed ^ BACKUPS_DRAW).percent(BACKUPS_PERCENT);
     knobs.has_backups = options.plant.map_or(has_backups, PlantedBug::needs_backups);
+    let replays = Random::new(options.seed ^ REPLAYS_DRAW).percent(REPLAYS_PERCENT);
+    let replays = options.plant.map_or(replays, PlantedBug::needs_replays);
+    knobs.replays = replays && !knobs.has_backups;
     if options.trace {
         println!("{knobs:#?}");
     }
@@ -138,6 +145,9 @@ fn wait_until_finished(world: &mut World) -> Result<(), String> {
 fn check(world: &World) -> Result<(), String> {
     if let Some(target) = world.targets.iter().position(|it| !it.is_idle()) {
         return Err(format!("target {target} is not idle"));
+    }
+    if let Some(id) = world.witness.owed() {
+        return Err(format!("the lost change {id:?} is neither replayed nor reported"));
     }
     let stored = StoredState::read(world)?;
     let alive: BTreeSet<_> = world

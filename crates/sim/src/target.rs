@@ -6,6 +6,7 @@ use crate::disk::{LogDisk, SyncPoint};
 use crate::knobs::{Knobs, PlantedBug, SLOW_SYNC_MICROS, USUAL_SYNC_MICROS};
 use crate::network::{Node, Purpose};
 use crate::plants;
+use crate::replay;
 use crate::world::{Phase, SimEvent, World, backup_of};
 use skep_format::log::{LogOwner, Record};
 use skep_format::metadata::{Batch, Key, Mutation};
@@ -58,6 +59,8 @@ pub(crate) struct TargetProcess {
     /// The LSNs of the records that no finished sync covers, each with the time when it was
     /// appended.
     unsynced: Vec<(Lsn, Duration)>,
+    /// Whether the host has lost power, and clients may still have to replay lost changes.
+    has_lost_power: bool,
 }
 
 impl TargetProcess {
@@ -82,6 +85,7 @@ impl TargetProcess {
             is_full: false,
             ticks: 0,
             unsynced: Vec::new(),
+            has_lost_power: false,
         }
     }
 
@@ -110,6 +114,7 @@ impl World {
             wall: self.wall(),
         };
         let plant = self.knobs.plant;
+        let replays = self.knobs.replays;
         let process = &mut self.targets[index];
         let Some((mut engine, mut records)) = process.stopped.take() else { return };
         process.resumes_at = None;
@@ -118,7 +123,13 @@ impl World {
         let known = applied(&engine).unwrap_or_default();
         plants::forget(plant, &mut engine, known, &mut records);
         match MetadataTarget::open(engine, records, start) {
-            Ok(target) => {
+            Ok(mut target) => {
+                if replays && process.has_lost_power {
+                    if plant != Some(PlantedBug::SkipReplayWindow) {
+                        target.await_replay();
+                    }
+                    self.witness.replay_opened(index, self.now);
+                }
                 process.running = Some(target);
                 process.life += 1;
                 process.fence = MapVersion::default();
@@ -139,6 +150,7 @@ impl World {
         header: Header,
         body: Vec<u8>,
     ) {
+        let body = replay::planted(self.knobs.plant, &header, body);
         let id = (header.session, header.slot, header.sequence);
         self.witness.request_arrived(id, &self.targets[target].inbox);
         self.targets[target].inbox.push(Event::Request { connection, header, body });
@@ -243,6 +255,7 @@ impl World {
             return self.fail(format!("target {index} cannot carry out a decision"));
         }
         process.ticks += 1;
+        process.has_lost_power &= running.is_replaying();
         process.fence = running.fence();
         let (ticks, due) = (process.ticks, running.next_tick().max(now + Duration::from_micros(1)));
         self.at(due, SimEvent::Tick { target: index, ticks });
@@ -279,6 +292,9 @@ impl World {
                 let size = |record: &_| Self::chunk_size(storages, targets, record);
                 let result = self.witness.check_record(index, lsn, &payload, &size);
                 self.check(result);
+                let until = (self.now, self.knobs.lease);
+                let result = self.witness.check_replay_order(index, &payload, until);
+                self.check(result);
             }
             Action::Sync { lsn } => {
                 let is_slow = self.knobs.faults.slowness && self.random.percent(10);
@@ -310,6 +326,8 @@ impl World {
                 if let (Ok(body), CompareSlots::ID) = (&result, request.message) {
                     self.check_slots(index, request.session, body);
                 }
+                let number = ((connection, tag), request.sequence);
+                self.network.change_numbers.extend(result.is_ok().then_some(number));
                 self.reply(connection, request.tag, result);
             }
             Action::Call { call, request } => {
@@ -357,6 +375,7 @@ impl World {
             engine = engine.after_power_loss(survivors);
         }
         let oldest = process.unsynced.first().map(|(_, at)| *at);
+        process.has_lost_power |= is_power_loss;
         if is_power_loss {
             process.disk.power_loss(&mut self.random);
         }

@@ -25,6 +25,8 @@
 //!   must be an outcome of the reference model at some moment between request and reply;
 //! - after a power loss, the slots that a target sends to a client show exactly the acknowledged
 //!   changes that are lost;
+//! - if clients replay lost changes: each lost change is replayed with the same inode or reported
+//!   while its client is alive, and the target executes no new change before (`replays`);
 //! - a power loss reverts the operations whose records are lost. It must not revert an operation
 //!   that was acknowledged as durable. It must not revert an operation on which an operation of
 //!   another target depends either, because the later operation would then contradict the model.
@@ -39,6 +41,7 @@ mod answers;
 mod lost_changes;
 mod order;
 mod own_effects;
+mod replays;
 
 use crate::changes::{Changes, fits};
 use crate::judged::Judged;
@@ -47,6 +50,8 @@ use crate::operation::Op;
 use crate::versions::Versions;
 use crate::windows::Window;
 use own_effects::apply_own_effect;
+pub(crate) use replays::ReplayedChange;
+use replays::{Replays, logged_reply};
 use skep_format::metadata::{Batch, InodeRecord, LockOwner};
 use skep_metadata::target::Event;
 use skep_types::codec::Codec;
@@ -75,6 +80,8 @@ struct Instance {
     is_known_lost: bool,
     /// Replies of this request in records that a power loss has reverted.
     lost: Vec<Vec<u8>>,
+    /// The change that the request replays.
+    replays: Option<ReplayedChange>,
 }
 
 /// One effect of a batch on the reference model.
@@ -142,6 +149,7 @@ pub(crate) struct Witness {
     versions: Versions,
     /// Whether the records that the witness checks next were in the log before, and were reverted.
     pub(crate) is_restoring: bool,
+    replays: Replays,
 }
 
 impl std::fmt::Debug for Witness {
@@ -173,6 +181,7 @@ impl Witness {
             created: BTreeSet::new(),
             versions: Versions::default(),
             is_restoring: false,
+            replays: Replays::default(),
         }
     }
 
@@ -202,6 +211,7 @@ impl Witness {
             refused: false,
             is_known_lost: false,
             lost: Vec::new(),
+            replays: None,
         };
         self.instances.insert(id, instance);
     }
@@ -325,17 +335,22 @@ impl Witness {
                 return Err(format!("{id:?} {:?} done after its refusal", instance.op));
             }
             let (op, operation) = (instance.op.clone(), instance.operation);
+            let expected = instance.replays.as_ref().and_then(|it| it.created);
             self.check_only_commit(id, operation, &op)?;
-            if let Some(inode) = op.created(&record.reply.0)
-                && !self.created.insert(inode)
-                && !self.is_restoring
-            {
-                return Err(format!("{id:?} {op:?} created {inode}, which existed before"));
+            let reply = logged_reply(*slot, &record.reply.0)?;
+            if let Some(inode) = op.created(&reply) {
+                let is_new = self.created.insert(inode);
+                if expected.is_some_and(|it| it != inode) {
+                    return Err(format!("{id:?} {op:?} was replayed as {inode}: {expected:?}"));
+                }
+                if expected.is_none() && !is_new && !self.is_restoring {
+                    return Err(format!("{id:?} {op:?} created {inode}, which existed before"));
+                }
             }
             let Some(instance) = self.instances.get_mut(&id) else { continue };
-            instance.committed = Some((target, lsn, record.reply.0.clone()));
+            instance.committed = Some((target, lsn, reply.clone()));
             self.commits += 1;
-            pending.push(Effect::Client(id, record.reply.0.clone()));
+            pending.push(Effect::Client(id, reply));
         }
         self.ended.extend(changes.sessions_ended.iter().map(|it| (*it, (target, lsn))));
         // Try the order of arrival first, because a target handles requests in this order, unless a
@@ -452,6 +467,7 @@ impl Witness {
         if self.is_blind || !self.history.iter().any(is_lost) {
             return Ok(());
         }
+        self.note_losses(target, last);
         for instance in self.instances.values_mut() {
             let lost = instance.committed.as_ref();
             if lost.is_some_and(|(at, lsn, _)| *at == target && *lsn > last) {

@@ -225,6 +225,9 @@ impl World {
             management_is_back: Duration::ZERO,
             knobs,
         };
+        if world.knobs.replays {
+            world.witness.track_replays();
+        }
         for target in 0..world.targets.len() {
             world.start_target(target);
             world.start_backup(target);

@@ -113,6 +113,13 @@ fn checkers_find_all_planted_bugs() {
         (PlantedBug::HideLostInline, &["is lost and was reported as safe"]),
         (PlantedBug::HideLostChanges, &["but its client learns: false"]),
         (PlantedBug::SkipComparison, &["had not compared"]),
+        (PlantedBug::SkipReplayWindow, &["before clients had replayed"]),
+        (PlantedBug::ReplayWithNewId, &["was replayed as"]),
+        (PlantedBug::ReplayByClient, &["after the change", "could not be replayed"]),
+        (
+            PlantedBug::DropKeptChanges,
+            &["before clients had replayed", "neither replayed nor reported"],
+        ),
     ];
     for (plant, fragments) in planted {
         let is_expected = |report: &Report| {
