@@ -12,10 +12,14 @@ use crate::session::acknowledged::{Change, NextReplay};
 use crate::session::table::is_lost;
 use skep_rpc::{CallFacts, CallOptions};
 use skep_types::codec::Codec;
-use skep_types::{ErrorCode, GroupId, Result, SessionId};
+use skep_types::{ErrorCode, GroupId, InodeId, Result, SessionId};
 use skep_wire::Request;
+use skep_wire::inline::WriteInline;
 use skep_wire::limits::REPLAY_SLOT;
-use skep_wire::metadata::{Create, EndReplay, Open, OpenReply, ReplayReply};
+use skep_wire::metadata::{
+    Close, Create, EndReplay, Open, OpenReply, Replay, ReplayReply, ReportWritten,
+};
+use std::collections::HashSet;
 use std::rc::Rc;
 
 /// The changes of one replay.
@@ -24,6 +28,27 @@ struct Replayed {
     count: u64,
     /// The changes that stay lost.
     failed: Vec<Change>,
+    /// Inodes with a change that cannot be replayed.
+    changed_otherwise: HashSet<InodeId>,
+}
+
+impl Replayed {
+    /// Adds a change that is not replayed.
+    fn skip(&mut self, change: Change) {
+        self.changed_otherwise.extend(change.inodes.into_iter().flatten());
+        self.failed.push(change);
+    }
+
+    /// Whether a change must not be replayed, because it reports or writes bytes of a file with an
+    /// earlier change that stays lost. For example, a size after a lost truncation would show zeros
+    /// in place of bytes.
+    fn depends_on_skipped(&self, change: &Replay) -> bool {
+        let concerns_bytes =
+            [Close::ID, ReportWritten::ID, WriteInline::ID].contains(&change.message);
+        // The inode is the first field of these requests.
+        let inode = change.request.0.get(..8).and_then(|it| InodeId::from_bytes(it).ok());
+        concerns_bytes && inode.is_some_and(|inode| self.changed_otherwise.contains(&inode))
+    }
 }
 
 impl Client {
@@ -46,7 +71,7 @@ impl Client {
             tracing::debug!("the replay of session {id} at group {group} has ended: {error:#}");
         }
         let changes = &self.mount().sessions.changes;
-        let Replayed { count, mut failed } = replayed;
+        let Replayed { count, mut failed, .. } = replayed;
         while let Some(change) = changes.replay_failed(group, id) {
             failed.push(change);
         }
@@ -88,8 +113,10 @@ impl Client {
                     result => return result.map(|_| ()),
                 }
             };
-            let Some(request) = request else {
-                replayed.failed.extend(changes.replay_failed(group, id));
+            let Some(request) = request.filter(|it| !replayed.depends_on_skipped(it)) else {
+                if let Some(change) = changes.replay_failed(group, id) {
+                    replayed.skip(change);
+                }
                 continue;
             };
             let facts = Rc::new(CallFacts::default());
