@@ -7,19 +7,20 @@
 //! `compare_slots` finds them, and reports those that stay lost.
 
 use crate::client::Client;
+use crate::files::open_file::OpenFile;
 use crate::limits::CONTENTION_PAUSE;
 use crate::session::acknowledged::{Change, NextReplay};
 use crate::session::table::is_lost;
 use skep_rpc::{CallFacts, CallOptions};
 use skep_types::codec::Codec;
-use skep_types::{ErrorCode, GroupId, InodeId, Result, SessionId};
+use skep_types::{ErrorCode, GroupId, InodeId, Result, SessionId, StripePattern};
 use skep_wire::Request;
 use skep_wire::inline::WriteInline;
 use skep_wire::limits::REPLAY_SLOT;
 use skep_wire::metadata::{
     Close, Create, EndReplay, Open, OpenReply, Replay, ReplayReply, ReportWritten,
 };
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
 /// The changes of one replay.
@@ -30,6 +31,8 @@ struct Replayed {
     failed: Vec<Change>,
     /// Inodes with a change that cannot be replayed.
     changed_otherwise: HashSet<InodeId>,
+    /// The stripe patterns in the replies to replayed opens.
+    opened: HashMap<InodeId, StripePattern>,
 }
 
 impl Replayed {
@@ -71,7 +74,7 @@ impl Client {
             tracing::debug!("the replay of session {id} at group {group} has ended: {error:#}");
         }
         let changes = &self.mount().sessions.changes;
-        let Replayed { count, mut failed, .. } = replayed;
+        let Replayed { count, mut failed, opened, .. } = replayed;
         while let Some(change) = changes.replay_failed(group, id) {
             failed.push(change);
         }
@@ -84,6 +87,7 @@ impl Client {
             );
         }
         self.report_reverted(group, &failed);
+        self.compare_patterns(&opened);
         changes.replay_ended(group, id);
     }
 
@@ -129,7 +133,7 @@ impl Client {
             };
             match self.router().call(group, &*request, options).await {
                 Ok((reply, _)) => {
-                    self.note_shared(request.message, &reply);
+                    self.note_opened(request.message, &reply, replayed);
                     changes.replayed(group, id, facts.change.get() == 0);
                     replayed.count += 1;
                 }
@@ -145,15 +149,42 @@ impl Client {
         }
     }
 
-    /// Marks a file as shared if the reply to its replayed open says so. A client that had the file
-    /// open before the power loss may have died, and the target does not notify this mount again.
-    fn note_shared(&self, message: u16, reply: &ReplayReply) {
+    /// Notes the reply to a replayed open. If the file is shared, marks it: a client that had the
+    /// file open before the power loss may have died, and the target does not notify this mount
+    /// again.
+    fn note_opened(&self, message: u16, reply: &ReplayReply, replayed: &mut Replayed) {
         if ![Open::ID, Create::ID].contains(&message) {
             return;
         }
-        let opened = OpenReply::from_bytes(&reply.reply.0).ok().filter(|it| it.is_shared);
-        if let Some(state) = opened.and_then(|it| self.mount().inodes.get(it.attributes.inode)) {
+        let Ok(opened) = OpenReply::from_bytes(&reply.reply.0) else { return };
+        let inode = opened.attributes.inode;
+        if opened.is_shared
+            && let Some(state) = self.mount().inodes.get(inode)
+        {
             self.mount().share(&state);
+        }
+        replayed.opened.extend(opened.pattern.map(|pattern| (inode, pattern)));
+    }
+
+    /// Makes handles stale whose file has another stripe pattern after the replay: a power loss has
+    /// reverted a change of the pattern that cannot be replayed.
+    fn compare_patterns(&self, opened: &HashMap<InodeId, StripePattern>) {
+        if opened.is_empty() {
+            return;
+        }
+        let of_files = |file: &OpenFile| !file.is_stale() && opened.contains_key(&file.inode.id);
+        for file in self.mount().handles.select(of_files) {
+            let Some(now) = opened.get(&file.inode.id) else { continue };
+            let before = file.pattern();
+            let is_back = now.inline_bytes() > 0 && before.has_moved_inline();
+            if now.generation != before.generation || is_back {
+                tracing::warn!(
+                    "file {}: a power loss of a metadata host has reverted its stripe pattern; \
+                     programs that have the file open get ESTALE until they open it again",
+                    file.inode.id
+                );
+                file.set_stale();
+            }
         }
     }
 }
