@@ -62,12 +62,12 @@ pub struct CallOptions {
     pub into: Option<Buf>,
     /// Trace id, which identifies one operation in all requests that belong to it.
     pub trace: u128,
-    /// What the caller learns of the attempts to send the request and of the reply, besides the
-    /// body of the reply.
+    /// Facts about the attempts to send the request and about the reply, which the router and the
+    /// connection set.
     pub facts: Option<Rc<CallFacts>>,
 }
 
-/// What a caller learns of a call, besides the body of the reply.
+/// Facts about a call, in addition to the body of the reply.
 #[derive(Debug, Default)]
 pub struct CallFacts {
     /// Flag that the router sets when a connection is lost between a request and its reply. The

@@ -232,7 +232,8 @@ impl World {
         self.next_replay(client, id);
     }
 
-    /// Marks the handles of a file as shared, if the reply to its replayed open says so.
+    /// Marks the handles of a file as shared, if the file is shared in the reply to its replayed
+    /// open.
     fn note_shared(&mut self, client: usize, op: &Op, body: &[u8]) {
         let (Op::Create(_) | Op::CreateUnnamed(_) | Op::Open(_)) = op else { return };
         let reply = md::ReplayReply::from_bytes(body).map(|it| it.reply.0);

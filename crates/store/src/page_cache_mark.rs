@@ -1,5 +1,5 @@
-//! The mark by which a metadata target learns at its start whether its host may have lost changes
-//! that the target has acknowledged. The layout of the mark is in
+//! The mark of the page cache. From this mark, a metadata target learns at its start whether its
+//! host may have lost changes that the target has acknowledged. The layout of the mark is in
 //! [`skep_format::page_cache_mark`].
 //!
 //! # Crash rule

@@ -1,7 +1,7 @@
 //! The requests for changes that a client keeps after their acknowledgement, and the requests that
 //! replay them after a power loss of a metadata host. No I/O.
 //!
-//! # What is not replayed
+//! # Requests that are not replayed
 //! - Truncations: a second one would remove bytes that programs have written since the first one.
 //!   The open of an `open` with `O_TRUNC` is replayed, without the truncation.
 //! - `SetPattern` and `RemoveInline`: the target would choose other places for the bytes.

@@ -261,8 +261,8 @@ impl<E: Engine> MetadataTarget<E> {
         if let Some(record) = self.slot_record(slot)? {
             if record.sequence == header.sequence {
                 // The request was executed, and its reply was lost. So send the stored reply. The
-                // slot does not have the number of the change, by which the client could replay the
-                // change after a power loss. So the reply waits until the change is safe.
+                // slot does not have the number of the change, and without the number a client
+                // cannot replay the change. So the reply waits until the change is safe.
                 let request = Header { sequence: 0, ..header.clone() };
                 let (after, result) = (Some(record.lsn), Ok(record.reply.0));
                 self.reply_committed(body, PendingReply { connection, request, result }, after)?;

@@ -344,9 +344,10 @@ impl<E: Engine> MetadataTarget<E> {
         Ok(())
     }
 
-    /// Returns the number of a change in its reply, by which the client can replay the change after
-    /// a power loss. Zero if the reply leaves only when the change is safe, and for requests that
-    /// are no changes of clients. `after` is the record that must be safe before the reply.
+    /// Returns the number of a change, for its reply. With this number, the client can replay the
+    /// change after a power loss. Zero if the reply leaves only when the change is safe, and for
+    /// requests that are no changes of clients. `after` is the record that must be safe before the
+    /// reply.
     fn number_of_change(&mut self, header: &Header, after: Option<Lsn>) -> u64 {
         let is_change = catalog::message(header.message).is_some_and(|message| message.modifies);
         if !is_change || after.is_some() || self.gates.syncs_each_reply() {

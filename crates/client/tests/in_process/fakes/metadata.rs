@@ -157,12 +157,6 @@ impl FakeMetadata {
         self.inodes.values_mut().for_each(|inode| inode.opens.clear());
     }
 
-    /// Removes all opens but keeps the sessions, like a power loss that has reverted the opens.
-    pub(crate) fn lose_opens(&mut self) {
-        self.inodes.values_mut().for_each(|inode| inode.opens.clear());
-        self.start += 1;
-    }
-
     pub(crate) fn has_session(&self, session: SessionId) -> bool {
         self.sessions.contains_key(&session)
     }

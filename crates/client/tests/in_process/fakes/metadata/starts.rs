@@ -35,6 +35,12 @@ impl FakeMetadata {
         Ok(Answer::of(&reply))
     }
 
+    /// Removes all opens but keeps the sessions, like a power loss that has reverted the opens.
+    pub(crate) fn lose_opens(&mut self) {
+        self.inodes.values_mut().for_each(|inode| inode.opens.clear());
+        self.start += 1;
+    }
+
     /// Simulates a power loss, after which the target starts again with the state `before`.
     pub(crate) fn lose_power(&mut self, before: &Self) {
         let start = self.start + 1;
