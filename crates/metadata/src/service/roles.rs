@@ -162,6 +162,9 @@ impl Parts<'_> {
                 self.halt(&membership, &contents);
             }
             self.mark.begin(membership.group)?;
+            if !self.mark.lacks_records() {
+                self.page_cache.begin()?;
+            }
             let mut backup = self.open_backup(&membership, contents)?;
             if let Some(begins) = begins.take() {
                 begins();
