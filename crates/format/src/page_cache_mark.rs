@@ -1,5 +1,6 @@
 //! The mark of the page cache. From this mark, a metadata target learns at its start whether its
-//! host may have lost changes that the target has acknowledged. `skep_store::page_cache_mark` reads and writes the file.
+//! host may have lost changes that the target has acknowledged. `skep_store::page_cache_mark` reads
+//! and writes the file.
 
 use crate::chunk::HostMark;
 use crate::sealed;

@@ -3,20 +3,20 @@
 //! of these changes with the slots in the target's store (`compare_slots`), and replays the lost
 //! ones (`replay`), before the target executes further changes of the session.
 //!
-//! Owns the list of the changes, the state of a replay, and the set of inodes with changes that stay
-//! lost and for which no program has got an error yet. No I/O.
+//! Owns the list of the changes, the state of a replay, and the set of inodes with changes that
+//! stay lost and for which no program has got an error yet. No I/O.
 //!
 //! # Invariants
 //! - A change is removed from the list only if the target has synced it, or after a comparison. A
-//!   lost change is removed only after its replay has succeeded or failed. After a success, it is in
-//!   the list again.
+//!   lost change is removed only after its replay has succeeded or failed. After a success, it is
+//!   in the list again.
 //! - Each attempt to send a change contains a start number of the target. The client compares the
 //!   list with the slots of the target after this start, and then checks whether the change
 //!   concerns reverted inodes.
 //! - While a replay runs, the mount sends no other change to the group.
-//! - The list of a group has at most [`MAX_ACKNOWLEDGED`] changes with [`MAX_ACKNOWLEDGED_BYTES`] of
-//!   bodies. From there on, the client sends changes with the durable flag, and the replies empty
-//!   the list. Changes in flight may exceed the limits.
+//! - The list of a group has at most [`MAX_ACKNOWLEDGED`] changes, and their bodies have at most
+//!   [`MAX_ACKNOWLEDGED_BYTES`]. From there on, the client sends changes with the durable flag, and
+//!   the replies empty the list. Changes in flight may exceed the limits.
 
 use crate::limits::{MAX_ACKNOWLEDGED, MAX_ACKNOWLEDGED_BYTES, MAX_REVERTED_INODES};
 use skep_types::{GroupId, InodeId, SessionId};

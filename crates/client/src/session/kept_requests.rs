@@ -73,8 +73,8 @@ fn replayed_body<R: Request + 'static>(request: &R) -> Option<Vec<u8>> {
 }
 
 /// Returns the inodes in a request that changes names or attributes. `None` means that the request
-/// is of another kind. The client also compares opens, locks, reports of sizes and inline bytes with
-/// the target in other ways, and reports their losses.
+/// is of another kind. The client finds and reports lost opens, locks, reports of sizes and inline
+/// bytes in other ways too.
 pub(crate) fn inodes_of(request: &dyn Any) -> Option<[InodeId; 2]> {
     if let Some(it) = request.downcast_ref::<md::Create>() {
         return Some([it.directory; 2]);
