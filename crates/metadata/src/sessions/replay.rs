@@ -9,6 +9,8 @@
 //! - While the replay window is open, the target executes no request of clients except lost
 //!   changes, and prepares no steps of other targets. It also refuses requests that read the
 //!   namespace, so no program and no storage target sees the state without the lost changes.
+//! - After a change that the target has refused, it replays no change that removes or replaces a
+//!   name. Such a change could remove the last name of a file whose other name is missing.
 //! - Only sessions from before the start take part in the replay. A session that has ended its
 //!   replay replays nothing more in this start.
 
@@ -23,8 +25,9 @@ use skep_wire::file_locks::EndWait;
 use skep_wire::frame::Header;
 use skep_wire::log_shipping::AskGroup;
 use skep_wire::metadata::{
-    AskDecision, AskOutcome, CloseSession, CompareSlots, Decide, EndReplay, KeepAlive,
-    ListSessions, ListTransactions, OpenSession, Replay, ResolveTransaction,
+    AskDecision, AskOutcome, CloseSession, CompareSlots, Decide, EndReplay, Exchange, KeepAlive,
+    ListSessions, ListTransactions, OpenSession, RemoveDirectory, Rename, Replay,
+    ResolveTransaction, Unlink,
 };
 use skep_wire::sharing::{AcknowledgeNotifications, WaitNotifications};
 
@@ -48,6 +51,9 @@ const DURING_REPLAY: [u16; 16] = [
     WaitNotifications::ID,
     AcknowledgeNotifications::ID,
 ];
+
+/// The changes that remove or replace names.
+const REMOVING: [u16; 4] = [Unlink::ID, RemoveDirectory::ID, Rename::ID, Exchange::ID];
 
 impl<E: Engine> MetadataTarget<E> {
     /// Opens the replay window for all sessions in the store. The caller calls this before the
@@ -101,10 +107,18 @@ impl<E: Engine> MetadataTarget<E> {
             );
             return Err(Error::new(ErrorCode::Stale, what));
         }
-        let Replay { start, change, .. } = Replay::from_bytes(&op.body)
+        let Replay { start, change, message, .. } = Replay::from_bytes(&op.body)
             .map_err(|error| Error::new(ErrorCode::Protocol, error.context()))?;
         self.sessions.replay.announce(session, (start, change), op.id, self.shared.now);
-        Ok(self.sessions.replay.turn() == Some(op.id))
+        if self.sessions.replay.turn() != Some(op.id) {
+            return Ok(false);
+        }
+        if self.sessions.replay.has_failed() && REMOVING.contains(&message) {
+            let what = "cannot repeat the removal of a name: another lost change could not be \
+                        repeated, so the name may be the last one of its file";
+            return Err(Error::new(ErrorCode::Stale, what));
+        }
+        Ok(true)
     }
 
     /// Makes the operation ready whose change the target executes next.
@@ -112,10 +126,11 @@ impl<E: Engine> MetadataTarget<E> {
         self.operations.wake(self.sessions.replay.turn());
     }
 
-    /// Updates the window after an operation with this request has ended, with or without success.
-    pub(crate) fn after_replay(&mut self, header: &Header, operation: u64) {
+    /// Updates the window after an operation with this request has ended. `failed` means that the
+    /// target has refused the request.
+    pub(crate) fn after_replay(&mut self, header: &Header, operation: u64, failed: bool) {
         if header.message == Replay::ID {
-            self.sessions.replay.executed(header.session, operation, self.shared.now);
+            self.sessions.replay.executed(header.session, operation, failed, self.shared.now);
             self.wake_replay();
         }
     }

@@ -45,6 +45,8 @@ pub(crate) struct ReplayWindow {
     order: BTreeSet<(Place, SessionId)>,
     /// Time of the last progress: a session announced, executed or ended.
     progress_at: Duration,
+    /// Whether the target has refused a change.
+    has_failed: bool,
 }
 
 /// The sessions that a window has dropped because there was no progress.
@@ -104,14 +106,27 @@ impl ReplayWindow {
         self.announced.get(session).map(|it| it.operation)
     }
 
-    /// Records that the operation with the change of a session has ended. The session is silent
-    /// until it announces its next change.
-    pub(crate) fn executed(&mut self, session: SessionId, operation: u64, now: Duration) {
+    /// Records that the operation with the change of a session has ended. `failed` means that the
+    /// target has refused the change. The session is silent until it announces its next change.
+    pub(crate) fn executed(
+        &mut self,
+        session: SessionId,
+        operation: u64,
+        failed: bool,
+        now: Duration,
+    ) {
         if self.announced.get(&session).is_some_and(|it| it.operation == operation) {
             self.remove_announced(session);
             self.silent.insert(session);
             self.progress_at = now;
+            self.has_failed |= failed;
         }
+    }
+
+    /// Whether the target has refused a change since the window was opened. A later change may then
+    /// rely on a name that is missing.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.has_failed
     }
 
     /// Records that a session has ended its replay, or that the session itself has ended. Returns
@@ -186,13 +201,14 @@ mod tests {
         assert_eq!(window.turn(), None, "the third session may have an earlier change");
         assert_eq!(window.end(session(3), LEASE), None);
         assert_eq!(window.turn(), Some(20));
-        window.executed(session(2), 20, LEASE);
+        window.executed(session(2), 20, false, LEASE);
         assert_eq!(window.turn(), None, "the second session may have another change");
         window.announce(session(2), (1, 6), 21, LEASE);
         window.announce(session(2), (1, 6), 22, LEASE);
         assert_eq!(window.turn(), Some(22), "the newest operation has the change");
-        window.executed(session(2), 21, LEASE);
+        window.executed(session(2), 21, true, LEASE);
         assert_eq!(window.turn(), Some(22), "the end of an earlier attempt changes nothing");
+        assert!(!window.has_failed());
         assert_eq!(window.end(session(2), LEASE), Some(22));
         assert_eq!(window.turn(), Some(10));
         assert_eq!(window.end(session(1), LEASE), Some(10));
@@ -256,7 +272,7 @@ mod tests {
                 }
                 if let Some((of, place)) = window.turn().and_then(|it| running.get(&it)) {
                     executed.push(*place);
-                    window.executed(session(*of), next_of(&window, *of), LEASE);
+                    window.executed(session(*of), next_of(&window, *of), false, LEASE);
                 }
                 window.check_invariants();
             }

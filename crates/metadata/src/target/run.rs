@@ -217,7 +217,7 @@ impl<E: Engine> MetadataTarget<E> {
             if header.sequence != 0 {
                 self.sessions.refuse(slot, header.sequence, &error);
             }
-            self.after_replay(&header, op.id);
+            self.after_replay(&header, op.id, true);
             for (connection, header) in op.repetitions {
                 self.refuse(connection, header, error.clone());
             }
@@ -273,7 +273,7 @@ impl<E: Engine> MetadataTarget<E> {
                 }
                 let after = self.after_request(&header, &op.body, &reply);
                 let after = after.or(spans_groups.then_some(lsn));
-                self.after_replay(&header, op.id);
+                self.after_replay(&header, op.id, false);
                 header.sequence = self.number_of_change(&header, after);
                 for (connection, request) in op.repetitions {
                     let request = Header { sequence: header.sequence, ..request };

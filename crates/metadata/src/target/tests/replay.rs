@@ -144,12 +144,31 @@ fn change_with_another_outcome_is_refused() {
     assert_eq!(refused.code(), ErrorCode::Stale, "the first request had created the file");
     let refused = story.ask(1, 1, (REPLAY_SLOT, 2), &again(3, &truncate(file))).unwrap_err();
     assert_eq!(refused.code(), ErrorCode::Unsupported, "a truncation would remove later writes");
-    let unlink = md::Unlink { directory: InodeId::ROOT, name: b"gone"[..].into() };
-    let refused = story.ask(1, 1, (REPLAY_SLOT, 3), &again(4, &unlink)).unwrap_err();
-    assert_eq!(refused.code(), ErrorCode::NotFound);
     story.end_replay(1);
     let opens = story.ask(1, 1, (0, 0), &md::GetEntryInfo { inode: file }).unwrap().open_sessions;
     assert_eq!(opens, 1);
+}
+
+/// Like hole H20, but the link cannot be made again: the unlink must not remove the last name.
+#[test]
+fn no_name_is_removed_again_after_a_failed_replay() {
+    let mut story = Story::begin();
+    let file = story.create(1, (0, 1));
+    let durable = story.log.len();
+    story.lose_power(durable);
+    story.end_replay(2);
+    let refused = story.ask(1, 1, (REPLAY_SLOT, 1), &again(2, &link(file, "a"))).unwrap_err();
+    assert_eq!(refused.code(), ErrorCode::Exists);
+    let unlink = md::Unlink { directory: InodeId::ROOT, name: b"a"[..].into() };
+    let refused = story.ask(1, 1, (REPLAY_SLOT, 2), &again(3, &unlink)).unwrap_err();
+    assert_eq!(refused.code(), ErrorCode::Stale);
+    let directory = InodeId::ROOT;
+    let new = md::NewInode { permissions: 0o700, umask: 0, uid: 0, gid: 0 };
+    let make = md::MakeDirectory { directory, name: b"d"[..].into(), new };
+    let made = create_again(4, &make, InodeId::from_parts(directory.shard(), 1_000));
+    story.ask(1, 1, (REPLAY_SLOT, 3), &made).expect("this change removes no name");
+    story.end_replay(1);
+    assert_eq!(story.lookup(InodeId::ROOT, "a").unwrap().inode, file);
 }
 
 #[test]
