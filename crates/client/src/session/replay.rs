@@ -12,16 +12,20 @@ use crate::limits::CONTENTION_PAUSE;
 use crate::session::acknowledged::{Change, NextReplay};
 use crate::session::table::is_lost;
 use skep_rpc::{CallFacts, CallOptions};
-use skep_types::codec::Codec;
+use skep_types::codec::{Codec, Described};
 use skep_types::{ErrorCode, GroupId, InodeId, Result, SessionId, StripePattern};
 use skep_wire::Request;
-use skep_wire::inline::WriteInline;
+use skep_wire::inline::{RemoveInline, WriteInline};
 use skep_wire::limits::REPLAY_SLOT;
 use skep_wire::metadata::{
-    Close, Create, EndReplay, Open, OpenReply, Replay, ReplayReply, ReportWritten,
+    Close, Create, EndReplay, Exchange, Open, OpenReply, RemoveDirectory, Rename, Replay,
+    ReplayReply, ReportWritten, SetAttributes, SetPattern, Unlink,
 };
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
+
+/// Changes that concern the contents of a file or its attributes, and no name.
+const OF_FILES: [&str; 3] = [SetAttributes::NAME, SetPattern::NAME, RemoveInline::NAME];
 
 /// The changes of one replay.
 #[derive(Debug, Default)]
@@ -31,6 +35,8 @@ struct Replayed {
     failed: Vec<Change>,
     /// Inodes with a change that cannot be replayed.
     changed_otherwise: HashSet<InodeId>,
+    /// Whether a change of names is among those that cannot be replayed.
+    lacks_names: bool,
     /// The stripe patterns in the replies to replayed opens.
     opened: HashMap<InodeId, StripePattern>,
 }
@@ -39,13 +45,19 @@ impl Replayed {
     /// Adds a change that is not replayed.
     fn skip(&mut self, change: Change) {
         self.changed_otherwise.extend(change.inodes.into_iter().flatten());
+        self.lacks_names |= change.inodes.is_some() && !OF_FILES.contains(&change.request);
         self.failed.push(change);
     }
 
-    /// Whether a change must not be replayed, because it reports or writes bytes of a file with an
-    /// earlier change that stays lost. For example, a size after a lost truncation would show zeros
-    /// in place of bytes.
+    /// Whether a change must not be replayed, because an earlier one stays lost. It reports or
+    /// writes bytes of the same file: a size after a lost truncation would show zeros in place of
+    /// bytes. Or it removes a name, which may be the last one of a file whose other name is
+    /// missing. If the target itself has refused a change, it checks this for all clients.
     fn depends_on_skipped(&self, change: &Replay) -> bool {
+        let removes = [Unlink::ID, RemoveDirectory::ID, Rename::ID, Exchange::ID];
+        if self.lacks_names && removes.contains(&change.message) {
+            return true;
+        }
         let concerns_bytes =
             [Close::ID, ReportWritten::ID, WriteInline::ID].contains(&change.message);
         // The inode is the first field of these requests.
