@@ -7,13 +7,12 @@
 //! `compare_slots` finds them, and reports those that stay lost.
 
 use crate::client::Client;
-use crate::files::open_file::OpenFile;
 use crate::limits::CONTENTION_PAUSE;
 use crate::session::acknowledged::{Change, NextReplay};
 use crate::session::table::is_lost;
 use skep_rpc::{CallFacts, CallOptions};
 use skep_types::codec::{Codec, Described};
-use skep_types::{ErrorCode, GroupId, InodeId, Result, SessionId, StripePattern};
+use skep_types::{ErrorCode, GroupId, InodeId, Result, SessionId};
 use skep_wire::Request;
 use skep_wire::inline::{RemoveInline, WriteInline};
 use skep_wire::limits::REPLAY_SLOT;
@@ -21,7 +20,7 @@ use skep_wire::metadata::{
     Close, Create, EndReplay, Exchange, Open, OpenReply, RemoveDirectory, Rename, Replay,
     ReplayReply, ReportWritten, SetAttributes, SetPattern, Unlink,
 };
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::rc::Rc;
 
 /// Changes that concern the contents of a file or its attributes, and no name.
@@ -37,8 +36,6 @@ struct Replayed {
     changed_otherwise: HashSet<InodeId>,
     /// Whether a change of names is among those that cannot be replayed.
     lacks_names: bool,
-    /// The stripe patterns in the replies to replayed opens.
-    opened: HashMap<InodeId, StripePattern>,
 }
 
 impl Replayed {
@@ -86,7 +83,7 @@ impl Client {
             tracing::debug!("the replay of session {id} at group {group} has ended: {error:#}");
         }
         let changes = &self.mount().sessions.changes;
-        let Replayed { count, mut failed, opened, .. } = replayed;
+        let Replayed { count, mut failed, .. } = replayed;
         while let Some(change) = changes.replay_failed(group, id) {
             failed.push(change);
         }
@@ -99,7 +96,6 @@ impl Client {
             );
         }
         self.report_reverted(group, &failed);
-        self.compare_patterns(&opened);
         changes.replay_ended(group, id);
     }
 
@@ -145,7 +141,7 @@ impl Client {
             };
             match self.router().call(group, &*request, options).await {
                 Ok((reply, _)) => {
-                    self.note_opened(request.message, &reply, replayed);
+                    self.note_opened(request.message, &reply);
                     changes.replayed(group, id, facts.change.get() == 0);
                     replayed.count += 1;
                 }
@@ -164,39 +160,13 @@ impl Client {
     /// Notes the reply to a replayed open. If the file is shared, marks it: a client that had the
     /// file open before the power loss may have died, and the target does not notify this mount
     /// again.
-    fn note_opened(&self, message: u16, reply: &ReplayReply, replayed: &mut Replayed) {
+    fn note_opened(&self, message: u16, reply: &ReplayReply) {
         if ![Open::ID, Create::ID].contains(&message) {
             return;
         }
-        let Ok(opened) = OpenReply::from_bytes(&reply.reply.0) else { return };
-        let inode = opened.attributes.inode;
-        if opened.is_shared
-            && let Some(state) = self.mount().inodes.get(inode)
-        {
+        let opened = OpenReply::from_bytes(&reply.reply.0).ok().filter(|it| it.is_shared);
+        if let Some(state) = opened.and_then(|it| self.mount().inodes.get(it.attributes.inode)) {
             self.mount().share(&state);
-        }
-        replayed.opened.extend(opened.pattern.map(|pattern| (inode, pattern)));
-    }
-
-    /// Makes handles stale whose file has another stripe pattern after the replay: a power loss has
-    /// reverted a change of the pattern that cannot be replayed.
-    fn compare_patterns(&self, opened: &HashMap<InodeId, StripePattern>) {
-        if opened.is_empty() {
-            return;
-        }
-        let of_files = |file: &OpenFile| !file.is_stale() && opened.contains_key(&file.inode.id);
-        for file in self.mount().handles.select(of_files) {
-            let Some(now) = opened.get(&file.inode.id) else { continue };
-            let before = file.pattern();
-            let is_back = now.inline_bytes() > 0 && before.has_moved_inline();
-            if now.generation != before.generation || is_back {
-                tracing::warn!(
-                    "file {}: a power loss of a metadata host has reverted its stripe pattern; \
-                     programs that have the file open get ESTALE until they open it again",
-                    file.inode.id
-                );
-                file.set_stale();
-            }
         }
     }
 }

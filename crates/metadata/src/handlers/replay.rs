@@ -56,7 +56,8 @@ pub(crate) fn run<E: Engine>(
         return Err(Error::new(ErrorCode::Stale, what).into());
     }
     // The reply to the replay has no fields that are not logged.
-    context.unlogged = UnloggedFields::default();
+    let changed_patterns = std::mem::take(&mut context.unlogged.changed_patterns);
+    context.unlogged = UnloggedFields { changed_patterns, ..UnloggedFields::default() };
     Ok(ReplayReply { reply: Bytes(reply) })
 }
 
