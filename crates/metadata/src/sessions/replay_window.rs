@@ -45,7 +45,7 @@ pub(crate) struct ReplayWindow {
     order: BTreeSet<(Place, SessionId)>,
     /// Time of the last progress: a session announced, executed or ended.
     progress_at: Duration,
-    /// Whether the target has refused a change.
+    /// Whether the target has refused or dropped a change.
     has_failed: bool,
 }
 
@@ -123,8 +123,8 @@ impl ReplayWindow {
         }
     }
 
-    /// Whether the target has refused a change since the window was opened. A later change may then
-    /// rely on a name that is missing.
+    /// Whether the target has refused or dropped a change since the window was opened. A later
+    /// change may then rely on a name that is missing.
     pub(crate) fn has_failed(&self) -> bool {
         self.has_failed
     }
@@ -151,6 +151,7 @@ impl ReplayWindow {
             let sessions = std::mem::take(&mut self.silent).into_iter().collect();
             return Dropped { sessions, operations: Vec::new() };
         }
+        self.has_failed = true;
         let first = self.order.first().map(|(_, session)| *session);
         let operation = first.and_then(|session| self.remove_announced(session));
         Dropped {
@@ -238,7 +239,7 @@ mod tests {
         let dropped = window.drop_stalled(later + LEASE * 2, LEASE);
         let expected = Dropped { sessions: vec![session(2)], operations: vec![20] };
         assert_eq!(dropped, expected);
-        assert!(!window.is_open());
+        assert!(!window.is_open() && window.has_failed());
     }
 
     proptest::proptest! {
