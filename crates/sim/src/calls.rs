@@ -239,7 +239,6 @@ impl World {
 
     /// Handles a reply that has arrived.
     pub(crate) fn receive_reply(&mut self, number: u64, tag: u64, result: Result<Vec<u8>>) {
-        let change = self.network.change_numbers.remove(&(number, tag)).unwrap_or(0);
         let Some(connection) = self.network.connections.get(&number) else { return };
         let (caller, server) = (connection.caller, connection.callee);
         let callee = server.0;
@@ -251,6 +250,7 @@ impl World {
             let pause = self.random.micros(1, 500);
             return self.at(until + pause, SimEvent::Return { connection: number, tag, result });
         }
+        let change = self.network.change_numbers.remove(&(number, tag)).unwrap_or(0);
         if result.as_ref().is_err_and(|error| error.code() == ErrorCode::StaleStart) {
             return self.compare_and_repeat(caller.0, tag);
         }
