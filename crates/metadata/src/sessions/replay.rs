@@ -137,7 +137,7 @@ impl<E: Engine> MetadataTarget<E> {
 
     /// Ends the replay of a session, because its client has no more lost changes or because the
     /// session has ended.
-    pub(super) fn end_replay(&mut self, session: SessionId) {
+    pub(crate) fn end_replay(&mut self, session: SessionId) {
         if !self.sessions.replay.takes_part(session) {
             return;
         }

@@ -367,6 +367,9 @@ impl<E: Engine> MetadataTarget<E> {
         match header.message {
             OpenSession::ID => {
                 self.sessions.opened(header.session, body, reply, self.shared.now);
+                // The client has not used the session yet, so it has no lost changes. The reply to
+                // an earlier attempt was lost.
+                self.end_replay(header.session);
                 // A power loss must not remove a session. Otherwise its client could not find out
                 // which of its requests were executed.
                 is_durable = true;
