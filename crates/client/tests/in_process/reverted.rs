@@ -8,7 +8,7 @@ use skep_client::{
 use skep_env::Buf;
 use skep_types::{ErrorCode, InodeId};
 use skep_wire::Request;
-use skep_wire::metadata::{CompareOpens, CompareSlots, EndReplay, KeepAlive, Link, Replay, Unlink};
+use skep_wire::metadata::{CompareSlots, EndReplay, KeepAlive, Link, Replay, Unlink};
 
 const ROOT: InodeId = InodeId::ROOT;
 

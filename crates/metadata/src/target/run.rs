@@ -52,7 +52,7 @@ impl<E: Engine> MetadataTarget<E> {
         }
     }
 
-    fn run(&mut self, op: Operation) -> Result<()> {
+    fn run(&mut self, mut op: Operation) -> Result<()> {
         if let Some(session) = op.session_needed()
             && let Some(refusal) = self.sessions.refusal(session)
         {

@@ -40,7 +40,7 @@ fn create(directory: InodeId, name: &str) -> md::Create {
 
 impl Story {
     /// Starts the target after a power loss that has left `log_bytes` of the log.
-    fn lose_power(&mut self, log_bytes: usize) {
+    fn lose_power_and_await_replay(&mut self, log_bytes: usize) {
         self.log.truncate(log_bytes);
         self.kill();
         self.target.await_replay();
@@ -67,7 +67,7 @@ fn lost_link_is_replayed_before_any_new_change() {
     let file = story.create(1, (0, 1));
     let durable = story.log.len();
     let entry = story.ask(1, 1, (2, 1), &link(file, "b")).unwrap().entry;
-    story.lose_power(durable);
+    story.lose_power_and_await_replay(durable);
     let unlink = md::Unlink { directory: InodeId::ROOT, name: b"a"[..].into() };
     assert_eq!(story.ask(1, 1, (3, 1), &unlink).unwrap_err().code(), ErrorCode::Busy);
     assert_eq!(story.lookup(InodeId::ROOT, "b").unwrap_err().code(), ErrorCode::Busy);
@@ -89,7 +89,7 @@ fn replayed_file_has_the_id_and_pattern_of_its_first_reply() {
     let durable = story.log.len();
     let request = create(InodeId::ROOT, "x");
     let first = story.ask(1, 1, (0, 1), &request).unwrap();
-    story.lose_power(durable);
+    story.lose_power_and_await_replay(durable);
     story.end_replay(2);
     let inode = first.attributes.inode;
     let pattern = first.pattern.clone();
@@ -120,7 +120,7 @@ fn changes_of_two_clients_are_replayed_in_their_first_order() {
     let directory = story.ask(1, 1, (0, 1), &make).unwrap().entry.inode;
     let file = create(directory, "f");
     let inode = story.ask(1, 2, (0, 1), &file).unwrap().attributes.inode;
-    story.lose_power(durable);
+    story.lose_power_and_await_replay(durable);
     story.send(2, 2, (REPLAY_SLOT, 1), &create_again(2, &file, inode));
     assert!(story.replies.is_empty());
     story.ask(1, 1, (REPLAY_SLOT, 1), &create_again(1, &make, directory)).unwrap();
@@ -137,7 +137,7 @@ fn change_with_another_outcome_is_refused() {
     let mut story = Story::begin();
     let file = story.create(1, (0, 1));
     let durable = story.log.len();
-    story.lose_power(durable);
+    story.lose_power_and_await_replay(durable);
     story.end_replay(2);
     let open = md::Create { exclusive: false, ..create(InodeId::ROOT, "a") };
     let refused = story.ask(1, 1, (REPLAY_SLOT, 1), &create_again(2, &open, file)).unwrap_err();
@@ -155,7 +155,7 @@ fn no_name_is_removed_again_after_a_failed_replay() {
     let mut story = Story::begin();
     let file = story.create(1, (0, 1));
     let durable = story.log.len();
-    story.lose_power(durable);
+    story.lose_power_and_await_replay(durable);
     story.end_replay(2);
     let refused = story.ask(1, 1, (REPLAY_SLOT, 1), &again(2, &link(file, "a"))).unwrap_err();
     assert_eq!(refused.code(), ErrorCode::Exists);
@@ -176,7 +176,7 @@ fn target_serves_a_lease_after_the_last_progress_of_a_replay() {
     let mut story = Story::begin();
     let file = story.create(1, (0, 1));
     let durable = story.log.len();
-    story.lose_power(durable);
+    story.lose_power_and_await_replay(durable);
     story.send(1, 1, (REPLAY_SLOT, 1), &again(2, &link(file, "b")));
     assert!(story.replies.is_empty(), "the client of session 2 is dead");
     story.now += Duration::from_millis(u64::from(map().policy.lease_ms));
