@@ -13,8 +13,8 @@
 //! - `acknowledged`: changes that may not be durable yet. No I/O.
 //! - `kept_requests`: the requests that the mount keeps for a replay. No I/O.
 //! - `compare_slots`: finds the changes that a power loss of a metadata host has reverted, and
-//!   reports those that stay lost.
-//! - `replay`: repeats these changes.
+//!   reports each change that stays lost.
+//! - `replay`: repeats the reverted changes.
 //! - `request`: sends requests, and sends them again after a session was lost.
 //!
 //! # When a session is lost

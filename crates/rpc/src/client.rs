@@ -2,6 +2,7 @@
 //! tag.
 
 use crate::access::{Channel, Identity};
+use crate::call_options::CallOptions;
 use crate::calls::RunningCall;
 use crate::dial::first_success;
 use crate::handshake;
@@ -14,69 +15,14 @@ use skep_env::local::{Receiver, Sender, oneshot};
 use skep_env::{Buf, MessagePart, NumberMap, TcpStream};
 use skep_types::codec::Codec;
 use skep_types::text::shown;
-use skep_types::{
-    Epoch, Error, ErrorCode, GroupId, MapVersion, NodeId, Result, SessionId, TargetId,
-};
+use skep_types::{Error, ErrorCode, MapVersion, Result, TargetId};
 use skep_wire::Request;
 use skep_wire::bounds::bounds;
 use skep_wire::file_locks::WaitLock;
 use skep_wire::frame::{FLAG_DURABLE, HEADER_BYTES, Header};
-use skep_wire::senders;
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 use std::time::Duration;
-
-/// Options of a request, in addition to its body.
-#[derive(Debug, Clone, Default)]
-pub struct CallOptions {
-    /// The sender's session, for requests to a metadata target.
-    pub session: SessionId,
-    /// The session's slot, for requests that modify data. Slot and sequence together identify a
-    /// repeated request.
-    pub slot: u32,
-    /// The sequence number within `slot`.
-    pub sequence: u64,
-    /// For requests that change names or attributes: the start number of the metadata target at
-    /// which the client has opened its session, or has last compared its acknowledged changes. If
-    /// the target has started again since, it refuses the request.
-    pub start: u64,
-    /// Whether the target may reply only after the effect is durable.
-    pub durable: bool,
-    /// The group that the request addresses.
-    pub group: GroupId,
-    /// The epoch of the group in the sender's cluster map.
-    pub epoch: Epoch,
-    /// The sender's group and epoch, if the sender is the primary of a group. The router sets this
-    /// field.
-    pub sender: senders::Sender,
-    /// Minimum version of the cluster map that the receiver must have to execute the request.
-    pub lowest_map: MapVersion,
-    /// If set, the router sends the request only while this process has this node id; otherwise the
-    /// call fails with `Evicted`.
-    pub only_as: Option<NodeId>,
-    /// Time after which the call fails with `TimedOut`; `None` means no limit.
-    pub time_left: Option<Duration>,
-    /// Bulk data that follows the request.
-    pub data: Vec<Buf>,
-    /// Buffer for the reply's bulk data, which may be shorter than the buffer.
-    pub into: Option<Buf>,
-    /// Trace id, which identifies one operation in all requests that belong to it.
-    pub trace: u128,
-    /// Facts about the attempts to send the request and about the reply, which the router and the
-    /// connection set.
-    pub facts: Option<Rc<CallFacts>>,
-}
-
-/// Facts about a call, in addition to the body of the reply.
-#[derive(Debug, Default)]
-pub struct CallFacts {
-    /// Flag that the router sets when a connection is lost between a request and its reply. The
-    /// target may then have executed the request, even if the reply to a retry is an error.
-    pub reply_lost: Cell<bool>,
-    /// Number of the change in the reply of a metadata target, which the connection sets when the
-    /// reply arrives. Zero means that the change is durable.
-    pub change: Cell<u64>,
-}
 
 struct Reply {
     header: Header,

@@ -8,6 +8,7 @@
 
 pub mod access;
 mod admission;
+mod call_options;
 mod calls;
 pub mod client;
 mod dial;
@@ -33,8 +34,9 @@ mod unanswered;
 
 pub use access::{Channel, Identity, JoinToken, Peer};
 pub use admission::{Admission, Ticket};
+pub use call_options::{CallFacts, CallOptions};
 pub use calls::calls_of;
-pub use client::{CallFacts, CallOptions, Connection, SilentTarget, silent_targets};
+pub use client::{Connection, SilentTarget, silent_targets};
 pub use map_cell::MapCell;
 pub use membership::{
     Change, ClientEvents, ClientMembership, GAVE_UP, JoinLimits, Management, Membership,

@@ -7,7 +7,8 @@
 //! access to chunk files is missing.
 
 use crate::access::{Channel, Identity};
-use crate::client::{CallOptions, Connection};
+use crate::call_options::CallOptions;
+use crate::client::Connection;
 use crate::limits::{LINK_LOOK, LINK_PATIENCE, MAX_LINK_BYTES, MAX_LINK_STREAMS, MAX_ROUND_TRIPS};
 use skep_env::{Buf, Task};
 use skep_types::codec::crc32c;

@@ -19,8 +19,9 @@
 mod idle;
 
 use crate::access::{Channel, Identity};
+use crate::call_options::CallOptions;
 use crate::calls::RepeatedCall;
-use crate::client::{CallOptions, Connection};
+use crate::client::Connection;
 use crate::limits::{FIRST_BACKOFF, LONGEST_BACKOFF};
 use crate::link::TargetLink;
 use crate::map_cell::MapCell;

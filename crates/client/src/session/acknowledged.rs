@@ -295,7 +295,7 @@ impl AcknowledgedChanges {
         self.of(group, session, |kept| kept.is_replaying).unwrap_or(false)
     }
 
-    /// Returns the next lost change. `None` means that there is none.
+    /// Returns the next lost change. `None` means that all lost changes are replayed or reported.
     pub(crate) fn next_lost(&self, group: GroupId, session: SessionId) -> Option<NextReplay> {
         let next = self.of(group, session, |kept| {
             let request = kept.lost.front()?.replay.clone();

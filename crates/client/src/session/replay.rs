@@ -2,8 +2,9 @@
 //! mount changes anything else at the metadata group. The target executes the lost changes of all
 //! clients in their first order.
 //!
-//! A replay is a task of its own, since the mount sends no other change of the session until it
-//! ends, and a program that is killed drops its future. `acknowledged` has the lost changes.
+//! A replay is a task of its own, because the mount sends no other change of the session until the
+//! replay ends, and the kill of a program drops the future of its call. `acknowledged` has the lost
+//! changes.
 //! `compare_slots` finds them, and reports those that stay lost.
 
 use crate::client::Client;
@@ -34,7 +35,7 @@ struct Replayed {
     failed: Vec<Change>,
     /// Inodes with a change that cannot be replayed.
     changed_otherwise: HashSet<InodeId>,
-    /// Whether a change of names is among those that cannot be replayed.
+    /// Whether one of the changes that cannot be replayed is a change of names.
     lacks_names: bool,
 }
 

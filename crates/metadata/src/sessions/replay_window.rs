@@ -15,8 +15,8 @@
 //! # Invariants
 //! - A session is silent, has announced one change, or takes no part.
 //! - While a session is silent, it is the turn of no change.
-//! - If each session announces its changes in ascending order, the target executes all changes in
-//!   ascending order, except those of sessions that were dropped.
+//! - If each session announces its changes in ascending order, the target executes all changes of
+//!   the sessions that were not dropped in ascending order.
 //! - Each session leaves the window after it has ended its replay, or at the latest when there was
 //!   no progress for the patience of the caller. So the window ends.
 

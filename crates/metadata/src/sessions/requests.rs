@@ -171,8 +171,8 @@ impl<E: Engine> MetadataTarget<E> {
             | CloseSession::ID
             | EndWait::ID
             | AcknowledgeNotifications::ID => usize::MAX,
-            // Each session has one replayed change at a time, and the changes of some sessions wait
-            // for those of others.
+            // A replayed change may wait for a replayed change of another session. Each session
+            // has one at a time, so their number is bounded.
             Replay::ID => usize::MAX,
             _ if line.modifies => self.shared.limits.parked,
             _ => self.shared.limits.parked + PARKED_RESERVE,

@@ -8,7 +8,8 @@
 
 use super::addresses::MemberAddresses;
 use crate::access::{Channel, Identity, JoinToken};
-use crate::client::{CallOptions, Connection};
+use crate::call_options::CallOptions;
+use crate::client::Connection;
 use crate::dial::first_success;
 use crate::limits::{
     FIRST_BACKOFF, LEADER_PAUSE, LONGEST_MANAGEMENT_BACKOFF, MANAGEMENT_DEADLINE,
