@@ -56,6 +56,12 @@ const OTHER_SECONDS: u64 = 25;
 /// Directory for the outputs of the programs, relative to the repository.
 pub(crate) const LOGS: &str = "target/black-box";
 
+/// Directory in which the tests create their clusters.
+const DATA: &str = "/tmp";
+
+/// Default of the setting `low-percent`: `skep health check` reports a target with less free space.
+const LOW_PERCENT: u64 = 10;
+
 /// Number of programs that run at the same time, without the program of [`WAITING`].
 const WORKERS: usize = 2;
 
@@ -75,8 +81,10 @@ fn expected(name: &str) -> u64 {
 /// Builds the programs and runs all of them.
 ///
 /// # Errors
-/// Lists the programs that had a failed test.
+/// Lists the programs that had a failed test. Says how much space is missing if the disk is nearly
+/// full.
 pub(crate) fn run() -> Outcome {
+    check_space(DATA)?;
     suites::run()?;
     let cargo = env!("CARGO");
     call(cargo, &["build", "--release", "--package", "skep-ctl"], &[])?;
@@ -102,6 +110,26 @@ pub(crate) fn run() -> Outcome {
         failed.push("examples in comments".into());
     }
     if failed.is_empty() { Ok(()) } else { Err(format!("failed: {}", failed.join(", "))) }
+}
+
+/// Checks that new clusters below a directory will not be low on free space.
+///
+/// # Errors
+/// Names the free space and the ways to get more.
+fn check_space(directory: &str) -> Outcome {
+    let found = rustix::fs::statvfs(directory).map_err(|error| format!("{directory}: {error}"))?;
+    let total = found.f_blocks - found.f_bfree + found.f_bavail;
+    if found.f_bavail >= total / 100 * LOW_PERCENT {
+        return Ok(());
+    }
+    let gib = |blocks: u64| (blocks * found.f_frsize) >> 30;
+    Err(format!(
+        "{} of {} GiB are free at {directory}, less than {LOW_PERCENT} %. Many tests would fail, \
+         because `skep health check` reports targets with so little free space. Delete files; \
+         `cargo clean --profile dev` removes the unit tests, which the black-box tests do not need",
+        gib(found.f_bavail),
+        gib(total),
+    ))
 }
 
 /// Returns a warning if a program took at least one and a half times as long as expected.
