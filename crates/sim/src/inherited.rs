@@ -113,6 +113,12 @@ impl Inode {
         self.inline.clear();
     }
 
+    /// Gives a new file the pattern of its first creation, which a replay repeats. The default
+    /// pattern of the directory may have changed since.
+    pub(crate) fn repeat_pattern(&mut self, first: &StripePattern) {
+        self.pattern = Some(Arc::new(without_choice(first)));
+    }
+
     /// Whether `found` equals the expected pattern. Does not compare groups that a placement policy
     /// has chosen, because the model does not predict the policy's choice.
     pub(crate) fn has_pattern(&self, found: Option<&StripePattern>) -> bool {

@@ -116,6 +116,8 @@ impl Model {
     }
 
     /// Applies a modifying operation that a target has committed, and checks the target's reply.
+    /// `first_pattern` is the stripe pattern in the reply to the first execution, if the operation
+    /// replays the creation of a file.
     ///
     /// # Errors
     /// Describes the contradiction between the reply and the model.
@@ -124,19 +126,21 @@ impl Model {
         op: &Op,
         session: SessionId,
         reply: &[u8],
+        first_pattern: Option<&StripePattern>,
     ) -> Result<(), String> {
         if let Err(code) = self.outcome(op).or_else(|code| self.accept_unlocked_exchange(op, code))
         {
             return Err(format!("was done, but the reference refuses it with {code}"));
         }
         match op {
-            Op::Create(it) => self.apply_create(it, session, reply),
+            Op::Create(it) => self.apply_create(it, session, reply, first_pattern),
             Op::CreateUnnamed(it) => {
                 let reply = decode::<md::OpenReply>(reply)?;
                 let (inode, requested) = (reply.attributes.inode, it.pattern.as_ref());
                 self.add_inode(it.directory, inode, FileKind::Regular, &it.new, requested)?;
                 let new = self.inode_mut(inode)?;
                 (new.links, new.may_be_named) = (0, true);
+                first_pattern.into_iter().for_each(|it| new.repeat_pattern(it));
                 self.open(inode, session, it.open)?;
                 self.check_opened(&reply)
             }
@@ -187,6 +191,7 @@ impl Model {
         it: &md::Create,
         session: SessionId,
         reply: &[u8],
+        first_pattern: Option<&StripePattern>,
     ) -> Result<(), String> {
         let reply = decode::<md::OpenReply>(reply)?;
         let inode = reply.attributes.inode;
@@ -197,6 +202,8 @@ impl Model {
         if reply.created {
             self.add_inode(it.directory, inode, it.kind, &it.new, it.pattern.as_ref())?;
             self.inode_mut(it.directory)?.entries.insert(it.name.0.clone(), inode);
+            let new = self.inode_mut(inode)?;
+            first_pattern.into_iter().for_each(|it| new.repeat_pattern(it));
         }
         self.open(inode, session, it.open)?;
         self.check_opened(&reply)

@@ -184,7 +184,8 @@ impl World {
         let sequence = session.replay.ended + 1;
         let instance = (id, REPLAY_SLOT, sequence);
         let created = change.op.created(&change.reply);
-        let replayed = ReplayedChange { place: change.place, created };
+        let (.., pattern) = first_reply(&change.op, &change.reply);
+        let replayed = ReplayedChange { place: change.place, created, pattern };
         self.witness.replay_sent(instance, change.operation, &change.op, replayed);
         let (header, body) = message(&request_of(&change));
         let header = Header { session: id, slot: REPLAY_SLOT, sequence, ..header };

@@ -411,9 +411,9 @@ impl Witness {
     fn apply(&mut self, effect: &Effect) -> Result<(), String> {
         match effect {
             Effect::Client(id, reply) => {
-                let op = self.instances.get(id).map(|it| it.op.clone());
-                let op = op.ok_or("an operation that no client sent")?;
-                let done = self.model.apply(&op, id.0, reply);
+                let instance = self.instances.get(id).ok_or("an operation that no client sent")?;
+                let op = &instance.op;
+                let done = self.model.apply(op, id.0, reply, instance.first_pattern());
                 done.map_err(|what| format!("{id:?} {op:?} {what}"))
             }
             _ => {

@@ -66,7 +66,7 @@ impl Witness {
                 let mut next = model.clone();
                 if let Effect::Client(id, reply) = &step {
                     let Some(instance) = self.instances.get(id) else { continue };
-                    let done = next.apply(&instance.op, id.0, reply);
+                    let done = next.apply(&instance.op, id.0, reply, instance.first_pattern());
                     let done = done.and_then(|()| self.check_prepared(&next, &instance.op, reply));
                     let is_nothing = match done {
                         Ok(()) => self.had_no_effect(id.0, &instance.op, changes),

@@ -1,24 +1,33 @@
 //! Checks the replays of changes that a power loss has reverted: while the client of a lost change
 //! is alive, the change is replayed or reported, and no target executes a new change before.
 
-use super::{Effect, InstanceId, Violation, Witness};
+use super::{Effect, Instance, InstanceId, Violation, Witness};
 use crate::changes::Changes;
 use crate::operation::Op;
 use skep_format::metadata::Batch;
 use skep_types::codec::Codec;
-use skep_types::{Error, InodeId, Lsn, SessionId};
+use skep_types::{Error, InodeId, Lsn, SessionId, StripePattern};
 use skep_wire::limits::REPLAY_SLOT;
 use skep_wire::metadata::ReplayReply;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// A change that a client replays.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct ReplayedChange {
     /// The start of the target in which it was first executed, and its number in this start.
     pub(crate) place: (u64, u64),
     /// The inode that it has created.
     pub(crate) created: Option<InodeId>,
+    /// The stripe pattern of the file that it has created.
+    pub(crate) pattern: Option<StripePattern>,
+}
+
+impl Instance {
+    /// Returns the stripe pattern that the first execution of a replayed creation has chosen.
+    pub(super) fn first_pattern(&self) -> Option<&StripePattern> {
+        self.replays.as_ref()?.pattern.as_ref()
+    }
 }
 
 /// The lost changes that clients must still replay or report.
@@ -175,7 +184,7 @@ impl Witness {
         let mut places = Vec::new();
         for (session, slot, record) in &changes.slots {
             let id = (*session, *slot, record.sequence);
-            let replays = self.instances.get(&id).and_then(|it| it.replays);
+            let replays = self.instances.get(&id).and_then(|it| it.replays.as_ref());
             match replays {
                 Some(change) => places.push(change.place),
                 None if waits => {
