@@ -367,7 +367,7 @@ impl Default for Policy {
             default_chunk_bytes: 512 << 10,
             default_width: 32,
             stripe_from: 4 << 20,
-            inline_bytes: 0,
+            inline_bytes: 16 << 10,
             cleanup_interval_ms: 3_600_000,
             cleanup_limit: 1_000,
             default_chooser: Chooser::Balanced,
