@@ -37,8 +37,9 @@ pub(crate) struct Worker {
 }
 
 impl Client {
-    /// Creates the client of one worker. `worker_index` is from 0 to `workers` - 1. Call this
-    /// function once for each worker, on the worker's thread, inside `skep_env::block_on`.
+    /// Creates the client of one worker. `worker_index` is less than the `workers` in the mount's
+    /// options. Call this function once for each worker, on the worker's thread, inside
+    /// `skep_env::block_on`.
     ///
     /// # Errors
     /// Returns `InvalidArgument` if the worker has a client already, or if there is no worker with

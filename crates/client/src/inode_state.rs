@@ -162,9 +162,11 @@ impl InodeState {
             if loss == ReportLoss::End {
                 parts.moves.end_report_lost();
             } else if sent.is_shown_by(durable) || durable.truncate_generation > 0 {
-                // Before the end the file was empty and never truncated. Each report of this mount
-                // since then contains the end, and metadata lets no other client write to or
-                // truncate the file before it has the end. So the end is durable too.
+                // Before this mount ended the inline component, the file was empty and never
+                // truncated. Each later report of this mount contains the end of the component, and
+                // metadata lets no other client write to the file or truncate it before metadata
+                // has recorded this end. So the size or the truncation shows that this end is
+                // durable too.
                 parts.moves.end_found_durable();
             }
             loss
@@ -434,9 +436,9 @@ impl InodeState {
 
     // ---- the table of inodes
 
-    /// Returns whether the state is no longer needed, because the file is closed and has no
-    /// unsynced writes. After a failed close, the end of the inline component may be missing at
-    /// metadata, which then still counts the open.
+    /// Returns whether the state is no longer needed: the file is closed and has no unsynced
+    /// writes, and no report of the end of the inline component is missing at metadata. Such a
+    /// report may be missing after a failed close; metadata then counts the file as open.
     pub(crate) fn is_idle(&self) -> bool {
         self.with(|parts| {
             !parts.handles.is_open() && parts.unsynced.is_empty() && !parts.moves.must_report()

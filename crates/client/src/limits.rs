@@ -71,8 +71,8 @@ pub(crate) const DEADLOCK_SEARCH_MAX_AGE: Duration = Duration::from_secs(3);
 /// Approximate maximum number of lock waits that a search for a deadlock cycle reads.
 pub(crate) const MAX_DEADLOCK_WAITS: usize = 100_000;
 /// Number of syncs that must sync a new file both at metadata and at storage before the next such
-/// sync moves its inline bytes to storage. The move takes three requests more than a sync. A
-/// journal that is written, synced twice and removed must not move.
+/// sync moves its inline bytes to storage. The move takes three requests more than a sync. The
+/// inline bytes of a journal that is written, synced twice and removed must not move.
 pub(crate) const MOVE_AFTER_SYNCS: u32 = 2;
 /// Pause between two checks whether another thread has finished a truncation or the renewal of a
 /// session. The waiting thread polls, because no thread wakes it. Such waits are rare.
@@ -104,7 +104,8 @@ pub(crate) const MAX_NOTED_NOTIFICATIONS: usize = 4096;
 /// not be durable. When the mount has reached this number, it sends further changes with the
 /// durable flag. Each change takes about 250 bytes besides its body.
 pub(crate) const MAX_ACKNOWLEDGED: usize = 4096;
-/// Maximum length of the bodies of these changes, in bytes. It has the same effect.
+/// Maximum total length of the bodies of the changes that [`MAX_ACKNOWLEDGED`] limits, in bytes.
+/// When the mount has reached it, it sends further changes with the durable flag too.
 pub(crate) const MAX_ACKNOWLEDGED_BYTES: usize = 4 << 20;
 /// Maximum number of inodes that the mount remembers because a power loss of metadata has reverted
 /// changes of them, and no program has got an error yet. For further inodes, only the log and

@@ -14,9 +14,11 @@ pub(crate) struct Meter {
     pub(crate) attributes: Arc<CacheUse>,
     /// Requests of the kernel for extended attributes that almost no inode has.
     pub(crate) absent_xattrs: Arc<CacheUse>,
-    /// Reads of small files through new handles.
+    /// First reads of small files through new handles. A hit used the bytes from the reply to the
+    /// open.
     pub(crate) opened_bytes: Arc<CacheUse>,
-    /// Opens of files, whose pages the kernel may have.
+    /// Opens of files. A hit means that the pages of the file in the kernel's cache are still
+    /// valid.
     pub(crate) pages: Arc<CacheUse>,
     /// Renewals of lost sessions.
     pub(crate) session: Arc<Histogram>,

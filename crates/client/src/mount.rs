@@ -161,8 +161,8 @@ impl Mount {
         }
     }
 
-    /// Assigns a worker's range of slots to the caller. Assigns each range only once, because no
-    /// other client knows the sequence numbers of the slots that a client has used.
+    /// Assigns a worker's range of slots to the caller. Assigns each range only once, because only
+    /// the [`Client`](crate::Client) that has used a slot knows its last sequence number.
     pub(crate) fn take_worker(&self, index: usize) -> Result<()> {
         let mut taken = self.lifecycle.taken_workers.lock().unwrap_or_else(PoisonError::into_inner);
         if index <= self.options.workers && taken.insert(index) {

@@ -48,8 +48,8 @@ pub trait Patterns {
     fn read_pattern(&self, text: &[u8]) -> Result<PatternRequest>;
 
     /// Sets the pattern that new entries of a directory inherit, or the pattern of a file that was
-    /// never written. `None` for `text` restores the default of the cluster. `uid` is the user of
-    /// the calling program.
+    /// never written. `None` for `text` restores the default of the cluster. `uid` is the user id
+    /// of the calling program.
     ///
     /// # Errors
     /// - The errors of [`Self::read_pattern`].
@@ -82,7 +82,8 @@ impl Patterns for Client {
         let mut text = String::new();
         for (number, component) in pattern.components.iter().enumerate() {
             let end = striping::component_end(&pattern, number);
-            // Moved inline bytes leave a component without bytes.
+            // After a move of the inline bytes to storage, the pattern keeps an empty inline
+            // component.
             if component.start == end {
                 continue;
             }
@@ -133,7 +134,7 @@ impl Patterns for Client {
 }
 
 impl Client {
-    /// Requests the record of an inode from metadata.
+    /// Requests the [`EntryInfo`] of an inode from metadata.
     async fn info_of(&self, inode: InodeId) -> Result<EntryInfo> {
         if let Some(state) = self.mount().inodes.get(inode)
             && state.has_unreported_end()
@@ -159,10 +160,11 @@ impl Client {
         )
     }
 
-    /// Waits until metadata has acknowledged all closes of a file by this mount, because `close(2)`
-    /// returns to the program before metadata acknowledges the close. The kernel sometimes sends
-    /// the release of a handle after `close(2)` has returned. So if the close of a handle has not
-    /// begun yet, this function also waits, but for a shorter time.
+    /// Waits until metadata has acknowledged this mount's closes of all handles of a file, or until
+    /// a time limit passes. `close(2)` returns before metadata acknowledges the close, and
+    /// sometimes before the kernel sends the release of the handle. The time limit is
+    /// `DEFERRED_CLOSE_WAIT`, or the shorter `KERNEL_CLOSE_WAIT` while the file has a handle whose
+    /// close has not begun.
     async fn closes_acknowledged(&self, inode: InodeId) {
         let started = skep_env::now();
         loop {

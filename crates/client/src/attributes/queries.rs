@@ -110,8 +110,8 @@ impl Client {
     }
 }
 
-/// Returns as many elements from the start of `uses` as fit into the result of a query, but at
-/// least one element, and the clients of these uses.
+/// Returns a page with the first elements of `uses` and their clients. The page has as many
+/// elements as fit into [`MAX_ANSWER_BYTES`], but at least one if `uses` is not empty.
 fn page_of(
     uses: Vec<FileUse>,
     known: &BTreeMap<NodeId, ClientEntry>,

@@ -38,9 +38,9 @@ pub trait InodeAttributes {
     ///
     /// A program may still have a removed directory, pipe, socket or device open. For such an
     /// inode, the mount returns the attributes that it saw last, with a link count of zero. For the
-    /// root the mount returns the attributes that it saw last if metadata does not reply soon.
-    /// Otherwise `df`, `umount` and all programs that read the attributes of every mount of a host
-    /// would hang.
+    /// root the mount returns the attributes that it saw last if metadata does not reply within
+    /// `ROOT_PATIENCE`. Otherwise `df`, `umount` and all programs that read the attributes of every
+    /// mount of a host would hang.
     ///
     /// # Errors
     /// - `NotFound` or `Stale` if the inode does not exist.
@@ -48,9 +48,9 @@ pub trait InodeAttributes {
     fn stat(&self, inode: InodeId) -> impl Future<Output = Result<Stat>>;
 
     /// Returns the attributes for the kernel's check of its cached pages before a read through
-    /// `handle`. The kernel drops the pages if this modification time differs from the one in its
-    /// cache. So the result has the modification time that the mount last sent to the kernel, with
-    /// the current size, and the kernel keeps its pages.
+    /// `handle`. The kernel drops the pages if the modification time in the reply differs from the
+    /// one in its cache. So the result has the modification time that the mount last sent to the
+    /// kernel, and the current size. The kernel then keeps its pages.
     ///
     /// `None` means that the mount must send the current attributes, because the pages may be out
     /// of date, or because this mount has not written to the file.

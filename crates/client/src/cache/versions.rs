@@ -41,8 +41,8 @@ impl CachedVersions {
         self.pages.get(inode).is_some()
     }
 
-    /// Records the version that the kernel caches from now on. Returns whether the kernel already
-    /// cached this version.
+    /// Records the version of the data or of the listing that the kernel caches from now on.
+    /// Returns whether the kernel already cached this version.
     pub(crate) fn opened(&self, inode: InodeId, version: u64) -> bool {
         self.pages.note(inode, version) == Some(version)
     }

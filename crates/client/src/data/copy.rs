@@ -163,7 +163,8 @@ impl Copy {
             let attempt = match self.try_once(client, &runs, offset..offset + length).await {
                 Ok(attempt) => attempt,
                 Err(error) => {
-                    // The target may have refused a run because of inline bytes of either file.
+                    // Metadata may have refused a run because the inline bytes of the source or of
+                    // the destination were moved to storage.
                     match client.follow_move(&self.source, from, error).await {
                         Ok(()) => {}
                         Err(error) => client.follow_move(&self.file, to, error).await?,

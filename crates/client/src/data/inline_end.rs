@@ -1,11 +1,12 @@
 //! Ends the inline component of a new file whose first write is larger than this component
 //! (docs/design/0009-first-bytes-in-metadata.md, "Files that are large from the first write").
 //!
-//! The client that has created the file sends no request for this. It writes all bytes to storage,
-//! and its next report to metadata contains the end of the component. Before another client can
-//! open the file, metadata notifies this client (0008), which then sends the report before it
-//! acknowledges the notification. If this client dies first, metadata ends the component when it
-//! closes the file of the dead client.
+//! In this module, the end of a component is this event, not an offset. The client that has created
+//! the file sends no request for it. The client writes all bytes to storage, and its next report to
+//! metadata contains the event. Before another client can open the file, metadata notifies this
+//! client (docs/design/0008-shared-files.md), which then sends the report before it acknowledges
+//! the notification. If this client dies first, metadata ends the component when it closes the file
+//! of the dead client.
 
 use crate::client::Client;
 use crate::files::open_file::OpenFile;
@@ -20,9 +21,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 impl Client {
-    /// Decides where the first bytes of a file are, before a write of `range`. If the write begins
-    /// at byte 0 of an empty file and ends beyond the inline component, the component ends. The
-    /// caller reads the pattern of the file after this call.
+    /// Decides, before a write of `range`, whether metadata or storage gets the first bytes of a
+    /// file. If the write begins at byte 0 of an empty file and ends beyond the inline component,
+    /// the component ends. The caller reads the pattern of the file after this call.
     pub(crate) async fn place_first_bytes(&self, file: &OpenFile, range: Range<u64>) {
         let pattern = file.pattern();
         let inline = pattern.inline_bytes();
@@ -39,8 +40,9 @@ impl Client {
         }
     }
 
-    /// Waits until the end of an inline component is durable at metadata, if this mount has ended
-    /// it or does not know that it is durable. See [`Self::confirm_move`].
+    /// Waits until metadata has durably recorded the end of the inline component, if this mount has
+    /// ended the component and does not know that this record is durable. See
+    /// [`Self::confirm_move`].
     pub(crate) async fn confirm_inline_end(&self, state: &Arc<InodeState>) -> Result<()> {
         if state.ending_inline().is_some()
             && let Err(error) = self.confirm_reported_end(state).await
@@ -60,9 +62,10 @@ impl Client {
     async fn confirm_reported_end(&self, state: &Arc<InodeState>) -> Result<()> {
         self.sync_metadata(state, None).await?;
         let Some(generation) = state.ending_inline() else { return Ok(()) };
-        // The size of the file does not show the end, for example after a failed write. The pattern
-        // shows it: metadata lets no other client use the inline component before it has the end,
-        // so no other client can have ended the component after a power loss.
+        // The size of the file may not show whether metadata has recorded the end, for example
+        // after a failed write, but the pattern shows it. No other client can have ended the
+        // component after a power loss, because metadata lets no other client use the component
+        // before it has recorded the end.
         let how = CallOptions { durable: true, ..CallOptions::default() };
         let info = self.ask_with(state.id, &GetEntryInfo { inode: state.id }, how).await?;
         let named = info.pattern.filter(|pattern| pattern.generation == generation);
@@ -73,10 +76,11 @@ impl Client {
         Ok(())
     }
 
-    /// Finds out whether metadata has refused a report because of `ends_inline`, the end of the
-    /// inline component in this report. Returns the error of the report. If the file has its inline
-    /// component, metadata had lost the open of this mount, and another client has used the file.
-    /// The first bytes that this mount has written then count as lost.
+    /// Finds out whether metadata has refused a report because the report ended the inline
+    /// component. `ends_inline` is the generation of the pattern with this component. Returns the
+    /// error for the caller: `refusal`, or `Io` if the file still has its inline component. In this
+    /// case metadata has lost this mount's open in a power loss, and another client has used the
+    /// file since, so the first bytes that this mount has written are lost.
     pub(crate) async fn explain_refused_end(
         &self,
         state: &Arc<InodeState>,

@@ -1,6 +1,6 @@
 //! Moves the inline bytes of a file to storage, ends the inline component of an empty file, and
-//! follows a move that this mount has not seen (docs/design/0009-first-bytes-in-metadata.md,
-//! "Moving the bytes").
+//! adopts the new pattern after a move by another client
+//! (docs/design/0009-first-bytes-in-metadata.md, "Moving the bytes").
 //!
 //! # Order of a move
 //! Storage has synced the copy before metadata removes its bytes, and the removal is durable before
@@ -10,9 +10,10 @@
 //! # Hazard: a late copy
 //! A stopped storage target may execute a copy much later. If another client had moved the inline
 //! bytes meanwhile, and had written to the chunk file, the late copy would overwrite its bytes. So
-//! a mount sends a copy only while metadata has its open durably, and sends no close before storage
-//! has replied to the copy. Until then, no other client can use the file, unless this client was
-//! evicted. Storage refuses the requests of an evicted client (docs/design/0006-fencing.md).
+//! a mount sends a copy only after metadata has durably recorded the mount's open of the file, and
+//! sends no close before storage has replied to the copy. Until then, no other client can use the
+//! file, unless this client was evicted. Storage refuses the requests of an evicted client
+//! (docs/design/0006-fencing.md).
 
 use crate::client::Client;
 use crate::data::plan::plan;
@@ -70,7 +71,8 @@ impl Client {
         moved
     }
 
-    /// Moves the inline bytes of a file, which the caller has claimed and uses alone.
+    /// Moves the inline bytes of a file. The caller has claimed the file for a truncation
+    /// (`claim`), and no other client uses the file.
     async fn move_claimed(&self, file: &Arc<OpenFile>, claim: &TruncationClaim) -> Result<bool> {
         let state = &file.inode;
         // From now on, a close waits for the end of the move, and an unmount closes no session. A
@@ -113,15 +115,16 @@ impl Client {
         Ok(removed.is_removed)
     }
 
-    /// Returns whether metadata durably has all opens of the file for writing through handles of
-    /// this mount. From the reply on, no power loss can revert these opens. So no other client can
-    /// use the file before this mount has acknowledged a notification.
+    /// Returns whether metadata has durably recorded all opens of the file for writing by this
+    /// mount. After the reply, no power loss can revert these opens. So no other client can use the
+    /// file before this mount has acknowledged a notification.
     async fn is_open_durably(&self, state: &Arc<InodeState>) -> Result<bool> {
-        // Count handles whose close has begun too, even if they are stale. Metadata may have
-        // executed the close already, and the mount then moves the bytes later. Without them, such
-        // an open could hide the lost open of another handle, and its close would end the last
-        // open. An open whose reply has not arrived is harmless, because its close waits for the
-        // end of the move.
+        // Also count handles whose close has begun, even if they are stale. If metadata has
+        // executed such a close already, this function returns `false`, and a later sync moves the
+        // bytes. If the client did not count these handles, the open of such a handle could take
+        // the place of the lost open of another handle in metadata's count, and the close of the
+        // handle would then remove the last open at metadata. An open whose reply has not arrived
+        // is harmless, because its close waits for the end of the move.
         let of_file = |file: &OpenFile| {
             let is_of_file = file.inode.id == state.id && file.mode == OpenMode::Write;
             is_of_file && (file.is_closing() || !file.is_stale())
@@ -181,10 +184,11 @@ impl Client {
         Ok(file.key_of(&piece))
     }
 
-    /// Ends the inline component of a new file before a write of `range` from its beginning to
-    /// beyond this component, so that storage gets all bytes of the write. Does nothing before
-    /// other writes. If metadata refuses this, the file keeps its inline component. A power loss of
-    /// metadata can revert the change until [`Self::confirm_move`] has returned.
+    /// Ends the inline component of a new file before a write of `range`, if the range begins at
+    /// byte 0 and ends beyond this component. Storage then gets all bytes of the write. Does
+    /// nothing before other writes. If metadata refuses the request, the file keeps its inline
+    /// component. A power loss of metadata can revert the change until [`Self::confirm_move`] has
+    /// returned.
     pub(crate) async fn end_inline_of_new(&self, file: &OpenFile, range: Range<u64>) {
         let (state, pattern) = (&file.inode, file.pattern());
         let inline = pattern.inline_bytes();
@@ -212,16 +216,19 @@ impl Client {
         match self.modify_through(file, &request, ModifyOptions::default()).await {
             Ok(removed) if removed.is_removed => state.empty_inline_ended(generation, removed.mark),
             Ok(_) => tracing::debug!("file {}: keeps its inline component", state.id),
-            // The write gets the error if its own requests fail too.
+            // The error is only logged, because the write returns an error if its own requests fail
+            // too.
             Err(error) => tracing::debug!("file {}: inline component: {error:#}", state.id),
         }
     }
 
-    /// Waits until the end of an inline component is durable, if this mount does not know that it
-    /// is since [`Self::end_inline_of_new`]. If a power loss of metadata has reverted the end, the
-    /// bytes that this mount has written since to the beginning of the file are lost. This counts
-    /// as a loss, and the mount uses the inline component again. If another client has moved inline
-    /// bytes of the file since, metadata refuses the first use, and the mount follows this move.
+    /// Waits until metadata has durably recorded the end of an inline component that
+    /// [`Self::end_inline_of_new`] has ended. Does nothing if the mount knows that this record is
+    /// durable. If a power loss of metadata has reverted the end, the bytes that this mount has
+    /// since written to the beginning of the file are lost. The mount counts this loss, and uses
+    /// the inline component again. If another client has moved inline bytes of the file meanwhile,
+    /// metadata refuses this mount's next request for inline bytes, and the mount adopts the new
+    /// pattern ([`Self::follow_move`]).
     pub(crate) async fn confirm_move(&self, state: &Arc<InodeState>) -> Result<()> {
         let Some(UnconfirmedMove { generation, mark }) = state.unconfirmed_move() else {
             return Ok(());
@@ -248,7 +255,7 @@ impl Client {
     }
 
     /// Finds out whether a target has refused a request for inline bytes with `Stale` because the
-    /// bytes were moved to storage. Then returns without an error, and the caller repeats its
+    /// bytes were moved to storage. If so, returns without an error, and the caller repeats its
     /// operation with the new pattern. `used` is the pattern that the operation has used.
     ///
     /// # Errors

@@ -84,8 +84,8 @@ impl Client {
             return Ok(());
         }
         let _closing = self.change_times(&file.inode).await;
-        // After a session is lost, the mount has the file open in the next session, so a repeated
-        // request closes the file in that session.
+        // If the session is lost, the mount opens the file again in the next session, and the
+        // repeated request closes the file there.
         let how = ModifyOptions { is_driven: true, ..ModifyOptions::of_session() };
         let mut report = file.inode.unreported();
         if report.is_some_and(|report| report.must_measure) {
@@ -154,8 +154,8 @@ impl Client {
         .detach();
     }
 
-    /// Closes a file that metadata has opened for this client, although the client cannot use the
-    /// reply, and so adds no handle. Makes one attempt: if the session is lost, metadata closes the
+    /// Closes a file for which this client has no handle: metadata has executed the open, but the
+    /// client cannot use the reply. Makes one attempt: if the session is lost, metadata closes the
     /// file anyway, and a repetition in the next session could close another handle of the file.
     pub(crate) fn close_without_handle(&self, inode: InodeId, mode: OpenMode) {
         let client = self.clone();

@@ -81,10 +81,11 @@ impl Client {
     }
 }
 
-/// Returns the part of a [`CloseMany`] that closes a file. If the end of the file's inline
-/// component may not be durable at metadata, the part contains it. Otherwise a power loss could
-/// revert the report of the end. A close that the client then repeats would remove the open, and
-/// metadata would let other clients use the inline component.
+/// Returns the element of a [`CloseMany`] request that closes this handle's open. If metadata may
+/// not have durably recorded the end of the file's inline component, the element contains it
+/// (`ends_inline`). Otherwise a power loss could revert the report of the end, and the close, when
+/// the client repeats it, would remove the open. Metadata would then let other clients use the
+/// inline component.
 pub(crate) fn closed_file(file: &OpenFile) -> ClosedFile {
     let ends_inline = file.inode.ending_inline();
     ClosedFile { inode: file.inode.id, open: file.mode, ends_inline }

@@ -221,8 +221,8 @@ impl Client {
         Ok(added)
     }
 
-    /// Sends a create. Also returns whether the file is new, and no other client can have used it
-    /// since its creation.
+    /// Sends a create. Returns the reply, and whether the file is new and no other client can have
+    /// used it since its creation.
     async fn send_create(&self, request: Create) -> Result<(OpenReply, bool)> {
         let (directory, mode) = (request.directory, request.open);
         let orphan = move |client: Client, result| client.close_orphan(result, mode);

@@ -15,7 +15,7 @@ pub(crate) struct OpenFile {
     pub(crate) mode: OpenMode,
     /// The pattern in the reply to the open.
     pattern: StripePattern,
-    /// The pattern since the inline bytes were moved to storage.
+    /// The pattern after the move of the inline bytes to storage. Empty before the move.
     moved: OnceLock<StripePattern>,
     /// Whether the file was larger than its inline bytes when the handle was opened.
     pub(crate) was_grown: bool,
@@ -93,7 +93,7 @@ impl OpenFile {
         if pattern.inline_bytes() == 0 || !self.inode.has_moved_inline(pattern.generation) {
             return pattern;
         }
-        // Inline bytes without a component on storage never move.
+        // If no component on storage can store the inline bytes, they never move.
         self.moved
             .get_or_init(|| striping::without_inline(pattern).unwrap_or_else(|| pattern.clone()))
     }
@@ -114,7 +114,7 @@ impl OpenFile {
         self.awaits_first_read.store(true, Ordering::Release);
     }
 
-    /// Ends the wait for the first read, and returns its state.
+    /// Sets the first read to [`FirstRead::Done`], and returns its previous state.
     pub(crate) fn take_first_read(&self) -> FirstRead {
         self.awaits_first_read.store(false, Ordering::Release);
         std::mem::take(&mut self.first_read())

@@ -28,7 +28,8 @@ use std::time::Duration;
 /// truncation of this mount has begun or ended between them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct DataChanges {
-    /// Changes of files whose state is not in the table any more. Files may share this number.
+    /// Changes of files whose state is no longer in the table of inodes. All files in one part of
+    /// the table share this number.
     pub(crate) elsewhere: u64,
     /// Changes that the state of the inode has counted.
     pub(crate) counted: u64,
@@ -71,8 +72,8 @@ pub(crate) struct OpenedBytes {
 }
 
 impl OpenedBytes {
-    /// Returns the bytes of a file of `size` bytes in this version. Zeros at the end may be
-    /// missing.
+    /// Returns the bytes if they are the current contents of the file. `None` means that they may
+    /// be out of date. Zeros at the end of the file may be missing.
     pub(crate) fn of(&self, file: &FileState) -> Option<&[u8]> {
         let is_current = self.version == file.version
             && self.size == file.size
@@ -82,7 +83,7 @@ impl OpenedBytes {
     }
 }
 
-/// The number of bytes that an [`OpenedBytes`] takes from the limit of the mount.
+/// The bytes of an [`OpenedBytes`], which count towards the limit [`MAX_OPENED_BYTES`].
 #[derive(Debug)]
 struct HeldBytes {
     all: Arc<AtomicUsize>,
@@ -102,7 +103,7 @@ pub(crate) struct OpenedBytesPolicy {
     /// How long reads may use the bytes after the open.
     max_age: Duration,
     /// Whether the kernel has lately read a file from the mount although the mount had sent the
-    /// same version before. Then the kernel drops pages, because it needs the memory.
+    /// same version before. This means that the kernel drops pages because it needs the memory.
     has_dropped_pages: AtomicBool,
 }
 
@@ -129,8 +130,8 @@ impl OpenedBytesPolicy {
         }
     }
 
-    /// Keeps the bytes in a reply. Returns `None` if their checksum is wrong, since the next read
-    /// requests them again, or if too many bytes are kept already.
+    /// Keeps the bytes in a reply. Returns `None` if the checksum is wrong, or if the mount already
+    /// keeps too many bytes. The first read then requests the bytes from a server.
     pub(crate) fn keep(
         &self,
         inline: InlineContents,

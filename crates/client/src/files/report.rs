@@ -82,9 +82,9 @@ impl Client {
         Ok(attributes)
     }
 
-    /// Finds out whether metadata has refused a report because the file has another stripe pattern
-    /// now than in the reply to the newest open, with generation `opened`. If so, makes the handles
-    /// stale.
+    /// Finds out whether metadata has refused a report because the stripe pattern of the file was
+    /// replaced after the newest open. `opened` is the generation of the pattern in the reply to
+    /// that open. If the pattern was replaced, makes the handles stale.
     pub(super) async fn check_pattern(&self, state: &Arc<InodeState>, opened: u32) {
         let info = self.ask(state.id, &GetEntryInfo { inode: state.id }).await;
         let current = info.ok().and_then(|info| info.pattern);
@@ -95,17 +95,18 @@ impl Client {
         }
     }
 
-    /// Makes the handles of a file stale that were opened with the pattern of this generation,
+    /// Marks all handles of a file as stale that were opened with the pattern of this generation,
     /// because the file has another pattern now. A power loss of metadata had reverted their opens.
     /// No reader finds the bytes that programs have written through these handles since, so the
-    /// mount does not report their ends.
+    /// mount does not report these writes.
     pub(crate) fn expire_pattern(&self, state: &Arc<InodeState>, generation: u32) {
         let is_outdated = |file: &OpenFile| {
             file.inode.id == state.id && file.pattern().generation == generation && !file.is_stale()
         };
         let outdated = self.mount().handles.select(is_outdated);
-        // A handle that is being closed may be one whose close metadata has executed already, so
-        // that the other client could set the pattern without a power loss.
+        // Log an error only if a handle is not being closed. Metadata may already have executed the
+        // close of a handle that is being closed, and the other client could then set the pattern
+        // without a power loss.
         if outdated.iter().any(|file| !file.is_closing()) {
             tracing::error!(
                 "file {}: a power loss of metadata has reverted its open, and another client has \

@@ -36,7 +36,7 @@ pub trait Syncs {
     fn is_synced(&self, handle: HandleId) -> bool;
 
     /// Waits until all changes of this mount are durable (`syncfs`). A closed file that was removed
-    /// has no changes.
+    /// needs no sync.
     ///
     /// # Errors
     /// Returns the first error, after an attempt to sync all other changes.
@@ -57,7 +57,8 @@ impl Syncs for Client {
         self.move_inline_if_due(&file).await;
         let mut synced = self.sync_file(&file.inode).await;
         if synced.is_ok() {
-            // After the sync of metadata, this request need not wait for another one.
+            // The sync above has made all earlier changes at metadata durable, so this request
+            // usually waits for no further sync.
             synced = self.confirm_inline_end(&file.inode).await;
         }
         // If a power loss reverted a truncation, `sync_file` returns an error, and the inode also
@@ -283,7 +284,7 @@ impl Client {
         match self.router().call(group, &SyncAll {}, options).await {
             Ok(_) => Ok(()),
             Err(error) if is_lost(&error) => {
-                // Repeat the sync in the new session, because it also makes all changes of the lost
+                // Repeat the sync in the new session. This sync also makes all changes of the lost
                 // session durable.
                 self.renew_session(group, session, &error).await;
                 let session = self.session(group).await?.id;
@@ -299,8 +300,8 @@ impl Client {
     /// open, metadata keeps the inode, so each error counts.
     async fn sync_unless_removed(&self, state: &Arc<InodeState>) -> Result<()> {
         let Err(error) = self.sync_inode(state).await else { return Ok(()) };
-        // The code alone is not sufficient. For example, metadata also refuses a sync of inline
-        // bytes with it if the bytes have moved to storage.
+        // The error code alone is not sufficient. For example, metadata also returns `Stale` for a
+        // sync of inline bytes that were moved to storage.
         let may_be_removed = is_gone(&error) && state.life().is_none();
         if may_be_removed && self.is_removed(state.id).await { Ok(()) } else { Err(error) }
     }

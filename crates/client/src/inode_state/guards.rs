@@ -17,18 +17,18 @@
 //! A close of the file waits for the [`MoveGuard`] before it sends a request, and has none of these
 //! guards. No operation with one of these guards waits for a close.
 //!
-//! The times (`times_report`) are apart: no operation with one of these guards waits for them, and
-//! a change of the times waits only for a report to metadata.
+//! The guards of the times (`times_report`) are not part of this order: no operation with a guard
+//! of the table waits for them, and a change of the times waits only for a report to metadata.
 //!
 //! Metadata delays two kinds of requests until a client has acknowledged that a file becomes
 //! shared: an open, and a truncation by a client that does not have the file open. The
 //! acknowledgement (`sharing::follow::begin_to_share`) waits for each [`AloneGuard`] of the file.
 //! So no operation with an [`AloneGuard`] may wait for the claim: an open that truncates the file
-//! has the claim, and may wait for the acknowledgement of its own mount. Such an operation may send
-//! other requests to metadata. A request may wait for the renewal of the session, and the renewal
-//! for opens of files (`session::renewal::try_renewal`). The renewal opens files for writing first,
-//! so that no open of it waits for an acknowledgement of its own mount while an [`AloneGuard`] is
-//! held.
+//! has the claim, and may wait for the acknowledgement of its own mount. An operation with an
+//! [`AloneGuard`] may send other requests to metadata. A request may wait for the renewal of the
+//! session, and the renewal waits for opens of files (`session::renewal::try_renewal`). The renewal
+//! opens files for writing first, so that none of its opens waits for an acknowledgement of its own
+//! mount while an [`AloneGuard`] is held.
 
 use crate::inode_state::{InodeState, SizeReport};
 use skep_types::{Attributes, ChunkFileKey, GroupId, HostIncarnation};
@@ -37,7 +37,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A moment in the sequence of writes to an inode: when the client sent a request to storage.
+/// The state of an inode when the client sends a write request to storage.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RequestStart {
     /// Sequence number of this mount's last write to the file.
@@ -228,8 +228,9 @@ impl TruncationClaim {
         self.0.with(|parts| !parts.guards.has_writers())
     }
 
-    /// Begins a move of the inline bytes. The move must end before the claim. Returns `None` if the
-    /// event loop of another thread has ended during a move of these bytes.
+    /// Begins a move of the inline bytes. The move must end before the claim is dropped. Returns
+    /// `None` if an earlier move of these bytes has not ended, because the event loop of its thread
+    /// ended first.
     pub(crate) fn begin_move(&self) -> Option<MoveGuard> {
         let is_begun = self.0.with(|parts| parts.guards.begin_move());
         is_begun.then(|| MoveGuard(Arc::clone(&self.0)))
@@ -279,7 +280,8 @@ impl Drop for TruncationClaim {
 pub(crate) struct MoveGuard(Arc<InodeState>);
 
 impl MoveGuard {
-    /// Ends the move. Storage has replied to the copy, or the client has sent none.
+    /// Ends the move. The caller calls this function after storage has replied to the copy, or if
+    /// it has sent no copy.
     pub(crate) fn end(self) {
         self.0.with(|parts| parts.guards.end_move());
     }

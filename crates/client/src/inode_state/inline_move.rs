@@ -1,6 +1,8 @@
 //! The move of a file's inline bytes to storage (`data::move_inline`), and the end of the inline
-//! component of a new file (`data::inline_end`): when they are due, and which pattern the handles
-//! use since then. Also the generation of this pattern. Pure.
+//! component of a new file (`data::inline_end`): when each of them is due, and which pattern the
+//! handles use afterwards. Also records the generation of the pattern in the newest open. Here, the
+//! end of the component is an event, not an offset: from then on, storage stores the first bytes of
+//! the file. Pure.
 
 use super::{FileEnd, InodeState, Parts};
 use crate::limits::MOVE_AFTER_SYNCS;
@@ -26,15 +28,16 @@ pub(super) struct InlineMove {
     syncs_of_both: u32,
     /// Whether this mount has tried to move the inline bytes.
     has_tried: bool,
-    /// Set if this mount has ended the inline component of an empty file, and a power loss of
-    /// metadata may still revert this.
+    /// Set if this mount has ended the inline component of an empty file by a request, and a power
+    /// loss of metadata may still revert this end.
     pub(super) unconfirmed: Option<UnconfirmedMove>,
     /// Whether this mount has created the file, and has written nothing to it yet. So no client has
     /// written inline bytes.
     is_new: bool,
-    /// Generation of the pattern whose inline component this mount has ended without a request. The
-    /// reports and closes of the file contain it until the end is durable at metadata. So if
-    /// metadata does not have the end, it has the file open in a session of this mount.
+    /// Generation of the pattern whose inline component this mount has ended without a request.
+    /// Reports and closes of the file contain this generation until metadata has durably recorded
+    /// the end. So while metadata has not recorded the end, it counts the file as open in a session
+    /// of this mount.
     pub(super) ending: Option<u32>,
     /// Whether metadata has acknowledged a report with `ending`.
     is_end_reported: bool,
@@ -46,7 +49,7 @@ impl InlineMove {
         self.is_new = false;
     }
 
-    /// Returns whether metadata has no report of `ending`.
+    /// Returns whether `ending` is set and metadata has not acknowledged a report of it.
     pub(super) fn must_report(&self) -> bool {
         self.ending.is_some() && !self.is_end_reported
     }
@@ -124,10 +127,11 @@ impl InodeState {
         self.with(|parts| parts.moves.is_new = !parts.handles.has_several());
     }
 
-    /// Decides where the first bytes of a new file are, before the first write to them. `ending` is
-    /// the generation of the pattern if this write should end the inline component, and `end` is
-    /// the end of the write. Returns whether the component ends: this mount has created the file
-    /// and written nothing to it, and no other client has it open.
+    /// Decides whether metadata or storage gets the first bytes of a new file, before the first
+    /// write to these bytes. `ending` is the generation of the pattern if this write should end the
+    /// inline component, and `end` is the end offset of the write. Returns whether the component
+    /// ends: this mount has created the file and written nothing to it, and no other client has it
+    /// open.
     ///
     /// Each write of this mount to the inline bytes calls this function before it reads the
     /// pattern. So no such write uses the inline component after another thread has ended it.
@@ -155,10 +159,10 @@ impl InodeState {
         self.with(|parts| parts.moves.ending)
     }
 
-    /// Records the durable pattern of the file. `None` means that the file does not have the
-    /// pattern any more whose inline component this mount has ended, so the mount reports nothing.
-    /// Otherwise the value is whether the component has ended. Returns whether the mount must
-    /// report the end again, because a power loss of metadata has reverted the report.
+    /// Compares the end of the inline component with the durable pattern of the file. `has_ended`
+    /// is whether this pattern shows the end. `None` means that the pattern was replaced or the
+    /// file was removed, so the mount has nothing to report. Returns whether the mount must report
+    /// the end again, because a power loss of metadata has reverted the report.
     pub(crate) fn compare_end(&self, has_ended: Option<bool>) -> bool {
         self.with(|parts| {
             match has_ended {
@@ -175,7 +179,8 @@ impl InodeState {
         })
     }
 
-    /// Returns whether metadata has no report that the inline component has ended.
+    /// Returns whether this mount has ended the inline component, and metadata has not acknowledged
+    /// a report of the end.
     pub(crate) fn has_unreported_end(&self) -> bool {
         self.with(|parts| parts.moves.must_report())
     }
@@ -244,10 +249,11 @@ impl InodeState {
         self.use_inline_again();
     }
 
-    /// Makes the handles use the inline component again. If its end was not reverted, a request for
-    /// inline bytes is refused, and the mount follows the move again. The caller counts the loss
-    /// while it holds the same lock. So a write that is acknowledged after an `fsync` has returned
-    /// the loss is a write to the inline component.
+    /// Makes the handles use the inline component again. If the end was not reverted, metadata
+    /// refuses the next request for inline bytes, and the mount adopts the moved pattern again
+    /// (`Client::follow_move`). The caller counts the loss while it holds the mutex of the inode's
+    /// state. So all writes that begin after an `fsync` has reported the loss go to the inline
+    /// component.
     pub(super) fn use_inline_again(&self) {
         self.moved_inline.store(0, Ordering::Release);
     }
@@ -271,8 +277,8 @@ impl InodeState {
         });
     }
 
-    /// Records the generation of the stripe pattern in the reply to an open. If the open before it
-    /// had another one, discards the unreported sizes, and returns that generation.
+    /// Records the generation of the stripe pattern in the reply to an open. If the previous open
+    /// had another generation, discards the unreported sizes, and returns the previous generation.
     pub(crate) fn generation_opened(&self, generation: u32) -> Option<u32> {
         if self.opened_generation() == Some(generation) {
             return None;
@@ -290,7 +296,8 @@ impl InodeState {
     }
 
     /// Records that the file has another stripe pattern now. Discards the unreported sizes, unless
-    /// this mount has opened the file with another pattern than that with `generation` since.
+    /// this mount has opened the file with the new pattern already. `generation` is the generation
+    /// of the replaced pattern.
     pub(crate) fn pattern_expired(&self, generation: u32) {
         self.with(|parts| {
             if self.opened_generation() == Some(generation) {

@@ -42,8 +42,8 @@ pub(crate) struct ReportedExtent {
 }
 
 impl ReportedExtent {
-    /// Returns whether these durable attributes show that the reports are durable, because they
-    /// have raised the size of the file.
+    /// Returns whether these durable attributes show that the acknowledged reports are durable: the
+    /// durable size is at least the reported one.
     pub(super) fn is_shown_by(&self, durable: &Attributes) -> bool {
         self.end > 0
             && durable.truncate_generation == self.truncate_generation
@@ -51,7 +51,7 @@ impl ReportedExtent {
     }
 }
 
-/// The loss of acknowledged reports by metadata.
+/// The change that metadata acknowledged, but lost in a power loss.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ReportLoss {
     Nothing,
@@ -197,7 +197,7 @@ impl FileSize {
     }
 
     /// Counts a write or truncation that metadata has already recorded, so that it needs no report.
-    /// Returns its number.
+    /// Returns its sequence number.
     pub(super) fn count_reported(&mut self) -> u64 {
         let is_all_reported = self.reported == self.writes;
         self.count_move();

@@ -112,8 +112,8 @@ fn truncation_by_another_client_requires_a_size_query() {
     assert!(!state.unreported().unwrap().must_measure);
 }
 
-/// Before the fix, the flag `must_measure` stayed set, so the mount assumed that the next write may
-/// leave holes.
+/// If the flag `must_measure` stayed set, the mount would assume that the next write may leave
+/// holes.
 #[test]
 fn size_query_is_not_needed_if_metadata_has_all_writes() {
     let state = opened(0);
@@ -254,7 +254,7 @@ fn write_below_the_file_size_is_reported_with_its_end() {
 }
 
 #[test]
-fn metadata_learns_how_far_an_unfinished_write_may_reach() {
+fn unfinished_write_is_reported_with_its_possible_end() {
     let state = opened(100);
     state.try_write().unwrap().note_reach(5000);
     let report = state.unreported().unwrap();
@@ -389,7 +389,7 @@ fn moved_inline_bytes_belong_to_one_generation_of_the_pattern() {
 }
 
 #[test]
-fn open_with_inline_bytes_ends_the_use_of_an_unconfirmed_move() {
+fn open_reply_with_inline_bytes_reverts_an_unconfirmed_move() {
     let component = |start| Component {
         start,
         chunk_bytes: 64 << 10,
@@ -438,7 +438,7 @@ fn only_writes_with_an_outdated_pattern_are_discarded() {
     state.generation_opened(2);
     assert!(state.unreported().is_none(), "no reader finds the bytes");
     write(&state, 10, 0, 1);
-    // Another thread learns late that the pattern with generation 1 was replaced.
+    // Another thread finds out late that the pattern with generation 1 was replaced.
     state.pattern_expired(1);
     assert!(state.unreported().is_some());
     state.pattern_expired(2);
@@ -459,7 +459,7 @@ fn move_of_inline_bytes_does_not_end_if_its_future_is_dropped() {
 }
 
 #[test]
-fn reverted_end_of_an_empty_component_is_one_loss() {
+fn reverted_end_of_an_inline_component_counts_as_one_loss() {
     let state = opened(0);
     state.empty_inline_ended(1, mark(1, 9));
     assert!(state.has_moved_inline(1) && state.unconfirmed_move().is_some());

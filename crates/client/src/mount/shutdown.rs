@@ -36,10 +36,10 @@ impl Client {
                 SHUTDOWN_PATIENCE.as_secs()
             );
         }
-        // A copy of inline bytes may still be on its way to storage (`data::move_inline`). Then do
-        // not close the sessions. They end when this client is missing in the cluster map, and
-        // storage refuses its requests then. No move begins after this check, because the mount is
-        // leaving. A move whose thread has ended is still in progress.
+        // If a copy of inline bytes may still be on its way to storage (`data::move_inline`), do
+        // not close the sessions. They end when management removes this client from the cluster
+        // map, and storage then refuses its requests. No move begins after this check, because the
+        // mount is leaving. A move whose thread has ended counts as in progress.
         let is_moving = self.mount().inodes.all().iter().any(|state| state.is_moving_inline());
         let sessions = match is_moving {
             true => Vec::new(),

@@ -3,20 +3,21 @@
 //! of these changes with the slots in the target's store (`compare_slots`), and replays the lost
 //! ones (`replay`), before the target executes further changes of the session.
 //!
-//! Owns the list of the changes, the state of a replay, and the set of inodes with changes that
-//! stay lost and for which no program has got an error yet. No I/O.
+//! Owns the list of the changes, the state of a replay, and the set of inodes for which a change
+//! stays lost and no program has got an error yet. No I/O.
 //!
 //! # Invariants
 //! - A change is removed from the list only if the target has synced it, or after a comparison. A
 //!   lost change is removed only after its replay has succeeded or failed. After a success, it is
 //!   in the list again.
-//! - Each attempt to send a change contains a start number of the target. The client compares the
-//!   list with the slots of the target after this start, and then checks whether the change
-//!   concerns reverted inodes.
+//! - Each attempt to send a change contains the start number of the target as the client knows it.
+//!   The client has compared the list with the slots that the target had after this start, and then
+//!   checks whether the change concerns inodes with reverted changes.
 //! - While a replay runs, the mount sends no other change to the group.
 //! - The list of a group has at most [`MAX_ACKNOWLEDGED`] changes, and their bodies have at most
-//!   [`MAX_ACKNOWLEDGED_BYTES`]. From there on, the client sends changes with the durable flag, and
-//!   the replies empty the list. Changes in flight may exceed the limits.
+//!   [`MAX_ACKNOWLEDGED_BYTES`]. At a limit, the client sends further changes with the durable
+//!   flag, and their replies empty the list. The replies to changes in flight may still add changes
+//!   beyond the limits.
 
 use crate::limits::{MAX_ACKNOWLEDGED, MAX_ACKNOWLEDGED_BYTES, MAX_REVERTED_INODES};
 use skep_types::{GroupId, InodeId, SessionId};
@@ -31,7 +32,7 @@ pub(crate) struct Change {
     pub(crate) slot: u32,
     pub(crate) sequence: u64,
     /// The place of the change among the changes of all clients: the start of the target in which
-    /// it was first executed, and its number in this start.
+    /// the change was first executed, and the number of the change in this start.
     pub(crate) place: (u64, u64),
     /// Name of the request.
     pub(crate) request: &'static str,
@@ -70,7 +71,7 @@ struct Kept {
     /// Lost changes that are not replayed yet, in the order of their places.
     lost: VecDeque<Change>,
     is_replaying: bool,
-    /// Sequence of the last request in the slot of replays.
+    /// Sequence of the last request in [`REPLAY_SLOT`].
     replays: u64,
 }
 
@@ -108,13 +109,13 @@ impl Kept {
         self.lost.make_contiguous().sort_by_key(|it| it.place);
         let lacks = |slot: &u32, sequence: &u64| executed.get(slot).is_none_or(|it| it < sequence);
         if durable.iter().any(|(slot, sequence)| lacks(slot, sequence)) {
-            // The directory of the target is an old backup. It lacks durable changes, on which the
-            // kept ones may depend.
+            // The directory of the target was restored from an old backup. It lacks durable
+            // changes, on which the lost changes may depend.
             self.lost.iter_mut().for_each(|it| it.replay = None);
         }
     }
 
-    /// Removes the lost change that was sent last.
+    /// Removes and returns the first lost change, and counts a request in [`REPLAY_SLOT`].
     fn take_sent(&mut self) -> Option<Change> {
         let change = self.lost.pop_front()?;
         self.replays += 1;
@@ -142,7 +143,7 @@ pub(crate) struct Attempt {
 /// The result of a comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Compared {
-    /// Another thread has compared the list after this start before, or replays changes now.
+    /// Another thread has already compared the list after this start, or is replaying changes.
     Before,
     /// This is the first comparison after the start. The caller must begin a replay.
     Now,
@@ -185,7 +186,8 @@ impl AcknowledgedChanges {
         f(&mut self.inner.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Runs `f` on the list of a session. `None` means that another session has replaced it.
+    /// Runs `f` on the list of a session. `None` means that another session has replaced this
+    /// session.
     fn of<T>(
         &self,
         group: GroupId,
@@ -230,7 +232,7 @@ impl AcknowledgedChanges {
         self.of(group, attempt.session, |kept| {
             if kept.start != attempt.start {
                 // Another thread has compared the list before this thread has read the reply. The
-                // target may have executed newer changes since, so an older one must not be
+                // target may have executed newer changes since, so this older change must not be
                 // replayed.
                 change.replay = None;
             }
@@ -295,7 +297,7 @@ impl AcknowledgedChanges {
         self.of(group, session, |kept| kept.is_replaying).unwrap_or(false)
     }
 
-    /// Returns the next lost change. `None` means that all lost changes are replayed or reported.
+    /// Returns the next lost change. `None` means that no lost change is left.
     pub(crate) fn next_lost(&self, group: GroupId, session: SessionId) -> Option<NextReplay> {
         let next = self.of(group, session, |kept| {
             let request = kept.lost.front()?.replay.clone();

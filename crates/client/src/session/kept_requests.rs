@@ -40,12 +40,14 @@ pub(crate) fn replay_of<R: Request + 'static>(
     Some(Box::new(md::Replay { start, change, message: R::ID, request, inode, created, pattern }))
 }
 
-/// Whether a request creates the inode in its reply, unless the reply itself states this.
+/// Whether a request has created the inode in its `NewEntryReply`, unlike a link. An `OpenReply`
+/// itself states whether the inode is new.
 fn request_creates(request: &dyn Any) -> bool {
     request.is::<md::MakeDirectory>() || request.is::<md::MakeSymlink>()
 }
 
-/// Returns the inode in a reply, whether the request has created it, and its stripe pattern then.
+/// Returns the inode in a reply, whether the request has created the inode, and the stripe pattern
+/// of a created file.
 fn facts_of(reply: &dyn Any, creates: bool) -> (InodeId, bool, Option<StripePattern>) {
     if let Some(it) = reply.downcast_ref::<md::OpenReply>() {
         let pattern = it.pattern.clone().filter(|_| it.created);
@@ -73,8 +75,8 @@ fn replayed_body<R: Request + 'static>(request: &R) -> Option<Vec<u8>> {
 }
 
 /// Returns the inodes in a request that changes names or attributes. `None` means that the request
-/// is of another kind. The client finds and reports lost opens, locks, reports of sizes and inline
-/// bytes in other ways too.
+/// is of another kind. Other modules find and report lost opens, locks, reports of sizes, and
+/// inline bytes.
 pub(crate) fn inodes_of(request: &dyn Any) -> Option<[InodeId; 2]> {
     if let Some(it) = request.downcast_ref::<md::Create>() {
         return Some([it.directory; 2]);

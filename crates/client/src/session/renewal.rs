@@ -227,8 +227,8 @@ impl Client {
         let start = self.renew_lease(group, id, time_left).await?;
         let sessions = &self.mount().sessions;
         while sessions.may_have_lost_opens(group, id, start) {
-            // Two tasks would both open a missing file again, and no handle would belong to one of
-            // these opens.
+            // If two tasks restored opens at the same time, both would open a missing file again,
+            // and one of these opens would have no handle.
             let Some(_restoring) = sessions.begin_restoring(group, id) else {
                 skep_env::sleep(CONTENTION_PAUSE).await;
                 continue;
@@ -292,8 +292,8 @@ impl Client {
         let doubtful = self.mount().sessions.doubtful(group, skep_env::now());
         let Some(session) = doubtful else { return Ok(()) };
         let client = self.clone();
-        // Complete this even if the caller drops the future. Otherwise the slot of an open that
-        // restores a lost one could get another request while the open is under way.
+        // Complete this even if the caller drops the future. Otherwise, while an open that restores
+        // a lost open is under way, its slot could get another request.
         let confirming = async move {
             match client.confirm_session(group, session, None).await {
                 Err(error) if is_lost(&error) => {

@@ -1,10 +1,9 @@
 //! Repeats the acknowledged changes that a power loss of a metadata host has reverted, before the
 //! mount changes anything else at the metadata group. The target executes the lost changes of all
-//! clients in their first order.
+//! clients in the order in which it first executed them.
 //!
-//! A replay is a task of its own, because the mount sends no other change of the session until the
-//! replay ends, and the kill of a program drops the future of its call. `acknowledged` has the lost
-//! changes.
+//! A replay is a separate task, because a killed program drops its future, and the mount sends no
+//! other change of the session until the replay has ended. `acknowledged` has the lost changes.
 //! `compare_slots` finds them, and reports those that stay lost.
 
 use crate::client::Client;
@@ -47,10 +46,12 @@ impl Replayed {
         self.failed.push(change);
     }
 
-    /// Whether a change must not be replayed, because an earlier one stays lost. It reports or
-    /// writes bytes of the same file: a size after a lost truncation would show zeros in place of
-    /// bytes. Or it removes a name, which may be the last one of a file whose other name is
-    /// missing. If the target itself has refused a change, it checks this for all clients.
+    /// Whether a change must not be replayed, because an earlier change of this replay was skipped.
+    /// First case: the change writes bytes of a file that a skipped change concerns, or reports its
+    /// size. For example, a size reported after a lost truncation would show zeros in place of
+    /// bytes. Second case: the change removes a name after a skipped change of names. This name may
+    /// be the last name of a file, because the skipped change has created the other one. After a
+    /// change that the target itself has refused, the target makes this check for all clients.
     fn depends_on_skipped(&self, change: &Replay) -> bool {
         let removes = [Unlink::ID, RemoveDirectory::ID, Rename::ID, Exchange::ID];
         if self.lacks_names && removes.contains(&change.message) {
@@ -100,11 +101,11 @@ impl Client {
         changes.replay_ended(group, id);
     }
 
-    /// Sends the lost changes of a session again, and then the end of the replay.
+    /// Sends the lost changes of a session again, and then `EndReplay`.
     ///
     /// # Errors
-    /// Returns the error of the group, for example if it has ended the session. The other changes
-    /// stay lost then.
+    /// Returns the error of the group, for example if it has ended the session. All changes that
+    /// are not replayed yet then stay lost.
     async fn try_replay(
         &self,
         group: GroupId,
@@ -158,9 +159,9 @@ impl Client {
         }
     }
 
-    /// Notes the reply to a replayed open. If the file is shared, marks it: a client that had the
-    /// file open before the power loss may have died, and the target does not notify this mount
-    /// again.
+    /// If the reply to a replayed open or create shows that the file is shared, marks the file as
+    /// shared. The target may not notify this mount again, for example if the other client that had
+    /// the file open before the power loss has died.
     fn note_opened(&self, message: u16, reply: &ReplayReply) {
         if ![Open::ID, Create::ID].contains(&message) {
             return;

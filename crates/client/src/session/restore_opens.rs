@@ -7,7 +7,7 @@
 //! again. If a file was deleted meanwhile, its handles become stale, so reads through them fail.
 //!
 //! # Hazard: a close that hides a lost open
-//! The target has only the number of opens of a file. If a close is on its way, the target may
+//! The target stores only the number of opens of a file. If a close is on its way, the target may
 //! still count its open, and this open may stand in for the lost open of another handle. After the
 //! close, the target would delete the file together with its last name. The same holds for the open
 //! of a new handle, which the target has executed before or after the comparison. So if the target
@@ -104,9 +104,9 @@ impl Client {
     }
 
     /// Compares the handles of some files with the opens that the target has. `old` has the handles
-    /// from before the first comparison. Each key has the highest possible number of lost opens
-    /// after the comparison before. A later close cannot raise this number, because it ends one
-    /// open and one handle.
+    /// from before the first comparison. With each key comes the highest possible number of lost
+    /// opens according to the previous comparison. A later close cannot raise this number, because
+    /// it ends one open and one handle.
     async fn compare_opens(
         &self,
         (group, id): (GroupId, SessionId),

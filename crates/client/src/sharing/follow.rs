@@ -127,9 +127,9 @@ impl Client {
     /// Tries again until metadata has executed or refused the report, since the client that waits
     /// for the acknowledgement of the notification must not use inline bytes. An earlier reply to
     /// the report is not enough, because a power loss may have reverted the report since. Returns
-    /// `false` if the mount or `session`, the session of the notification, has ended before. The
-    /// caller then acknowledges nothing, and metadata ends the component when it closes the files
-    /// of the session.
+    /// `false` if the mount or the session of the notification (`session`) ends first. The caller
+    /// then acknowledges nothing, and metadata ends the component when it closes the files of the
+    /// session.
     async fn report_inline_end(
         &self,
         state: &Arc<InodeState>,
@@ -180,7 +180,7 @@ impl Client {
             self.wait_for_renewal(state).await?;
         }
         // The other client must not write the first bytes to another place than this mount. It
-        // would do so if metadata has no report of the end of the inline component, or if a power
+        // would do so if metadata has not recorded the end of the inline component, or if a power
         // loss of metadata has reverted this end.
         let confirmed = self.confirm_inline_end(state).await;
         self.report_written(state, ModifyOptions::default()).await.and(confirmed)

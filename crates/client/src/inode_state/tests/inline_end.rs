@@ -94,7 +94,7 @@ fn evicted_client_reports_no_end_of_an_inline_component() {
 }
 
 #[test]
-fn reopened_and_shared_file_loses_the_end_of_its_inline_bytes() {
+fn reopened_shared_file_uses_its_inline_component_again() {
     let state = with_ended_inline();
     state.opened_again(false);
     assert!(state.has_moved_inline(1) && state.losses() == 0);
@@ -103,7 +103,7 @@ fn reopened_and_shared_file_loses_the_end_of_its_inline_bytes() {
     assert!(!state.has_moved_inline(1));
 }
 
-/// After a failed write, the durable size does not show the end.
+/// After a failed write, the durable size does not show that the component has ended.
 #[test]
 fn durable_pattern_shows_that_the_inline_component_has_ended() {
     let ended = || {
@@ -126,7 +126,7 @@ fn durable_pattern_shows_that_the_inline_component_has_ended() {
     assert_eq!((replaced.ending_inline(), replaced.unreported()), (None, None));
 }
 
-/// Metadata lets no client truncate the file before it has the end.
+/// Metadata lets no client truncate the file before metadata has recorded the end of the component.
 #[test]
 fn durable_truncation_shows_that_the_inline_component_has_ended() {
     let state = with_reported_end();

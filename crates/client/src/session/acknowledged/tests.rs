@@ -6,7 +6,7 @@ use skep_wire::metadata::SlotSequence;
 const GROUP: GroupId = GroupId::new(1);
 const SESSION: SessionId = SessionId::new(7);
 
-/// Returns a change whose number is its inode.
+/// Returns a change of the inode `inode`. The tests use this inode id as the number of the change.
 fn change(slot: u32, sequence: u64, inode: u64) -> Change {
     let replay = Replay {
         start: 1,
@@ -101,7 +101,7 @@ fn replayed_change_is_kept_until_it_is_durable() {
     let next = changes.next_lost(GROUP, SESSION).unwrap();
     assert_eq!((next.sequence, next.request.unwrap().change), (2, 1), "the first one comes first");
     changes.replayed(GROUP, SESSION, false);
-    // It is killed after it has executed the next replay, before the reply.
+    // The target is killed after it has executed the next replay, but before it has replied.
     assert!(changes.compare_again(GROUP, SESSION, &reply(4, &[(REPLAY_SLOT, 3)])));
     let next = changes.next_lost(GROUP, SESSION).unwrap();
     assert_eq!((next.sequence, next.request.unwrap().change), (4, 3));
