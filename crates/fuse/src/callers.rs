@@ -92,8 +92,8 @@ fn process_of(status: &str) -> Option<u32> {
     status.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()
 }
 
-/// Whether a signal is pending that will end the process: SIGKILL, or a usual request to end that
-/// the process neither handles nor ignores nor blocks.
+/// Whether a signal is pending that will end the process: SIGKILL, or one of SIGHUP, SIGINT,
+/// SIGQUIT and SIGTERM that the process neither handles nor ignores nor blocks.
 ///
 /// The kernel turns such a signal into SIGKILL, except if another signal is already pending for the
 /// thread, such as the SIGINT of Ctrl-C in a program that handles SIGINT. Even then the process

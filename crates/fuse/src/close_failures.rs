@@ -44,8 +44,9 @@ impl CloseFailures {
         result
     }
 
-    /// Converts the result of a flush, sync or close of an open file. The worker does not log
-    /// [`Failure::Logged`], which is a failure that repeats the last one of the same file.
+    /// Converts the result of a flush, sync or close of an open file to the result of the request.
+    /// Returns [`Failure::Logged`], which the worker does not log again, if the failure repeats the
+    /// last failure of the same handle.
     pub(crate) fn check(
         &self,
         handle: HandleId,

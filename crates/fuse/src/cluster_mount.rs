@@ -16,11 +16,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// Number of descriptors of a worker, apart from its connections: its ring, its events, and its
-/// handle of `/dev/fuse`. There are some spare ones.
+/// Number of descriptors that a worker may have besides its connections: its ring, its events, its
+/// handle of `/dev/fuse`, and some in reserve.
 const FILES_PER_WORKER: u64 = 8;
-/// Number of descriptors of the other threads of a mount, with their connections to management, and
-/// of its logs. There are some spare ones.
+/// Number of descriptors that the other threads of a mount may have, with their connections to
+/// management, its logs, and some in reserve.
 const OTHER_FILES: u64 = 100;
 
 /// The cluster to mount, and the data that identify this client to the cluster.

@@ -12,7 +12,8 @@ use std::time::Duration;
 /// An inode, and the opcode and the error number of a failed operation on this inode.
 type Failed = (u64, u32, u16);
 
-/// The limits of this process. The operations on one file come from several workers.
+/// The limits of this process. All workers share them, because several workers may serve operations
+/// on the same file.
 static LINES: Mutex<FailureLines> = Mutex::new(FailureLines { limits: BTreeMap::new() });
 
 #[derive(Debug)]
@@ -24,7 +25,8 @@ impl FailureLines {
     /// See [`count`].
     fn count(&mut self, failed: Failed, now: Duration) -> Option<u64> {
         if self.limits.len() >= MAX_LOGGED_FAILURES && !self.limits.contains_key(&failed) {
-            // The table is full. Lines of earlier failures may be repeated.
+            // The table is full, so forget all limits. The log may then repeat a line within a
+            // minute.
             self.limits.clear();
         }
         self.limits.entry(failed).or_default().count(now)

@@ -165,8 +165,8 @@ impl Following {
         ring.records.push_back(followed);
     }
 
-    /// Returns the operations after the position `after`. Zero means that the program gets the
-    /// operations from now on.
+    /// Returns the operations after the position `after`. If `after` is zero, returns no
+    /// operations, and the current position for the next request.
     pub(crate) fn ask(&self, after: u64, by: Follower, now: Duration) -> FollowedOperations {
         let was_active = self.is_active(now);
         self.until_ns.store(nanoseconds(now + PATIENCE), Ordering::Relaxed);
@@ -197,7 +197,8 @@ impl Ring {
     }
 }
 
-/// Returns as many operations after the position `after` as fit into a reply.
+/// Returns the operations after the position `after` that the user `uid` may see, as many as fit
+/// into a reply.
 fn page(ring: &Ring, after: u64, uid: u32) -> FollowedOperations {
     let moment = Moment::read();
     let mut answer = FollowedOperations { next: ring.newest.max(after), ..Default::default() };

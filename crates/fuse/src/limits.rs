@@ -88,8 +88,8 @@ pub(crate) const LONGEST_MEMORY_PAUSE: Duration = Duration::from_millis(50);
 /// Maximum number of environment variables in which a mount looks for the id of a job. A site
 /// usually has one batch system, and two while it changes to another one.
 pub(crate) const MAX_JOB_VARIABLES: usize = 8;
-/// Maximum length in bytes of the name of such a variable. The names of all batch systems are much
-/// shorter.
+/// Maximum length in bytes of the name of an environment variable with the id of a job. The names
+/// of all batch systems are much shorter.
 pub(crate) const MAX_JOB_VARIABLE_BYTES: usize = 64;
 /// Time for which a worker uses the cached job of a process. The kernel rarely reuses a process id
 /// within this time.

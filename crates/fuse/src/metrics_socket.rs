@@ -23,9 +23,9 @@ impl Drop for MetricsSocket {
     }
 }
 
-/// Serves the page on a socket in `directory`, and at `address` (`host:port`), until the process
-/// ends, by a separate thread. Also removes the sockets that killed mounts left in `directory`.
-/// Returns `None` if the mount has no socket.
+/// Starts a thread that serves the page on a socket in `directory` and at `address` (`host:port`)
+/// until the process ends. Also removes the sockets that killed mounts left in `directory`. Returns
+/// `None` if the mount has no socket.
 pub(crate) fn start(
     directory: Option<&Path>,
     address: Option<&str>,
@@ -138,7 +138,7 @@ mod tests {
         }
         let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = taken.local_addr().unwrap().to_string();
-        // An address in use does not prevent the socket.
+        // If the address is in use, the mount serves its metrics on the socket nevertheless.
         let socket = start(Some(directory.path()), Some(&address), Registry::new()).unwrap();
         assert!(!dead.exists() && other.exists());
         let page = page(UnixStream::connect(&socket.0).unwrap());

@@ -47,7 +47,7 @@ enum Event {
     Ready,
     /// The kernel refused a port of a worker.
     Refused,
-    /// A thread has ended. An error means that the thread could not start.
+    /// A thread has ended. An error means that the thread could not start, or could not continue.
     Ended(Result<()>),
     /// The process received a signal that ends the mount.
     Signal,
@@ -311,7 +311,7 @@ impl Supervisor {
         (end, self.running, signals.and_then(std::rc::Rc::into_inner))
     }
 
-    /// Applies an event. Returns false if the session has no event left to wait for.
+    /// Applies an event. Returns false if the session must not wait for further events.
     fn apply(&mut self, event: Event) -> bool {
         match event {
             Event::Ready => {
@@ -410,7 +410,7 @@ fn is_busy(error: &io::Error) -> bool {
 mod tests {
     use super::*;
 
-    /// Regression test: after `SIGTERM`, the mount started again with the `/dev/fuse` transport.
+    /// If the mount ignored the signal, it would start again with the `/dev/fuse` transport.
     #[test]
     fn signal_while_the_kernel_refuses_a_transport_ends_the_mount() {
         let end = |was_refused, left: Vec<Event>| end_of(None, was_refused, left.into_iter());

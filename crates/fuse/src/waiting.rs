@@ -1,11 +1,11 @@
 //! The requests of programs to which a mount has not replied, for programs that ask by an extended
 //! attribute (`skep why`).
 //!
-//! Owns the list that the workers replace at their checks of requests in flight, with the targets
-//! that have accepted requests and do not reply. Owns the encoded reply, and the rule that decides
-//! which requests a user may see: the user's own requests, or all requests for root. Does not own
-//! the checks (`worker.rs`), nor the list of groups that accept no requests
-//! (`skep_client::failing_groups`).
+//! Owns the list of each worker's requests in flight, and of the targets that have accepted
+//! requests of the worker but do not reply. Each worker replaces its list when it checks its
+//! requests. Owns the encoded reply, and the rule that decides which requests a user may see: the
+//! user's own requests, or all requests for root. Does not own the checks (`worker.rs`), nor the
+//! list of groups that accept no requests (`skep_client::failing_groups`).
 
 use skep_types::codec::record;
 use skep_types::{ClusterMap, InodeId, TargetId};
@@ -16,8 +16,8 @@ use std::time::Duration;
 
 /// Maximum number of requests in a reply. The kernel limits the value of an attribute to 64 KiB.
 const MAX_LISTED: usize = 200;
-/// Maximum number of groups in a reply that have accepted requests and do not reply. The error of a
-/// wait names no more targets than a person reads.
+/// Maximum number of groups in a reply that have accepted requests and do not reply. An
+/// administrator would not read a longer list.
 const MAX_SILENT: usize = 16;
 /// The error of a group whose target has accepted requests and does not reply.
 const SILENT: &str = "it has accepted the request, and has not replied";

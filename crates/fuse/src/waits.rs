@@ -6,8 +6,8 @@
 //! whose callers are killed. `ops::locks` sets and releases the locks.
 //!
 //! # Hazard: when the kernel reports a signal
-//! Any signal to the caller ends a request that waits by [`Waits::begin`]. Among the signals, only
-//! SIGKILL ends any other request (`worker`). The kernel reports a signal by the message
+//! Any signal to the caller ends a request that waits by [`Waits::begin`]. Other requests end only
+//! at a signal that kills the caller (`worker`). The kernel reports a signal by the message
 //! `INTERRUPT`, through `/dev/fuse`. Three facts about Linux 6.18 complicate this:
 //! - Any thread may read the `INTERRUPT`, not only the worker that has the request. So
 //!   [`Interrupts`] maps the request to its worker.
@@ -49,7 +49,7 @@ use std::task::Poll;
 /// An event that another thread reports to a worker.
 #[derive(Debug)]
 pub(crate) enum WaitEvent {
-    /// The caller of the request with this number received a signal.
+    /// The caller of the request with this id received a signal.
     Interrupted(u64),
     /// The kernel has completed the page-cache invalidation with this number.
     PagesDropped(u64),
@@ -57,7 +57,7 @@ pub(crate) enum WaitEvent {
 
 #[derive(Debug, Default)]
 struct InterruptTable {
-    /// The worker of each waiting request, by request number.
+    /// The worker of each waiting request, by request id.
     waiting: HashMap<u64, MailboxSender<WaitEvent>>,
     /// The ids (`unique`) of interrupted requests that do not wait, or do not wait yet. The newest
     /// id is the last one.
@@ -112,7 +112,7 @@ impl Interrupts {
     }
 }
 
-/// The caller of a request, and the number of that request.
+/// The caller of a request, and the id of that request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Caller {
     /// Id of the request, unique within the mount.
@@ -198,7 +198,7 @@ impl Waits {
         }
     }
 
-    /// Returns the numbers of the waiting requests.
+    /// Returns the ids of the waiting requests.
     pub(crate) fn requests(&self) -> Vec<u64> {
         self.waiting.borrow().keys().copied().collect()
     }

@@ -281,7 +281,7 @@ async fn serve<F: FileSystem, P: Port>(
                     false => EntryNames::default(),
                 };
                 let cause = Cell::new(Origin::default());
-                // The future of an operation has several KiB, so it is pinned here. Otherwise the
+                // The future of an operation takes several KiB, so it is pinned here. Otherwise the
                 // futures around it would move it, and would contain its memory twice.
                 let performing = pin!(async {
                     let origin = worker.origins.of(&header).await.of_next_operation();

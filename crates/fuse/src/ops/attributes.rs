@@ -55,8 +55,8 @@ pub(crate) async fn perform<F: FileSystem>(
 ///
 /// # Directories
 /// After each change of an entry the kernel requests the attributes of the directory. The mount has
-/// these attributes from the reply to the change. The kernel may cache them only until their
-/// validity ends, which begins when that reply arrives.
+/// these attributes from the reply to the change. The kernel may cache them only for the rest of
+/// their validity, which began when the mount sent the change.
 ///
 /// # Pages of a file that only this mount uses
 /// The writes of this mount change the modification time, but the kernel's cached pages contain

@@ -65,7 +65,8 @@ pub(super) async fn open<F: FileSystem>(
     if let Some(hold) = ended.and_then(|it| it.hold) {
         release(&context.file_system, hold).await;
     }
-    // If an expected open comes without a lookup, the kernel has not repeated anything yet.
+    // If the mount holds no file for this open, the kernel has not repeated the lookup, so it may
+    // still repeat this open.
     let may_be_repeated = ended.is_none_or(|it| it.hold.is_none());
     if may_be_repeated && opened.as_ref().is_err_and(|it| it.code() == ErrorCode::Stale) {
         failed(context, open.mode, caller);
@@ -91,7 +92,7 @@ async fn send<F: FileSystem>(
 
 /// Records that the kernel repeats an open of the caller, because the mount replies `ESTALE`.
 pub(super) fn failed<F: FileSystem>(context: &Context<F>, mode: OpenMode, caller: Caller) {
-    // All threads of other containers have the same number here.
+    // All threads of other containers have the thread id zero here.
     if caller.pid != 0 {
         context.repeated_opens.failed(caller.pid, mode, skep_env::now());
     }

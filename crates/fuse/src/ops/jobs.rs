@@ -1,7 +1,7 @@
 //! Stripe patterns by environment variable. If a program's environment has the variable
-//! `SKEP_PATTERN`, new files of the program get this pattern. Only mounts with the option
-//! `job_patterns` read the variable, since with this option each new file costs a read of a file in
-//! `/proc`.
+//! `SKEP_PATTERN`, new files of the program get the stripe pattern in this variable. Only mounts
+//! with the option `job_patterns` read the variable, since with this option each new file costs a
+//! read of a file in `/proc`.
 
 use crate::context::Context;
 use crate::file_system::FileSystem;

@@ -48,8 +48,8 @@ record! {
 /// A request on attributes.
 #[derive(Debug)]
 pub(crate) enum AttributeRequest {
-    /// `reader` is the handle if the kernel itself requests the attributes, before it reads from
-    /// its cached pages of the file.
+    /// If the kernel itself requests the attributes before it reads from its cached pages, `reader`
+    /// is the handle of this read. `None` means that a program requests the attributes.
     Get {
         inode: InodeId,
         reader: Option<HandleId>,

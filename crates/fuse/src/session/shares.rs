@@ -33,7 +33,7 @@ pub(crate) fn most_workers(choice: TransportChoice, limit: Option<usize>) -> usi
     }
 }
 
-/// Returns the shares of the workers. There are at most `limit`, and at least one.
+/// Returns the ports of each worker, for at most `limit` workers, but at least one.
 pub(super) fn shares(transport: TransportKind, limit: Option<usize>) -> Vec<WorkerPorts> {
     let cpus = skep_env::available_cpus();
     let most = limit.unwrap_or(usize::MAX).max(1);

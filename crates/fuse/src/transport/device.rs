@@ -39,8 +39,7 @@ pub(crate) struct Device {
     fd: OwnedFd,
     interrupts: Arc<Interrupts>,
     has_long_set_xattr: bool,
-    /// Whether a port reads, or has been granted the turn to read although its task has not run
-    /// since.
+    /// Whether a port reads, or has been granted the turn to read but its task has not run yet.
     is_taken: Cell<bool>,
     waiting: RefCell<Vec<Rc<Waiter>>>,
 }
