@@ -41,8 +41,9 @@ pub struct Admission {
     under_way: RefCell<BTreeMap<u64, Entry>>,
     next: Cell<u64>,
     refusals: Rc<RefusalLog>,
-    /// The last request to end idle connections, and the last log line about it.
+    /// Time of the last request to this process's threads to end idle connections.
     asked_at: Cell<Option<Duration>>,
+    /// Time of the last log line about such a request.
     logged_at: Cell<Option<Duration>>,
 }
 
@@ -103,7 +104,8 @@ fn too_many(most: u64) -> String {
     )
 }
 
-/// Whether `last` is longer ago than `interval`. `None` means that nothing has happened yet.
+/// Whether an event may happen again at `now`, at least `interval` after `last`, the time of the
+/// last such event. `None` means that there was no such event.
 fn is_due(last: Option<Duration>, interval: Duration, now: Duration) -> bool {
     last.is_none_or(|last| now.saturating_sub(last) >= interval)
 }
@@ -141,8 +143,8 @@ impl Admission {
         };
         let open = skep_env::open_streams();
         self.end_idle_if_few_left(open, skep_env::now());
-        // Above the limit, the handshake refuses the peer with an error. It needs a descriptor
-        // until then, and the number of these descriptors has a bound too.
+        // Above the limit, the handshake refuses the peer with an error. The connection needs a
+        // descriptor until then, and the number of such descriptors has a bound too.
         if open > self.max_connections + MAX_HANDSHAKES as u64 {
             return refused(&too_many(self.max_connections));
         }

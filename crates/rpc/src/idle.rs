@@ -8,7 +8,8 @@
 //! # Invariants
 //! - The idle time is never longer than the time since the last request was sent, and never longer
 //!   than the time since the last check that found the connection busy.
-//! - It is shorter than the time since the last use by at most the interval between two checks.
+//! - The idle time is shorter than the time since the last use by at most the interval between two
+//!   checks.
 
 use std::cell::Cell;
 use std::time::Duration;

@@ -50,9 +50,9 @@ pub(crate) const IDLE_PEER_INTERVAL: Duration = Duration::from_secs(1);
 /// client. It is longer than the usual intervals between heartbeats, so that clients do not have to
 /// connect again for each heartbeat.
 pub(crate) const IDLE_PEER_AGE: Duration = Duration::from_secs(30);
-/// A thread ends at most one in `IDLE_PEER_SHARE` of its connections at a time. This is more than
-/// the tenth that a process lacks, and few enough that clients do not all connect again at the same
-/// time.
+/// A thread ends at most one in `IDLE_PEER_SHARE` of its connections at a time. An eighth can bring
+/// the process well below [`FEW_CONNECTIONS_LEFT_TENTHS`] of its limit, and the clients do not all
+/// connect again at the same time.
 pub(crate) const IDLE_PEER_SHARE: usize = 8;
 /// Minimum interval between two log lines of a process that ends idle connections.
 pub(crate) const FEW_CONNECTIONS_LOG_INTERVAL: Duration = Duration::from_secs(600);
@@ -90,9 +90,9 @@ pub(crate) const BULK_READ_AHEAD_BYTES: usize = 4096;
 /// next request seldom has to connect again, which takes three round trips. Short enough that the
 /// connections of a job end soon after the job.
 pub(crate) const IDLE_CONNECTION_LIFETIME: Duration = Duration::from_secs(300);
-/// Longest interval between two checks of a client's thread for idle connections. The interval is
-/// random, and at least half of this time, so that the connections of many threads end at different
-/// times. A connection ends at most this time after its lifetime.
+/// Longest interval at which a client's thread checks for idle connections. The interval is random,
+/// and at least half of this time, so that the connections of many threads end at different times.
+/// A connection ends at most this time after its lifetime.
 pub(crate) const IDLE_LOOK_INTERVAL: Duration = Duration::from_secs(60);
 /// Maximum bytes of replies that wait to be sent to one peer. Above this limit, the server reads no
 /// further request of the peer.

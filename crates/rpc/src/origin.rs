@@ -93,8 +93,8 @@ impl Origin {
         parts.into_iter().rev().fold(0, |sum, part| sum << 32 | u128::from(part))
     }
 
-    /// Writes the origin into a header. The trace id of the operation replaces the random trace id
-    /// that the sender has chosen for this request alone.
+    /// Writes the origin into a header. The trace id of the operation replaces the trace id that
+    /// the sender has chosen for this request alone.
     pub(crate) fn write_to(self, header: &mut Header) {
         (header.user, header.user_group, header.job) = (self.user, self.user_group, self.job);
         if self.operation != 0 {

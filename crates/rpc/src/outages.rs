@@ -250,8 +250,8 @@ impl ManagementOutage {
         }
     }
 
-    /// Records a reply at `now`. Returns the time since the reply before it if this ends an outage
-    /// whose start was logged.
+    /// Records a reply at `now`. Returns the time since the previous reply if this reply ends an
+    /// outage whose start was logged.
     fn end(&mut self, now: Duration) -> Option<Duration> {
         let failing_since = self.since.take();
         let last_reply = self.last_reply.replace(now);

@@ -29,8 +29,9 @@ thread_local! {
 ///   `Disconnected`.
 /// - Every other error becomes `Disconnected`.
 ///
-/// The error of a member names a refused token, which an administrator must replace. Otherwise it
-/// names a process that is not the service.
+/// If the peer has refused a member's token, the context of the member's error says so, because an
+/// administrator must replace the token. Otherwise the context says that the process at `address`
+/// is not the service.
 ///
 /// For a member, logs the errors that become `Disconnected`, at most once in
 /// [`COMPLAINT_INTERVAL`].

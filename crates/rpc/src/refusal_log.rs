@@ -151,7 +151,7 @@ impl RefusalLog {
         }
     }
 
-    /// Writes the lines that are due, and arranges that the others follow.
+    /// Writes the lines that are due, and starts a task that writes the others when they are due.
     fn write_due(self: &Rc<Self>) {
         let now = skep_env::now();
         let mut state = self.state.borrow_mut();
@@ -198,10 +198,10 @@ mod tests {
                     the last one from 10.77.0.6:50060: wrong token";
         let first = "this node refused a connection from 10.77.0.6:50000: wrong token";
         assert_eq!(lines, [first, last]);
-        // Another host gets its own line at once.
+        // Another host gets its own line immediately.
         state.refuse("[fd00::1]:9", "nonsense", time(120));
         assert_eq!(state.take_lines("this node", at(1_119)).len(), 1);
-        // The other connections get their line, although no new one follows.
+        // The log gets a line about the other connections, although no new connection arrives.
         assert_eq!(state.next_due(at(1_119)), Some(at(1_120)));
         assert!(state.take_lines("this node", at(1_120))[0].contains("refused 59 connections"));
         assert_eq!(state.next_due(at(1_120)), None);

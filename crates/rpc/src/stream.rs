@@ -71,7 +71,7 @@ impl AheadLength {
     fn shorten(&mut self) {
         self.short_receives = 0;
         if std::mem::take(&mut self.is_long) {
-            // When the thread ends, the count may be gone already.
+            // When the thread ends, the thread-local count may be destroyed already.
             let _ = LONG_BUFFERS.try_with(|count| count.set(count.get().saturating_sub(1)));
         }
     }
@@ -274,7 +274,8 @@ mod tests {
                 exchange(&sender, &mut reader, &[(100, 0); 100]).await;
                 assert_eq!(reader.ahead.len(), READ_AHEAD_BYTES);
             }
-            // The reader replaces the buffer before the receive after the last one that counts.
+            // The reader replaces the buffer before its next receive, so the loop exchanges one
+            // frame more than `SHORT_RECEIVES`.
             for _ in 0..=SHORT_RECEIVES {
                 exchange(&sender, &mut reader, &[(100, 0)]).await;
             }

@@ -26,7 +26,7 @@ enum Role {
 struct FakeMember {
     address: String,
     role: Rc<RefCell<Role>>,
-    /// Numbers of the requests that have arrived.
+    /// Ids (`sequence`) of the requests that have arrived.
     received: Rc<RefCell<Vec<u64>>>,
     /// Number of requests that a member collects before it replies to all of them.
     batch: Rc<Cell<usize>>,
@@ -180,8 +180,8 @@ fn requests_in_flight_follow_a_leader_that_changes() {
     .unwrap();
 }
 
-/// Regression test: after a replacement of the token on one management node only, commands reported
-/// that a follower is not the leader, and not the reason.
+/// If the token was replaced on one management node only, the error must contain this reason, and
+/// not only that a follower is not the leader.
 #[test]
 fn leader_that_refuses_the_token_is_reported_with_this_reason() {
     block_on(async {

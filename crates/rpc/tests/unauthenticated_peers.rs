@@ -123,7 +123,8 @@ fn members_wait_until_a_foreign_server_frees_the_port() {
                 answer_with(&listener.accept().await.unwrap(), status).await;
                 count.set(count.get() + 1);
             }
-            // A daemon of another protocol, and a service of another cluster.
+            // First a daemon of another protocol has the port, then a service of another cluster,
+            // then a service with another secret, and at last the right service.
             let stream = listener.accept().await.unwrap();
             stream.send(vec![MessagePart::Bytes(vec![b'x'; HEADER_BYTES])]).await.unwrap();
             let other = Identity { cluster: ClusterId::new([2; 16]), ..server.clone() };

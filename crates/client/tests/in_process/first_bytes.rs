@@ -112,7 +112,7 @@ fn close_reports_the_end_of_the_inline_component() {
 /// docs/semantics.md 2.1: another client opens the file as soon as this client acknowledges the
 /// notification. Without the report it would read zeros at metadata.
 #[test]
-fn notification_waits_for_the_report_of_the_end() {
+fn notification_is_acknowledged_after_inline_end_is_reported() {
     with_new_file(|file| async move {
         file.write_all().await;
         file.fake.state.borrow_mut().hold = Some(ReportWritten::ID);
@@ -129,7 +129,7 @@ fn notification_waits_for_the_report_of_the_end() {
 
 /// The file becomes shared while its first write is in progress.
 #[test]
-fn notification_during_the_first_write_reports_the_end() {
+fn notification_during_first_write_reports_the_inline_end() {
     with_new_file(|file| async move {
         file.fake.state.borrow_mut().hold = Some(WriteChunk::ID);
         let (writer, handle) = (file.client.clone(), file.handle);
@@ -164,9 +164,9 @@ fn small_first_write_keeps_the_inline_component() {
     });
 }
 
-/// docs/semantics.md 3.6: the failed write has decided the place of the first bytes all the same.
+/// docs/semantics.md 3.6: although the write has failed, it has ended the inline component.
 #[test]
-fn file_has_one_place_after_a_failed_first_write() {
+fn failed_large_first_write_also_ends_the_inline_component() {
     with_new_file(|file| async move {
         file.fake.each_storage(|storage| storage.is_full = true);
         let error = file.client.write(file.handle, 0, Buf::copy_of(&bytes(LEN))).await.unwrap_err();
@@ -181,7 +181,7 @@ fn file_has_one_place_after_a_failed_first_write() {
 
 /// docs/semantics.md 2.7: metadata must not truncate with the old pattern.
 #[test]
-fn truncation_reports_the_end_first() {
+fn truncation_reports_the_inline_end_first() {
     with_new_file(|file| async move {
         file.write_all().await;
         file.client.set_attributes(set_size(file.inode, 100)).await.unwrap();
@@ -190,7 +190,7 @@ fn truncation_reports_the_end_first() {
 }
 
 #[test]
-fn pattern_that_a_program_reads_is_the_one_after_the_write() {
+fn pattern_query_reports_the_inline_end_first() {
     with_new_file(|file| async move {
         file.write_all().await;
         file.client.pattern(file.inode).await.unwrap();
@@ -198,8 +198,8 @@ fn pattern_that_a_program_reads_is_the_one_after_the_write() {
     });
 }
 
-/// docs/semantics.md 3.3: the bytes are on storage, so the client only has to report their place
-/// again.
+/// docs/semantics.md 3.3: the bytes are on storage, so the client only has to report the end of the
+/// inline component again.
 #[test]
 fn power_loss_of_metadata_loses_no_bytes_of_a_first_write() {
     with_new_file(|file| async move {
@@ -214,7 +214,7 @@ fn power_loss_of_metadata_loses_no_bytes_of_a_first_write() {
 
 /// docs/semantics.md 2.1 and 3.3: another client opens the file after the power loss.
 #[test]
-fn notification_after_a_power_loss_reports_the_end_again() {
+fn notification_after_a_power_loss_repeats_the_inline_end() {
     with_new_file(|file| async move {
         file.write_and_revert_report().await;
         file.notify_of_open().await;
@@ -227,7 +227,7 @@ fn notification_after_a_power_loss_reports_the_end_again() {
 /// docs/semantics.md 2.1 and 3.3: the power loss has reverted the report, and the client does not
 /// know this when it closes the file.
 #[test]
-fn close_after_a_power_loss_contains_the_end_again() {
+fn close_after_a_power_loss_repeats_the_inline_end() {
     with_new_file(|file| async move {
         file.write_and_revert_report().await;
         file.client.close(file.handle).await.unwrap();
@@ -242,7 +242,7 @@ fn close_after_a_power_loss_contains_the_end_again() {
 /// docs/semantics.md 2.1 and 3.3: the power loss has reverted the report and the close, so metadata
 /// notifies this mount of the open of another client.
 #[test]
-fn notification_after_a_reverted_close_reports_the_end_again() {
+fn notification_after_a_reverted_close_repeats_the_inline_end() {
     with_new_file(|file| async move {
         let before = file.fake.metadata_state();
         file.write_all().await;

@@ -1,5 +1,5 @@
 //! Tests the move of inline bytes to storage: when it happens, what it leaves behind after a
-//! refusal, and how a client with an outdated pattern follows it.
+//! refusal, and how a client with an outdated pattern adopts the new pattern.
 
 use crate::fakes::{FakeCluster, FakeMetadata};
 use crate::{
@@ -115,7 +115,7 @@ fn repeated_fsyncs_of_metadata_and_data_move_inline_bytes() {
 }
 
 #[test]
-fn sync_of_both_places_syncs_them_at_the_same_time() {
+fn fsync_syncs_metadata_and_storage_concurrently() {
     with_client(|fake, client| async move {
         let (_, handle) = grown(&fake, &client).await;
         fake.state.borrow_mut().hold = Some(SyncInline::ID);
@@ -178,7 +178,7 @@ fn file_keeps_its_inline_bytes_if_storage_is_full() {
 /// docs/semantics.md 2.1: this mount has not seen the move of the inline bytes, for example because
 /// the reply to its request was lost together with its session.
 #[test]
-fn client_with_an_outdated_pattern_follows_the_move() {
+fn client_with_outdated_pattern_finds_moved_inline_bytes() {
     with_client(|fake, client| async move {
         let (inode, handle) = grown(&fake, &client).await;
         let inline = fake.with_metadata(1, |metadata| {
@@ -201,10 +201,10 @@ fn client_with_an_outdated_pattern_follows_the_move() {
     });
 }
 
-/// docs/semantics.md 2.1: this mount has not seen the move of the inline bytes. A write from inline
-/// bytes to later bytes is repeated as a whole.
+/// docs/semantics.md 2.1: this mount has not seen the move of the inline bytes. The client repeats
+/// a whole write that begins within the inline component and ends beyond it.
 #[test]
-fn write_over_the_border_is_repeated_after_a_move() {
+fn write_across_the_inline_limit_is_repeated_after_a_move() {
     with_client(|fake, client| async move {
         let (inode, handle) = grown(&fake, &client).await;
         fake.with_metadata(1, |metadata| {
@@ -241,7 +241,7 @@ fn first_write_to_an_existing_empty_file_asks_metadata() {
 
 /// docs/semantics.md 3.5.
 #[test]
-fn end_of_an_inline_component_that_was_reverted_is_an_error() {
+fn fsync_fails_if_an_inline_component_end_was_reverted() {
     with_client(|fake, client| async move {
         let (inode, handle) = opened_empty(&fake, &client).await;
         write(&client, handle, 0, &bytes(LEN)).await;
@@ -262,7 +262,7 @@ fn end_of_an_inline_component_that_was_reverted_is_an_error() {
 /// docs/semantics.md 3.5: a power loss has reverted the end of the component. Another mount has
 /// then written inline bytes, and has moved them over the bytes of this mount.
 #[test]
-fn end_of_a_component_reverted_and_repeated_is_an_error() {
+fn fsync_detects_a_reverted_end_that_another_client_repeated() {
     with_client(|fake, client| async move {
         let (_, handle) = opened_empty(&fake, &client).await;
         write(&client, handle, 0, &bytes(LEN)).await;
@@ -275,9 +275,9 @@ fn end_of_a_component_reverted_and_repeated_is_an_error() {
     });
 }
 
-/// Metadata replies to such an open when the move is durable.
+/// After a move, metadata replies to an open only when the move is durable.
 #[test]
-fn move_that_an_open_has_shown_needs_no_confirmation() {
+fn moved_inline_bytes_in_an_open_reply_need_no_confirmation() {
     with_client(|fake, client| async move {
         let (inode, handle) = new_file(&fake, &client).await;
         write(&client, handle, 0, &bytes(LEN)).await;
@@ -410,8 +410,8 @@ fn bytes_are_not_copied_if_metadata_has_lost_the_open() {
     });
 }
 
-/// docs/semantics.md 3.5: storage acknowledges the write after the mount has learned that its place
-/// was reverted.
+/// docs/semantics.md 3.5: storage acknowledges the write after the mount has found out that a power
+/// loss has reverted the end of the inline component.
 #[test]
 fn write_in_flight_at_a_reverted_move_is_repeated() {
     with_client(|fake, client| async move {

@@ -75,7 +75,7 @@ fn read_of_a_shared_file_ignores_bytes_of_an_earlier_open() {
         fake.with_metadata(1, |metadata| metadata.behaviour.shares_files = true);
         let (inode, other, handle) = opened(&fake, &client).await;
         let writer = client.open(inode, OpenMode::Write, false).await.unwrap();
-        // The second open on the same mount learns that the file is shared.
+        // The reply to the second open on the same mount shows that the file is shared.
         other.open(inode, OpenMode::Read, false).await.unwrap();
         write(&client, writer.handle, 0, b"new").await;
         assert_eq!(read(&other, handle, 0, 3).await, b"new");

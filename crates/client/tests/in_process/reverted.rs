@@ -17,7 +17,7 @@ async fn unlink(client: &Client, name: &[u8]) -> Result<(), ErrorCode> {
 }
 
 /// Hole H20 (docs/tests/holes.md): a power loss reverts `link(a, b)`, and the program then calls
-/// `unlink(a)`. Before the fix, this unlink removed the file.
+/// `unlink(a)`. If the client sent this unlink, the unlink would remove the file.
 #[test]
 fn unlink_fails_if_a_power_loss_reverted_a_link_of_the_file() {
     with_client(|fake, client| async move {
@@ -41,10 +41,10 @@ fn unlink_fails_if_a_power_loss_reverted_a_link_of_the_file() {
     });
 }
 
-/// Hole H20, with a target that has the time to replay: the mount makes the lost link again before
-/// it sends the unlink, so the file keeps its other name and no call fails.
+/// Hole H20, with a target that has the time to replay: the mount replays the lost link before it
+/// sends the unlink, so the file keeps its other name and no call fails.
 #[test]
-fn lost_link_is_made_again_before_the_next_unlink() {
+fn lost_link_is_replayed_before_the_next_unlink() {
     with_client(|fake, client| async move {
         fake.with_metadata(1, |it| it.behaviour.replays = true);
         let (inode, handle) = create(&client, "a").await;
@@ -163,7 +163,7 @@ fn kill_of_metadata_causes_no_report_of_lost_changes() {
 
 /// The mount ends the inline component by itself, so no program would get the error.
 #[test]
-fn end_of_an_inline_component_takes_no_error_of_a_program() {
+fn ending_an_inline_component_consumes_no_program_error() {
     with_client(|fake, client| async move {
         fake.with_metadata(1, |it| it.behaviour.inline_bytes = 4096);
         let (inode, created) = create(&client, "a").await;

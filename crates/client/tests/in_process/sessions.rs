@@ -16,8 +16,7 @@ use skep_wire::metadata::{
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Before the fix, the client did not close the file, and metadata counted the open until the end
-/// of the session.
+/// Without this close, metadata would count the open until the end of the session.
 #[test]
 fn an_open_with_an_unusable_reply_is_closed_at_metadata() {
     with_client(|fake, client| async move {
@@ -25,7 +24,7 @@ fn an_open_with_an_unusable_reply_is_closed_at_metadata() {
         client.close(handle).await.unwrap();
         let opens = || fake.with_metadata(1, |it| it.open_count());
         until(|| opens() == 0).await;
-        // No pattern may have one inline byte.
+        // A pattern with one inline byte is invalid, so the client cannot use the reply.
         fake.with_metadata(1, |it| it.behaviour.inline_bytes = 1);
         assert!(client.open(inode, OpenMode::Write, false).await.is_err());
         assert_eq!(opens(), 1, "metadata has opened the file");
@@ -99,8 +98,9 @@ fn new_session_reopens_files_but_removed_files_are_stale() {
     });
 }
 
-/// An open for writing may wait until sessions have acknowledged that the file becomes shared. It
-/// must not find an open of its own session for reading, since it then waits for its own mount.
+/// An open for writing may wait until sessions have acknowledged that the file becomes shared. If
+/// metadata already had an open of the same session for reading, the open for writing would wait
+/// for its own mount.
 #[test]
 fn renewal_opens_files_for_writing_before_other_files() {
     with_client(|fake, client| async move {
@@ -235,8 +235,8 @@ async fn lose_reply_and_session(fake: &FakeCluster, message: u16) {
     fake.forget_sessions(1);
 }
 
-/// docs/semantics.md 4.3. Before the fix, the client repeated the unlink in its next session and
-/// removed the file that another client had created meanwhile.
+/// docs/semantics.md 4.3. If the client repeated the unlink in its next session, the unlink would
+/// remove the file that another client has created meanwhile.
 #[test]
 fn unlink_with_a_lost_reply_keeps_a_newer_file_of_the_same_name() {
     with_client(|fake, client| async move {

@@ -217,9 +217,9 @@ fn storage_power_loss_fails_fsync_once_for_each_handle() {
     });
 }
 
-/// Before the fix, `fsync` did not sync the chunk files that a truncation had changed. After a
-/// power loss of a storage host, the file had the truncated bytes again although `fsync` had
-/// succeeded. docs/semantics.md 3.5.
+/// If `fsync` did not sync the chunk files that a truncation has changed, the file could have the
+/// truncated bytes again after a power loss of a storage host, although `fsync` has succeeded.
+/// docs/semantics.md 3.5.
 #[test]
 fn fsync_syncs_truncated_chunk_files() {
     with_client(|fake, client| async move {

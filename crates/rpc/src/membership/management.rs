@@ -323,8 +323,8 @@ impl Management {
         Ok(open)
     }
 
-    /// Connects to management at the first address that answers. Tries the address that answered
-    /// last first. The next address is tried when an earlier one has failed or is silent.
+    /// Connects to management at the first address that answers, in the order of
+    /// [`Self::candidates`]. The next address is tried when an earlier one has failed or is silent.
     async fn connect(&self) -> Result<(Rc<Connection>, String)> {
         let identity = &self.identity();
         let attempt = async |address: String| {
