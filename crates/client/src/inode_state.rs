@@ -60,11 +60,11 @@ impl Parts {
 #[derive(Debug)]
 pub(crate) struct InodeState {
     pub(crate) id: InodeId,
-    /// The mutex protects only the parts. No task takes another lock or awaits while it holds this
-    /// mutex.
+    /// The mutex protects only the fields of [`Parts`]. No task takes another lock or awaits while
+    /// it holds this mutex.
     parts: Mutex<Parts>,
     /// Generation of the stripe pattern whose inline bytes were moved to storage, plus one. Zero
-    /// means that none were moved since this mount opened the file.
+    /// means that no inline bytes were moved since this mount opened the file.
     moved_inline: AtomicU64,
     /// Generation of the stripe pattern in the reply to the newest open, plus one. Zero means that
     /// this mount has not opened the file.
@@ -93,7 +93,7 @@ impl InodeState {
     }
 
     /// Returns the size of the file: the last size from metadata, or the end offset of this mount's
-    /// writes, whichever is larger.
+    /// furthest write, whichever is larger.
     pub(crate) fn size(&self) -> u64 {
         self.with(|parts| parts.size.size())
     }
@@ -113,13 +113,14 @@ impl InodeState {
         self.with(|parts| parts.size.age(now))
     }
 
-    /// Raises the size in `attributes` to the end offset of this mount's writes.
+    /// Raises the size in `attributes` to the end offset of this mount's furthest write, if this
+    /// offset is larger.
     pub(crate) fn merge_into(&self, attributes: &mut Attributes) {
         self.with(|parts| parts.size.merge_into(attributes));
     }
 
-    /// Returns the report of unreported sizes and times, or `None` if metadata has received all of
-    /// them.
+    /// Returns the report about the file's size and times that this mount must send to metadata.
+    /// `None` means that metadata has received all of them.
     pub(crate) fn unreported(&self) -> Option<SizeReport> {
         self.with(|parts| {
             let report = parts.size.unreported()?;
@@ -155,7 +156,8 @@ impl InodeState {
     }
 
     /// Compares an acknowledged size of the file with the attributes that are durable at metadata.
-    /// Changes that metadata lost in a power loss count as unreported again.
+    /// Returns the change that metadata lost in a power loss. A lost change counts as unreported
+    /// again.
     pub(crate) fn compare(&self, sent: &ReportedExtent, durable: &Attributes) -> ReportLoss {
         self.with(|parts| {
             let loss = parts.size.compare(sent, durable);
@@ -372,8 +374,8 @@ impl InodeState {
         self.with(|parts| parts.handles.is_being_closed())
     }
 
-    /// Records that other clients share the file, until this mount closes its last handle of the
-    /// file.
+    /// Marks the file as shared with other clients. The mark stays until this mount closes its last
+    /// handle of the file.
     pub(crate) fn set_shared(&self) {
         self.with(|parts| parts.handles.set_shared());
     }
@@ -436,9 +438,10 @@ impl InodeState {
 
     // ---- the table of inodes
 
-    /// Returns whether the state is no longer needed: the file is closed and has no unsynced
-    /// writes, and no report of the end of the inline component is missing at metadata. Such a
-    /// report may be missing after a failed close; metadata then counts the file as open.
+    /// Returns whether the state is no longer needed: the file is closed, has no unsynced writes,
+    /// and metadata has acknowledged the end of the inline component if this mount has ended the
+    /// component. After a failed close, this acknowledgement may be missing, and metadata counts
+    /// the file as open.
     pub(crate) fn is_idle(&self) -> bool {
         self.with(|parts| {
             !parts.handles.is_open() && parts.unsynced.is_empty() && !parts.moves.must_report()

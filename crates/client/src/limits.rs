@@ -38,8 +38,8 @@ pub(crate) const MAX_REMEMBERED_SPECIAL: usize = 1 << 14;
 /// Maximum number of inodes in the table of inodes without extended attributes. Each inode takes 32
 /// bytes.
 pub(crate) const MAX_REMEMBERED_XATTR_ABSENCE: usize = 1 << 16;
-/// Time after a program has set an extended attribute in which the mount ignores received
-/// attributes of the inode, because replies from before the change may still be in flight. Few
+/// After a program has set an extended attribute, the mount ignores attributes of the inode that
+/// arrive within this time, because replies from before the change may still be in flight. Few
 /// replies take longer.
 pub(crate) const LATE_ATTRIBUTES: Duration = Duration::from_secs(1);
 /// Number of parts of each shared table. Each part has its own mutex, so that threads seldom
@@ -70,9 +70,9 @@ pub(crate) const DEADLOCK_SEARCH_TIMEOUT: Duration = Duration::from_secs(1);
 pub(crate) const DEADLOCK_SEARCH_MAX_AGE: Duration = Duration::from_secs(3);
 /// Approximate maximum number of lock waits that a search for a deadlock cycle reads.
 pub(crate) const MAX_DEADLOCK_WAITS: usize = 100_000;
-/// Number of syncs that must sync a new file both at metadata and at storage before the next such
-/// sync moves its inline bytes to storage. The move takes three requests more than a sync. The
-/// inline bytes of a journal that is written, synced twice and removed must not move.
+/// Number of syncs of a new file with unsynced bytes both at metadata and at storage, after which
+/// the next such sync moves the inline bytes to storage. The move takes three requests more than a
+/// sync. The inline bytes of a journal that is written, synced twice and removed must not move.
 pub(crate) const MOVE_AFTER_SYNCS: u32 = 2;
 /// Pause between two checks whether another thread has finished a truncation or the renewal of a
 /// session. The waiting thread polls, because no thread wakes it. Such waits are rare.

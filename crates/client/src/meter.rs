@@ -1,7 +1,7 @@
 //! Counts the uses of a mount's caches and its recoveries, for one thread of the mount.
 //!
-//! Does not own the caches ([`crate::cache`]), or the counts of operations, which the layer of the
-//! kernel's requests has.
+//! Does not own the caches ([`crate::cache`]), or the counts of operations, which the crate
+//! `skep-fuse` keeps.
 
 use skep_metrics::catalog::{MOUNT_CACHE, MOUNT_RECOVERY, MOUNT_REPLAYED};
 use skep_metrics::{CacheUse, Counter, Histogram, Registry};
@@ -10,9 +10,10 @@ use std::sync::Arc;
 /// The counters of one thread.
 #[derive(Debug)]
 pub(crate) struct Meter {
-    /// Requests of the kernel for attributes.
+    /// Requests of the kernel for attributes. A hit caused no request to metadata.
     pub(crate) attributes: Arc<CacheUse>,
-    /// Requests of the kernel for extended attributes that almost no inode has.
+    /// Requests of the kernel for extended attributes that almost no inode has. A hit caused no
+    /// request to metadata.
     pub(crate) absent_xattrs: Arc<CacheUse>,
     /// First reads of small files through new handles. A hit used the bytes from the reply to the
     /// open.

@@ -35,7 +35,7 @@ record! {
     }
 }
 
-/// Queries about files and directories.
+/// Answers queries about files and directories.
 pub trait Queries {
     /// Returns one encoded page ([`FileUsers`]) of the clients that use a regular file. The page
     /// begins after the position `after`, which is the value of `next` in the previous page. For

@@ -308,7 +308,7 @@ impl Client {
         truncating
     }
 
-    /// Waits until all writes have ended that began before a claim.
+    /// Waits until all writes that began before `claim` have ended.
     pub(crate) async fn await_writes(&self, claim: &TruncationClaim) {
         while !claim.is_alone() {
             skep_env::sleep(CONTENTION_PAUSE).await;

@@ -134,8 +134,8 @@ impl Client {
         self.mount().xattr_absence.note(attributes, skep_env::now());
     }
 
-    /// Makes the mount forget the attributes of all directories that it has changed. The caller has
-    /// changed attributes of an inode, and the reply to the change does not contain the new
+    /// Makes the mount forget the attributes of all directories that it has changed. The caller
+    /// calls this function after a change of attributes whose reply does not contain the new
     /// attributes.
     pub(crate) fn forget_directories(&self) {
         let changes = &self.mount().directory_changes;

@@ -8,7 +8,8 @@ use std::sync::{Mutex, PoisonError};
 /// The last attributes of directories, pipes, sockets and devices. When such an inode is removed, a
 /// program may still have it open, and may ask for its attributes. The mount then returns the
 /// attributes from this table, because metadata no longer has the inode. The table needs an entry
-/// for every such inode, because the kernel does not report their opens to this mount.
+/// for every such inode, because the kernel does not report to this mount which of them programs
+/// have open.
 #[derive(Debug)]
 pub(crate) struct SeenAttributes {
     special: Recent<Attributes>,

@@ -80,8 +80,8 @@ impl XattrAbsence {
             Some(Absence::NotUntil(until)) if now < until => false,
             Some(Absence::Since(at)) if is_recent(at) => true,
             noted => {
-                // A reply to a request from before this time is not valid, since a program may have
-                // set the capability after metadata had executed that request.
+                // A reply to a request that the mount sent before `from` is not valid, since a
+                // program may have set the capability after metadata had executed that request.
                 let from = match noted {
                     Some(Absence::NotUntil(until)) => until,
                     _ => Duration::ZERO,

@@ -323,8 +323,7 @@ async fn change_chunk(
 }
 
 /// Clears the bytes and the space that a failed operation left beyond the end of the file, within
-/// `range`. If storage does not reply, the bytes stay. This function then returns no error, because
-/// later operations of programs fail as well.
+/// `range`. If storage refuses the request, the bytes stay, and this function only logs the error.
 pub(crate) async fn clear_behind(
     client: &Client,
     file: &Arc<OpenFile>,

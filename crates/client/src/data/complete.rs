@@ -139,7 +139,7 @@ impl Client {
     ///
     /// # Errors
     /// - `Stale` if the file was removed.
-    /// - `refusal` if a chunk file is lost or damaged. It is the error of storage.
+    /// - `refusal`, the error of storage, if a chunk file is lost or damaged.
     pub(crate) async fn explain_lost(
         &self,
         state: &Arc<InodeState>,
@@ -191,8 +191,8 @@ impl Client {
 
     /// Removes the bytes that a failed write left beyond the end of a shared file. Metadata
     /// truncates the chunk files and makes all other clients repeat their writes in progress, so no
-    /// acknowledged byte of these writes is lost. If a server fails, the bytes stay. This function
-    /// then returns no error, because later operations of programs fail as well.
+    /// acknowledged byte of these writes is lost. If metadata refuses the request, the bytes stay,
+    /// and this function only logs the error.
     pub(crate) async fn trim(&self, inode: InodeId) {
         let how = ModifyOptions { truncates: true, ..ModifyOptions::default() };
         match self.modify(inode, TrimFile { inode }, how, |_, _| ()).await {

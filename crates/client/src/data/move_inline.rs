@@ -195,8 +195,8 @@ impl Client {
         if inline == 0 || range.start > 0 || range.end <= inline {
             return;
         }
-        // Metadata refuses this while a truncation is not durable, so do not try it for a file that
-        // was truncated.
+        // Metadata refuses to end the component while a truncation is not durable, so send no
+        // request for a file that was truncated.
         let FileEnd { size, truncate_generation } = state.end();
         if size > 0 || truncate_generation > 0 {
             return;

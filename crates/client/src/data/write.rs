@@ -282,8 +282,8 @@ impl Write<'_> {
     }
 
     /// Overwrites the bytes beyond the end of the file with zeros. Storage needs no more space for
-    /// the zeros, since the bytes are allocated already. If storage does not reply, the bytes stay.
-    /// This function then returns no error, because later operations of programs fail as well.
+    /// the zeros, since the bytes are allocated already. If a server refuses a request, the bytes
+    /// stay, and this function only logs the error.
     async fn overwrite_beyond_end(&self, client: &Client, written: Vec<Piece>) {
         let FileEnd { size, truncate_generation } = self.file.inode.end();
         for piece in written {
@@ -378,10 +378,10 @@ pub(crate) enum Acknowledged {
     Chunk(ChunkFileKey, GroupId, HostIncarnation),
     /// A storage host of this incarnation acknowledged the piece, and has synced the chunk file.
     DurableChunk(ChunkFileKey, GroupId, HostIncarnation, RequestStart),
-    /// The metadata target acknowledged a part of a write.
+    /// The metadata target acknowledged inline bytes that are a part of a larger write.
     Inline(InlineMark),
-    /// The metadata target acknowledged a complete write. The first field is the end offset of the
-    /// write in the file.
+    /// The metadata target acknowledged a write of inline bytes only, and has updated the size of
+    /// the file. The first field is the end offset of the write in the file.
     Extended(u64, Box<WriteInlineReply>),
 }
 

@@ -64,7 +64,8 @@ impl Closes for Client {
                 client.unlock_handle(&file, handle).await;
             }
             if !client.await_move(&file.inode).await {
-                // Keep the handle, since the unmount looks for moves in progress.
+                // Keep the handle, so that the inode stays in the table, where the unmount looks
+                // for moves in progress.
                 return Ok(());
             }
             let result = client.close_file(&file).await;
@@ -134,7 +135,8 @@ impl Client {
             return;
         }
         let inode = opened.attributes.inode;
-        // Earlier notifications concern only handles that the table already had.
+        // Notifications that have arrived before now concern only handles that are already in the
+        // table, so ignore them.
         let before = self.mount().notifications.position();
         let handle = match self.insert_handle(opened, mode, before, true) {
             Ok((handle, _)) => handle,

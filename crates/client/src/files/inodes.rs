@@ -79,8 +79,9 @@ impl Inodes {
         self.uncounted[part_of(inode.raw())].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Removes a state from its part of the table. If data of the file was changed while the state
-    /// was in the table, counts a change in the table, so that an open in flight notices it.
+    /// Removes the state of an inode from its part of the table. If the state has counted data
+    /// changes, counts one in `uncounted` too, so that an open in flight detects that data has
+    /// changed.
     fn remove(&self, part: &mut HashMap<InodeId, Arc<InodeState>>, inode: InodeId) {
         if part.remove(&inode).is_some_and(|state| state.data_changes() > 0) {
             self.count_uncounted(inode);

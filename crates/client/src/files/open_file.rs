@@ -21,8 +21,9 @@ pub(crate) struct OpenFile {
     pub(crate) was_grown: bool,
     /// Whether the mount itself has opened the file (`Opens::hold`). No program uses such a handle.
     is_hold: bool,
-    /// Whether metadata has lost this open, and this mount could not open the file again or found
-    /// another stripe pattern. If so, every operation through the handle except the close fails.
+    /// Whether metadata has lost this open, and this mount could not restore it: the file could not
+    /// be opened again, or had another stripe pattern. If so, every operation through the handle
+    /// except the close fails.
     is_stale: AtomicBool,
     /// Whether locks of this handle were lost. If so, every operation through the handle except the
     /// close fails.
@@ -46,10 +47,11 @@ pub(crate) struct OpenFile {
 /// The first read of a file through a handle.
 #[derive(Debug, Default)]
 pub(crate) enum FirstRead {
-    /// The program has read from the handle, or its first read needs no special treatment.
+    /// The first read through the handle has ended, or needs no special treatment.
     #[default]
     Done,
-    /// The open has not requested the bytes, since the kernel probably has them.
+    /// The open has not requested the bytes, since the kernel probably has them. A read then shows
+    /// that the kernel has dropped its pages.
     Unlikely,
     /// The open has returned the bytes, and no read has used them yet.
     Prepared(OpenedBytes),
@@ -120,14 +122,13 @@ impl OpenFile {
         std::mem::take(&mut self.first_read())
     }
 
-    /// Returns whether the program has read from the handle, or its first read needs no special
-    /// treatment.
+    /// Returns whether the first read is [`FirstRead::Done`]. Takes no lock.
     pub(crate) fn is_first_read_done(&self) -> bool {
         !self.awaits_first_read.load(Ordering::Acquire)
     }
 
-    /// Calls `copy` with the bytes from the reply to the open, if they are the bytes of the file
-    /// now. Returns whether they are.
+    /// Calls `copy` with the bytes from the reply to the open, if these bytes are current. Returns
+    /// whether they are.
     pub(crate) fn with_opened_bytes(&self, file: &FileState, copy: impl FnOnce(&[u8])) -> bool {
         let first_read = self.first_read();
         let FirstRead::Prepared(opened) = &*first_read else { return false };

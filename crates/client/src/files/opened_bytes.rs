@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// The number of changes of a file's data by this mount. Two equal values mean that no write or
-/// truncation of this mount has begun or ended between them.
+/// truncation of this mount has begun or ended between the two moments.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct DataChanges {
     /// Changes of files whose state is no longer in the table of inodes. All files in one part of

@@ -295,7 +295,7 @@ impl Client {
         }
     }
 
-    /// Syncs an inode. If the sync fails since the inode was removed, this is no error: a closed
+    /// Syncs an inode. If the sync fails because the inode was removed, this is no error: a closed
     /// file without a name has nothing that a program could read later. If this mount has the file
     /// open, metadata keeps the inode, so each error counts.
     async fn sync_unless_removed(&self, state: &Arc<InodeState>) -> Result<()> {

@@ -1,7 +1,7 @@
-//! The appends in progress on a file. For each append, the list has the range where the caller
-//! expects its bytes. The kernel may send the parts of one large append at the same time, each with
-//! the end of the previous part as its offset. Each part must wait until the previous part is
-//! appended. Otherwise the parts could end up in another order.
+//! The appends in progress on a file. For each append, the list has the range of the file in which
+//! the caller expects the appended bytes. The kernel may send the parts of one large append at the
+//! same time, each with the end of the previous part as its offset. Each part must wait until the
+//! previous part is appended. Otherwise the parts could end up in another order.
 
 use crate::inode_state::InodeState;
 use crate::limits::CONTENTION_PAUSE;

@@ -54,8 +54,8 @@ impl InlineMove {
         self.ending.is_some() && !self.is_end_reported
     }
 
-    /// Forgets the end that metadata has not recorded. After an eviction, metadata itself ends the
-    /// inline component.
+    /// Forgets `ending`, an end that metadata has not recorded. After an eviction, metadata itself
+    /// ends the inline component.
     pub(super) fn forget_end(&mut self) {
         self.is_new = false;
         self.ending = None;
@@ -241,8 +241,8 @@ impl InodeState {
         });
     }
 
-    /// Counts the bytes that this mount has written since the end of the inline component as lost,
-    /// and uses the component again.
+    /// Records that the bytes that this mount has written since the end of the inline component are
+    /// lost. The handles then use the component again.
     fn lose_end(&self, parts: &mut Parts) {
         parts.moves.ending = None;
         parts.unsynced.note_loss();
@@ -265,7 +265,8 @@ impl InodeState {
     /// the reply shows moved inline bytes, the move is durable, because metadata delays the open
     /// until then.
     pub(crate) fn pattern_opened(&self, pattern: &StripePattern) {
-        // Most files need no lock.
+        // Most files have no inline bytes, or no end of their component: for these files, do not
+        // lock the mutex.
         if pattern.inline_bytes() == 0 || !self.has_moved_inline(pattern.generation) {
             return;
         }

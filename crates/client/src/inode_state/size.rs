@@ -43,7 +43,7 @@ pub(crate) struct ReportedExtent {
 
 impl ReportedExtent {
     /// Returns whether these durable attributes show that the acknowledged reports are durable: the
-    /// durable size is at least the reported one.
+    /// durable size is at least the reported size.
     pub(super) fn is_shown_by(&self, durable: &Attributes) -> bool {
         self.end > 0
             && durable.truncate_generation == self.truncate_generation
@@ -139,7 +139,7 @@ impl FileSize {
     }
 
     /// Returns the size of the file: the last size from metadata, or the end offset of this mount's
-    /// writes, whichever is larger.
+    /// furthest write, whichever is larger.
     pub(super) fn size(&self) -> u64 {
         self.size.max(self.written_end)
     }
@@ -161,8 +161,8 @@ impl FileSize {
         now.saturating_sub(self.seen_at)
     }
 
-    /// Raises the size in `attributes` to the end offset of this mount's writes, unless the
-    /// attributes are from a newer truncate generation.
+    /// Raises the size in `attributes` to the end offset of this mount's furthest write, if this
+    /// offset is larger. Does nothing if the attributes are from a newer truncate generation.
     pub(super) fn merge_into(&self, attributes: &mut Attributes) {
         if attributes.truncate_generation <= self.truncate_generation {
             attributes.size = attributes.size.max(self.written_end);
@@ -300,8 +300,8 @@ impl FileSize {
         self.debug_check();
     }
 
-    /// Returns the report of unreported sizes and times, or `None` if metadata has received all of
-    /// them.
+    /// Returns the report about the file's size and times that this mount must send to metadata.
+    /// `None` means that metadata has received all of them.
     pub(super) fn unreported(&self) -> Option<SizeReport> {
         (self.reported < self.writes).then_some(SizeReport {
             extent: WrittenExtent {
@@ -360,7 +360,8 @@ impl FileSize {
     }
 
     /// Compares the acknowledged size of the file (`sent`) with the attributes that are durable at
-    /// metadata. Changes that metadata lost in a power loss count as unreported again.
+    /// metadata. Returns the change that metadata lost in a power loss. A lost change counts as
+    /// unreported again.
     pub(super) fn compare(&mut self, sent: &ReportedExtent, durable: &Attributes) -> ReportLoss {
         self.durable = self.durable.max(sent.upto);
         let is_unchanged = self.truncate_generation == sent.truncate_generation;

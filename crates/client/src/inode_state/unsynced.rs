@@ -71,8 +71,8 @@ impl UnsyncedWrites {
         self.losses += 1;
     }
 
-    /// Records that a storage host of this incarnation acknowledged the write or truncation
-    /// `number`.
+    /// Records that a storage host of this incarnation acknowledged the write or truncation with
+    /// the sequence number `number`.
     pub(super) fn chunk_written(
         &mut self,
         key: ChunkFileKey,
@@ -89,8 +89,9 @@ impl UnsyncedWrites {
         }
     }
 
-    /// Records that a storage host of this incarnation acknowledged the write `number` after it had
-    /// synced the chunk file. That sync made all writes up to the number `before` durable.
+    /// Records that a storage host of this incarnation acknowledged the write with the sequence
+    /// number `number` after it had synced the chunk file. That sync made all writes up to the
+    /// sequence number `before` durable.
     pub(super) fn durable_chunk_written(
         &mut self,
         key: ChunkFileKey,

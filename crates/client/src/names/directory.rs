@@ -60,7 +60,7 @@ pub trait Directories {
         with_attributes: bool,
     ) -> impl Future<Output = Result<DirectoryEntries>>;
 
-    /// Returns the capacity of the file system that storage targets have last reported.
+    /// Returns the capacity that the storage targets have last reported.
     ///
     /// # Errors
     /// `Client` returns no error, but other implementations of this trait may return errors.

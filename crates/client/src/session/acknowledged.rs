@@ -240,8 +240,8 @@ impl AcknowledgedChanges {
         });
     }
 
-    /// Removes the changes that were acknowledged before `attempt`. The group has synced these
-    /// changes, since it has replied to a later request with the durable flag.
+    /// Removes the changes that were acknowledged before `attempt` began. The group has synced
+    /// these changes, since it has replied to a later request with the durable flag.
     pub(crate) fn synced(&self, group: GroupId, attempt: Attempt) {
         self.of(group, attempt.session, |kept| {
             if kept.first < attempt.next {
@@ -307,7 +307,7 @@ impl AcknowledgedChanges {
     }
 
     /// Records that the target has executed the change of [`Self::next_lost`]. If the change is not
-    /// durable yet, it is in the list of acknowledged changes again.
+    /// durable yet, adds it to the list of acknowledged changes again.
     pub(crate) fn replayed(&self, group: GroupId, session: SessionId, is_durable: bool) {
         self.of(group, session, |kept| {
             let Some(change) = kept.take_sent() else { return };

@@ -26,7 +26,7 @@ use std::rc::Rc;
 /// Changes that concern the contents of a file or its attributes, and no name.
 const OF_FILES: [&str; 3] = [SetAttributes::NAME, SetPattern::NAME, RemoveInline::NAME];
 
-/// The changes of one replay.
+/// The changes that one replay has sent or skipped.
 #[derive(Debug, Default)]
 struct Replayed {
     count: u64,
