@@ -11,7 +11,7 @@
 /// The state of a thread or process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// The thread exists. `is_killed` means that a signal is pending that ends its process.
+    /// The thread exists. `is_killed` means that a signal that will end its process is pending.
     Exists {
         process: u32,
         is_killed: bool,
@@ -92,7 +92,7 @@ fn process_of(status: &str) -> Option<u32> {
     status.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()
 }
 
-/// Whether a signal is pending that will end the process: SIGKILL, or one of SIGHUP, SIGINT,
+/// Whether a signal that will end the process is pending: SIGKILL, or one of SIGHUP, SIGINT,
 /// SIGQUIT and SIGTERM that the process neither handles nor ignores nor blocks.
 ///
 /// The kernel turns such a signal into SIGKILL, except if another signal is already pending for the

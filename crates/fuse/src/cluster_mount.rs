@@ -93,7 +93,8 @@ pub fn mount(cluster: ClusterOptions, options: ServeOptions) -> Result<()> {
             in_background.run_background().await;
         })
     })?;
-    // If the kernel refuses a transport, the workers of the next transport get separate clients.
+    // If the kernel refuses a transport, the workers of the next transport do not use the clients
+    // of the previous workers: each gets a new client with a higher index.
     let (next, serving) = (Arc::new(AtomicUsize::new(0)), Arc::clone(&mount));
     let served = mount::serve_with(options, signals, move |_| {
         let (mount, index) = (Arc::clone(&serving), next.fetch_add(1, Ordering::Relaxed));

@@ -1,6 +1,6 @@
-//! Limits the log lines about failed operations to one a minute for each file, operation and error.
-//! A program that reads a lost file sends several reads at the same time, and other programs repeat
-//! an open again and again, so without a limit the log has many equal lines.
+//! Limits the log lines about failed operations to one line a minute for each combination of file,
+//! operation and error. A program that reads a lost file sends several reads at the same time, and
+//! other programs repeat an open again and again, so without a limit the log has many equal lines.
 
 use crate::limits::MAX_LOGGED_FAILURES;
 use skep_metrics::LineLimit;

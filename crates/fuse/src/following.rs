@@ -120,8 +120,8 @@ pub(crate) struct Following {
 
 impl Default for Following {
     fn default() -> Self {
-        // A program begins with the position zero. So real positions begin with one, and the first
-        // operation has the sequence number two.
+        // A program sends position zero in its first request. So the positions in replies begin at
+        // one, and the first operation has the sequence number two.
         let ring = Ring { newest: 1, records: VecDeque::new(), followers: VecDeque::new() };
         Self { until_ns: AtomicU64::new(0), missed: AtomicU64::new(0), ring: Mutex::new(ring) }
     }
@@ -355,7 +355,7 @@ mod tests {
             answer.operations.iter().map(|it| it.record.inode.raw()).collect()
         };
         assert_eq!((seen(1000), seen(0)), (vec![5], vec![5, 6]));
-        // If not all records fit into a reply, it has the newest ones.
+        // If not all records fit into a reply, the reply has the newest records.
         (100..200).for_each(|object| end(object, 1000, 60_000, 64));
         let many = seen(1000);
         assert!(many.len() > 10 && many.len() < 100 && many.last() == Some(&199), "{many:?}");

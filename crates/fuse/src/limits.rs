@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-/// Maximum length in bytes of one read or write request. Also the largest length of a request that
-/// the kernel sends. Larger requests would not be faster, since the chunks of the default stripe
-/// pattern are not larger.
+/// Maximum length in bytes of one read or write request; the kernel splits larger reads and writes.
+/// Larger requests would not be faster, since the chunks of the default stripe pattern are not
+/// larger.
 pub(crate) const MAX_IO_BYTES: usize = 1 << 20;
 /// [`MAX_IO_BYTES`] in pages, the unit in `INIT`.
 pub(crate) const MAX_IO_PAGES: u16 = (MAX_IO_BYTES / 4096) as u16;
@@ -72,7 +72,7 @@ pub(crate) const MAX_WAIT_EVENTS: usize = 100_000;
 /// When the cache is full, the worker empties it.
 pub(crate) const MAX_CHECKED_FILES: usize = 1024;
 /// Maximum number of failed operations, each of one file with one error, whose log lines the mount
-/// limits. When the table is full, the mount empties it. The table then has about 100 KiB.
+/// limits. When the table is full, the mount empties it. A full table takes about 100 KiB.
 pub(crate) const MAX_LOGGED_FAILURES: usize = 1024;
 /// How long a direct write waits until the kernel has dropped its cached pages of the written
 /// range.

@@ -88,8 +88,8 @@ impl Meter {
             duration: spent.total,
             ..Completed::default()
         };
-        // This log line has no stages. The targets log the stages of the requests that this request
-        // caused, with the same trace id.
+        // The log line about a slow operation of a mount does not list the stages. The targets log
+        // the stages of the requests that this request caused, with the same trace id.
         let name = || operation_name(header.opcode).unwrap_or_default();
         if !is_wait && let Some(line) = self.slow.line(&completed, completed.ended_at, name) {
             tracing::warn!("{line}");

@@ -37,7 +37,7 @@ pub struct ServeOptions {
     pub read_ahead_bytes: Option<u32>,
     /// The largest number of threads that serve requests. `None` means one for each CPU.
     pub workers: Option<usize>,
-    /// Options of the replies to the kernel.
+    /// Options for the processing of requests and for the replies to the kernel.
     pub requests: RequestOptions,
     /// Whether SIGTERM and SIGINT unmount the file system and end the process. If true, the caller
     /// must not have started any thread yet.

@@ -1,5 +1,5 @@
 //! The directory of a mount: checks whether a file system is mounted on it already, and finds the
-//! kernel's entry of the mount.
+//! mount in the kernel's list of mounts.
 
 use crate::transport::kernel::{self, Unmount};
 use skep_types::{Error, ErrorCode, Result};
@@ -57,8 +57,9 @@ pub(crate) fn find(path: &Path) -> Option<MountEntry> {
     text.lines().filter_map(parse_line).rfind(|entry| entry.mount_point == path)
 }
 
-/// Returns the absolute path without links and dots. If the last component is a dead mount, only
-/// its parent is resolved, since any access to a dead mount fails.
+/// Returns the absolute path without links and dots. If the last component is a dead mount (its
+/// client was killed and nothing serves it), only its parent is resolved, since any access to a
+/// dead mount fails.
 pub(crate) fn absolute(path: &Path) -> io::Result<PathBuf> {
     if let Ok(path) = path.canonicalize() {
         return Ok(path);

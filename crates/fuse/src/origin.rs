@@ -21,7 +21,7 @@ use std::time::Duration;
 pub(crate) struct Origins {
     /// The variables that contain the id of a job. `None` means that the worker looks up no jobs.
     variables: Option<JobVariables>,
-    /// Cached jobs by process id, each with the time until which the worker uses it.
+    /// Cached job ids by process id, each with the time until which the worker uses the cached id.
     known: RefCell<HashMap<u32, (Duration, u32)>>,
     lookups: Cell<usize>,
 }

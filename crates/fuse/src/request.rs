@@ -93,7 +93,8 @@ impl Request {
         }
     }
 
-    /// Whether the kernel may send this request between its two attempts to open one name.
+    /// Whether the kernel may send this request between its first and its second attempt to open
+    /// one name.
     pub(crate) fn may_be_part_of_open(&self) -> bool {
         match self {
             Self::Names(request) => {

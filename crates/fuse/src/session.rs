@@ -40,7 +40,8 @@ use std::thread::JoinHandle;
 /// is one event.
 const MAX_EVENTS: usize = 100_000;
 
-/// An event of a mount. Workers and helper threads send it to the thread that started the mount.
+/// An event of a mount. Workers and helper threads send events to the thread that started the
+/// mount.
 #[derive(Debug)]
 enum Event {
     /// The kernel has registered all ports of a worker.

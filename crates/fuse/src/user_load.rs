@@ -150,8 +150,8 @@ fn row(id: u32, counts: &RequestCounts) -> UserLoadRow {
 }
 
 /// If a reply is too long, removes the durations. If the reply is then still too long, merges the
-/// rows with the highest ids. The order of ids is the same in all replies, so programs may compare
-/// two replies.
+/// rows with the highest ids into one row. The order of ids is the same in all replies, so programs
+/// may compare two replies.
 fn within_limit(mut load: UserLoad) -> UserLoad {
     if load.to_bytes().len() <= MAX_REPLY_BYTES {
         return load;

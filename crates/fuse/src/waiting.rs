@@ -81,7 +81,7 @@ struct Reports {
 
 impl Reports {
     /// Returns the groups that have accepted requests and do not reply, each with the requests of
-    /// the workers that wait for it. Leaves out requests that wait for locks.
+    /// all workers that wait for the group. Leaves out requests that wait for locks.
     fn silent_groups(&self, map: &ClusterMap, now: Duration) -> Vec<RequestWait> {
         let mut found: BTreeMap<_, RequestWait> = BTreeMap::new();
         for WorkerReport { waiters, silent } in self.by_worker.values() {

@@ -208,9 +208,10 @@ impl Waits {
         self.begun.wait().await;
     }
 
-    /// Sends a request through the queue of a CPU. The request is `statfs`, for which the daemon
-    /// needs no server of the cluster. A separate thread calls `statfs`, since this worker may have
-    /// to serve the request. Does nothing if this process may not run on the CPU.
+    /// Makes the kernel send a request through the queue of a CPU. The request is `statfs`, for
+    /// which the daemon needs no server of the cluster. A separate thread calls `statfs`, since
+    /// this worker may have to serve the request. Does nothing if this process may not run on the
+    /// CPU.
     pub(crate) fn kick_queue(&self, queue: u16) {
         let cpu = usize::from(queue);
         if !skep_env::available_cpus().contains(&cpu) {

@@ -16,7 +16,7 @@ impl Channel {
     /// A connection with this value belongs to no channel, and ends no other connection.
     pub const NONE: Self = Self(0);
 
-    /// Creates a channel with a random number.
+    /// Creates a channel with a random id.
     pub fn random() -> Self {
         Self(skep_env::random_u64() | 1 << 63)
     }

@@ -66,7 +66,8 @@ pub(crate) struct RepeatedCall {
 }
 
 impl RepeatedCall {
-    /// Starts the measurement of a wait. Its first attempt has begun at `begun_at`.
+    /// Starts the measurement of the wait for `group`. The first attempt to send the request has
+    /// begun at `begun_at`.
     pub(crate) fn begin(begun_at: Duration, group: GroupId, map: &ClusterMap) -> Self {
         let target = map.primary(group).map(|target| target.id);
         Self { begun_at, group, target, error: String::new() }

@@ -106,8 +106,8 @@ mod tests {
             }
         }
 
-        /// Ends the connection if its clock permits it, and compares with the truth: the time of
-        /// the last use, and the requests in flight.
+        /// Ends the connection if its clock permits it, and compares the clock with the truth: the
+        /// time of the last use, and the requests in flight.
         fn look(&mut self) {
             self.now += STEP;
             let Some(open) = &self.open else { return };

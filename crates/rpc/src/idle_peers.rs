@@ -24,7 +24,7 @@ use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Notifies the threads of the process that serve connections, when the process needs free ones.
+/// Notifies the threads that serve connections, when the process must end idle connections.
 static NEEDED: LazyLock<SharedNotify> = LazyLock::new(SharedNotify::default);
 
 /// Number of connections that this process has ended because they were idle.
@@ -38,7 +38,8 @@ thread_local! {
 #[derive(Debug)]
 pub(crate) struct PeerUse {
     stream: TcpStream,
-    /// Whether the process waits for the next request of the peer, and not for a permit.
+    /// Whether the process waits for the header of the next request of the peer, and not until
+    /// fewer replies wait to be sent.
     awaits_request: Cell<bool>,
     /// Number of received requests without a reply.
     unanswered: Cell<u64>,

@@ -281,7 +281,8 @@ impl Router {
         }
     }
 
-    /// Stores a wait of the running operation. `group` is the group that has answered.
+    /// Stores the ended wait of the running operation for a group that did not answer at first.
+    /// `group` is the group that has answered at last, or `None` if no group has answered.
     fn end_wait(&self, wait: RepeatedCall, group: Option<GroupId>, ended_at: Duration) {
         let map = self.map();
         wait.end(group.and_then(|group| map.primary(group)).map(|it| it.id), ended_at);
@@ -326,7 +327,7 @@ impl Router {
                 facts.reply_lost.set(true);
             }
         }
-        // Some errors of a target name the target themselves.
+        // The texts of some errors from a target begin with the name of the target already.
         let names_target =
             |error: &Error| error.context().starts_with(&format!("target {target} "));
         result.map_err(|error| match names_target(&error) {

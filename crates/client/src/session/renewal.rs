@@ -87,7 +87,7 @@ impl Client {
         }
     }
 
-    /// Opens a new session instead of a lost one. Returns whether this has succeeded.
+    /// Opens a new session in place of the lost session. Returns whether the new session is open.
     async fn run_renewal(&self, group: GroupId, mut id: SessionId, lost: NodeId) -> bool {
         loop {
             let renewal = self.try_renewal(group, id, lost);
@@ -292,8 +292,8 @@ impl Client {
         let doubtful = self.mount().sessions.doubtful(group, skep_env::now());
         let Some(session) = doubtful else { return Ok(()) };
         let client = self.clone();
-        // Complete this even if the caller drops the future. Otherwise, while an open that restores
-        // a lost open is under way, its slot could get another request.
+        // Complete the confirmation even if the caller drops the future. Otherwise, while an open
+        // that restores a lost open is under way, its slot could get another request.
         let confirming = async move {
             match client.confirm_session(group, session, None).await {
                 Err(error) if is_lost(&error) => {

@@ -28,8 +28,8 @@ use std::rc::Rc;
 type LocksAtTarget = Option<LockRanges<LockMode>>;
 
 impl Client {
-    /// Compares the locks of a session at a group with the locks of this mount, and sends requests
-    /// until they are equal.
+    /// Compares the locks of a session at a group with the locks of this mount, and sends lock and
+    /// unlock requests until both are equal.
     ///
     /// # Errors
     /// Returns the error of the group, for example if it has ended the session.
@@ -95,8 +95,8 @@ impl Client {
         Ok(found)
     }
 
-    /// Compares the locks of one owner at the target with the locks of this mount, and sends
-    /// requests until they are equal.
+    /// Compares the locks of one owner at the target with the locks of this mount, and sends lock
+    /// and unlock requests until both are equal.
     async fn restore_locks_of(
         &self,
         owner: Owner,

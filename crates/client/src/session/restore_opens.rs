@@ -81,7 +81,7 @@ impl<T> Comparison<T> {
 }
 
 impl Client {
-    /// Opens all files again that this mount has open, but whose opens the session at the group
+    /// Opens again all files that this mount has open, but whose opens the session at the group
     /// does not have.
     ///
     /// # Errors
@@ -136,9 +136,9 @@ impl Client {
         Ok(compared.collect())
     }
 
-    /// Opens the missing files again. After the last comparison (`is_last`), an open that a request
-    /// in progress may hide counts as missing too: a lost open could lose bytes, while an
-    /// additional one ends with the session.
+    /// Opens again the files whose opens are missing at the group. After the last comparison
+    /// (`is_last`), an open that a request in progress may hide counts as missing too: a lost open
+    /// could lose bytes, while an additional one ends with the session.
     async fn open_missing(
         &self,
         group: GroupId,

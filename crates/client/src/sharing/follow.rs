@@ -24,7 +24,7 @@ use std::sync::Arc;
 /// opens this number of sessions before the task reads them, so the mailbox never overflows.
 const MAX_FOLLOWED: usize = 1 << 16;
 
-/// Waits for notifications in every session of the mount, until its task is cancelled.
+/// Waits for notifications in every session of the mount, until the calling task is cancelled.
 pub(crate) async fn follow_sessions(client: Client) {
     let (sender, mailbox) = match Mailbox::new(MAX_FOLLOWED) {
         Ok(both) => both,

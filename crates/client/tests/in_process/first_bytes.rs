@@ -60,7 +60,8 @@ impl NewFile {
         self.fake.lose_power(&before);
     }
 
-    /// Notifies the mount that another client opens the file, and waits until it acknowledges.
+    /// Notifies the mount that another client opens the file, and waits until the mount
+    /// acknowledges the notification.
     async fn notify_of_open(&self) {
         self.fake.notify_of_open(self.inode);
         until(|| self.fake.count::<AcknowledgeNotifications>() > 0).await;
@@ -109,8 +110,9 @@ fn close_reports_the_end_of_the_inline_component() {
     });
 }
 
-/// docs/semantics.md 2.1: another client opens the file as soon as this client acknowledges the
-/// notification. Without the report it would read zeros at metadata.
+/// docs/semantics.md 2.1: the other client opens the file as soon as this client acknowledges the
+/// notification. If this client had not reported the end of the inline bytes before, the other
+/// client would read zeros from metadata.
 #[test]
 fn notification_is_acknowledged_after_inline_end_is_reported() {
     with_new_file(|file| async move {

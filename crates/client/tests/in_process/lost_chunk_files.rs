@@ -8,7 +8,7 @@ use skep_env::Buf;
 use skep_types::{ErrorCode, InodeId};
 use skep_wire::metadata::{AwaitTruncation, GetAttributes, ReportWritten};
 
-/// Removes the chunk file on target t12, which has the bytes of a file from 64 KiB to 128 KiB.
+/// Removes the chunk file on target t12 that has the bytes of a file from 64 KiB to 128 KiB.
 fn lose_second_chunk(fake: &FakeCluster, inode: InodeId) {
     fake.each_storage(|storage| {
         storage.files.retain(|key, _| key.inode != inode || key.index != 1);

@@ -79,7 +79,7 @@ async fn until(is_so: impl Fn() -> bool) {
     }
 }
 
-/// Lets the other tasks run. Each task that does not wait makes progress.
+/// Lets the other tasks run, each for several steps or until it waits.
 async fn let_tasks_run() {
     for _ in 0..20 {
         skep_env::yield_now().await;

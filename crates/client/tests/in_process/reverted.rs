@@ -167,7 +167,8 @@ fn ending_an_inline_component_consumes_no_program_error() {
     with_client(|fake, client| async move {
         fake.with_metadata(1, |it| it.behaviour.inline_bytes = 4096);
         let (inode, created) = create(&client, "a").await;
-        // For a file that the mount has not created with this handle, it sends a request.
+        // Open the file again: for a file that the mount has not created with the same handle, it
+        // sends a request to end the component.
         client.close(created).await.unwrap();
         let handle = client.open(inode, OpenMode::Write, false).await.unwrap().handle;
         let change = SetAttributes { permissions: Some(0o600), size: None, ..set_size(inode, 0) };

@@ -104,8 +104,8 @@ impl<F: FileSystem> HoleSearch<'_, F> {
             let data = self.stored(hole, SeekTarget::Data).await?;
             let Some(end) = self.end_of_hole(hole, data).await? else { return Ok(Some(hole)) };
             if !self.write_back(hole..end).await? {
-                // Because the range counts as data, the program gets a later hole, or the end of
-                // the file.
+                // The range counts as data. So the program gets a later hole, or the end of the
+                // file.
                 if data.is_none() {
                     return Ok(Some(end));
                 }

@@ -79,9 +79,8 @@ pub const SLOW_OPERATIONS: &str = "slow";
 /// seconds for which the mount continues to count. Every file and directory has these attributes.
 pub const LOAD_XATTR: &str = "user.skep.load.";
 
-/// Attribute whose value is the encoded list of a user's requests to which the mount has not
-/// replied. The user is the one that reads the attribute. Every file and directory has this
-/// attribute.
+/// Attribute whose value is the encoded list of the requests to which the mount has not replied, of
+/// the user that reads the attribute. Every file and directory has this attribute.
 pub const WAITING_XATTR: &str = "user.skep.waiting";
 
 /// Number of bytes of the cluster map in each page except for the last. The kernel limits the value

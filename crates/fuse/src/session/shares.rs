@@ -48,7 +48,8 @@ pub(super) fn shares(transport: TransportKind, limit: Option<usize>) -> Vec<Work
 
 /// Divides the queues of `possible` CPUs between at most `most` workers. `cpus` are the CPUs on
 /// which this process may run. A worker serves neighbouring CPUs, which often share caches and
-/// memory. It is pinned only if each CPU has a worker: otherwise the scheduler finds a free CPU.
+/// memory. Workers are pinned only if each CPU has a worker of its own: otherwise the scheduler
+/// finds a free CPU.
 fn uring_shares(cpus: &[usize], possible: u16, most: usize) -> Vec<WorkerPorts> {
     let workers = cpus.len().min(most);
     let mut shares: Vec<_> = (0..workers)

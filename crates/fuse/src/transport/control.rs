@@ -1,6 +1,7 @@
 //! Reads the messages that the kernel sends through `/dev/fuse` even if requests go through
 //! io_uring: `INTERRUPT`, which ends the wait for a lock (`waits`), and `FORGET`. Neither message
-//! has a reply. But the daemon must read both, because the kernel stores the messages until a read.
+//! has a reply. But the daemon must read both, because the kernel stores each message until the
+//! daemon reads it.
 
 use super::kernel;
 use crate::abi::{self, InHeader, InterruptIn, Opcode, OutHeader};

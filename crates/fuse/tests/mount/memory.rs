@@ -45,7 +45,7 @@ impl Node {
     }
 }
 
-/// Owner of a lock: the kind of the lock, and the kernel's id of its owner.
+/// Owner of a lock: the kind of the lock, and the id by which the kernel identifies the owner.
 type Owner = (LockKind, u64);
 
 #[derive(Default)]

@@ -31,8 +31,8 @@ fn listen() -> TcpListener {
     TcpListener::bind("127.0.0.1:0").unwrap()
 }
 
-/// Starts to receive a request, and waits until the connection is idle. The task returns whether it
-/// has received a request.
+/// Spawns a task that receives a request, and waits until the connection counts as idle. The task
+/// returns whether a request has arrived.
 async fn receive(mut requests: IncomingStream, outbox: &Outbox) -> Task<Result<bool>> {
     let task = spawn(async move { Ok(requests.next().await?.is_some()) });
     let idle = async {

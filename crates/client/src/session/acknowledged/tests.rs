@@ -128,7 +128,7 @@ fn target_that_lacks_durable_changes_gets_no_replay() {
     changes.acknowledge(change(0, 1, 1));
     changes.synced(GROUP, changes.attempt(GROUP, SESSION));
     changes.acknowledge(change(1, 1, 2));
-    // The administrator has put the directory of the target back from a backup.
+    // The administrator has restored the directory of the target from a backup.
     assert_eq!(changes.compare(GROUP, SESSION, &reply(2, &[])), Some(Compared::Now));
     assert!(changes.next_lost(GROUP, SESSION).unwrap().request.is_none());
     assert!(changes.replay_failed(GROUP, SESSION).is_some(), "the loss is reported");

@@ -77,7 +77,8 @@ pub(crate) struct FakeMetadata {
     pub(crate) opened: Vec<OpenMode>,
     /// Start number of the target.
     pub(crate) start: u64,
-    /// The starts after a power loss: the number of each start, and its first log record.
+    /// The starts after a power loss: the number of each start, and the LSN of its first log
+    /// record.
     starts: Vec<(u64, u64)>,
     /// LSN of the last log record. Only changes of inline bytes have a record.
     last_record: u64,

@@ -37,7 +37,7 @@ struct Service {
     accepted: Cell<usize>,
     /// Number of connections whose end the service has seen.
     ended: Cell<usize>,
-    /// Whether the service keeps requests without a reply.
+    /// Whether the service delays its replies until `reply_to_held`.
     holds: Cell<bool>,
     held: RefCell<Vec<Header>>,
     /// The newest connection.
@@ -114,7 +114,7 @@ impl Client {
         skep_env::timeout(PATIENCE, call).await.expect("the call ends in time").unwrap();
     }
 
-    /// Checks the connection at ever later times, until it has ended.
+    /// Checks the connection repeatedly, each time at a later time, until it has ended.
     async fn look_until_it_ends(&self) {
         let mut now = skep_env::now();
         let looks = async {
@@ -126,7 +126,7 @@ impl Client {
         skep_env::timeout(PATIENCE, looks).await.expect("the connection ends in time");
     }
 
-    /// Checks the connection at ever later times. Each check must find it in use.
+    /// Checks the connection repeatedly, each time at a later time. Each check must find it in use.
     async fn look_while_it_is_used(&self) {
         let mut now = skep_env::now();
         for _ in 0..1000 {
@@ -178,7 +178,8 @@ fn call_after_the_end_of_an_idle_connection_connects_again() {
     .unwrap();
 }
 
-/// Returns a client and its call, whose request the service holds.
+/// Returns a client and its call. The service has received the request of the call, and delays the
+/// reply until `reply_to_held`.
 async fn client_with_a_held_call() -> (Rc<Client>, skep_env::Task<()>) {
     let client = Rc::new(start_client());
     client.service.holds.set(true);

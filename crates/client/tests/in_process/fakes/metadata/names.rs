@@ -1,4 +1,4 @@
-//! Names of the fake metadata target: their removal and exchange.
+//! Removal and exchange of names at the fake metadata target.
 
 use super::FakeMetadata;
 use skep_types::Result;
