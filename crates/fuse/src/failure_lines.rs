@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn equal_failures_of_a_file_get_one_line_a_minute() {
+    fn equal_failures_of_a_file_get_one_log_line_a_minute() {
         let mut lines = FailureLines { limits: BTreeMap::new() };
         let lost = (7, 15, ErrorCode::TargetLost as u16);
         let at = Duration::from_secs;

@@ -227,7 +227,7 @@ mod tests {
     use skep_types::{ClusterId, NodeId, NodeKind, TargetId};
 
     #[test]
-    fn idle_connections_end_at_nine_tenths_once_a_second() {
+    fn process_near_its_limit_ends_idle_connections_once_a_second() {
         let admission = Admission::with_limit(1000, RefusalLog::new("the test"));
         let asks = |open, ms| admission.end_idle_if_few_left(open, Duration::from_millis(ms));
         assert!(!asks(899, 1_000));
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn peer_above_the_connection_limit_gets_a_remedy() {
+    fn error_above_the_connection_limit_names_a_remedy() {
         block_on(async {
             let identity = Identity {
                 cluster: ClusterId::default(),

@@ -90,7 +90,7 @@ mod tests {
     const HANGS: (u64, bool) = (3_600_000, true);
 
     #[test]
-    fn next_address_is_tried_despite_a_silent_address() {
+    fn next_address_is_tried_while_an_earlier_one_is_silent() {
         assert_eq!(run(&[HANGS, HANGS, (1, true)]), (Some(Ok(2)), vec![0, 1, 2]));
     }
 

@@ -129,7 +129,7 @@ mod tests {
     /// Runs all sequences of events of one length, so that each order of requests, replies, checks
     /// and ends of connections is tested.
     #[test]
-    fn connection_ends_only_after_the_limit_without_use() {
+    fn connection_ends_only_after_it_was_idle_for_the_limit() {
         const LENGTH: u32 = 9;
         let mut ended = 0;
         for number in 0..EVENTS.len().pow(LENGTH) {

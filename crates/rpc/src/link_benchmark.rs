@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn both_ends_detect_changed_data() {
+    fn both_ends_of_a_link_measurement_detect_changed_data() {
         let error = try_out(LinkPlan { is_receiving: true, ..PLAN }, true, true).unwrap_err();
         assert!(error.context().contains("checksums"), "{error}");
         let data = filler(5000);
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn excessive_plan_is_refused_and_a_run_can_be_stopped() {
+    fn link_measurement_has_limits_and_can_be_stopped() {
         let problem = |plan: LinkPlan| plan.check().unwrap_err().context().to_owned();
         assert!(problem(LinkPlan { streams: 0, ..PLAN }).contains("streams 0: expected 1 to 64"));
         assert!(problem(LinkPlan { messages: 0, ..PLAN }).contains("messages 0: expected"));

@@ -184,7 +184,7 @@ mod tests {
 
     /// Regression test: a mount with a wrong token caused one line each second.
     #[test]
-    fn refused_host_gets_one_line_a_minute_with_the_number() {
+    fn refused_host_gets_one_log_line_a_minute_with_a_count() {
         let mut state = RefusalState::default();
         let at = Duration::from_secs;
         let time = |seconds| Timestamp { seconds, nanoseconds: 0 };

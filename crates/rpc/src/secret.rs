@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn replaced_secret_reaches_a_clone() {
+    fn new_secret_reaches_all_clones_of_the_list() {
         let secrets = Secrets::generate();
         let (clone, old) = (secrets.clone(), secrets.newest());
         let former = HeldSecret { secret: old.clone(), is_closed: false };

@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn mount_keeps_neither_damaged_nor_too_many_bytes_of_opens() {
+    fn damaged_or_too_many_bytes_of_open_replies_are_not_kept() {
         let policy = OpenedBytesPolicy::new(TIMEOUT);
         let changes = DataChanges::default();
         let start = OpenStart { changes, at: Duration::ZERO, wants_bytes: true };

@@ -381,7 +381,7 @@ fn inline_move_is_due_after_fsyncs_of_metadata_and_storage() {
 }
 
 #[test]
-fn moved_inline_bytes_belong_to_one_generation_of_the_pattern() {
+fn inline_bytes_count_as_moved_in_one_generation_only() {
     let state = opened(0);
     assert!(!state.has_moved_inline(0) && !state.has_moved_inline(1));
     state.inline_moved(1);
@@ -419,7 +419,7 @@ fn open_reply_with_inline_bytes_reverts_an_unconfirmed_move() {
 }
 
 #[test]
-fn open_returns_the_generation_of_an_outdated_pattern() {
+fn open_with_a_new_pattern_returns_the_previous_generation() {
     let state = opened(0);
     assert_eq!(state.opened_generation(), None);
     let opened = [1, 1, 2, 2].map(|generation| state.generation_opened(generation));
@@ -428,7 +428,7 @@ fn open_returns_the_generation_of_an_outdated_pattern() {
 }
 
 #[test]
-fn only_writes_with_an_outdated_pattern_are_discarded() {
+fn only_reports_of_a_replaced_pattern_are_discarded() {
     let state = opened(0);
     state.generation_opened(1);
     write(&state, 10, 0, 1);

@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_and_locks_are_not_kept() {
+    fn reads_and_trims_are_not_kept_for_a_replay() {
         assert!(!is_kept(&md::GetAttributes { inode: FILE }));
         assert!(!is_kept(&md::TrimFile { inode: FILE }));
     }

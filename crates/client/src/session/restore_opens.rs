@@ -204,14 +204,14 @@ mod tests {
     }
 
     #[test]
-    fn handles_without_an_open_at_the_target_are_lost() {
+    fn handles_without_an_open_at_the_target_count_as_lost() {
         let all: &[_] = &handles::<3>();
         assert_eq!(lost([all, all, all], 3), (0, 0));
         assert_eq!(lost([all, all, all], 1), (2, 2));
     }
 
     #[test]
-    fn close_in_progress_may_hide_a_lost_open() {
+    fn close_in_progress_makes_the_number_of_lost_opens_uncertain() {
         let all: &[_] = &handles::<3>();
         all[0].store(true, Ordering::Relaxed);
         assert_eq!(lost([all, all, all], 3), (0, 0));

@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_to_a_replaced_session_changes_nothing() {
+    fn reply_for_a_replaced_session_does_not_change_the_new_one() {
         let table = GroupSessions::default();
         let lost = opened(&table, LEASE);
         let next = table.replace(GROUP, lost, NodeId::new(13)).unwrap();

@@ -32,7 +32,7 @@ fn open_lost_by_metadata_is_restored_before_a_removal() {
 /// docs/semantics.md 4.9: at the comparison, metadata has one open of the file, which is the open
 /// of the handle that is being closed.
 #[test]
-fn close_on_its_way_does_not_hide_a_lost_open() {
+fn lost_open_is_restored_while_another_close_is_in_progress() {
     with_client(|fake, client| async move {
         let (inode, first) = create(&client, "a").await;
         let second = client.open(inode, OpenMode::Write, false).await.unwrap().handle;
@@ -55,7 +55,7 @@ fn close_on_its_way_does_not_hide_a_lost_open() {
 
 /// docs/semantics.md 4.9: the program that reads gets a signal while the client opens a file again.
 #[test]
-fn interrupted_read_restores_all_lost_opens() {
+fn lost_opens_are_restored_even_if_the_read_is_interrupted() {
     with_client(|fake, _| async move {
         // This mount has no background work, so only its reads renew the session.
         let client = Client::new(Mount::new(options(&fake)).await.unwrap(), 0).unwrap();

@@ -157,7 +157,7 @@ fn append_that_waits_for_a_truncation_goes_to_the_new_end() {
 /// docs/design/0008-shared-files.md: the open that truncates the file waits until this mount has
 /// acknowledged that the file becomes shared, so the acknowledgement must not wait for the append.
 #[test]
-fn append_behind_a_truncation_delays_no_acknowledgement() {
+fn acknowledgement_does_not_wait_for_a_blocked_append() {
     with_client(|fake, client| async move {
         let Append { inode, opening, appending } = Append::begin(&fake, &client).await;
         let_tasks_run().await;

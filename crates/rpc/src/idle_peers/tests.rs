@@ -106,7 +106,7 @@ fn connection_with_an_unanswered_request_does_not_end() {
 
 /// The client sends the request again on another connection.
 #[test]
-fn request_that_crosses_the_end_of_a_connection_is_dropped() {
+fn request_in_flight_when_its_connection_ends_is_dropped() {
     block_on(async {
         let mut served = connect(&listen(), NodeKind::Client).await;
         send_request(&served.client).await;

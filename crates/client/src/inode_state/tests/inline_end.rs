@@ -137,7 +137,7 @@ fn durable_truncation_shows_that_the_inline_component_has_ended() {
 
 /// A power loss may revert the close together with the report.
 #[test]
-fn closed_file_keeps_the_end_of_its_inline_bytes_until_durable() {
+fn close_keeps_the_inline_end_until_its_report_is_durable() {
     let state = opened(0);
     state.opened();
     end_inline(&state);
