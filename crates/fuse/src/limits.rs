@@ -57,8 +57,8 @@ pub(crate) const CALLER_CHECK: Duration = Duration::from_millis(250);
 pub(crate) const MAX_LOCK_WAITS: usize = 256;
 /// Time from the beginning of a lock wait to the first check whether the kernel's queue of requests
 /// is stuck. By then the kernel has registered the slot that the worker added. If the queue is
-/// stuck, the worker sends a request that wakes it (a kick). The pause before the next kick is
-/// twice as long each time.
+/// stuck, the worker makes the kernel send a request that wakes the queue (a kick). The pause
+/// before the next kick is twice as long each time.
 pub(crate) const FIRST_KICK_PAUSE: Duration = Duration::from_millis(1);
 /// Maximum pause between two kicks of a stuck queue ([`FIRST_KICK_PAUSE`]).
 pub(crate) const LONGEST_KICK_PAUSE: Duration = Duration::from_millis(100);

@@ -31,7 +31,7 @@ pub(crate) struct Hold {
     pub(crate) handle: HandleId,
 }
 
-/// The state of a repeated open at its end.
+/// The state that a repeated open had when it ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ended {
     /// The hold, which the caller must release.

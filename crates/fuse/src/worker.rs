@@ -10,8 +10,8 @@
 //! the request waits for a lock (`waits`). An operation on a dead server waits, and continues when
 //! the server is back. But a killed process must be able to exit (SIGKILL, or SIGTERM and Ctrl-C
 //! without a handler). The kernel lets the process exit only after its request has a reply. So the
-//! worker checks all requests that take long. If a signal is pending that ends the process of a
-//! caller (`callers`), the worker replies EINTR.
+//! worker checks all requests that take long. If a signal that ends the process of a caller is
+//! pending (`callers`), the worker replies EINTR.
 //!
 //! `INTERRUPT` cannot replace this check (Linux 6.18). The kernel sends it at any signal, and never
 //! sends a second `INTERRUPT` for the same request. With io_uring, the kernel sends no `INTERRUPT`

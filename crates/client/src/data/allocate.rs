@@ -53,7 +53,7 @@ pub trait Allocates {
     /// Allocates space for a range of a file, writes zeros to the range or punches a hole,
     /// depending on `what`. `range` is in bytes and does not include its end. The file grows to the
     /// end of the range unless `keeps_size` is set or `what` is `Punch`. After an error a part of
-    /// the range may be changed, but the size is not.
+    /// the range may be changed, but the size is unchanged.
     ///
     /// # Errors
     /// - The errors of `Writes::write`.

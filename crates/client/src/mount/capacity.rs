@@ -1,4 +1,4 @@
-//! The capacity and free space of the whole cluster that management has last sent.
+//! The capacity and free space of the whole cluster, as management has last sent them.
 
 use skep_types::map::Capacity;
 use std::sync::{Mutex, PoisonError};

@@ -40,8 +40,8 @@ pub(crate) fn replay_of<R: Request + 'static>(
     Some(Box::new(md::Replay { start, change, message: R::ID, request, inode, created, pattern }))
 }
 
-/// Whether a request has created the inode in its `NewEntryReply`, unlike a link. An `OpenReply`
-/// itself states whether the inode is new.
+/// Whether a request has created the inode that its `NewEntryReply` names. A link, for example, has
+/// not created this inode. An `OpenReply` itself states whether the inode is new.
 fn request_creates(request: &dyn Any) -> bool {
     request.is::<md::MakeDirectory>() || request.is::<md::MakeSymlink>()
 }

@@ -334,7 +334,7 @@ fn bytes_are_not_copied_if_a_close_hides_a_lost_open() {
         drop(opening);
         fake.state.borrow_mut().hold = Some(CloseMany::ID);
         until(|| fake.count::<CloseMany>() > 0).await;
-        // A power loss has reverted the open of the handle, and not the interrupted open.
+        // A power loss has reverted the open of the handle, but not the interrupted open.
         fake.with_metadata(1, |it| {
             let opens = &mut it.inodes.get_mut(&inode).unwrap().opens;
             opens.values_mut().for_each(|count| *count -= 1);

@@ -100,8 +100,8 @@ fn failed_write_keeps_acknowledged_bytes_of_other_clients() {
     });
 }
 
-/// Begins an open that truncates the file, and returns when its request has arrived at metadata,
-/// which replies only after the test has reset `hold`. The task returns the handle.
+/// Begins an open that truncates the file. Returns when the request of the open has arrived at
+/// metadata. Metadata replies only after the test has reset `hold`. The task returns the handle.
 async fn begin_truncating_open(
     fake: &FakeCluster,
     client: &Client,

@@ -70,8 +70,8 @@ pub const ANCESTORS_XATTR: &str = "user.skep.ancestors.";
 /// attributes.
 pub const OPERATIONS_XATTR: &str = "user.skep.operations.";
 
-/// The position after [`OPERATIONS_XATTR`] that means the newest slow operations of the user that
-/// requests the attribute.
+/// The text that a program appends to [`OPERATIONS_XATTR`] in place of a position, to request the
+/// newest slow operations of its user.
 pub const SLOW_OPERATIONS: &str = "slow";
 
 /// Prefix of the attributes whose values are the load of the user that requests the attribute. The
@@ -79,8 +79,8 @@ pub const SLOW_OPERATIONS: &str = "slow";
 /// seconds for which the mount continues to count. Every file and directory has these attributes.
 pub const LOAD_XATTR: &str = "user.skep.load.";
 
-/// Attribute whose value is the encoded list of the requests to which the mount has not replied, of
-/// the user that reads the attribute. Every file and directory has this attribute.
+/// Attribute whose value is an encoded list of requests of the user that reads the attribute: the
+/// requests to which the mount has not replied. Every file and directory has this attribute.
 pub const WAITING_XATTR: &str = "user.skep.waiting";
 
 /// Number of bytes of the cluster map in each page except for the last. The kernel limits the value

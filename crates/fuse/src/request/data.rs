@@ -103,7 +103,7 @@ pub(crate) struct Read {
     /// Whether the handle was opened with `O_DIRECT`. If true, the kernel caches none of the bytes.
     pub(crate) is_direct: bool,
     /// Whether the kernel puts the bytes into its page cache. False for each read that bypasses the
-    /// page cache, also if the handle was opened without `O_DIRECT`.
+    /// page cache, even if the handle was opened without `O_DIRECT`.
     pub(crate) fills_pages: bool,
 }
 

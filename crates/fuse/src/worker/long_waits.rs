@@ -56,7 +56,7 @@ pub(super) struct Causes<'a> {
     /// The targets that have accepted requests of this worker and have not replied for long.
     pub(super) silent: &'a [SilentTarget],
     /// The groups to which requests of the mount fail, the longest outage first. The error of each
-    /// names the target.
+    /// group names its target.
     pub(super) failing: &'a [RequestWait],
 }
 
