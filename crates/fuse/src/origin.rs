@@ -77,7 +77,7 @@ async fn look_up(pid: u32, variables: JobVariables) -> Option<u32> {
     let (sender, result) = Mailbox::new(1).ok()?;
     let reading = move || {
         let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-        // This cannot fail, because the mailbox has space for one result.
+        // The send cannot fail, because the mailbox has space for one result.
         let _ = sender.send(variables.value_in(&environment).map(job_number));
     };
     skep_env::spawn_thread("skep-job".into(), None, reading).ok()?;

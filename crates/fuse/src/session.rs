@@ -136,7 +136,7 @@ where
         is_ending: false,
     };
     let (end, left, signals) = skep_env::block_on(supervisor.run(mailbox, signals))?;
-    // Do not join threads that still serve open files. They end with the process.
+    // Do not join threads that still serve open files. These threads end with the process.
     if left == 0 {
         threads.into_iter().for_each(|thread| drop(thread.join()));
     }

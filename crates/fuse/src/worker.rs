@@ -191,8 +191,8 @@ fn add_slot<F: FileSystem, P: Port>(worker: &Rc<Worker<F, P>>, port: P) {
 /// A new entry of an io_uring queue gets requests that arrive later, but no request that is already
 /// queued (Linux 6.18). The kernel passes on a queued request only when an entry of the queue
 /// replies. If all other entries wait for locks, none of them replies, and the unlock may be among
-/// the queued requests. So the worker sends requests of its own through the queue (kicks). It stops
-/// when an entry has replied and is idle, since no request is queued then.
+/// the queued requests. So the worker sends requests of its own through the queue (kicks). The
+/// worker stops the kicks when an entry has replied and is idle, since no request is queued then.
 async fn kick_queues<F: FileSystem, P: Port>(worker: Rc<Worker<F, P>>) {
     loop {
         worker.context.waits.next().await;

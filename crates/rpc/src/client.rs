@@ -55,7 +55,8 @@ struct Pending {
 }
 
 thread_local! {
-    /// The connections of this thread. Ended ones are removed when another one is opened.
+    /// The connections of this thread. Ended connections are removed when another connection is
+    /// opened.
     static CONNECTIONS: RefCell<Vec<Weak<Connection>>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -110,8 +111,8 @@ pub struct Connection {
     stream: TcpStream,
     outbox: RefCell<Vec<MessagePart>>,
     is_sending: Cell<bool>,
-    /// Whether the bulk data of a reply is being received. Its request is not in `pending` any
-    /// more, and its call does not have the reply yet.
+    /// Whether the bulk data of a reply is being received. The request of this reply is not in
+    /// `pending` any more, and the call does not have the reply yet.
     is_receiving: Cell<bool>,
     pending: RefCell<NumberMap<Pending>>,
     next_tag: Cell<u64>,

@@ -2,9 +2,9 @@
 //! ends. The messages are like the messages between clients and storage targets, with bulk data and
 //! checksums, but no storage device is involved.
 //!
-//! The benchmark measures the path that file data takes. It uses the same kind of connections, to
-//! the threads of the named targets. Checksums are computed and verified for all bytes. Only the
-//! access to chunk files is missing.
+//! The benchmark measures the path that file data takes. The benchmark uses the same kind of
+//! connections, which go to the threads of the named targets. Checksums are computed and verified
+//! for all bytes. Only the access to chunk files is missing.
 
 use crate::access::{Channel, Identity};
 use crate::call_options::CallOptions;

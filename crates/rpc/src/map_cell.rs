@@ -181,8 +181,8 @@ impl MapCell {
     }
 
     fn put(&self, mut held: MutexGuard<'_, Arc<ClusterMap>>, map: ClusterMap) {
-        // A target that was marked as lost may still serve under its older map. It must get the
-        // new map before it executes another request of this process.
+        // A target that was marked as lost may still serve under its older map. Such a target must
+        // get the new map before it executes another request of this process.
         if lost_targets(&map).any(|lost| lost_targets(&held).all(|known| known != lost)) {
             self.need(map.version);
         }

@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Time for which requests must fail before the process logs an outage. It does not log shorter
-/// outages, such as a restart of a service.
+/// Time for which requests must fail before the process logs an outage. The process does not log
+/// shorter outages, such as a restart of a service.
 const WORTH_A_LINE: Duration = Duration::from_secs(5);
 
 /// Time for which heartbeats must fail before the process logs an outage of management. A restart

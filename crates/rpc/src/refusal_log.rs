@@ -151,7 +151,8 @@ impl RefusalLog {
         }
     }
 
-    /// Writes the lines that are due, and starts a task that writes the others when they are due.
+    /// Writes the lines that are due, and starts a task that writes the other lines when they are
+    /// due.
     fn write_due(self: &Rc<Self>) {
         let now = skep_env::now();
         let mut state = self.state.borrow_mut();

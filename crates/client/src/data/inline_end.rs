@@ -65,7 +65,7 @@ impl Client {
         // The size of the file may not show whether metadata has recorded the end, for example
         // after a failed write, but the pattern shows it. No other client can have ended the
         // component after a power loss, because metadata lets no other client use the component
-        // before it has recorded the end.
+        // before the end is recorded.
         let how = CallOptions { durable: true, ..CallOptions::default() };
         let info = self.ask_with(state.id, &GetEntryInfo { inode: state.id }, how).await?;
         let named = info.pattern.filter(|pattern| pattern.generation == generation);

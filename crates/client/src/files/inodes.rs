@@ -80,8 +80,8 @@ impl Inodes {
     }
 
     /// Removes the state of an inode from its part of the table. If the state has counted data
-    /// changes, counts one in `uncounted` too, so that an open in flight detects that data has
-    /// changed.
+    /// changes, also adds one change to `uncounted`, so that an open in flight detects that data
+    /// has changed.
     fn remove(&self, part: &mut HashMap<InodeId, Arc<InodeState>>, inode: InodeId) {
         if part.remove(&inode).is_some_and(|state| state.data_changes() > 0) {
             self.count_uncounted(inode);

@@ -88,8 +88,8 @@ impl OpenFile {
         Self { is_hold: true, ..Self::new(inode, mode, pattern) }
     }
 
-    /// Returns the stripe pattern of the file. It changes when the inline bytes of the file move to
-    /// storage, so an operation must use the same reference from its start to its end.
+    /// Returns the stripe pattern of the file. The pattern changes when the inline bytes of the
+    /// file move to storage, so an operation must use the same reference from its start to its end.
     pub(crate) fn pattern(&self) -> &StripePattern {
         let pattern = &self.pattern;
         if pattern.inline_bytes() == 0 || !self.inode.has_moved_inline(pattern.generation) {

@@ -189,8 +189,8 @@ impl Client {
     ) -> Result<()> {
         let reported = state.reported_extent();
         let durable = match synced {
-            // Metadata has not recorded these synced chunk files yet. It must record them, so that
-            // clients can detect the loss of a chunk file.
+            // Metadata has not recorded these synced chunk files yet. Metadata must record them, so
+            // that clients can detect the loss of a chunk file.
             _ if self.synced_chunk_files(state.id, &state.unrecorded()).is_some() => {
                 let how = ModifyOptions { is_durable: true, ..ModifyOptions::default() };
                 self.send_report(state, None, how).await?

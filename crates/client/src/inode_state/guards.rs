@@ -281,7 +281,7 @@ pub(crate) struct MoveGuard(Arc<InodeState>);
 
 impl MoveGuard {
     /// Ends the move. The caller calls this function after storage has replied to the copy, or if
-    /// it has sent no copy.
+    /// the client has sent no copy.
     pub(crate) fn end(self) {
         self.0.with(|parts| parts.guards.end_move());
     }

@@ -8,7 +8,7 @@
 //!
 //! # Hazard: pages that are dropped during a write
 //! If the kernel drops a page while it writes this page to the mount, a read may put the bytes from
-//! before the write into the cache. Such pages must be dropped again. So the mount sends its
+//! before the write into the cache. The kernel must drop such pages again. So the mount sends its
 //! current attributes to the kernel until the kernel has once dropped its pages while no write was
 //! in progress.
 //!
@@ -37,9 +37,9 @@ pub(super) struct KernelView {
 /// kernel drop its pages.
 #[derive(Debug, Clone, Copy)]
 struct PageDrop {
-    /// Number of writes that the mount had begun when it sent the attributes.
+    /// Number of writes that the mount had begun when the mount sent the attributes.
     writes: u64,
-    /// Whether a write of the mount was in progress when it sent the attributes.
+    /// Whether a write of the mount was in progress when the mount sent the attributes.
     is_writing: bool,
 }
 

@@ -237,9 +237,9 @@ fn open_or_unsynced_inode_is_not_idle() {
     assert!(state.is_idle());
 }
 
-/// A truncation may have extended the file to its size without bytes in the chunk files. Without
-/// the report, a later truncation or removal would leave the written bytes in the chunk files, and
-/// programs could read them later.
+/// A truncation may have extended the file to its present size without bytes in the chunk files.
+/// Without the report, a later truncation or removal would leave the written bytes in the chunk
+/// files, and programs could read them later.
 #[test]
 fn write_below_the_file_size_is_reported_with_its_end() {
     let state = opened(1000);

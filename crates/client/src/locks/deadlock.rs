@@ -1,6 +1,6 @@
 //! The search for deadlock cycles of POSIX lock waiters over several metadata targets
 //! (docs/design/0005-locks.md). `skep_cluster::deadlock` defines a cycle. At most one task of a
-//! mount searches at a time, for all waiters of the mount. It requests the lock waits of all
+//! mount searches at a time, for all waiters of the mount. The task requests the lock waits of all
 //! metadata targets twice, and uses only waits that are in both replies.
 
 use crate::client::Client;

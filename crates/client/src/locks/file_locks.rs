@@ -122,8 +122,8 @@ pub trait Locks {
         wait: u64,
     ) -> impl Future<Output = Result<()>>;
 
-    /// Returns a lock that conflicts with `lock`, like `F_GETLK`. Its process id is zero if a
-    /// process of another client holds the lock.
+    /// Returns a lock that conflicts with `lock`, like `F_GETLK`. The process id in the result is
+    /// zero if a process of another client holds the lock.
     ///
     /// # Errors
     /// Returns the errors of [`Self::set_lock`].

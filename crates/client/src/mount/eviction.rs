@@ -55,8 +55,8 @@ impl Client {
     }
 }
 
-/// Returns the log line of a client that management has removed. `lost` is the number of its files
-/// that were open for writing.
+/// Returns the log line of a client that management has removed. `lost` is the number of files that
+/// the client had open for writing.
 fn removal_text(removed: NodeId, lost: usize) -> String {
     let files = match lost {
         0 => "no file was open for writing".to_owned(),

@@ -37,9 +37,9 @@ impl Client {
             );
         }
         // If a copy of inline bytes may still be on its way to storage (`data::move_inline`), do
-        // not close the sessions. They end when management removes this client from the cluster
-        // map, and storage then refuses its requests. No move begins after this check, because the
-        // mount is leaving. A move whose thread has ended counts as in progress.
+        // not close the sessions. The sessions end when management removes this client from the
+        // cluster map, and storage then refuses its requests. No move begins after this check,
+        // because the mount is leaving. A move whose thread has ended counts as in progress.
         let is_moving = self.mount().inodes.all().iter().any(|state| state.is_moving_inline());
         let sessions = match is_moving {
             true => Vec::new(),

@@ -109,8 +109,8 @@ impl Kept {
         self.lost.make_contiguous().sort_by_key(|it| it.place);
         let lacks = |slot: &u32, sequence: &u64| executed.get(slot).is_none_or(|it| it < sequence);
         if durable.iter().any(|(slot, sequence)| lacks(slot, sequence)) {
-            // The directory of the target was restored from an old backup. It lacks durable
-            // changes, on which the lost changes may depend.
+            // The directory of the target was restored from an old backup. So the directory lacks
+            // durable changes, on which the lost changes may depend.
             self.lost.iter_mut().for_each(|it| it.replay = None);
         }
     }

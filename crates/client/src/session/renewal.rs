@@ -264,8 +264,8 @@ impl Client {
     }
 
     /// Waits for `work`, which opens files again, and renews the lease of the session meanwhile. An
-    /// open may wait until metadata has evicted another client that has the file open. That takes
-    /// the time of a lease, so the lease of this session could run out too.
+    /// open may wait until metadata has evicted another client that has the file open. The eviction
+    /// takes the time of a lease, so the lease of this session could run out too.
     async fn renew_lease_during<T>(
         &self,
         group: GroupId,

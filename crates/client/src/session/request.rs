@@ -33,7 +33,7 @@ pub(crate) struct ModifyOptions {
     /// repeats the request in the next session.
     pub(crate) ends_with_session: bool,
     /// Whether the request truncates a file. The client does not repeat such a request if the group
-    /// may have begun the truncation, since another client may have changed the file since.
+    /// may have begun the truncation, because another client may have changed the file meanwhile.
     pub(crate) truncates: bool,
     /// Whether the caller already runs in a task that is never dropped.
     pub(crate) is_driven: bool,
@@ -131,7 +131,7 @@ impl Client {
                 Err(error) => return Err(error),
             };
             self.renew_session(group, session.id, &error).await;
-            // The group did not execute the attempt that it refused. It may have executed an
+            // The group did not execute the attempt that it refused. The group may have executed an
             // earlier attempt only if the reply to that attempt was lost.
             let may_have_run = is_reply_lost.get() && !options.ends_with_session;
             // Even if the group has stored a reply to the truncation, this reply does not show

@@ -3,8 +3,9 @@
 //! A target acknowledges an open before its log record is on the device. If its host loses power in
 //! the next milliseconds, the target loses the open. Without the open, the target would delete the
 //! file together with its last name although a program reads the file. So after each new start of a
-//! target, the client asks how many opens of each file its session has, and opens the missing files
-//! again. If a file was deleted meanwhile, its handles become stale, so reads through them fail.
+//! target, the client asks how many opens of each file its session has, and opens again the files
+//! whose opens are missing. If a file was deleted meanwhile, its handles become stale, so reads
+//! through them fail.
 //!
 //! # Hazard: a close that hides a lost open
 //! The target stores only the number of opens of a file. If a close is on its way, the target may
@@ -138,7 +139,7 @@ impl Client {
 
     /// Opens again the files whose opens are missing at the group. After the last comparison
     /// (`is_last`), an open that a request in progress may hide counts as missing too: a lost open
-    /// could lose bytes, while an additional one ends with the session.
+    /// could lose bytes, while an additional open ends with the session.
     async fn open_missing(
         &self,
         group: GroupId,

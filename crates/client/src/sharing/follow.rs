@@ -179,9 +179,9 @@ impl Client {
         if was_shared {
             self.wait_for_renewal(state).await?;
         }
-        // The other client must not write the first bytes to another place than this mount. It
-        // would do so if metadata has not recorded the end of the inline component, or if a power
-        // loss of metadata has reverted this end.
+        // The other client must not write the first bytes to another place than this mount. The
+        // other client would do this if metadata has not recorded the end of the inline component,
+        // or if a power loss of metadata has reverted this end.
         let confirmed = self.confirm_inline_end(state).await;
         self.report_written(state, ModifyOptions::default()).await.and(confirmed)
     }

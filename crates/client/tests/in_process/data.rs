@@ -180,7 +180,7 @@ fn syncfs_passes_over_closed_files_that_were_removed() {
         assert!(fake.with_metadata(1, |it| it.inodes.contains_key(&open)));
         client.sync_all().await.unwrap();
         assert_eq!(fake.count::<SyncChunk>(), 2, "an open file without a name is synced");
-        // Metadata must keep the inode of an open file, so its loss is an error.
+        // Metadata must keep the inode of an open file, so the loss of the inode is an error.
         write(&client, handle, 0, b"z").await;
         fake.with_metadata(1, |it| it.inodes.remove(&open));
         assert_eq!(client.sync_all().await.unwrap_err().code(), ErrorCode::Stale);

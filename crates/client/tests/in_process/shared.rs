@@ -196,7 +196,8 @@ fn acknowledgement_does_not_wait_for_a_long_renewal() {
         assert_eq!(fake.count::<ReportWritten>(), reports, "the session is still being renewed");
         fake.state.borrow_mut().hold = None;
         client.attributes(inode).await.unwrap();
-        // The mount reports them after the renewal, or before it reads the attributes, or both.
+        // The mount reports the times after the renewal, before it reads the attributes, or at both
+        // moments.
         assert!(fake.count::<ReportWritten>() > reports, "the times arrive later");
     });
 }
