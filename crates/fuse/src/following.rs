@@ -40,8 +40,8 @@ record! {
     /// program has chosen freely.
     #[derive(Default)]
     pub struct EntryNames {
-        /// Name of the entry in the directory whose inode the record of the operation has. Empty if
-        /// the request has no name.
+        /// Name of an entry in a directory. The record of the operation has the inode of this
+        /// directory. Empty if the request has no name.
         pub name: Vec<u8>,
         /// The directory of `new_name` if the operation is a rename. The inode of the entry `name`
         /// if the mount has looked up or created it. Otherwise zero.

@@ -43,7 +43,7 @@ thread_local! {
     static WAITS: RefCell<VecDeque<EndedWait>> = const { RefCell::new(VecDeque::new()) };
 }
 
-/// A wait for a group that has ended.
+/// An ended wait for a group.
 #[derive(Debug)]
 struct EndedWait {
     /// Id of the operation that waited.

@@ -151,8 +151,8 @@ impl Client {
     }
 
     /// Makes one attempt to write all of `data`. Returns `false` if another client truncated the
-    /// file meanwhile, or if its first bytes have been moved from metadata to storage or back. The
-    /// caller must then write the bytes again.
+    /// file meanwhile, or if the first bytes of the file have been moved from metadata to storage
+    /// or back. The caller must then write the bytes again.
     async fn try_to_write(
         &self,
         file: &Arc<OpenFile>,

@@ -134,8 +134,9 @@ impl Client {
             writable.for_each(|file| file.set_fenced());
         }
         // Open files for writing first. If metadata had an open of this session for reading only,
-        // the open for writing could notify this session, and wait for its acknowledgement. The
-        // acknowledgement would wait for an append, and the append for the end of this renewal.
+        // the open for writing could notify this session, and wait for the acknowledgement of this
+        // session. The acknowledgement would wait for an append, and the append for the end of this
+        // renewal.
         let files = files.into_iter().filter(|file| !file.is_stale());
         let (writable, readable): (Vec<_>, Vec<_>) =
             files.partition(|file| file.mode == OpenMode::Write);
@@ -292,8 +293,9 @@ impl Client {
         let doubtful = self.mount().sessions.doubtful(group, skep_env::now());
         let Some(session) = doubtful else { return Ok(()) };
         let client = self.clone();
-        // Complete the confirmation even if the caller drops the future. Otherwise, while an open
-        // that restores a lost open is under way, its slot could get another request.
+        // Complete the confirmation even if the caller drops the future. Otherwise, while a request
+        // that restores a lost open is under way, the slot of this request could get another
+        // request.
         let confirming = async move {
             match client.confirm_session(group, session, None).await {
                 Err(error) if is_lost(&error) => {

@@ -176,7 +176,7 @@ fn file_keeps_its_inline_bytes_if_storage_is_full() {
 }
 
 /// docs/semantics.md 2.1: this mount has not seen the move of the inline bytes, for example because
-/// the reply to its request was lost together with its session.
+/// the reply to the request of this mount was lost together with the session.
 #[test]
 fn client_with_outdated_pattern_finds_moved_inline_bytes() {
     with_client(|fake, client| async move {
