@@ -46,7 +46,7 @@ impl CloseFailures {
 
     /// Converts the result of a flush, sync or close of an open file to the result of the request.
     /// Returns [`Failure::Logged`], which the worker does not log again, if the failure repeats the
-    /// last failure of the same handle.
+    /// last logged failure of the same handle within [`REPEATED_FAILURE_TIME`].
     pub(crate) fn check(
         &self,
         handle: HandleId,

@@ -62,8 +62,8 @@ pub struct Ticket {
 }
 
 impl Ticket {
-    /// Checks that the process may have one more connection. The accepting side calls this function
-    /// in the handshake, so that the peer gets the error.
+    /// Checks that the process, with the new connection, does not have too many connections. The
+    /// accepting side calls this function in the handshake, so that the peer gets the error.
     ///
     /// # Errors
     /// `NotReady` if the process has too many connections.

@@ -38,8 +38,8 @@ thread_local! {
 #[derive(Debug)]
 pub(crate) struct PeerUse {
     stream: TcpStream,
-    /// Whether the process waits for the header of the next request of the peer, and not until
-    /// fewer replies wait to be sent.
+    /// Whether the process waits for the header of the peer's next request. False while the process
+    /// reads no request because too many replies wait to be sent.
     awaits_request: Cell<bool>,
     /// Number of received requests without a reply.
     unanswered: Cell<u64>,

@@ -187,8 +187,8 @@ impl InodeState {
 
     /// Records that metadata had lost an open of this mount, and that the mount has opened the file
     /// again. `is_shared` means that other clients have the file open, so they may have written
-    /// inline bytes. This mount then uses the inline component again, and the next `fsync` of each
-    /// handle fails once.
+    /// inline bytes. If this mount had ended the inline component, and this end may not be durable,
+    /// the mount then uses the component again, and the next `fsync` of each handle fails once.
     pub(crate) fn opened_again(&self, is_shared: bool) {
         self.with(|parts| {
             parts.moves.is_new = false;

@@ -96,11 +96,12 @@ async fn get<F: FileSystem>(
 /// Returns whether the reply passes these attributes only to the program. The kernel then continues
 /// to use the attributes that it has seen before. With the new attributes, the new modification
 /// time would make the kernel drop all pages of the file, although the pages contain the writes
-/// that have changed the time. But if the owner or the permissions have changed, the kernel must
-/// get the new attributes.
+/// that have changed the time. But if the size, the owner, the permissions or the number of links
+/// has changed, the kernel must get the new attributes.
 ///
-/// If the kernel has dropped the inode's cached attributes since the request, it does not cache the
-/// attributes of the reply. The program's `stat` returns them nevertheless (Linux 6.18).
+/// If so, this function makes the kernel drop its cached attributes of the inode. After such a
+/// drop, the kernel does not cache the attributes in a reply to an earlier request. The program's
+/// `stat` returns these attributes nevertheless (Linux 6.18).
 fn hides_from_kernel<F: FileSystem>(context: &Context<F>, stat: &Stat) -> bool {
     let inode = stat.attributes.inode;
     let seen = context.file_system.seen_by_kernel(inode);
