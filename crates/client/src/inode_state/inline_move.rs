@@ -258,12 +258,12 @@ impl InodeState {
         self.moved_inline.store(0, Ordering::Release);
     }
 
-    /// Records the pattern in the reply to an open. If it has inline bytes although this mount has
-    /// ended the inline component, a power loss has reverted the end. The mount then uses the
-    /// inline component again, and the next sync finds out that bytes may be lost. If the reports
-    /// of this mount contain the end, the mount keeps using storage, since the next report repeats
-    /// the end. If the reply shows moved inline bytes, the move is durable, because metadata delays
-    /// the open until then.
+    /// Records the pattern in the reply to an open. If the pattern has inline bytes although this
+    /// mount has ended the inline component, a power loss has reverted the end. The mount then uses
+    /// the inline component again, and the next sync finds out that bytes may be lost. If the
+    /// reports of this mount contain the end, the mount keeps using storage, since the next report
+    /// repeats the end. If the reply shows moved inline bytes, the move is durable, because
+    /// metadata delays the open until then.
     pub(crate) fn pattern_opened(&self, pattern: &StripePattern) {
         // Most files have no inline bytes, or no end of their component: for these files, do not
         // lock the mutex.

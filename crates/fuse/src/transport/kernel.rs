@@ -112,9 +112,9 @@ const PR_SET_IO_FLUSHER: libc::c_int = 57;
 ///
 /// # Hazard: deadlock under memory pressure
 /// Without the flag `PR_SET_IO_FLUSHER`, an allocation of memory by this thread may wait until
-/// dirty pages of this mount are written back. But only this thread can write them back. The flag
-/// needs CAP_SYS_RESOURCE. A mount without this capability may stall if the host runs out of memory
-/// while programs write to mapped files.
+/// dirty pages of this mount are written back. But only threads such as this one can write these
+/// pages back. The flag needs CAP_SYS_RESOURCE. A mount without this capability may stall if the
+/// host runs out of memory while programs write to mapped files.
 pub(crate) fn become_io_flusher() {
     // SAFETY: the call takes no pointers. If the kernel refuses the flag, the thread runs without
     // it.
