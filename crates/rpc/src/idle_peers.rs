@@ -34,7 +34,8 @@ thread_local! {
     static SERVED: RefCell<ServedClients> = RefCell::default();
 }
 
-/// The use of a connection by its peer, as far as it decides whether this process may end it.
+/// The record of how a peer uses its connection. It has the facts that decide whether this process
+/// may end the connection.
 #[derive(Debug)]
 pub(crate) struct PeerUse {
     stream: TcpStream,
@@ -52,7 +53,7 @@ pub(crate) struct PeerUse {
 }
 
 impl PeerUse {
-    /// Creates the use of a connection that begins at `now`.
+    /// Creates the record of how the peer uses a connection, which begins at `now`.
     pub(crate) fn new(stream: TcpStream, now: Duration) -> Rc<Self> {
         Rc::new(Self {
             stream,

@@ -103,7 +103,7 @@ fn file_removed_after_metadata_lost_its_open_is_stale() {
     });
 }
 
-/// The client compares its opens with the target once for each start of the target.
+/// The client compares its opens with the opens at the target once for each start of the target.
 #[test]
 fn client_checks_its_opens_once_after_each_target_restart() {
     with_client(|fake, client| async move {
