@@ -1,9 +1,10 @@
-//! Benchmarks of a target without the network. The target's own thread writes and reads files.
+//! Benchmarks of a target's device, without the network. The target's own thread writes and reads
+//! files.
 //!
 //! The files are in a separate directory next to the chunk files. The target removes the files when
-//! the run is stopped, when no client has asked about the run for [`ABANDONED_AFTER`], and when the
-//! service ends. If the process was killed, the next start removes the files. If a removal fails,
-//! the next benchmark tries it again.
+//! a client stops the run, when no client has asked for the progress of the run for
+//! [`ABANDONED_AFTER`], and when the target ends. If the process was killed, the next start removes
+//! the files. If a removal fails, the next benchmark tries it again.
 //!
 //! Every block goes through the event loop, so the target serves requests of clients between
 //! blocks. The benchmark and the clients share the device.
@@ -22,11 +23,11 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Name of the directory for the files of benchmarks, which is in a target's directory.
+/// Name of the directory for benchmark files, in a target's directory.
 const DIRECTORY: &str = "benchmark";
 /// Interval at which the target checks whether clients still ask about its current run.
 const LOOK: Duration = Duration::from_secs(1);
-/// Interval at which a call that removes files checks whether streams and other removals have
+/// Interval at which [`Benchmark::stop`] checks whether the streams, or another removal, have
 /// ended.
 const REMOVAL_LOOK: Duration = Duration::from_millis(10);
 
@@ -46,14 +47,15 @@ struct Run {
     is_stopped: Cell<bool>,
     /// Whether the run has ended, but the removal of its files has failed.
     has_leftovers: Cell<bool>,
-    /// Whether a call removes the files of the run.
+    /// Whether a call is removing the files of the run.
     is_removing: Cell<bool>,
-    /// Time of the last request about the run.
+    /// Time of the last request of a client about the run.
     asked: Cell<Duration>,
     phase: RefCell<Rc<Phase>>,
 }
 
-/// A removal of the files of a run, until this value is dropped.
+/// Guard of a removal of the files of a run. [`Run::is_removing`] is set until the guard is
+/// dropped.
 struct Removal<'a>(&'a Run);
 
 impl<'a> Removal<'a> {
@@ -150,8 +152,8 @@ impl Benchmark {
         remove_all(&directory.join(DIRECTORY))
     }
 
-    /// Tries again to remove the files of the last run, if their removal has failed. Otherwise they
-    /// would block all further benchmarks of the target.
+    /// Tries again to remove the files of the last run, if their removal has failed. Otherwise,
+    /// these files would block all further benchmarks of the target.
     ///
     /// # Errors
     /// The error that still prevents the removal. It names the file.
@@ -329,8 +331,8 @@ impl Benchmark {
         let current = self.current.borrow().clone().filter(|current| current.id == run);
         let Some(run) = current else { return Ok(()) };
         run.is_stopped.set(true);
-        // One call at a time removes the files. All benchmarks of a target use the same names, so
-        // the slower of two calls would remove the files of the next benchmark.
+        // One call at a time removes the files. All benchmarks of a target use the same file names,
+        // so the slower of two calls would remove the files of the next benchmark.
         while run.is_removing.get() {
             skep_env::sleep(REMOVAL_LOOK).await;
         }
@@ -347,8 +349,8 @@ impl Benchmark {
         self.current.borrow().as_ref().is_some_and(|current| Rc::ptr_eq(current, run))
     }
 
-    /// Removes the files of a stopped run when its streams have ended. The run is the current run,
-    /// and no other call removes files.
+    /// Waits until the streams of a stopped run have ended, and removes the files. `run` must be
+    /// the current run, and no other call may remove files at the same time.
     async fn remove_files(&self, run: &Rc<Run>) -> Result<()> {
         // Wait until all streams have ended. Each stream checks `is_stopped` before each block.
         while !run.phase.borrow().is_over() {

@@ -129,7 +129,7 @@ struct FullSync {
     is_each_next: Cell<bool>,
 }
 
-/// The records of a clean end of a target, which are not yet on the device.
+/// The state record of a clean end of a target. [`Self::record`] writes it to the device.
 #[derive(Debug)]
 #[must_use = "the next start counts an end without this record as a crash"]
 pub struct CleanEnd {
@@ -298,8 +298,8 @@ impl ChunkStore {
         self.open.borrow_mut().set_max_files(count.min(MAX_OPEN_FILES));
     }
 
-    /// Adds the uses of the caches to the metrics of the process. The thread of the store calls
-    /// this function once.
+    /// Registers the hit and miss counters of the caches in `registry`. The thread of the store
+    /// calls this function once.
     pub fn show_caches(&self, registry: &Registry) {
         let labels = |cache: &str| {
             vec![("target", self.target.raw().to_string()), ("cache", cache.to_owned())]
@@ -381,8 +381,8 @@ impl ChunkStore {
         // Acknowledged writes may be lost, so the next start must change the incarnation. If the
         // state record cannot be written either, the file system is read-only or unavailable. While
         // this lasts, the next start fails or refuses writes, since it cannot write the state
-        // record either. If the file system works again by then, only a restart of the host makes
-        // the next start change the incarnation in all cases.
+        // record either. If the file system accepts writes again before that start, only a restart
+        // of the host makes the next start change the incarnation in all cases.
         if let Err(error) = self.write_state(&state) {
             tracing::error!(
                 "target {}: cannot record in {} that a write failed: {error}; if the disk works \

@@ -135,7 +135,8 @@ impl Device {
         }
     }
 
-    /// Waits for the time that the device needs to move `bytes`.
+    /// Accepts a request that arrives now and moves `bytes`, and waits until the device would have
+    /// completed it.
     pub(crate) async fn pass(&self, bytes: usize) {
         self.end(EmulatedRequest::Since(skep_env::now()), bytes).await;
     }
@@ -171,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn emulated_requests_run_one_at_a_time_at_the_rate() {
+    fn emulated_requests_run_one_at_a_time_at_configured_rate() {
         let mut queue = queue(0.0, 0);
         let at = |milliseconds| Duration::from_millis(milliseconds);
         assert_eq!(queue.accept(at(500), MB), at(600));
@@ -179,7 +180,7 @@ mod tests {
         assert_eq!(queue.accept(at(500), 2 * MB), at(800));
         assert_eq!(queue.drained(at(550)), at(800));
         assert_eq!(queue.drained(at(900)), at(900));
-        // A device is not faster after an idle time.
+        // An idle time does not make the next request faster.
         assert_eq!(queue.accept(at(5_000), MB), at(5_100));
         assert_eq!(queue.accept(at(5_000), 0), at(5_100));
         // This request takes longer than one `INTERVAL`, so the queue draws several rates for it.

@@ -4,12 +4,12 @@
 //!
 //! # Hazard: checks before the wait
 //! While a request waits, the cluster map may change, and requests of other clients overtake it. So
-//! the caller must check the sender of a request after it has got its permit.
+//! the caller must check the sender of a request after the request has got its permit.
 //!
 //! # Invariants
 //! - The number of free permits plus the number of held permits is always the number of permits.
 //! - No client holds more than `most_of_one` permits.
-//! - If a permit is free, only clients wait that hold `most_of_one` permits.
+//! - If a permit is free, each client with waiting requests holds `most_of_one` permits.
 
 use crate::limits::{CLIENT_QUANTUM, MAX_REQUEST_COST, REQUEST_COST, REQUEST_COST_UNIT};
 use skep_env::NumberMap;
@@ -57,9 +57,10 @@ enum Turn {
     /// The request is in the queue.
     #[default]
     Waits,
-    /// The request has left the queue. A permit is counted for it.
+    /// The request has left the queue, and a permit is counted for it. [`FairPermits::acquire`] has
+    /// not returned the permit yet.
     Granted,
-    /// The request has its permit.
+    /// [`FairPermits::acquire`] returns the permit to its caller.
     Taken,
 }
 
@@ -157,7 +158,7 @@ impl FairPermits {
         permit()
     }
 
-    /// Waits until no request holds a permit. The caller must have ended all requests that wait.
+    /// Waits until no request holds a permit. The caller must have dropped all waiting requests.
     pub(crate) async fn all_released(&self) {
         loop {
             let change = self.released.wait();
@@ -175,7 +176,7 @@ impl FairPermits {
     }
 
     /// Grants a free permit to the next waiting request. `None` means that no permit is free, or
-    /// that no request waits that may have one.
+    /// that the client of each waiting request already has its maximum number of permits.
     fn grant_next(&self) -> Option<Rc<Waiter>> {
         let mut state = self.state.borrow_mut();
         let State { free, held, waiting } = &mut *state;

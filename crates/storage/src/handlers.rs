@@ -56,8 +56,8 @@ pub(crate) struct Requester<'a> {
     pub(crate) arrival: Arrival,
 }
 
-/// Whether a request may be about the target itself and not about the data of its group. Such
-/// requests are benchmarks of the target's device and of the network.
+/// Whether a request of the type `message` may address the target itself instead of the target's
+/// group. Such requests belong to benchmarks of the target's device or of the network.
 pub(crate) fn is_about_target(message: u16) -> bool {
     link_requests::is_link_request(message)
         || [bm::StartBenchmark::ID, bm::AskBenchmark::ID, bm::StopBenchmark::ID].contains(&message)

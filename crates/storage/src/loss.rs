@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 /// Name of the mark file in the directory of a lost target.
 const LOST_MARK: &str = "lost";
 
-/// The loss of one target.
+/// Whether one target is lost, and whether its mark file exists.
 #[derive(Debug)]
 pub(crate) struct Loss {
     directory: PathBuf,

@@ -145,8 +145,8 @@ async fn clean_up(
             let group = router.shard_group(key.inode.shard()).ok();
             batches.entry(group).or_default().entry(key.inode).or_default().push(key);
         }
-        // A leaf contains few inodes, so a batch exceeds the limit only slightly. `find_orphans`
-        // splits the batch.
+        // A leaf contains few inodes, so the batch of a group exceeds this bound only slightly.
+        // `find_orphans` splits the batch.
         let full: Vec<_> = batches
             .iter()
             .filter(|(_, inodes)| inodes.len() >= MAX_INODES_ASKED / 2)

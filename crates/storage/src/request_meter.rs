@@ -81,7 +81,7 @@ impl Drop for OpenRequest {
     }
 }
 
-/// A request that waits for its turn.
+/// A request that waits for a permit.
 #[derive(Debug)]
 pub(crate) struct QueuedRequest<'a>(&'a OperationTable);
 

@@ -1,5 +1,5 @@
-//! The storage service. It runs storage targets on the host of targets that all services share
-//! (`skep_service::host`).
+//! The storage service. It runs storage targets with `skep_service::host`, which all services
+//! share.
 
 use crate::chunk_store::reserve;
 use crate::event_loops::EventLoops;

@@ -235,8 +235,8 @@ async fn take_requests(served: Rc<ServedTarget>, socket: OwnedFd, peer: Peer) {
         // The reply repeats `lowest_map` of the request's header. Raise `lowest_map` to the version
         // that this process requires, because the client then requires this version in all its
         // later requests. So after an administrator has marked a target as lost, a client with an
-        // older map gets the newer map. The lost target refuses the requests of this client until
-        // it also has the newer map.
+        // older map gets the newer map. If the lost target still has the older map, it refuses the
+        // requests of this client, because they require a newer map.
         let lowest_map = &mut incoming.header.lowest_map;
         *lowest_map = (*lowest_map).max(served.router.needed());
         let (served, outbox) = (Rc::clone(&served), Rc::clone(&outbox));

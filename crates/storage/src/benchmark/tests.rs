@@ -130,7 +130,7 @@ fn next_benchmark_retries_a_failed_removal_of_files() {
         assert!(!place.join(DIRECTORY).exists());
         let next = StartBenchmark { run: 8, ..PLAN };
         benchmark.start(next, 1 << 30)?;
-        // The files of a benchmark that runs stay.
+        // `retry_removal` keeps the files of a running benchmark.
         benchmark.retry_removal().await?;
         assert_eq!(until_over(&benchmark, 8).await?.failure, None);
         assert!(place.join(DIRECTORY).exists());

@@ -149,7 +149,7 @@ impl ChunkFile {
         self.changes.set(self.changes.get() + 1);
     }
 
-    /// Whether the file has changes since it was opened that may not be on the device.
+    /// Whether the file was changed after it was opened, and a change may not be on the device.
     pub(crate) fn has_unsynced_changes(&self) -> bool {
         self.changes.get() > 1 && self.synced_changes.get() < self.changes.get()
     }

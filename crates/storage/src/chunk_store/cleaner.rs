@@ -112,7 +112,8 @@ impl ChunkStore {
         Ok(())
     }
 
-    /// Loads the dirty regions of one file. Returns `None` if the file cannot be cleaned.
+    /// Loads the dirty regions of one chunk file, and returns the key of the file. Logs all errors.
+    /// Returns `None` if the file does not exist or cannot be opened.
     async fn load_unchanged(&self, (key, regions): UnchangedRegions) -> Option<ChunkFileKey> {
         let file = match self.existing(&key) {
             Ok(Some(file)) => file,

@@ -37,7 +37,7 @@ pub(crate) struct ChangeGuard<'a> {
 }
 
 /// A chunk file and its dirty regions that no operation is changing. Each pair is the index of a
-/// region and the number of its last change.
+/// region and the sequence number of its last change.
 pub(crate) type UnchangedRegions = (ChunkFileKey, Vec<(u64, u64)>);
 
 impl DirtyRegions {
@@ -125,7 +125,7 @@ impl DirtyRegions {
 }
 
 impl DirtyRegions {
-    /// Checks the number of regions, the listed files and the numbers of changes.
+    /// Checks the invariants of this module and the sequence numbers of the changes.
     ///
     /// # Panics
     /// Panics if a checked value is wrong.

@@ -11,8 +11,8 @@ use std::fs::OpenOptions;
 /// permits on all devices.
 const PROBED_BYTES: usize = 4096;
 
-/// Returns the reason in the text of a failure. Management and the commands name the target
-/// themselves, and that it refuses writes.
+/// Returns only the reason from the text of a failure, without the target and the words that it
+/// refuses writes. Management and the commands add both.
 fn reason_of(failure: &str) -> &str {
     failure.split_once(", since ").map_or(failure, |(_, reason)| reason)
 }

@@ -34,14 +34,14 @@ enum Directory {
 #[derive(Debug)]
 pub(crate) struct Names {
     chunks: PathBuf,
-    /// Leaf directories whose own names, and the names of the directories above, this process has
-    /// synced since its start.
+    /// Leaf directories with durable paths: since its start, this process has synced their names
+    /// and the names of the directories above.
     anchored: RefCell<BTreeSet<u16>>,
     syncs: GroupSync,
 }
 
-/// Hashes a number by a multiplication with a large odd number and a fold. This hash distributes
-/// consecutive numbers evenly.
+/// Hashes a number: multiplies it by a large odd number, and folds the high half of the product
+/// into the low half. This hash distributes consecutive numbers evenly.
 fn mix(value: u64) -> u64 {
     let product = value.wrapping_mul(0x9E37_79B9_7F4A_7C15);
     product ^ (product >> 32)

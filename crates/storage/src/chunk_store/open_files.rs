@@ -194,7 +194,7 @@ impl OpenFiles {
 }
 
 impl OpenFiles {
-    /// Checks the count of pages, the clock and the keys of the files.
+    /// Checks the invariants of this module, and that each file is stored under its own key.
     ///
     /// # Panics
     /// Panics if a checked value is wrong.

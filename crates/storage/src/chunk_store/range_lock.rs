@@ -103,8 +103,8 @@ impl RangeLock {
         RangeGuard { lock: self, ticket }
     }
 
-    /// Checks the tickets and the numbers of obstacles. An entry waits only for earlier entries, so
-    /// no deadlock is possible.
+    /// Checks the invariants of this module. Because an entry waits only for earlier entries, no
+    /// deadlock is possible.
     ///
     /// # Panics
     /// Panics if a checked value is wrong.

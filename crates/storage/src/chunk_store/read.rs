@@ -22,7 +22,8 @@ pub struct ReadData {
 }
 
 impl ChunkStore {
-    /// Returns whether a chunk file exists. The write that creates it must have succeeded.
+    /// Returns whether a chunk file exists. A new file exists only after its first write has
+    /// succeeded.
     ///
     /// # Errors
     /// Errors of the file system.

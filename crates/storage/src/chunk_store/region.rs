@@ -5,9 +5,9 @@
 //! a region, the target accepts the data as it is and recomputes its checksums.
 //!
 //! # Hazard: pages that read as zeros
-//! A region with data and a blank page looks like a new region whose page a power loss has
-//! destroyed. The target cannot distinguish this case from a damaged page. So it accepts the data,
-//! and logs a warning.
+//! If the page of a region reads as zeros, but the region has data, there are two possible causes:
+//! a power loss has destroyed the page of a new region, or the page is damaged. The target cannot
+//! distinguish the causes. So it accepts the data, and logs a warning.
 
 use super::ChunkStore;
 use super::chunk_file::{ChunkFile, Region};

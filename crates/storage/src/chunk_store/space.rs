@@ -20,12 +20,12 @@ pub(crate) enum FreeSpace {
     None,
 }
 
-/// A time in which the target is full.
+/// A period in which the target is full.
 #[derive(Debug, Clone, Copy)]
 struct FullTime {
-    /// The time of the first refused write.
+    /// Time of the first refused write.
     since: Duration,
-    /// Whether the log has a line about it.
+    /// Whether the target has logged a refused write of this period.
     is_logged: bool,
 }
 
@@ -39,7 +39,8 @@ pub(crate) struct SpaceGauge {
     refused_writes: LineLimit,
     /// Whether the target has refused a write since the last [`Self::take_refusal`].
     has_refused: Cell<bool>,
-    /// `None` if the target has refused no write since it had space.
+    /// The current period without free space. `None` means that the target has refused no write
+    /// since it last had free space.
     full: Cell<Option<FullTime>>,
 }
 
@@ -71,8 +72,9 @@ impl SpaceGauge {
         count
     }
 
-    /// If the target was full and has space again, returns for how long it was full, and its free
-    /// bytes. Returns `None` if the log has no line about the begin of this time.
+    /// If the target was full and has space again, returns the duration of the period and the free
+    /// bytes. Returns `None` if the target was not full or is still full, or if no refused write of
+    /// the period was logged.
     pub(crate) fn end_of_full(&self, now: Duration) -> Option<(Duration, u64)> {
         let full = self.full.get()?;
         let free_bytes = self.free_bytes();
@@ -109,8 +111,8 @@ impl SpaceGauge {
 
     fn estimate(&self) -> u64 {
         let found = self.found.get();
-        // A negative estimate counts as a full target. The estimate can be negative, since other
-        // programs also use the file system.
+        // A negative estimate becomes zero, so the target counts as full. The estimate can be
+        // negative, since other programs also use the file system.
         found
             .free_bytes
             .saturating_sub(reserve(found.total_bytes))

@@ -77,10 +77,12 @@ impl ChunkStore {
     }
 
     /// Checks that this process has not executed a truncation of the chunk file in a newer
-    /// generation than `generation`. A write, a clearing or a reservation belongs to `generation`.
+    /// generation than `generation`. `generation` is the generation of the write, clearing or
+    /// reservation that the caller is about to execute.
     ///
-    /// # Errors
-    /// `EndMoved` if the operation belongs to an older generation. The truncation may have removed
+    /// `EndMoved` if the operation belongs to an older generation. The client may rely on bytes
+    /// that the truncation has removed, and bytes of an older write must not appear after the
+    /// truncation.
     /// bytes on which the client relies, and must also remove the bytes of a write.
     pub(super) fn check_generation(&self, key: &ChunkFileKey, generation: u64) -> Result<()> {
         if !self.generations.borrow().has_newer(key, generation) {

@@ -184,8 +184,8 @@ impl ChunkStore {
         if !cached.iter().any(|region| region.header.get().is_some_and(|header| header.synced)) {
             return Ok(());
         }
-        // Begin a change of the regions, because the cleaner does not forget a region that an
-        // operation is changing.
+        // Register a change of the regions, so that the cleaner does not remove these regions from
+        // the dirty log while this call records them.
         let _changing = self.dirty.change(file.key, touched);
         self.record_overwrite(cached.iter().map(|region| &**region)).await
     }
@@ -238,7 +238,7 @@ impl ChunkStore {
             FreeSpace::None => self.existing(key)?.ok_or_else(|| self.no_space())?,
             _ => self.existing_or_new(key)?,
         };
-        // If the file system has become read-only, an operation has opened the file for reading
+        // If the file system has become read-only, the target may have opened the file for reading
         // only. The write must then fail.
         self.check_writable()?;
         Ok(file)

@@ -1,4 +1,4 @@
-//! All short sequences of waits, releases and cancellations.
+//! Tests the permits with all short sequences of waits, releases and cancellations.
 
 use super::*;
 use std::collections::{HashMap, VecDeque};
@@ -137,7 +137,8 @@ fn all_sequences_of_waits_and_releases_keep_the_invariants() {
     }
 }
 
-/// The number of connections of a client does not matter: each connection waits with one request.
+/// The 1000 waiting requests of the busy client stand for many connections, because each connection
+/// waits with only one request.
 #[test]
 fn single_request_overtakes_the_queue_of_a_busy_client() {
     let mut target = Target::new(PERMITS, true);

@@ -450,7 +450,7 @@ fn waiting_write_of_a_removed_client_is_refused() {
 }
 
 #[test]
-fn emulated_rate_delays_replies_only() {
+fn emulated_rate_delays_only_replies() {
     run(|dir| async move {
         let rate = skep_service::ByteSize(1_000_000);
         let emulation = EmulationSettings { rate, variability: 0, seed: 0 };

@@ -116,7 +116,7 @@ fn region_page_at_the_offset_of_another_region_is_refused() {
 }
 
 #[test]
-fn checksum_mismatch_after_a_write_of_this_start_is_damage() {
+fn checksum_mismatch_in_data_written_since_start_is_damage() {
     run(|dir| async move {
         let store = open(&dir);
         write(&store, key(1), 0, &pattern(1, 10_000)).await.unwrap();

@@ -201,7 +201,8 @@ fn target_gets_a_new_incarnation_after_a_lost_write_back() {
     std::fs::create_dir(&target).unwrap();
     skep_env::block_on(async move {
         let store = open(&target);
-        // The writes are too short to begin an early write-back, which would use the file.
+        // The writes are too short to begin an early write-back, because an early write-back would
+        // use the file and prevent its eviction.
         for (index, piece) in pattern(1, 40 * MIB as usize).chunks(32 << 10).enumerate() {
             write(&store, key(1), index as u64 * (32 << 10), piece).await.unwrap();
         }

@@ -69,7 +69,7 @@ fn free_bytes(path: &Path) -> u64 {
 
 /// Waits until a disk has `bytes` of free space. Kernel threads free the space of removed files.
 /// XFS always uses these threads, and other file systems use them if an io_uring worker closes the
-/// file last. The threads need only a short time, but much longer on a busy machine.
+/// file last. This usually takes a short time, but much longer on a busy machine.
 async fn space_is_back(path: &Path, bytes: u64) {
     let deadline = skep_env::now() + Duration::from_secs(30);
     while free_bytes(path) < bytes {

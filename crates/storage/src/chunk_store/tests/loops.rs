@@ -1,6 +1,6 @@
-//! When a target starts or ends, its event loop executes some of the steps. The tests check that
-//! these steps neither write nor sync, since the other targets of the loop would have to wait. The
-//! file system is frozen meanwhile, so that writes and syncs would block.
+//! Tests that an event loop neither writes nor syncs when a target starts or ends, since the other
+//! targets of the loop would have to wait. The file system is frozen meanwhile, so that each write
+//! or sync would block.
 
 use super::*;
 use skep_format::chunk::TargetState;
@@ -9,7 +9,7 @@ use skep_testkit::thin::ThinDisk;
 use std::sync::mpsc;
 use std::time::Duration;
 
-/// Time limit for the steps, which is much longer than the steps take even on a busy host.
+/// Time limit for each step, which is much longer than the steps take even on a busy host.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 #[test]
