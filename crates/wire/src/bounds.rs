@@ -84,7 +84,7 @@ pub fn bounds(id: u16) -> Bounds {
         md::SetXattr::ID | il::WriteInline::ID => {
             Bounds { body_bytes: USUAL_BODY_BYTES + FIELDS_BYTES, ..usual }
         }
-        // The largest request that it contains has an extended attribute or inline bytes.
+        // The largest request that a `Replay` contains has an extended attribute or inline bytes.
         md::Replay::ID => {
             let body_bytes = USUAL_BODY_BYTES + 2 * FIELDS_BYTES + PATTERN_BYTES;
             Bounds { body_bytes, ..usual }

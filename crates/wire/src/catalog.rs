@@ -275,7 +275,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn decoding_bodies_never_panics_and_accepts_only_canonical_ones(
+        fn decoder_never_panics_and_accepts_only_canonical_bodies(
             which in 0..CATALOG.len(), is_reply: bool, body: Vec<u8>,
         ) {
             if let Some(Ok(again)) = recode(CATALOG[which].id, is_reply, &body) {

@@ -83,11 +83,12 @@ record! {
 }
 
 record! {
-    /// Ends the inline component of a file. If the file has grown beyond this component, the client
-    /// must have copied all inline bytes to the chunk file that follows them, and must have synced
-    /// this chunk file. It sets the durable flag, so that the target replies when the change is
-    /// durable. If the file is empty, no copy is necessary. The target then removes its inline
-    /// bytes. Nothing changes if `is_removed` is not set in the reply.
+    /// Ends the inline component of a file: from then on, this component has no bytes, and the
+    /// first bytes of the file belong to the next component. If the file has grown beyond this
+    /// component, the client must have copied all inline bytes to the chunk file that follows them,
+    /// and must have synced this chunk file. It sets the durable flag, so that the target replies
+    /// when the change is durable. If the file is empty, no copy is necessary. The target then
+    /// removes its inline bytes. Nothing changes if `is_removed` is not set in the reply.
     pub struct RemoveInline {
         /// The file.
         pub inode: InodeId,
@@ -124,7 +125,7 @@ record! {
 }
 
 record! {
-    /// All bytes of a file whose bytes are all inline.
+    /// All bytes of a file, if all its bytes are inline.
     pub struct InlineContents {
         /// The bytes up to the size of the file. Zeros at the end may be missing.
         pub bytes: Bytes,
@@ -139,8 +140,8 @@ record! {
     pub struct SyncInline {
         /// The file.
         pub inode: InodeId,
-        /// For each start number of the target, the position of the client's newest write. Or the
-        /// position in a [`RemoveInlineReply`].
+        /// The positions of the changes: for each start number of the target, the client's newest
+        /// inline write; or the position in a [`RemoveInlineReply`].
         pub written: Vec<InlineMark>,
     }
 }

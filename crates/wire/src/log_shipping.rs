@@ -104,7 +104,7 @@ record! {
 }
 
 byte_enum! {
-    /// The reaction of a member to a [`CopyStore`] request.
+    /// The action that a [`CopyStore`] request asks of the member.
     pub enum CopyStep {
         /// Only reply how much of the store has been copied.
         Ask = 1,
@@ -141,7 +141,7 @@ record! {
     pub struct CopyStore {
         /// Epoch of the group in the primary's cluster map.
         pub epoch: Epoch,
-        /// The reaction that the primary requests from the member.
+        /// The action that the primary asks of the member.
         pub step: CopyStep,
         /// Last key of the previous part. Empty for the first part.
         pub after: Bytes,
@@ -179,8 +179,8 @@ record! {
         pub is_copying: bool,
         /// Whether the copy has all pairs, and the member is making the copy durable.
         pub is_whole: bool,
-        /// LSN of the last record whose effect the copy has, or of the last record of a member
-        /// that is not copying.
+        /// LSN of the last record whose effect the copy has. If `is_copying` is not set, LSN of the
+        /// last record that the member has.
         pub applied: Lsn,
         /// Last key that the member has received. Empty before the first part.
         pub after: Bytes,

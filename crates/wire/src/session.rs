@@ -69,8 +69,7 @@ record! {
     pub struct Welcome {
         /// Node id of the receiver of the `Hello`.
         pub node: NodeId,
-        /// Id of the current start of the service. It is different after each
-        /// start.
+        /// Id of the current start of the service. Each start has a different id.
         pub incarnation: u64,
     }
 }

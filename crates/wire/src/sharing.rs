@@ -39,7 +39,7 @@ record! {
     /// Acknowledges notifications. From now on the client treats the files of these notifications
     /// as shared. Idempotent.
     pub struct AcknowledgeNotifications {
-        /// Numbers of the notifications.
+        /// Ids of the notifications.
         pub numbers: Vec<u64>,
     }
 }

@@ -94,8 +94,8 @@ record! {
         /// Number of further requests of the operation that the record omits.
         pub calls_left_out: u32,
         /// The waits for groups that did not answer, if the process is a mount: at most 4, the
-        /// longest ones. In the record of a metadata target, the storage group for whose truncation
-        /// of a file the request has waited, without an error.
+        /// longest ones. In the record of a metadata target: one wait, without an error, for the
+        /// storage group that truncated chunk files for the request.
         pub waits: Vec<TraceWait>,
     }
 }

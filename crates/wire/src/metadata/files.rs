@@ -118,7 +118,7 @@ pub fn add_inline(reply: &mut Vec<u8>, inline: &InlineContents) {
 }
 
 record! {
-    /// How far a client has written to a file since the client's last report.
+    /// The extent of a client's writes to a file since the client's last report.
     #[derive(Copy)]
     pub struct WrittenExtent {
         /// Highest end offset of the writes since the last report. Zero means that no write
@@ -134,9 +134,9 @@ record! {
         /// reserved space or a failed write. Zero means that no chunk file extends beyond the end
         /// of the file.
         pub reach: u64,
-        /// Generation of the file's pattern if its inline component ends, because the client has
-        /// created the file and has written the first bytes of the file to storage. Not set if
-        /// the pattern stays.
+        /// Set if the inline component of the file ends, because the client has created the file
+        /// and has written the first bytes of the file to storage. The value is the generation of
+        /// the file's pattern. Not set if the pattern stays.
         pub ends_inline: Option<u32>,
     }
 }

@@ -119,27 +119,28 @@ record! {
 }
 
 record! {
-    /// Executes an acknowledged change again that a power loss of the target has reverted. A client
-    /// sends this request after `CompareSlots`, once for each lost change, and always in the slot
+    /// Repeats an acknowledged change that a power loss of the target has reverted. A client sends
+    /// this request after `CompareSlots`, once for each lost change, and always in the slot
     /// `REPLAY_SLOT` of its session. The target executes the lost changes of all clients in the
     /// order of `start` and `change`. So it replies only when each other client has announced its
     /// next lost change or has sent `EndReplay`. The target refuses the request with `Stale` if the
     /// session takes no part in a replay, or if the change would have another outcome than before.
     pub struct Replay {
-        /// Start of the target in which the target has first executed the change.
+        /// Start number of the target when it executed the change for the first time.
         pub start: u64,
-        /// Number of the change in that start: the field `sequence` of the first reply's header.
+        /// Number of the change in that start: the field `sequence` in the header of the original
+        /// reply.
         pub change: u64,
-        /// Message number of the first request.
+        /// Message number of the original request.
         pub message: u16,
-        /// Encoded body of the first request.
+        /// Encoded body of the original request.
         pub request: Bytes,
-        /// The inode in the first reply. Zero if the reply has no inode.
+        /// The inode in the original reply. Zero if the reply has no inode.
         pub inode: InodeId,
-        /// Whether the first request created this inode. The target then creates the inode with
+        /// Whether the original request created this inode. The target then creates the inode with
         /// the same id again.
         pub created: bool,
-        /// Stripe pattern of the created file, from the first reply.
+        /// Stripe pattern of the created file, from the original reply.
         pub pattern: Option<StripePattern>,
     }
 }
@@ -155,8 +156,8 @@ record! {
 record! {
     /// States that the client has no further change to replay in this session (`Replay`). The
     /// target accepts new changes when all clients that had a session before its start have sent
-    /// this request. The request names the start of the target, and the target refuses another
-    /// start with `StaleStart`.
+    /// this request. The header names the start of the target. If the header names another start,
+    /// the target refuses the request with `StaleStart`.
     pub struct EndReplay {}
 }
 
