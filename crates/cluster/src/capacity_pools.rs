@@ -4,9 +4,9 @@
 //! - The free part is less than the percentage in the setting `low-percent`.
 //! - The free number is less than the setting `low-free`, or [`LOW_FREE_INODES`].
 //!
-//! The second condition keeps large targets `Normal` whose small free part is still much space.
-//! `Emergency` has the same rule with `emergency-percent`, `emergency-free` and
-//! [`EMERGENCY_FREE_INODES`]. A percentage or a number of zero switches a rule off.
+//! The second condition keeps a large target `Normal` if its free percentage is low but its free
+//! space is still large. `Emergency` has the same rule with `emergency-percent`, `emergency-free`
+//! and [`EMERGENCY_FREE_INODES`]. A percentage or a number of zero switches a rule off.
 
 use crate::limits::{EMERGENCY_FREE_INODES, LOW_FREE_INODES};
 use skep_types::map::{Capacity, CapacityPool, Policy};
@@ -20,7 +20,7 @@ struct Limit {
 }
 
 impl Limit {
-    /// Whether a target with this capacity has less free space than the limit.
+    /// Whether a target with this capacity has fewer free bytes or free inodes than the limit.
     fn is_above(self, capacity: &Capacity) -> bool {
         let is_scarce = |free: u64, total: u64, most: u64| {
             let percent = u128::from(self.percent);

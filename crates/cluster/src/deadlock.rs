@@ -153,8 +153,8 @@ mod tests {
     }
 
     proptest! {
-        /// The function selects a wait if and only if there is a cycle. If the selected waits end
-        /// one after another, no cycle is left.
+        /// [`LockWaits::gives_way`] selects a wait if and only if there is a cycle. If the selected
+        /// waits end one after another, no cycle is left.
         #[test]
         fn every_deadlock_cycle_is_broken(
             edges in prop::collection::vec((0u64..7, 0u64..7), 0..14),

@@ -18,7 +18,7 @@
 //! - `primary_since` is the epoch in which the current primary became the primary.
 //! - A member that does not serve never becomes the primary. It must first be marked as in sync.
 //!
-//! [`check_invariants`] asserts what the state of a group at one moment shows of them.
+//! [`check_invariants`] asserts the invariants that a single state of a group can violate.
 //!
 //! # Hazard: late requests to mark a member as in sync
 //! Before a primary asks management to mark a member as in sync, it begins to delay each reply

@@ -1,5 +1,5 @@
-//! The times of the leases in a metadata group, and the rules that make one lease safe although
-//! members may have different settings and different clocks.
+//! The times of the leases in a metadata group, and the rules that make each lease safe although
+//! the members may have different settings and clocks.
 //!
 //! # Grant and promise
 //! A member's reply to its primary grants a lease of [`LeaseTimes::granted_lease`]. With the same

@@ -32,8 +32,8 @@ impl Effect {
 pub struct OutageEffect {
     /// Whether some operations wait until the service is back.
     pub is_blocking: bool,
-    /// Whether all members with all data are absent in a group of a target of the service. So no
-    /// member can take over.
+    /// Whether all members with all data are absent in the group of any target of the service, so
+    /// that no member can take over.
     pub is_group_absent: bool,
     /// The effect as a clause for messages.
     pub text: String,
@@ -54,8 +54,8 @@ pub fn effect_of_outage(map: &ClusterMap, node: &Node) -> OutageEffect {
     let is_blocking = effects.iter().any(|(_, effect)| effect.is_blocking());
     let absent = members_with_data(map, &effects);
     let is_group_absent = !absent.is_empty();
-    // If files of a group with only one target wait too, the return of another service is not
-    // enough. This service itself must come back.
+    // If a group waits for this service itself (`Effect::Waits`), the return of another service is
+    // not enough.
     let needs_service = effects.iter().any(|(_, effect)| *effect == Effect::Waits);
     let text = effect_on_targets(&effects, if needs_service { &[] } else { &absent });
     OutageEffect { is_blocking, is_group_absent, text }
@@ -74,7 +74,7 @@ fn effect_of_management(map: &ClusterMap) -> &'static str {
     }
 }
 
-/// Returns all members with all data of the groups in which every such member is absent.
+/// Returns the serving members of the groups in which all serving members are absent.
 fn members_with_data(map: &ClusterMap, effects: &[(TargetId, Effect)]) -> Vec<TargetId> {
     let waiting = effects.iter().filter(|(_, effect)| *effect == Effect::WaitsForAny);
     let groups = waiting.filter_map(|(target, _)| map.group_of(*target));

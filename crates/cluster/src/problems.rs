@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn wait_for_the_disk_of_a_primary_has_its_own_remedy() {
+    fn wait_for_the_disk_of_a_primary_is_shown_with_a_remedy() {
         let health = TargetHealth::new(Condition::Serving, AWAITS_OWN_DISK);
         let problems = problems_of_map(&map(Target { health, ..target() }));
         let noted = problems.iter().find(|it| it.rule == "target-note").unwrap();
@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn target_out_of_its_group_is_one_problem_with_a_remedy() {
+    fn target_that_left_its_group_is_one_problem_with_a_remedy() {
         let consistency = Consistency::NeedsResync;
         let found =
             problems_of_map(&map(Target { kind: TargetKind::Metadata, consistency, ..target() }));

@@ -10,7 +10,7 @@
 //! Does not own the publication of maps. The methods return whether a change justifies a new map.
 //!
 //! # Invariants
-//! - A node that has left (no time of its last heartbeat) is `Offline`.
+//! - A node that has left (`Contact::last_ms` is `None`) is `Offline`.
 //! - Each published capacity belongs to a target that has reported a capacity to management.
 //! - The time of the last tick is not earlier than the time of the start.
 //!
@@ -26,8 +26,9 @@ use std::collections::BTreeMap;
 /// The last contact with a node.
 #[derive(Debug, Clone, Copy)]
 struct Contact {
-    /// Time of the last heartbeat, in milliseconds. `None` means that the server has shut down
-    /// cleanly.
+    /// Time from which the silence of the node counts, in milliseconds: the last heartbeat, the
+    /// start of management, or a later time that [`SoftState::tick`] has set. `None` means that the
+    /// server has shut down cleanly.
     last_ms: Option<u64>,
     /// Time of the last heartbeat, or of the clean shutdown of the server, in milliseconds.
     silent_since_ms: u64,
@@ -212,8 +213,8 @@ impl SoftState {
             .is_some_and(|before| before.reachability != Reachability::Offline)
     }
 
-    /// Returns the milliseconds since the last heartbeat of a node. `None` means that the node is
-    /// unknown or has left.
+    /// Returns the milliseconds for which a node is silent, as [`Self::tick`] counts them. `None`
+    /// means that the node is unknown or has left.
     pub fn ms_since_contact(&self, now_ms: u64, node: NodeId) -> Option<u64> {
         // The subtraction saturates, because the caller may have read the clock before the
         // heartbeat arrived.
@@ -243,8 +244,8 @@ impl SoftState {
         self.nodes.get(&node)?.last_outage
     }
 
-    /// Returns the targets that do not serve all requests, with the time since which they have
-    /// their current condition.
+    /// Returns the targets that do not serve all requests, with the duration of their current
+    /// condition.
     pub fn faulty_targets(&self, now_ms: u64) -> impl Iterator<Item = (TargetId, Outage)> {
         self.faults.iter().map(move |(target, fault)| {
             let since_ms = now_ms.saturating_sub(fault.since_ms);

@@ -533,7 +533,8 @@ mod tests {
             let found: Vec<_> = pieces(&moved, range.clone()).unwrap().map(as_plain).collect();
             let expected: Vec<_> = pieces(&plain, range).unwrap().collect();
             prop_assert_eq!(found, expected);
-            // No chunk file needs another size, and a chunk file shows the same size of the file.
+            // Both patterns give the same sizes of chunk files, and the same file size from these
+            // sizes.
             let size = start + length;
             let sizes = |pattern: &StripePattern| -> Vec<_> {
                 chunk_sizes(pattern, size).map(|it| it.size).collect()
@@ -545,7 +546,7 @@ mod tests {
     }
 
     #[test]
-    fn chunk_file_with_copied_inline_bytes_only_shows_no_size() {
+    fn chunk_file_with_only_moved_inline_bytes_gives_size_zero() {
         let mut pattern = pattern(vec![component(0, 64 << 10, 1..3)]);
         pattern.components[0].start = 16 << 10;
         pattern.components.insert(0, Component::inline());

@@ -127,8 +127,8 @@ impl Tier {
     }
 
     /// Divides `count` groups among the servers. All servers provide the same number of groups, or
-    /// all their groups if they have fewer. If some of the `count` groups are left then, some
-    /// servers that still have a group provide one more group each.
+    /// all their groups if they have fewer. If these are fewer than `count` groups, some of the
+    /// servers that have further groups provide one more group each.
     fn shares<'a>(
         &self,
         count: usize,

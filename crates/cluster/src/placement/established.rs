@@ -12,8 +12,9 @@ use skep_types::pattern::Chooser;
 use skep_types::random::SplitMix64;
 
 /// The position of the round-robin policy: the group that it chose last. Each metadata target has
-/// its own position, and stores it only in memory. So there is one position for the whole cluster
-/// only if it has a single metadata target, and the position is lost at each restart.
+/// its own position, and stores it only in memory. So the position is common to the whole cluster
+/// only if the cluster has a single metadata target, and each restart of the target resets the
+/// position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Cursor(Option<GroupId>);
 

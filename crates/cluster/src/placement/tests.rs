@@ -111,7 +111,7 @@ fn consecutive_seeds_use_all_targets_evenly() {
 }
 
 #[test]
-fn targets_on_one_file_system_share_its_weight() {
+fn weight_of_a_file_system_is_divided_among_its_targets() {
     let mut map = map(&[1, 1, 1]);
     for (target, file_system) in map.targets.iter_mut().zip([7, 7, 8]) {
         target.capacity.file_system = file_system;

@@ -109,8 +109,8 @@ mod tests {
         assert!(RecentEvictions::from_bytes(&long.to_bytes()).is_err());
     }
 
-    /// Older versions of the program wrote neither list, so their snapshots end where the lists
-    /// would begin.
+    /// Older versions of the program stored neither evictions nor server names, so their snapshots
+    /// end where these lists would begin.
     #[test]
     fn old_snapshot_without_evictions_and_names_is_read() {
         let mut state = cluster();

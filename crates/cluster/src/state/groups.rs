@@ -32,7 +32,7 @@ impl Durable {
         }
         for target in targets {
             if self.map.target(*target).is_some_and(|it| it.consistency != Consistency::Good) {
-                // The target's data is an old backup of the data of the group that it left.
+                // The target's data is an old copy of the data of the group that it left.
                 let context = format!(
                     "cannot make target {target} a member of a new group: it was a member of \
                      another group, and its data is not complete"

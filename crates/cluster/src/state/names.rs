@@ -39,8 +39,8 @@ pub(super) fn generated(kind: NodeKind, number: u32) -> String {
     format!("{}-{number}", super::kind_word(kind))
 }
 
-/// Checks that a command or a log that contains the new name of the server `id` cannot mean another
-/// node.
+/// Checks that the new name of the server `id` is unambiguous. In a command or a log, the name must
+/// not mean another node.
 ///
 /// # Errors
 /// - `Exists` if another server has the name.

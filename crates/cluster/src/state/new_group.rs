@@ -49,7 +49,8 @@ mod tests {
     use skep_types::map::Reachability;
     use skep_types::{ClusterId, NodeId, NodeKind, TargetId};
 
-    /// Returns a map with one waiting metadata target on each node. Nodes have these domains.
+    /// Returns a map with one waiting metadata target on each node. `domains` has the failure
+    /// domain of each node.
     fn map(copies: u16, domains: &[&str]) -> ClusterMap {
         let mut map = ClusterMap::empty(ClusterId::default());
         map.policy.metadata_copies = copies;

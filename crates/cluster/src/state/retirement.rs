@@ -192,7 +192,7 @@ impl Durable {
 pub struct ClosedGroup {
     /// The group.
     pub group: GroupId,
-    /// The target of the group that is closed or lost.
+    /// The closed or lost target of the group.
     pub target: TargetId,
     /// Whether the target was marked as lost. Otherwise an administrator has closed it.
     pub is_lost: bool,

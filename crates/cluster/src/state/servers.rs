@@ -194,9 +194,8 @@ impl Durable {
         Ok(id)
     }
 
-    /// Adds a target. Also adds a group with this target as its only member, unless it is a
-    /// metadata target and groups of metadata targets must have several members. Returns the
-    /// target's id.
+    /// Adds a target, and returns its id. Also adds a group whose only member is this target,
+    /// except for a metadata target if the setting `metadata-copies` is above 1.
     fn add_target(&mut self, node: NodeId, claim: &TargetClaim) -> TargetId {
         let id = TargetId::new(self.next_target);
         self.next_target += 1;

@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 const MOST_VERSIONS: usize = 4;
 
 /// Returns the versions that the management nodes ran when a snapshot was written, in alphabetical
-/// order. Empty if also the first fields of the snapshot have another layout.
+/// order. Empty if this program cannot decode the nodes in the snapshot.
 pub fn versions_in_snapshot(snapshot: &[u8]) -> Vec<String> {
     let nodes = nodes_of(snapshot).unwrap_or_default();
     let managers = nodes.iter().filter(|node| node.kind == NodeKind::Management);
