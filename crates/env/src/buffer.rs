@@ -47,8 +47,8 @@ struct Allocation {
     fills: RefCell<Fills>,
 }
 
-/// The ranges of a memory that the kernel fills, in bytes from the start of the memory. Most
-/// memories have at most one, for which this type allocates nothing.
+/// The ranges of an [`Allocation`] that the kernel fills, in bytes from its start. The first range
+/// needs no heap memory, since most allocations have at most one range.
 #[derive(Default)]
 struct Fills {
     first: Option<Range<usize>>,

@@ -1,9 +1,9 @@
 //! A hash map whose keys are numbers that the process assigns one after the other, such as the ids
 //! of operations and requests.
 //!
-//! An attacker who could choose the keys could make the map slow. Its hash function costs one
-//! multiplication. The hash function of `std` costs some 20 ns, and a request looks up about 20
-//! numbers.
+//! Do not use the map for keys that another process can choose, because such a process could make
+//! the map slow. The hash function of the map costs one multiplication. The hash function of `std`
+//! costs some 20 ns, and a request looks up about 20 numbers.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};

@@ -3,8 +3,8 @@
 //!
 //! An operation keeps the descriptor that it works on. If the loop only closed its ring, the
 //! connections of the ended thread would stay open, and each peer would wait for replies that no
-//! thread sends. A service continues after the end of a thread: it opens a target again whose role
-//! has changed or whose thread has failed.
+//! thread sends. A service continues after the end of a thread: if the role of a target has changed
+//! or its thread has failed, the service opens the target again.
 //!
 //! Does not own the futures of the thread, which hold descriptors too. They are dropped with the
 //! executor of the thread.

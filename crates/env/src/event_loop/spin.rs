@@ -7,8 +7,8 @@
 //!   timer, or for the next request after a pause sleeps immediately, so an idle process costs
 //!   nothing.
 //! - The average duration of its recent polling rounds is below the limit. While the average is
-//!   above the limit, only one wait in [`PROBE_INTERVAL`] polls, to find out whether polling has
-//!   become useful again.
+//!   above the limit, the loop polls only once after every [`PROBE_INTERVAL`] waits, to find out
+//!   whether polling has become useful again.
 //! - The host has a processor to spare ([`host_load`]), and no other thread has just taken the
 //!   processor from the polling loop. A long time between two polls alone does not prove that
 //!   another thread ran. The kernel may have copied received data for the loop, or handled an

@@ -10,8 +10,7 @@ use std::io;
 /// # Errors
 /// Returns the error of the kernel. In that case the limit stays the same.
 pub fn limit_kernel_workers(count: u32) -> io::Result<()> {
-    // Zero leaves the limit of the other workers unchanged, which are the workers that wait for
-    // sockets and pipes.
+    // Zero leaves the limit of the workers for sockets and pipes unchanged.
     with_loop(|it| it.ring.submitter().register_iowq_max_workers(&mut [count, 0]))
 }
 
