@@ -30,9 +30,10 @@ pub fn replace_atomically(path: &Path, bytes: &[u8]) -> Result<()> {
     replace_with_mode(path, bytes, 0o644, true)
 }
 
-/// Like [`replace_atomically`], for secrets: at every moment, only the owner can read the file, and
-/// root. If root calls this function, the file belongs to the owner of its directory only if this
-/// is a directory of a service. In other directories, such as that of a backup, it belongs to root.
+/// Like [`replace_atomically`], for secrets: at every moment, only root and the owner can read the
+/// file. If root calls this function, the file belongs to the owner of its directory only if this
+/// is a directory of a service. In other directories, such as the directory of a backup, the file
+/// belongs to root.
 ///
 /// # Errors
 /// Errors of the file system, which name the path.

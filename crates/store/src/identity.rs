@@ -171,8 +171,8 @@ fn create_private(path: &Path) -> Result<()> {
 }
 
 /// Adds the path of a directory to an error. If this process may not create the directory, also
-/// adds the remedy, since a service that runs as an ordinary user cannot create a directory of a
-/// disk.
+/// adds the remedy, since a service that runs as an ordinary user cannot create a directory on a
+/// new disk.
 fn cannot_create(path: &Path) -> impl Fn(std::io::Error) -> Error {
     move |error| match error.kind() {
         std::io::ErrorKind::PermissionDenied => Error::from(error).within(format_args!(
@@ -262,8 +262,8 @@ pub fn read_identity(path: &Path) -> Result<Option<Identity>> {
 /// this function tries again for up to 200 ms.
 fn lock(path: &Path) -> Result<File> {
     let file_path = path.join(LOCK_FILE);
-    // Another user may own the directory. If root opens it, a link must not lead root to a file of
-    // the host.
+    // Another user may own the directory. If root opens the directory, a symbolic link must not
+    // lead root to another file of the host.
     let no_links = OFlags::NOFOLLOW.bits().cast_signed();
     let opened = OpenOptions::new()
         .create(true)
@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn open_refuses_uninitialised_and_foreign_directories() {
+    fn open_refuses_blank_and_mismatched_directories() {
         let dir = tempfile::tempdir().unwrap();
         let blank = message(open(dir.path(), 1));
         let order = ["mount the disk", "--init"].map(|way_out| blank.find(way_out).unwrap());
@@ -452,7 +452,8 @@ mod tests {
         open_again(dir.path());
     }
 
-    /// Root has used a directory of the user of a service, for example to repair it.
+    /// Simulates that root has used the directory of a service that runs as an ordinary user, for
+    /// example for a repair.
     #[test]
     fn lock_file_records_that_root_has_used_a_directory() {
         const OTHER: u32 = 65_534;

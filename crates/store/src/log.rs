@@ -86,7 +86,7 @@ pub struct Log {
     not_needed: Lsn,
     /// Maximum number of bytes that the log keeps in segments without a needed record.
     kept_bytes: u64,
-    /// Whether the last removal of old segments may have left some that the log need not keep.
+    /// Whether the last removal of old segments may have left segments that the log need not keep.
     has_excess: bool,
 }
 

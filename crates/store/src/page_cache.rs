@@ -1,8 +1,9 @@
 //! The identity of the host's page cache, and the member mark of a member of a metadata group. The
 //! member mark names the page cache that has the member's confirmed records, and the group of these
-//! records. It states whether the member's store is complete, and which members the target counts
-//! as a primary. It also has an upper bound of the time for which the member's promises last: as a
-//! backup member, a member promises not to reply to clients as the primary for some time.
+//! records. It states whether the member's store is complete, and about which members the target
+//! has sent requests to management. It also has an upper bound of the time for which the member's
+//! promises last: as a backup member, a member promises not to reply to clients as the primary for
+//! some time.
 //!
 //! As long as the identity stays the same, the page cache has all bytes that a target has written.
 //! A kill of the target's process does not change that. The layout of the member mark is in
@@ -328,7 +329,7 @@ mod tests {
         assert!(mark.lacks_records() && lacks(path, HOST));
     }
 
-    /// Makes each change of a mark that keeps the counted members and the bound of promises.
+    /// Makes every change of a mark that must keep the counted members and the bound of promises.
     fn change_all_but_bounds(mark: &mut MemberMarkFile, group: GroupId) {
         mark.begin(group).unwrap();
         mark.distrust().unwrap();

@@ -8,8 +8,8 @@ use crate::atomic::{replace_atomically, sync_directory};
 use skep_types::{Error, Result};
 use std::path::Path;
 
-/// Name of the mark of a restored directory. The next start of the service must assign only higher
-/// ids and numbers than all that the service may have assigned.
+/// Name of the mark of a restored directory. The next start of the service must assign only ids and
+/// numbers above all that the service may have assigned.
 pub const RESTORED_MARK: &str = "restored";
 /// Name of the mark in the directory of a restored metadata target. While it exists, storage must
 /// not remove chunk files that no inode of the target owns. An administrator removes the mark.

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 /// All segments of a log, and the records in them.
 #[derive(Debug, Default)]
 pub struct Segments {
-    /// Numbers of the segments' first records, in ascending order.
+    /// LSNs of the segments' first records, in ascending order.
     pub first: Vec<Lsn>,
     /// The records of the segments that were read, in ascending order of their LSNs.
     pub records: Vec<Record>,

@@ -95,8 +95,8 @@ mod tests {
         }
     }
 
-    /// A removed record must not appear again behind a new record, because it may name a record as
-    /// synced that no longer exists.
+    /// A removed record must not appear again behind a new record, because the removed record may
+    /// name as synced a record that no longer exists.
     #[test]
     fn removed_records_leave_no_bytes_behind() {
         let directory = tempfile::tempdir().unwrap();
