@@ -117,7 +117,7 @@ fn decode_record(owner: LogOwner, bytes: &[u8]) -> Option<(Record, usize)> {
 /// The valid records of a segment.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Scan {
-    /// The records in ascending order of their numbers.
+    /// The records in ascending order of their LSNs.
     pub records: Vec<Record>,
     /// End of the last record, in bytes from the start of the scanned bytes. A caller that appends
     /// to the segment must first truncate the segment there.

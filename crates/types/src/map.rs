@@ -381,7 +381,7 @@ impl Default for Policy {
             metadata_lease_ms: 2_000,
             metadata_take_over_after_ms: 2_500,
             low_percent: 10,
-            // Ten percent of a large disk array are enough for months.
+            // On a large disk array, ten percent of the space is enough for months.
             low_free_bytes: 512 << 30,
             emergency_percent: 2,
             emergency_free_bytes: 20 << 30,

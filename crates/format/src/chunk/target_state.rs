@@ -41,8 +41,8 @@ record! {
         /// Whether a write or sync has failed. If set, acknowledged writes may be lost even without
         /// a reboot.
         pub failed: bool,
-        /// Start number of the earliest start since which no page has been lost from the page
-        /// cache. Pages with this start number or a higher one cannot have been torn.
+        /// Start number of the earliest start since which the page cache has lost no data. Region
+        /// pages with this start number or a higher one cannot have been torn.
         pub kept_since: u64,
         /// Mark of the host's page cache when this state was written.
         pub host: HostMark,

@@ -26,7 +26,7 @@ pub enum Key<'a> {
     Session(SessionId),
     /// A slot of a session. Value: `SlotRecord`.
     Slot(SessionId, u32),
-    /// The numbers of opens of an inode by one session. Value: `OpenCounts`.
+    /// Counts of the opens of an inode by one session. Value: `OpenCounts`.
     SessionOpen(SessionId, InodeId),
     /// A chunk file that the target must still remove at a storage group. Value: empty.
     Removal(GroupId, ChunkFileKey),
@@ -56,7 +56,7 @@ pub enum Key<'a> {
     Dentry(InodeId, u64),
     /// An extended attribute. Value: the bytes of the attribute.
     Xattr(InodeId, &'a [u8]),
-    /// The numbers of opens of an inode, summed over all sessions. Value: `OpenCounts`.
+    /// Counts of the opens of an inode, summed over all sessions. Value: `OpenCounts`.
     Opens(InodeId),
     /// A start of the target, by its start number. Value: the LSN of the first log record after
     /// that start, an `Lsn`.

@@ -99,7 +99,7 @@ record! {
 }
 
 record! {
-    /// Numbers of opens of an inode, by mode.
+    /// Counts of the opens of an inode, by mode.
     #[derive(Copy, Default)]
     pub struct OpenCounts {
         /// Number of opens for reading only.

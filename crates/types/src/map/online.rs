@@ -1,6 +1,6 @@
-//! Entries of nodes and targets that are online, with a default for each field that most callers
-//! do not need. Tests, simulations and examples build their maps of them; management builds its
-//! entries from registrations.
+//! Entries of nodes and targets that are online, with a default for each field that most callers do
+//! not need. Tests, simulations and examples build their maps from these entries; management builds
+//! its entries from registrations.
 
 use super::{Node, Reachability, Target};
 use crate::{NodeId, NodeKind, TargetId, TargetKind};
