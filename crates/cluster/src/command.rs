@@ -136,8 +136,8 @@ pub enum Command {
         /// Name of the server's host, for output only.
         host: String,
     },
-    /// Raises the next ids and map versions, because management was restored from a backup. They
-    /// continue far above all numbers that were assigned after the backup was made.
+    /// Raises the next ids and map versions, because management was restored from a backup. The new
+    /// ids and versions are far above all that were assigned after the backup was made.
     ContinueAbove {
         /// If the report of a node has caused the command: the map version in this report.
         /// Otherwise zero.

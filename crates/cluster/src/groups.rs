@@ -37,10 +37,10 @@ use skep_types::{
 /// Number of epochs that a group skips when management's directory is restored from a backup.
 const SKIPPED_EPOCHS: u64 = 1 << 32;
 
-/// Returns a group of several members as it is after management's directory was restored from a
-/// backup. The backup may lack the last changes of the group, so any of the members may have all
-/// records. Therefore all members serve, and each of them finds by [`has_skipped`] that it may lack
-/// records.
+/// Returns the new state of a group of several members after management's directory was restored
+/// from a backup. The backup may lack the last changes of the group, so any of the members may have
+/// all records. Therefore all members serve, and each of them finds by [`has_skipped`] that it may
+/// lack records.
 pub fn continue_above_copy(group: &Group) -> Group {
     let mut next = group.clone();
     next.epoch = Epoch::new(group.epoch.raw().saturating_add(SKIPPED_EPOCHS));

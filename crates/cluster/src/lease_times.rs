@@ -4,8 +4,8 @@
 //! # Grant and promise
 //! A member's reply to its primary grants a lease of [`LeaseTimes::granted_lease`]. With the same
 //! reply the member promises to reply to no client as the primary for
-//! [`LeaseTimes::take_over_after`]. Both come from the settings of this member, so each lease ends
-//! before the promise that covers it, whatever settings the primary has.
+//! [`LeaseTimes::take_over_after`]. Both times come from the settings of this member, so each lease
+//! ends before the promise that covers it, whatever settings the primary has.
 //!
 //! # Restarts
 //! A promise outlives the process of the member. So the member durably stores a bound of its
@@ -45,7 +45,7 @@ impl LeaseTimes {
 }
 
 /// Returns the bound of a member's promises that must be durable before the member handles a
-/// cluster map with the time `take_over_after`. `bound` is the present bound.
+/// cluster map with the time `take_over_after`. `bound` is the current bound.
 pub fn raised_bound(bound: Duration, take_over_after: Duration) -> Duration {
     bound.max(take_over_after)
 }

@@ -39,7 +39,8 @@ pub fn changes(
     if longest != group.primary {
         changes.push((MemberChange::TakeOver, longest));
     }
-    // A target whose store is an incomplete copy reports an empty log. It cannot lead in any epoch.
+    // A target whose store is an incomplete copy reports an empty log. Such a target cannot lead in
+    // any epoch.
     if changes.is_empty() && end > LogEnd::default() {
         let absent = group.members.iter().find(|it| it.state != MemberState::Serving);
         changes.extend(absent.map(|it| (MemberChange::Drop, it.target)));

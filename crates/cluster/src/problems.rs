@@ -171,8 +171,8 @@ pub fn has_only_lost_targets(map: &ClusterMap, node: NodeId) -> bool {
     targets.peek().is_some() && targets.all(|target| target.consistency == Consistency::Bad)
 }
 
-/// Returns the problem of a target that was marked as lost. It is a problem only if a service has
-/// opened the target's directory again. The service refuses all requests for this target.
+/// Returns the problem of a target that was marked as lost. A lost target is a problem only if a
+/// service has opened its directory again. The service refuses all requests for this target.
 fn lost(map: &ClusterMap, target: &Target) -> Option<Problem> {
     let is_served =
         target.reachability == Reachability::Online && target.health.condition != Condition::Down;

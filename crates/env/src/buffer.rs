@@ -269,7 +269,7 @@ impl Buf {
         assert!(at <= self.len && bytes.len() <= self.len - at, "write within its buffer");
         self.assert_no_reader();
         // SAFETY: the destination lies within the allocation, and no reference to its bytes exists.
-        // So `bytes` lies outside of it.
+        // So `bytes` does not overlap with the destination.
         unsafe {
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.as_ptr().add(at), bytes.len())
         };

@@ -83,7 +83,8 @@ fn set_affinity(cpus: &[usize]) -> io::Result<()> {
 }
 
 /// Asks the kernel to take memory from a NUMA node as long as the node has free memory. This
-/// concerns the memory that the calling thread, and all threads that it starts later, use first.
+/// applies to each page of memory that the calling thread, or a thread that it starts later, is the
+/// first to use.
 ///
 /// # Errors
 /// Returns the error of the kernel if there is no such node, or if the process may not use it.

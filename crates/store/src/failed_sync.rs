@@ -1,8 +1,8 @@
 //! How a process starts after a sync has failed. The process trusts neither the unsynced end of its
 //! log nor a store whose directory has the mark of a failed sync.
 //!
-//! After a failed sync, the kernel considers the lost bytes written. They stay in the page cache
-//! until the kernel needs the memory. A later sync succeeds without writing them. A starting
+//! After a failed sync, the kernel considers the lost bytes written. These bytes stay in the page
+//! cache until the kernel needs the memory. A later sync succeeds without writing them. A starting
 //! process cannot detect this, so it does not trust bytes that may not be synced:
 //! - Each start writes the unsynced end of a log again ([`write_again`]).
 //! - The store cannot be written again in this way, because the library of the key-value store

@@ -67,7 +67,7 @@ impl PageCacheMarkFile {
         self.has_failed || self.written.as_ref().is_some_and(lost)
     }
 
-    /// Makes the mark of the present page cache durable. Blocks.
+    /// Makes the mark of the current page cache durable. Blocks.
     ///
     /// # Errors
     /// Errors of the file system, which name the path.

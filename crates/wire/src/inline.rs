@@ -86,9 +86,10 @@ record! {
     /// Ends the inline component of a file: from then on, this component has no bytes, and the
     /// first bytes of the file belong to the next component. If the file has grown beyond this
     /// component, the client must have copied all inline bytes to the chunk file that follows them,
-    /// and must have synced this chunk file. It sets the durable flag, so that the target replies
-    /// when the change is durable. If the file is empty, no copy is necessary. The target then
-    /// removes its inline bytes. Nothing changes if `is_removed` is not set in the reply.
+    /// and must have synced this chunk file. The client then sets the durable flag, so that the
+    /// target replies only when the change is durable. If the file is empty, no copy is necessary.
+    /// The target then removes its inline bytes. Nothing changes if `is_removed` is not set in the
+    /// reply.
     pub struct RemoveInline {
         /// The file.
         pub inode: InodeId,

@@ -12,7 +12,7 @@ use skep_types::pattern::{
     Chooser, MAX_CHUNK_BYTES, MAX_INLINE_BYTES, MAX_STRIPE_WIDTH, MIN_CHUNK_BYTES,
 };
 
-/// The choosers, each with its number.
+/// The values of the setting `chooser`, each with its number.
 const CHOOSERS: &[(&str, u64)] = &[
     (Chooser::ALL[0].1, Chooser::ALL[0].0 as u64),
     (Chooser::ALL[1].1, Chooser::ALL[1].0 as u64),

@@ -1,5 +1,5 @@
 //! The state of a management directory that was restored from a backup. Its next ids and map
-//! versions continue far above all numbers that were assigned after the backup was made.
+//! versions continue far above all ids and versions that were assigned after the backup was made.
 //!
 //! Does not own the decision that the directory is a restored one. Management decides this when it
 //! starts with a marked directory, and when a node reports a newer map.
@@ -23,13 +23,13 @@ const MAX_REPORTED_STARTS: u64 = MAX_STARTS / 2;
 /// Maximum node id that a node reports: half of all ids, so that reports never use up the ids.
 const MAX_REPORTED_NODE: u32 = u32::MAX / 2;
 
-/// Checks the numbers in a report of a node, before management continues above these numbers.
-/// Management continues only above a report that exceeds management's numbers. Each continuation
-/// skips starts and node ids. So management accepts at most about 2,000 reports, and these reports
-/// leave half of all numbers unused.
+/// Checks the map version and the node id in a report of a node, before management continues above
+/// them. Management continues only above a report that exceeds its own map versions or node ids.
+/// Each continuation skips starts and node ids. So management accepts at most about 2,000 such
+/// reports, and these reports leave half of all starts and node ids unused.
 ///
 /// # Errors
-/// Returns `LimitReached` if a number is too high.
+/// Returns `LimitReached` if the version or the id is too high.
 pub fn check_report(node: NodeId, version: MapVersion, newest_node: NodeId) -> Result<()> {
     let starts = starts_of(version);
     if starts > MAX_REPORTED_STARTS {
@@ -141,7 +141,7 @@ mod tests {
     }
 
     /// Sends the highest permitted report again and again, until the report no longer exceeds
-    /// management's numbers.
+    /// management's own versions and ids.
     #[test]
     fn false_heartbeats_leave_half_of_all_ids_and_map_versions() {
         let mut state = ClusterState::new(ClusterId::default());

@@ -6,8 +6,8 @@
 //! thread sends. A service continues after the end of a thread: if the role of a target has changed
 //! or its thread has failed, the service opens the target again.
 //!
-//! Does not own the futures of the thread, which hold descriptors too. They are dropped with the
-//! executor of the thread.
+//! Does not own the futures of the thread, which hold descriptors too. These futures are dropped
+//! with the executor of the thread.
 
 use super::{NumberMap, OpPhase, PendingOp, Ring, pass_over};
 use crate::clock;
@@ -16,7 +16,8 @@ use std::collections::BTreeSet;
 use std::io;
 use std::time::Duration;
 
-/// Time for the kernel to cancel the operations. It cancels an operation on a socket immediately.
+/// Time for the kernel to cancel the operations. The kernel cancels an operation on a socket
+/// immediately.
 const CANCEL_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Marks the user data of a request that cancels the operation with the id in the other bits.

@@ -154,7 +154,7 @@ impl ChunkStore {
             part.region.header.set(Some(RegionHeader { synced: false, start, ..header }));
             self.write_page(file, part.index, &part.region)?;
         }
-        // A sync that ran at the same time may have missed the changes, so count them again.
+        // A concurrent sync may have missed the changes, so count them again.
         file.note_change();
         drop(changing);
         self.wake_cleaner_if_needed();

@@ -269,8 +269,7 @@ impl ChunkStore {
             Ok(()) => {
                 file.size.set(file.size.get().max(range.end));
                 file.is_new.set(false);
-                // A sync that ran at the same time may have missed this write, so count the change
-                // again.
+                // A concurrent sync may have missed this write, so count the change again.
                 file.note_change();
                 for write in &writes {
                     self.disk.begin_write_back(file, write.index, &write.range);

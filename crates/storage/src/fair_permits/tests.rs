@@ -127,7 +127,7 @@ fn all_sequences_of_waits_and_releases_keep_the_invariants() {
                     target.apply(EVENTS[rest % EVENTS.len()]);
                     rest /= EVENTS.len();
                 }
-                // All permits come back, whatever has happened.
+                // When all requests are gone, all permits are free, whatever events came before.
                 target.waiting.clear();
                 target.held.clear();
                 assert_eq!(target.permits.state.borrow().free, PERMITS);

@@ -2,7 +2,7 @@
 //! group, and the removal of the others.
 //!
 //! A call removes only a few segments, because the file system frees their space while the thread
-//! that serves waits. So the caller calls [`Log::keep`] again and again.
+//! that serves waits. So the caller calls [`Log::keep`] repeatedly.
 //!
 //! # Crash rule
 //! The oldest segment is removed first, so that the remaining segments are consecutive. The caller

@@ -3,8 +3,8 @@
 //!
 //! A primary reads back old records for a member of its group that lacks more records than the
 //! primary has in memory. The reader has a view of the log's segments ([`LogView`]), and opens the
-//! files itself. So neither the log nor its owner waits for it. If the log removes a segment
-//! meanwhile, the reader reports where the log begins then.
+//! files itself. So neither the log nor its owner waits for the reader. If the log removes a
+//! segment meanwhile, the reader reports where the log begins then.
 //!
 //! The caller chooses the records. A read detects damage only in the records that it reads.
 
@@ -118,7 +118,7 @@ pub struct WantedRecords {
 }
 
 impl Log {
-    /// Returns the present segments of the log, for [`LogView::read`].
+    /// Returns the current segments of the log, for [`LogView::read`].
     pub fn view(&self) -> LogView {
         LogView {
             directory: self.directory.clone(),
