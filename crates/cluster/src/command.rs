@@ -86,7 +86,7 @@ pub enum Command {
         /// The new value, in the unit of the setting.
         value: u64,
     },
-    /// Raises the feature level, which is the version in which programs must write records.
+    /// Raises the feature level: the format version in which programs must write records.
     SetFeatureLevel {
         /// The new feature level.
         level: u32,

@@ -68,9 +68,9 @@ pub const MAX_ADDRESSES: usize = 16;
 /// Maximum length of a name, address, path or version of a node or target, in bytes.
 pub const MAX_TEXT_BYTES: usize = 1_024;
 
-/// Number of requests whose outcomes management stores, so that it does not execute a retry again.
-/// A retry arrives some seconds after the first attempt. In these seconds management executes fewer
-/// changes than this number, because each change waits for a sync.
+/// Number of requests whose outcomes management stores, so that it executes no request a second
+/// time. A retry arrives some seconds after the first attempt. In these seconds management executes
+/// fewer changes than this number, because each change waits for a sync.
 pub const MAX_OUTCOMES: usize = 4_096;
 
 /// Minimum lease. Within a shorter lease, a busy but healthy host might not send a heartbeat.

@@ -7,8 +7,8 @@ use crate::state::kind_word;
 use skep_types::map::{CapacityPool, Condition, Consistency, Reachability, TargetHealth};
 use skep_types::{ClusterMap, Group, NodeId, NodeKind, Target, TargetId, TargetKind};
 
-/// The reason that is shown for a target that counts as down because the heartbeats of its service
-/// do not contain it.
+/// The reason for the condition `Down` of a target that the heartbeats of its service do not
+/// contain.
 pub const UNREPORTED: &str = "its service does not report this target; check that the settings of \
                               the service name the directory of the target";
 
@@ -41,7 +41,7 @@ pub struct Problem {
     pub rule: &'static str,
     /// How strongly the problem affects users.
     pub severity: Severity,
-    /// The target that has the problem, or the primary of the group that has it. `None` if the
+    /// The target that has the problem, or the primary of the group with the problem. `None` if the
     /// problem belongs to the whole cluster.
     pub target: Option<TargetId>,
     /// The affected object, such as a target, and its fault.
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn wait_for_the_disk_of_a_primary_is_shown_with_a_remedy() {
+    fn problem_has_remedy_if_replies_wait_for_the_primary_disk() {
         let health = TargetHealth::new(Condition::Serving, AWAITS_OWN_DISK);
         let problems = problems_of_map(&map(Target { health, ..target() }));
         let noted = problems.iter().find(|it| it.rule == "target-note").unwrap();

@@ -515,7 +515,7 @@ mod tests {
         }
 
         #[test]
-        fn moved_inline_bytes_map_as_in_a_pattern_without_inline(
+        fn moved_inline_bytes_map_as_if_they_never_were_inline(
             plain in any_pattern(), units in 1_u64..=16, start in 0_u64..8 << 20,
             length in 1_u64..4 << 20,
         ) {

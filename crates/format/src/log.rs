@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn records_of_another_target_are_ignored() {
+    fn log_records_of_another_target_are_ignored() {
         let (bytes, _) = segment(|lsn| lsn - 1);
         let of_other_target = LogOwner { target: TargetId::new(4), ..OWNER };
         let of_other_cluster = LogOwner { cluster: ClusterId::new([8; 16]), ..OWNER };

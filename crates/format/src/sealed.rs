@@ -81,7 +81,7 @@ mod tests {
     const MAGIC: [u8; 8] = *b"SKEPTEST";
 
     #[test]
-    fn flipped_bits_and_truncation_are_detected() {
+    fn flipped_bits_and_truncation_of_a_record_are_detected() {
         let bytes = seal(MAGIC, 1, &0xABCD_u32);
         assert_eq!(open::<u32>(MAGIC, 1, &bytes).unwrap(), 0xABCD);
         for bit in 0..bytes.len() * 8 {

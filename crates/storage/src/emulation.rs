@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_vary_around_the_configured_rate() {
+    fn emulated_rates_vary_around_the_configured_rate() {
         let speed = queue(0.1, 7).speed;
         let rates: Vec<f64> = (0..10_000).map(|interval| speed.during(interval) / 10e6).collect();
         let mean = rates.iter().sum::<f64>() / rates.len() as f64;
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn throughput_over_a_long_time_matches_the_rates() {
+    fn emulated_throughput_over_a_long_time_matches_the_rates() {
         let mut queue = queue(0.3, 1);
         let mut done = Duration::ZERO;
         for _ in 0..1_000 {

@@ -96,7 +96,8 @@ pub(crate) const MAX_REQUESTS_PER_CLIENT: usize = MAX_REQUESTS_PER_TARGET / 8 * 
 pub(crate) const REQUEST_COST: u64 = 8;
 /// Number of bytes that cost one unit in the shares of clients.
 pub(crate) const REQUEST_COST_UNIT: u64 = 4096;
-/// Maximum cost of a request: that of a request with 1 MiB of data, the longest piece of a client.
+/// Maximum cost of a request: the cost of a request with 1 MiB of data. Clients send no more data
+/// in one request.
 pub(crate) const MAX_REQUEST_COST: u64 = REQUEST_COST + (1 << 20) / REQUEST_COST_UNIT;
 /// Cost that a client may use before the next client has its turn: four requests without data. A
 /// request with 1 MiB of data needs nine turns.

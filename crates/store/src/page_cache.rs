@@ -27,10 +27,12 @@
 //! next start still waits for the member. A primary also calls it before it asks to drop a member,
 //! and a backup member before it asks to become the primary. So until the next epoch, each later
 //! process confirms only records that are on the device, because management may still carry out the
-//! request. A backup member calls [`MemberMarkFile::bound_promises`] before it handles a cluster
-//! map with a longer time before a take-over. The member lowers the bound only when all its
-//! promises end within the lower bound (`skep_cluster::lease_times`). So the bound, counted from
-//! the start of a process, covers the promises of all earlier processes.
+//! request.
+//!
+//! A backup member calls [`MemberMarkFile::bound_promises`] before it handles a cluster map with a
+//! longer time before a take-over. The member lowers the bound only when all its promises end
+//! within the lower bound (`skep_cluster::lease_times`). So the bound, counted from the start of a
+//! process, covers the promises of all earlier processes.
 
 use crate::atomic::replace_atomically;
 use skep_format::chunk::HostMark;
@@ -362,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn longest_promise_is_durable_until_it_is_replaced() {
+    fn bound_of_promises_is_durable_until_it_is_replaced() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path();
         let bound = || MemberMarkFile::read_at(path, HOST).unwrap().promise_bound();
@@ -379,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn copy_is_marked_incomplete_until_durable() {
+    fn store_copy_is_marked_incomplete_until_durable() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path();
         let contents = || MemberMarkFile::read_at(path, HOST).unwrap().contents();

@@ -512,7 +512,7 @@ mod tests {
     }
 
     #[test]
-    fn counted_items_cannot_take_unbounded_memory() {
+    fn decoded_list_cannot_take_unbounded_memory() {
         type Large = Option<((u128, u128), (u128, u128))>;
         let list = |count: usize| vec![Large::None; count].to_bytes();
         assert_eq!(Vec::<Large>::from_bytes(&list(1000)).unwrap().len(), 1000);

@@ -335,11 +335,11 @@ record! {
         /// its own immediately. With more than 1, a new metadata target waits until it is added to
         /// a group.
         pub metadata_copies: u16,
-        /// Maximum rate at which the primary of a metadata group sends its store to a member that
-        /// lacks it, in bytes per second.
+        /// Maximum rate at which the primary of a metadata group sends a copy of its store to
+        /// another member, in bytes per second.
         pub metadata_copy_rate: u64,
         /// Maximum number of bytes of log segments that a member of a metadata group keeps on disk
-        /// only for members that do not serve.
+        /// only because members that do not serve may need them.
         pub metadata_log_kept: u64,
         /// Length of a lease in a metadata group, in milliseconds. After a primary has sent a
         /// request that the other members acknowledge, it replies to clients for this time.

@@ -33,7 +33,7 @@ fn refused(group: &Group, kind: MemberChange, target: TargetId) -> ErrorCode {
 }
 
 #[test]
-fn new_group_has_one_primary_and_serving_members() {
+fn first_target_of_a_new_group_is_primary_and_all_targets_serve() {
     let group = create(GroupId::new(9), TargetKind::Metadata, &[A, B]).unwrap();
     check_invariants(&group);
     assert_eq!((group.primary, group.epoch), (A, Epoch::new(1)));

@@ -72,7 +72,7 @@ fn assert_even(counts: &[f64], within: f64, what: &str) {
 }
 
 #[test]
-fn four_groups_alternate_between_two_servers() {
+fn stripe_of_four_groups_alternates_between_two_servers() {
     let map = map(&[4, 4]);
     let candidates = Candidates::new(&map);
     for seed in 0..1_000 {

@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn advice_names_the_targets_that_are_missing_for_a_group() {
+    fn advice_gives_number_of_targets_that_can_form_a_group() {
         let found = advice(&map(2, &["a", "a"]));
         assert!(found.contains("groups of 2 targets") && found.contains("only 1 of"), "{found}");
         assert!(found.contains("`skep group create 1` creates a group with fewer"), "{found}");

@@ -1,5 +1,5 @@
-//! The outcomes of the last requests that have changed the state, so that management does not
-//! execute the retry of a request again.
+//! The outcomes of the last requests that have changed the state, so that management executes a
+//! request only once, even if the sender repeats it.
 //!
 //! The outcome of a request that was refused or has changed nothing is not stored. Management
 //! executes the retry of such a request as if the first attempt had not arrived. Does not own the

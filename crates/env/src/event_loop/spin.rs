@@ -1,7 +1,6 @@
 //! Decides when a loop polls its completion queue before it sleeps, and for how long.
 //!
-//! A loop polls only if the next message is likely to arrive soon, which means that all these
-//! conditions hold:
+//! A loop polls only if the next message is likely to arrive soon. All these conditions must hold:
 //! - The loop is in a conversation with a peer. A moment ago it sent data, or it received data
 //!   while replies are outstanding ([`super::expect_reply`]). A loop that waits for a disk, for a
 //!   timer, or for the next request after a pause sleeps immediately, so an idle process costs

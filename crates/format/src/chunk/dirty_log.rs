@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_entry_ends_the_log() {
+    fn torn_entry_ends_the_dirty_log() {
         let entries: Vec<_> = (0..5).map(region).collect();
         let bytes = HEADER.to_file(entries.iter());
         assert_eq!(bytes.len(), 64 + 5 * 32);

@@ -46,7 +46,7 @@ fn region_page_survives_a_round_trip() {
 }
 
 #[test]
-fn page_bytes_of_version_1_never_change() {
+fn region_page_bytes_of_version_1_never_change() {
     let page = header().to_page(&checksums());
     assert_eq!(&page[..10], b"SKEPRGN\0\x01\0");
     assert_eq!(page[10..26], [1; 16]);
@@ -83,7 +83,7 @@ fn parser_reports_the_part_of_a_page_with_a_flipped_bit() {
 }
 
 #[test]
-fn checksum_page_of_another_region_is_refused() {
+fn region_page_of_another_region_is_refused() {
     let mut page = header().to_page(&checksums());
     let mut other = header();
     other.identity.region += 1;

@@ -53,7 +53,7 @@ fn benchmark_writes_reads_and_removes_its_files() {
 }
 
 #[test]
-fn invalid_plans_are_refused() {
+fn invalid_benchmark_plans_are_refused() {
     on_loop(async |place| {
         let benchmark = Benchmark::new(TARGET, place, None);
         let refused = |plan, free| benchmark.start(plan, free).unwrap_err().code();
@@ -139,7 +139,7 @@ fn next_benchmark_retries_a_failed_removal_of_files() {
 }
 
 #[test]
-fn second_stop_leaves_the_files_of_the_next_benchmark_alone() {
+fn second_stop_keeps_the_files_of_the_next_benchmark() {
     on_loop(async |place| {
         let benchmark = Benchmark::new(TARGET, place, None);
         benchmark.start(PLAN, 1 << 30)?;

@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn torn_entry_is_removed_before_the_next_append() {
+    fn torn_dirty_log_entry_is_removed_before_the_next_append() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().to_owned();
         let mut bytes = HEADER.to_file([region(1), region(2)].iter());

@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn consecutive_inodes_share_a_directory_and_all_fill_evenly() {
+    fn consecutive_inodes_share_a_leaf_and_leaves_fill_evenly() {
         let leaves: BTreeSet<_> = (1..256).map(|number| leaf_of(&key(number))).collect();
         assert_eq!(leaves.len(), 1);
         let mut counts = vec![0_u32; LEAVES as usize];

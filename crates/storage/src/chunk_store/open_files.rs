@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn eviction_skips_files_in_use_and_recent_files() {
+    fn eviction_skips_files_in_use_and_recently_used_files() {
         let dir = tempfile::tempdir().unwrap();
         let mut cache = OpenFiles::new(3);
         let held = file(dir.path(), 1);

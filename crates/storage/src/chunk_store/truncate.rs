@@ -80,10 +80,10 @@ impl ChunkStore {
     /// generation than `generation`. `generation` is the generation of the write, clearing or
     /// reservation that the caller is about to execute.
     ///
+    /// # Errors
     /// `EndMoved` if the operation belongs to an older generation. The client may rely on bytes
     /// that the truncation has removed, and bytes of an older write must not appear after the
     /// truncation.
-    /// bytes on which the client relies, and must also remove the bytes of a write.
     pub(super) fn check_generation(&self, key: &ChunkFileKey, generation: u64) -> Result<()> {
         if !self.generations.borrow().has_newer(key, generation) {
             return Ok(());

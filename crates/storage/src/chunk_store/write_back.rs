@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn error_of_an_interrupted_write_back_is_no_loss_of_pages() {
+    fn interrupted_write_back_does_not_count_as_loss_of_pages() {
         let may = |kind: io::ErrorKind| may_lose_pages(&kind.into());
         assert!(may(io::ErrorKind::StorageFull) && may(io::ErrorKind::Other));
         assert!(!may(io::ErrorKind::Interrupted) && !may(io::ErrorKind::InvalidInput));

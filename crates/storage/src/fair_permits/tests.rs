@@ -116,7 +116,7 @@ impl Target {
 }
 
 #[test]
-fn all_sequences_of_waits_and_releases_keep_the_invariants() {
+fn permit_invariants_hold_in_all_short_event_sequences() {
     const LENGTH: u32 = 6;
     for most_of_one in 1..=PERMITS {
         for polls in [true, false] {

@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn log_keeps_the_newest_old_segments_up_to_a_size() {
+    fn log_keeps_the_newest_unneeded_segments_up_to_a_size() {
         let directory = tempfile::tempdir().unwrap();
         let mut log = log_of_five_segments(directory.path());
         log.keep(2 * SEGMENT_BYTES + 4096).unwrap();

@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn records_are_read_back_over_segments_in_small_parts() {
+    fn records_of_several_segments_are_read_back_in_small_parts() {
         let directory = tempfile::tempdir().unwrap();
         let log = filled(directory.path(), 15, 3 << 20);
         assert_eq!(log.segments.len(), 2);

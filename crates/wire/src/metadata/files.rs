@@ -213,9 +213,9 @@ record! {
         /// Chunk files that are durable, together with their names, on the devices of their
         /// targets. If one of these chunk files is missing later, its bytes are lost, and its range
         /// is not a hole. May name no chunk file. The target returns `Stale`, and changes nothing,
-        /// if the file has another pattern than the report: a power loss has reverted the client's
-        /// open, and another client has then set the pattern. `None` means that the client does not
-        /// have the file open.
+        /// if the file has another pattern than the report. This happens if a power loss has
+        /// reverted the client's open, and another client has then set the pattern. `None` means
+        /// that the client does not have the file open.
         pub synced: Option<SyncedChunkFiles>,
     }
 }

@@ -88,9 +88,9 @@ record! {
 
 record! {
     /// Asks for the last request that the target has executed in each slot of the session. Each
-    /// change that a client requests contains the start number of the target that the client knows.
-    /// After its next start, the target refuses a change with an earlier start number with
-    /// `StaleStart`, because a power loss may have reverted acknowledged changes on which the
+    /// change that a client requests contains a start number of the target: the newest one that the
+    /// client knows. After its next start, the target refuses a change with an earlier start number
+    /// with `StaleStart`, because a power loss may have reverted acknowledged changes on which the
     /// change depends. So the client first compares its acknowledged changes with the reply to this
     /// request. From then on, its changes contain the new start number.
     pub struct CompareSlots {}
