@@ -1,12 +1,12 @@
 //! The capacity pool of a target: `Normal`, `Low` or `Emergency`, by its free bytes and inodes.
 //!
 //! A target is `Low` if both of these hold for its bytes or for its inodes:
-//! - The free part is less than the percentage in the setting `low-percent`.
-//! - The free number is less than the setting `low-free`, or [`LOW_FREE_INODES`].
+//! - The free share is below the percentage in the setting `low-percent`.
+//! - The free amount is below the setting `low-free` (bytes) or [`LOW_FREE_INODES`] (inodes).
 //!
 //! The second condition keeps a large target `Normal` if its free percentage is low but its free
 //! space is still large. `Emergency` has the same rule with `emergency-percent`, `emergency-free`
-//! and [`EMERGENCY_FREE_INODES`]. A percentage or a number of zero switches a rule off.
+//! and [`EMERGENCY_FREE_INODES`]. A value of zero in one of these settings switches the rule off.
 
 use crate::limits::{EMERGENCY_FREE_INODES, LOW_FREE_INODES};
 use skep_types::map::{Capacity, CapacityPool, Policy};

@@ -25,8 +25,8 @@
 //! until this member has the records. As long as management may still execute the request, the
 //! primary must not stop these delays. If the member dies meanwhile, the primary asks management to
 //! drop the member, although the member does not serve. The drop revokes the earlier request.
-//! Otherwise the group would send no reply until the member is back. A removal of the member
-//! revokes it too, because the target may be added again.
+//! Otherwise the group would send no reply until the member is back. A removal of the member also
+//! revokes the earlier request, because the target may be added again.
 
 use crate::limits::MAX_MEMBERS;
 use skep_types::group_change::{GroupChange, MemberChange};

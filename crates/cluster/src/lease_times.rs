@@ -9,8 +9,8 @@
 //!
 //! # Restarts
 //! A promise outlives the process of the member. So the member durably stores a bound of its
-//! promises. The bound is a time span, and no promise ends later than this span from now.
-//! [`raised_bound`], [`lowered_bound`] and [`bound_of_primary`] are the only changes of the bound.
+//! promises. The bound is a time span, and no promise ends later than this span from now. Only
+//! [`raised_bound`], [`lowered_bound`] and [`bound_of_primary`] compute a new bound.
 
 use crate::limits::{CLOCK_DRIFT, LEASE_MARGIN};
 use skep_types::map::Policy;

@@ -15,9 +15,9 @@ pub type LogEnd = (Epoch, Lsn);
 /// only the member with the longest log serves. Returns no changes unless every serving member has
 /// reported a loss in the current epoch.
 ///
-/// A primary that serves alone may report a loss too. It may have asked management to mark a member
-/// as in sync, and must not lead as long as this request may succeed. The drop of a member that
-/// does not serve begins a new epoch, which revokes the request.
+/// A primary that serves alone may report a loss too. Such a primary may have asked management to
+/// mark a member as in sync, and must not lead as long as this request may succeed. The drop of a
+/// member that does not serve begins a new epoch, which revokes the request.
 ///
 /// Every log has all records that were safe, because a member syncs a record before it confirms
 /// that the record is safe. The longest log has the most of the records that were only held.

@@ -92,7 +92,7 @@ fn connect(peer: SocketAddr) -> io::Result<UdpSocket> {
 }
 
 /// Sends packets of `size` bytes, including their headers, until a host reports one of them. Each
-/// size has a socket of its own, so a late report is not taken for that of another size.
+/// size has a socket of its own, so a late report is not mistaken for a report about another size.
 fn fate(peer: SocketAddr, size: u32) -> io::Result<Fate> {
     let socket = connect(peer)?;
     let (level, discover, mtu, probe, header) = match peer {

@@ -18,7 +18,7 @@ record! {
         /// Random number drawn when the node was initialised.
         pub node_uuid: u128,
         /// The cluster map. Reachability and capacities in it may be out of date, because the
-        /// service does not store the map again at each change of them.
+        /// service does not store the map again at each of their changes.
         pub map: ClusterMap,
     }
 }

@@ -315,7 +315,7 @@ impl ChunkStore {
         self.state.get().incarnation
     }
 
-    /// Returns the free space for clients in bytes.
+    /// Returns the free space that clients may use, in bytes.
     pub fn free_bytes(&self) -> u64 {
         self.space.free_bytes()
     }

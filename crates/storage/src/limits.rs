@@ -88,8 +88,8 @@ pub(crate) const MAX_REQUESTS_PER_CONNECTION: usize = 64;
 /// data.
 pub(crate) const MAX_REQUESTS_PER_TARGET: usize = 512;
 /// Maximum number of requests of one client that a target executes concurrently. The other permits
-/// are for the first requests of other clients, which need not wait. Enough requests remain to keep
-/// a device busy.
+/// are for the first requests of other clients, which need not wait. The requests of one client are
+/// still enough to keep a device busy.
 pub(crate) const MAX_REQUESTS_PER_CLIENT: usize = MAX_REQUESTS_PER_TARGET / 8 * 7;
 /// Cost of a request without data. Clients share a target by the costs of their requests. This cost
 /// equals the cost of eight times [`REQUEST_COST_UNIT`] of data.

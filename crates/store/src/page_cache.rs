@@ -24,10 +24,10 @@
 //!
 //! A primary calls [`MemberMarkFile::count`] before it asks management to mark a member as in sync.
 //! So if the process ends before it has stored the cluster map in which this member serves, the
-//! next start still waits for the member. A primary also calls it before it asks to drop a member,
-//! and a backup member before it asks to become the primary. So until the next epoch, each later
-//! process confirms only records that are on the device, because management may still carry out the
-//! request.
+//! next start still waits for the member. A primary also calls `count` before it asks management to
+//! drop a member, and a backup member calls it before it asks to become the primary. So until the
+//! next epoch, each later process confirms only records that are on the device, because management
+//! may still carry out the request.
 //!
 //! A backup member calls [`MemberMarkFile::bound_promises`] before it handles a cluster map with a
 //! longer time before a take-over. The member lowers the bound only when all its promises end

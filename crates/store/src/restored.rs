@@ -1,8 +1,9 @@
 //! The marks of a directory that was restored from a backup.
 //!
-//! A restored directory lacks the changes since the backup. So its service would assign the same
-//! ids and numbers again that it assigned after the backup. The first start with a marked directory
-//! assigns only far higher ids and numbers. Owns the mark files only. The services own the numbers.
+//! A restored directory lacks the changes since the backup. So its service would assign ids and
+//! numbers that it already assigned after the backup was made. The first start with a marked
+//! directory assigns only far higher ids and numbers. Owns the mark files only. The services own
+//! the numbers.
 
 use crate::atomic::{replace_atomically, sync_directory};
 use skep_types::{Error, Result};

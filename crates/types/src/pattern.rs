@@ -329,8 +329,8 @@ impl StripePattern {
 }
 
 record! {
-    /// The name of a chunk file. A chunk file holds the bytes of one component of a file that are
-    /// stored on one group.
+    /// The name of a chunk file. A chunk file contains those bytes of one component of a file that
+    /// one group stores.
     #[derive(Copy, PartialOrd, Ord, Hash)]
     pub struct ChunkFileKey {
         /// The file.

@@ -55,7 +55,7 @@ record! {
 }
 
 record! {
-    /// A locked range, or a range for which a wait exists.
+    /// A locked range, or a range for which an owner waits.
     #[derive(Copy)]
     pub struct HeldLock {
         /// The session of the owner.

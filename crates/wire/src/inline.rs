@@ -88,8 +88,8 @@ record! {
     /// component, the client must have copied all inline bytes to the chunk file that follows them,
     /// and must have synced this chunk file. The client then sets the durable flag, so that the
     /// target replies only when the change is durable. If the file is empty, no copy is necessary.
-    /// The target then removes its inline bytes. Nothing changes if `is_removed` is not set in the
-    /// reply.
+    /// The target then removes the inline bytes of the file. Nothing changes if `is_removed` is not
+    /// set in the reply.
     pub struct RemoveInline {
         /// The file.
         pub inode: InodeId,
@@ -153,7 +153,8 @@ record! {
         /// Whether one of the writes may be lost because the target's host lost power after the
         /// write.
         pub is_lost: bool,
-        /// Attributes of the file. They are durable, too. `None` means that the file was deleted.
+        /// Attributes of the file. These attributes are durable, too. `None` means that the file
+        /// was deleted.
         pub attributes: Option<Attributes>,
     }
 }

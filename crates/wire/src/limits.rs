@@ -35,8 +35,8 @@ pub const REPLAY_SLOT: u32 = MAX_SLOTS;
 pub const MAX_CLOSES: usize = 256;
 /// Maximum number of inodes in one `WhichExist`.
 pub const MAX_INODES_ASKED: usize = 4096;
-/// Maximum number of its own starts that a metadata target remembers, and of marks in one
-/// `SyncInline`. An unsynced write from an older start counts as lost.
+/// Maximum number of starts that a metadata target remembers, and of marks in one `SyncInline`. An
+/// unsynced write from an older start counts as lost.
 pub const MAX_STARTS: usize = 64;
 /// Maximum number of locked ranges of one owner in one file. Each change of a lock rewrites all
 /// ranges of the owner.

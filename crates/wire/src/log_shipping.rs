@@ -108,8 +108,7 @@ byte_enum! {
     pub enum CopyStep {
         /// Only reply how much of the store has been copied.
         Ask = 1,
-        /// Remove store and log durably, and begin a copy. Only a member that does not serve does
-        /// this.
+        /// Remove store and log durably, and begin a copy. A serving member ignores this step.
         Begin = 2,
         /// Add a part to the copy.
         Extend = 3,
@@ -249,9 +248,8 @@ record! {
         /// Whether the member lacks records that the primary does not have any more, neither in
         /// memory nor in its log on disk.
         pub needs_copy: bool,
-        /// Bytes of the log records that the member lacks. `None` means that the primary does not
-        /// know it, because the member has not replied in this epoch, or that the member gets a
-        /// copy of the store.
+        /// Bytes of the log records that the member lacks. `None` means that the member has not
+        /// replied in this epoch, or that it gets a copy of the store.
         pub missing_bytes: Option<u64>,
         /// Progress of the copy of the store that the primary is sending to the member.
         pub copy: Option<CopyProgress>,

@@ -101,7 +101,7 @@ record! {
 }
 
 record! {
-    /// A time in which an operation waited for a group, because the mount sent its request
+    /// A period in which an operation waited for a group, because the mount sent its request
     /// repeatedly without a final reply.
     pub struct TraceWait {
         /// The group that did not answer.

@@ -192,8 +192,7 @@ fn file_with_the_default_pattern_begins_on_one_target() {
     assert_eq!(made(Some(&two), &policy), [(0, chunk, 4), (64 * MIB, chunk, 1)]);
     let of_all = Policy { stripe_from: 0, ..policy.clone() };
     assert_eq!(made(None, &of_all), [(0, chunk, 4)]);
-    // If the second component would have the same number of groups as the first, which is one, the
-    // file has only one component.
+    // If the second component would also have a single group, the file has only one component.
     let narrow = Policy { default_width: 1, ..policy.clone() };
     assert_eq!(made(None, &narrow), [(0, chunk, 1)]);
     let mut one = map.clone();

@@ -67,7 +67,7 @@ impl RecoveredLog {
         // Rewrite the whole file, so that later entries do not follow a torn entry.
         let bytes = header.to_file(entries.iter());
         let file = match replace_record(target, &path, &bytes) {
-            // If the file system is read-only, the target only serves reads, and appends nothing to
+            // If the file system is read-only, the target serves only reads, and appends nothing to
             // the log.
             Err(error) if error.code() == ErrorCode::ReadOnly => std::fs::File::open(target),
             other => other.map(|()| std::fs::OpenOptions::new().write(true).open(&path))?,

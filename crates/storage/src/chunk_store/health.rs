@@ -11,8 +11,8 @@ use std::fs::OpenOptions;
 /// permits on all devices.
 const PROBED_BYTES: usize = 4096;
 
-/// Returns only the reason from the text of a failure, without the target and the words that it
-/// refuses writes. Management and the commands add both.
+/// Returns the reason in the text of a failure. Leaves out the target and the statement that it
+/// refuses writes, because management and the commands add both.
 fn reason_of(failure: &str) -> &str {
     failure.split_once(", since ").map_or(failure, |(_, reason)| reason)
 }

@@ -101,7 +101,7 @@ impl SpaceGauge {
         self.looked_at.set(skep_env::now());
     }
 
-    /// Returns the free space for clients in bytes.
+    /// Returns the free space that clients may use, in bytes.
     pub(crate) fn free_bytes(&self) -> u64 {
         if skep_env::now() - self.looked_at.get() > SPACE_VALID {
             self.look();

@@ -42,8 +42,8 @@ struct Target {
     /// The id of the newest request of each client that has got its permit.
     granted: HashMap<u32, usize>,
     arrived: usize,
-    /// Whether the futures are polled after each event. If not, a permit is granted to a request
-    /// that does not know it yet.
+    /// Whether the futures are polled after each event. If not, a request may have been granted a
+    /// permit before its future is polled again.
     polls: bool,
 }
 

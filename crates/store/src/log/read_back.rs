@@ -112,8 +112,8 @@ pub struct WantedRecords {
     /// LSN of the last record. The log must have this record, and must not truncate it during
     /// the read.
     pub last: Lsn,
-    /// Maximum number of bytes of records in the result. The read may exceed this number to return
-    /// two records.
+    /// Maximum number of bytes of records in the result. The read exceeds this number if it could
+    /// otherwise return fewer than two records.
     pub bytes: usize,
 }
 

@@ -176,7 +176,8 @@ record! {
         /// How the file was opened.
         pub open: OpenMode,
         /// Generation of the file's pattern if its inline component ends. The client has reported
-        /// the end (`WrittenExtent::ends_inline`), but does not know whether it is durable.
+        /// the end (`WrittenExtent::ends_inline`), but does not know whether this change is
+        /// durable.
         pub ends_inline: Option<u32>,
     }
 }
