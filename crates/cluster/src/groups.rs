@@ -13,8 +13,8 @@
 //!   removes the last serving member.
 //! - The epoch rises by one with each change of the primary or of the serving members, and when a
 //!   member that does not serve is dropped or removed. With a restore of management, it rises by
-//!   far more ([`continue_above_copy`]). It does not rise otherwise. Therefore a group has only one
-//!   primary in each epoch.
+//!   far more ([`continue_above_copy`]). The epoch rises in no other case. Therefore a group has
+//!   only one primary in each epoch.
 //! - `primary_since` is the epoch in which the current primary became the primary.
 //! - A member that does not serve never becomes the primary. It must first be marked as in sync.
 //!

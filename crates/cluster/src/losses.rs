@@ -19,8 +19,9 @@ pub type LogEnd = (Epoch, Lsn);
 /// mark a member as in sync, and must not lead as long as this request may succeed. The drop of a
 /// member that does not serve begins a new epoch, which revokes the request.
 ///
-/// Every log has all records that were safe, because a member syncs a record before it confirms
-/// that the record is safe. The longest log has the most of the records that were only held.
+/// Every log has all safe records, because a member syncs a record before it confirms that the
+/// record is safe. Of the records that the members have only appended, the longest log has the
+/// most.
 pub fn changes(
     group: &Group,
     reports: &BTreeMap<TargetId, LogEnd>,

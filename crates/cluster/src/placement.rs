@@ -64,9 +64,9 @@ impl Candidates {
             servers.entry(target.node).or_default().push((group.id, weight));
         }
         let best = by_fitness.keys().next().copied();
-        // Groups with enough free space precede groups with little. Groups that are unfit for new
-        // files are used only if there are no other groups. A file on unfit groups is better than
-        // no file.
+        // Groups with enough free space precede groups with little free space. Groups that are
+        // unfit for new files are used only if there are no other groups. A file on unfit groups is
+        // better than no file.
         let usable = |fitness: &Fitness| *fitness <= Fitness::Low || Some(*fitness) == best;
         let tiers = by_fitness.into_iter().filter(|(fitness, _)| usable(fitness));
         let domain_of = |node| map.node(node).map_or("", |node| node.domain.as_str());

@@ -1,11 +1,11 @@
-//! The clean-up of orphans, which are chunk files without an inode. Orphans arise when a metadata
-//! target loses power before the creation of a file is durable, and the data of the file is already
-//! on storage.
+//! The clean-up of orphans, which are chunk files without an inode. An orphan arises if a client
+//! has written data of a new file to storage, and the metadata target loses power before the
+//! creation of the file is durable.
 //!
-//! The clean-up checks only chunk files that are older than its interval. It removes a chunk file
-//! only if metadata reports that the inode does not exist. This is safe because a client creates
-//! the chunk files of a file only after metadata has created the inode. Inode ids are never reused,
-//! so an inode that does not exist can never exist later.
+//! The clean-up checks only chunk files whose last change is at least one clean-up interval ago. It
+//! removes a chunk file only if metadata reports that the inode does not exist. This is safe
+//! because a client creates the chunk files of a file only after metadata has created the inode.
+//! Inode ids are never reused, so an inode that does not exist can never exist later.
 
 use crate::chunk_store::ChunkStore;
 use skep_metrics::{Gauge, Registry, catalog};

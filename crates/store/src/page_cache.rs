@@ -136,9 +136,9 @@ impl MemberMarkFile {
     }
 
     /// Adds `member` durably to the counted members in the member mark, because this target sends a
-    /// request about the member to management in `epoch`. The meaning of each member is in
-    /// [`CountedMembers`]. `version` is a version of the cluster map that contains the member. The
-    /// caller must call this before it sends the request. Blocks.
+    /// request about the member to management in `epoch`. [`CountedMembers`] lists the kinds of
+    /// requests. `version` is a version of the cluster map that contains the member. The caller
+    /// must call this before it sends the request. Blocks.
     ///
     /// # Errors
     /// Errors of the file system, which name the path.

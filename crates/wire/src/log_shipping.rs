@@ -40,9 +40,9 @@ record! {
         /// in `process`. The member lacks no records any more when it has all records up to this
         /// value.
         pub last: Lsn,
-        /// The process id (`process`) in the member's newest reply in this epoch. Zero means that
-        /// the primary has no reply yet. From this id, the member learns that the primary sent the
-        /// request after the start of the member's process, and not before a power loss.
+        /// The id in the field `process` of the member's newest reply in this epoch. Zero means
+        /// that the primary has no reply yet. From this id, the member learns that the primary sent
+        /// the request after the start of the member's process, and not before a power loss.
         pub process: u64,
         /// The records.
         pub records: Vec<ShippedRecord>,

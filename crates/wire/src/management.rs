@@ -252,7 +252,7 @@ record! {
 
 record! {
     /// Asks for a cluster map newer than `known`. Management waits until there is a newer map, but
-    /// at most the `time_left_ms` of the request.
+    /// for at most the `time_left_ms` of the request.
     pub struct GetMap {
         /// Version of the sender's cluster map.
         pub known: MapVersion,
@@ -318,8 +318,8 @@ record! {
         /// Whether management only checks that the removal is possible.
         pub is_dry_run: bool,
         /// Whether the data of the target is lost. If set, the target stays in the map, closed to
-        /// new files, and requests for its files fail with `TargetLost`. In this case the target
-        /// may be open to new files, and files may have data on it.
+        /// new files, and requests for its files fail with `TargetLost`. In this case, management
+        /// also accepts a target that is open to new files, and files may have data on the target.
         pub is_lost: bool,
     }
 }

@@ -46,9 +46,9 @@ record! {
 }
 
 record! {
-    /// Stops the serving of a target that [`AddTarget`] has added. The service does not serve the
-    /// target after its later starts either. The service refuses to stop a target that is listed in
-    /// its settings.
+    /// Stops serving a target that [`AddTarget`] has added. The service does not serve the target
+    /// after its later starts either. The service refuses to stop a target that is listed in its
+    /// settings.
     pub struct StopTarget {
         /// The target.
         pub target: TargetId,

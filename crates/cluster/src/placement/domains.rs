@@ -3,11 +3,12 @@
 //!
 //! The number of groups per server is fixed to within one before failure domains are considered,
 //! because the bandwidth of a file depends on it. This module chooses the servers that provide one
-//! more group. If a file has fewer groups than there are servers, all other servers provide no
-//! group. The numbers of groups per domain become as even as possible. To this end, each further
-//! group comes from the domain that provides the fewest groups so far, among the domains that have
-//! a server left. Between domains with equal numbers, and between servers of one domain, free space
-//! and the seed of the file decide, as they do without domains.
+//! more group. If a file has fewer groups than there are servers, each of these servers provides
+//! one group, and all other servers provide none. The numbers of groups per domain become as even
+//! as possible. To this end, each further group comes from the domain that provides the fewest
+//! groups so far, among the domains that have a server left. Between domains with equal numbers,
+//! and between servers of one domain, free space and the seed of the file decide, as they do
+//! without domains.
 //!
 //! The module is not used if each server has its own domain, or if all servers share one domain.
 
@@ -100,9 +101,9 @@ impl Domains {
             }
             return;
         }
-        // The array has space for all domains. Either there are more picks than domains, or all
-        // servers provide at least one group already. In both cases, the file has at least one
-        // group for each domain, and a file has at most `MAX_STRIPE_WIDTH` groups.
+        // The array has space for all domains, because a file has at least one group for each
+        // domain here, and at most `MAX_STRIPE_WIDTH` groups: either there are more picks than
+        // domains, or all servers already provide at least one group.
         let mut quotas = [Quota::default(); MAX_STRIPE_WIDTH];
         let quotas = &mut quotas[..self.list.len()];
         for (quota, domain) in quotas.iter_mut().zip(&self.list) {

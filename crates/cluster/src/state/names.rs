@@ -1,4 +1,4 @@
-//! Information about server names that the cluster map does not contain: the highest number in the
+//! Information about server names, beside the names in the cluster map: the highest number in the
 //! names of each kind of server, and the host of each server.
 //!
 //! Management never generates a name twice, even if the server was renamed or removed. Otherwise,

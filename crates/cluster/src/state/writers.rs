@@ -1,7 +1,7 @@
 //! The versions of the program in a snapshot that this program cannot decode.
 //!
 //! A snapshot begins with the nodes of the cluster map, and each of them names the version of its
-//! program. So an error can name the version that wrote a snapshot with other settings.
+//! program. So the error for a snapshot that cannot be decoded can name the version that wrote it.
 
 use skep_types::codec::{Codec, Reader};
 use skep_types::text::escape_controls;

@@ -74,8 +74,8 @@ impl InlineRecord {
     }
 }
 
-/// Splits a range of inline bytes at the borders of the parts. Returns the index of each part and
-/// the bytes of the range that the part has, as a range of the file, in ascending order.
+/// Splits a range of inline bytes at the borders of the parts. For each part in ascending order,
+/// returns its index and the file offsets of the bytes of `range` that the part contains.
 pub fn inline_parts(range: Range<u64>) -> impl Iterator<Item = (u16, Range<u64>)> {
     let end = if range.is_empty() { 0 } else { range.end.div_ceil(INLINE_PART_BYTES) };
     (range.start / INLINE_PART_BYTES..end).map(move |part| {

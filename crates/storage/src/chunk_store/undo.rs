@@ -34,9 +34,9 @@ impl ChunkStore {
                 write.region.checksums.borrow_mut().fill(0);
                 continue;
             }
-            // The file keeps the bytes beyond its size that other writes in progress need, so the
-            // bytes of this write there must become zeros. If the other writes also fail, the last
-            // of them truncates the file to its size.
+            // The file keeps bytes beyond its size if other writes in progress need this length. So
+            // the bytes of this write beyond the size must become zeros. If the other writes also
+            // fail, the last of them truncates the file to its size.
             let beyond = write.range.start.max(size)..write.range.end.min(end);
             self.zero(file, &beyond)?;
             self.refresh_checksums(file, write).await?;

@@ -27,7 +27,7 @@ pub struct Segments {
 }
 
 impl Segments {
-    /// Reads the segments in a directory that have records from `needed` on, and one segment before
+    /// Reads from a directory the segments with records from `needed` on, and one segment before
     /// them. Does not read earlier segments, because a log may keep many of them for absent members
     /// of its group. A primary keeps the records of one segment in memory for such members. A
     /// missing directory counts as a log without segments. Blocks.

@@ -143,7 +143,8 @@ record! {
 
 record! {
     /// Closes one open of the session. The target deletes an unlinked file at its last close. If
-    /// it cannot end the inline component that `written` names, it closes the file all the same.
+    /// `written` sets `ends_inline` and the target cannot end the inline component, the target
+    /// closes the file all the same.
     pub struct Close {
         /// The inode.
         pub inode: InodeId,
@@ -203,9 +204,9 @@ record! {
 
 record! {
     /// Reports a client's writes to a file that stays open (`fsync`, or `stat` by the writer). The
-    /// target refuses the whole report with `Stale` if it cannot end the inline component that
-    /// `written` names, because another client has the file open, or because a client may have
-    /// written inline bytes.
+    /// target refuses the whole report with `Stale` if `written` sets `ends_inline` and the target
+    /// cannot end the inline component, because another client has the file open, or because a
+    /// client may have written inline bytes.
     pub struct ReportWritten {
         /// The inode.
         pub inode: InodeId,
@@ -213,20 +214,20 @@ record! {
         pub written: Option<WrittenExtent>,
         /// Chunk files that are durable, together with their names, on the devices of their
         /// targets. If one of these chunk files is missing later, its bytes are lost, and its range
-        /// is not a hole. May name no chunk file. The target returns `Stale`, and changes nothing,
-        /// if the file has another pattern than the report. This happens if a power loss has
-        /// reverted the client's open, and another client has then set the pattern. `None` means
-        /// that the client does not have the file open.
+        /// is not a hole. The set may be empty. The target returns `Stale`, and changes nothing, if
+        /// the file has another pattern than the report. This happens if a power loss has reverted
+        /// the client's open, and another client has then set the pattern. `None` means that the
+        /// client does not have the file open.
         pub synced: Option<SyncedChunkFiles>,
     }
 }
 
 record! {
     /// Waits for the end of a truncation in progress, and reads the attributes of the file. A
-    /// client sends this request after a write to a shared file that does not make the file longer.
-    /// If the truncate generation in the reply is newer than at the beginning of the write, the
-    /// truncation may have removed the written bytes. The client then writes these bytes again. A
-    /// client also sends this request after storage returned fewer bytes than the file has.
+    /// client sends this request after a write that does not extend a shared file. If the truncate
+    /// generation in the reply is newer than at the beginning of the write, the truncation may have
+    /// removed the written bytes. The client then writes these bytes again. A client also sends
+    /// this request after storage returned fewer bytes than the file has.
     pub struct AwaitTruncation {
         /// The inode.
         pub inode: InodeId,
