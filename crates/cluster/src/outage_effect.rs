@@ -32,8 +32,8 @@ impl Effect {
 pub struct OutageEffect {
     /// Whether some operations wait until the service is back.
     pub is_blocking: bool,
-    /// Whether all members with all data are absent in the group of any target of the service, so
-    /// that no member can take over.
+    /// Whether, in the group of at least one target of the service, all members with complete data
+    /// are absent. No member can then take over.
     pub is_group_absent: bool,
     /// The effect as a clause for messages.
     pub text: String,

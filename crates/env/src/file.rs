@@ -194,7 +194,8 @@ impl File {
     }
 }
 
-/// A [`File`] as a file of the standard library. Dropping this value does not close the descriptor.
+/// A view of a [`File`] as a file of the standard library. Dropping this value does not close the
+/// descriptor.
 #[derive(Debug)]
 pub struct StdFile<'a> {
     file: ManuallyDrop<std::fs::File>,

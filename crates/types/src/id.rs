@@ -62,7 +62,7 @@ id!(/// Random number that changes whenever acknowledged but unsynced writes may
     HostIncarnation(u64), "i");
 
 /// The id of an inode: a virtual shard (upper 16 bits) and a number within that shard (lower 48
-/// bits). Numbers are never reused.
+/// bits). Ids are never reused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct InodeId(u64);
 

@@ -224,8 +224,8 @@ pub fn message(id: u16) -> Option<&'static Message> {
 }
 
 /// Whether an error is an ordinary answer to a request: the name or the extended attribute that the
-/// request asks for does not exist. Programs ask for such names all the time, so metrics do not
-/// count the answer as an error.
+/// request asks for does not exist. Programs often ask for such names, so metrics do not count the
+/// answer as an error.
 pub fn is_ordinary_absence(message: u16, code: ErrorCode) -> bool {
     match code {
         ErrorCode::NotFound => message == md::Lookup::ID,

@@ -24,7 +24,7 @@ impl LockKind {
 byte_enum! {
     /// Mode of a lock.
     pub enum LockMode {
-        /// Other owners may hold `Shared` locks of the same kind on the same bytes.
+        /// Other owners may hold `Shared` locks of the same `LockKind` on the same bytes.
         Shared = 0,
         /// No other owner may hold a lock (`Shared` or `Exclusive`) of the same `LockKind` on the
         /// same bytes.
@@ -115,8 +115,8 @@ record! {
 }
 
 record! {
-    /// Waits until a lock becomes free, but at most some seconds. The target returns `Deadlock` if
-    /// the wait would close a deadlock cycle.
+    /// Waits until a lock becomes free, but for at most some seconds. The target returns `Deadlock`
+    /// if the wait would close a deadlock cycle.
     pub struct WaitLock {
         /// The lock for which the owner waits.
         pub lock: LockRequest,

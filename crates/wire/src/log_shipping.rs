@@ -20,7 +20,7 @@ record! {
     /// Ships records of the group's log to a member that is not the primary. The member appends the
     /// records that follow its last record, and replies before it has synced them. If it has
     /// different records with the same LSNs, from an earlier primary, it removes these records
-    /// first. A request without records only sends `held`, `safe` and `syncs_at_once`.
+    /// first. A request without records sends only `held`, `safe` and `syncs_at_once`.
     ///
     /// The member returns `StaleMap` if `epoch` is not the group's epoch in the member's cluster
     /// map. The member returns `NotReady` if its service stops. The primary then asks management to

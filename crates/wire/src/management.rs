@@ -194,8 +194,8 @@ record! {
     /// Reply to [`Heartbeat`].
     pub struct HeartbeatReply {
         /// Capacity of the whole cluster for file data, from the newest reports of storage targets.
-        /// `None` after a start of management, until all storage targets have reported, but for one
-        /// lease at most.
+        /// After a start of management, `None` until all storage targets have reported, but for at
+        /// most one lease.
         pub capacity: Option<Capacity>,
         /// A pending change of the client's log level. Clients accept no connections, so management
         /// delivers the change in this reply.

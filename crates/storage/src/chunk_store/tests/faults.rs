@@ -111,7 +111,7 @@ fn target_serves_reads_from_a_read_only_disk() {
     .unwrap();
 }
 
-/// The creation of a chunk file is the first write that such a disk refuses.
+/// The creation of a chunk file is the first write that the read-only disk refuses.
 #[test]
 fn disk_that_refuses_new_files_makes_the_target_read_only() {
     let dir = tempfile::tempdir().unwrap();
