@@ -431,6 +431,7 @@ fn registrations_that_make_the_map_too_long_are_refused() {
     assert!((10 << 20..16 << 20).contains(&bytes), "{bytes} bytes");
     // The estimate of the map's length is too low by at most 4 KiB.
     assert!(bytes <= crate::limits::MAX_MAP_BYTES + 4096, "{bytes} bytes");
-    // A node that is registered already may register again.
+    // A node that is already registered may register again, although the map is too long for new
+    // nodes.
     state.apply(&large(1)).unwrap();
 }

@@ -88,11 +88,12 @@ record! {
 
 record! {
     /// Asks for the last request that the target has executed in each slot of the session. Each
-    /// change that a client requests contains a start number of the target: the newest one that the
-    /// client knows. After its next start, the target refuses a change with an earlier start number
-    /// with `StaleStart`, because a power loss may have reverted acknowledged changes on which the
-    /// change depends. So the client first compares its acknowledged changes with the reply to this
-    /// request. From then on, its changes contain the new start number.
+    /// change that a client requests contains a start number of the target: the number of the start
+    /// in which the client opened its session or last compared its acknowledged changes. After its
+    /// next start, the target refuses a change with an earlier start number with `StaleStart`,
+    /// because a power loss may have reverted acknowledged changes on which the change depends. So
+    /// the client first compares its acknowledged changes with the reply to this request. From then
+    /// on, its changes contain the new start number.
     pub struct CompareSlots {}
 }
 

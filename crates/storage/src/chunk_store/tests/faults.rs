@@ -123,7 +123,8 @@ fn disk_that_refuses_new_files_makes_the_target_read_only() {
         write(&store, key(1), 0, b"old").await.unwrap();
         store.close().await.unwrap();
         drop(store);
-        // The directory of the first new file exists, and that of the second one is missing.
+        // The leaf directory of the first new file exists, and the leaf directory of the second one
+        // is missing.
         let (with_directory, without) = (key(2), key(1 << 20));
         assert_eq!(leaf_of(&with_directory), leaf_of(&key(1)));
         assert_ne!(leaf_of(&without), leaf_of(&key(1)));
