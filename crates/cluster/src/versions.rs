@@ -18,7 +18,7 @@ const COUNT_BITS: u32 = 40;
 /// Maximum number of starts of management that a version can express: sixteen million.
 pub const MAX_STARTS: u64 = u64::MAX >> COUNT_BITS;
 
-/// Returns the number of starts in a version.
+/// Returns the number of starts that a map version contains.
 pub fn starts_of(version: MapVersion) -> u64 {
     version.raw() >> COUNT_BITS
 }

@@ -450,7 +450,7 @@ pub struct ExpectedReply(std::marker::PhantomData<Rc<()>>);
 
 impl Drop for ExpectedReply {
     fn drop(&mut self) {
-        // When the thread ends, the loop may be gone already.
+        // While a thread ends, its loop may have been dropped already.
         let _ = LOOP.try_with(|slot| {
             if let Ok(mut slot) = slot.try_borrow_mut()
                 && let Some(it) = slot.as_mut()

@@ -67,8 +67,8 @@ pub(crate) fn serve(
 ) -> Result<()> {
     let device = Device::of(emulation, start.target);
     // Do everything that may block for a long time before the target gets its event loop, because
-    // other targets of the device may share this loop. The next calls sync, remove large files, and
-    // hang if the device hangs.
+    // other targets of the device may share this loop. The following calls sync records and remove
+    // large files, and they hang if the device hangs.
     let number = device_number(start.directory.path())?;
     Benchmark::remove_leftovers(start.directory.path())?;
     let (directory, cluster) = (start.directory.path(), start.identity.cluster);

@@ -77,8 +77,8 @@ skep_types::record! {
         /// requests.
         pub lowest_map: MapVersion,
         /// Trace id. All requests of one operation have the same trace id. In replies with bit 2 of
-        /// `flags`: time in the stages waiting, processing, disk and log sync, in microseconds.
-        /// Each time has 32 bits, the first one in the lowest bits.
+        /// `flags`: time in the stages `waiting`, `processing`, `disk` and `log sync`, in
+        /// microseconds. Each time has 32 bits, the first one in the lowest bits.
         pub trace: u128,
         /// In requests of a metadata or storage target: the group that the sender leads as
         /// primary. Zero in requests of clients, tools and nodes.
@@ -88,14 +88,15 @@ skep_types::record! {
         /// start in which the client opened its session or last compared its acknowledged changes.
         pub sender_epoch: Epoch,
         /// User id of the program that caused the request, plus one. Zero means that no program
-        /// caused it. In replies with bit 2 of `flags`: time in the stage others, in microseconds.
+        /// caused it. In replies with bit 2 of `flags`: time in the stage `others`, in
+        /// microseconds.
         pub user: u32,
         /// Group id of the program that caused the request, plus one. Zero means that no program
-        /// caused the request. In replies with bit 2 of `flags`: time in the stage network, in
+        /// caused the request. In replies with bit 2 of `flags`: time in the stage `network`, in
         /// microseconds.
         pub user_group: u32,
-        /// Id of the job of the program that caused the request. Zero means no job. In replies
-        /// with bit 2 of `flags`: time in the stage copies, in microseconds.
+        /// Id of the job of the program that caused the request. Zero means no job. In replies with
+        /// bit 2 of `flags`: time in the stage `copies`, in microseconds.
         pub job: u32,
     }
 }

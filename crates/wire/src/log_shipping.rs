@@ -85,9 +85,9 @@ record! {
         pub appended: Lsn,
         /// LSN of the last record that the member has synced, at most `appended`.
         pub synced: Lsn,
-        /// If `is_behind` is set, the primary next ships the records that follow this one. It is
-        /// the last record of the member's log, or an earlier record if the last records come from
-        /// an earlier primary.
+        /// If `is_behind` is set, LSN of the record after which the primary continues to ship. It
+        /// is the last record of the member's log, or an earlier record if the last records come
+        /// from an earlier primary.
         pub ship_after: Lsn,
         /// Whether the member did not append the records of the request, because it does not have
         /// the record before `first`.

@@ -87,7 +87,7 @@ impl Drop for Op {
         if self.finished {
             return;
         }
-        // When the thread ends, the loop may be gone already, and the operation with it.
+        // While a thread ends, its loop may have been dropped already, together with the operation.
         let _ = LOOP.try_with(|slot| {
             let Ok(mut slot) = slot.try_borrow_mut() else { return };
             let Some(it) = slot.as_mut() else { return };
