@@ -145,7 +145,7 @@ pub enum Command {
     },
 }
 
-/// Names the change for a line of the log.
+/// Writes a description of the change, for log lines.
 impl std::fmt::Display for Command {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {

@@ -13,7 +13,7 @@ pub const UNREPORTED: &str = "its service does not report this target; check tha
                               the service name the directory of the target";
 
 /// The reason that the primary of a metadata group reports while it waits after a restoration of
-/// management. It waits until management has compared the logs of the members.
+/// management. The primary waits until management has compared the logs of the members.
 pub const COMPARED_AFTER_RESTORE: &str = "management was restored from a backup, so another member \
                                           of the group may have newer log records; the target \
                                           waits until management has compared the logs of all \

@@ -156,7 +156,7 @@ fn interface_mtu(name: &str) -> io::Result<u32> {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
     // SAFETY: all-zero is a valid `ifreq`.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    // The last byte stays zero, so the name has an end.
+    // The last byte stays zero, so the name is terminated.
     let places = request.ifr_name.iter_mut().take(libc::IFNAMSIZ - 1);
     for (place, byte) in places.zip(name.bytes()) {
         *place = byte as libc::c_char;

@@ -101,7 +101,7 @@ pub fn restrict_new_files() {
     unsafe { libc::umask(0o077) };
 }
 
-/// Redirects standard error to a file. If `both`, redirects standard output too.
+/// Redirects standard error to a file. If `both` is set, redirects standard output too.
 ///
 /// # Errors
 /// Returns the errors of `dup2(2)`.

@@ -1,4 +1,5 @@
-//! Named threads, which may be pinned to a CPU. The CPUs and the memory of a process.
+//! Starts named threads, which may be pinned to a CPU, and sets the CPUs and the preferred NUMA
+//! node of a process.
 
 use std::io;
 use std::sync::OnceLock;

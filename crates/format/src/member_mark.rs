@@ -109,8 +109,8 @@ impl CountedMembers {
 }
 
 record! {
-    /// Names the page cache that has the log records which a member has confirmed. The mark is
-    /// stored with a checksum in the file `member-mark` of the target's directory.
+    /// Identifies the page cache that contains the log records that a member has confirmed. The
+    /// mark is stored with a checksum in the file `member-mark` of the target's directory.
     pub struct MemberMark {
         /// Identifies the page cache that has the confirmed records.
         pub host: HostMark,

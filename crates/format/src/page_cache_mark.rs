@@ -11,8 +11,8 @@ const MAGIC: [u8; 8] = *b"SKEPPAGE";
 const VERSION: u16 = 1;
 
 record! {
-    /// Names the page cache that has the changes which a metadata target has acknowledged. The mark
-    /// is stored with a checksum in the file `page-cache-mark` of the target's directory.
+    /// Identifies the page cache that contains the changes that a metadata target has acknowledged.
+    /// The mark is stored with a checksum in the file `page-cache-mark` of the target's directory.
     #[derive(Copy)]
     pub struct PageCacheMark {
         /// Identifies the page cache.

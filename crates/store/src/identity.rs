@@ -298,8 +298,8 @@ fn lock(path: &Path) -> Result<File> {
 /// `skep_service::service_user` finds them. The user can still lock the file.
 fn mark_use_by_root(lock: &File) {
     if lock.metadata().is_ok_and(|it| it.gid() != 0) {
-        // Only root may do this. Some file systems refuse it to root, too: there, root does not
-        // create files of another owner.
+        // Ignore an error, because only root may make this change. Some file systems refuse it even
+        // to root. On these file systems, root does not create files of another owner.
         let _ = fchown(lock, None, Some(0));
     }
 }

@@ -52,7 +52,8 @@ pub use segments::Segments;
 
 /// Length of a segment at which the log starts the next segment.
 const SEGMENT_BYTES: u64 = 32 << 20;
-/// Bytes that the log allocates ahead of its end. It allocates more when half of them are used.
+/// Number of bytes that the log allocates ahead of its end. The log allocates more when half of
+/// these bytes are used.
 const AHEAD_BYTES: u64 = 32 << 20;
 /// Number of zeros that the log writes after its end when it has overwritten the previous ones. The
 /// next sync writes them too, so they should not take much longer than a sync.
@@ -82,7 +83,8 @@ pub struct Log {
     zeros_end: u64,
     /// Length of the last segment at which the log starts the next segment.
     segment_ends_at: u64,
-    /// The caller does not need the records up to this one, because its store has their changes.
+    /// The caller does not need the records up to this one, because the caller's store has their
+    /// changes.
     not_needed: Lsn,
     /// Maximum number of bytes that the log keeps in segments without a needed record.
     kept_bytes: u64,

@@ -58,7 +58,8 @@ id!(/// Version of a group's membership. Receivers refuse messages of an older e
 id!(/// Log sequence number in the log of one target, from 1. Zero precedes the first record.
     Lsn(u64), "lsn");
 id!(/// Random number that changes whenever acknowledged but unsynced writes may have been lost. A
-    /// storage target draws it at its start, for example after a power loss of its host.
+    /// storage target draws a new number, for example, at its first start after a power loss of its
+    /// host.
     HostIncarnation(u64), "i");
 
 /// The id of an inode: a virtual shard (upper 16 bits) and a number within that shard (lower 48

@@ -264,7 +264,8 @@ impl StripePattern {
         }
         for (index, component) in self.components.iter().enumerate() {
             let previous = index.checked_sub(1).map(|at| &self.components[at]);
-            // A component behind moved inline bytes also starts at byte 0.
+            // If the inline bytes were moved to storage, both the inline component and the next
+            // component start at byte 0.
             let is_behind = previous.is_none_or(|it| {
                 component.start > it.start || it.is_inline() && component.start == 0
             });

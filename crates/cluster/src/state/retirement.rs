@@ -177,7 +177,7 @@ impl Durable {
         }
     }
 
-    /// Asserts that only storage targets of the map are closed, in ascending order.
+    /// Asserts that the closed targets are storage targets of the map, in ascending order.
     pub(super) fn check_closed(&self) {
         assert!(self.closed.is_sorted_by(|one, next| one < next), "closed targets are sorted");
         for id in &self.closed {

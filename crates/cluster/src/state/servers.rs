@@ -77,8 +77,8 @@ impl Durable {
         Ok(id)
     }
 
-    /// Returns the reason why a server cannot register although its directory has an id, and the
-    /// remedy.
+    /// Returns the reason why a server cannot register although its directory contains an id, with
+    /// the remedy.
     fn unknown_node(&self, claimed: NodeId, kind: NodeKind) -> String {
         let word = kind_word(kind);
         match self.map.node(claimed) {

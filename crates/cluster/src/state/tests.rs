@@ -414,8 +414,8 @@ proptest! {
     }
 }
 
-/// Management must not accept registrations until the map is too long for a message. Management
-/// would then abort at the first request for the map, and again after each restart.
+/// Management must refuse a registration before the map becomes too long for a message. Otherwise,
+/// management would abort at the first request for the map, and again after each restart.
 #[test]
 fn registrations_that_make_the_map_too_long_are_refused() {
     let mut state = cluster();

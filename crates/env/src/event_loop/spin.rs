@@ -28,8 +28,8 @@ use std::time::Duration;
 
 /// A conversation with a peer ends when the loop's sockets have been idle for this time.
 const CONVERSATION_PAUSE: Duration = Duration::from_micros(500);
-/// While polling seems useless, one wait polls after each series of this number of waits without
-/// polling.
+/// While polling seems useless, the loop polls once after each series of this number of waits
+/// without polling.
 const PROBE_INTERVAL: u32 = 32;
 /// Weight of the earlier rounds of polling in the average duration. The newest round has the weight
 /// 1.
@@ -253,7 +253,7 @@ mod tests {
         let mut now = Duration::from_secs(1);
         let mut spin = talking(now);
         assert_eq!(rounds(&mut spin, &mut now, 100, MICRO * 6), 100);
-        // Polls that find nothing end the polling, except for one probe in 33 waits.
+        // After polls that find nothing, the loop stops polling, except for one probe in 33 waits.
         let useless = rounds(&mut spin, &mut now, 330, MICRO * 200);
         assert!((10..=14).contains(&useless), "{useless} rounds polled in vain");
         // A few probes that find messages suffice to resume the polling.
@@ -305,7 +305,8 @@ mod tests {
     #[test]
     fn preemptions_are_counted_for_each_thread() {
         let start = std::time::Instant::now();
-        // More threads than processors take turns, so each is preempted at some time.
+        // There are more threads than processors, so the threads take turns and each thread is
+        // preempted at some time.
         let count = std::thread::available_parallelism().map_or(1, usize::from) * 2;
         let is_preempted = || {
             let before = preemptions_of_thread();

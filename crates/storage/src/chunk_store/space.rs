@@ -166,7 +166,8 @@ mod tests {
         assert_eq!(gauge.end_of_full(at(1)), None, "no write was refused");
         assert_eq!(gauge.note_refusal(at(1)), Some(1));
         assert_eq!(gauge.note_refusal(at(9)), None);
-        // Simulates that other programs have filled the disk. The value is valid for a second.
+        // Simulates that other programs have filled the disk. The gauge uses this value for one
+        // second.
         gauge.written_since.set(u64::MAX);
         gauge.looked_at.set(skep_env::now());
         assert_eq!(gauge.end_of_full(at(10)), None, "the target is still full");

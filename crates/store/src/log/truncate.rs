@@ -67,8 +67,8 @@ mod tests {
         Log::open(path, OWNER, Lsn::new(1)).unwrap()
     }
 
-    /// Appends records of an epoch, each of an eighth of a segment. Each record names the previous
-    /// record as synced.
+    /// Appends records of an epoch, each with the length of an eighth of a segment. Each record
+    /// names the previous record as synced.
     fn append(log: &mut Log, epoch: u64, numbers: std::ops::RangeInclusive<u64>) {
         for lsn in numbers {
             let payload = vec![epoch as u8; super::super::SEGMENT_BYTES as usize / 8];
