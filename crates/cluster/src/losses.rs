@@ -20,8 +20,8 @@ pub type LogEnd = (Epoch, Lsn);
 /// member that does not serve begins a new epoch, which revokes the request.
 ///
 /// Every log has all safe records, because a member syncs a record before it confirms that the
-/// record is safe. Of the records that the members have only appended, the longest log has the
-/// most.
+/// record is safe. Some logs may lack records that are not safe, and the longest log contains the
+/// most of these records.
 pub fn changes(
     group: &Group,
     reports: &BTreeMap<TargetId, LogEnd>,

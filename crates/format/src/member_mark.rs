@@ -53,8 +53,8 @@ impl CountedMembers {
     /// `epoch`. The cluster map of the version `version` has this epoch and names this member.
     ///
     /// A backup member that started with an old map may send a request in an earlier epoch.
-    /// Management refuses this request, so the list stays as it is. The list may have members of
-    /// the later epoch, about which management has carried out requests.
+    /// Management refuses this request. So the list stays as it is, because it may contain members
+    /// of the later epoch about which management has carried out requests.
     #[must_use]
     pub fn with(&self, epoch: Epoch, version: MapVersion, member: TargetId) -> Self {
         let mut next = self.clone();

@@ -25,9 +25,9 @@ pub struct StorageSettings {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EmulationSettings {
-    /// Number of bytes that each target reads and writes in a second. Replies wait as if a device
-    /// of this speed served one request after the other. For laboratories (`skep lab`), not for
-    /// production. Zero: no emulation.
+    /// Number of bytes that each target moves per second, for reads and writes together. Replies
+    /// wait as if a device of this speed served one request after the other. For laboratories
+    /// (`skep lab`), not for production. Zero means no emulation.
     pub rate: ByteSize,
     /// Variation of the rate in percent. Each target has a new rate each second, from a normal
     /// distribution with this standard deviation. At most 50.

@@ -137,7 +137,7 @@ record! {
 
 record! {
     /// Asks the target to make its acknowledged changes durable, and asks whether these changes
-    /// include the inline writes of a file, or the end of its inline component.
+    /// include the inline writes of a file, or the end of the file's inline component.
     pub struct SyncInline {
         /// The file.
         pub inode: InodeId,
