@@ -38,8 +38,8 @@ record! {
     pub struct BenchmarkProgress {
         /// Whether the benchmark has ended.
         pub is_over: bool,
-        /// Whether the target bypasses the page cache. `false` means that its file system does not
-        /// support this.
+        /// Whether the target bypasses the page cache. `false` means that the target's file system
+        /// does not support direct I/O.
         pub is_direct: bool,
         /// Bytes written or read so far.
         pub bytes: u64,

@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn header_survives_a_round_trip() {
+    fn frame_header_survives_a_round_trip() {
         let bytes = sample();
         let (header, crc) = parse(&bytes).unwrap();
         assert_eq!((header.message, header.tag, header.body_bytes), (7, 9, 2));

@@ -156,7 +156,8 @@ fn request_overrides_directory_and_directory_overrides_cluster() {
     let asked = [component(0, 0, 2)];
     let made = make(Some(&asked), Some(&directory));
     assert_eq!(first(&made), (of_file, MIB, 2, Chooser::RoundRobin));
-    // A list in the directory's default applies unless the request sets width or placement.
+    // A list of groups in the directory's default pattern applies unless the request sets width or
+    // placement.
     let directory = [listed(&storage[1..3])];
     let made = make(Some(&[component(0, MIB, 0)]), Some(&directory));
     assert_eq!(first(&made), (of_file, MIB, 2, Chooser::Listed));

@@ -10,12 +10,13 @@ use crate::groups;
 use crate::versions::{MAX_STARTS, starts_of};
 use skep_types::{MapVersion, NodeId, Result};
 
-/// Number of starts of management that are skipped. It is larger than any plausible number of
-/// starts between a backup and its restoration, so no map version is used twice.
+/// Number of start numbers that management skips after a restoration. The number is larger than any
+/// plausible number of starts between a backup and its restoration, so no map version is used
+/// twice.
 const SKIPPED_STARTS: u64 = 1 << 12;
-/// Number of node ids that are skipped. Each mount takes one id.
+/// Number of node ids that management skips after a restoration. Each mount takes one id.
 const SKIPPED_NODES: u32 = 1 << 20;
-/// Number of target ids that are skipped, and also the number of group ids that are skipped.
+/// Number of target ids, and also of group ids, that management skips after a restoration.
 const SKIPPED_TARGETS: u32 = 1 << 16;
 /// Maximum number of starts in a map version that a node reports: half of all possible starts.
 /// Reports of a faulty node can then never use up the starts of management itself.

@@ -163,8 +163,8 @@ record! {
         pub generation: u64,
         /// Whether a client had the file open for writing before the truncation.
         pub had_writers: bool,
-        /// Whether storage has truncated all chunk files. If it has, only the syncs of these files
-        /// are missing.
+        /// Whether storage has truncated all chunk files. If set, only the syncs of these files are
+        /// missing.
         pub is_applied: bool,
         /// The chunk files that may reach beyond the new size.
         pub chunk_files: Vec<TruncatedChunkFile>,

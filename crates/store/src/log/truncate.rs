@@ -20,8 +20,8 @@ impl Log {
     ///
     /// # Errors
     /// - `Corrupt` if the log begins after the record that follows `last`.
-    /// - `DeviceFailed` or another error of the file system, which names the path. The caller must
-    ///   not use the log again.
+    /// - `DeviceFailed` or another error of the file system, which names the path. After this
+    ///   error, the caller must not use the log again.
     pub fn truncate(&mut self, last: Lsn) -> Result<()> {
         if self.segments[0].raw() > last.raw() + 1 {
             let what = format!(
