@@ -5,8 +5,9 @@
 //!
 //! # Compare and set
 //! A change contains the epoch on which its sender has based its decision. If the group has another
-//! epoch, the change is refused. So if two members ask in the same epoch, only the first one
-//! succeeds. A sender whose reply was lost may repeat the change. The retry changes nothing.
+//! epoch, the change is refused. So if two members request changes in the same epoch, only the
+//! first request succeeds. A sender whose reply was lost may repeat the change. The retry changes
+//! nothing.
 //!
 //! # Invariants
 //! - A group has at least one serving member, and its primary is one of them. Therefore no change

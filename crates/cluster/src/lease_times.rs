@@ -63,7 +63,7 @@ pub fn lowered_bound(
 /// Returns the lowest bound that a primary may store now. `wait_left` is the time until the leases
 /// of all earlier primaries end. From then on, no promise of the member is left, and a primary
 /// makes no new promise. So the next process of the member need not wait if it is the primary of
-/// the same term.
+/// the same term, which began in the epoch `Group::primary_since`.
 pub fn bound_of_primary(bound: Duration, wait_left: Duration) -> Duration {
     if wait_left.is_zero() { Duration::ZERO } else { bound }
 }

@@ -57,8 +57,8 @@ pub const MIN_TAKE_OVER_AFTER_MS: u32 = 1_250;
 /// of at least [`MAX_METADATA_LEASE_MS`].
 pub const MAX_TAKE_OVER_AFTER_MS: u32 = 75_000;
 /// Time that a member of a metadata group waits after the end of the lease that it grants, before
-/// it takes over. To this time, the member adds one part in [`CLOCK_DRIFT`] of the lease. In this
-/// time, the primary completes a batch of requests that it began while the lease was valid.
+/// it takes over. To this time, the member adds one part in [`CLOCK_DRIFT`] of the lease. During
+/// this wait, the primary completes a batch of requests that it began while the lease was valid.
 pub const LEASE_MARGIN: Duration = Duration::from_millis(200);
 /// The rates of the clocks of two hosts differ by less than one part in this number, because each
 /// rate is within 1 % of the true rate.

@@ -23,9 +23,9 @@ pub fn thread_time() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Returns the date and time of this host, for values that users see. Only the finding about wrong
-/// clocks compares such values of different hosts, and `skep purge` if a file system does not show
-/// its own clock.
+/// Returns the date and time of this host, for values that users see. Only two functions compare
+/// such values of different hosts: the finding about wrong clocks, and `skep purge` if a file
+/// system does not show its own clock.
 pub fn wall_time() -> Timestamp {
     let time = read_clock(libc::CLOCK_REALTIME);
     Timestamp { seconds: time.tv_sec, nanoseconds: time.tv_nsec as u32 }

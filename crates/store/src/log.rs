@@ -19,8 +19,8 @@
 //!
 //! # Segments for absent members
 //! The module `old_segments` removes the segments whose changes the store has. While a member of
-//! the group is absent, the log keeps the newest of them, up to a number of bytes ([`Log::keep`]),
-//! and the primary reads their records back ([`read_back`]).
+//! the group is absent, the log keeps the newest of these segments, up to a number of bytes
+//! ([`Log::keep`]), and the primary reads their records back ([`read_back`]).
 //!
 //! # A failed sync
 //! After a failed sync, the page cache still has records that the device lacks, and the kernel

@@ -14,7 +14,8 @@
 //! A member calls [`MemberMarkFile::begin`] before it confirms its first record. So if a member has
 //! confirmed any record before a power loss, it finds a member mark that names the page cache of
 //! that time. A member that lacks records keeps this member mark until it has the records again
-//! ([`MemberMarkFile::become_whole`]). So a second start in between also detects the loss.
+//! ([`MemberMarkFile::become_whole`]). So a further start of the member before this call detects
+//! the loss too.
 //!
 //! To replace its store by a copy of the store of another member, a member calls
 //! [`MemberMarkFile::discard`] before it removes store and log. After the removal, the member calls

@@ -271,8 +271,8 @@ fn pattern_may_have_inline_bytes_and_further_components() {
     let only_inline = |bytes| Some(inline(bytes, &[component(0, 0, 0)]));
     let of_four = [(0, 0, 0), (4 * KIB, chunk, 1), (4 * MIB, chunk, 4)];
     // A directory that sets only the number of inline bytes takes the other fields from the
-    // cluster's settings. A request that sets only this number takes them from the directory's
-    // pattern, or from the cluster's settings if the directory has no pattern.
+    // cluster's settings. A request that sets only this number takes the other fields from the
+    // directory's pattern, or from the cluster's settings if the directory has no pattern.
     assert_eq!(made(None, only_inline(4 * KIB), &plain), of_four);
     assert_eq!(made(only_inline(4 * KIB), None, &plain), of_four);
     let wide = request(&[component(0, MIB, 1), component(8 * MIB, MIB, 3)]);
