@@ -5,8 +5,8 @@ use std::time::Duration;
 /// Interval between the leader's heartbeats to other members.
 pub(crate) const HEARTBEAT: Duration = Duration::from_millis(150);
 /// Shortest time that a member waits, after the leader's lease has ended, before it starts an
-/// election. The Raft library uses [`MAX_ELECTION`] as the lease. So an election begins after a
-/// silence of the leader of 0.9 to 1.2 s, which is six to eight heartbeats.
+/// election. The Raft library uses [`MAX_ELECTION`] as the lease. So an election begins 0.9 to 1.2
+/// s (six to eight heartbeats) after the leader's last message.
 pub(crate) const MIN_ELECTION: Duration = Duration::from_millis(300);
 /// Longest time that a member waits, after the leader's lease has ended, before it starts an
 /// election. Members draw a random time between [`MIN_ELECTION`] and this limit, so that two
@@ -20,15 +20,15 @@ pub(crate) const ENTRIES_PER_SNAPSHOT: u64 = 1_024;
 pub(crate) const ENTRIES_KEPT: u64 = 256;
 /// Maximum number of entries in one message.
 pub(crate) const MAX_ENTRIES: u64 = 64;
-/// Maximum length of a part of a snapshot in one message. The limit for the whole message is
+/// Maximum length of one part of a snapshot. The limit for the message that contains the part is
 /// [`MAX_MESSAGE_BYTES`].
 pub(crate) const SNAPSHOT_PART_BYTES: usize = 1 << 20;
-/// Maximum length of a snapshot. The length limit of its file follows from
-/// `skep_format::sealed::MAX_BODY_BYTES`.
+/// Maximum length of a snapshot. It is 1 MiB below `skep_format::sealed::MAX_BODY_BYTES`, because
+/// the snapshot file also contains the position and the members.
 pub(crate) const MAX_SNAPSHOT_BYTES: u64 = 63 << 20;
 /// Time limit for sending one part of a snapshot, including the installation after the last part.
 pub(crate) const SNAPSHOT_PART_LIMIT: Duration = Duration::from_secs(10);
-/// Maximum length of a command. The limit for a log record is 15 MiB.
+/// Maximum length of a command. The file format permits log records of up to 15 MiB.
 pub(crate) const MAX_COMMAND_BYTES: usize = 1 << 20;
 /// Maximum total length of the entries in one message, unless the message has only one entry. A
 /// follower must receive and sync a message within one heartbeat interval: 2 MiB take 20 ms at 1

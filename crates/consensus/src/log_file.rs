@@ -1,4 +1,4 @@
-//! The file `raft-log`: the vote of a member and its part of the replicated log.
+//! The file `raft-log`: the vote of a member and its copy of the log entries.
 //!
 //! Owns the durability and order of votes, entries and truncations. The whole log is also in
 //! memory, because management has at most some thousand entries. Does not own the rules of Raft.
@@ -55,7 +55,8 @@ pub(crate) struct LogFile {
 pub(crate) struct LogContents {
     /// The member to which the log belongs.
     pub(crate) member: u64,
-    /// Position of the last removed entry.
+    /// Position of the last entry that a snapshot has replaced. `None` means that all entries since
+    /// the first one are in the file.
     pub(crate) removed: Option<LogPosition>,
     /// The entries after `removed`.
     pub(crate) entries: Vec<LogEntry>,
@@ -92,7 +93,7 @@ impl LogFile {
         Self::create_after(directory, (cluster, leader), &contents)
     }
 
-    /// Refuses a directory that has a log.
+    /// Returns an error if `directory` already contains a log.
     ///
     /// # Errors
     /// `Configuration` if there is a log, and errors of the file system.

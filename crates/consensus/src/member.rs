@@ -50,7 +50,7 @@ pub enum ProposeError {
     NotLeader {
         /// The leader. `None` means that this member has seen no leader since the last election.
         leader: Option<u64>,
-        /// Addresses of the leader.
+        /// Addresses of the leader. Empty if `leader` is `None`.
         addresses: Vec<String>,
     },
     /// The command was refused before it was proposed.
@@ -89,7 +89,7 @@ pub struct MemberStatus {
     pub stored: Option<u64>,
 }
 
-/// A snapshot from the leader. Some of its parts have arrived.
+/// The parts of a snapshot that have arrived from the leader.
 struct Arriving {
     vote: VoteRecord,
     name: String,
@@ -212,8 +212,8 @@ impl<S: StateMachine> Member<S> {
         }
     }
 
-    /// Returns after a majority has confirmed that this member still is the leader, and after this
-    /// member has applied all commands that precede the call.
+    /// Returns after a majority has confirmed that this member is still the leader, and after this
+    /// member has applied all commands that were committed before the call.
     ///
     /// # Errors
     /// - `NotLeader` if this member is not the leader.

@@ -1,9 +1,9 @@
 //! The messages between members, and their replies.
 //!
 //! A transport carries the messages as bytes. Long snapshots and long lists of entries are sent in
-//! parts, so each message has a bounded length. The layout does not limit the sizes and the order
-//! of entries. The receiver checks both ([`PeerRequest::from_peer`]), so that no message from
-//! another member can damage the log.
+//! parts, so each message has a bounded length. The encoding permits any size and any order of the
+//! entries. The receiver checks both ([`PeerRequest::from_peer`]), so that no message from another
+//! member can damage the log.
 
 use crate::limits::{
     MAX_ADDRESSES, MAX_COMMAND_BYTES, MAX_ENTRIES, MAX_MEMBERS, MAX_MESSAGE_BYTES, MAX_NAME_BYTES,
@@ -19,7 +19,7 @@ choice! {
     pub enum PeerRequest {
         /// A candidate asks for a vote.
         Vote = 1 {
-            /// The election.
+            /// Term and candidate of the election.
             vote: VoteRecord,
             /// Position of the candidate's last entry.
             last: Option<LogPosition>,

@@ -108,7 +108,8 @@ fn unexpected(reply: &PeerReply) -> Error {
     )
 }
 
-/// Returns the longest prefix of `entries` that fits into one message, but at least one entry.
+/// Returns the longest prefix of `entries` that fits into one message. The first entry is returned
+/// even if it alone exceeds [`MAX_APPEND_BYTES`].
 fn fitting(entries: &[Entry]) -> Vec<LogEntry> {
     let mut bytes = 0;
     let mut fitting = Vec::new();
@@ -214,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn message_to_a_member_has_at_least_one_log_entry_and_a_limit() {
+    fn append_message_has_an_entry_and_respects_the_size_limit() {
         let longest: Vec<_> =
             (0..MAX_ENTRIES).map(|index| entry(index, MAX_COMMAND_BYTES)).collect();
         let sent = fitting(&longest);

@@ -379,7 +379,7 @@ mod tests {
 
     const CLUSTER: ClusterId = ClusterId::new([9; 16]);
 
-    /// A state that consists of zero bytes. The number is the length of the state.
+    /// A state machine whose encoded state has this length in bytes. Each byte has the value zero.
     struct Zeros(usize);
 
     impl StateMachine for Zeros {

@@ -18,7 +18,8 @@ pub struct StoredState<S> {
     /// The last entry whose effect `machine` contains. Index zero means that the member has no
     /// entries.
     pub last: LogPosition,
-    /// Number of entries after the snapshot. The last of these entries may not be committed.
+    /// Number of entries after the snapshot. The newest of these entries are possibly not
+    /// committed.
     pub entries: usize,
     /// The voters after the newest change of the members, in ascending order.
     pub voters: Vec<u64>,
@@ -40,7 +41,7 @@ pub fn has_snapshot(directory: &Path) -> bool {
 ///
 /// # Errors
 /// - `Corrupt` if a file is damaged, or if entries between snapshot and log are missing.
-/// - `Configuration` if the log is of another cluster.
+/// - `Configuration` if the log belongs to another cluster.
 /// - Errors of the file system.
 pub fn read_state<S: StateMachine>(
     directory: &Path,

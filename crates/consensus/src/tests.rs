@@ -151,8 +151,8 @@ impl Group {
         Rc::clone(&self.network.members.borrow()[&id])
     }
 
-    /// Waits until `is_wanted` holds for the leader and a majority confirms the leader. Returns its
-    /// id.
+    /// Waits for a leader for which `is_wanted` holds and which a majority confirms. Returns the
+    /// leader's id.
     async fn leader(&self, is_wanted: impl Fn(u64) -> bool) -> u64 {
         let deadline = skep_env::now() + Duration::from_secs(20);
         loop {
