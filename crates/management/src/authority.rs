@@ -81,7 +81,7 @@ pub(crate) struct Lead {
     /// at which it sent the newest request that a majority has confirmed.
     confirmed_at: Duration,
     soft: SoftState,
-    /// The versions of published maps.
+    /// Assigns the versions of the maps that this leader publishes.
     versions: VersionSequence,
     /// Free space of the whole cluster. Updated when a map is published, and at each tick.
     total_capacity: Option<Capacity>,
@@ -93,7 +93,7 @@ pub(crate) struct Lead {
     /// Whether the soft state (the information from heartbeats) has changed since the map was
     /// published.
     is_soft_newer: bool,
-    /// The members of groups that have reported to this leader that they may lack records.
+    /// The reports to this leader from members of groups that they may lack records.
     losses: LossReports,
 }
 
@@ -184,10 +184,11 @@ impl Authority {
         Error::new(ErrorCode::NotLeader, leader_text(&addresses))
     }
 
-    /// Begins to lead. `starts` is the number of starts that belongs to this leadership.
-    /// `confirmed_at` is the time at which the leader sent the request that the majority confirmed.
-    /// If this member does not have the previous leader's map and is not the only voter, the leader
-    /// first collects heartbeats for a little more than one interval. Otherwise each election would
+    /// Begins to lead. `starts` becomes [`Lead::starts`]. `confirmed_at` is the time at which the
+    /// leader sent the request that the majority confirmed. If this member does not have the
+    /// previous leader's map and is not the only voter, the leader first collects heartbeats for a
+    /// little more than one interval. Otherwise each election would show all nodes as unreachable
+    /// for a moment.
     /// show all nodes as unreachable for a moment.
     pub(crate) fn begin_lead(&self, starts: u64, confirmed_at: Duration) {
         let mut inner = self.inner.borrow_mut();
@@ -355,8 +356,8 @@ impl Authority {
         self.publish_changes();
     }
 
-    /// Publishes a map if the state or the soft state has changed since the last one, and if this
-    /// member may publish.
+    /// Publishes a map if the state or the soft state has changed since the last one. Does nothing
+    /// if this member is not the confirmed leader, or is still collecting heartbeats.
     fn publish_changes(&self) {
         if self.check_leader().is_err() {
             return;

@@ -58,8 +58,8 @@ pub fn copy_directory(from: &Path, to: &Path) -> Result<DirectoryCopy> {
     create_empty(to)?;
     restored::mark(to, RESTORED_MARK)?;
     // The log of a backup has one member, with the id of the original. A restored directory must
-    // not vote under this id, so the mark `restored` makes its first start found a log with a new
-    // id.
+    // not vote under this id. So at its first start, the mark `restored` makes management create a
+    // new log, whose only member has a new id.
     let member = member_settings(to, token.cluster, identity.node);
     Member::found(&member, token.addresses.clone(), (last_command.raw(), &machine))?;
     // Copy the identity last, so that an interrupted backup is not mistaken for a complete one.

@@ -44,7 +44,8 @@ const JOIN_PATIENCE: Duration = Duration::from_secs(30);
 ///
 /// # Errors
 /// - `Configuration` if the directory is not blank.
-/// - `Configuration` if this host has no obvious address for other hosts.
+/// - `Configuration` if the settings must name the address of management, because this host has no
+///   address for other hosts, or several of which none is on the default route.
 /// - `Io` if management cannot listen on the configured address.
 /// - Errors of the file system.
 ///

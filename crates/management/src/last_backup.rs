@@ -16,7 +16,7 @@ use std::time::UNIX_EPOCH;
 /// Name of the file in the directory of management.
 const FILE: &str = "last-backup";
 
-/// Notes in the directory of management that it was copied to the backup `copy`.
+/// Records in the directory of management that it was copied to the backup `copy`.
 ///
 /// # Errors
 /// Errors of the file system, for example if this process may only read the directory.
@@ -25,7 +25,8 @@ pub fn record_backup(directory: &Path, copy: &Path) -> Result<()> {
     replace_atomically(&directory.join(FILE), format!("{}\n", copy.display()).as_bytes())
 }
 
-/// Adds the times of a directory of management to each snapshot of the metrics.
+/// Adds the time of the last backup of management's directory, and the time of the directory's
+/// creation, to each snapshot of the metrics.
 #[derive(Debug)]
 pub(crate) struct BackupFigures {
     pub(crate) directory: PathBuf,
@@ -35,7 +36,8 @@ impl Source for BackupFigures {
     fn collect(&self, snapshot: &mut Snapshot) {
         let files: [(&'static Definition, &str); 2] = [
             (&catalog::MANAGEMENT_BACKUP, FILE),
-            // Only the initialisation and a restoration write the identity of a management node.
+            // Only the initialisation and a restoration write this file, so its modification time
+            // is the time of the creation.
             (&catalog::MANAGEMENT_CREATED, IDENTITY_FILE),
         ];
         for (definition, name) in files {

@@ -21,7 +21,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Follows the elections until the process ends. `own` is the registration of this member.
-/// `take_overs` records the durations from an election of this member until it leads.
+/// `take_overs` records the durations from an election of this member until a majority has stored
+/// its `Start` command.
 pub(crate) async fn keep(
     authority: Rc<Authority>,
     own: ServerRegistration,

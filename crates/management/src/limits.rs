@@ -15,12 +15,12 @@ pub(crate) const TICK: Duration = Duration::from_millis(50);
 pub(crate) const ANSWER_BEFORE_DEADLINE: Duration = Duration::from_millis(500);
 /// Longest wait of a request that has no deadline.
 pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(60);
-/// Management pauses between a change and the replies to waiting nodes. The pause is this time
-/// multiplied by the number of waiting nodes. This time is about the cost of sending a map to one
-/// node. With ten thousand waiting clients, each client gets at most five maps a second.
+/// Pause for each waiting node between a change of the map and the replies to the waiting nodes.
+/// This is about the time that management needs to send a map to one node. With ten thousand
+/// waiting clients, each client gets at most five maps a second.
 pub(crate) const PAUSE_PER_WAITING: Duration = Duration::from_micros(20);
-/// Upper bound of the pause between a change and the replies to waiting nodes. After this time, a
-/// node gets the new map in the reply to its heartbeat anyway.
+/// Longest pause between a change of the map and the replies to the waiting nodes. After this time,
+/// a node gets the new map in the reply to its heartbeat anyway.
 pub(crate) const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// Interval at which a leader asks the majority whether it is still the leader. It equals the
 /// interval of the heartbeats between members.

@@ -13,7 +13,7 @@ use skep_types::{Error, ErrorCode, Result};
 #[derive(Debug, Clone)]
 pub(crate) struct Machine {
     pub(crate) state: ClusterState,
-    /// Number of changes of `state` in this process.
+    /// Number of changes of `state` since this process started.
     pub(crate) changes: u64,
 }
 

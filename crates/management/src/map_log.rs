@@ -173,7 +173,7 @@ pub(crate) fn change_line(
 }
 
 /// Returns why a primary asks management to drop a member whose server sent its last heartbeat
-/// `silent` ago. A server that stops sends heartbeats meanwhile.
+/// `silent` ago. A server that is shutting down continues to send heartbeats until it has ended.
 fn reason_to_drop(map: &ClusterMap, silent: Duration) -> String {
     let heartbeat = Duration::from_millis(map.policy.heartbeat_ms.into());
     match silent > 2 * heartbeat {
@@ -239,8 +239,8 @@ pub(crate) fn condition_line(map: &ClusterMap, target: TargetId, health: &Target
     Line(Level::Warn, format!("target {name} in {path} {state}: {}", health.problem))
 }
 
-/// Returns the line about a target that refuses writes. The reason in `health` has the time of the
-/// failure.
+/// Returns the line about a target that refuses writes. The reason in `health` contains the time of
+/// the failure.
 fn read_only_line(name: &str, target: Option<&Target>, health: &TargetHealth) -> Line {
     let path = target.map_or("", |target| &target.path);
     if target.is_some_and(|target| target.consistency == Consistency::Bad) {
@@ -255,8 +255,8 @@ fn read_only_line(name: &str, target: Option<&Target>, health: &TargetHealth) ->
     Line(Level::Error, text)
 }
 
-/// Returns the line about the free space that a target reports in `now`. `None` if the target is
-/// full before and after the report, or neither.
+/// Returns the line about the free space that a target reports in `now`. `None` means that the
+/// report does not change whether the target is full.
 pub(crate) fn space_line(map: &ClusterMap, target: TargetId, now: &Capacity) -> Option<Line> {
     let (name, found) = (named(map, target), map.target(target)?);
     let free = now.free_bytes >> 20;

@@ -15,7 +15,8 @@ use std::sync::Arc;
 pub(crate) struct Meter {
     table: OperationTable,
     pub(crate) figures: Rc<Figures>,
-    /// Durations from the election of this node as the leader until it leads.
+    /// Durations from the election of this node until it leads, which is when a majority has stored
+    /// its `Start` command.
     pub(crate) take_overs: Arc<Histogram>,
 }
 

@@ -1,8 +1,8 @@
 //! Binds a service to CPUs or to a NUMA node (`node.cpus`, `node.numa_node`).
 //!
-//! The kernel takes the memory of a thread from the node on which the thread runs, so threads that
+//! The kernel takes the memory of a thread from the node on which the thread runs. So threads that
 //! are bound to CPUs of one node have near memory. For a NUMA node, the service also asks for the
-//! memory of this node explicitly, which keeps memory near that another thread touches first.
+//! memory of this node explicitly, so that memory is near even if another thread touches it first.
 
 use crate::NodeSettings;
 use skep_env::{available_cpus, bind_to_cpus, prefer_memory_of};
@@ -56,7 +56,8 @@ pub fn bind(settings: &NodeSettings) -> Result<()> {
         None => tracing::info!("the threads run on CPUs {shown}"),
         Some(node) => {
             tracing::info!("the threads run on NUMA node {node} (CPUs {shown})");
-            // A container may refuse this call. Most memory is near nevertheless.
+            // A container may refuse this call. Even then, most memory is near, because the threads
+            // run on the node.
             if let Err(error) = prefer_memory_of(node) {
                 tracing::warn!("cannot prefer the memory of NUMA node {node}: {error}");
             }

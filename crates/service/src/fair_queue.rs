@@ -75,8 +75,8 @@ impl<T> FairQueue<T> {
     }
 
     /// Removes and returns the next entry, among the clients for which `may_take` is true. `None`
-    /// means that these clients have no entry. Visits on average at most as many clients as the
-    /// entry costs quanta, and one.
+    /// means that these clients have no entry. On average, visits at most one client more than the
+    /// cost of the entry divided by the quantum.
     pub fn take(&mut self, may_take: impl Fn(NodeId) -> bool) -> Option<(NodeId, T)> {
         let mut passed_over = 0;
         while passed_over < self.ring.len() {
@@ -114,7 +114,7 @@ impl<T> FairQueue<T> {
         Some(entry)
     }
 
-    /// Removes the entry of a client for which `is_it` is true, if there is one.
+    /// Removes the entry of `client` for which `is_it` is true, if there is one.
     pub fn remove(&mut self, client: NodeId, is_it: impl Fn(&T) -> bool) {
         let Some(waiting) = self.clients.get_mut(&key(client)) else { return };
         let before = waiting.entries.len();

@@ -1,8 +1,9 @@
 //! The task of a running process that notices a changed token, and uses it.
 //!
-//! A service follows the token in its directory, a mount and a monitor their token file. They prove
-//! a new secret to management before they use it, since a wrong one would cut them off from the
-//! cluster. Management makes the secrets of its cluster, so it needs no proof.
+//! A service follows the token in its directory. A mount or a monitor follows its token file. Each
+//! of them proves a new secret to management before it uses the secret, since a wrong secret would
+//! cut it off from the cluster. Management creates the secrets of its cluster, so it needs no
+//! proof.
 //!
 //! Does not own the files ([`crate::tokens`], [`crate::directory`]), nor the proof
 //! ([`crate::token_proof`]). Design: `docs/design/0019-tokens.md`.
@@ -59,8 +60,9 @@ pub async fn follow_directory(directory: PathBuf, token: JoinToken) {
 
 /// Watches a token file, and puts each change into the secrets of `token`, which all threads of
 /// this process share. `token` is the token at the start of the process. The process accepts and
-/// offers only the secrets of the tokens in the file, and keeps the former ones until management
-/// accepts the newest one. Never returns, so the caller must spawn it as a task.
+/// offers only the secrets of the tokens in the file. It keeps its former secrets until management
+/// has accepted the newest secret in the file. Never returns, so the caller must spawn it as a
+/// task.
 pub async fn follow_file(file: PathBuf, token: JoinToken) {
     let files = vec![file.clone(), file.with_file_name(FORMER_FILE)];
     FollowedToken::new(files, token).follow(|| read_beside_former(&file), prove).await;
@@ -159,8 +161,8 @@ impl FollowedToken {
     }
 
     /// Uses the secrets of a token after management has accepted its newest secret. If management
-    /// refuses it, the process keeps its former secrets. Without a reply of management, it keeps
-    /// the former secret, and accepts and offers the new ones as well.
+    /// refuses this secret, the process keeps its former secrets. If management does not reply, the
+    /// process keeps its former newest secret, and also accepts and offers the new secrets.
     async fn change_to<P: Future<Output = Result<()>>>(
         &mut self,
         changed: JoinToken,
@@ -200,7 +202,8 @@ impl FollowedToken {
         ));
     }
 
-    /// Puts `changed` into the list of this process. Returns whether the list was different.
+    /// Replaces the secrets of this process by `changed`. Returns whether they differ from the
+    /// previous ones.
     fn use_secrets(&self, changed: &Secrets) -> bool {
         let is_different = changed.held() != self.token.secrets.held();
         if is_different {
@@ -254,7 +257,7 @@ impl FollowedToken {
     }
 }
 
-/// Returns a list with the same secrets, which later changes of `secrets` do not change.
+/// Returns a copy of `secrets` that later changes of `secrets` do not affect.
 fn copy_of(secrets: &Secrets) -> Secrets {
     Secrets::new(secrets.newest(), secrets.held())
 }

@@ -31,7 +31,7 @@ const DIRECTORY_VARIABLE: &str = "CACHE_DIRECTORY";
 const OF_HOST: &str = "/var/cache/skep";
 /// Name of the directory in the cache directory of a user.
 const OF_USER: &str = "skep";
-/// End of the file's name, after the id of the cluster.
+/// Suffix of the file name, after the id of the cluster.
 const ENDING: &str = ".management";
 /// Maximum number of addresses in the file. The management nodes of a cluster have fewer addresses.
 const MAX_ADDRESSES: usize = 64;

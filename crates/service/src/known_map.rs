@@ -22,7 +22,7 @@ use skep_types::{ClusterId, ClusterMap, Error, MapVersion, NodeId, NodeKind, Res
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-/// End of the file's name, after the id of the cluster.
+/// Suffix of the file name, after the id of the cluster.
 const ENDING: &str = ".map";
 
 /// A cluster map from a file.
@@ -32,8 +32,8 @@ pub struct KnownMap {
     pub map: ClusterMap,
     /// The file.
     pub file: PathBuf,
-    /// Time of the last change of the map that was written to the file. `None` if the file system
-    /// does not know it.
+    /// Time of the last change of the map that was written to the file. `None` means that the file
+    /// system does not report this time.
     pub written_at: Option<SystemTime>,
 }
 
@@ -64,8 +64,8 @@ pub fn read_file(file: &Path, cluster: ClusterId) -> Option<KnownMap> {
     (map.cluster == cluster).then(|| KnownMap { map, file: file.to_owned(), written_at })
 }
 
-/// Returns the part of a map that changes only when an administrator changes the cluster: no
-/// version, no clients, no reachability and no free space.
+/// Returns the part of a map that changes only when an administrator changes the cluster. Omits the
+/// version, the clients, the reachability and the free space.
 pub fn lasting_part(map: &ClusterMap) -> ClusterMap {
     ClusterMap { newest_node: NodeId::default(), ..without_soft_state(&without_clients(map)) }
 }
@@ -101,13 +101,14 @@ fn file_in(directory: &Path, cluster: ClusterId) -> PathBuf {
 }
 
 fn remember_in(place: &Path, map: &ClusterMap) -> Result<()> {
-    // The commands of this host find a cluster at loopback addresses by its directory, which has
-    // the cached maps of its services.
+    // If management has only loopback addresses, the commands of this host find the cluster by its
+    // directory, which contains the cached maps of the services. So they do not need this file.
     if management_addresses(map).iter().all(|address| is_loopback(address)) {
         return Ok(());
     }
-    // With one management node, there is no leader only while no management node answers. The
-    // cluster of a job has one management node, and leaves no file on the host.
+    // If there is only one management node and it does not answer, no other management node could
+    // answer in its place, so the file would not help. The cluster of a batch job is such a
+    // cluster, and must not leave a file on the host.
     if map.nodes.iter().filter(|node| node.kind == NodeKind::Management).count() < 2 {
         return Ok(());
     }

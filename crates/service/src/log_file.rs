@@ -162,8 +162,8 @@ fn behind(descriptor: u32) -> Option<Metadata> {
     std::fs::metadata(link_of(descriptor)).ok()
 }
 
-/// Opens the name of a renamed log file, or makes a file with this name, and makes it standard
-/// error. Also makes it standard output if this is the renamed file.
+/// Redirects standard error to the file at the former path of a renamed log file. Creates this file
+/// if it does not exist. Also redirects standard output if standard output is the renamed file.
 fn reopen(file: &LogFile) -> io::Result<()> {
     let both = behind(1).is_some_and(|output| is_same(&output, &file.metadata));
     let mut options = OpenOptions::new();

@@ -51,7 +51,7 @@ const COMMON_MODE: u32 = 0o755;
 const READ: u32 = 0o4;
 const WRITE: u32 = 0o2;
 const ENTER: u32 = 0o1;
-/// Mode bits that let other users than the owner add files to a directory.
+/// Mode bits that let users other than the owner add files to a directory.
 const SHARED: u32 = 0o022;
 /// Mode bit of a directory in which users can replace only their own files.
 const STICKY: u32 = 0o1000;
@@ -103,8 +103,8 @@ impl ServiceUser {
         })
     }
 
-    /// Whether the permission bits of a file give the user an access. An access control list may
-    /// give another answer.
+    /// Whether the permission bits of a file give the user an access. Ignores access control lists,
+    /// which may grant or deny the access.
     fn has_access(&self, file: &Metadata, access: u32) -> bool {
         let shift = if file.uid() == self.uid {
             6
@@ -122,9 +122,9 @@ impl ServiceUser {
         self.uid != 0 && (file.uid() == self.uid || is_open)
     }
 
-    /// Refuses a path if the user could make it lead to another file: by a change of a directory on
-    /// the path, or of a symbolic link. The file itself may belong to the user, or be missing.
-    /// `links` is the number of links that have led to this path.
+    /// Refuses a path if the user could make it lead to another file, by a change of a directory on
+    /// the path or of a symbolic link. The file itself may belong to the user, or be missing.
+    /// `links` is the number of symbolic links that were followed to get `path`.
     fn refuse_replaceable(&self, path: &Path, links: usize) -> Result<()> {
         let path = std::path::absolute(path).map_err(io_failed(path))?;
         for step in path.ancestors() {
@@ -155,9 +155,10 @@ impl ServiceUser {
         ))
     }
 
-    /// Lets the user read a configuration file. If necessary, gives it to the group of the user.
-    /// The same for its directory, if this is a directory of Skep such as `/etc/skep`. Both still
-    /// belong to root, so the service cannot change its own settings.
+    /// Lets the user read a configuration file, and enter its directory if this is a directory of
+    /// Skep such as `/etc/skep`. If necessary, changes the group of the file and of the directory
+    /// to the group of the user. Both still belong to root, so the service cannot change its own
+    /// settings.
     ///
     /// # Errors
     /// - `Configuration` if the user could change or replace the file.
@@ -205,9 +206,9 @@ impl ServiceUser {
         Ok(())
     }
 
-    /// Gives a file or a directory of root's group to the group of the user. The group gets one
-    /// permission bit, and loses the others. So the user cannot change what only the group of root
-    /// could change before.
+    /// Changes the group of a file or directory from the group of root to the group of the user.
+    /// The group gets only the permission bits `access`, so that the user gains no write access
+    /// that the group of root had.
     fn share(&self, path: &Path, access: u32) -> Result<()> {
         let metadata = std::fs::metadata(path).map_err(io_failed(path))?;
         let is_free = metadata.gid() == 0 || metadata.gid() == self.gid;
@@ -240,9 +241,9 @@ impl ServiceUser {
         }
     }
 
-    /// Gives the directory of a node or of a target, which root has named, to the user, with all
-    /// files of root in it. Returns the number of files and directories whose owner has changed.
-    /// Changes nothing if the directory is not initialised.
+    /// Makes the user the owner of a directory of a node or target, and of all files of root in
+    /// this directory. Root has named `path`. Returns the number of files and directories whose
+    /// owner has changed. Changes nothing if the directory is not initialised.
     ///
     /// After a complete change, the next call reads only the top of the directory, unless root has
     /// opened the directory in between, as `skep fsck` does.
@@ -277,7 +278,7 @@ impl ServiceUser {
         self.take(&top, path)
     }
 
-    /// Opens a directory. `None` if it has no record of its identity.
+    /// Opens a directory. `None` means that it does not contain the record of an identity.
     fn open_initialised(&self, path: &Path) -> Result<Option<OwnedFd>> {
         let ignore = || {
             tracing::warn!(
@@ -353,11 +354,11 @@ impl ServiceUser {
     }
 
     /// Reads the list of the added targets in the directory of a node. Also returns whether root
-    /// has written the list. The user may write anything into its own list. No list is an empty
-    /// list.
+    /// has written the list. The user may write anything into its own list. A missing list counts
+    /// as empty.
     ///
     /// # Errors
-    /// - `Configuration` if the list is no regular file, or too large, or no UTF-8.
+    /// - `Configuration` if the list is not a regular file, is too large, or is not UTF-8.
     /// - Errors of the file system, with the path.
     pub fn added_targets(&self, node: &Path) -> Result<(Vec<PathBuf>, bool)> {
         let file_path = node.join(ADDED_TARGETS_FILE);
@@ -390,8 +391,9 @@ impl ServiceUser {
 }
 
 /// Opens the top directory. The administrator has chosen its path, which may contain symbolic
-/// links. It may not contain links as in `/proc/PID/root`, which lead into the mount namespace of a
-/// process. There, a user can mount any directory of the host below a directory of the user.
+/// links. The path must not contain links such as `/proc/PID/root`, which lead into the mount
+/// namespace of a process. There, a user can mount any directory of the host below a directory of
+/// the user.
 fn open_top(path: &Path) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_MAGICLINKS)

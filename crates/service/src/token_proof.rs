@@ -18,8 +18,9 @@ const PAUSE: Duration = Duration::from_millis(250);
 /// Time limit for the connection to one management node.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Proves the newest secret of `token` to a management node at the addresses in the token. Repeats
-/// a refusal for 3 s, in which management reads its own new token.
+/// Proves the newest secret of `token` to a management node at the addresses in the token. If
+/// management refuses the secret, tries again for 3 s, because management may not have read its own
+/// new token yet.
 ///
 /// # Errors
 /// `AuthenticationFailed` if a management node refuses the token and no other one accepts it, and
@@ -37,7 +38,7 @@ pub async fn prove(token: &JoinToken) -> Result<()> {
     }
 }
 
-/// Like [`prove`], but does not repeat a refusal.
+/// Like [`prove`], but does not try again after a refusal.
 ///
 /// # Errors
 /// The errors of [`prove`].
@@ -65,13 +66,14 @@ pub async fn refusing_addresses(token: &JoinToken) -> Vec<String> {
     refusing
 }
 
-/// Proves the newest secret of `token` at one address. The proof names no node id, because a member
-/// would not learn that the peer has refused its token.
+/// Proves the newest secret of `token` at one address. The handshake contains no node id. With the
+/// id of a cluster member, a refusal would have the error `Disconnected` instead of
+/// `AuthenticationFailed`.
 async fn prove_at(address: &str, token: &JoinToken) -> Result<()> {
     let identity = Identity {
         cluster: token.cluster,
-        // Offer the newest secret only. Management would choose a previous one that both sides
-        // hold, which proves nothing about the newest one.
+        // Offer the newest secret only. Otherwise management could choose a previous secret that
+        // both sides hold, which proves nothing about the newest one.
         secrets: token.secrets.newest().into(),
         node: NodeId::default(),
         kind: NodeKind::Client,

@@ -175,16 +175,16 @@ impl Authority {
         Ok(())
     }
 
-    /// Removes a client that has left.
+    /// Removes a client that has sent `Leave`.
     pub(crate) async fn remove_client(&self, id: RequestId, node: NodeId) -> Result<()> {
         self.command(id, Command::RemoveClient { node }).await?;
         self.forget(node);
         Ok(())
     }
 
-    /// Removes a client that has not left, records the eviction, and logs it. `by` is the metadata
-    /// group that has asked for the eviction. Zero means that an administrator or management itself
-    /// has asked.
+    /// Removes a client that has not sent `Leave`, records the eviction, and logs it. `by` is the
+    /// metadata group that has asked for the eviction. Zero means that an administrator or
+    /// management itself has asked.
     pub(crate) async fn evict(
         &self,
         id: RequestId,

@@ -62,7 +62,7 @@ impl Authority {
             let is_its_own = own.iter().any(|it| it.id == *target);
             if is_its_own && self.with_soft(|soft| soft.report(*target, *capacity)) {
                 changed = true;
-                // The map has the capacity before this report until `soft_change`.
+                // Until `soft_change` below, the map contains the capacity from before this report.
                 if let Some(line) = map_log::space_line(&self.map(), *target, capacity) {
                     line.write();
                 }

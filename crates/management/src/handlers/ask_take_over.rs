@@ -1,6 +1,6 @@
-//! `AskTakeOver`: a member of a metadata group that receives nothing from the primary asks to
-//! become the primary. A member whose host may have lost records reports this with the same
-//! request.
+//! `AskTakeOver`: a member asks to become the primary of its metadata group, because it receives
+//! nothing from the current primary. A member whose host may have lost records reports this with
+//! the same request.
 
 use crate::authority::Authority;
 use crate::map_log::{self, Asker};
@@ -36,7 +36,7 @@ pub(super) async fn handle(
     };
     let reports = authority.note_loss(&request);
     // Each change raises the epoch by one. If another change of the group comes between them, the
-    // decision is based on an old group, and management refuses the rest of it.
+    // decision is based on an old group, and management refuses the remaining changes.
     let epochs = (epoch.raw()..).map(Epoch::new);
     for ((change, target), epoch) in losses::changes(found, &reports).into_iter().zip(epochs) {
         let change = GroupChange { group, epoch, change, target };

@@ -1,4 +1,4 @@
-//! `ListMembers`: returns the management nodes, each with the part of the log that it has.
+//! `ListMembers`: returns the management nodes, each with the index of its last stored log entry.
 
 use crate::authority::Authority;
 use skep_types::{NodeId, Result};

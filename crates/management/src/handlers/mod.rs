@@ -46,7 +46,7 @@ use std::time::Duration;
 /// The arguments of every handler: the authority, the request, and the outbox for the reply.
 type Context<'a> = (&'a Rc<Authority>, &'a Incoming, &'a Rc<Outbox>);
 
-/// Decodes a request, calls `handle`, and sends its result as the reply.
+/// Decodes a request, calls `handle`, and sends the result of `handle` as the reply.
 async fn read<R: Request>(
     (authority, incoming, outbox): Context<'_>,
     handle: impl AsyncFnOnce(&Authority, R) -> Result<R::Reply>,

@@ -57,7 +57,7 @@ fn set(map: &mut ClusterMap, id: NodeId, reachability: Reachability) {
     }
 }
 
-/// Returns the only line about a server that changes from one state to another.
+/// Returns the only line about a server whose reachability changes from `from` to `to`.
 fn line(id: NodeId, from: Reachability, to: Reachability) -> Line {
     let (mut before, mut now) = (cluster(), cluster());
     set(&mut before, id, from);
@@ -139,7 +139,7 @@ fn operations_wait_if_both_members_of_a_group_are_absent() {
 }
 
 #[test]
-fn log_lines_about_groups_use_the_words_of_commands() {
+fn group_change_lines_name_target_and_group_as_commands_do() {
     use MemberChange::{Add, Drop, HandOver, MarkInSync, Remove, TakeOver};
     let map = cluster();
     for (change, level) in [
@@ -168,7 +168,7 @@ fn log_lines_about_groups_use_the_words_of_commands() {
 }
 
 #[test]
-fn condition_of_a_target_is_logged_in_words() {
+fn only_an_unexpected_target_failure_is_logged_as_a_warning() {
     let map = cluster();
     let health = TargetHealth::new(Condition::Down, "no disk");
     let line = condition_line(&map, TargetId::new(7), &health);
@@ -188,7 +188,7 @@ fn condition_of_a_target_is_logged_in_words() {
 }
 
 #[test]
-fn a_target_that_is_full_is_logged_with_its_end() {
+fn target_is_logged_when_it_fills_up_and_has_space_again() {
     let mut map = cluster();
     let id = TargetId::new(7);
     let with = |free_bytes| Capacity { total_bytes: 1 << 30, free_bytes, ..Capacity::default() };

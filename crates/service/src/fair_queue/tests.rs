@@ -40,8 +40,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
-    /// Each entry leaves once, in the order of its client, and the queue is idle only if no client
-    /// has an entry that may leave.
+    /// Each entry leaves once. The entries of a client leave in the order in which they were added.
+    /// `take` returns `None` only if no client except `except` has an entry.
     #[test]
     fn entries_leave_once_in_the_order_of_their_client(steps in steps()) {
         let mut queue = FairQueue::new(QUANTUM);
@@ -73,8 +73,8 @@ proptest! {
         }
     }
 
-    /// A client with many entries delays a client with one small entry by at most one visit, in
-    /// which it uses one quantum and the deficit for its first entry.
+    /// A busy client delays the small entry of another client by at most one visit. In this visit,
+    /// the busy client uses one quantum and the deficit for its first entry.
     #[test]
     fn small_entry_waits_for_one_visit_of_each_other_client(
         costs in prop::collection::vec(1..=HIGHEST, 100),
@@ -121,7 +121,7 @@ proptest! {
         }
         let (least, most) = (used.values().min().unwrap(), used.values().max().unwrap());
         prop_assert_eq!(used.len(), costs.len());
-        // The numbers of visits differ by one at most, and each client has a deficit left.
+        // The numbers of visits differ by one at most, and each client may have an unused deficit.
         prop_assert!(most - least <= HIGHEST + 2 * QUANTUM, "{:?}", used);
     }
 }

@@ -164,7 +164,8 @@ fn former_target_warning(path: &Path, node: &NodeDirectory) -> Option<String> {
     warning_by(&map, path, node.directory.identity().node)
 }
 
-/// Returns the warning of [`former_target_warning`] by the map `map`. `own` is the id of the node.
+/// Returns the warning of [`former_target_warning`] according to `map`. `own` is the id of the
+/// node.
 fn warning_by(map: &ClusterMap, path: &Path, own: NodeId) -> Option<String> {
     let at = absolute(path);
     let former = map.targets.iter().find(|target| target.node == own && target.path == at)?;
@@ -192,7 +193,8 @@ fn group_of(target: &Target, node: &NodeDirectory) -> Option<(GroupId, usize)> {
 /// remedies. `group` is the group of the target and the number of its members.
 fn missing(target: &Target, group: Option<(GroupId, usize)>) -> String {
     let Target { id, consistency, kind, .. } = target;
-    // The text is short, since the cluster map has it with a limited length, after the path.
+    // The text is short, because the cluster map truncates the path and this text together to
+    // `TargetHealth::MAX_PROBLEM_CHARS`.
     let data = format!(
         "this is the directory of target {id}, whose data is missing: mount the disk of the target"
     );

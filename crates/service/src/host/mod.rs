@@ -146,9 +146,9 @@ impl Host {
     ///
     /// For each target, a thread of its own runs `serve`, outside of any event loop. `serve` must
     /// return after [`TargetEvent::Stop`]. If `serve` returns an error, the node tries again to
-    /// serve the target, as long as the node serves another target. The service ends with an error
-    /// when it serves no target any more. In this way the service manager shows the failure, and a
-    /// new process does not have the problems of the old one.
+    /// serve the target, as long as the node serves another target. When it serves no target any
+    /// more, the service ends with an error. The service manager then shows the failure, and
+    /// restarts the service as a new process.
     ///
     /// # Errors
     /// - The error that prevents the start. Its context contains a hint on how to fix the problem.

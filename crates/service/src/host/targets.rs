@@ -399,7 +399,8 @@ impl ServingNode {
     }
 
     /// Records that a target is unserved, because its thread has ended. If no other target is left,
-    /// returns the target's error, unless the disk of a target that has served is full.
+    /// returns the error of the thread, and the service ends. Exception: if the disk is full and
+    /// the target has served before, the service continues and waits for free space.
     fn on_target_end(&self, target: TargetId, result: Result<()>) -> Result<()> {
         let ended = self.remove_ended(target);
         if ended.is_leaving.get() {
@@ -424,8 +425,9 @@ impl ServingNode {
         }
         let is_last =
             self.running.borrow().is_empty() && self.waiting.borrow().iter().all(Option::is_none);
-        // After a start, an administrator gets the error of a full disk immediately. Later, the
-        // service may run without a service manager that would start it again.
+        // If the target never served, an administrator gets the error of the full disk immediately.
+        // Otherwise the service continues, because there may be no service manager that would
+        // restart it.
         let has_served = ended.is_ready.get() || ended.pause.is_some();
         if is_last && !(is_full(&error) && has_served) {
             return Err(error);
@@ -481,8 +483,8 @@ fn is_full(error: &Error) -> bool {
     matches!(error.code(), ErrorCode::NoSpace | ErrorCode::QuotaExceeded)
 }
 
-/// Whether `map` contains a target with the id in the target's directory, at the node `node` and as
-/// a member of a group.
+/// Whether `map` contains the target in the directory `target`, as a target of the node `node` and
+/// as a member of a group.
 pub(super) fn is_known(map: &ClusterMap, node: NodeId, target: &Directory) -> bool {
     let is_placed = |it: &Target| it.node == node && map.group_of(it.id).is_some();
     map.node(node).is_some() && map.target(target.identity().target).is_some_and(is_placed)

@@ -105,7 +105,7 @@ impl UnservedTarget {
 
 fn log(path: &Path, error: &Error) {
     let path = path.display().to_string();
-    // Many errors begin with the path.
+    // Many errors begin with the path, which is already in the log line.
     let reason = error.context().strip_prefix(&format!("{path}: ")).unwrap_or(error.context());
     tracing::error!(
         "this node does not serve the target in {path}: {reason}; the node retries at intervals of \

@@ -7,9 +7,9 @@
 //! # The lock file records a complete change
 //!
 //! The owner of the lock file changes last. As long as the lock file does not belong to the user
-//! and its group, the next change looks at all files. When root opens a directory later, it gives
-//! the lock file to its own group (`skep_store::identity`). So files that root has created below
-//! the top are found, too.
+//! and its group, the next change looks at all files. If root opens a directory later, the lock
+//! file gets the group of root (`skep_store::identity`). So the next change also finds files that
+//! root has created below the top.
 
 use super::{ServiceUser, failed, refused};
 use rustix::fs::{
@@ -49,7 +49,7 @@ fn lock(top: &OwnedFd, path: &Path) -> Result<Option<OwnedFd>> {
     }
 }
 
-/// Whether a directory contains the first of the known names, or no other than known names.
+/// Whether a directory contains the first name of `known`, or no names except those in `known`.
 pub(super) fn has_only(directory: &OwnedFd, known: &[&str]) -> rustix::io::Result<bool> {
     let is_first = |name: &[u8]| known.first().is_some_and(|it| it.as_bytes() == name);
     let ignored = [".", "..", "lost+found"];
@@ -71,7 +71,7 @@ pub(super) struct OwnerChange<'a> {
     user: &'a ServiceUser,
     /// Whether to look into directories that belong to the user already.
     is_full: bool,
-    /// Whether the user could not have made hard links to files of root.
+    /// Whether the kernel (`PROTECTION`) prevents the user from making hard links to files of root.
     is_protected: bool,
     /// Number of files and directories whose owner was changed.
     count: u64,
