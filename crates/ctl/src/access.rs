@@ -77,8 +77,8 @@ impl ClusterArgs {
         self.access_or(near, ASK_ADMINISTRATOR)
     }
 
-    /// Like [`Self::access`]. `without_token` is a hint for users who may not read the token: it
-    /// names another way to their goal.
+    /// Like [`Self::access`]. `without_token` is advice for users who may not read the token, for
+    /// example the form of the command that needs no token.
     pub(crate) fn access_or(
         &self,
         near: Option<&Path>,
@@ -244,8 +244,8 @@ const ASK_ADMINISTRATOR: &str = "ask an administrator to run this command; the c
                                  such as `skep health df PATH` and `skep why PATH`, need a path in \
                                  a mount and no token";
 
-/// Returns the clause about what a user without the token can do instead of a command. Empty for
-/// root, who can get the token.
+/// Returns the end of an error message: the advice `without_token` for a user who may not read the
+/// token. Empty for root, who can read it.
 fn way_of_users(without_token: &str, is_root: bool) -> String {
     match is_root || without_token.is_empty() {
         true => String::new(),
@@ -283,7 +283,8 @@ fn from_path(path: &Path, without_token: &str) -> Result<Access> {
     let candidates =
         [path.join("management").join(TOKEN_FILE), path.join(TOKEN_FILE), path.clone()];
     let found = candidates.iter().find(|file| file.is_file());
-    // The directory of a cluster may be closed to this user.
+    // If no token file can be found, try a path in a directory that this user may not enter. The
+    // error then names the missing permission.
     let Some(file) = found.or_else(|| candidates.iter().find(|file| is_closed(file))) else {
         return Err(unknown(format!(
             "cannot find a cluster in {}: it has no token; `skep up --data-dir {}` creates a \
@@ -393,8 +394,8 @@ impl Access {
     }
 
     /// Sends a request to management once, without retries, and waits up to `patience` for the
-    /// reply. The caller uses this function for requests to which management replies only after
-    /// another node has replied to it.
+    /// reply. For requests that management answers only after another node has replied to
+    /// management.
     ///
     /// # Errors
     /// - The error code in the reply of management.
@@ -445,7 +446,7 @@ fn no_lookup(path: &Path) -> Error {
     Error::new(ErrorCode::TimedOut, what)
 }
 
-/// Adds the token file to an error of a service that refuses the token.
+/// Adds the path of the token file to the error of a service that refuses the token.
 pub(crate) fn with_token_file(error: Error, token_file: &Path) -> Error {
     match error.code() {
         ErrorCode::AuthenticationFailed => {
@@ -475,8 +476,8 @@ pub(crate) fn entry_at(path: &Path) -> Result<(InodeId, PathBuf)> {
     let metadata = within(LOOKUP_PATIENCE, move || std::fs::symlink_metadata(asked))
         .ok_or_else(|| no_lookup(path))?
         .map_err(|it| named(it).within(path.display()))?;
-    // The kernel asks the mount for no extended attribute of a link or a special file. So ask for
-    // the attributes of its directory.
+    // The kernel does not pass requests for extended attributes of symbolic links and special files
+    // to the mount. So ask for the attributes of the parent directory.
     let place = match metadata.is_file() || metadata.is_dir() {
         true => path,
         false => path.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new(".")),
@@ -568,7 +569,8 @@ mod tests {
         // If `client.toml` names one cluster only, this cluster is the default.
         let query = ClusterQuery { file, ..ClusterQuery::default() };
         assert_eq!(query.of_host().unwrap().name, "work");
-        // The options take precedence over the environment variables, and these over `client.toml`.
+        // Options take precedence over environment variables, and environment variables over
+        // `client.toml`.
         let environment = (Some("10.0.0.3".to_owned()), Some(token_file));
         let query = ClusterQuery { environment, ..query };
         assert_eq!(query.find(None, Some(Path::new("/"))).unwrap().name, "10.0.0.3");

@@ -128,8 +128,8 @@ mod tests {
         }
     }
 
-    /// Returns the process that serves a mount. The kernel sets the name of a process a moment
-    /// after the call that starts the process has returned.
+    /// Waits for the process that serves a mount, and returns it. The kernel sets the name of a
+    /// process a moment after the call that starts the process has returned.
     fn found_in_time(point: &Path) -> MountProcess {
         let began = std::time::Instant::now();
         loop {

@@ -120,7 +120,8 @@ fn sentence(word: &str, answer: &str) -> String {
 
 /// Maximum number of names in a hint.
 const MAX_HINTS: usize = 3;
-/// Longer names are not compared, because a comparison takes time proportional to both lengths.
+/// Maximum number of characters of a compared name. The time of a comparison is proportional to the
+/// product of both lengths.
 const MAX_COMPARED_CHARS: usize = 64;
 /// Two names are similar if one of them contains the other, and the shorter one has at least this
 /// number of characters.

@@ -147,7 +147,7 @@ fn sizing_page_has_the_limits_of_the_system() {
 
 /// A reference design in `deploy/examples`.
 struct Design {
-    /// Name of its directory.
+    /// Name of the directory with the files of the design.
     name: &'static str,
     hosts: &'static str,
     parts: &'static str,
@@ -170,10 +170,10 @@ const DESIGNS: [Design; 2] = [
     },
 ];
 
-/// `skep deploy` accepts the hosts files of the reference designs, and each of their servers has
-/// parts.
+/// `skep deploy` accepts the hosts files of the reference designs. `parts.csv` lists parts for
+/// exactly the hosts that run services.
 #[test]
-fn reference_designs_have_hosts_files_and_parts() {
+fn reference_designs_have_valid_hosts_files_and_part_lists() {
     for Design { name, hosts, parts, shape } in DESIGNS {
         check(&format!("(../../deploy/examples/{name}/)"));
         let read = Deployment::parse(hosts).unwrap();

@@ -120,8 +120,8 @@ impl Job {
         scontrol(&["show", "job", &self.id]).unwrap_or_default()
     }
 
-    /// Whether the job has ended, for example because its user has cancelled it. A job for which
-    /// Slurm does not answer has not ended.
+    /// Whether the job has ended, for example because its user has cancelled it. If Slurm does not
+    /// answer, the job counts as running.
     pub(crate) fn has_ended(&self) -> bool {
         has_ended(&self.facts())
     }
@@ -213,7 +213,7 @@ fn number(name: &str) -> Result<u32> {
     })
 }
 
-/// Returns whether Slurm's facts about a job show that it has ended.
+/// Returns whether Slurm's facts about a job show that the job has ended.
 fn has_ended(facts: &str) -> bool {
     let state = facts.split_whitespace().find_map(|it| it.strip_prefix("JobState="));
     state.is_some_and(|it| !["PENDING", "CONFIGURING", "RUNNING"].contains(&it))

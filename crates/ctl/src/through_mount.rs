@@ -321,7 +321,7 @@ fn other_version(path: &Path, error: &Error) -> Error {
     Error::new(ErrorCode::Protocol, what)
 }
 
-/// Returns the error for the mount at `place`, which has no records for other programs.
+/// Returns the error for the path `place` in a mount that offers no records of operations there.
 pub(crate) fn no_records(place: &Path) -> Error {
     let what = format!(
         "cannot follow operations at {}: its mount runs an older version of skep, or the path is a \

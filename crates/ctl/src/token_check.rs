@@ -21,8 +21,8 @@ pub(crate) fn prove(token: &JoinToken) -> Result<()> {
 }
 
 /// Warns about management nodes that refuse a token which another one has accepted. Services and
-/// mounts with this token only cannot reach those nodes, and do not reach the leader if one of them
-/// leads. Does nothing for a cluster with one management node.
+/// mounts that have only this token cannot reach those nodes, and do not reach the leader if one of
+/// them leads. Does nothing for a cluster with one management node.
 pub(crate) fn warn_about_refusals(token: &JoinToken) {
     if token.addresses.len() < 2 {
         return;
@@ -47,13 +47,13 @@ fn refusals(refusing: &[String]) -> Option<String> {
     ))
 }
 
-/// Checks a token before `--init` stores it in the directory of a service. Without a reply from
-/// management the token cannot be checked, which the command logs.
+/// Checks a token before `--init` stores it in the directory of a service. If management does not
+/// reply, logs that the token was not checked.
 ///
 /// # Errors
 /// `AuthenticationFailed` if management refuses the token.
 pub(crate) fn check_before_init(directory: &Path, token: &JoinToken) -> Result<()> {
-    // A directory that has this token already, or that cannot have it, needs no check.
+    // If the directory has this token already, or cannot store it, `--init` stores no token.
     let is_initialised = matches!(read_identity(directory), Ok(Some(_)));
     if is_initialised && !tokens::check_install(directory, token).unwrap_or(false) {
         return Ok(());

@@ -303,8 +303,8 @@ pub(crate) fn df(lines: &[TargetLine]) -> String {
         + "\nFree space is as of the last report that differed by more than 1 % of the total.\n"
 }
 
-/// Returns a note about groups of metadata targets, whose targets all store the same. Empty if each
-/// group has one target.
+/// Returns a note that the targets of a metadata group all store the same data. Empty if each
+/// metadata group has one target.
 fn note_of_copies(lines: &[TargetLine]) -> String {
     let mut members = BTreeMap::<u32, usize>::new();
     for line in lines.iter().filter(|line| line.kind == "metadata") {

@@ -33,7 +33,7 @@ fn refusal(arguments: &[&str]) -> String {
     refused(arguments).0
 }
 
-/// A service process that is killed when this is dropped.
+/// A service process that is killed when this value is dropped.
 struct Service(Child);
 
 impl Service {
@@ -344,7 +344,7 @@ fn log_rotation_at_the_limit_keeps_the_newest_lines() {
     assert_eq!(found, newest, "there is no gap");
 }
 
-/// Before the fix, a service wrote into the renamed file until its end, so that logrotate needed
+/// Regression test: until it ended, a service wrote into the renamed file, so that logrotate needed
 /// `copytruncate`, which may lose lines.
 #[test]
 fn log_continues_in_a_new_file_after_a_rename() {
@@ -368,7 +368,8 @@ fn log_continues_in_a_new_file_after_a_rename() {
     assert!(read(&renamed).contains(" to info,skep_n1=info"), "{}", read(&renamed));
     assert!(!read(&renamed).contains("skep_n2"), "{}", read(&renamed));
     assert!(!read(&log).contains("management serves cluster"), "{}", read(&log));
-    // A file that another program has made in place of the removed one is used too.
+    // If another program has created a file in place of the removed one, the service uses this
+    // file.
     std::fs::remove_file(&log).unwrap();
     std::fs::write(&log, "made by logrotate\n").unwrap();
     change("info,skep_n3=info");

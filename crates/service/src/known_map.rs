@@ -76,8 +76,8 @@ fn without_clients(map: &ClusterMap) -> ClusterMap {
     map
 }
 
-/// Sets all nodes and targets to unreachable, because the reachability in a cached map is out of
-/// date.
+/// Sets the reachability of all nodes and targets to `ProbablyOffline`, because the reachability in
+/// a cached map is out of date.
 pub(crate) fn without_reachability(mut map: ClusterMap) -> ClusterMap {
     map.nodes.iter_mut().for_each(|node| node.reachability = Reachability::ProbablyOffline);
     map.targets.iter_mut().for_each(|target| target.reachability = Reachability::ProbablyOffline);
@@ -106,9 +106,9 @@ fn remember_in(place: &Path, map: &ClusterMap) -> Result<()> {
     if management_addresses(map).iter().all(|address| is_loopback(address)) {
         return Ok(());
     }
-    // If there is only one management node and it does not answer, no other management node could
-    // answer in its place, so the file would not help. The cluster of a batch job is such a
-    // cluster, and must not leave a file on the host.
+    // With one management node, a missing leader always means that this node does not answer. Write
+    // no file in this case, also because the cluster of a batch job has one management node and
+    // leaves no file on the host.
     if map.nodes.iter().filter(|node| node.kind == NodeKind::Management).count() < 2 {
         return Ok(());
     }

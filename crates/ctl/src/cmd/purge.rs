@@ -234,9 +234,10 @@ impl SelectionArgs {
 /// Opens a regular file for output, or creates it. Other users may not read a new file, because it
 /// will contain the names of files.
 ///
-/// The file may be in a directory in which other users create entries. Such a user could name a
-/// symbolic link to a file of root, or a FIFO without a reader, like the output. So the last part
-/// of the path must not be a symbolic link, and nothing is written before the type is known.
+/// The file may be in a directory in which other users create entries. Such a user could create a
+/// symbolic link to a file of root, or a FIFO without a reader, with the name of the output. So the
+/// last part of the path must not be a symbolic link, and nothing is written before the type is
+/// known.
 fn open_output(path: &Path, options: &mut OpenOptions) -> Result<File> {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
     let opened = options.create(true).mode(0o600).custom_flags(flags).open(path);
@@ -286,7 +287,7 @@ fn share(text: &str) -> std::result::Result<u64, String> {
     })
 }
 
-/// Sets the names of the users that this host knows.
+/// Sets the user names in `outcome`, if `/etc/passwd` of this host contains the user ids.
 fn name_users(outcome: &mut PurgeOutcome) {
     let names = names_in("/etc/passwd");
     for total in &mut outcome.by_user {

@@ -38,7 +38,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 
 pub(super) fn run(args: &UmountArgs) -> Result<()> {
     let mount = mount_of_skep(&args.directory)?;
-    // After the unmount, the process may have ended before it is found.
+    // Find the process before the unmount, because it may end immediately after the unmount.
     let process = MountProcess::of(&mount.point).filter(|_| !args.lazy);
     unmount(&mount.point, args.lazy)?;
     let Some(process) = process else { return Ok(()) };

@@ -17,8 +17,8 @@ use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// Each result is one line of the results file. Maximum length of this line in bytes, without the
-/// records of the processes. Most of it is the histogram of latencies.
+/// Maximum length in bytes of a line of the results file, without the records of the processes. A
+/// line contains one result, mainly the histogram of latencies.
 const LINE_BYTES: u64 = 4 << 10;
 /// Maximum size of the record of one process, stream or round trip, in bytes.
 const PART_BYTES: u64 = 512;

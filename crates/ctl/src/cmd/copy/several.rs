@@ -71,8 +71,8 @@ impl Transport {
         }
     }
 
-    /// Copies with all hosts, and shows the progress. `stores` is the access to object stores. This
-    /// process sends the credentials for these stores to the processes on the hosts.
+    /// Copies with all hosts, and shows the progress. `stores` are the settings and credentials for
+    /// object stores. This process sends the credentials to the processes on the hosts.
     pub(in crate::cmd) fn copy(
         &self,
         sources: &[PathBuf],

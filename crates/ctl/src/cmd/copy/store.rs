@@ -66,7 +66,7 @@ pub(in crate::cmd) fn is_store(path: &Path) -> bool {
     path.to_str().is_some_and(is_location)
 }
 
-/// The access to object stores of one copy.
+/// The settings and credentials with which one copy accesses object stores.
 #[derive(Debug)]
 pub(in crate::cmd) struct Stores {
     settings: Settings,
@@ -75,7 +75,7 @@ pub(in crate::cmd) struct Stores {
 }
 
 impl StoreArgs {
-    /// Returns the access to object stores, with the credentials of this process. `None` means that
+    /// Returns the settings of the options, with the credentials of this process. `None` means that
     /// neither the source nor the destination is in an object store.
     pub(in crate::cmd) fn open<'a>(
         &self,
@@ -93,8 +93,8 @@ impl StoreArgs {
         Ok(Some(Stores { settings, part: self.part()?, provider }))
     }
 
-    /// Returns the access to object stores, with credentials that the coordinator of this process
-    /// has found. All other settings come from the options.
+    /// Returns the settings of the options, with the credentials that the coordinator of this
+    /// process has found.
     pub(super) fn given(&self, credentials: Option<Credentials>) -> Result<Stores> {
         let provider = Arc::new(Provider::given(credentials));
         Ok(Stores { settings: self.settings(), part: self.part()?, provider })

@@ -49,8 +49,8 @@ fn watch() -> Receiver<Credentials> {
     received
 }
 
-/// Returns the access to object stores, with the credentials of the coordinator. `None` means that
-/// neither the source nor the destination is in an object store.
+/// Returns the settings for object stores, with the credentials of the coordinator. `None` means
+/// that neither the source nor the destination is in an object store.
 fn stores(
     args: &StoreArgs,
     mut paths: impl Iterator<Item = PathBuf>,

@@ -95,7 +95,8 @@ pub(crate) fn run(args: CreateArgs) -> Result<()> {
     })
 }
 
-/// Returns the group whose members are exactly `targets`. An administrator may repeat the command.
+/// Returns the group whose members are exactly `targets`. It exists if an administrator repeats the
+/// command.
 fn group_of_exactly<'a>(map: &'a ClusterMap, targets: &[TargetId]) -> Option<&'a Group> {
     let set: BTreeSet<_> = targets.iter().copied().collect();
     let is_same =

@@ -233,7 +233,7 @@ mod tests {
     use skep_types::{ClusterId, Error, ErrorCode, GroupId, NodeId, Target, TargetId};
 
     #[test]
-    fn status_names_the_wait_of_replies_for_the_disk_of_the_primary() {
+    fn status_shows_that_replies_wait_for_the_disk_of_the_primary() {
         let (id, kind) = (TargetId::new(3), TargetKind::Metadata);
         let mut map = ClusterMap::empty(ClusterId::default());
         map.targets.push(Target::online(id, kind, NodeId::new(1)));

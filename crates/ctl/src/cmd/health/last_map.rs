@@ -16,8 +16,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// A cluster map that does not come from management.
 #[derive(Debug)]
 pub(super) struct LastMap {
-    /// The map. The reachability in it is not that of the map's time: nodes are offline and targets
-    /// online, so that a problem comes from a connection to the service.
+    /// The map. Its reachability is replaced: all nodes are offline and all targets are online, so
+    /// that only a failed connection to a service causes a problem.
     pub(super) map: ClusterMap,
     /// The origin of the map, if it may be older than a mount's map.
     pub(super) note: Option<Problem>,

@@ -51,7 +51,7 @@ impl NodeReport {
         !self.reachable && self.code.is_none_or(|code| !refusals.contains(&code))
     }
 
-    /// Whether the connection failed like that to a host that does not answer.
+    /// Whether the connection failed with an error that shows that the host does not answer.
     fn is_of_silent_host(&self) -> bool {
         let error = self.error.as_deref().filter(|_| !self.reachable);
         error.is_some_and(|error| Silence::of(error) == Silence::Host)
@@ -122,9 +122,9 @@ pub(super) enum Isolation {
     OwnServersOnly,
 }
 
-/// Returns whether the network of this host is the most likely cause of the outages: each server on
-/// another host fails like a host that does not answer. `is_own_address` decides whether an address
-/// is one of this host.
+/// Returns whether the network of this host is the most likely cause of the outages. This is the
+/// case if the connection to each server on another host fails as if that host does not answer.
+/// `is_own_address` decides whether an address is one of this host.
 pub(super) fn isolation(
     nodes: &[NodeReport],
     map: &ClusterMap,
@@ -149,7 +149,7 @@ pub(super) fn is_own(node: &Node, is_own_address: impl Fn(IpAddr) -> bool) -> bo
     node.addresses.iter().filter_map(|it| host_of(it)).any(is_own_address)
 }
 
-/// Returns the host in an address. `None` if the address has a name.
+/// Returns the IP address in `address`. `None` if `address` contains a host name.
 fn host_of(address: &str) -> Option<IpAddr> {
     address.parse::<SocketAddr>().ok().map(|it| it.ip())
 }
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn service_that_stands_still_is_not_reported_as_stopped() {
+    fn suspended_service_is_not_reported_as_stopped() {
         for state in [Reachability::Online, Reachability::Offline] {
             let map = map(&[state]);
             let error = error(ErrorCode::Disconnected, "10.0.0.2:7400: no reply within 3s");
@@ -474,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn host_is_reported_as_cut_off_only_if_no_server_answers() {
+    fn host_counts_as_cut_off_only_if_all_others_are_silent() {
         let map = map(&[Reachability::Offline]);
         let isolation = |errors: [&str; 2]| {
             let visits = map.nodes.iter().zip(errors);

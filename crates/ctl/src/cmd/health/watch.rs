@@ -224,7 +224,8 @@ mod tests {
         let silent = |problems| Ok(Checked { problems, judged: Some(judged.clone().into()) });
         let lines = at(&mut outages, 5, silent(vec![leader(), one]));
         assert_eq!(lines, ["begins no leader"]);
-        // One service is back, and another one is down. The check does not judge the target.
+        // One service is back, and another one is down. The check cannot detect whether the target
+        // is back.
         let lines = at(&mut outages, 10, silent(vec![leader(), other.clone()]));
         assert_eq!(lines, ["ends service 1 10000", "begins service 2"]);
         let lines = at(&mut outages, 15, whole(vec![target, other]));

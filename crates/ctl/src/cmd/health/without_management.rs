@@ -100,8 +100,9 @@ fn problems(
     problems
 }
 
-/// Marks the targets of services that do not answer this host as offline. So the effect of an
-/// outage is that of all outages together: a group continues only if one of its members answers.
+/// Marks the targets of services that do not answer this host as offline. So the reported effect of
+/// each outage takes all outages into account: a group continues only if one of its members
+/// answers.
 fn observed(mut map: ClusterMap, nodes: &[NodeReport]) -> ClusterMap {
     let is_silent = |id: u32| nodes.iter().any(|node| node.id == id && node.is_silent());
     for target in map.targets.iter_mut().filter(|target| is_silent(target.node.raw())) {
@@ -168,7 +169,7 @@ fn is_of_management(problem: &Problem, nodes: &[NodeReport]) -> bool {
 /// has checked.
 pub(super) fn management_unreachable(error: &Error, nodes: &[NodeReport]) -> Problem {
     const WHAT: &str = "management does not answer";
-    // The error may begin with the words of the problem, or with the name of the service.
+    // The error may begin with the same words, or with the name of the service. Do not repeat them.
     let context = error.context();
     let what = match context.strip_prefix("management: ") {
         None if context.starts_with(WHAT) => context.to_owned(),
@@ -304,7 +305,7 @@ mod tests {
     const SILENT: &str = "no answer within 1s";
 
     #[test]
-    fn group_without_a_reachable_member_is_not_said_to_go_on() {
+    fn waiting_io_is_reported_if_no_group_member_is_reachable() {
         let found = of([REFUSED; 4], "10.0.0.9");
         assert_eq!(found.len(), 4, "{found:?}");
         assert_eq!(found[0].0, "management does not answer at a, b: a: no", "{found:?}");
@@ -315,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn group_with_a_reachable_member_goes_on() {
+    fn continuing_io_is_reported_if_a_group_member_is_reachable() {
         let found = of([REFUSED, REFUSED, "", ""], "10.0.0.9");
         assert_eq!(found.len(), 2, "{found:?}");
         assert!(found[0].1.starts_with("I/O on files continues where"), "{found:?}");
@@ -327,7 +328,8 @@ mod tests {
         let found = of([SILENT, SILENT, SILENT, ""], "10.0.0.3");
         assert!(found[0].0.contains("only those on this host itself"), "{found:?}");
         assert!(found[1..].iter().all(|it| it.1 == "see the first problem"), "{found:?}");
-        // The service of this host has another cause, so its remedy stays.
+        // The service on this host does not run, which the network does not explain. So the output
+        // still has the remedy for this service.
         let found = of([SILENT, SILENT, SILENT, REFUSED], "10.0.0.3");
         let last = found.last().unwrap();
         assert!(last.1.contains("start the service there"), "{found:?}");
@@ -353,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn several_silent_management_nodes_do_not_answer() {
+    fn problem_of_a_missing_leader_lists_all_silent_nodes() {
         let node = |name: &str, is_reachable| NodeReport::of_management(name, is_reachable);
         let all = [node("m-1", false), node("m-2", false), node("m-3", true)];
         let problem = without_leader(&all, &[]).expect("a problem");

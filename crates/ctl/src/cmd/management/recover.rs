@@ -42,7 +42,7 @@ struct Recovery {
     cluster: String,
     #[serde(serialize_with = "crate::output::path")]
     directory: PathBuf,
-    /// Sequence number of the last change that this member has stored.
+    /// Index of the last log entry that this member has stored.
     last: u64,
     /// The ids of the members, as stored by this member.
     members: Vec<u64>,

@@ -1,5 +1,5 @@
-//! `skep management status`: lists the management nodes, and how many changes of the log each of
-//! them has stored.
+//! `skep management status`: lists the management nodes, and how many entries of the replicated log
+//! each of them has stored.
 
 use crate::access::{Access, ClusterArgs, block_on};
 use crate::help::{Example, examples};
@@ -30,9 +30,9 @@ pub(super) struct Status {
     leader: u32,
     /// The term of the leader. Each election begins a new term.
     term: u64,
-    /// Sequence number of the last change in the log.
+    /// Index of the last entry in the replicated log.
     last: u64,
-    /// Sequence number of the last change that the leader has applied.
+    /// Index of the last log entry that the leader has applied.
     applied: u64,
     /// Number of members that may vote.
     voters: usize,
@@ -51,10 +51,10 @@ struct MemberReport {
     /// `none` (not a member).
     role: &'static str,
     reachability: &'static str,
-    /// Sequence number of the last change that the node has stored. `null` means that the node has
-    /// not answered the current leader.
+    /// Index of the last log entry that the node has stored. `null` means that the node has not
+    /// answered the current leader.
     stored: Option<u64>,
-    /// Number of changes in the log that the node has not stored yet.
+    /// Number of log entries that the node has not stored yet.
     lag: Option<u64>,
 }
 

@@ -41,8 +41,8 @@ const CACHED: Duration = Duration::from_millis(1500);
 /// Time limit of the check whether the source exists, in seconds.
 const LOOK_SECONDS: u32 = 60;
 
-/// Notes on this node the copies that must precede the removal, in the prolog. A node other than
-/// the first also notes that it will read the final state.
+/// In the prolog, records on this node the copies that must succeed before the file system is
+/// removed. A node other than the first also records that it will read the final state.
 ///
 /// # Errors
 /// `Io` if the notes cannot be written.
@@ -71,7 +71,7 @@ pub(super) fn note(
     }
 }
 
-/// Writes that the job has not ended yet.
+/// Writes into the record that the job has not ended yet.
 ///
 /// # Errors
 /// `Io` if the record cannot be written.
@@ -80,7 +80,7 @@ pub(super) fn show_running(record: &Record) -> Result<()> {
         .write(&Results::Pending("the job has not ended, so its results are not copied yet".into()))
 }
 
-/// Notes that the job does not begin, so that no epilog waits for results.
+/// Writes into the record that the job does not begin, so that no epilog waits for results.
 ///
 /// # Errors
 /// `Io` if the record cannot be written.
@@ -97,7 +97,7 @@ pub(super) fn save(system: &mut OnDemand, reach: &Reach) -> Result<()> {
     let status = system.run(Command::Status, None, reach)?;
     let Some(state) = status.hosts.first() else { return Ok(()) };
     let Some(user) = state.job_user else { return Ok(()) };
-    // If a file `.skep-hold` protects the data, the script refuses the removal, with or without a
+    // If a file `.skep-hold` protects the data, the script refuses the removal anyway, so make no
     // copy.
     if state.stage_out.is_empty() || state.since.is_none() || state.hold.is_some() {
         return Ok(());
@@ -141,7 +141,7 @@ fn copy_outputs(system: &OnDemand, state: &HostState, job: &Job, record: &Record
     };
     let begun = Results::Pending("the first node begins to stage out".into());
     record.write(&begun).map_err(|error| fail(&system.mount, &error))?;
-    // A program on another node may have written just before its end.
+    // Wait until this mount shows the last changes that a program made on another node.
     sleep(CACHED);
     for it in state.stage_out.iter().filter_map(|it| StageOut::parse(it)) {
         copy(system, state, job, record, &it).map_err(|error| fail(&it.source, &error))?;

@@ -76,9 +76,9 @@ pub(crate) fn run(args: &StartArgs) -> Result<()> {
     }
     let outcome = system.run(Command::Start, Some(&run), &reach)?;
     if let Some(error) = failure(WHAT, &outcome) {
-        // All starts in a job use the same run, so a start that was refused must not remove the
-        // file system that runs. The script has already removed what this start created on this
-        // node, and the epilog of the job removes the rest.
+        // All starts of a job have the same `run`. So after a refused start, `Stop` with this `run`
+        // would remove the file system that an earlier start has created. The script has already
+        // removed what this start created on this node, and the epilog of the job removes the rest.
         if matches!(reach, Reach::Here(_)) {
             return Err(error);
         }

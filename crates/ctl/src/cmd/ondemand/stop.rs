@@ -65,8 +65,8 @@ pub(crate) fn run(args: &StopArgs) -> Result<ExitCode> {
     if matches!(reach, Reach::Here(_)) {
         allow_tasks()?;
     }
-    // The services forget their counts when they end. At this time, they have also served the
-    // copies out of the file system.
+    // Make the report now: the counts already include the stage-out copies, and the services lose
+    // their counts when they end.
     let report = match request {
         Some(request) => {
             let status = system.run(Command::Status, None, &reach)?;

@@ -240,8 +240,8 @@ async fn print_past(access: &Access, by: Division, span: &SpanArgs, past: Durati
     Report::of_rows(by, &rows, &map, &span.selection).print()
 }
 
-/// If the output is not a terminal, prints that the command does not end by itself. A script would
-/// wait for its end for ever.
+/// If the output is not a terminal, prints that the command runs until it is interrupted. Otherwise
+/// a script that calls it would hang without an explanation.
 pub(crate) fn announce_series(interval: Duration) {
     if !std::io::stdout().is_terminal() {
         warn(&format!(
@@ -283,7 +283,7 @@ impl Report {
     /// Returns the report about the load between two replies, or since the services started.
     ///
     /// # Errors
-    /// The cluster has no such service as the selection names.
+    /// An error if the cluster does not have the service that `selection` names.
     fn of(
         by: Division,
         before: Option<&Fetched>,

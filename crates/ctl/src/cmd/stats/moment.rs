@@ -19,7 +19,7 @@ impl Moment {
     /// time by [`skep_env::now`].
     pub(crate) fn since(asked: Duration) -> Self {
         // The wall clock is read first. If the process is suspended between the two calls, the
-        // error becomes larger, but stays true.
+        // error becomes larger, and the range still contains the true time.
         let wall = skep_env::wall_time();
         let wall = Duration::new(u64::try_from(wall.seconds).unwrap_or(0), wall.nanoseconds);
         Self::between(asked, skep_env::now(), wall)

@@ -146,9 +146,9 @@ pub(super) fn rows(
     map: &ClusterMap,
     place: &Path,
 ) -> Vec<Row> {
-    // Other programs ask the same mount, so it may have counted already when `before` was
-    // requested. If the incarnation differs, the mount has begun to count again since `before`. In
-    // this case the new counts cover an unknown time.
+    // The mount may have counted before this command started, because other programs ask it too. So
+    // the load is the growth since `before`. If the incarnation differs, the mount has restarted
+    // its counts since `before`, so the counts in `now` cover an unknown time.
     let is_same = before.incarnation == now.incarnation;
     let earlier: BTreeMap<u32, &UserLoadRow> = match is_same {
         true => before.rows.iter().map(|row| (row.id, row)).collect(),

@@ -32,8 +32,8 @@ struct Loss {
     refusal: Option<String>,
     /// The files that lose bytes, or may lose bytes.
     files: Vec<DamagedFile>,
-    /// Number of files that lose no bytes, and whose patterns name the target. They cannot grow
-    /// onto the target.
+    /// Number of files that have no bytes on the target, but whose patterns name the target. They
+    /// lose nothing, but later writes behind their present end can fail with EIO.
     unwritten_files: usize,
     /// The paths of the directories whose patterns name the target.
     directories: Vec<String>,
@@ -47,7 +47,7 @@ struct Loss {
 struct DamagedFile {
     entry_id: String,
     path: String,
-    /// Number of bytes on the target that the file loses, if the file has no holes.
+    /// Number of bytes on the target that the file loses, computed as if the file had no holes.
     lost_bytes: u64,
     /// Whether a client has the file open for writing. In this case, the file may lose more bytes.
     is_written: bool,

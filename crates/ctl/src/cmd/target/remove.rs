@@ -175,8 +175,8 @@ async fn remove(
 /// Refuses to remove a target that still accepts new files. The error contains the number of files
 /// on the target. The administrator must move these files before the removal.
 async fn refuse_open(access: &Access, map: &ClusterMap, target: &Target) -> Result<()> {
-    // For a target with a fault, the map shows the fault, and not whether the target is open.
-    // Management checks this again.
+    // If the target has a fault, the map shows the fault instead of whether the target is open.
+    // Management checks later whether the target is open.
     if target.health.condition != Condition::Serving {
         return Ok(());
     }

@@ -44,7 +44,7 @@ pub(super) async fn of_cluster(
     let is_of_client = |node: u32| client.is_none_or(|id| node == id);
     let is_in_scope = |group: GroupId| match (&scope.targets, map.primary(group)) {
         (Some(targets), Some(primary)) => targets.contains(&primary.id.raw()),
-        // Requests that no failing group explains may be for any target.
+        // Requests whose group is unknown may wait for any target.
         _ => true,
     };
     let list = access.ask(&ListRequestWaits {}).await?;
@@ -164,8 +164,8 @@ pub(super) fn of_mount(
 ) -> Vec<Finding> {
     let old = found.requests.iter().filter(|it| it.for_ms >= LEAST_MS);
     let (here, elsewhere): (Vec<_>, Vec<_>) = old.partition(|it| is_in_scope(it.inode));
-    // If only one group does not answer, it explains all requests. If there are several, the report
-    // lists them.
+    // If only one group does not answer, this group is the cause of all waits. If there are
+    // several, the report lists them separately.
     let cause = match &found.groups[..] {
         [only] => cause(map, only),
         _ => String::new(),

@@ -36,7 +36,7 @@ pub(super) enum Key {
 
 /// The next step of the decoder.
 enum Step {
-    /// The first bytes are a key, or are bytes without a key. They have this length.
+    /// The first bytes are a key, or are bytes without a key (`None`). The number is their length.
     Decoded(Option<Key>, usize),
     /// The bytes are the start of a sequence or character.
     Incomplete,
@@ -131,7 +131,8 @@ fn sequence(bytes: &[u8]) -> Step {
                 None => Step::Incomplete,
             }
         }
-        // A key with Alt sends these bytes too. It means the Escape key and the other key here.
+        // A key that is pressed with Alt also sends these bytes. The decoder returns it as the
+        // Escape key, followed by the other key.
         _ => Step::Decoded(Some(Key::Escape), 1),
     }
 }
@@ -214,7 +215,8 @@ mod tests {
             cut in 0..40_usize,
         ) {
             for bytes in [bytes, special] {
-                // The limit of a sequence depends on the parts, so only shorter ones are compared.
+                // Where the decoder cuts off an over-long sequence depends on the split, so only
+                // shorter sequences are compared.
                 let is_long = |it: &[u8]| it.len() >= MAX_SEQUENCE_BYTES - 1;
                 if bytes.split(|it| *it == ESCAPE).any(is_long) {
                     continue;

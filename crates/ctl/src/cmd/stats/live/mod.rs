@@ -46,7 +46,7 @@ const SIGNALS: [i32; 7] = [
     libc::SIGWINCH,
 ];
 
-/// The end of the live view.
+/// The reason why the live view ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
     /// The user has pressed `q`.
@@ -287,7 +287,7 @@ impl Live {
                 self.is_stopped = false;
                 self.terminal.take_again()?;
                 self.view.size = self.terminal.size();
-                // The process may have been stopped for a long time.
+                // The process may have been stopped for a long time, so the interval begins again.
                 if !self.view.is_paused {
                     self.question = None;
                     self.measure();

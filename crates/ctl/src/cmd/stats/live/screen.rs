@@ -85,7 +85,7 @@ pub(super) fn screen(view: &View, content: &Content<'_>) -> Vec<ScreenLine> {
     let line = |(style, text): (Style, String)| {
         let text = plain(&text);
         let text = match style {
-            // The colour of the background reaches the right edge.
+            // Fill the whole line, so that the background colour reaches the right edge.
             Style::Reverse => aligned(&text, width, false),
             _ => shortened(&text, width),
         };

@@ -6,7 +6,7 @@
 //! terminal before the panic's message is printed. Signals must not end the process while it uses
 //! the terminal: the caller receives them with [`skep_env::Signals`] and drops the [`Terminal`].
 //!
-//! The kernel still makes signals from Ctrl-C and Ctrl-Z.
+//! The kernel still turns Ctrl-C and Ctrl-Z into signals.
 //!
 //! A library such as `crossterm` would bring an event loop and signal handlers of its own. The
 //! event loop of this program waits for the terminal and for signals already, so only three system
@@ -34,8 +34,9 @@ const ENTER: &[u8] = b"\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[2J";
 const LEAVE: &[u8] = b"\x1b[0m\x1b[?7h\x1b[?25h\x1b[?1049l";
 /// Clears the screen.
 const CLEAR: &str = "\x1b[2J";
-/// Time after which a single byte of the Escape key is this key, and not the start of a sequence.
-/// Terminals send the bytes of a sequence together, but a network may deliver them in parts.
+/// Time after which a single ESC byte counts as the Escape key, and not as the start of an escape
+/// sequence. Terminals send the bytes of a sequence together, but a network may deliver them in
+/// parts.
 const ESCAPE_TIME: Duration = Duration::from_millis(50);
 /// The size of a terminal that does not report its size.
 const DEFAULT_SIZE: Size = Size { columns: 80, rows: 24 };
@@ -236,7 +237,8 @@ mod tests {
         panic!("this test expects a panic");
     }
 
-    /// Before the hook, a panic in the released program left the terminal without echo.
+    /// Regression test: before the panic hook existed, a panic in the released program left the
+    /// terminal without echo.
     #[test]
     fn panic_restores_the_terminal() {
         let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;

@@ -55,8 +55,8 @@ impl Level {
 /// The selected row.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Cursor {
-    /// The object of the row, by id and service. `None` until the user moves the cursor: then the
-    /// first row stays selected, even if another object comes first.
+    /// The object of the row, by id and service. `None` means that the user has not moved the
+    /// cursor. In this case the first row is selected, even if another object becomes the first.
     object: Option<(String, String)>,
     /// Position of the row when it was last selected. If the object has no row any more, the row
     /// at this position is selected.
@@ -158,8 +158,8 @@ impl View {
         Order { column, ..self.order }
     }
 
-    /// Returns the columns of the table, before a narrow terminal loses some. If no column that the
-    /// user has requested exists for this kind of rows, all columns are shown.
+    /// Returns the columns of the table, before columns are removed for a narrow terminal. If no
+    /// column that the user has requested exists for this kind of rows, all columns are shown.
     pub(super) fn columns(&self) -> Vec<Column> {
         let all = Column::all(Columns::of(self.by(), self.is_own));
         let selected: Vec<_> =

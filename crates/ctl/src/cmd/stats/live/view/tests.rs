@@ -133,7 +133,7 @@ fn arrows_choose_the_column_that_sorts_the_rows() {
     view.press(Key::Left, &nodes);
     view.press(Key::Left, &nodes);
     assert_eq!(view.order(), Order { column: Some(Column::Queued), is_reversed: false });
-    // The largest number comes first. The test's lines have negative ones.
+    // The largest number comes first. The numbers of the lines in this test are negative.
     assert_eq!(shown(&view, &nodes), ["6", "5", "4"]);
     // Rows of users have no queues, so their order is by load.
     view.press(Key::Char('5'), &nodes);
@@ -190,7 +190,7 @@ fn enter_on_a_target_of_a_mount_opens_no_further_level() {
     assert!(view.note.is_some() && view.path().count() == 2);
 }
 
-/// Keys with a meaning, and some without.
+/// Returns keys that the view handles, and some that it ignores.
 fn some_keys() -> Vec<Key> {
     let special = [
         Key::Enter,
