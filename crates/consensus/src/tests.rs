@@ -258,7 +258,7 @@ fn isolated_leader_confirms_nothing_and_loses_its_proposal() {
 }
 
 #[test]
-fn two_of_three_members_must_store_an_acknowledged_command() {
+fn command_is_acknowledged_only_after_two_of_three_stored_it() {
     run(async {
         let group = Group::of_three().await;
         group.kill(3).await;
@@ -305,7 +305,7 @@ fn member_that_missed_many_entries_receives_a_snapshot() {
 }
 
 #[test]
-fn returning_member_receives_long_entries_in_parts() {
+fn returning_member_receives_long_entries_in_several_messages() {
     run(async {
         let group = Group::of_three().await;
         group.kill(3).await;

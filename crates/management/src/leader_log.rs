@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn long_time_without_a_leader_is_reported_with_its_end() {
+    fn long_absence_of_a_leader_is_logged_and_later_its_end() {
         let mut log = LeaderLog::default();
         let one = NodeId::new(1);
         let start = Duration::from_secs(100);

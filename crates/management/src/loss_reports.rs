@@ -49,7 +49,7 @@ mod tests {
     use skep_types::Lsn;
 
     #[test]
-    fn loss_reports_expire_and_end_with_their_group_epoch() {
+    fn loss_reports_expire_after_10_s_or_in_a_new_group_epoch() {
         let mut reports = LossReports::default();
         let mut count = |epoch, target, at| {
             let report = AskTakeOver {

@@ -185,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn advertised_addresses_get_a_missing_port() {
+    fn address_without_a_port_gets_the_port_of_the_listener() {
         for (address, expected) in [
             ("a.example", "a.example:7400"),
             ("b.example:7", "b.example:7"),
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn server_advertises_its_local_address_to_management() {
+    fn server_advertises_its_address_on_the_route_to_management() {
         let listener = TcpListener::bind("0.0.0.0:0").unwrap();
         let port = listener.local_address().unwrap().port();
         let texts = ["a.example", "b.example:7"].map(String::from);

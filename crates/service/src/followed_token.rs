@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn mount_has_the_tokens_of_its_file_and_no_others() {
+    fn mount_uses_only_the_tokens_in_its_token_file() {
         let place = tempfile::tempdir().unwrap();
         let file = place.path().join("token");
         let (old, new, foreign) = (token(1), token(1), token(2));

@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn host_keeps_the_newest_cluster_map_that_has_all_servers() {
+    fn host_stores_the_newest_map_of_servers_without_clients() {
         let place = tempfile::tempdir().unwrap();
         let file = file_in(place.path(), CLUSTER);
         let known = || read_file(&file, CLUSTER).map(|it| (it.map.version.raw(), it.map.nodes));

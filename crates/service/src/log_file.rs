@@ -214,7 +214,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn log_event_takes_one_line() {
+    fn each_log_event_is_written_as_one_line() {
         let check = |event: &[u8], expected: &str| {
             assert_eq!(String::from_utf8_lossy(&one_line(event)), expected);
         };

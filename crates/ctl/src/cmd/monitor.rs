@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn also_option_has_a_name_and_a_cluster() {
+    fn value_of_option_also_is_parsed_as_name_and_cluster() {
         let check = |text, name: &str, cluster: &str, token_file: Option<&str>| {
             let (found, args) = further(text);
             assert_eq!((found, args.cluster.as_deref()), (name, Some(cluster)), "{text}");

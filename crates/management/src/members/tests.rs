@@ -202,7 +202,7 @@ fn message_for_another_member_is_refused() {
 }
 
 #[test]
-fn client_cannot_send_messages_of_members() {
+fn raft_message_from_a_client_is_refused() {
     run(async {
         let group = Group::of_three().await;
         let identity = Identity { kind: NodeKind::Client, ..group.identity(1) };
@@ -232,7 +232,7 @@ fn handshake_continues_after_the_call_has_timed_out() {
 }
 
 #[test]
-fn member_that_returns_gets_a_new_connection() {
+fn members_open_a_new_connection_to_a_returning_member() {
     run(async {
         let group = Group::of_three().await;
         let sender = MemberConnections::new(group.identity(1));

@@ -179,7 +179,7 @@ fn new_leader_publishes_a_newer_map_within_3_s() {
 }
 
 #[test]
-fn follower_names_the_leader_and_ends_its_waiting_requests() {
+fn follower_names_the_leader_and_ends_waiting_requests() {
     let made = cluster();
     block_on(async move {
         let mut nodes = Nodes::of_three(made).await;

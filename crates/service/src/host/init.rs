@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn warning_about_a_former_target_ends_with_its_removal() {
+    fn no_warning_about_a_lost_or_removed_former_target() {
         let own = NodeId::new(3);
         let mut map = ClusterMap::empty(ClusterId::default());
         map.targets = vec![Target::new(TargetId::new(6), TargetKind::Storage, own, "/disk/a")];

@@ -133,7 +133,7 @@ mod tests {
     use skep_types::{ClusterId, Group, GroupId, GroupMember, MemberState, TargetKind};
 
     #[test]
-    fn target_that_stops_after_a_hand_over_names_the_new_primary() {
+    fn log_line_of_a_stopping_target_names_the_new_primary() {
         let (old, new) = (TargetId::new(1), TargetId::new(2));
         let mut map = ClusterMap::empty(ClusterId::default());
         let mut group = Group::of_one(GroupId::new(7), TargetKind::Metadata, new);

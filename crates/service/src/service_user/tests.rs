@@ -144,7 +144,7 @@ fn settings_directory_other_than_etc_skep_keeps_its_mode() {
 }
 
 #[test]
-fn secret_of_root_is_given_to_the_user_alone() {
+fn secret_of_root_becomes_readable_only_by_the_user() {
     let site = Site::new();
     std::fs::set_permissions(site.path("host"), Permissions::from_mode(0o600)).unwrap();
     user().share_secret(&site.path("host")).unwrap();
@@ -153,7 +153,7 @@ fn secret_of_root_is_given_to_the_user_alone() {
 
 /// The unit of the monitor has a private umask, and its directory may not exist yet.
 #[test]
-fn missing_directory_is_private_below_directories_for_all() {
+fn missing_directory_is_created_private_and_parents_public() {
     let site = Site::new();
     assert_eq!(user().take_plain_directory(&site.path("lib/skep/monitor"), &[]).unwrap(), 1);
     assert_eq!((site.owner("lib/skep/monitor"), site.mode("lib/skep/monitor")), (OTHER, 0o700));

@@ -251,7 +251,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn presets_have_the_options_of_their_publications() {
+    fn presets_have_the_options_of_the_published_benchmarks() {
         let options = |name: &str| IoPreset::named(name).expect("a preset").options();
         assert_eq!(options("iops"), "-t 4k -b 320m -F -z");
         assert_eq!(options("throughput"), "-t 32m -b 4g -F -C -B");

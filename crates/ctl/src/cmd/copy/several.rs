@@ -198,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn command_line_of_a_share_has_all_options() {
+    fn command_line_of_a_remote_copy_process_has_all_options() {
         let options = Options {
             threads: 3,
             bytes_per_second: Some(100),

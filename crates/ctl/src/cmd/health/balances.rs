@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn balances_are_shown_with_the_highest_target_or_the_reason() {
+    fn balance_shows_the_busiest_target_or_why_it_is_unknown() {
         let unknown = Balance {
             targets: 1,
             reason: Some("not enough data to judge".into()),

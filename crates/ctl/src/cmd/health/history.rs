@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn file_that_is_no_history_is_not_replaced() {
+    fn file_other_than_a_history_is_not_replaced() {
         let place = tempfile::tempdir().unwrap();
         let file = place.path().join("token");
         std::fs::write(&file, "something else\n").unwrap();

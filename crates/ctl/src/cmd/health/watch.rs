@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn outage_has_one_beginning_and_one_end() {
+    fn outage_is_printed_once_at_its_start_and_once_at_its_end() {
         let mut outages = Outages::default();
         let down = |text: &str| whole(vec![problem("t3", text)]);
         assert_eq!(at(&mut outages, 0, whole(Vec::new())), Vec::<String>::new());

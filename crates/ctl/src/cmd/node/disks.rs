@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn disks_are_shown_with_units_and_without_idle_times() {
+    fn disk_load_has_units_and_a_dash_for_unknown_times() {
         let shown = as_text(&[load("s1", "nvme0n1")], &["storage-2 [ID: 4]: away".into()]);
         for words in ["1.2k", "5.0MiB", "850us", "1.3", "99 %", "no statistics from storage-2"] {
             assert!(shown.contains(words), "{words}: {shown}");

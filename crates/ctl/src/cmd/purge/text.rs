@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn problems_and_an_interruption_are_errors() {
+    fn purge_with_problems_or_an_interruption_fails() {
         assert!(failure(&outcome()).is_none());
         let problem = PurgeOutcome { problem_count: 1, ..outcome() };
         assert!(failure(&problem).unwrap().context().contains("1 problem"));

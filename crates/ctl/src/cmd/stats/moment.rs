@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn moment_is_between_request_and_reply() {
+    fn time_of_statistics_is_between_request_and_reply() {
         let found = |asked, replied| {
             let span = [asked, replied].map(Duration::from_millis);
             Moment::between(span[0], span[1], Duration::from_secs(1_800_000_000))

@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn node_must_be_a_service_of_the_cluster() {
+    fn option_node_must_name_a_service_of_the_cluster() {
         let scope = |name: &str| {
             let args = SelectionArgs { filter: None, node: Some(name.into()) };
             args.scope(&map()).map_err(|error| error.context().to_owned())

@@ -308,7 +308,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_name_leaves_its_line_or_controls_the_terminal(
+        fn names_fit_their_line_and_cannot_control_the_terminal(
             name in "(?s).{0,60}",
             width in 0..120_usize,
         ) {

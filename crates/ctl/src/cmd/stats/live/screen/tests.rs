@@ -108,7 +108,7 @@ fn screen_update_draws_each_line_and_clears_the_rest() {
 
 proptest! {
     #[test]
-    fn no_name_or_message_leaves_the_screen_or_controls_it(
+    fn names_and_messages_fit_the_screen_and_cannot_control_it(
         name in "(?s).{0,40}",
         id in "(?s).{0,40}",
         typed in "(?s).{0,40}",
