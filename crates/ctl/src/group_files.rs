@@ -68,7 +68,8 @@ impl GroupUses {
     }
 }
 
-/// Whether the group is only in the pattern of a file, and stores none of its bytes.
+/// Whether only the pattern of a file names the group: the group stores no bytes of the file, and
+/// no client has the file open for writing.
 pub(crate) fn is_unwritten(file: &GroupFile) -> bool {
     file.kind != FileKind::Directory && file.bytes == 0 && !file.is_written
 }

@@ -188,8 +188,8 @@ impl LagSample {
         Self { replies, time: skep_env::now() }
     }
 
-    /// Returns the lags of all members that do not serve. `earlier` is a sample for the rates at
-    /// which members get log records.
+    /// Returns the lags of all members that do not serve. The rates at which members get log
+    /// records are known only with an `earlier` sample.
     pub(crate) fn lags(&self, map: &ClusterMap, earlier: Option<&Self>) -> BTreeMap<TargetId, Lag> {
         let is_lost = |target: TargetId| {
             map.target(target).is_none_or(|it| it.consistency == Consistency::Bad)
@@ -225,7 +225,7 @@ impl LagSample {
     }
 }
 
-/// Whether a member of a metadata group does not serve.
+/// Whether `group` is a metadata group with a member that does not serve.
 fn is_incomplete(group: &Group) -> bool {
     group.kind == TargetKind::Metadata
         && group.members.iter().any(|it| it.state != MemberState::Serving)

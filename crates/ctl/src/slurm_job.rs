@@ -2,10 +2,11 @@
 //! holds this job. Uses the environment variables of the job, and `scontrol`.
 //!
 //! # The race between a prolog and the end of its job
-//! slurmd starts the script of a job after the prolog has ended, unless `slurmctld` has notified it
-//! before that the job has ended. This notification may come too late, so the script may start
-//! although the prolog has held the job. For this reason, [`Job::refuse`] first creates a file.
-//! `deploy/slurm/task-prolog.sh` runs before each task, and ends the task if this file exists.
+//! slurmd starts the script of a job after the prolog has ended. If `slurmctld` has notified slurmd
+//! that the job has ended, slurmd does not start the script. But this notification may come too
+//! late, so the script may start although the prolog has held the job. For this reason,
+//! [`Job::refuse`] first creates a file. `deploy/slurm/task-prolog.sh` runs before each task, and
+//! ends the task if this file exists.
 //!
 //! The user of the job chooses its name, its script, and the path of its output. Root opens none of
 //! these paths, and passes them to other programs only as single arguments.
@@ -60,8 +61,8 @@ pub(crate) fn job_variable(names: &[&str]) -> Result<String> {
 const REFUSED: &str = "/run/skep-refused-jobs";
 /// Maximum number of characters of a reason in the comment of a job.
 const MOST_REASON: usize = 1000;
-/// Time limit for a line in the output of a job, in seconds. The output may be a pipe that no
-/// program reads.
+/// Time limit for appending a line to the output of a job, in seconds. The output may be a pipe
+/// that no program reads.
 const LINE_SECONDS: u32 = 10;
 
 /// The Slurm job of the prolog or epilog to which this process belongs.

@@ -1,5 +1,5 @@
-//! The authority: the state machine of the cluster behind its replicated log, together with the
-//! information from heartbeats.
+//! The authority of a member of management: it proposes commands to the replicated log, and
+//! publishes cluster maps from the state of the cluster and the information in heartbeats.
 //!
 //! Owns the order of the steps of a command. The authority checks the command on a copy of the
 //! state, proposes it, waits until it is applied, and publishes the new map under the next version.
@@ -77,8 +77,8 @@ pub(crate) struct Lead {
     /// The number of `Start` commands in the log up to the one of this leadership. No other
     /// leadership has this number.
     starts: u64,
-    /// At intervals, the leader asks the members whether it is still the leader. This is the time
-    /// at which it sent the newest request that a majority has confirmed.
+    /// Time at which the leader sent the newest request for a confirmation of its leadership
+    /// (`CONFIRM_INTERVAL`) that a majority has confirmed.
     confirmed_at: Duration,
     soft: SoftState,
     /// Assigns the versions of the maps that this leader publishes.
@@ -93,7 +93,7 @@ pub(crate) struct Lead {
     /// Whether the soft state (the information from heartbeats) has changed since the map was
     /// published.
     is_soft_newer: bool,
-    /// The reports to this leader from members of groups that they may lack records.
+    /// The reports of group members that they may lack records, as this leader has received them.
     losses: LossReports,
 }
 
@@ -189,7 +189,6 @@ impl Authority {
     /// previous leader's map and is not the only voter, the leader first collects heartbeats for a
     /// little more than one interval. Otherwise each election would show all nodes as unreachable
     /// for a moment.
-    /// show all nodes as unreachable for a moment.
     pub(crate) fn begin_lead(&self, starts: u64, confirmed_at: Duration) {
         let mut inner = self.inner.borrow_mut();
         let has_map = inner.published.version.raw() > 0;

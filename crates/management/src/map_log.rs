@@ -53,8 +53,8 @@ pub(crate) fn reachability_lines(
     servers.filter_map(|node| reachability_line(before, now, node, last_outage(node.id))).collect()
 }
 
-/// Returns the line about a server that is online. `None` means that the server was never seen
-/// offline: its first heartbeat since the start of management has arrived.
+/// Returns the line about a server that is online. `None` means that the server was not seen
+/// offline, because this is its first heartbeat since the start of management.
 fn online_line(server: &str, former: Reachability, outage: Option<Outage>) -> Option<Line> {
     let text = match outage {
         Some(Outage { may_be_longer: true, .. }) if former == Reachability::ProbablyOffline => {

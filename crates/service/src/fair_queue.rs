@@ -33,7 +33,7 @@ pub struct FairQueue<T> {
 #[derive(Debug)]
 struct Waiting<T> {
     entries: VecDeque<(u64, T)>,
-    /// Cost that the client may use now, and has not used.
+    /// Cost that the client may still use in its current visit.
     deficit: u64,
 }
 
@@ -94,7 +94,8 @@ impl<T> FairQueue<T> {
                 }
             } else {
                 passed_over += 1;
-                // The client cannot use its share, so the share does not add up.
+                // The client may not take an entry in this visit, so it loses its share of this
+                // visit.
                 waiting.deficit = 0;
             }
             self.ring.rotate_left(1);

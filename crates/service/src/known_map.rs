@@ -32,8 +32,8 @@ pub struct KnownMap {
     pub map: ClusterMap,
     /// The file.
     pub file: PathBuf,
-    /// Time of the last change of the map that was written to the file. `None` means that the file
-    /// system does not report this time.
+    /// Time at which the file was last written. `None` means that the file system does not report
+    /// this time.
     pub written_at: Option<SystemTime>,
 }
 

@@ -65,7 +65,7 @@ impl LogOutput {
     /// Continues in a new file if another program has renamed or removed the log file.
     fn follow_rename(&mut self) {
         let Some(file) = self.file.take_if(|file| file.is_renamed()) else { return };
-        // The process may have replaced standard error for another purpose.
+        // If the process has since redirected standard error to something else, leave it as it is.
         if !behind(2).is_some_and(|used| is_same(&used, &file.metadata)) {
             return;
         }

@@ -70,8 +70,8 @@ pub fn start(filter: &str, limit: ByteSize) -> Result<()> {
     started.map_err(|error| Error::new(ErrorCode::InvalidArgument, format!("logging: {error}")))?;
     let current = Mutex::new(filter.to_owned());
     let control = Control { apply, configured: filter.to_owned(), current };
-    // This cannot fail. If logging had already been started, the function would have returned
-    // above.
+    // Setting `CONTROL` cannot fail. If logging had been started before, the function would have
+    // returned an error above.
     let _ = CONTROL.set(control);
     if skep_metrics::is_off() {
         tracing::warn!(

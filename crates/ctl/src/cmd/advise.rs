@@ -106,7 +106,7 @@ struct Report {
     is_applied: bool,
 }
 
-/// The figures about one path that the mount returns.
+/// The figures that the mount returns about one path.
 #[derive(Default)]
 struct Known {
     seen: Observation,
@@ -175,7 +175,7 @@ fn read_darshan(path: &Path) -> Result<Accesses> {
     parse_darshan(&String::from_utf8_lossy(&bytes)).map_err(|error| error.within(path.display()))
 }
 
-/// Collects the figures about a path that the mount returns.
+/// Asks the mount for the figures about a path.
 fn known(path: &Path, place: &Path) -> Result<Known> {
     let (info, map) = (through_mount::entry_info(path)?, through_mount::cluster_map(place)?);
     let (Some(info), Some(map)) = (info, map) else {

@@ -296,7 +296,7 @@ fn name_users(outcome: &mut PurgeOutcome) {
 }
 
 /// Runs `purge`, which reports its progress, and shows the progress on a terminal. The first of
-/// `signals` makes the purge end with its result. A second one ends the process at once, for
+/// `signals` makes the purge end with its result. A second signal ends the process immediately, for
 /// example if the file system does not reply any more.
 fn with_progress<T>(
     signals: &Signals,

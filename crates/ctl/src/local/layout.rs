@@ -61,9 +61,9 @@ impl Layout {
     /// Returns an error if another user owns the data directory or can write to it.
     ///
     /// # Hazard: files of other users
-    /// The files in the directory say which processes to signal and which files to write. If
-    /// another user could change the directory, this user could make root signal any process and
-    /// write to any file.
+    /// The files in the directory determine which processes `skep` signals and which files it
+    /// writes. If another user could change the directory, this user could make root signal any
+    /// process and write to any file.
     fn check_owner(&self) -> Result<()> {
         let named = |error: std::io::Error| Error::from(error).within(self.data.display());
         let metadata = std::fs::metadata(&self.data).map_err(named)?;

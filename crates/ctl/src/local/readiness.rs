@@ -10,8 +10,8 @@ use std::time::Duration;
 const PAUSE: Duration = Duration::from_millis(10);
 /// Maximum time between two checks.
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
-/// The time between two checks is the time waited so far, divided by this number, and within the
-/// two limits above.
+/// The time between two checks is the time waited so far, divided by this number, but at least
+/// [`PAUSE`] and at most [`LONGEST_PAUSE`].
 const PAUSES: u32 = 20;
 
 /// The socket to which child processes report that they are ready.

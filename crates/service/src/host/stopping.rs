@@ -54,8 +54,8 @@ impl ServingNode {
         }
     }
 
-    /// Removes the targets that wait only for their next role from the unserved targets. Returns
-    /// their directories.
+    /// Takes the targets that only wait to be opened in their new role out of the list of unserved
+    /// targets. Returns their directories.
     fn take_reopening(&self) -> Vec<PathBuf> {
         let mut unserved = self.unserved.borrow_mut();
         let all = std::mem::take(&mut *unserved);

@@ -3,12 +3,12 @@
 //! (`stopping`).
 //!
 //! If a target's function returns an error, the other targets continue, and the node tries again to
-//! serve the target (`retries`). The service ends if no target is left, unless the disk of the last
-//! one is full: then it waits for free space. A *panic* of a target's thread is a bug and aborts
-//! the process immediately, because no target may serve the state that an unfinished operation
-//! left. In the release profile `panic = "abort"` does this, and in other builds [`AbortOnPanic`]
-//! does it. The service manager restarts the process (`Restart=always` in the units), and the
-//! target recovers from its directory as after a crash.
+//! serve the target (`retries`). If the last target fails, the service ends. Exception: if the disk
+//! of this target is full, the service waits for free space. A *panic* of a target's thread is a
+//! bug and aborts the process immediately, because no target may serve the state that an unfinished
+//! operation left. In the release profile `panic = "abort"` does this, and in other builds
+//! [`AbortOnPanic`] does it. The service manager restarts the process (`Restart=always` in the
+//! units), and the target recovers from its directory as after a crash.
 
 use super::added_targets::AddedTargets;
 use super::capacity::{CapacityFigures, capacity};
@@ -310,7 +310,8 @@ impl ServingNode {
         Arc::clone(figures)
     }
 
-    /// Removes the metrics of a target that has left the node from the node's registry.
+    /// Removes the metrics of a target from the node's registry, because the target has left the
+    /// node.
     fn forget_figures(&self, target: TargetId) {
         if let Some(figures) = self.target_figures.borrow_mut().remove(&target) {
             self.figures.registry().remove(&figures);
@@ -389,7 +390,7 @@ impl ServingNode {
         result
     }
 
-    /// Removes a target whose thread has ended from the running targets.
+    /// Removes `target`, whose thread has ended, from the running targets.
     pub(super) fn remove_ended(&self, target: TargetId) -> RunningTarget {
         let mut running = self.running.borrow_mut();
         let at = running.iter().position(|it| it.target == target);

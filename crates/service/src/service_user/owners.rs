@@ -1,8 +1,8 @@
 //! The change of the owner of all files below one directory of a service.
 //!
-//! While root changes the owners, the user may replace names in directories that it owns. So each
-//! file is opened without following links or entering mounts, and the owner of the opened file
-//! changes.
+//! While root changes the owners, the user may replace names in directories that belong to the
+//! user. So each file is opened without following links or entering mounts, and root changes the
+//! owner of the opened file.
 //!
 //! # The lock file records a complete change
 //!

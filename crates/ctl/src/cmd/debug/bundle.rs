@@ -37,12 +37,12 @@ const EXAMPLES: &[Example] = &[
     ("add the logs and kernel facts of two other hosts", "skep debug bundle --ssh root@s1,root@s2"),
 ];
 
-/// Number of bytes that a bundle contains of each log. The bundle has the end of a longer log.
+/// Maximum number of bytes of each log in a bundle. Of a longer log, the bundle contains the end.
 const LOG_BYTES: u64 = 4 << 20;
 /// Maximum number of logs and settings files that a bundle takes from one directory.
 const MAX_FILES: usize = 500;
 
-/// Maximum number of lines that a bundle contains of the journal.
+/// Maximum number of lines of the journal in a bundle.
 const JOURNAL_LINES: &str = "20000";
 /// The directory of the logs in a bundle.
 const LOGS: &str = "logs/";
@@ -358,8 +358,8 @@ impl Writer {
         self.add(name, &text)
     }
 
-    /// Adds the output of a command, or the reason why it failed. Returns the added text with its
-    /// secrets.
+    /// Adds the output of a command, or the reason why it failed. Returns the text as it was before
+    /// its secrets were removed.
     fn add_output(&mut self, name: &str, command: &mut Command) -> Result<String> {
         let text = match command.stdin(Stdio::null()).output() {
             Ok(output) => {

@@ -103,11 +103,10 @@ struct ComponentInfo {
     /// Explains how the targets were chosen, and why there may be fewer than requested.
     why: String,
     targets: Vec<Stripe>,
-    /// The number of the file's targets on a storage server: the smallest and the largest such
-    /// number.
+    /// The smallest and the largest number of the file's targets on one storage server.
     targets_per_server: Option<(usize, usize)>,
-    /// The number of the file's targets in a failure domain: the smallest and the largest such
-    /// number. `None` if no server has a domain.
+    /// The smallest and the largest number of the file's targets in one failure domain. `None` if
+    /// no server has a domain.
     targets_per_domain: Option<(usize, usize)>,
 }
 

@@ -153,8 +153,8 @@ pub(super) fn in_targets(pattern: &str, map: &ClusterMap) -> String {
     pattern.split('/').map(component).collect::<Vec<_>>().join("/")
 }
 
-/// Returns a path and its pattern as a line for people. `None` means a directory to which the
-/// cluster's settings apply. Without a map, the groups stay.
+/// Returns a path and its pattern as a line for people. A `pattern` of `None` means a directory to
+/// which the cluster's settings apply. Without a map, the line names groups instead of targets.
 pub(super) fn line(path: &Path, pattern: Option<&str>, map: Option<&ClusterMap>) -> String {
     let pattern = match (pattern, map) {
         (None, _) => "as in the cluster's settings".to_owned(),

@@ -118,8 +118,8 @@ fn part(state: MemberState) -> &'static str {
     }
 }
 
-/// Returns a table with one line for each member of each group. A line for each member that lacks
-/// changes follows the table.
+/// Returns a table with one line for each member of each group. Below the table, one line for each
+/// member that is behind its primary shows the lag of this member.
 fn as_table(lines: &[GroupEntry]) -> String {
     let titles = [
         "GROUP",

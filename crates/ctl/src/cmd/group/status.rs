@@ -166,7 +166,8 @@ fn role(is_primary: bool, state: MemberState, is_counted: bool) -> &'static str 
     }
 }
 
-/// Returns the line with the health text of a primary. `None` means that the primary has none.
+/// Returns the line with the health text of a primary. `None` means that the primary has reported
+/// no text.
 fn primary_note(status: &GroupStatus) -> Option<String> {
     let GroupStatus { id, primary, note, .. } = status;
     note.as_ref().map(|note| format!("\nTarget {primary}, the primary of group {id}: {note}"))

@@ -47,7 +47,7 @@ pub(super) struct MonitorHealth {
     /// Id of the cluster. Empty if the monitor has no cluster map yet.
     cluster: String,
     findings: Vec<MonitorFinding>,
-    /// `None` means that the monitor has no cluster map yet.
+    /// The balance of work. `None` means that the monitor has no cluster map yet.
     pub(super) balance: Option<WorkOfMinute>,
 }
 

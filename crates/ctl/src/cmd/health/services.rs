@@ -113,12 +113,13 @@ pub(super) async fn visit_all(access: &Access, map: &ClusterMap) -> Vec<NodeRepo
     nodes
 }
 
-/// The servers that answer a host whose network is the most likely cause of all outages.
+/// The servers that answer this host, if the network of this host is the most likely cause of all
+/// outages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Isolation {
     /// No server answers this host.
     NoServer,
-    /// Only servers on this host answer it. The servers on two or more other hosts do not.
+    /// Only servers on this host answer. Servers on at least two other hosts do not answer.
     OwnServersOnly,
 }
 

@@ -1,6 +1,6 @@
-//! Writes each cluster map that a mount receives, and the addresses of all management nodes in the
-//! map, to files on this host. So commands and new mounts work when the management node in their
-//! token is down, and `skep health check` works without a leader.
+//! Writes the newest cluster map of a mount, and the addresses of all management nodes in the map,
+//! to files on this host. So commands and new mounts work when the management node in their token
+//! is down, and `skep health check` works without a leader.
 //!
 //! Does not own the files (`skep_service::known_management`, `skep_service::known_map`).
 

@@ -442,7 +442,7 @@ impl Warnings {
         }
         let bytes = std::fs::read(&self.log).unwrap_or_default();
         let new = bytes.get(self.read..).unwrap_or_default();
-        // The last line may have no end yet, because the mount is still writing it.
+        // The last line may be incomplete, because the mount is still writing it.
         let Some(end) = new.iter().rposition(|byte| *byte == b'\n') else { return };
         for line in String::from_utf8_lossy(&new[..end]).lines() {
             if let Some((_, text)) = line.split_once(WARNING_MARK) {

@@ -42,9 +42,9 @@ pub(crate) struct LogLevelArgs {
 
 /// Maximum number of requests that are in flight at the same time.
 const AT_ONCE: usize = 100;
-/// Number of heartbeats for which the command waits for a mount. The mount receives the level in
-/// the reply to its next heartbeat. The command also waits for a second heartbeat, since the first
-/// may be lost.
+/// Number of heartbeat intervals for which the command waits for a mount. The mount receives the
+/// level in the reply to its next heartbeat. The command also waits for a second heartbeat, since
+/// the first may be lost.
 const HEARTBEATS: u32 = 2;
 
 /// A node and its log level, as one entry of the list.

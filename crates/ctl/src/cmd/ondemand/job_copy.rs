@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
-/// Time between two calls of the caller's function during a copy.
+/// Time between two calls of `check` during a copy.
 const INTERVAL: Duration = Duration::from_secs(10);
 /// Time without progress after which a copy has failed. A file server takes less time than this to
 /// restart.

@@ -298,7 +298,8 @@ fn wait(system: &OnDemand, state: &HostState) -> Result<()> {
     }
 }
 
-/// Returns the error of a node that keeps its part because the results may not be copied.
+/// Returns the error of a node that keeps its part of the data, because the results are possibly
+/// not copied.
 fn kept(system: &OnDemand, state: &HostState, reason: &str) -> Error {
     let what = format!(
         "the first node has not staged out the results of {} ({reason}); {}; when the first node \

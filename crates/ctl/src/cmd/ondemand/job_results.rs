@@ -16,13 +16,15 @@ use std::time::Duration;
 
 /// The attribute with the state of the results.
 const RESULTS: &str = "trusted.skep.results";
-/// Prefix of an attribute that a node sets until it has read the final state. Its name follows.
+/// Prefix of the attribute of a node that has not read the final state. The name of the node
+/// follows.
 const READER: &str = "trusted.skep.reader.";
 /// Value of the attribute of a node whose epilog waits for the final state.
 const WAITS: &[u8] = b"waits";
 /// Time limit of one access. Longer than a fail-over of the mount's connections.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Maximum size of the list of attributes, in bytes. 1,024 nodes with long names have less.
+/// Maximum size of the list of attributes, in bytes. The list of 1,024 nodes with long names is
+/// shorter.
 const MAX_LIST_BYTES: usize = 64 << 10;
 /// Maximum size of the text of a state, in bytes.
 const MAX_TEXT_BYTES: usize = 2000;
@@ -30,8 +32,8 @@ const MAX_TEXT_BYTES: usize = 2000;
 /// The state of a job's results.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Results {
-    /// The first node has not copied the results yet. The text describes its progress, also while
-    /// it copies the input.
+    /// The first node has not copied the results yet. The text describes the progress of the first
+    /// node, also while it copies the input.
     Pending(String),
     /// The first node has copied all results.
     Saved,

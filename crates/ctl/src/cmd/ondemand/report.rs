@@ -42,7 +42,7 @@ pub(super) struct Price {
     source: String,
 }
 
-/// A requested report: the price of a host, if it is known.
+/// The request for a report, with the price of one host if it is known.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Request {
     price: Option<Price>,
@@ -93,9 +93,9 @@ fn invalid(what: String) -> Error {
 pub(super) struct Report {
     /// Time since the start of the file system. `None` if the first host does not report it.
     seconds: Option<u64>,
-    /// `None` if the services could not be asked.
+    /// The data and requests that were served. `None` if the services could not be asked.
     delivered: Option<Delivered>,
-    /// `None` if no option has a price, or if the time since the start is unknown.
+    /// The cost so far. `None` if no option has a price, or if the time since the start is unknown.
     cost: Option<Cost>,
     /// The reason why values are missing.
     problem: Option<String>,
@@ -122,7 +122,7 @@ struct Cost {
     hosts: usize,
     usd_per_host_hour: f64,
     price_source: String,
-    /// `None` if no data was written or read.
+    /// Cost per TB that was written or read. `None` if no data was written or read.
     usd_per_tb: Option<f64>,
 }
 

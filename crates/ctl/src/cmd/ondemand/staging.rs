@@ -86,8 +86,8 @@ pub(super) fn stage_out(mount: &str, text: &str) -> Result<StageOut> {
     Ok(StageOut { source, destination: destination.to_owned() })
 }
 
-/// Returns the access to the object stores that the copies use, after a test request to each
-/// location. `None` means that no copy uses an object store.
+/// Returns the settings and credentials for the object stores that the copies use, after a test
+/// request to each location. `None` means that no copy uses an object store.
 pub(super) fn stores(
     args: &StoreArgs,
     inputs: &[StageIn],

@@ -39,8 +39,8 @@ pub(crate) struct StatusArgs {
 struct StatusReport<'a> {
     #[serde(flatten)]
     reported: Reported<'a>,
-    /// `None` if the script of the job asks for no copies, or if the file system is not mounted
-    /// here.
+    /// The state of the copies of the job. `None` if the script of the job asks for no copies, or
+    /// if the file system is not mounted here.
     copies: Option<Copies>,
 }
 

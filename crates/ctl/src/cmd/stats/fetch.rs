@@ -12,7 +12,7 @@ use std::time::Duration;
 /// Time limit for the reply of a service. A service that needs longer is shown as missing, so that
 /// the statistics of all others are not late.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// The prefix of the metrics that services are asked for.
+/// Prefix of the names of the metrics that the command requests from services.
 const PREFIX: &str = "skep_";
 
 /// The statistics that the services of a cluster have returned.

@@ -4,7 +4,7 @@
 //! The load is the difference between the two replies. For this reason, the command needs no
 //! monitor. Only `--history` asks a monitor, which stores the statistics of the past. A user
 //! without the token gets the load of the user's own programs from a mount ([`own`]). On a
-//! terminal, the load is shown in a view that follows keys ([`live`]).
+//! terminal, the command shows an interactive view ([`live`]).
 
 mod fetch;
 mod history;

@@ -8,7 +8,7 @@ use std::time::Duration;
 /// monitor, which are means over a past span.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub(crate) struct Moment {
-    /// The middle between the request and the last reply, in seconds since 1970.
+    /// The midpoint between the request and the last reply, in seconds since 1970.
     at_unix_s: Option<f64>,
     /// The statistics were collected at most this number of seconds before or after `at_unix_s`.
     at_error_s: Option<f64>,

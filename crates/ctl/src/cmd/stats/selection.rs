@@ -33,8 +33,8 @@ fn filter_text(text: &str) -> Result<Filter, String> {
     }
 }
 
-/// A text that the name or the id of an object must contain. Upper and lower case are the same. The
-/// empty filter matches all objects.
+/// A text that the name or the id of an object must contain, in upper or lower case. The empty
+/// filter matches all objects.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Filter(String);
 
@@ -83,7 +83,7 @@ impl SelectionArgs {
         Ok(LoadScope { node: Some(node.id.raw()), target: None })
     }
 
-    /// Returns an error if `--node` is set, and if `source` has no load of single nodes in the
+    /// Returns an error if `--node` is set although `source` has no load of single nodes for the
     /// division `by`. `source` is the start of the reason in the message, such as `the monitor
     /// stores`.
     pub(super) fn check_has_nodes(&self, by: Division, source: &str) -> Result<()> {

@@ -1,4 +1,5 @@
-//! `skep target restored`: marks the directory of a metadata target that was restored from a copy.
+//! `skep target restored`: marks the directory of a metadata target that was restored from a
+//! backup.
 
 use crate::help::{Example, examples};
 use crate::output::print;

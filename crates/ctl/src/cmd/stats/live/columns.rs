@@ -184,7 +184,8 @@ pub(super) fn table(
     }
 }
 
-/// Returns a text with exactly `width` columns: longer texts are shortened, others are filled up.
+/// Returns a text with exactly `width` columns: longer texts are shortened, shorter texts are
+/// padded.
 pub(super) fn aligned(text: &str, width: usize, is_right: bool) -> String {
     let text = shortened(text, width);
     let space = " ".repeat(width - width_of(&text));

@@ -4,8 +4,8 @@
 //! byte of the Escape key. So the Escape key itself is known only when no sequence has followed for
 //! a moment. The decoder has no clock: its user calls [`KeyDecoder::end`] after that moment.
 
-/// Maximum length of a sequence in bytes. Terminals send much shorter ones, so more bytes without
-/// an end come from another source, and are dropped.
+/// Maximum length of a sequence in bytes. Terminals send much shorter sequences, so a longer one
+/// comes from another source, and is dropped.
 const MAX_SEQUENCE_BYTES: usize = 16;
 /// The byte of the Escape key. Sequences begin with it.
 const ESCAPE: u8 = 0x1b;
@@ -28,9 +28,9 @@ pub(super) enum Key {
     End,
     /// Ctrl-C, if the terminal sends it as a character.
     Interrupt,
-    /// Ctrl-L. Users request a new drawing of the screen with it.
+    /// Ctrl-L, with which users request a new drawing of the screen.
     Redraw,
-    /// Ctrl-U. Users remove the text that they have typed with it.
+    /// Ctrl-U, with which users remove the text that they have typed.
     ClearText,
 }
 

@@ -201,7 +201,7 @@ impl Live {
         .await
     }
 
-    /// Changes the state by an event. Returns the end of the view if the event ends it.
+    /// Changes the state by an event. If the event ends the view, returns the reason.
     fn apply(&mut self, event: Event) -> Result<Option<End>> {
         match event {
             Event::Reply(reply) => self.on_reply(reply),

@@ -1,8 +1,9 @@
-//! The lines of the screen, from the state of the view and the statistics. Pure.
+//! Computes the lines of the screen from the state of the view and the statistics.
 //!
 //! # Invariants
 //! The screen has at most as many lines as the terminal, and no line is wider than the terminal or
-//! contains a control character. Names come from other hosts and users.
+//! contains a control character, although names from other hosts and users may contain any
+//! character.
 
 use super::super::Division;
 use super::super::show::Line;
@@ -231,8 +232,8 @@ fn prompt(typed: &str, width: usize) -> String {
     format!("{prompt}{shown}")
 }
 
-/// Returns the bytes that draw the lines on a terminal. Each line replaces the previous one at its
-/// place, so the screen does not flicker.
+/// Returns the bytes that draw the lines on a terminal. Each line overwrites the line that was at
+/// its place, so the screen does not flicker.
 pub(super) fn frame(lines: &[ScreenLine]) -> String {
     let mut frame = String::from("\x1b[H");
     for (index, line) in lines.iter().enumerate() {

@@ -61,8 +61,8 @@ pub(in super::super) fn is_available() -> bool {
     io::stdout().is_terminal() && io::stdin().is_terminal() && !is_dumb
 }
 
-/// Whether this process may use its terminal. While it is in the background, a shell uses the
-/// terminal with modes of its own. They must not become the modes that [`restore`] sets.
+/// Whether this process may use its terminal. While this process is in the background, a shell uses
+/// the terminal with modes of its own. [`restore`] must not set these modes later.
 pub(super) fn is_in_foreground() -> bool {
     match tcgetpgrp(io::stdin()) {
         Ok(foreground) => foreground == getpgrp(),
@@ -76,7 +76,7 @@ fn change_modes(input: OwnedFd, output: OwnedFd) -> io::Result<()> {
     let saved = tcgetattr(&input)?;
     let mut modes = saved.clone();
     modes.local_modes.remove(LocalModes::ICANON | LocalModes::ECHO);
-    // A read waits for one byte, and not for a time.
+    // A read returns after one byte, and has no time limit.
     modes.special_codes[SpecialCodeIndex::VMIN] = 1;
     modes.special_codes[SpecialCodeIndex::VTIME] = 0;
     tcsetattr(&input, OptionalActions::Now, &modes)?;
@@ -87,7 +87,7 @@ fn change_modes(input: OwnedFd, output: OwnedFd) -> io::Result<()> {
 /// Restores the terminal if this process uses it. Ignores errors, because the terminal may have
 /// been closed.
 fn restore() {
-    // If another thread holds the lock, it restores the terminal at this moment.
+    // If another thread holds the lock, that thread restores the terminal at this moment.
     let Ok(mut used) = USED.try_lock() else { return };
     if let Some(Modes { input, output, saved }) = used.take() {
         let _ = rustix::io::write(&output, LEAVE);

@@ -1,5 +1,5 @@
-//! The state of the live view, and the effect of each key on it. Pure: the view reads no terminal
-//! and asks no service, so each behaviour is a test.
+//! The state of the live view, and the effect of each key on it. The view reads no terminal and
+//! asks no service, so tests can check each behaviour.
 //!
 //! The view is a stack of levels, from the cluster to a service and to a target. Enter adds a
 //! level for the selected row, and Backspace or Escape removes it.
@@ -88,7 +88,7 @@ pub(super) enum Effect {
 /// The state of the live view.
 #[derive(Debug)]
 pub(super) struct View {
-    /// The levels, from the cluster to the one that is shown. There is always one.
+    /// The levels, from the cluster to the one that is shown. Never empty.
     levels: Vec<Level>,
     order: Order,
     /// The columns that `--columns` selects. Empty without this option.
