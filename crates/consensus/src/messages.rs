@@ -26,7 +26,7 @@ choice! {
         },
         /// The leader sends entries, or an empty list as a heartbeat.
         Append = 2 {
-            /// The election that the leader has won.
+            /// Term and winner of the election of this leader.
             vote: VoteRecord,
             /// Position of the entry before the first one of `entries`.
             before: Option<LogPosition>,
@@ -37,7 +37,7 @@ choice! {
         },
         /// The leader sends a part of a snapshot.
         Snapshot = 3 {
-            /// The election that the leader has won.
+            /// Term and winner of the election of this leader.
             vote: VoteRecord,
             /// Position of the last entry whose effect the snapshot contains.
             last: Option<LogPosition>,

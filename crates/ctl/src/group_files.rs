@@ -23,7 +23,8 @@ pub(crate) struct GroupUses {
 }
 
 impl GroupUses {
-    /// Asks all metadata targets what uses `group`. Must be called inside an event loop.
+    /// Asks all metadata targets for the files, directories and transactions that use `group`. Must
+    /// be called inside an event loop.
     ///
     /// # Errors
     /// The error of a metadata target. It names the group of this metadata target.

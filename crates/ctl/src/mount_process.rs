@@ -80,16 +80,17 @@ fn mount_namespace(process: &str) -> Option<PathBuf> {
     fs::read_link(format!("/proc/{process}/ns/mnt")).ok()
 }
 
-/// Another place where a file system is mounted.
+/// Another mount point at which a file system is still mounted.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct OtherPlace {
-    /// A process whose mount table has the place. `None` means the mount table of this process.
+    /// A process whose mount table contains `point`. `None` means the mount table of this process.
     pub(crate) process: Option<u32>,
     pub(crate) point: PathBuf,
 }
 
-/// Returns a place where the file system of the previous mount `unmounted` is still mounted, such
-/// as a bind mount, or the copy of the mount table in a container. `None` if no place is visible.
+/// Returns a mount point at which the file system of the previous mount `unmounted` is still
+/// mounted, such as a bind mount, or the copy of the mount table in a container. `None` if this
+/// process sees no such mount point.
 pub(crate) fn still_mounted(unmounted: &MountEntry) -> Option<OtherPlace> {
     let mut examined = BTreeSet::new();
     std::iter::once(None).chain(processes().map(Some)).find_map(|process| {

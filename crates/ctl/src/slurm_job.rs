@@ -8,8 +8,9 @@
 //! [`Job::refuse`] first creates a file. `deploy/slurm/task-prolog.sh` runs before each task, and
 //! ends the task if this file exists.
 //!
-//! The user of the job chooses its name, its script, and the path of its output. Root opens none of
-//! these paths, and passes them to other programs only as single arguments.
+//! The user of the job chooses its name, its script, and the path of its output. Root opens neither
+//! this path nor a path in the script, and passes such texts to other programs only as single
+//! arguments.
 
 use crate::account::Account;
 use crate::output::warn;

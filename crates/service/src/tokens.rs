@@ -48,9 +48,9 @@ pub fn check_install(directory: &Path, token: &JoinToken) -> Result<bool> {
 /// The changes that the installation of a token makes in a directory.
 enum Change {
     None,
-    /// The addresses of management.
+    /// Replace only the addresses of management.
     Addresses,
-    /// The newest secret. The value has the previous secrets after the change.
+    /// Replace the newest secret. The value contains the previous secrets after the change.
     Secret(FormerSecrets),
 }
 

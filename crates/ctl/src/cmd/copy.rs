@@ -74,7 +74,7 @@ pub(crate) struct CopyArgs {
     /// As in `cp`: accepted for scripts, since attributes are always kept
     #[arg(short, long, hide = true)]
     archive: bool,
-    /// List of hosts that copy together, one per line. Each is reached by ssh, as its user
+    /// File with one host per line; these hosts copy together, by ssh as the ssh login user
     #[arg(long, value_name = "FILE", conflicts_with = "job")]
     hosts: Option<PathBuf>,
     /// In the script of a Slurm job: all nodes of the job copy together

@@ -64,7 +64,7 @@ const QUIET: Duration = Duration::from_secs(2);
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct PurgeArgs {
-    /// Directory in a mount of Skep, which itself stays
+    /// Directory in a mount of Skep; the directory itself is not removed
     directory: PathBuf,
     /// Age from which files are removed, as in 30d or 12h
     #[arg(long, value_name = "TIME")]
@@ -178,7 +178,7 @@ pub(crate) fn run(args: &PurgeArgs) -> Result<()> {
         is_written: is_skep.then_some(is_written as IsWritten),
     };
     let records = Records::new(args.log()?, args.list(lists_to_output)?);
-    // No thread has started yet.
+    // Take the signals now, because no thread may have started before.
     let signals = Signals::take(&[libc::SIGINT, libc::SIGTERM])?;
     let mut outcome = with_progress(&signals, |report| purge(&top, &options, records, report))?;
     name_users(&mut outcome);

@@ -271,7 +271,7 @@ fn as_text(line: &TraceLine) -> String {
         0 => String::new(),
         bytes => format!(" {bytes} bytes"),
     };
-    // The kernel has two opcodes for renames.
+    // The kernel has two opcodes for renames. Show both as `rename`.
     let operation = if line.operation == "rename2" { "rename" } else { &line.operation };
     let name = if line.name.is_empty() { "." } else { &line.name };
     let new_name = match &*line.new_name {

@@ -43,7 +43,7 @@ struct Supervisor {
     plan: Plan,
     services: Vec<Service>,
     readiness: Readiness,
-    /// Number of signals that the supervisor has received. Each asks it to end.
+    /// Number of signals that the supervisor has received. Each signal asks the supervisor to end.
     asked_to_end: Rc<Cell<u32>>,
     _lock: SupervisorLock,
 }

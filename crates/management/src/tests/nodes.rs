@@ -258,7 +258,7 @@ fn maps_of_two_leaders_never_have_the_same_version() {
             while !changed.is_over.get() {
                 count += 1;
                 let policy = Policy { heartbeat_ms: 500 + count % 400, ..Policy::default() };
-                // The change may be refused while no majority runs.
+                // Ignore a refusal, because management refuses the change while no majority runs.
                 let _refused = admin.call(&SetPolicy { policy }, Some(LONG)).await;
                 skep_env::sleep(Duration::from_millis(5)).await;
             }

@@ -76,7 +76,7 @@ pub(super) struct ServingNode {
     /// The metrics of each target that has had a thread. They are preserved after a failure of the
     /// target, so that its counters continue after its next start.
     pub(super) target_figures: RefCell<BTreeMap<TargetId, Arc<Registry>>>,
-    /// Whether the service is stopping its targets. If set, it starts no target any more.
+    /// Whether the service is stopping its targets. If set, the service starts no further target.
     pub(super) is_stopping: Cell<bool>,
     pub(super) host: Host,
 }

@@ -22,7 +22,7 @@ impl Site {
             std::fs::create_dir_all(site.path(file).parent().unwrap()).unwrap();
             std::fs::write(site.path(file), text).unwrap();
         }
-        // The test may run with any umask.
+        // Set the modes explicitly, because the test may run with any umask.
         for name in ["target", "target/a"] {
             std::fs::set_permissions(site.path(name), Permissions::from_mode(0o755)).unwrap();
         }

@@ -16,7 +16,8 @@ const PATIENCE: Duration = Duration::from_secs(3);
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Role {
     Leader,
-    /// The node follows the leader at these addresses. The list is empty if it knows no leader.
+    /// The node follows the leader at these addresses. The list is empty if the node knows no
+    /// leader.
     Follower(Vec<String>),
 }
 

@@ -52,7 +52,7 @@ pub(crate) fn run(args: DisksArgs) -> Result<()> {
 
 async fn follow(access: &Access, args: &DisksArgs) -> Result<()> {
     let hosts = hosts(access).await?;
-    // Formats with one value show only one interval.
+    // An output format that consists of one value can show only one interval.
     let is_once = args.once || is_one_value();
     if !is_once {
         announce_series(args.interval);

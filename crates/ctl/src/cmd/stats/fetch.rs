@@ -19,7 +19,7 @@ const PREFIX: &str = "skep_";
 pub(crate) struct Fetched {
     pub(crate) map: ClusterMap,
     pub(crate) round: Round,
-    /// When the services have counted.
+    /// Time at which the services counted.
     pub(super) moment: Moment,
     /// Services that did not reply, each with the reason.
     pub(crate) unreachable: Vec<String>,

@@ -213,7 +213,7 @@ async fn follow(access: &Access, by: Division, span: &SpanArgs) -> Result<()> {
         let report = Report::of(by, None, &before, &span.selection)?;
         return report.print();
     }
-    // Formats with one value show only one interval.
+    // An output format that consists of one value can show only one interval.
     let is_once = span.once || is_one_value();
     if !is_once {
         announce_series(span.interval);

@@ -38,7 +38,7 @@ pub(super) struct Line {
     pub(super) operations_per_second: f64,
     pub(super) read_bytes_per_second: f64,
     pub(super) written_bytes_per_second: f64,
-    /// The row that has the statistics.
+    /// The statistics from which the line was computed.
     #[serde(skip)]
     row: Row,
 }

@@ -77,8 +77,7 @@ fn within(group: GroupId, error: &Error) -> Error {
     Error::new(error.code(), what)
 }
 
-/// Returns the name that commands print for a transaction. It contains the coordinator and a
-/// number.
+/// Returns the name that commands print for a transaction: `COORDINATOR:NUMBER`.
 fn name(transaction: TransactionId) -> String {
     format!("{}:{}", transaction.coordinator.raw(), transaction.number)
 }

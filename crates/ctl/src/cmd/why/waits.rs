@@ -54,8 +54,8 @@ pub(super) async fn of_cluster(
         of_scope.take(MAX_WAITS).map(|it| of_node(map, it, &list.waits)).collect();
     if scope.targets.is_none() || inode.is_some() {
         let locks = skep_env::timeout(LOCKS_PATIENCE, lock_waits(access, inode)).await;
-        // Ignore the error of a metadata group that does not answer, because the list of management
-        // has that group.
+        // Ignore the error of a metadata group that does not answer, because management's list of
+        // waits already contains this group.
         let (users, uses) = locks.and_then(Result::ok).unzip();
         for used in uses.iter().flatten().filter(|used| is_of_client(used.client.raw())) {
             let place = users.as_ref().map(|users: &Users| users.place(used.client));

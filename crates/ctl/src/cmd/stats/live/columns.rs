@@ -99,7 +99,7 @@ impl Column {
     /// first.
     pub(super) fn compare(self, one: &Line, other: &Line, by: Division) -> Ordering {
         match self {
-            // Targets by number, so that t10 comes after t9.
+            // Compare targets by their numbers, so that t10 comes after t9.
             Self::Name if by == Division::Target => {
                 let number = |line: &Line| line.id.parse::<u32>().unwrap_or(u32::MAX);
                 number(one).cmp(&number(other))
@@ -130,7 +130,7 @@ pub(super) struct TableText {
 }
 
 /// Formats a table of at most `width` terminal columns. `kept` is the column that sorts the rows.
-/// It is left out last.
+/// This column is left out last.
 pub(super) fn table(
     (lines, sum): (&[&Line], &Line),
     columns: &[Column],

@@ -52,7 +52,7 @@ enum Counts {
         round: Round,
         unreachable: Vec<String>,
     },
-    /// A mount counts for one division at a time.
+    /// The load of a mount. A mount counts for only one division at a time, which is `by`.
     Mount {
         load: UserLoad,
         by: Division,

@@ -55,7 +55,7 @@ enum End {
     Signal(i32),
 }
 
-/// Something to which the live view reacts.
+/// An event to which the live view reacts.
 enum Event {
     Keys(Vec<Key>),
     Signal(i32),

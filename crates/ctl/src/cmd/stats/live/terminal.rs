@@ -30,7 +30,7 @@ use std::time::Duration;
 
 /// Chooses the alternate screen, hides the cursor, truncates long lines, and clears the screen.
 const ENTER: &[u8] = b"\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[2J";
-/// The opposite of [`ENTER`].
+/// Undoes [`ENTER`].
 const LEAVE: &[u8] = b"\x1b[0m\x1b[?7h\x1b[?25h\x1b[?1049l";
 /// Clears the screen.
 const CLEAR: &str = "\x1b[2J";
@@ -66,7 +66,7 @@ pub(in super::super) fn is_available() -> bool {
 pub(super) fn is_in_foreground() -> bool {
     match tcgetpgrp(io::stdin()) {
         Ok(foreground) => foreground == getpgrp(),
-        // No shell controls this process by the terminal.
+        // This process has no terminal that a shell controls.
         Err(_) => true,
     }
 }
@@ -112,7 +112,7 @@ fn restore_before_panics() {
 pub(super) struct Terminal {
     keys: File,
     decoder: KeyDecoder,
-    /// The last frame. An equal one is not drawn again.
+    /// The last frame. An equal frame is not drawn again.
     drawn: String,
 }
 
