@@ -98,7 +98,8 @@ pub(crate) fn foreign_secret(directory: &Path, token: &JoinToken) -> Option<Secr
     (error.code() == ErrorCode::AuthenticationFailed).then(|| held.id())
 }
 
-/// Removes a secret that [`foreign_secret`] has found from a directory that has a newer one.
+/// Removes from a directory the secret that [`foreign_secret`] has found. The directory must have a
+/// newer secret.
 ///
 /// # Errors
 /// The errors of [`tokens::revoke`].

@@ -344,8 +344,8 @@ fn log_rotation_at_the_limit_keeps_the_newest_lines() {
     assert_eq!(found, newest, "there is no gap");
 }
 
-/// Regression test: until it ended, a service wrote into the renamed file, so that logrotate needed
-/// `copytruncate`, which may lose lines.
+/// Regression test: a service wrote into the renamed file until the service ended, so that
+/// logrotate needed `copytruncate`, which may lose lines.
 #[test]
 fn log_continues_in_a_new_file_after_a_rename() {
     let place = Place::new();

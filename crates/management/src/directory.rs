@@ -215,7 +215,8 @@ pub(crate) fn make_ready(
 }
 
 /// Makes the member of a backup the only member of a new log, under a new id. If a crash interrupts
-/// this function, the next start calls it again, because it removes the mark `restored` last.
+/// this function, the next start calls it again, because the function removes the mark `restored`
+/// last.
 fn continue_copy(
     directory: &mut Directory,
     settings: &ManagementSettings,

@@ -59,7 +59,7 @@ struct MemberLink {
 
 impl MemberConnections {
     /// Creates the connections of the member with this identity. The member connects to another
-    /// member only when it sends the first message.
+    /// member only when it must send the first message to that member.
     pub fn new(identity: Identity) -> Self {
         Self { identity, links: RefCell::default() }
     }

@@ -278,7 +278,8 @@ impl ServiceUser {
         self.take(&top, path)
     }
 
-    /// Opens a directory. `None` means that it does not contain the record of an identity.
+    /// Opens a directory. `None` means that the directory does not contain the record of an
+    /// identity.
     fn open_initialised(&self, path: &Path) -> Result<Option<OwnedFd>> {
         let ignore = || {
             tracing::warn!(
@@ -399,8 +400,8 @@ fn open_top(path: &Path) -> rustix::io::Result<OwnedFd> {
     openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_MAGICLINKS)
 }
 
-/// Creates a directory with a mode, and the missing directories above it, which all users can
-/// enter. The modes do not depend on the umask, which is private in the units.
+/// Creates a directory with a mode. Also creates the missing directories above it, so that all
+/// users can enter them. The modes do not depend on the umask, which is private in the units.
 fn create(path: &Path, mode: u32) -> Result<()> {
     if path.is_dir() {
         return Ok(());

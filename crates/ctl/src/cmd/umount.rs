@@ -38,7 +38,8 @@ const PAUSE: Duration = Duration::from_millis(20);
 
 pub(super) fn run(args: &UmountArgs) -> Result<()> {
     let mount = mount_of_skep(&args.directory)?;
-    // Find the process before the unmount, because it may end immediately after the unmount.
+    // Find the process before the unmount, because the process may end immediately after the
+    // unmount.
     let process = MountProcess::of(&mount.point).filter(|_| !args.lazy);
     unmount(&mount.point, args.lazy)?;
     let Some(process) = process else { return Ok(()) };

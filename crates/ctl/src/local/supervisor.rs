@@ -1,5 +1,6 @@
-//! Runs a cluster on one host. Initialises it if necessary, starts its processes in order, mounts
-//! it, and restarts processes that exit. At the end, stops all processes in the opposite order.
+//! Runs a cluster on one host. Initialises the cluster if necessary, starts its processes in order,
+//! mounts it, and restarts processes that exit. At the end, stops all processes in the opposite
+//! order.
 
 use super::children::{Role, Service, describe};
 use super::layout::SupervisorLock;

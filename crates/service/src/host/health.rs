@@ -24,8 +24,8 @@ struct Answer {
 #[derive(Debug)]
 pub struct Probe {
     number: u64,
-    /// The mutex protects the answer, which two threads use. A thread that has locked it locks no
-    /// other mutex.
+    /// The mutex protects the answer, which two threads use. A thread that has locked this mutex
+    /// locks no other mutex.
     answer: Arc<Mutex<Answer>>,
 }
 

@@ -1,6 +1,6 @@
 //! The targets of a running node. The main thread starts a thread for each target, and sends
-//! changes of the cluster map to the threads. When the service ends, it stops all threads
-//! (`stopping`).
+//! changes of the cluster map to the threads. When the service ends, the main thread stops all
+//! these threads (`stopping`).
 //!
 //! If a target's function returns an error, the other targets continue, and the node tries again to
 //! serve the target (`retries`). If the last target fails, the service ends. Exception: if the disk

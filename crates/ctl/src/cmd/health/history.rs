@@ -1,4 +1,4 @@
-//! The file of `skep health check --watch --history FILE`. It contains the last changes of
+//! The file of `skep health check --watch --history FILE`. It contains the newest changes of
 //! problems, one JSON value in each line.
 //!
 //! This module writes the file, and limits its length. The module [`super::watch`] finds the

@@ -379,7 +379,7 @@ mod tests {
         }
     }
 
-    /// Returns a map with management. For each of `states`, it has a storage service with two
+    /// Returns a map with management. For each of `states`, the map has a storage service with two
     /// targets in this state.
     fn map(states: &[Reachability]) -> ClusterMap {
         let mut map = ClusterMap::empty(ClusterId::default());

@@ -129,7 +129,7 @@ pub(crate) struct MountArgs {
 }
 
 /// Time limit for the start of a mount in the background. The time for which the mount retries to
-/// reach management is added to it.
+/// reach management is added to this limit.
 const BACKGROUND_PATIENCE: Duration = Duration::from_secs(45);
 
 /// The JSON output: the mount.

@@ -9,8 +9,8 @@ use skep_types::{Error, ErrorCode, Result};
 use std::time::Duration;
 
 /// Maximum time for which the kernel may cache names and attributes. A longer timeout saves hardly
-/// any requests, even for files that never change. If the value is a mistake, its effect ends
-/// within the hour.
+/// any requests, even for files that never change. With this maximum, a wrong value has an effect
+/// for at most an hour.
 const LONGEST_ATTRIBUTE_TIMEOUT: Duration = Duration::from_secs(3600);
 
 /// Maximum value of the option `workers`. No host has more processors.

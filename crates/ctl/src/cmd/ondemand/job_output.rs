@@ -1,9 +1,9 @@
 //! Copies results out of the file system of a Slurm job, in the epilog. Lines of the job's script
 //! ask for these copies (`skep_deploy::job_lines`).
 //!
-//! The first node copies for all nodes. The other nodes keep their parts until the first node has
-//! written the final state into the record that all nodes share (`job_results`). The record is in
-//! the job's file system, so the first node then waits until the others have read it.
+//! The first node copies for all nodes. The other nodes keep their parts of the data until the
+//! first node has written the final state into the record that all nodes share (`job_results`). The
+//! record is in the job's file system, so the first node then waits until the others have read it.
 //!
 //! # Invariants
 //! - No node removes its part before the copy has succeeded and all bytes were compared.
@@ -280,7 +280,8 @@ fn wait(system: &OnDemand, state: &HostState) -> Result<()> {
         }
         let (shown, limit) = match results {
             // After a failed attempt, the administrator repairs the cause and runs the epilogs of
-            // all nodes again. The state of the first node's new attempt may come a moment later.
+            // all nodes again. The first node may write the state of its new attempt a moment
+            // later.
             Ok(Some(Results::Failed(reason))) => (reason, NEW_ATTEMPT),
             Ok(Some(Results::Pending(text))) => (text, SILENCE),
             Ok(_) => {

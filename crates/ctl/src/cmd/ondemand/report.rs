@@ -91,7 +91,7 @@ fn invalid(what: String) -> Error {
 /// A report, as JSON.
 #[derive(Debug, Default, PartialEq, Serialize)]
 pub(super) struct Report {
-    /// Time since the start of the file system. `None` if the first host does not report it.
+    /// Time since the start of the file system. `None` if the first host does not report this time.
     seconds: Option<u64>,
     /// The data and requests that were served. `None` if the services could not be asked.
     delivered: Option<Delivered>,

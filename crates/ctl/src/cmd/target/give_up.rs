@@ -27,8 +27,8 @@ struct Loss {
     /// Whether the target is marked as lost, by this command or by an earlier one. `false` if the
     /// command only lists the files.
     is_given_up: bool,
-    /// The reason why the target cannot be marked as lost now. Only set if the command only lists
-    /// the files.
+    /// The reason why the target cannot be marked as lost now. Set only if the command lists the
+    /// files and changes nothing.
     refusal: Option<String>,
     /// The files that lose bytes, or may lose bytes.
     files: Vec<DamagedFile>,

@@ -119,10 +119,10 @@ fn successor(map: &ClusterMap, removed: &Target) -> Option<TargetId> {
     others.find(is_same).map(|it| it.id)
 }
 
-/// Asks the service of a target to stop the target, and to remove it from its list of targets that
-/// were added while it ran. Returns `false` if the service is not online, if the target serves
-/// shards, or if the settings of the service name the target. A dry run returns the same value, but
-/// stops nothing.
+/// Asks the service of a target to stop the target, and to remove the target from the service's
+/// list of targets that were added while the service ran. Returns `false` if the service is not
+/// online, if the target serves shards, or if the settings of the service name the target. A dry
+/// run returns the same value, but stops nothing.
 async fn stop_added(
     access: &Access,
     map: &ClusterMap,

@@ -81,8 +81,8 @@ impl Source {
         matches!(self, Self::Mount { .. })
     }
 
-    /// Asks for the statistics. The next request comes after `interval`. `by` is the division that
-    /// is shown.
+    /// Asks for the statistics. `interval` is the time until the next request. `by` is the division
+    /// that is shown.
     ///
     /// # Errors
     /// Errors of the request to management, which lists the services, or of the mount.
