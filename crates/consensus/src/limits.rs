@@ -37,7 +37,7 @@ pub(crate) const MAX_APPEND_BYTES: usize = 2 << 20;
 /// Maximum length of a message between members. Entries and snapshot parts have lower limits of
 /// their own.
 pub const MAX_MESSAGE_BYTES: usize = 4 << 20;
-/// Space that a log reserves on the disk ahead of its end.
+/// Disk space that a log reserves beyond its end.
 pub(crate) const RESERVE_BYTES: u64 = 8 << 20;
 /// If less reserved space than this is left, a member reserves more. The space suffices for the
 /// longest command, and for the records of elections and of membership changes.

@@ -143,10 +143,10 @@ impl Job {
         }
     }
 
-    /// Lets no task of the job begin on this node, until [`allow_tasks`].
+    /// Prevents all tasks of the job from beginning on this node, until a call of [`allow_tasks`].
     ///
     /// # Errors
-    /// `Io` if the file cannot be written. The prolog must fail then.
+    /// `Io` if the file cannot be written. In this case, the prolog must fail.
     pub(crate) fn refuse(&self) -> Result<()> {
         refuse_in(Path::new(REFUSED), &self.id)
     }

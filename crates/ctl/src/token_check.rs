@@ -9,8 +9,8 @@ use skep_store::identity::read_identity;
 use skep_types::{Error, ErrorCode, NodeId, Result};
 use std::path::Path;
 
-/// Proves the token to management. Any management node is enough, since all of them have the token
-/// when a replacement of the token is complete.
+/// Proves the token to management. The reply of any management node is enough, since all of them
+/// have the token when a replacement of the token is complete.
 ///
 /// # Errors
 /// `AuthenticationFailed` if management refuses the token, and the error of the last attempt if no

@@ -131,7 +131,8 @@ impl Authority {
     }
 
     /// Returns the leader according to this member. `None` means that this member knows no leader,
-    /// or that it is the leader itself but no majority has confirmed its leadership lately.
+    /// or that it is the leader itself but no majority has confirmed its leadership within
+    /// [`CONFIRMED_FOR`].
     pub(crate) fn known_leader(&self) -> Option<NodeId> {
         if self.is_elected() {
             return self.check_leader().is_ok().then_some(self.own);

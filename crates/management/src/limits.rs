@@ -10,14 +10,15 @@ pub(crate) const MAX_WAITING: usize = 200_000;
 pub(crate) const SILENCE_OF_LOST: Duration = Duration::from_secs(300);
 /// Interval between checks of reachability and leases. A lease is many times longer.
 pub(crate) const TICK: Duration = Duration::from_millis(50);
-/// How long before the deadline of a waiting request management replies, so that the reply arrives
-/// in time.
+/// Time between the reply to a waiting request and the deadline of the request, so that the reply
+/// arrives before the deadline.
 pub(crate) const ANSWER_BEFORE_DEADLINE: Duration = Duration::from_millis(500);
 /// Longest wait of a request that has no deadline.
 pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(60);
-/// Pause for each waiting node between a change of the map and the replies to the waiting nodes.
-/// This is about the time that management needs to send a map to one node. With ten thousand
-/// waiting clients, each client gets at most five maps a second.
+/// After a change of the map, management pauses before it replies to the waiting nodes: for this
+/// time, multiplied by the number of waiting nodes. This is about the time that management needs to
+/// send a map to one node. With ten thousand waiting clients, each client gets at most five maps a
+/// second.
 pub(crate) const PAUSE_PER_WAITING: Duration = Duration::from_micros(20);
 /// Longest pause between a change of the map and the replies to the waiting nodes. After this time,
 /// a node gets the new map in the reply to its heartbeat anyway.

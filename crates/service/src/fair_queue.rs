@@ -75,8 +75,8 @@ impl<T> FairQueue<T> {
     }
 
     /// Removes and returns the next entry, among the clients for which `may_take` is true. `None`
-    /// means that these clients have no entry. On average, visits at most one client more than the
-    /// cost of the entry divided by the quantum.
+    /// means that these clients have no entry. On average, the number of visited clients is at most
+    /// the cost of the entry divided by the quantum, plus one.
     pub fn take(&mut self, may_take: impl Fn(NodeId) -> bool) -> Option<(NodeId, T)> {
         let mut passed_over = 0;
         while passed_over < self.ring.len() {

@@ -1,8 +1,8 @@
 //! The proof of a token to management. A command proves a token before it stores the token, and a
 //! running process before it uses the token (`followed_token`).
 //!
-//! Any management node is enough, since all of them have the token when a replacement of the token
-//! is complete.
+//! The reply of any management node is enough, since all of them have the token when a replacement
+//! of the token is complete.
 
 use skep_rpc::{Channel, Connection, Identity, JoinToken};
 use skep_types::{Error, ErrorCode, NodeId, NodeKind, Result, TargetId};

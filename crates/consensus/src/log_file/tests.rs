@@ -240,7 +240,7 @@ fn entry_of_a_failed_sync_is_on_the_device_after_restart() {
         log.write(vec![append(index)]).unwrap();
     }
     assert!(log.end < 4096);
-    // The test gives up the reserved space, so that the next write must allocate a block.
+    // Remove the reserved space, so that the next write must allocate a block.
     log.file.set_len(log.end).unwrap();
     log.file.sync_all().unwrap();
     thin.trim();

@@ -350,7 +350,7 @@ mod tests {
         assert!(
             text.contains("No cause of slowness") && text.contains("no statistics from storage-1")
         );
-        // The report of a user cannot compare targets, so it does not claim that no target is slow.
+        // The report for a user compares no targets, so it does not claim that no target is slow.
         let own = own_as_text(&report);
         assert!(own.contains("of an administrator") && !own.contains("No cause"), "{own}");
         assert!(!text.contains('\u{1b}'), "names cannot move the cursor");

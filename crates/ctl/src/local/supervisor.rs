@@ -278,8 +278,8 @@ impl Supervisor {
         Error::new(ErrorCode::TimedOut, what)
     }
 
-    /// If a metadata group shall have several targets, sets `metadata-copies` of the cluster. A new
-    /// metadata target then does not serve until it is a member of a group.
+    /// If each metadata group has several targets in the plan, sets `metadata-copies` of the
+    /// cluster. A new metadata target then does not serve until it is a member of a group.
     async fn set_copies(&self) -> Result<()> {
         let copies = self.plan.shape.metadata_copies;
         if copies > 1 {

@@ -35,8 +35,8 @@ pub(super) async fn handle(
         return Err(Error::new(ErrorCode::StaleMap, context));
     };
     let reports = authority.note_loss(&request);
-    // Each change raises the epoch by one. If another change of the group comes between them, the
-    // decision is based on an old group, and management refuses the remaining changes.
+    // Each change raises the epoch by one. If another change of the group comes between these
+    // changes, the decision is based on an old group, and management refuses the remaining changes.
     let epochs = (epoch.raw()..).map(Epoch::new);
     for ((change, target), epoch) in losses::changes(found, &reports).into_iter().zip(epochs) {
         let change = GroupChange { group, epoch, change, target };

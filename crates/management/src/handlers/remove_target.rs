@@ -1,6 +1,6 @@
-//! `RemoveTarget`: removes a target that stores no data, or marks a target as lost whose data is
-//! lost. Management refuses the removal while a service serves the target. Management marks a
-//! target as lost only if its service reports the target as down, or has been silent for minutes.
+//! `RemoveTarget`: removes a target that stores no data, or marks a target as lost. Management
+//! refuses the removal while a service serves the target. Management marks a target as lost only if
+//! its service reports the target as down, or has been silent for minutes.
 
 use crate::authority::Authority;
 use crate::limits::SILENCE_OF_LOST;

@@ -120,7 +120,7 @@ impl ReceivedMaps {
                     }
                 }
                 Err(_) => {
-                    // The subscriber also takes a map that is older than its own, because a
+                    // The subscriber also accepts a map that is older than its own, because a
                     // previous leader might still send one.
                     known = MapVersion::new(0);
                     skep_env::sleep(Duration::from_millis(5)).await;

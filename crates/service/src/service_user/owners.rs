@@ -127,8 +127,8 @@ impl<'a> OwnerChange<'a> {
         for entry in Dir::new(readable).map_err(failed(path))? {
             let entry = entry.map_err(failed(path))?;
             let name = entry.file_name();
-            // ext4 creates `lost+found`, which must still belong to root. The owner of the lock
-            // file changes last, in `run`.
+            // ext4 creates `lost+found`, which belongs to root, and its owner must not change. The
+            // owner of the lock file changes last, in `run`.
             let is_kept = name == c"lost+found" || name.to_bytes() == LOCK_FILE.as_bytes();
             if name == c"." || name == c".." || (depth == 0 && is_kept) {
                 continue;

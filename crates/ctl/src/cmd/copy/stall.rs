@@ -4,7 +4,7 @@
 use skep_copy::outcome::Progress;
 use std::time::Duration;
 
-/// Time without progress after which a warning is due, and after which the next one is due.
+/// Time without progress after which the user gets a warning. Also the time between two warnings.
 const SILENCE: Duration = Duration::from_secs(60);
 
 /// The last progress of a copy.

@@ -228,8 +228,8 @@ struct Writer {
 }
 
 impl Writer {
-    /// Writes the whole bundle. Returns the results of the hosts in `others`. If there is no
-    /// `others`, also returns the other hosts of services.
+    /// Writes the whole bundle. Returns the results of the hosts in `others`. If `others` is
+    /// `None`, also returns the other hosts of services.
     fn write_all(
         &mut self,
         args: &BundleArgs,

@@ -1,8 +1,8 @@
 //! The archives of other hosts in a bundle: each host writes an archive with its logs, settings and
 //! kernel facts to the standard output of an ssh session.
 //!
-//! The size and the time of each archive are bounded. A host that does not answer costs only its
-//! own archive.
+//! The size and the time of each archive are bounded. If a host does not answer, only its own
+//! archive is missing in the bundle.
 
 use serde::Serialize;
 use skep_deploy::hosts::{Deployment, Host};

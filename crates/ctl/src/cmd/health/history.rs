@@ -10,9 +10,9 @@ use skep_types::{Error, ErrorCode, Result};
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 
-/// Maximum number of changes in the file. When it is reached, the oldest changes are removed. A
-/// cluster with ten outages a day reaches it after seven weeks, and the file is then about 300 KiB
-/// long.
+/// Maximum number of changes in the file. If there are more, the oldest changes are removed. A
+/// cluster with ten outages a day has this number of changes after seven weeks, and the file is
+/// then about 300 KiB long.
 const MAX_CHANGES: usize = 1000;
 
 /// The history of outages, which is stored in a file.

@@ -21,8 +21,8 @@ pub(super) struct Problem {
     pub(super) objects: Vec<Object>,
     /// Time in UTC at which the problem began, by the clock of this host. `None` means unknown.
     pub(super) since: Option<Since>,
-    /// Whether the problem may have begun earlier than `since`, because management then had another
-    /// leader.
+    /// Whether the problem may have begun earlier than `since`, because `since` is the time at
+    /// which the leader of management began to lead.
     pub(super) may_be_older: bool,
 }
 

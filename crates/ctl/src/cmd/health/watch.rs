@@ -30,10 +30,10 @@ struct Change {
     /// Time in UTC at which the problem began, as management knows it. `None` means that this time
     /// is unknown. The problem then began at some time before the check that found it.
     since: Option<Since>,
-    /// Whether the problem may have begun earlier than `since`, because management then had another
-    /// leader.
+    /// Whether the problem may have begun earlier than `since`, because `since` is the time at
+    /// which the leader of management began to lead.
     may_be_older: bool,
-    /// For how long the problem has lasted. Only set if the problem ends.
+    /// For how long the problem has lasted. Set only if the problem ends.
     lasted_ms: Option<u64>,
 }
 

@@ -28,7 +28,8 @@ use std::time::{Duration, Instant};
 /// Time between two reads of the record.
 const POLL: Duration = Duration::from_secs(1);
 /// Time without a new state after which a node stops waiting. The first node writes its progress
-/// every 10 s. Before that, Slurm may need minutes to end the last task and begin its epilog.
+/// every 10 s. Before the first node begins, Slurm may need minutes to end the last task and to
+/// begin the epilog of the first node.
 const SILENCE: Duration = STALL;
 /// Time for which the first node waits until the others have read the final state. The epilogs of
 /// all nodes begin at about the same time.
@@ -113,8 +114,8 @@ pub(super) fn save(system: &mut OnDemand, reach: &Reach) -> Result<()> {
 
 fn copy_all(system: &OnDemand, state: &HostState, job: &Job) -> Result<()> {
     let record = Record::at(&system.mount);
-    // After `Saved`, other nodes remove their parts. If this epilog is killed then and runs again,
-    // another copy would wait for these parts.
+    // When the state is `Saved`, other nodes remove their parts. If this epilog is killed after
+    // that and runs again, another copy would wait for these parts.
     if !matches!(record.read(), Ok(Some(Results::NeverBegun | Results::Saved))) {
         copy_outputs(system, state, job, &record)?;
     }

@@ -207,7 +207,7 @@ async fn follow(access: &Access, by: Division, span: &SpanArgs) -> Result<()> {
     }
     span.monitor.address.refuse_without("--history")?;
     let mut before = fetch(access).await?;
-    // A wrong name is an error immediately, and not after the first interval.
+    // Refuse a wrong name immediately, and not only after the first interval.
     span.selection.scope(&before.map)?;
     if span.total {
         let report = Report::of(by, None, &before, &span.selection)?;

@@ -32,8 +32,8 @@ struct Loss {
     refusal: Option<String>,
     /// The files that lose bytes, or may lose bytes.
     files: Vec<DamagedFile>,
-    /// Number of files that have no bytes on the target, but whose patterns name the target. They
-    /// lose nothing, but later writes behind their present end can fail with EIO.
+    /// Number of files that have no bytes on the target, but whose patterns name the target. These
+    /// files lose nothing, but later writes after their present end can fail with EIO.
     unwritten_files: usize,
     /// The paths of the directories whose patterns name the target.
     directories: Vec<String>,

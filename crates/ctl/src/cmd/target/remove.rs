@@ -1,5 +1,5 @@
 //! `skep target remove`: removes a target that stores no data from the cluster. With `--lost`,
-//! marks a target as lost whose disk is lost ([`super::give_up`]).
+//! marks a target as lost because its disk is lost ([`super::give_up`]).
 
 use super::give_up;
 use crate::access::{Access, ClusterArgs, PATIENCE, block_on};

@@ -31,7 +31,8 @@ pub(super) enum Column {
     Busy,
 }
 
-/// The columns in the order in which a narrow terminal loses them. It never loses the name.
+/// The columns in the order in which they are left out on a narrow terminal. The name is never left
+/// out.
 const LEAST_IMPORTANT_FIRST: [Column; 8] = [
     Column::Busy,
     Column::Errors,

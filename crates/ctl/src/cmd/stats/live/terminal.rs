@@ -9,8 +9,8 @@
 //! The kernel still turns Ctrl-C and Ctrl-Z into signals.
 //!
 //! A library such as `crossterm` would bring an event loop and signal handlers of its own. The
-//! event loop of this program waits for the terminal and for signals already, so only three system
-//! calls and the decoder of [`super::keys`] are left.
+//! event loop of this program waits for the terminal and for signals already, so this module needs
+//! only three system calls and the decoder of [`super::keys`].
 
 use super::keys::{Key, KeyDecoder};
 use super::view::Size;

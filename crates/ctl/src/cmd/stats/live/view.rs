@@ -12,7 +12,7 @@ use super::keys::Key;
 use skep_stats::LoadScope;
 use std::time::Duration;
 
-/// All divisions, in the order in which the key `b` leads through them.
+/// All divisions, in the order in which the key `b` selects them.
 const DIVISIONS: [Division; 7] = [
     Division::Node,
     Division::Target,
