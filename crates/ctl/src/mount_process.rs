@@ -67,8 +67,8 @@ fn serves(process: u32, point: &Path) -> bool {
     arguments.filter(|text| !text.is_empty() && !text.starts_with(b"-")).any(is_point)
 }
 
-/// Whether a process has the same mount table as this process. True if this process may not
-/// determine that.
+/// Whether a process has the same mount table as this process. Also true if this process may not
+/// find out which mount table the other process has.
 fn shares_mounts(process: u32) -> bool {
     let (own, other) = (mount_namespace("self"), mount_namespace(&process.to_string()));
     own.is_none() || other.is_none() || own == other

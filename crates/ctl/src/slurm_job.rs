@@ -57,8 +57,8 @@ pub(crate) fn job_variable(names: &[&str]) -> Result<String> {
 }
 
 /// Directory with a file for each job on this node whose tasks must not begin. The name of the file
-/// is the id of the job. `deploy/slurm/task-prolog.sh` has the same path. Only root can write to
-/// it.
+/// is the id of the job. `deploy/slurm/task-prolog.sh` contains the same path. Only root can write
+/// to the directory.
 const REFUSED: &str = "/run/skep-refused-jobs";
 /// Maximum number of characters of a reason in the comment of a job.
 const MOST_REASON: usize = 1000;

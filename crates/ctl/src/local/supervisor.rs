@@ -372,8 +372,8 @@ impl Supervisor {
     /// Restarts services that exit, until a signal asks the supervisor to end.
     async fn watch(&mut self) {
         while self.asked_to_end.get() == 0 {
-            // Restarted and ending services send reports to the socket too. Removes them, so that
-            // the socket does not fill up.
+            // Restarted and ending services send reports to the socket too. Remove these reports,
+            // so that the socket does not fill up.
             self.readiness.take();
             let mut has_changed = false;
             for service in &mut self.services {

@@ -9,7 +9,7 @@ use std::path::Path;
 
 /// Length of a block of the archive in bytes.
 const BLOCK: usize = 512;
-/// Maximum length of the name of a member, in bytes.
+/// Maximum length of the name of a file in the archive, in bytes.
 const MAX_NAME: usize = 100;
 
 /// An archive that is being written.

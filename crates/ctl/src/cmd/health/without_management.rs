@@ -39,7 +39,7 @@ pub(super) struct Silent {
     pub(super) judged: BTreeSet<String>,
 }
 
-/// Whether management did not answer, or has no leader.
+/// Whether `error` means that management did not answer, or that it has no leader.
 pub(super) fn is_silence(error: &Error) -> bool {
     let silence = [ErrorCode::Disconnected, ErrorCode::TimedOut, ErrorCode::NotLeader];
     silence.contains(&error.code())

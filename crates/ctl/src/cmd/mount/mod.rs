@@ -137,7 +137,7 @@ const BACKGROUND_PATIENCE: Duration = Duration::from_secs(45);
 struct MountReport {
     mount_point: String,
     /// Transport between kernel and mount. `None` if another program has already unmounted the
-    /// cluster again.
+    /// cluster.
     transport: Option<String>,
 }
 

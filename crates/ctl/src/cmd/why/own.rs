@@ -18,7 +18,8 @@ use std::time::Duration;
 
 /// Time between two requests to the mount for new records.
 const EVERY: Duration = Duration::from_millis(100);
-/// Maximum number of operations in a report. When it is reached, the measurement ends.
+/// Maximum number of operations in a report. The measurement ends when it has this number of
+/// operations.
 const MAX_OPERATIONS: usize = 100_000;
 
 /// Collects the records of operations for `interval`, and explains them. `place` is a path on the
