@@ -89,7 +89,7 @@ pub(crate) struct OtherPlace {
 }
 
 /// Returns a mount point at which the file system of the previous mount `unmounted` is still
-/// mounted, such as a bind mount, or the copy of the mount table in a container. `None` if this
+/// mounted, for example by a bind mount, or in the mount table of a container. `None` if this
 /// process sees no such mount point.
 pub(crate) fn still_mounted(unmounted: &MountEntry) -> Option<OtherPlace> {
     let mut examined = BTreeSet::new();

@@ -144,8 +144,9 @@ pub(crate) fn hint<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> 
     }
 }
 
-/// Returns the number of changes that make one name the other, in upper or lower case: inserted,
-/// removed, replaced and swapped characters. `None` means that the names are not similar.
+/// Returns the number of changes that make one name the other. A change inserts, removes or
+/// replaces a character, or swaps two characters. Ignores case. `None` means that the names are not
+/// similar.
 fn difference(one: &str, other: &str) -> Option<usize> {
     let lower = |text: &str| text.to_lowercase().chars().collect::<Vec<char>>();
     let (a, b) = (lower(one), lower(other));

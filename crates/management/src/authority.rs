@@ -266,8 +266,8 @@ impl Authority {
     }
 
     /// Returns the capacity of all storage targets together. `None` means that this member is not
-    /// the leader, or that it has led for less than one lease of a node and some storage targets
-    /// have not reported yet.
+    /// the leader, or that it began to lead less than one lease of a node ago and some storage
+    /// targets have not reported to it yet.
     pub(crate) fn total_capacity(&self) -> Option<Capacity> {
         self.inner.borrow().lead.as_ref()?.total_capacity
     }

@@ -45,7 +45,7 @@ const JOIN_PATIENCE: Duration = Duration::from_secs(30);
 /// # Errors
 /// - `Configuration` if the directory is not blank.
 /// - `Configuration` if the settings must name the address of management, because this host has no
-///   address for other hosts, or several of which none is on the default route.
+///   address for other hosts, or has several and none of them is on the default route.
 /// - `Io` if management cannot listen on the configured address.
 /// - Errors of the file system.
 ///

@@ -1,5 +1,5 @@
-//! `GetMap`: replies as soon as there is a map newer than the sender's map, or another member of
-//! management leads, and at the latest shortly before the request's deadline.
+//! `GetMap`: replies as soon as there is a map newer than the sender's map, or as soon as another
+//! member of management leads. Replies at the latest shortly before the request's deadline.
 //!
 //! Many nodes wait at the same time, and each of them gets the whole map. So before it sends a map,
 //! management pauses for a time that grows with the number of waiting nodes. Changes during the

@@ -12,10 +12,10 @@
 //!
 //! # Hazard: files of other users
 //! Root opens these files, and their names are easy to guess. In a directory that other users can
-//! write to, one of them could create a symbolic link with such a name, and root would then append
-//! to any file. For this reason, an existing log must be a regular file that belongs to the user of
-//! the mount. A log in the directory for temporary files is in a subdirectory that only this user
-//! can write to.
+//! write to, one of them could create a symbolic link with the name of a log, and root would then
+//! append to the file to which the link leads. For this reason, an existing log must be a regular
+//! file that belongs to the user of the mount. A log in the directory for temporary files is in a
+//! subdirectory that only this user can write to.
 
 use super::absolute;
 use crate::access::Access;

@@ -191,8 +191,8 @@ fn rows(
     (titles, shown, (Style::Bold, text.sum))
 }
 
-/// Returns the lines below the rows: problems, and a hint on the keys, the filter that the user
-/// types, or a message.
+/// Returns the lines below the rows. These are the problems, and either a hint on the keys, the
+/// filter that the user types, or a message.
 fn tail(view: &View, content: &Content<'_>) -> Vec<StyledText> {
     let mut tail: Vec<_> =
         problems(content).into_iter().map(|problem| (Style::Plain, problem)).collect();
