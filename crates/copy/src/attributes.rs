@@ -172,8 +172,8 @@ fn names(file: &File) -> rustix::io::Result<Vec<Vec<u8>>> {
 fn extended(source: &File, destination: &File, is_clean: bool) -> Result<(), Failure> {
     let wanted = names(source).map_err(Failure::of("list extended attributes"))?;
     if !is_clean {
-        // An access control list that the copy has inherited, or an attribute of an older copy, may
-        // give more users access.
+        // Remove attributes that the source does not have: an inherited access control list, or an
+        // attribute of an older copy, may give more users access than the source gives.
         let found = names(destination).map_err(Failure::of("list attributes of the copy"))?;
         for name in found.iter().filter(|name| !wanted.contains(name)) {
             match fremovexattr(destination, OsStr::from_bytes(name)) {
@@ -192,8 +192,8 @@ fn extended(source: &File, destination: &File, is_clean: bool) -> Result<(), Fai
         let name = OsStr::from_bytes(name);
         let len = match fgetxattr(source, name, &mut value[..]) {
             Ok(len) => len,
-            // A program has removed the attribute. The check of the source's version reports the
-            // change.
+            // A program has removed the attribute since the names were listed. The check of the
+            // source's version reports the change.
             Err(Errno::NODATA) => continue,
             Err(error) => return Err(Failure::of("read an extended attribute")(error)),
         };

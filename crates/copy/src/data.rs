@@ -2,8 +2,8 @@
 //!
 //! The copy must already have the length of the source, and no data in the range. If both files are
 //! in one file system, `copy_file_range` is used, because the file system may then share blocks, or
-//! copy on its servers. Between different file systems, the kernel would only copy through its own
-//! pages.
+//! copy on its servers. Between different file systems, `copy_file_range` has no advantage: the
+//! kernel copies the bytes through its own pages.
 
 use crate::failure::Failure;
 use crate::pace::Pace;

@@ -87,11 +87,12 @@ pub(crate) fn shown(path: &Path) -> String {
 }
 
 /// Returns a path like [`shown`], without its middle if it is longer than a path that the kernel
-/// accepts in one call. Users can create paths of half a megabyte, and a million entries below
-/// one of them, which would fill memory or the disk of a log. `\...` stands for the middle. It
-/// differs from every name, because a backslash in a name is shown as two.
+/// accepts in one call. Users can create paths of half a megabyte, and a million entries below one
+/// of them, which would fill memory or the disk of a log. `\...` stands for the middle. It differs
+/// from every name, because a backslash in a name is shown as two backslashes.
 pub(crate) fn shown_shortened(path: &Path) -> String {
-    /// Number of bytes at the begin and at the end that are shown. Twice this number is `PATH_MAX`.
+    /// Number of bytes that are shown from the begin of a long path, and also from its end. Twice
+    /// this number is `PATH_MAX`.
     const END: usize = 2048;
     let bytes = path.as_os_str().as_bytes();
     if bytes.len() <= 2 * END {

@@ -1,5 +1,5 @@
-//! Copies one regular file. If the file is large, only begins the copy: the pieces follow
-//! ([`crate::large`]).
+//! Copies one regular file. Only begins the copy of a large file, whose pieces [`crate::large`]
+//! copies.
 //!
 //! All bytes are read through one descriptor, and the version of the source is compared before and
 //! after the copy. A copy gets its name only when it has all bytes and attributes, is synced, and

@@ -400,7 +400,7 @@ fn process(
     }
 }
 
-/// Reads a stream until it ends, and returns its first bytes.
+/// Reads a stream until it ends, and returns its first [`MOST_ERRORS`] bytes as text.
 fn first_bytes(mut stream: impl Read) -> String {
     let mut bytes = Vec::new();
     let _ = (&mut stream).take(MOST_ERRORS).read_to_end(&mut bytes);

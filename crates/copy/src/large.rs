@@ -135,7 +135,7 @@ impl Large {
         }
     }
 
-    /// Whether this process has to copy or compare a piece.
+    /// Whether this process has to copy or compare the piece `index`.
     fn has_work(&self, index: u64) -> bool {
         let options = &self.directory.context.options;
         let is_finished = self.partial.is_finished(index);
@@ -206,7 +206,8 @@ impl Large {
                 pending.fetch_sub(bytes, Ordering::Relaxed);
             };
             let result = data::copy(files, range.clone(), self.is_sparse, &context.pace, copied);
-            // Holes were not copied, so their bytes are subtracted here.
+            // `copied` has subtracted only the copied bytes from `pending_bytes`. So subtract the
+            // holes of the piece, and after a failure the bytes that were not copied.
             pending.fetch_sub(len - seen.into_inner().min(len), Ordering::Relaxed);
             result?;
             if let Err(error) = copy.sync_data() {

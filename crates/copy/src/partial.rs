@@ -225,8 +225,8 @@ fn begin(
     list: &File,
 ) -> Result<Opened, Failure> {
     let failed = || Failure::of("write the list of finished pieces");
-    // No run must take the old content of the list for the list of the new copy, not even after a
-    // power loss.
+    // Sync the empty list. Otherwise, after a power loss, a run could take the old content of the
+    // list for the list of the new copy.
     list.set_len(0).and_then(|()| list.sync_all()).map_err(failed())?;
     match unlinkat(parent, copy_name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => {}

@@ -1,7 +1,7 @@
 //! The names of copies, and the pieces of large files. This module does no I/O.
 //!
 //! Owns the rule that gives each copy its path, the division of large files into pieces, and the
-//! form of the list of finished pieces. By this list, a second run continues an interrupted copy,
+//! form of the list of finished pieces. With this list, a second run continues an interrupted copy,
 //! and the hosts of one copy work together.
 
 use sha2::{Digest, Sha256};

@@ -7,12 +7,13 @@
 //! - `names`: files with several names
 //! - `pass`, `walk`: one pass over the tree, and its units of work
 //!
-//! A purge has the threads, the limits for lists of directories and the rate limit of a copy. This
-//! module does not decide how results are shown.
+//! A purge uses the thread pool ([`crate::threads`]), the limits for listing directories
+//! ([`crate::walk`]) and the rate limit ([`crate::pace`]) of a copy. This module does not decide
+//! how results are shown.
 //!
 //! # Invariants
-//! - An entry is removed only if the file system has returned its present attributes directly
-//!   before, and they are old.
+//! - Directly before the removal of an entry, the file system returns its present attributes. The
+//!   entry is removed only if these attributes show that it is old.
 //! - No symbolic link is followed, and no mount point is crossed, below the top directory.
 //! - The memory that a purge needs depends on the depth of the tree, and not on its number of
 //!   files.
@@ -76,8 +77,8 @@ pub struct Options {
     /// Maximum share of the files below the directory that may be removed, in percent. With 100 the
     /// files are not counted before the removal.
     pub max_share: u64,
-    /// Files that a program has open for writing stay. `None` means that the file system does not
-    /// answer this question.
+    /// The function that finds files that a program has open for writing. Such files stay. `None`
+    /// means that the file system cannot report them, so that no file stays for this reason.
     pub is_written: Option<IsWritten>,
 }
 
@@ -119,8 +120,8 @@ pub struct PurgeOutcome {
 }
 
 impl PurgeOutcome {
-    /// Whether the files are more than `max_share` percent of all files, so that a purge with this
-    /// limit ([`Options::max_share`]) refuses to remove them.
+    /// Whether `files` is more than `max_share` percent of `scanned`. A purge with this limit
+    /// ([`Options::max_share`]) would refuse to remove the files.
     pub fn is_above_share(&self, max_share: u64) -> bool {
         is_above_share(self.files, self.scanned, max_share)
     }

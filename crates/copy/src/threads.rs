@@ -93,7 +93,7 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     #[test]
-    fn units_that_follow_from_others_are_all_done_once() {
+    fn each_unit_of_work_and_each_follow_up_unit_runs_once() {
         for threads in [1, 8] {
             let sum = AtomicU64::new(0);
             // Each unit `n` above zero leads to two units `n - 1`, so 1 + 2 + ... + 2^10 are done.
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_queue_ends_immediately() {
+    fn walk_without_work_ends_immediately() {
         work_off(Vec::<u64>::new(), 4, |_| Vec::new(), || ());
     }
 }

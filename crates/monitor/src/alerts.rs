@@ -1,7 +1,8 @@
 //! Alerts: findings that have lasted for a while.
 //!
 //! The module is pure, because the caller passes the time. It decides when an alert begins and
-//! ends, and which alerts are parts of another alert. [`crate::notify`] sends the notifications.
+//! ends, and which alerts another alert lists as its consequences. [`crate::notify`] sends the
+//! notifications.
 //!
 //! The times come from the host's clock, which users see. If the clock is set back, all times
 //! move with it, so that alerts neither begin late nor last until the clock has caught up.
@@ -48,7 +49,8 @@ pub(crate) struct Consequence {
 }
 
 impl Alert {
-    /// Updates the consequences at the time `now_ms`. `present` are the consequences that exist.
+    /// Updates the consequences at the time `now_ms`. `present` contains the consequences that
+    /// exist at this time.
     fn set_consequences(&mut self, present: Vec<Consequence>, now_ms: u64) {
         for former in &mut self.consequences {
             former.ended_ms.get_or_insert(now_ms);
@@ -63,7 +65,7 @@ impl Alert {
         }
     }
 
-    /// Moves all times, because the clock has been set back by `back_ms`.
+    /// Subtracts `back_ms` from all times, because the clock was set back by this amount.
     fn move_back(&mut self, back_ms: u64) {
         let earlier = |time: &mut u64| *time = time.saturating_sub(back_ms);
         earlier(&mut self.since_ms);
@@ -83,19 +85,19 @@ struct Active {
     cause: Option<FindingKey>,
     /// Time since which the finding follows from no other one.
     independent_since_ms: u64,
-    /// Whether the caller has received the alert.
+    /// Whether [`AlertBook::update`] has returned the finding as an alert that begins.
     is_announced: bool,
 }
 
 impl Active {
-    /// Moves all times, because the clock has been set back by `back_ms`.
+    /// Subtracts `back_ms` from all times, because the clock was set back by this amount.
     fn move_back(&mut self, back_ms: u64) {
         self.alert.move_back(back_ms);
         self.last_seen_ms = self.last_seen_ms.saturating_sub(back_ms);
         self.independent_since_ms = self.independent_since_ms.saturating_sub(back_ms);
     }
 
-    /// Returns the finding, which exists, as a part of the alert of its cause.
+    /// Returns this current finding in the form in which the alert of its cause lists it.
     fn as_consequence(&self) -> Consequence {
         Consequence {
             rule: self.alert.rule,
@@ -124,8 +126,8 @@ fn ms(duration: std::time::Duration) -> u64 {
 }
 
 impl AlertBook {
-    /// Updates the alerts by the findings of one moment. Returns the alerts that begin or end at
-    /// this moment.
+    /// Updates the alerts with the findings that exist at the time `now_ms`. Returns the alerts
+    /// that begin or end at this time.
     pub(crate) fn update(&mut self, now_ms: u64, findings: Vec<Finding>) -> Vec<Alert> {
         self.follow_clock(now_ms);
         findings.into_iter().for_each(|finding| self.note(now_ms, finding));
@@ -135,7 +137,7 @@ impl AlertBook {
         changes
     }
 
-    /// Moves all times if the clock has been set back since the last update.
+    /// If the clock was set back since the last update, sets all times back by the same amount.
     fn follow_clock(&mut self, now_ms: u64) {
         let back_ms = self.updated_ms.saturating_sub(now_ms);
         self.updated_ms = now_ms;
@@ -145,7 +147,7 @@ impl AlertBook {
         }
     }
 
-    /// Notes that a finding exists at this moment.
+    /// Records that `finding` exists at the time `now_ms`.
     fn note(&mut self, now_ms: u64, finding: Finding) {
         let active = self.active.entry(finding.key()).or_insert_with(|| Active {
             alert: Alert {
@@ -167,12 +169,13 @@ impl AlertBook {
         active.alert.severity = severity_word(finding.severity);
         active.alert.what = finding.what;
         active.alert.remedy = finding.remedy;
-        // The finding that is the cause of this alert may have ended, while its own alert is still
-        // active for a moment. So keep the recorded cause.
+        // The alert of the cause stays active for a moment after the finding of the cause has
+        // ended. So if the new finding has no cause, keep the recorded one.
         active.cause = finding.cause.or(active.cause.take());
     }
 
-    /// Removes the findings that no longer exist. Returns the alerts that end.
+    /// Removes the findings that have ended. A finding that has become an alert is removed only
+    /// [`ALERT_ENDS_AFTER`] after its end. Returns the alerts that end.
     fn end_old(&mut self, now_ms: u64) -> Vec<Alert> {
         // A finding that ends before it has become an alert is removed immediately.
         let is_over = |active: &Active| {
@@ -239,7 +242,8 @@ impl AlertBook {
         self.active.get(key).map(|active| active.alert.since_ms)
     }
 
-    /// Returns a number that is higher after each change of the set of alerts.
+    /// Returns the number of alerts that have begun, plus the number of alerts that have ended. So
+    /// it rises with each change of the set of alerts.
     pub(crate) fn changes(&self) -> u64 {
         self.changes
     }
@@ -306,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn short_findings_and_short_gaps_raise_no_alert() {
+    fn short_findings_raise_no_alert_and_short_gaps_end_none() {
         assert_eq!(changes(|second| second % 10 < 4), [], "no finding lasts five seconds");
         assert_eq!(changes(|second| second % 10 != 9 && second < 60), [(5, true), (74, false)]);
     }
@@ -325,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn clock_that_is_set_back_neither_delays_nor_keeps_alerts() {
+    fn clock_that_is_set_back_neither_delays_nor_prolongs_alerts() {
         let mut book = AlertBook::default();
         let mut found = Vec::new();
         for second in 0..100 {

@@ -47,9 +47,9 @@ pub(crate) fn group(found: Vec<Finding>, collected: &Collected) -> Vec<Finding> 
     all
 }
 
-/// Returns the finding from which `finding` follows, and which itself follows from no other one.
-/// `None` means that `finding` follows from no other one. `known` contains the rules and the
-/// objects of all findings.
+/// Returns the root cause of `finding`: the finding from which it follows, and which itself follows
+/// from no other one. `None` means that `finding` follows from no other one. `known` contains the
+/// rules and the objects of all findings.
 fn cause(
     finding: &Finding,
     map: &ClusterMap,

@@ -99,8 +99,8 @@ impl Copies {
         let mut waiting = Waiting::default();
         let mut back_off = BackOff::default();
         let mut problem = String::new();
-        // Retry: a copy that the other program could not accept. After growing pauses, until more
-        // than `MAX_WAITING_COPIES` wait.
+        // Retry: the monitor sends a copy that the other program could not accept again, after
+        // growing pauses. It drops the oldest copy if more than `MAX_WAITING_COPIES` copies wait.
         loop {
             skep_env::sleep(self.interval).await;
             let to_ms = now_ms();

@@ -191,7 +191,7 @@ fn unreachable(map: &ClusterMap, collected: &Collected) -> Vec<Finding> {
             let node = map.nodes.iter().find(|node| node.id.raw() == *id)?;
             let is_management = node.kind == NodeKind::Management;
             // If management does not reply, another finding reports this, with its effect. So this
-            // rule omits management.
+            // rule reports no management service.
             let is_found = is_management && collected.map_problem.is_some();
             if is_found || has_only_lost_targets(map, node.id) {
                 return None;
@@ -233,7 +233,7 @@ fn of_load(map: &ClusterMap, situation: &Situation<'_>) -> Vec<Cause> {
     found
 }
 
-/// Adds up the load of a target over frames.
+/// Returns the load of a target, summed over `frames`, and the number of samples in these frames.
 fn sum<'a>(
     frames: impl Iterator<Item = &'a Frame>,
     dimension: Dimension,
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn slow_disk_is_found_by_the_limits_of_the_settings() {
+    fn slow_target_is_reported_above_the_configured_factor() {
         let mut evidence = Evidence { span_ns: 5_000_000_000, ..Evidence::default() };
         for id in 1..=4 {
             let ms = if id == 3 { 40 } else { 4 };

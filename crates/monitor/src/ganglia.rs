@@ -81,8 +81,8 @@ pub(crate) async fn serve(listener: TcpListener, state: Rc<RefCell<MonitorState>
 
 fn text(state: &MonitorState) -> String {
     let now = now_ms();
-    // Rounds may be further apart than the usual interval of the queries, so the span must have the
-    // length of at least two rounds.
+    // Rounds may be further apart than the usual interval of the queries, so the span must cover at
+    // least two rounds.
     let span_ms = GANGLIA_SPAN_MS.max(2 * state.interval_ms);
     let frames = state.history.recent().iter();
     let new = frames.filter(|it| it.start_ms + it.span_ms + span_ms > now);

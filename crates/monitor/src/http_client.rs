@@ -18,7 +18,8 @@ static CLIENT_TLS: OnceLock<Arc<ClientConfig>> = OnceLock::new();
 const MAX_HEADERS: usize = 64;
 /// Maximum length of the head of a reply. The head is parsed again after each received part.
 const MAX_HEAD_BYTES: usize = 64 << 10;
-/// Length of the start of the reply to a [`post`]. The start contains the reason of a failure.
+/// Maximum number of bytes that [`post`] reads of the body of a reply. They contain the reason of a
+/// failure.
 const START_BYTES: usize = 1 << 10;
 
 /// A URL of the form `http://host:port/path` or `https://host:port/path`.
@@ -109,8 +110,8 @@ pub async fn send(request: &HttpRequest<'_>) -> Result<(u16, Vec<u8>), String> {
     send_and_read(request, usize::MAX).await
 }
 
-/// Sends a request whose reply has only a status. Reads only the start of the reply, because the
-/// other program may send a long page.
+/// Sends a request of whose reply only the status matters. Reads only the start of the body,
+/// because the other program may send a long page.
 ///
 /// # Errors
 /// The reason why the other program did not accept the request.

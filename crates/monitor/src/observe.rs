@@ -10,7 +10,8 @@ use skep_stats::{By, Round, Row, ServiceFigures, label, tables};
 use skep_types::ClusterMap;
 use skep_wire::node::StatisticsSeries;
 
-/// The ways in which services divide their load. A frame stores each way as a dimension.
+/// The labels by which services divide their load, each with the dimension under which a frame
+/// stores the divided load.
 const DIVISIONS: [(By, Dimension); 7] = [
     (By::Node, Dimension::Node),
     (By::Target, Dimension::Target),

@@ -60,7 +60,8 @@ pub(crate) fn placement(map: &ClusterMap, figures: &TargetFigures) -> Vec<Placem
     [TargetKind::Storage, TargetKind::Metadata].into_iter().map(of_kind).collect()
 }
 
-/// Returns how evenly the storage targets are filled, as [`placement`] has it.
+/// Returns how evenly the storage targets are filled. As in [`placement`], each file system counts
+/// once.
 pub(crate) fn storage_space(map: &ClusterMap, figures: &TargetFigures) -> Balance {
     let found = file_systems(map, TargetKind::Storage, |target| figures.capacity(target));
     of_space(&found, TargetKind::Storage)

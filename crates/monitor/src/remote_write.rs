@@ -23,7 +23,7 @@ struct WriteRequest {
 
 #[derive(Clone, PartialEq, Message)]
 struct TimeSeries {
-    /// Sorted by name. No label has an empty value.
+    /// The labels, sorted by name. No label has an empty value.
     #[prost(message, repeated, tag = "1")]
     labels: Vec<Label>,
     #[prost(message, repeated, tag = "2")]
@@ -42,7 +42,7 @@ struct Label {
 struct Sample {
     #[prost(double, tag = "1")]
     value: f64,
-    /// In milliseconds since 1970.
+    /// Time of the sample in milliseconds since 1970.
     #[prost(int64, tag = "2")]
     at_ms: i64,
 }
@@ -102,7 +102,8 @@ fn figures(load: &Load, frame: &Frame) -> [(&'static str, f64); 7] {
         ("errors_per_second", rate(load.errors)),
         ("read_bytes_per_second", rate(load.read_bytes)),
         ("written_bytes_per_second", rate(load.written_bytes)),
-        // Seconds of operations in each second: the mean number of operations in progress.
+        // By Little's law, the total duration of the operations in each second is the mean number
+        // of operations in progress.
         ("operations_in_progress", rate(load.busy_ns) / 1e9),
         ("queued_requests", mean(load.queued.sum)),
         ("busy_requests", mean(load.busy.sum)),

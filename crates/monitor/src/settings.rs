@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn text_of_the_interval_names_the_limit_of_the_computation() {
+    fn help_text_of_the_interval_names_the_actual_cpu_limit() {
         // The reference of the settings is generated from the comments.
         let limit = format!("more than 1/{} of this time", crate::limits::CPU_SHARE);
         assert!(include_str!("settings.rs").contains(&limit), "{limit}");

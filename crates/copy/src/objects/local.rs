@@ -72,8 +72,9 @@ pub(super) struct Folder<'a> {
 }
 
 impl<'a> Folder<'a> {
-    /// Takes the open directory that contains the copy of a single object, or that contains the top
-    /// directory of a tree.
+    /// Creates the folder of the directory that contains the copy of a single object, or that
+    /// contains the top directory of a tree. `file` is this directory, open. It is `None` if the
+    /// directory does not exist, which occurs in a dry run only.
     pub(super) fn above(
         top: Arc<Top<'a>>,
         context: Arc<Context>,

@@ -91,7 +91,7 @@ pub(super) struct Files(Vec<String>);
 
 impl Files {
     /// Adds the next key of the listing. If an earlier key would have to be both a file and a
-    /// directory, returns this key.
+    /// directory, returns this earlier key.
     pub(super) fn add(&mut self, key: &str) -> Option<&str> {
         while self.0.last().is_some_and(|it| !key.starts_with(it.as_str())) {
             self.0.pop();

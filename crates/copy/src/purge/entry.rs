@@ -66,8 +66,8 @@ impl EntryAttributes {
     /// system.
     pub(crate) fn age_begin(&self, basis: AgeBasis, now: Timestamp) -> Timestamp {
         // The owner can set the time of the last modification to any year. A time in the future
-        // would keep the file for ever, so the time of the last change replaces it, which only the
-        // file system sets.
+        // would keep the file for ever, so the purge uses the time of the last change instead,
+        // which only the file system sets.
         let modified = if self.modified > now { self.changed } else { self.modified };
         match basis {
             AgeBasis::Change => modified.max(self.changed),
@@ -88,7 +88,8 @@ fn timestamp(time: StatxTimestamp) -> Timestamp {
     Timestamp { seconds: time.tv_sec, nanoseconds: time.tv_nsec }
 }
 
-/// An entry of a directory, which is open with `O_PATH`. This has no effect on the entry.
+/// The result of opening a name of a directory with `O_PATH`. Opening an entry in this way has no
+/// effect on the entry.
 pub(crate) enum OpenEntry {
     Open(File),
     /// No entry has the name.

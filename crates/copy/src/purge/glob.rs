@@ -27,7 +27,8 @@ enum Token {
     Directories,
     /// `**` elsewhere: any number of bytes.
     Everything,
-    /// `[...]`: one byte of the ranges, or with `!` one byte of none of them. Never `/`.
+    /// `[...]`: one byte in the ranges, or with `!` one byte outside of the ranges. Never matches
+    /// `/`.
     Set {
         is_negated: bool,
         ranges: Vec<(u8, u8)>,
@@ -132,9 +133,9 @@ impl Glob {
             && self.tokens.get(expected.len()).is_none_or(ends_name)
     }
 
-    /// Compares byte by byte. `states` has a flag for each number of tokens that may have matched
-    /// the bytes so far. Users may create paths of many bytes, so a byte needs no allocation, and
-    /// the comparison ends when no flag is left.
+    /// Simulates a nondeterministic finite automaton, byte by byte. The flag `states[n]` means that
+    /// the first `n` tokens can match the bytes so far. Users may create very long paths, so no
+    /// byte needs an allocation, and the comparison ends when no flag is set.
     fn matches_bytes(&self, text: &[u8]) -> bool {
         let end = self.tokens.len();
         let (mut states, mut next) = (vec![false; end + 1], vec![false; end + 1]);
@@ -156,8 +157,8 @@ impl Glob {
         states[end]
     }
 
-    /// Sets the flag of `state`, and of the states that follow from it without a further byte.
-    /// `begins_name` is whether the next byte is the first byte of a name.
+    /// Sets the flag of `state`, and of the states that the automaton reaches from it without a
+    /// further byte. `begins_name` tells whether the next byte is the first byte of a name.
     fn enter(&self, states: &mut [bool], mut state: usize, begins_name: bool) {
         loop {
             states[state] = true;
@@ -171,8 +172,8 @@ impl Glob {
 }
 
 impl Token {
-    /// Returns the state after a byte that this token of the state `state` has matched. `None`
-    /// means that the token does not match the byte.
+    /// Returns the state that the automaton reaches from `state` with the next byte, `byte`. `self`
+    /// is the token of `state`. `None` means that the token does not match the byte.
     fn after(&self, byte: u8, state: usize) -> Option<usize> {
         let is_in_name = byte != b'/';
         match self {

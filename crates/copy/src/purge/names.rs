@@ -1,4 +1,4 @@
-//! Files that have lost one of several names by this run.
+//! The record of the files with several names (hard links) of which this run has removed a name.
 //!
 //! The removal of a name sets the change time of the file. Without this record, the purge would
 //! take its own removal for a recent use of the file, and the other names would stay.
@@ -9,10 +9,10 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
-/// Number of parts of the record, each with its own lock.
+/// Number of maps into which the record is divided by inode number. Each map has its own lock.
 const PARTS: usize = 64;
-/// Maximum number of files in a part. All parts together need at most 100 MiB of memory. The other
-/// names of further files stay until a later run.
+/// Maximum number of files in one map. All maps together need at most 100 MiB of memory. If a map
+/// is full, the remaining names of a further file stay until a later run.
 const MOST_FILES: usize = 16_384;
 
 /// A file before this run has removed its first name.

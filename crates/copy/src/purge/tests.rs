@@ -28,7 +28,7 @@ fn old() -> Options {
     Options { older_than: Duration::from_secs(86_400), age: AgeBasis::Modification, ..all() }
 }
 
-/// A directory with a tree, and a directory beside it.
+/// A temporary directory with a tree that is purged, and a directory beside this tree.
 struct Site {
     directory: TempDir,
 }
@@ -232,7 +232,7 @@ fn purge_of_too_large_a_share_removes_nothing() {
 }
 
 #[test]
-fn file_that_a_program_writes_stays() {
+fn file_that_is_open_for_writing_is_not_purged() {
     let site = Site::new(&[("a", 1), ("b", 1)]);
     let is_written: IsWritten = |file| {
         let path = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))?;

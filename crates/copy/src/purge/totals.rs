@@ -35,8 +35,9 @@ pub struct UserTotal {
 /// Files below one entry of the directory that is purged.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct DirectoryTotal {
-    /// Name of the directory, escaped like all paths in the outcome. `.` has the files that are in
-    /// no directory below the top. `None` means all directories that are not listed separately.
+    /// Name of the directory, escaped like all paths in the outcome. `.` stands for the top itself,
+    /// with the files that are directly in it. `None` means all directories that are not listed
+    /// separately.
     pub directory: Option<String>,
     /// Number of files.
     pub files: u64,
@@ -92,8 +93,8 @@ pub(crate) struct Totals {
     pub(crate) directories: u64,
     pub(crate) skipped: Skipped,
     all: Tally,
-    /// The tallies of users. The key `None` stands for all users without a key of their own, and in
-    /// `tops` for all such directories.
+    /// The tallies of users. The key `None` stands for all users that have no key of their own
+    /// because there are too many users. In `tops`, it stands for all such directories.
     users: HashMap<Option<u32>, Tally>,
     tops: HashMap<Option<OsString>, Tally>,
     /// The oldest entries so far. The first element of the heap is the youngest of them.
@@ -198,7 +199,8 @@ fn top_of(path: &Path) -> &OsStr {
     }
 }
 
-/// Adds to the tally of a key, or to the rest if there are too many keys.
+/// Adds `tally` to the tally of `key`. If there are too many keys, adds it to the tally of the key
+/// `None`.
 fn count<K: Eq + Hash>(tallies: &mut HashMap<Option<K>, Tally>, key: Option<K>, tally: Tally) {
     let is_full = tallies.len() >= MOST_GROUPS && !tallies.contains_key(&key);
     tallies.entry(if is_full { None } else { key }).or_default().add(tally);
@@ -266,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_have_a_limit_and_the_sum_of_the_rest() {
+    fn lists_are_limited_and_end_with_the_sum_of_the_rest() {
         let mut totals = Totals::default();
         for number in 0..1200 {
             add(&mut totals, &format!("directory-{number}/file"), number, 1 + u64::from(number), 1);

@@ -305,8 +305,8 @@ impl Directory {
         };
         let Some(present) = EntryAttributes::of_file(&entry)? else { return Ok(Removal::Changed) };
         let judged = names.as_ref().map_or(present, |names| names.original(present));
-        // A file that another host has replaced has no name left, or a new change time. The kernel
-        // may still have the old file in its cache of names.
+        // The kernel's dentry cache may still return a file that another host has replaced. Such a
+        // file has no name left, or it has a new change time.
         if (judged.inode, judged.device, judged.kind) != (seen.inode, seen.device, seen.kind)
             || present.links == 0
             || pass.has_changed(&judged)

@@ -76,7 +76,7 @@ fn directory_swapped_for_a_link_after_the_listing_is_not_opened() {
 }
 
 #[test]
-fn directory_swapped_for_a_link_before_the_removal_is_not_left() {
+fn purge_stays_in_a_directory_that_is_swapped_for_a_link() {
     let site = Site::new();
     // The walk asks this function directly before it removes the file.
     let is_written: IsWritten = |file| {

@@ -44,7 +44,7 @@ fn entries_that_cannot_be_copied_are_reported() {
 }
 
 #[test]
-fn file_that_the_kernel_generates_is_reported() {
+fn proc_files_are_reported_and_not_copied() {
     let site = Site::new();
     let pair = Pair { source: "/proc/version".into(), destination: site.copy("version") };
     let outcome = copy(&[pair], &OPTIONS, &|_| ()).unwrap();
