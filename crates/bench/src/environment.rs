@@ -15,7 +15,7 @@ use std::path::Path;
 pub struct ProgramReport {
     /// Version of the program, with the commit from which it was built.
     pub version: String,
-    /// As [`Environment::deviating_rules`].
+    /// The value of [`Environment::deviating_rules`] for this host.
     pub deviating_rules: BTreeMap<String, Vec<String>>,
 }
 

@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Number of bits below the first bit of a duration that determine its bucket.
+/// Number of bits after the highest one-bit of a duration. Together with the position of the
+/// highest one-bit, they determine the bucket of the duration.
 const PRECISION_BITS: u32 = 4;
 
 /// The durations of operations, as the number of durations in each bucket.
@@ -114,7 +115,8 @@ impl Durations {
     fn ranges(&self) -> Vec<DurationRange> {
         let mut ranges: Vec<DurationRange> = Vec::new();
         for (bucket, count) in &self.0 {
-            // The largest number with equally many bits.
+            // The largest duration in nanoseconds that has as many bits as the durations of this
+            // bucket.
             let end = u64::MAX.checked_shr(largest(*bucket).leading_zeros()).unwrap_or(0);
             let up_to_us = end as f64 / 1000.0;
             match ranges.last_mut() {
@@ -166,7 +168,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn each_duration_is_at_most_a_sixteenth_below_its_bucket(nanoseconds: u64) {
+        fn bucket_end_exceeds_each_duration_by_at_most_a_sixteenth(nanoseconds: u64) {
             let end = largest(bucket(nanoseconds));
             prop_assert!(end >= nanoseconds);
             prop_assert!(end - nanoseconds <= nanoseconds / 16);

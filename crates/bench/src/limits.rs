@@ -15,8 +15,8 @@ pub const MAX_PROCESSES_PER_HOST: u32 = 1024;
 pub const MAX_REPETITIONS: u32 = 10_000;
 /// Maximum size of a transfer in bytes. Each worker allocates a buffer of this size.
 pub const MAX_TRANSFER_BYTES: u64 = 1 << 30;
-/// Maximum number of samples that a process keeps in one phase. A worker sends all of them in one
-/// line, which is much shorter than `MAX_LINE_BYTES` then.
+/// Maximum number of samples that a process stores in one phase. A worker sends all of them in one
+/// line. This number keeps the line much shorter than `MAX_LINE_BYTES`.
 pub const MAX_SAMPLES: usize = 1024;
 /// Maximum length of a sample in the JSON of a result, in bytes.
 pub const SAMPLE_BYTES: u64 = 64;

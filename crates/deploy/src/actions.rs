@@ -23,9 +23,9 @@ const PRELUDE: &str = include_str!("scripts/prelude.sh");
 const REMOVE: &str = include_str!("scripts/remove.sh");
 /// Name of the file that a deployment writes and reads to verify the mounts of the clients.
 const CHECK_FILE: &str = ".skep-deploy-check";
-/// Time limit in seconds for the members of groups that return after a restart. A member that was
-/// restarted needs seconds. The limit is long, because a member that was absent for a long time
-/// gets a copy of the store.
+/// Time limit in seconds for the restarted members of groups to serve again. A member usually needs
+/// seconds. The limit is long, because a member that was absent for a long time gets a copy of the
+/// store.
 const MEMBERS_LIMIT: u32 = 600;
 /// Length of the check file in MiB. It is long enough for several chunks, so that several targets
 /// store it.
@@ -235,7 +235,8 @@ fn mount_disks(host: &Host) -> String {
     let mut text = String::new();
     for disk in &host.disks {
         let (device, point) = (&disk.device, disk.mount_point());
-        // Names the device and not the UUID, because a host without udev has no links for UUIDs.
+        // The script names the device and not the UUID, because a host without udev has no links
+        // for UUIDs.
         let _ = writeln!(
             text,
             "make_dir {point} 755\nis_mounted {point} || mount -t xfs -o noatime {device} {point}"

@@ -71,7 +71,7 @@ pub struct Cluster {
 /// The output of `skep management status`.
 #[derive(Deserialize)]
 struct Status {
-    /// Programs before this field leave it out.
+    /// Versions of `skep` that are older than this field do not print it.
     #[serde(default)]
     formatted: bool,
     nodes: Vec<ManagementNode>,
@@ -151,7 +151,8 @@ impl Cluster {
         })
     }
 
-    /// Returns the node with the name of a host that votes.
+    /// Returns the node that has the name `host`. `None` means that there is no such node, or that
+    /// it does not vote.
     pub fn voter(&self, host: &str) -> Option<&ManagementNode> {
         self.nodes.iter().find(|node| node.name == host && node.is_voter())
     }

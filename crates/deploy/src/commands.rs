@@ -163,7 +163,7 @@ impl Run<'_> {
     pub fn destroy(&self, destroy_data: bool, skip_absent: bool) -> Ended {
         self.change(false, |survey| {
             survey.verdict.problems.retain(|it| !skip_absent && survey.absent.contains(&it.host));
-            // Leaves out hosts that are not in this cluster.
+            // Leave out hosts to which this cluster was not deployed.
             let is_ours = |facts: &Facts| {
                 facts.deployed.as_ref().is_some_and(|it| *it == self.deployment.cluster)
             };
@@ -245,9 +245,10 @@ impl Run<'_> {
         Survey { facts, absent, verdict }
     }
 
-    /// Returns the state of the cluster, as the first host prints it on which management answers.
-    /// `None` means that management answers on no host. Then a service of management that runs is a
-    /// warning, because too few of the other management nodes may run.
+    /// Returns the state of the cluster, as printed by the first host on which management answers.
+    /// `None` means that management answers on no host. In this case, each host on which a
+    /// management service runs gets a warning, because too few of the other management nodes may
+    /// run.
     fn cluster(&self, ssh: &Ssh<'_>, facts: &AllFacts, verdict: &mut Verdict) -> Option<Cluster> {
         let runs = |host: &&Host| {
             facts.get(&host.name).is_some_and(|it| {
@@ -269,7 +270,7 @@ impl Run<'_> {
         None
     }
 
-    /// Returns an error if a host runs management and cannot be removed therefore.
+    /// Returns an error if a host runs management and cannot be removed for this reason.
     fn refuse_management(&self, host: &Host, survey: &Survey) -> Result<()> {
         let facts = survey.facts.get(&host.name);
         let is_former = facts.is_some_and(|it| it.initialised.contains(&Role::Management));
@@ -440,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn removal_of_a_copy_names_the_commands_before_it() {
+    fn refused_removal_of_a_host_names_the_commands_to_run_first() {
         let moved = SEVERAL.replacen("\"management\", \"metadata\"", "\"metadata\"", 1);
         let moved = moved.replacen("[\"storage\"]", "[\"management\", \"storage\"]", 1);
         let refused = refusal(&moved, &["a2", "a3", "s1"], "a1");

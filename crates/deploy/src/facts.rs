@@ -91,7 +91,7 @@ pub struct Facts {
     pub initialised: BTreeSet<Role>,
     /// Services whose directory on the host belongs to another cluster or another installation.
     pub foreign: BTreeSet<Role>,
-    /// Services of the deployment that run on the host.
+    /// Services of the deployment that run on the host, each with the program that it executes.
     pub running: BTreeMap<Role, Running>,
     /// Whether this deployment wrote the token file on the host. `None` means that the host has no
     /// token file.

@@ -88,7 +88,7 @@ pub fn plan(
 fn domain(deployment: &Deployment, host: &str) -> String {
     let found = deployment.hosts.iter().find(|it| it.name == host);
     match found.map(|it| it.domain.as_str()) {
-        // A host name has no space, so the two kinds of names differ.
+        // The prefix distinguishes this domain from a named domain that has the name of the host.
         None | Some("") => format!("host {host}"),
         Some(domain) => domain.to_owned(),
     }

@@ -226,7 +226,7 @@ struct File {
     #[serde(default = "default_monitor")]
     monitor: bool,
     copies: Option<u32>,
-    /// The default of all hosts.
+    /// The value of `tune` for all hosts that do not set it themselves.
     #[serde(default)]
     tune: bool,
     #[serde(default)]

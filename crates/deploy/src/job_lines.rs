@@ -13,7 +13,7 @@
 use skep_types::text::shown;
 use skep_types::{Error, ErrorCode, Result};
 
-/// The first word of such a line.
+/// The first word of each line that asks Skep for a copy.
 const MARK: &str = "#SKEP";
 /// Maximum length of a line in bytes, as for a path.
 const MOST_BYTES: usize = 4096;
@@ -127,8 +127,8 @@ fn check_input(value: &str) -> Result<(), String> {
     }
 }
 
-/// A missing source would mean the whole file system. The line must name it, so that a user who
-/// forgets the colon is not surprised by the contents of the destination.
+/// Checks a copy after the job. Its source must be named: an empty source would mean the whole file
+/// system, and a user who forgets the colon would be surprised by the contents of the destination.
 fn check_output(value: &str) -> Result<(), String> {
     match value.split_once(':') {
         None => Err(format!("expected {MARK} stage-out SRC:DST")),

@@ -133,13 +133,14 @@ pub struct HostState {
     /// Whether the host runs management and metadata.
     #[serde(skip)]
     pub is_first: bool,
-    /// The storage servers that do not answer, from the first host, while data must be copied out.
+    /// The storage servers that do not answer. Only the first host reports them, and only while
+    /// copies out of the file system are required.
     #[serde(skip)]
     pub lost: Vec<String>,
     /// The hosts of the file system, for messages.
     #[serde(skip)]
     pub hosts: String,
-    /// Address of the host in the list of hosts of the start.
+    /// Address of the host in the list of hosts on which the file system was started.
     #[serde(skip)]
     pub address: Option<String>,
 }
@@ -455,7 +456,7 @@ fn state(host: String, text: &str) -> HostState {
         facts.filter(|(key, _)| *key == name).map(|(_, value)| value.to_owned()).collect()
     };
     // The script lists processes in the order of their pids. This is not always the order of their
-    // start, because the kernel uses small pids again.
+    // start, because the kernel reuses small pids.
     let mut running = values("runs");
     running.sort_by_key(|it| ROLES.iter().position(|role| role == it));
     HostState {

@@ -47,7 +47,8 @@ pub type Handler = dyn Fn(&Request) -> Answer;
 pub enum Answer {
     /// The reply is ready.
     Now(Reply),
-    /// The reply needs something that may wait, such as a file. The future limits its own time.
+    /// The reply needs work that may block, such as reading a file. The future must have a time
+    /// limit of its own.
     Later(Pin<Box<dyn Future<Output = HeldReply>>>),
 }
 

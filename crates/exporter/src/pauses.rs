@@ -1,6 +1,6 @@
 //! Logs for how long the process stood still: none of its threads ran, because a signal or a
 //! debugger has stopped it, its host was suspended, or other programs used all processors. Without
-//! this line, the log of a server that others found silent has no cause.
+//! this line, the log of a server that other processes reported as silent would not show the cause.
 
 use skep_types::{Timestamp, utc};
 use std::time::Duration;
@@ -8,11 +8,11 @@ use std::time::Duration;
 /// Interval between two looks at the clock.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// Shortest time that gets a line. A busy host delays a thread by less.
+/// Minimum length of a pause that is logged. A busy host delays a thread by less time.
 const WORTH_A_LINE: Duration = Duration::from_secs(3);
 
-/// Logs each time in which this thread's loop did not run, until the caller drops the future. The
-/// future must run on a thread whose other futures never block.
+/// Logs each pause in which this thread's event loop did not run, until the caller drops the
+/// future. The future must run on a thread whose other futures never block.
 pub async fn log_pauses() {
     loop {
         let (late, since) = next_pause(PERIOD, WORTH_A_LINE).await;
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_loop_that_does_not_run_is_noticed_with_its_delay() {
+    fn blocked_event_loop_is_detected_with_its_delay() {
         let (late, _) = skep_env::block_on(async {
             let blocking = skep_env::spawn(async {
                 let end = skep_env::now() + Duration::from_millis(200);

@@ -26,7 +26,7 @@ const BUFFER_BYTES: usize = 16 << 10;
 const MAX_FILE_BYTES: u64 = 1 << 20;
 /// Interval at which the server checks whether its files have changed.
 const EVERY: Duration = Duration::from_secs(10);
-/// Time limit for sending the end of a connection.
+/// Time limit for sending the message that ends a TLS connection (`close_notify`).
 const END_PATIENCE: Duration = Duration::from_secs(1);
 /// First byte of each record of a TLS handshake.
 const HANDSHAKE: u8 = 0x16;
@@ -275,7 +275,7 @@ pub struct TlsStream {
     socket: TcpStream,
     tls: Connection,
     buffer: Buf,
-    /// Decrypted bytes that no caller has received.
+    /// Decrypted bytes that [`Self::receive`] has not passed to a caller yet.
     plain: Vec<u8>,
     /// Whether the peer has sent bytes.
     has_begun: bool,
@@ -296,7 +296,7 @@ impl TlsStream {
     /// # Errors
     /// - Errors of the socket.
     /// - `UnexpectedEof` if the connection ends without the message of TLS that ends the stream. So
-    ///   no third party can cut off a part of the stream.
+    ///   the caller detects a third party that cuts off a part of the stream.
     /// - `InvalidData` if the peer violates the protocol or its certificate is not trusted.
     pub async fn receive(&mut self, received: &mut Vec<u8>) -> io::Result<usize> {
         loop {
@@ -311,8 +311,8 @@ impl TlsStream {
         }
     }
 
-    /// Sends what rustls has encrypted, and receives once. Returns `false` after the reply to a
-    /// client that does not use TLS.
+    /// Sends the bytes that rustls has encrypted, and then receives once from the socket. Returns
+    /// `false` after the reply to a client that does not use TLS.
     async fn exchange(&mut self) -> io::Result<bool> {
         self.flush().await?;
         let count = self.socket.receive(self.buffer.clone()).await?;
@@ -328,7 +328,7 @@ impl TlsStream {
                 Ok(false)
             }
             Err(error) => {
-                // Send the message in which rustls reports the reason to the peer.
+                // Send the TLS alert in which rustls reports the reason to the peer.
                 let _ = self.flush().await;
                 Err(error)
             }

@@ -10,13 +10,13 @@ use std::sync::Arc;
 /// The definitions of the two metrics of the caches of one kind of process.
 #[derive(Debug)]
 pub struct CacheFamily {
-    /// Uses of a cache that had the wanted item.
+    /// Number of hits: uses in which the cache had the wanted item.
     pub hits: &'static Definition,
-    /// Uses of a cache that did not have the wanted item.
+    /// Number of misses: uses in which the cache did not have the wanted item.
     pub misses: &'static Definition,
 }
 
-/// The uses of one cache by one thread. Any thread reads them.
+/// Counts the hits and misses of one cache on one thread. Any thread can read the counts.
 #[derive(Debug, Default)]
 pub struct CacheUse {
     hits: Counter,

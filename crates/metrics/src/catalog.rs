@@ -205,14 +205,14 @@ definitions! {
     CLEANUP_LEFT = Definition::gauge("skep_storage_cleanup_directories_left", Unit::Count,
         TARGET, "Directories that the running clean-up has not checked yet.");
 
-    /// Uses of a mount's caches that had the item.
+    /// Hits of a mount's caches.
     MOUNT_CACHE_HITS = Definition::counter("skep_mount_cache_hits", Unit::Count, CACHE_OF_MOUNT,
         "Requests of the kernel that a mount answered from a cache: `attributes` of open files and \
          of directories after own changes, `absent_xattrs` that an inode is known to lack, \
          `opened_bytes` of small files from the reply to the open, and `pages`: opens of files \
          whose pages the kernel could keep. The kernel answers other requests from its own caches \
          of names and attributes, which no metric counts.");
-    /// Uses of a mount's caches that did not have the item.
+    /// Misses of a mount's caches.
     MOUNT_CACHE_MISSES = Definition::counter("skep_mount_cache_misses", Unit::Count,
         CACHE_OF_MOUNT,
         "Requests of the kernel that a cache in `skep_mount_cache_hits_total` could not answer. \
@@ -233,12 +233,12 @@ definitions! {
         RECOVERY_OF_PROCESS,
         "Duration of the recoveries of management: `take_over` lasted from the election of this \
          node as the leader until it led. A single management node elects itself at each start.");
-    /// Uses of the cache of a metadata target's key-value store that had the block.
+    /// Hits of the block cache of a metadata target's key-value store.
     METADATA_CACHE_HITS = Definition::counter("skep_metadata_cache_hits", Unit::Count, CACHE,
         "Blocks that a metadata target's key-value store took from its cache (setting \
          `metadata.cache`), by kind: `data`, `index` and `filter`. Counted while the target is \
          the primary of its group.");
-    /// Uses of the cache of a metadata target's key-value store that did not have the block.
+    /// Misses of the block cache of a metadata target's key-value store.
     METADATA_CACHE_MISSES = Definition::counter("skep_metadata_cache_misses", Unit::Count, CACHE,
         "Blocks that a metadata target's key-value store read from its files, because its cache \
          did not have them.");
@@ -248,11 +248,11 @@ definitions! {
          start, `take_over` lasted from the map that named the target the primary until the \
          leases of earlier primaries had ended, `catch_up` brought a member that did not serve up \
          to date, and `copy` received a whole store.");
-    /// Uses of a storage target's caches that had the item.
+    /// Hits of a storage target's caches.
     STORAGE_CACHE_HITS = Definition::counter("skep_storage_cache_hits", Unit::Count, CACHE,
         "Uses of a storage target's cache that had the item: `open_files`, the open chunk files, \
          and `region_pages`, the checksums of their regions.");
-    /// Uses of a storage target's caches that did not have the item.
+    /// Misses of a storage target's caches.
     STORAGE_CACHE_MISSES = Definition::counter("skep_storage_cache_misses", Unit::Count, CACHE,
         "Uses of a storage target's cache that did not have the item, so that the target opened \
          or created a chunk file, or read the page of a region.");

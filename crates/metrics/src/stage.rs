@@ -19,8 +19,8 @@ pub enum Stage {
     Others,
     /// Data of the request is arriving over the network, or data of the reply is being sent.
     Network,
-    /// The reply waits for the other members of the target's group: until they have the changes
-    /// that the reply shows, or until they confirm the primary's lease.
+    /// The reply waits for the other members of the target's group: until they have the changes on
+    /// which the reply depends, or until they confirm the primary's lease.
     Copies,
 }
 

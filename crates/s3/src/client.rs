@@ -31,7 +31,7 @@ const BUFFER: usize = 256 << 10;
 /// Maximum length of a reply that is not an object. The longest one is a page of a listing, with
 /// 1000 escaped keys of 1024 bytes.
 const MOST_REPLY: u64 = 16 << 20;
-/// Number of entries that a page of a listing may have.
+/// Maximum number of entries in a page of a listing, as the value of a query parameter.
 const PAGE: &str = "1000";
 /// Maximum length of a service's text in an error message.
 const MOST_TEXT: usize = 300;

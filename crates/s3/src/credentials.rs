@@ -290,8 +290,8 @@ fn instance_url(environment: &Environment) -> String {
 }
 
 /// Sends a request to a metadata service, and returns the text of the reply. If the service closes
-/// the connection without a reply, or is overloaded, the request is retried: all these requests may
-/// be repeated.
+/// the connection without a reply, or is overloaded, the request is retried. This is safe, because
+/// each of these requests can be repeated without harm.
 fn ask(agent: &Agent, method: &str, url: &str, headers: &[(&str, &str)]) -> Result<String> {
     let failed = |reason: String| {
         let reason = format!("{url} does not give them ({})", shown(&reason, 200));

@@ -115,7 +115,8 @@ pub(crate) fn tls_problem(error: &ureq::Error, authority: &str) -> Option<Error>
     let error = error.get_ref()?.downcast_ref::<rustls::Error>()?;
     let certificate = format!("cannot trust the certificate of {authority}");
     let what = match error {
-        // The signature is wrong if a trusted authority has the same name and another key.
+        // `BadSignature` means that a trusted authority has the same name as the issuer of the
+        // certificate, but another key.
         rustls::Error::InvalidCertificate(
             CertificateError::UnknownIssuer | CertificateError::BadSignature,
         ) => format!(

@@ -1,7 +1,7 @@
 //! Advice about stripe pattern, inline bytes and number of processes, for the files of a directory,
 //! for one file or for a job (`skep advise`).
 //!
-//! An [`Observation`] contains what is known: the sizes of files, their pattern, the load that the
+//! An [`Observation`] contains the known data: the sizes of files, their pattern, the load that the
 //! services have measured, and the accesses that Darshan has recorded. Each rule needs some of
 //! these data. Without them it gives no advice, so no advice is based on a guess. [`advise`]
 //! returns the advice with the numbers on which it is based. [`pattern_text`] returns the proposed
@@ -139,7 +139,7 @@ pub struct Load {
 impl Load {
     /// Adds up rows, such as the rows of one job or of the whole cluster. The rules about requests
     /// use only rows that name their service ([`crate::rows_by_service`]), since metadata requests
-    /// move no file data and take another time.
+    /// move no file data, and their durations cannot be compared with those of storage requests.
     pub fn of<'a>(rows: impl IntoIterator<Item = &'a crate::Row>, seconds: f64) -> Self {
         let mut load = Self { seconds, ..Self::default() };
         for row in rows {

@@ -242,7 +242,7 @@ pub fn file_systems(
     found
 }
 
-/// Returns the file systems of the storage targets, as the map has their capacity.
+/// Returns the file systems of the storage targets, with the capacities that the map contains.
 fn of_storage(map: &ClusterMap) -> Vec<FileSystem<'_>> {
     file_systems(map, TargetKind::Storage, |target| target.capacity)
 }
@@ -253,7 +253,8 @@ fn fullest<'a>(file_systems: &'a [FileSystem<'a>]) -> Option<(&'a FileSystem<'a>
     used.reduce(|best, next| if next.1 > best.1 { next } else { best })
 }
 
-/// The balance of targets that are on fewer than two file systems.
+/// Returns the balance of targets that are on fewer than two file systems. Such a balance cannot be
+/// judged.
 fn too_few(targets: usize, kind: TargetKind) -> Balance {
     let kind = target_kind_word(kind);
     Balance::unknown(

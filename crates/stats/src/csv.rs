@@ -35,7 +35,8 @@ fn cell(value: &Value) -> String {
     }
 }
 
-/// Replaces control characters other than line breaks and tabs, as the XML of [`crate::xml`] does.
+/// The character that replaces control characters other than line breaks and tabs, as in
+/// [`crate::xml`].
 const REPLACEMENT: &str = "\u{fffd}";
 
 /// Quotes a text for CSV. Puts an apostrophe before a text that a spreadsheet would evaluate as a

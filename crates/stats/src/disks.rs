@@ -35,7 +35,7 @@ pub struct DiskLoad {
     /// Mean number of requests that waited for the disk or were processed by it.
     pub queue: f64,
     /// Share of the time in which the disk had requests: 0 to 1. A disk that processes several
-    /// requests at the same time may still have reserves at 1.
+    /// requests in parallel may be able to do more work even at 1.
     pub utilisation: f64,
 }
 

@@ -210,8 +210,9 @@ fn mainly_of<'a>(
     main.map(|it| format!("{:.0} % {}", it.share * 100.0, it.what)).unwrap_or_default()
 }
 
-/// Names the storage targets in the waits at metadata targets. `records` are the records of the
-/// operation. The record of a metadata target has the storage group for which it has waited.
+/// Adds the names of the awaited storage targets to the descriptions of waits at metadata targets.
+/// `records` are the records of the operation. The record of a metadata target has the storage
+/// group for which it has waited.
 fn name_awaited<'a>(
     parts: &mut [Part],
     records: impl IntoIterator<Item = &'a TraceRecord>,
@@ -339,8 +340,8 @@ enum Place {
     Lock { target: u32 },
     /// The transfer to a target and back: the network, and the queues of both hosts.
     Link { target: u32 },
-    /// The same for a request that took longer on its way than a working network needs. So the
-    /// process of the target, or its host, may have stood still.
+    /// Like `Link`, for a request whose transfer took longer than a working network needs. The
+    /// process of the target, or its host, may have been stopped meanwhile.
     Stall { target: u32 },
     /// A request to a target that ended without a reply.
     NoReply { target: u32 },

@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_are_no_names_become_valid_names() {
+    fn keys_that_are_invalid_xml_names_become_valid_names() {
         let names = ["free_bytes", "7", "a b><c", "", "XmlThing", "\u{e4}"].map(element_name);
         assert_eq!(names, ["free_bytes", "_7", "a_b__c", "_", "_XmlThing", "__"]);
         let text = document("x", &json!({ "a\"b": 1 }));

@@ -52,8 +52,8 @@ pub struct Report {
     pub runs_planned: usize,
     /// Number of runs that have a record in the journal.
     pub runs_done: usize,
-    /// Number of runs without a valid record. The storage system was not the bottleneck in these
-    /// runs.
+    /// Number of runs that have records in the journal, but no valid one. The storage system was
+    /// not the bottleneck in these runs.
     pub runs_invalid: usize,
     /// All records of invalid runs, also of runs that were repeated later.
     pub invalid: Vec<InvalidRun>,

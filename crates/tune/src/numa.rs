@@ -2,8 +2,8 @@
 //! network interfaces that they use. Reads `/proc` and `/sys` only.
 //!
 //! A finding needs a host with several nodes, a running service, and a device whose node the kernel
-//! shows. It fails only if none of the disks (or of the interfaces) is on a node of the service,
-//! because the command may also look at disks that the service does not use.
+//! shows. The finding reports a violation only if none of the disks (or of the interfaces) is on a
+//! node of the service, because the command may also look at disks that the service does not use.
 
 use crate::check::{Finding, Scope};
 use crate::rules::{Role, Test};
@@ -25,7 +25,7 @@ pub fn findings(tree: &Tree, scope: &Scope) -> Vec<Finding> {
     let interfaces = of_devices(tree, "/sys/class/net", &scope.interfaces);
     let mut findings = Vec::new();
     for service in services(tree, scope, &nodes) {
-        // Management reads and writes little.
+        // Management reads and writes little, so the nodes of its disks do not matter.
         let disks = Some(("disks", &disks)).filter(|_| service.role != Role::Management);
         for (what, devices) in disks.into_iter().chain([("network interfaces", &interfaces)]) {
             findings.extend(compare(&service, what, devices));

@@ -76,7 +76,7 @@ const SETTINGS: [&str; 12] = [
 
 /// Data of cloud-init that all users may read.
 const CLOUD_DATA: &str = "run/cloud-init/instance-data.json";
-/// The place of the cloud's own data in [`CLOUD_DATA`].
+/// JSON pointer to the provider's own metadata in [`CLOUD_DATA`].
 const META: &str = "/ds/meta_data";
 
 /// Returns the text of a file below `root`. `None` if there is no such file, or if it cannot be
@@ -95,8 +95,8 @@ fn names(root: &Path, path: &str) -> Vec<String> {
     names
 }
 
-/// Returns the marked word of a list such as `none [mq-deadline] kyber`. Returns the whole text if
-/// no word is marked.
+/// Returns the word in brackets of a list such as `none [mq-deadline] kyber`. Returns the whole
+/// text if no word is in brackets.
 fn chosen(text: &str) -> String {
     let marked = text.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
     marked.map_or(text, |(word, _)| word).to_owned()

@@ -158,8 +158,8 @@ fn start(rank: u32, first: &Order, shared: &Shared) -> Result<Worker> {
     let program = std::env::current_exe()?;
     let mut command = Command::new(program);
     command.args(WORKER_ARGUMENTS).stdin(Stdio::piped()).stdout(Stdio::piped());
-    // The kernel must not kill the worker when this process dies, because the worker has to remove
-    // its files when its input ends.
+    // Do not ask the kernel to kill the worker when this process dies (`PR_SET_PDEATHSIG`), because
+    // the worker has to remove its files when its input ends.
     let mut child = command.stderr(Stdio::inherit()).spawn()?;
     let piped = || Error::new(ErrorCode::Io, "a child without pipes");
     let mut input = child.stdin.take().ok_or_else(piped)?;

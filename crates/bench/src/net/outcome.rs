@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn path_is_too_small_if_only_smaller_packets_arrive() {
+    fn path_mtu_is_too_small_if_only_smaller_packets_arrive() {
         let check = |arriving_bytes, expected| {
             let address = "a:1".into();
             let probed =

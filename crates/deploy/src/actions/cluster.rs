@@ -3,9 +3,10 @@
 use crate::hosts::Place;
 use std::fmt::Write;
 
-/// Runs a command of `skep` for the cluster whose management runs on this host.
+/// The shell function `ask`. It runs a command of `skep` for the cluster whose management runs on
+/// this host.
 const ASK: &str = "ask() { /usr/bin/skep \"$@\" --cluster /srv/skep/management; }\n";
-/// Time limit in seconds for a removal from management. The rest of the members may have to elect a
+/// Time limit in seconds for a removal from management. The other members may have to elect a
 /// leader first.
 const REMOVAL_LIMIT: u32 = 60;
 /// Time limit in seconds for the registration of a target.

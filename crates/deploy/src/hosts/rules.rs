@@ -147,7 +147,8 @@ pub(super) fn check_places(
         }
     }
     for (index, disk) in disks.iter().enumerate() {
-        // The logical volumes /dev/a-b/c and /dev/a/b-c, for example.
+        // Two devices can have the same mount point, for example the logical volumes /dev/a-b/c and
+        // /dev/a/b-c.
         let point = disk.mount_point();
         let is_same = |other: &&Disk| other.device != disk.device && other.mount_point() == point;
         if let Some(other) = disks[..index].iter().find(is_same) {

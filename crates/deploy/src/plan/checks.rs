@@ -31,7 +31,8 @@ pub fn judge_cluster(deployment: &Deployment, all: &AllFacts, verdict: &mut Verd
     }
 }
 
-/// At least one management node must stay, since a new node joins the others.
+/// Adds a problem if no host with the role management has a management node. At least one node must
+/// stay, because new nodes join an existing one.
 fn judge_founder(deployment: &Deployment, all: &AllFacts, verdict: &mut Verdict) {
     let is_initialised = |host: &Host| {
         all.get(&host.name).is_some_and(|it| it.initialised.contains(&Role::Management))
@@ -93,8 +94,8 @@ fn judge_copies(deployment: &Deployment, cluster: &Cluster, acting: &Host, verdi
     verdict.problem(acting, problem);
 }
 
-/// A host that was installed anew has lost its metadata targets. Their groups cannot use the new
-/// targets as long as the lost ones are members.
+/// Adds a problem for each host that was installed anew and has lost metadata targets with it. The
+/// groups of these targets cannot use new targets as long as the lost ones are members.
 fn judge_members(
     deployment: &Deployment,
     all: &AllFacts,

@@ -41,7 +41,8 @@ pub(super) fn start(
         let Some(facts) = all.get(&host.name).filter(|_| !is_member) else { continue };
         let mut actions = Vec::new();
         if !exists(host) {
-            // Management gives a name only once, so the node of an interrupted attempt is removed.
+            // Management never has two nodes with the same name, so the node of an interrupted
+            // attempt is removed first.
             let nodes = all.cluster.iter().flat_map(|cluster| &cluster.nodes);
             let stale = nodes.filter(|node| node.name == host.name);
             let remove = |id: u32| Action::RemoveMember { host: host.name.clone(), node: id };

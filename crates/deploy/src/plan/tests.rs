@@ -357,7 +357,7 @@ fn complete_cluster_with_copies_is_only_verified() {
 }
 
 #[test]
-fn installed_node_that_is_no_member_becomes_one() {
+fn initialised_management_node_that_is_no_member_joins() {
     let (deployment, mut all) = complete_several(&["a1", "a2", "a3"]);
     all.cluster.as_mut().unwrap().nodes[1].role = "none".into();
     let steps = of_phases(&apply(&deployment, &program(), &all), &["management", "join"]);

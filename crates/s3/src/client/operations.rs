@@ -159,7 +159,7 @@ impl Objects for Client {
                     false => Ok(head.clone()),
                 };
             };
-            // If an attempt has read some bytes, the attempts are counted from the beginning again.
+            // If an attempt has read some bytes, the count of attempts begins again.
             if reading.at > before {
                 attempts = Attempts::new(true);
             }

@@ -3,8 +3,8 @@
 /// Number of classes. There is one class for each power of two.
 const CLASSES: usize = 64;
 
-/// Numbers and bytes of files by size. Class `n` contains the files of at most 2^n bytes that
-/// belong to no lower class.
+/// The number of files and the sum of their bytes in each class of sizes. Class `n` contains the
+/// files of at most 2^n bytes that belong to no lower class.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sizes {
     counts: [u64; CLASSES],

@@ -221,7 +221,7 @@ fn advice_on_process_count_follows_from_concurrent_requests() {
 }
 
 #[test]
-fn requests_to_unknown_services_are_no_storage_requests() {
+fn requests_of_unknown_kind_do_not_count_as_storage_requests() {
     let row = |service: &str, operations, written_bytes| crate::Row {
         service: service.into(),
         operations,

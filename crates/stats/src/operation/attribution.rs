@@ -17,9 +17,10 @@ use skep_wire::file_locks::WaitLock;
 use skep_wire::traces::{TraceCall, TraceRecord};
 use std::collections::BTreeMap;
 
-/// Time on the way of one request from which on the report does not blame the network alone. A
-/// network that works delivers a message in less time, even if the kernel sends it some times. The
-/// target itself measures the time in which the data of a request arrive.
+/// If the transfer of one request takes at least this time, in microseconds, the report does not
+/// blame the network alone. A working network delivers a message in less time, even if the kernel
+/// sends it several times. The transfer time does not contain the time in which the data of the
+/// request arrive, because the target measures this time as a stage.
 const STALL_US: f64 = 5e6;
 
 /// The time of an operation with one cause, such as a stage at a target, the transfers, or the

@@ -100,7 +100,7 @@ fn request_without_a_reply_does_not_suggest_a_slow_network() {
 }
 
 #[test]
-fn wait_at_metadata_names_the_storage_target_it_is_for() {
+fn wait_at_metadata_names_the_awaited_storage_target() {
     let others = StageTimes { others_us: 36_000_000, ..zero() };
     let whole = of_mount(36_000_100, 0, vec![call(46, 1, 0, 36_000_050, others)]);
     let at_metadata = TraceRecord {

@@ -102,7 +102,8 @@ fn one_quantity(factors: &Factors) -> Result<()> {
     }
 }
 
-/// Checks that a condition with operations on names needs no data and no storage targets.
+/// Checks that a condition with an operation on names sets no factor of data or of storage targets,
+/// and no calibrated number of hosts.
 fn names(condition: &Condition) -> Result<()> {
     if !condition.operation.is_on_names() {
         return Ok(());

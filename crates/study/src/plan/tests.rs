@@ -101,7 +101,7 @@ fn operations_on_names_need_no_data() {
 }
 
 #[test]
-fn limits_of_the_hardware_are_rates() {
+fn hardware_limits_are_parsed_as_rates_per_second() {
     let text = format!(
         "{START}[limit]\nserver = '768MB/s'\nclient = '10Gbit'\nserver-iops = 22560\n{EXPERIMENT}"
     );

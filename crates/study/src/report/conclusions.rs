@@ -70,7 +70,7 @@ pub(super) fn draw(
     all.extend(limits::draw(experiments));
     for experiment in experiments {
         if !experiment.quantity.is_bandwidth() {
-            // The other sentences are about bandwidth.
+            // All other conclusions are about bandwidth, which this experiment does not measure.
             all.extend(experiment.comparisons.iter().filter_map(|it| two_ways(experiment, it)));
             continue;
         }

@@ -127,10 +127,10 @@ impl Factor {
     /// value is not a number.
     pub fn number(self, settings: &Settings) -> u64 {
         match self {
-            // All servers are more than any number of servers.
+            // `None` means all servers. Sort it after each number of servers.
             Self::Servers => u64::from(settings.servers.unwrap_or(u32::MAX)),
             Self::Count => u64::from(settings.count.unwrap_or(0)),
-            // Pairs with equally many processes are in the order of their hosts.
+            // Sort pairs by their total number of processes, and then by their number of hosts.
             Self::Clients => {
                 (settings.processes_of_application() << 16) | u64::from(settings.hosts)
             }

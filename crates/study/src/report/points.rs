@@ -9,7 +9,7 @@ const COLUMNS: &str = "kind,run,block,experiment,repetition,started_at,is_valid,
                        processes,count,chooser,transfer_bytes,access,operation,applications,\
                        targets,bytes_per_second,min,max,targets_used,skew_seconds,\
                        bytes_per_second_of_each_application,caches_dropped";
-/// Columns of the factors that only newer journals have.
+/// Columns of factors and results that only newer journals have.
 const MORE_COLUMNS: &str = "data_per,servers,cache,files,operations_per_second,latency_p50_us,\
                             latency_p99_us";
 
@@ -66,7 +66,7 @@ fn line(text: &mut String, kind: &str, run: &RunRecord, has_more: bool) {
         run.caches_dropped.to_string(),
     ];
     if has_more {
-        // Of several applications, the one with the longest latency counts.
+        // If the run has several applications, the line contains the longest of their latencies.
         let latency = |of: fn(&Latency) -> f64| {
             let all = run.applications.iter().filter_map(|it| it.latency.as_ref()).map(of);
             all.reduce(f64::max).map(|it| format!("{it:.1}")).unwrap_or_default()

@@ -166,7 +166,8 @@ fn cell(row: &Row, (operation, cache): (Operation, Cache), values: &[f64]) -> Ce
 }
 
 impl Row {
-    /// Returns the result of an operation.
+    /// Returns the result of an operation with this state of the caches. `None` means that the row
+    /// has none.
     pub fn cell(&self, operation: Operation, cache: Cache) -> Option<&Cell> {
         self.cells.iter().find(|it| it.operation == operation && it.cache == cache)
     }
@@ -217,7 +218,7 @@ impl Shown {
     }
 }
 
-/// The columns of a table as text, while it is made.
+/// The columns of a table as text, to which columns are added one by one.
 struct Columns<'a> {
     rows: &'a [Row],
     /// The title of each column, and its cells.
@@ -305,7 +306,8 @@ pub(super) fn csv(rows: &[Row]) -> String {
     text
 }
 
-/// Returns the word of an operation as a part of a column's name.
+/// Returns the word of an operation, with the state of its caches, in the form that names of
+/// columns contain: with `_` in place of spaces and dashes.
 fn spaced(word: &str, cache: Cache) -> String {
     format!("{}{word}", cached(cache)).replace([' ', '-'], "_")
 }

@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_on_some_servers_use_the_targets_of_the_first_ones() {
+    fn run_on_n_servers_uses_the_targets_of_the_first_n_servers() {
         let all = two_by_four();
         let on =
             |servers, access| Settings { servers, access, ..settings(None, None, Targets::Chosen) };

@@ -36,7 +36,8 @@ impl Fleet {
     /// dead workers.
     fn clean_after_failure(&mut self) {
         if !self.has_begun || is_interrupted() {
-            // If no order follows, a worker removes its files when its input ends.
+            // Send no order: a worker that has not received `Finish` removes its files when its
+            // input ends.
             return;
         }
         let hosts = self.hosts;

@@ -56,7 +56,7 @@ pub(super) fn draw(experiments: &[ExperimentReport]) -> Vec<Conclusion> {
             found.push(servers);
         }
     }
-    // Uses the experiment that needs the most client hosts, because in the other experiments, the
+    // Use the experiment that needs the most client hosts, because in the other experiments, the
     // clients may be the limit.
     let mut most: Option<Clients<'_>> = None;
     for clients in experiments.iter().filter_map(|it| clients(it)) {
@@ -153,8 +153,8 @@ fn clients(experiment: &ExperimentReport) -> Option<Clients<'_>> {
 fn servers(experiment: &ExperimentReport) -> Option<Servers<'_>> {
     let others = |it: &&Factor| !matches!(it, Factor::Count | Factor::Chooser);
     let others: Vec<Factor> = experiment.varied.iter().filter(others).copied().collect();
-    // Uses the combination of the other factors that gives the highest bandwidth. With other
-    // values, another part of the system may be the limit.
+    // Use the combination of the other factors that gives the highest bandwidth. With other values,
+    // another part of the system may be the limit.
     let top = best(&experiment.groups.iter().collect::<Vec<_>>());
     let common = label(&top.settings, &others);
     let mut by_allocation: BTreeMap<MinMax, Vec<f64>> = BTreeMap::new();
