@@ -3,7 +3,7 @@
 //!
 //! As in IOR, a phase begins when the first process begins to open its file, and ends when the last
 //! process has closed its file. Unlike in IOR, the first process creates a shared file before the
-//! measured time begins, and it never overwrites an existing file.
+//! measured time begins, and without the option `-E`, a run never overwrites an existing file.
 
 mod outcome;
 pub(crate) mod pattern;

@@ -96,8 +96,8 @@ pub(crate) fn copy(
     futimens(destination, &times(metadata)).map_err(Failure::of("set the times of the copy"))
 }
 
-/// Ignores the error of a change of owner or group if the user is not root, because other users
-/// cannot set every group.
+/// Ignores the error of a change of owner or group if the user is not root, because a user who is
+/// not root cannot set every group.
 fn allowed(changed: rustix::io::Result<()>) -> Result<(), Failure> {
     match changed {
         Err(Errno::PERM | Errno::INVAL) if !is_root() => Ok(()),

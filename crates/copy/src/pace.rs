@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 pub(crate) struct Pace {
     /// The permitted bytes or files per second.
     per_second: Option<u64>,
-    /// The time at which everything granted so far will be done, if it is done at the permitted
-    /// rate. A thread holds the lock only for one computation.
+    /// The time at which all bytes or removals that were granted so far will be done, at the
+    /// permitted rate. A thread holds the lock only for one computation.
     granted_until: Mutex<Instant>,
 }
 

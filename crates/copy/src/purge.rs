@@ -74,8 +74,9 @@ pub struct Options {
     pub is_dry_run: bool,
     /// Maximum number of removals per second of all threads together. `None` means no limit.
     pub files_per_second: Option<u64>,
-    /// Maximum share of the files below the directory that may be removed, in percent. With 100 the
-    /// files are not counted before the removal.
+    /// Maximum share of the files below the directory that a purge removes, in percent. If a larger
+    /// share of them is old, it removes none. With 100, the purge does not count the files before
+    /// the removal.
     pub max_share: u64,
     /// The function that finds files that a program has open for writing. Such files stay. `None`
     /// means that the file system cannot report them, so that no file stays for this reason.
@@ -303,8 +304,8 @@ fn earlier(time: Timestamp, duration: Duration) -> Timestamp {
     Timestamp::from_nanoseconds(time.saturating_sub(duration).max(nanoseconds(i64::MIN)))
 }
 
-/// Returns an error if the pass that counts the files ended early. Its counts do not show which
-/// share of the files is old.
+/// Returns an error if the pass that counts the files ended early. The counts of such a pass do not
+/// show which share of the files is old.
 fn check_complete(top: &Top, pass: &Pass) -> Result<()> {
     if !pass.is_stopped() {
         return Ok(());

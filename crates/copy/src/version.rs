@@ -40,8 +40,8 @@ pub(crate) fn present_version(file: &File) -> Result<Version, Failure> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
     let found = match statx(file, "", flags, StatxFlags::BASIC_STATS) {
         Ok(found) => found,
-        // A filter for system calls forbids `statx`. So use the attributes that `fstat` returns,
-        // which may be cached.
+        // The kernel lacks `statx`, or a seccomp filter forbids it. So use the attributes that
+        // `fstat` returns, which may be cached.
         Err(Errno::NOSYS | Errno::PERM) => {
             let metadata = file.metadata().map_err(Failure::of("read the attributes"))?;
             return Ok(version_of(&metadata));

@@ -3,7 +3,7 @@
 //!
 //! The module does no I/O. The members of a group lie on different hosts and in different failure
 //! domains. In a cluster that is not formatted yet, all targets that have no group form new groups.
-//! A formatted cluster keeps its groups, and each group with too few members gets further ones.
+//! A formatted cluster keeps its groups, and each group with too few members gets further members.
 
 use crate::cluster::MetadataGroup;
 use crate::hosts::{Deployment, Place, Role};

@@ -85,8 +85,8 @@ mod tests {
         check(&GOOD.replace("domain =", "tune = true\ndomain ="), [false, true]);
     }
 
-    /// Runs `body` with the functions, a stand-in for `skep`, and an empty list of the deployment.
-    /// Returns the exit status, the list, and the output.
+    /// Runs `body` with the functions, a stand-in for `skep`, and a list in which the deployment
+    /// has recorded nothing yet. Returns the exit status, the list, and the output.
     fn run(body: &str) -> (Option<i32>, String, String) {
         let directory = tempfile::tempdir().unwrap();
         let list = directory.path().join("list");

@@ -1,7 +1,7 @@
 //! The systemd units of the services, and the user that runs them, as files of a host.
 //!
-//! The texts belong to the program that deploys. The module does no I/O. It does not own the unit
-//! files that depend on the disks of a host ([`crate::actions`]).
+//! The texts belong to the program that deploys. The module does no I/O. [`crate::actions`] owns
+//! the unit files that depend on the disks of a host.
 
 use crate::hosts::{Host, Role};
 use crate::text_hash::text_hash;

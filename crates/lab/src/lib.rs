@@ -8,8 +8,8 @@
 //!
 //! [`up`](fn@up) starts a lab. [`down`](fn@down) removes a lab, even if it was only partly created.
 //!
-//! The crate does not own measurements. Benchmarks and studies are other crates, which run their
-//! programs on the hosts of a lab.
+//! The crate measures nothing. The crates for benchmarks and studies run their programs on the
+//! hosts of a lab.
 
 mod capacity;
 mod check;

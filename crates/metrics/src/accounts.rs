@@ -347,8 +347,9 @@ impl Accounts {
         }
     }
 
-    /// Returns the position of the candidate `id`. If there is no such candidate, it replaces the
-    /// candidate with the lowest rank, and inherits this rank and the account.
+    /// Returns the position of the candidate `id`. If `id` is not a candidate yet, it becomes one.
+    /// In a full table, it then replaces the candidate with the lowest rank, and inherits the rank
+    /// and the account of this candidate.
     fn position(&mut self, id: u64) -> usize {
         if let Some(position) = self.positions.get(&id) {
             return *position;

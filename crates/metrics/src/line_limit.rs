@@ -1,6 +1,6 @@
 //! A limit for the log lines about an event that may occur often, such as a retry.
 //!
-//! The module does not own the log, since this crate has no clock and no output.
+//! The caller writes the line to the log, since this crate has no clock and no output.
 
 use std::cell::Cell;
 use std::time::Duration;

@@ -3,7 +3,7 @@
 //!
 //! The switch affects the work for each operation: counters and histograms of operations, counters
 //! of cache uses, accounts of load, tables of open requests, and records of operations. Gauges, and
-//! metrics that are computed only for a reader, stay.
+//! metrics that are computed only for a reader, are not switched off.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -109,8 +109,8 @@ pub struct KeptOperation {
     pub name: String,
     /// Id of the target at which the operation ran. Zero in a mount and in management.
     pub target: u32,
-    /// The requests and waits of the operation, if the process is a mount. A metadata target has
-    /// the storage target for which the operation has waited.
+    /// The requests and waits of the operation, if the process is a mount. For a metadata target,
+    /// `waits` has the storage target for which the operation has waited.
     pub calls: TracedCalls,
 }
 

@@ -1,7 +1,7 @@
 //! The time of the next attempt to send something to a program that did not accept it.
 //!
 //! After each failure the time to the next attempt doubles, up to [`LONGEST_PAUSE`]. So a program
-//! that is overloaded or starting gets fewer requests. Does not own the attempts.
+//! that is overloaded or starting gets fewer requests. The caller makes the attempts.
 
 use crate::limits::LONGEST_PAUSE;
 use std::time::Duration;

@@ -96,8 +96,8 @@ fn host_of_management(map: &ClusterMap) -> Option<String> {
     nodes.all(|node| host_of(node).as_ref() == Some(&host)).then_some(host)
 }
 
-/// Returns a finding for each host that has several services, if none of these services replies.
-/// The finding about the only service of a host has the same contents, so such a host gets no
+/// Returns a finding for each host that has several services, if none of these services replies. If
+/// a host has only one service, the finding about this service says the same, so the host gets no
 /// finding.
 fn unreachable_hosts(map: &ClusterMap, collected: &Collected) -> Vec<Finding> {
     let mut hosts: BTreeMap<String, Vec<&Node>> = BTreeMap::new();

@@ -6,7 +6,7 @@
 //! copy that the other program refuses is dropped, because it would refuse the copy again. The
 //! history of the monitor still has the metrics.
 //!
-//! Does not own the formats ([`influx`], [`remote_write`]).
+//! [`influx`] and [`remote_write`] own the formats.
 
 use crate::back_off::BackOff;
 use crate::frame::Frame;

@@ -50,8 +50,8 @@ pub(crate) async fn serve(listener: TcpListener, state: Rc<RefCell<MonitorState>
     let address = listener.local_address().map_or_else(|_| "?".into(), |it| it.to_string());
     let failed = FailedAccepts::new(format!("the page for gmetad at {address}"));
     let mut made = (0, String::new());
-    // Retry: after a failed accept, for example because no file descriptor is free. Every
-    // `ACCEPT_PAUSE`, without limit.
+    // Retry: after a failed accept, for example because no file descriptor is free. The monitor
+    // accepts again after `ACCEPT_PAUSE`, without limit.
     loop {
         let permit = permits.acquire().await;
         match listener.accept().await {

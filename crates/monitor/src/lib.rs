@@ -8,7 +8,7 @@
 //! - `findings`, `consequences`, `alerts`, `evictions`: the rules and the alerts. `notify`,
 //!   `alertmanager`: the notifications.
 //! - `routes`, `live`, `series`, `export`, `page`: the HTTP server. `target_figures`, `placement`,
-//!   `background`, `group_rounds`: what it shows of targets and of background work.
+//!   `background`, `group_rounds`: the data that it shows about targets and background work.
 //!   `metrics_pages`: the pages that Prometheus reads. `reports`: the reports of studies.
 //! - `copies`: the copies of the load for other programs, with the formats `influx` and
 //!   `remote_write` (Prometheus). `ganglia`: the load as gmetad reads it.

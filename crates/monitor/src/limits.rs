@@ -36,8 +36,8 @@ pub const EXPORTED_ALERTS: usize = 200;
 /// Maximum number of consequences in an alert, such as the targets of a host.
 pub const MAX_CONSEQUENCES: usize = 64;
 /// Maximum length of each text of a finding in bytes. The text about a host has a sentence for each
-/// of its services. With this limit and that of the consequences, a notification has at most
-/// about 1 MiB.
+/// of its services. With this limit and [`MAX_CONSEQUENCES`], a notification has at most about 1
+/// MiB.
 pub const MAX_FINDING_BYTES: usize = 4 << 10;
 /// Maximum number of past alerts that the monitor has in memory for its web page.
 pub const KEPT_ALERTS: usize = 200;

@@ -207,7 +207,7 @@ fn open(directory: &File, path: &Path) -> std::io::Result<File> {
 
 /// Opens the directory with the reports, as [`open`] opens the files in it. If the kernel refuses
 /// `openat2`, as old kernels and some containers do, this call fails with an error that names the
-/// cause. Without it, all files would seem to be missing.
+/// cause. Without this error, all files would seem to be missing.
 fn open_top(directory: &Path) -> std::io::Result<File> {
     open(&File::open(directory)?, Path::new("."))
 }

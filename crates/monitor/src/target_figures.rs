@@ -44,8 +44,8 @@ impl TargetFigures {
         self.0.get(&(metric.name, target)).copied()
     }
 
-    /// Returns the size and the free space of a target in bytes, as the target reports them or as
-    /// the map has them.
+    /// Returns the size and the free space of a target in bytes, from its newest reply, or
+    /// otherwise from the cluster map.
     pub(crate) fn space(&self, target: &Target) -> (u64, u64) {
         let id = target.id.raw();
         let newest = self.get(&catalog::TARGET_SIZE, id).zip(self.get(&catalog::TARGET_FREE, id));
@@ -54,8 +54,8 @@ impl TargetFigures {
             .unwrap_or((target.capacity.total_bytes, target.capacity.free_bytes))
     }
 
-    /// Returns the numbers of all inodes and of free inodes of the file system of a target, as the
-    /// target reports them or as the map has them.
+    /// Returns the numbers of all inodes and of free inodes of the file system of a target, from
+    /// its newest reply, or otherwise from the cluster map.
     fn inodes(&self, target: &Target) -> (u64, u64) {
         let id = target.id.raw();
         let inodes = self.get(&catalog::TARGET_INODES, id);
@@ -63,7 +63,7 @@ impl TargetFigures {
         newest.unwrap_or((target.capacity.total_inodes, target.capacity.free_inodes))
     }
 
-    /// Returns the capacity of a target, as the target reports it or as the map has it.
+    /// Returns the capacity of a target, from its newest reply, or otherwise from the cluster map.
     pub(crate) fn capacity(&self, target: &Target) -> Capacity {
         let (total_bytes, free_bytes) = self.space(target);
         let (total_inodes, free_inodes) = self.inodes(target);

@@ -5,8 +5,7 @@
 //! given needs. All of this is pure. The callers read and write the files.
 //! `docs/design/0013-planning-model.md` explains the model.
 //!
-//! The crate does not own the measurements (`skep-bench`, `skep-study`) or the printing
-//! (`skep-ctl`).
+//! `skep-bench` and `skep-study` make the measurements, and `skep-ctl` prints the results.
 //!
 //! Units: rates in MB/s (1,000,000 bytes) or operations per second, capacities in TB.
 

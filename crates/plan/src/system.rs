@@ -1,5 +1,5 @@
-//! Systems and workloads in the form that the model uses. This form contains numbers only. They
-//! come from the catalogue.
+//! Systems and workloads in the form that the model uses. The numbers of a system come from the
+//! catalogue.
 
 use crate::catalogue::{Catalogue, DiskType};
 use crate::invalid;

@@ -375,8 +375,8 @@ impl<'a> Request<'a> {
     }
 }
 
-/// Reads the bytes of a body, and stores the first error. The HTTP library would return this error
-/// as an error of the connection.
+/// Reads the bytes of a body, and stores a read error, because the HTTP library would return it as
+/// an error of the connection.
 struct Watched<'a> {
     reader: Option<Box<dyn Read + 'a>>,
     error: Option<io::Error>,

@@ -320,8 +320,9 @@ fn ask(agent: &Agent, method: &str, url: &str, headers: &[(&str, &str)]) -> Resu
     body.map_err(|error| failed(error.to_string()))
 }
 
-/// Returns whether the service has closed the connection before its reply. A refused connection or
-/// a missed time limit is another case: then probably no metadata service exists here.
+/// Returns whether the service has closed the connection before its reply. Returns false for a
+/// refused connection or a missed time limit, because then this host probably has no metadata
+/// service.
 fn is_lost(error: &std::io::Error) -> bool {
     use std::io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
     matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof)

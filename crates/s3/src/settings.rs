@@ -142,8 +142,8 @@ impl Endpoint {
             None => {
                 let suffix = if region.starts_with("cn-") { ".cn" } else { "" };
                 // The certificate of the service covers names with one label before its domain. A
-                // bucket name with dots would have several labels, so such a bucket is named in the
-                // path.
+                // bucket name with dots would have several labels, and a name with an underscore is
+                // no valid host name, so such buckets are named in the path.
                 let style = if bucket.contains(['.', '_']) { Style::Path } else { Style::Host };
                 ("https".to_owned(), format!("s3.{region}.amazonaws.com{suffix}"), style)
             }

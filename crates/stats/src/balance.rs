@@ -32,8 +32,8 @@ const FAR_MORE_WORK: u64 = 4;
 /// the work is a problem. Below this share, requests hardly wait for each other
 /// (`why/metadata_load.rs`).
 const BUSY_PERCENT: u64 = 50;
-/// Minimum length of the time span whose work may be a problem. In a shorter span, a single program
-/// may have all the work.
+/// Minimum length of a time span before uneven work in it is a problem. In a shorter span, a single
+/// program may cause all the work.
 const LEAST_SPAN_NS: u64 = 50_000_000_000;
 /// Rules that name the user or the directory whose requests keep a metadata target busy.
 const REASONS: [&str; 2] = ["user-storm", "directory-hot"];
@@ -137,9 +137,9 @@ fn answers(target: &Target) -> bool {
     target.reachability == Reachability::Online && !is_stopped
 }
 
-/// Returns the requests of each metadata target that is the primary of a group, answers, and whose
-/// work is known. Only primaries get requests of clients. A target that does not answer has another
-/// finding, and would make the work of the others seem uneven.
+/// Returns the metadata targets that answer, are the primary of a group, and whose work is known.
+/// Each has its number of requests. Only primaries get requests of clients. A target that does not
+/// answer has another finding, and would make the work of the others seem uneven.
 fn requests_of_primaries(work: &WorkByTarget, map: &ClusterMap) -> Vec<(u32, u64)> {
     let groups = map.groups.iter().filter(|group| group.kind == TargetKind::Metadata);
     let primaries = groups.filter_map(|group| map.target(group.primary));

@@ -10,8 +10,7 @@
 //! - The recorded contents of a file are the contents before its first change, however often
 //!   `apply` runs. A later `apply` never replaces them.
 //!
-//! The crate does not own the settings of Skep's services, and does not print anything (see
-//! `skep-ctl`).
+//! The settings of Skep's services are not a part of this crate. `skep-ctl` prints the results.
 
 pub mod changes;
 pub mod check;

@@ -279,7 +279,7 @@ impl Test {
         }
     }
 
-    /// Returns the words that messages put before the wanted value.
+    /// Returns the words that messages put before the wanted value, such as `at least`.
     pub fn words(self) -> &'static str {
         match self {
             Self::Equal => "",

@@ -15,7 +15,7 @@ impl Tree {
         Self { root: root.to_owned() }
     }
 
-    /// Returns the path of a file with the root directory.
+    /// Returns the real path of the file `path`, which begins with the root directory.
     pub fn real(&self, path: &str) -> PathBuf {
         self.root.join(path.trim_start_matches('/'))
     }

@@ -243,8 +243,8 @@ fn run_into(command: &str, path: &Path) -> std::result::Result<(), String> {
 /// Writes back the dirty pages of this host, and drops the caches of its kernel.
 fn drop_caches(path: Option<&str>) -> std::result::Result<(), String> {
     const FILE: &str = "/proc/sys/vm/drop_caches";
-    // Sync the measured file system first. If its data is stored in files of another file system,
-    // the write-back of its pages makes pages of that file system dirty.
+    // Sync the measured file system first. If it stores its data in files of another file system,
+    // its write-back makes pages of the other file system dirty.
     let directory = path.and_then(|path| Path::new(path).parent());
     if let Some(file) = directory.and_then(|directory| fs::File::open(directory).ok()) {
         rustix::fs::syncfs(&file).map_err(|error| format!("syncfs: {error}"))?;

@@ -57,9 +57,9 @@ impl Workload for Plan {
         }
     }
 
-    /// Returns the phases of a repetition. One execution of an external program does several
-    /// phases. In this case, the hosts drop their caches only before each execution, and the last
-    /// phase of the repetition cleans up.
+    /// Returns the phases of a repetition. If an external program is run (`is_own` is false), one
+    /// execution of the program does several phases. The hosts then drop their caches only before
+    /// each execution, and the last phase of the repetition removes its directory.
     fn phases(&self, _repetition: u32, processes: u32, is_own: bool) -> Vec<Phase> {
         let phases = Self::phases(self, processes);
         if is_own {

@@ -3,10 +3,10 @@
 //! The module compares the median of a target with the median of all other targets, and gives the
 //! difference also in units of the median absolute deviation. A few slow targets hardly affect the
 //! medians or this deviation. The Mann-Whitney test assumes that all samples come from one
-//! distribution. It gives the probability that the target's samples are at least as far below the
-//! other samples as they were measured. This probability is multiplied by the number of targets,
-//! because any of them could look slow by chance (Bonferroni correction). The test does not assume
-//! a particular distribution of the rates.
+//! distribution. It gives the probability that, under this assumption, the target's samples are at
+//! least as far below the other samples as the measured ones are. This probability is multiplied by
+//! the number of targets, because any of them could look slow by chance (Bonferroni correction).
+//! The test does not assume a particular distribution of the rates.
 
 use super::Outcome;
 use crate::statistics::{median, median_deviation};

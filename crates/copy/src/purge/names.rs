@@ -27,15 +27,15 @@ struct Original {
 /// The record of all files that have lost a name by this run, by inode number.
 #[derive(Debug)]
 pub(crate) struct RemovedNames {
-    /// The lock of a part is held while a name of one of its files is removed, so that no thread
-    /// judges a file between the removal and its record.
+    /// The maps of the record. The lock of a map is held while a name of one of its files is
+    /// removed, so that no thread judges a file between the removal and its record.
     parts: Vec<Mutex<HashMap<u64, Original>>>,
     /// Whether a name of any file may have been removed. Most trees have no file with several
     /// names, and then no thread needs a lock.
     has_any: AtomicBool,
 }
 
-/// A part of the record, locked.
+/// One map of the record, locked.
 pub(crate) struct LockedNames<'a> {
     files: MutexGuard<'a, HashMap<u64, Original>>,
 }
@@ -78,8 +78,9 @@ impl LockedNames<'_> {
         }
     }
 
-    /// Records the removal of a name. `original` is the file before the first removal, and
-    /// `present` the file after this one. `None` means that the file does not exist any more.
+    /// Records the removal of a name. `original` has the attributes of the file before this run
+    /// removed its first name. `present` has the attributes after this removal. It is `None` if the
+    /// file does not exist any more.
     pub(crate) fn removed(&mut self, original: &EntryAttributes, present: Option<EntryAttributes>) {
         let EntryAttributes { inode, links, changed, .. } = *original;
         match present.filter(|it| it.links > 0) {
@@ -120,7 +121,7 @@ mod tests {
         // Another program has changed the file since.
         assert_eq!(known.original(file(2, 1001)), file(2, 1001));
         drop(known);
-        // Inode 6 is in the same part of the record.
+        // Inode 6 belongs to the same map of the record.
         assert!(names.known(6).is_none());
         names.lock(70).removed(&file(3, 10), None);
         assert!(names.known(70).is_none());

@@ -48,8 +48,8 @@ pub(super) fn remove_member(node: u32) -> String {
     )
 }
 
-/// Returns the script that removes the management node of a host from the list of the deployment,
-/// with its directory and settings.
+/// Returns the script that removes the directory and the configuration file of a host's management
+/// node, and their entries in the list of what the deployment has created on the host.
 pub(super) fn discard_management() -> String {
     "stop_service management\n\
      config=/etc/skep/management-$CLUSTER.toml\n\

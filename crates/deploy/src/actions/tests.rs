@@ -1,4 +1,5 @@
-//! Tests of the scripts. They check the syntax with `sh -n`.
+//! Tests of the scripts. They check the syntax with `sh -n`, and run some of the scripts with a
+//! stand-in for `skep`.
 
 use super::*;
 use crate::facts;

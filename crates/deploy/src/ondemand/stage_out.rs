@@ -1,7 +1,7 @@
 //! A copy out of a file system on demand: the form in which hosts record it, and the paths that it
 //! may have.
 
-/// A copy out of the file system, to be made before its removal.
+/// A copy out of a file system on demand. It must succeed before the file system is removed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StageOut {
     /// Path of the source, below the mount point.

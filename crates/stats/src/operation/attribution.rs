@@ -28,8 +28,8 @@ const STALL_US: f64 = 5e6;
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Time {
     pub(super) us: f64,
-    /// The requests that spent this time, by kind: the number of requests. A request that shares
-    /// its time with other requests counts as a fraction of a request.
+    /// The number of requests that spent this time, by kind of request. A request that shares its
+    /// time with other requests counts as a fraction of a request.
     pub(super) requests: BTreeMap<String, f64>,
 }
 

@@ -30,7 +30,8 @@ const DIRTY_FACTOR: u64 = 2;
 /// share of the time, in percent.
 const STALLED_PERCENT: u64 = 10;
 /// Minimum difference between the clocks of a host and of the others. A smaller difference may only
-/// be the delay of a reply, since `skep health check` and the monitor wait this long for one.
+/// be the delay of a reply, since `skep health check` and the monitor wait for a reply for this
+/// time.
 const CLOCK_OFFSET_NS: u64 = 2_000_000_000;
 
 /// A host with the services on it.

@@ -114,7 +114,7 @@ impl Load<'_> {
     }
 
     /// Returns the number of requests about names. Requests for attributes do not count, because
-    /// they contain no directory. Programs send such requests for the names that they use.
+    /// they name no directory. Programs send such requests in addition to the requests about names.
     fn about_names(&self) -> u64 {
         self.target.directories.values().fold(0_u64, |sum, count| sum.saturating_add(*count))
     }

@@ -1,8 +1,8 @@
 //! Finds targets with requests that have had no reply for a long time.
 //!
 //! The phases of a report contain only requests that have ended. A request that waits for a frozen
-//! disk is in none of them, and its target counts as hung only after a while. Pure: no I/O and no
-//! clock.
+//! disk is in none of them, and its target counts as hung only after a while. The module is pure:
+//! it does no I/O and reads no clock.
 
 use super::cause::Cause;
 use super::evidence::{Evidence, OpenRequests};

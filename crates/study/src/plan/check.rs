@@ -102,8 +102,8 @@ fn one_quantity(factors: &Factors) -> Result<()> {
     }
 }
 
-/// Checks that a condition with an operation on names sets no factor of data or of storage targets,
-/// and no calibrated number of hosts.
+/// Checks that a condition with an operation on names sets no factor that has no effect on it, such
+/// as the number of targets, and needs no calibrated number of hosts.
 fn names(condition: &Condition) -> Result<()> {
     if !condition.operation.is_on_names() {
         return Ok(());

@@ -65,7 +65,7 @@ impl Operation {
         matches!(self, Self::RandomWrite | Self::RandomRead)
     }
 
-    /// Returns the phase of the benchmark that is the measured operation.
+    /// Returns the name of the benchmark's phase in which the operation is measured.
     pub fn phase(self) -> &'static str {
         match self {
             Self::Write | Self::RandomWrite => "write",

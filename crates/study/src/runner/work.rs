@@ -58,8 +58,8 @@ impl Work {
         }))
     }
 
-    /// Returns work on names in the existing directory `directory`. All phases until the removal of
-    /// the files belong to the work, whichever of them is measured.
+    /// Returns work on names in the existing directory `directory`. The work always has all phases
+    /// up to the removal of the files, although only one of them is measured.
     pub(super) fn on_names(settings: &Settings, directory: String, server_hosts: &[Host]) -> Self {
         Self::Names(Box::new(metadata::Plan {
             directory,
