@@ -6,10 +6,10 @@
 //! and each host runs its steps in order. Steps that are done already are left out, so a plan for a
 //! complete cluster has only the steps that verify it.
 //!
-//! # Several management nodes and copies of metadata Steps that concern the cluster as a whole run
-//! on one host of management, which [`acting`] chooses: a host whose node votes and runs. So a plan
-//! continues even if one of three hosts of management is missing. The plan of a new cluster with
-//! several management nodes and copies is:
+//! # Several management nodes and copies of metadata
+//! Steps that concern the cluster as a whole run on one host of management, which [`acting`]
+//! chooses: a host whose node votes and runs. So a plan continues even if one of three hosts of
+//! management is missing. The plan of a new cluster with several management nodes and copies is:
 //!
 //! 1. The acting host initialises management, as in a cluster with one node.
 //! 2. Each further host of management, one after the other, gets the token, initialises its node

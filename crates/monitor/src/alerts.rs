@@ -83,7 +83,7 @@ struct Active {
     last_seen_ms: u64,
     /// The active finding from which this one follows.
     cause: Option<FindingKey>,
-    /// Time since which the finding follows from no other one.
+    /// Time at which the finding began to follow from no other one, in milliseconds since 1970.
     independent_since_ms: u64,
     /// Whether [`AlertBook::update`] has returned the finding as an alert that begins.
     is_announced: bool,
