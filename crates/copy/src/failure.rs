@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn path_that_is_too_long_for_a_call_is_shortened() {
+    fn shown_path_longer_than_path_max_is_shortened() {
         let path = "a".repeat(2048) + "/middle/" + &"b".repeat(2048);
         let expected = "a".repeat(2048) + "\\..." + &"b".repeat(2048);
         assert_eq!(shown_shortened(Path::new(&path)), expected);

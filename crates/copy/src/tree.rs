@@ -379,7 +379,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn error_names_the_file_in_the_place_of_a_directory() {
+    fn error_names_a_file_found_in_place_of_a_directory() {
         let scratch = tempfile::tempdir().unwrap();
         std::fs::write(scratch.path().join("result"), "").unwrap();
         let parent = File::open(scratch.path()).unwrap();

@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn time_of_waiting_requests_does_not_count_as_client_load() {
+    fn time_of_long_polls_does_not_count_as_client_load() {
         let registry = Registry::new();
         let labels = vec![("target", "7".to_owned())];
         let table = OperationTable::new(&registry, &catalog::METADATA, labels, |_| None);

@@ -307,7 +307,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn reply_ends_at_its_length_or_with_the_connection() {
+    fn http_reply_ends_at_its_length_or_with_the_connection() {
         let whole = |received, has_ended| parse(received, has_ended, usize::MAX);
         let reply = b"HTTP/1.1 204 No Content\r\nContent-Length: 2\r\n\r\nok";
         assert_eq!(whole(&reply[..], false), Ok(Some((204, b"ok".to_vec()))));
@@ -335,7 +335,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn control_characters_in_a_token_begin_no_header() {
+    fn token_with_control_characters_cannot_add_a_header() {
         let url = Url::parse("http://127.0.0.1:1/").unwrap();
         let sent = skep_env::block_on(async move {
             let request = HttpRequest {

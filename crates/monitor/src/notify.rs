@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn webhook_gets_a_notification_again_unless_it_refuses_it() {
+    fn webhook_is_retried_unless_it_refuses_the_notification() {
         let sent = skep_env::block_on(async {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
             let address = listener.local_address().unwrap().to_string();

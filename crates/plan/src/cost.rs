@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_price_stays_unknown() {
+    fn cost_is_unknown_if_a_price_is_unknown() {
         let catalogue = Catalogue::built_in();
         let system = System::of(&catalogue, "twelve-nvme-100g", 2, None).unwrap();
         let cost = Cost::of(&catalogue, &system, None, (1.0, 1.0)).unwrap();

@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn bucket_is_in_the_chosen_part_of_the_url() {
+    fn bucket_name_is_in_the_chosen_part_of_the_url() {
         let amazon = Settings { region: Some("eu-west-1".into()), ..Settings::default() };
         assert_eq!(
             url(&amazon, "data", "a b").unwrap(),

@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn limit_of_a_server_is_its_link_or_its_targets() {
+    fn limit_of_a_server_is_the_lower_of_its_link_and_targets() {
         let of = |keys: &str| {
             let limit =
                 limit(&of(&format!("shape = 'small', targets = 2, {keys}")).expect("a lab"));

@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn pattern_with_the_whole_path_is_recognised() {
+    fn pattern_that_begins_with_the_purged_path_is_detected() {
         let begins = |pattern: &str, path: &str| {
             pattern.parse::<Glob>().unwrap().begins_with(Path::new(path))
         };

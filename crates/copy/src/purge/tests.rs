@@ -202,7 +202,7 @@ fn empty_directories_are_removed_only_on_request() {
 }
 
 #[test]
-fn owner_and_size_select_files() {
+fn purge_selects_files_by_owner_and_size() {
     let site = Site::new(&[("small", 10), ("large", 11)]);
     let own = fs::metadata(site.path("small")).unwrap().uid();
     let purge = |selection| site.purge(&Options { selection, ..all() }).files;

@@ -85,7 +85,7 @@ fn only_a_monitor_of_the_deployment_is_stopped() {
 
 /// systemd does not start a service whose user does not exist.
 #[test]
-fn hosts_with_units_get_the_user_of_their_services() {
+fn hosts_with_systemd_units_get_the_service_user() {
     let with_units = |(_, script): &(String, String)| script.contains("\nUser=");
     let scripts: Vec<_> = all_scripts().into_iter().filter(with_units).collect();
     assert!(!scripts.is_empty(), "some scripts write units");
@@ -243,7 +243,7 @@ END
 ;; *) echo "$*" >&2; exit 1 ;; esac"#;
 
 #[test]
-fn groups_are_made_of_the_ids_of_running_targets() {
+fn group_is_created_from_the_ids_of_online_targets() {
     let (code, text) = run_with(TARGETS, &cluster::create_group(&["a1", "a2"].map(place)));
     assert_eq!(code, Some(1));
     assert!(text.contains("group create 11 12 --cluster /srv/skep/management"), "{text}");

@@ -108,7 +108,7 @@ fn hosts_must_reach_the_services_of_all_other_hosts() {
 }
 
 #[test]
-fn kernel_of_rhel_9_is_only_a_warning() {
+fn kernel_of_rhel_9_gives_a_warning_and_no_problem() {
     let verdict = judged(|it| it.platform.kernel = "5.14.0-427.13.1.el9_4.x86_64".into());
     assert!(verdict.problems.is_empty(), "{verdict:?}");
     assert!(verdict.warnings[0].problem.contains("RHEL 9"), "{verdict:?}");

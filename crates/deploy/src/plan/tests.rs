@@ -421,7 +421,7 @@ fn new_addresses_of_management_reach_the_fstab_of_clients() {
 }
 
 #[test]
-fn node_of_a_host_without_the_role_leaves_management() {
+fn node_leaves_management_if_its_host_loses_the_role() {
     let moved = SEVERAL.replacen("\"management\", \"metadata\"", "\"metadata\"", 1);
     let moved = moved.replacen("[\"storage\"]", "[\"management\", \"storage\"]", 1);
     let deployment = Deployment::parse(&moved).unwrap();

@@ -339,7 +339,7 @@ fn balance_of_used_space_is_a_metric_between_0_and_1() {
 }
 
 #[test]
-fn consequence_is_a_metric_with_the_object_of_its_fault() {
+fn alert_metric_of_a_consequence_names_its_causing_object() {
     let (_directory, mut state) = state();
     let map = state.collected.map.as_mut().unwrap();
     let storage = Node { id: NodeId::new(3), name: "storage-3".into(), ..map.nodes[0].clone() };

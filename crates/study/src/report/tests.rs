@@ -298,7 +298,7 @@ fn a_report_is_self_contained_and_reproducible() {
 }
 
 #[test]
-fn invalid_runs_appear_only_as_points() {
+fn statistics_exclude_invalid_runs_unless_requested() {
     let scratch = tempfile::tempdir().expect("a directory");
     let mut contents = study(scratch.path(), Limit::Links);
     for record in &mut contents.records {

@@ -166,7 +166,7 @@ fn finding_names_both_hosts_if_their_clocks_differ() {
 }
 
 #[test]
-fn host_without_the_time_service_of_the_others_is_reported() {
+fn host_is_reported_if_only_it_has_no_time_service() {
     let state = |node: u32, _: u64| State { is_synchronised: node != 2, ..GOOD };
     assert_eq!(found(state), one("clock-unsynchronised", "host 10.0.0.2"));
 }
@@ -185,7 +185,7 @@ fn full_page_cache_is_reported_if_it_stays_full() {
 }
 
 #[test]
-fn memory_pressure_is_reported_from_a_tenth_of_the_time() {
+fn memory_pressure_is_reported_if_it_lasts_a_tenth_of_time() {
     let stalled = |ms: u64| {
         move |node: u32, _: u64| State {
             stalled_ns: if node == 1 { ms * SECOND / 1000 } else { 0 },
