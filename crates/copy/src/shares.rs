@@ -53,7 +53,7 @@ pub struct Share {
 pub struct Key(u64);
 
 impl Key {
-    /// Returns the key of the top of the pair with this number.
+    /// Returns the key of the source itself, for the pair with the index `number`.
     pub fn of_pair(number: usize) -> Self {
         Self::of(number as u64, OsStr::new(""))
     }

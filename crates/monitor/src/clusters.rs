@@ -23,7 +23,7 @@ use std::sync::Arc;
 /// Maximum length of the name of a cluster.
 const MAX_NAME: usize = 64;
 
-/// File beside a history with the id of its cluster.
+/// Name of the file that contains the id of the cluster to which the history beside it belongs.
 const OWNER_FILE: &str = "history-of";
 
 /// A cluster that the monitor watches.

@@ -77,7 +77,7 @@ impl EvictionWatch {
             }
             self.clients = clients;
         }
-        // If the clock has been set back, older times are in the future.
+        // If the clock has been set back, older times are in the future. Drop them too.
         self.reported.retain(|(time, _)| (*time..=time + REPORTED_MS).contains(&now_ms));
         while self.reported.len() > MAX_REPORTED {
             self.reported.pop_front();

@@ -7,8 +7,8 @@
 use crate::limits::MAX_CAUSES;
 use std::collections::BTreeMap;
 
-/// The kinds of objects that have a load. The files of the history contain the numbers of these
-/// variants.
+/// The kinds of objects that have a load. The files of the history contain the discriminants of
+/// these variants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Dimension {
@@ -152,7 +152,7 @@ impl Load {
 }
 
 /// Measured values of targets and hosts other than their load. The files of the history contain the
-/// numbers of these variants.
+/// discriminants of these variants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Measure {

@@ -37,7 +37,8 @@ const HEADERS: &[(&str, &str)] = &[
     ("Cache-Control", "no-store"),
 ];
 
-/// The extensions of the files that are served, with their types. Text of any kind is plain text.
+/// The extensions of the files that are served, with their content types. All kinds of text files
+/// other than HTML are served as plain text.
 const TYPES: [(&str, &str); 13] = [
     ("html", "text/html; charset=utf-8"),
     ("htm", "text/html; charset=utf-8"),
@@ -54,7 +55,8 @@ const TYPES: [(&str, &str); 13] = [
     ("toml", PLAIN),
 ];
 const PLAIN: &str = "text/plain; charset=utf-8";
-/// The extensions of the files that the list contains. The other files belong to a report.
+/// The extensions of the files that the list contains. Files with other extensions are parts of a
+/// report.
 const LISTED: [&str; 3] = ["html", "htm", "md"];
 /// Length of the start of a file in which its title is searched, in bytes.
 const TITLE_BYTES: u64 = 8 << 10;

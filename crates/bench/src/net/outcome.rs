@@ -127,7 +127,7 @@ impl PairPath {
     }
 }
 
-/// The results of one pair of hosts, compared with the results of all other pairs of the same kind.
+/// The results of one pair of ends, compared with the results of all other pairs of the same kind.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Judged {
     /// Index of the pair in [`Outcome::pairs`].

@@ -12,7 +12,7 @@ pub(super) enum Dialect {
 }
 
 impl Dialect {
-    /// Returns the implementation by the output of `mpirun --version`.
+    /// Returns the implementation that the output of `mpirun --version` names.
     pub(super) fn of(version: &str) -> Self {
         if version.contains("Open MPI") || version.contains("OpenRTE") {
             Self::OpenMpi

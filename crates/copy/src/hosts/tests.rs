@@ -68,7 +68,8 @@ fn hosts_copy_their_shares_after_prepare_and_before_finish() {
     let expected = [("a", "prepare"), ("a", "0/3+"), ("b", "1/3+"), ("c", "2/3+"), ("a", "finish")];
     assert_eq!(log, log_of(&expected));
     let HostsOutcome { outcome, hosts } = result.unwrap();
-    // The last part has counted the 15 files of the shares as skipped.
+    // The last part has skipped 25 entries. 15 of them are files that the shares have copied, so
+    // only 10 count as skipped.
     assert_eq!((outcome.files, outcome.bytes, outcome.skipped), (16, 160, 10));
     assert!(hosts.iter().all(|it| (it.shares, it.files, it.bytes) == (1, 5, 50)), "{hosts:?}");
 }

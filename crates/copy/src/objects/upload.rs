@@ -356,7 +356,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Whether this process has to do anything for a file.
+    /// Whether this process has to upload a file, or some parts of it, or begin its upload.
     fn has_work(&self, share: Key, is_large: bool) -> bool {
         match self.context.options.part {
             Part::Whole | Part::Finish => true,

@@ -37,7 +37,7 @@ pub(crate) struct Pass {
     top: PathBuf,
     /// The time of the file system when the purge began.
     now: Timestamp,
-    /// The entries that have not been used since this time are removed.
+    /// An entry is old if its age counts from this time or from an earlier time.
     cutoff: Timestamp,
     /// Number of files that an earlier pass has counted.
     expected: Option<u64>,

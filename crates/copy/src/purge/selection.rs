@@ -31,7 +31,7 @@ impl Selection {
         (self.users.is_empty() || self.users.contains(&uid)) && !self.excluded_users.contains(&uid)
     }
 
-    /// Whether owner and size of an entry are selected.
+    /// Whether the options for owner and size select an entry.
     pub(crate) fn includes(&self, entry: &EntryAttributes) -> bool {
         let has_size = self
             .larger_than

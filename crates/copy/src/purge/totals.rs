@@ -1,4 +1,4 @@
-//! The numbers and bytes of the entries that a purge removes: in all, by user and by directory.
+//! Counts and lengths of the entries that a purge removes: in all, by user and by directory.
 //!
 //! All lists are limited, so that a purge of any number of files needs little memory. This module
 //! does no I/O.
@@ -56,7 +56,7 @@ pub struct OldEntry {
     pub bytes: u64,
 }
 
-/// Numbers of entries that stay for other reasons than their age.
+/// Counts of the entries that stay for other reasons than their age.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Skipped {
     /// Old files and directories that an exclusion names. Entries below these directories are not
