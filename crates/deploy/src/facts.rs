@@ -43,7 +43,7 @@ pub enum Tuning {
     /// No settings were changed.
     #[default]
     Unchanged,
-    /// An administrator has changed settings with the command.
+    /// An administrator has changed settings with `skep tune apply`.
     ByHand,
     /// This deployment has changed settings. The text has the roles and the directories of targets
     /// for which the deployment has changed settings. After an interruption, the text is

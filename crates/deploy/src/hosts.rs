@@ -348,7 +348,8 @@ impl Deployment {
     }
 }
 
-/// Returns the host of an entry. `tune` is the value for all hosts that set none of their own.
+/// Converts an entry of the file to a host. `tune` is the value for hosts whose entries do not set
+/// this field.
 fn host(entry: HostEntry, tune: bool, problems: &mut Vec<String>) -> Host {
     let name = entry.name;
     if !is_name(&name) {

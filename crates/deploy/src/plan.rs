@@ -183,7 +183,7 @@ pub fn apply(deployment: &Deployment, program: &Program, all: &AllFacts) -> Vec<
         Some(it) if host.has(Role::Client) && it.mount.is_none() => vec![Action::Mount],
         _ => Vec::new(),
     });
-    // Disks are tuned by the directories of targets, which exist only now.
+    // The directories of the targets, which earlier phases create, show which disks to tune.
     phases.add("tune", hosts, |host| facts(host).map_or_else(Vec::new, |it| tune(host, it)));
     verify(deployment, &mut phases);
     phases.0

@@ -28,8 +28,8 @@ pub struct HostReport {
     pub roles: Vec<Role>,
     /// Release of the host's kernel. Empty if the host did not answer.
     pub kernel: String,
-    /// Version line of the installed program. Empty if the program does not run, or if the host did
-    /// not answer.
+    /// Version line of the installed program. Empty if the program cannot be run, or if the host
+    /// did not answer.
     pub version: String,
     /// Services of the host.
     pub services: Vec<ServiceReport>,

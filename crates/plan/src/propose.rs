@@ -35,7 +35,7 @@ pub struct Needs {
     pub mtu: u32,
     /// Redundancy of the disks that form one target.
     pub redundancy: Redundancy,
-    /// Maximum price. `None` means that any price is accepted, also an unknown price.
+    /// Maximum price. `None` means that any price is accepted, even if it is unknown.
     pub budget_usd_per_hour: Option<f64>,
     /// Providers or regions from which systems are chosen. Empty means all.
     pub places: Vec<String>,

@@ -83,7 +83,8 @@ struct WorkloadColumns {
     /// Number of targets of the file that all processes share. Each server has the same number of
     /// them.
     targets_of_shared: Option<Cell>,
-    /// Column with the numbers of targets of the shared file on each of two servers, as in (1,3).
+    /// Column with the numbers of targets of the shared file on each of two servers, such as
+    /// `(1,3)`.
     allocation: Option<String>,
 }
 

@@ -18,7 +18,7 @@ use ureq::Agent;
 
 /// Time before the expiry at which credentials are renewed, in seconds.
 const MARGIN: i64 = 300;
-/// Maximum length of a reply of the metadata service.
+/// Maximum length of a reply of the metadata service, in bytes.
 const MOST_REPLY: u64 = 64 << 10;
 /// The URL of the metadata service of EC2 instances.
 const INSTANCE: &str = "http://169.254.169.254";

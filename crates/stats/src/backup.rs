@@ -1,4 +1,4 @@
-//! The rule about backups of management: the cluster map must have a recent copy.
+//! The rule about backups of management: there must be a recent backup.
 //!
 //! Each management node reports the time of the last `skep cluster backup` of its directory. A
 //! backup of any of them counts, because all have the same state.

@@ -159,7 +159,8 @@ pub fn tables(divisions: &[By], before: Option<&Round>, now: &Round) -> Vec<Vec<
     tables_within(LoadScope::default(), divisions, false, before, now)
 }
 
-/// `is_by_service` is as in [`rows_of_service`].
+/// Returns one table for each of `divisions`, with the load in `scope`. `is_by_service` is as in
+/// [`rows_of_service`].
 fn tables_within(
     scope: LoadScope,
     divisions: &[By],

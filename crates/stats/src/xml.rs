@@ -8,7 +8,7 @@ use std::borrow::Cow;
 
 /// Name of the elements for the entries of a list that is not the value of a field.
 const ENTRY: &str = "item";
-/// Replaces the characters that XML 1.0 forbids.
+/// The character that replaces each character that XML 1.0 forbids.
 const REPLACEMENT: char = '\u{fffd}';
 
 /// Returns the document for `value`. Its root element has the name `root`.

@@ -40,7 +40,8 @@ struct Service {
     role: Role,
     /// Name of the role.
     word: String,
-    /// The nodes on whose CPUs its main thread may run. All threads inherit them.
+    /// The nodes on whose CPUs the service's main thread may run. Its other threads inherit this
+    /// restriction.
     nodes: Nodes,
 }
 

@@ -41,7 +41,7 @@ pub enum Action {
     SetCopies(u32),
     /// Create a group of these metadata targets. The first one is the primary.
     CreateGroup(Vec<Place>),
-    /// Give a metadata group a further member, which gets a copy.
+    /// Add a member to a metadata group. The member gets a copy of the group's metadata.
     AddCopy {
         /// Id of the group.
         group: u32,

@@ -349,7 +349,8 @@ fn complete_cluster_with_copies_is_only_verified() {
     let (deployment, all) = complete_several(&["a1", "a2", "a3"]);
     let steps = lines(&apply(&deployment, &program(), &all));
     assert_eq!(steps, ["health: a1: wait until the cluster is healthy"]);
-    // While management does not answer, the step for members that exist changes nothing.
+    // Without an answer from management, the plan does not know its members. It then has the step
+    // for all nodes, and the step changes nothing for a node that is already a member.
     let unknown = AllFacts { cluster: None, ..all };
     let steps = lines(&apply(&deployment, &program(), &unknown));
     assert!(steps.contains(&"management: a3: make the node a member of management".to_owned()));
@@ -375,7 +376,8 @@ fn initialised_management_node_that_is_no_member_joins() {
     assert_eq!(steps, expected);
 }
 
-/// The cluster must never begin anew on the first host of the file.
+/// The plan must not initialise a new cluster on the first host of the file while other hosts still
+/// have management nodes.
 #[test]
 fn lost_first_management_host_joins_the_others() {
     let (deployment, mut all) = complete_several(&["a2", "a3"]);

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 
 /// Minimum number of requests of one kind that a target must have handled to count as a peer.
 const FEWEST_OF_PEER: u64 = 3;
-/// A request of the kind `SYNC` writes back the data of requests of kind `WRITE`.
+/// A request of this kind writes the data of earlier requests of the kind [`WRITE`] to the disk.
 const SYNC: &str = "sync_chunk";
 const WRITE: &str = "write_chunk";
 
