@@ -189,8 +189,8 @@ pub(crate) fn place(
     Ok(Placed { job, hosts, server_hosts, processes_per_host })
 }
 
-/// Groups the phases by the executions of mdtest. One execution does all phases of a group. The
-/// groups are in mdtest's order.
+/// Groups the phases so that one execution of mdtest does all phases of a group. The groups are in
+/// mdtest's order.
 pub(crate) fn parts(phases: &[(&'static str, u64)]) -> Vec<Vec<(&'static str, u64)>> {
     use mdtest::Part;
     let of = |part| {

@@ -7,9 +7,9 @@
 //! - `names`: files with several names
 //! - `pass`, `walk`: one pass over the tree, and its units of work
 //!
-//! A purge uses the thread pool ([`crate::threads`]), the limits for listing directories
-//! ([`crate::walk`]) and the rate limit ([`crate::pace`]) of a copy. This module does not decide
-//! how results are shown.
+//! A purge and a copy share the code of the thread pool ([`crate::threads`]), of the rate limit
+//! ([`crate::pace`]) and of the limits for listing directories ([`crate::walk`]). This module does
+//! not decide how results are shown.
 //!
 //! # Invariants
 //! - Directly before the removal of an entry, the file system returns its present attributes. The

@@ -13,8 +13,8 @@
 //!
 //! 1. The acting host initialises management, as in a cluster with one node.
 //! 2. Each further host of management, one after the other, gets the token, initialises its node
-//!    with `--join`, starts it, and makes it a member (`skep management add`). Between two hosts,
-//!    management has two members for a moment; then no host of management may fail.
+//!    with `--join`, starts it, and makes it a member (`skep management add`). While management has
+//!    two members, it does not work if one of them fails.
 //! 3. The acting host sets `metadata-copies`, before the first metadata service starts.
 //! 4. All services start and join. Their tokens, the mounts and the monitor have the addresses of
 //!    all management nodes of the file.

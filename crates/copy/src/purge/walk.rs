@@ -11,8 +11,9 @@
 //! # Hazard: files that are replaced
 //! A program may replace an old file by a new one with `rename` between the check and the removal.
 //! So the check comes directly before the removal, and asks the file system. The kernel has no call
-//! that removes a name only if it still leads to a certain file. A replacement in between, which
-//! takes less than a millisecond, removes the new file.
+//! that removes a name only if it still leads to a certain file. Less than a millisecond passes
+//! between the check and the removal. If the replacement happens in this time, the purge removes
+//! the new file.
 
 use super::entry::{EntryAttributes, OpenEntry, open_directory, open_entry};
 use super::pass::{Action, Pass};

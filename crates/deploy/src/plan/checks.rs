@@ -94,8 +94,8 @@ fn judge_copies(deployment: &Deployment, cluster: &Cluster, acting: &Host, verdi
     verdict.problem(acting, problem);
 }
 
-/// Adds a problem for each host that was installed anew and has lost metadata targets with it. The
-/// groups of these targets cannot use new targets as long as the lost ones are members.
+/// Adds a problem for each host that was reinstalled and has lost its metadata targets. The groups
+/// of these targets cannot use new targets as long as the lost ones are members.
 fn judge_members(
     deployment: &Deployment,
     all: &AllFacts,
