@@ -91,7 +91,7 @@ pub(crate) fn shown(path: &Path) -> String {
 /// of them, which would fill memory or the disk of a log. `\...` stands for the middle. It differs
 /// from every name, because a backslash in a name is shown as two backslashes.
 pub(crate) fn shown_shortened(path: &Path) -> String {
-    /// Number of bytes that are shown from the begin of a long path, and also from its end. Twice
+    /// Number of bytes that are shown from the start of a long path, and also from its end. Twice
     /// this number is `PATH_MAX`.
     const END: usize = 2048;
     let bytes = path.as_os_str().as_bytes();

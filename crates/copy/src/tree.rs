@@ -269,8 +269,8 @@ impl Seen {
         file_type(&self.metadata)
     }
 
-    /// Opens the same regular file for reading. Fails if the name now leads to another file, or if
-    /// the file has changed.
+    /// Opens the regular file of this entry for reading. Fails if `name` now leads to another file,
+    /// or if the file has changed.
     pub(crate) fn open_file(&self, parent: &File, name: &OsStr) -> Result<File, Failure> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = match openat(parent, name, flags, Mode::empty()) {

@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_is_logged_with_its_begin() {
+    fn pause_of_the_event_loop_is_logged_with_its_start() {
         let since = Timestamp { seconds: 1_795_982_559, nanoseconds: 0 };
         let line = line(Duration::from_millis(620_400), since);
         assert!(line.starts_with("this process stood still for 620 s, from 2026-11-29T"), "{line}");

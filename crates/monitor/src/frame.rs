@@ -227,9 +227,9 @@ impl Frame {
         }
     }
 
-    /// Returns the sum of the loads of frames, the oldest first. The sum contains the newest value
-    /// of each reading as if all samples had this value, because a host may have missed some of the
-    /// rounds.
+    /// Returns the sum of the loads of frames, the oldest first. For each reading, the sum contains
+    /// only the newest value, as if all samples had this value. Otherwise, a reading that is
+    /// missing in some frames would seem too low.
     pub fn sum_with_newest_readings<'a>(frames: impl IntoIterator<Item = &'a Self>) -> Self {
         let (mut sum, mut newest) = (Self::default(), BTreeMap::new());
         for frame in frames {

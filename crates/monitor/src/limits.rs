@@ -56,9 +56,9 @@ pub const MAX_ALERTMANAGERS: usize = 8;
 /// does. An Alertmanager that has been restarted gets all alerts within this time.
 pub const ALERTMANAGER_REPEATS: Duration = Duration::from_secs(60);
 /// Time for which an Alertmanager keeps an alert if the monitor does not send it again. It covers
-/// four repetitions, so that a lost request does not end an alert. Prometheus has the same time.
+/// four repetitions, so that a lost request does not end an alert. Prometheus uses the same time.
 pub const ALERTMANAGER_HOLDS: Duration = Duration::from_secs(240);
-/// Time for which the monitor continues to send an alert that has ended. Prometheus has the same
+/// Time for which the monitor continues to send an alert that has ended. Prometheus uses the same
 /// time.
 pub const ALERTMANAGER_ENDS: Duration = Duration::from_secs(900);
 /// Maximum number of entries in the list of background work.

@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn each_block_is_first_equally_often() {
+    fn each_block_comes_first_equally_often() {
         let mut first = [0_u32; 6];
         for seed in 0..3000 {
             let blocks = blocks(&plan(seed, 10));

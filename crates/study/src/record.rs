@@ -154,9 +154,9 @@ pub struct RunRecord {
 /// The result of one application.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ApplicationRecord {
-    /// The bytes of the application, divided by the time from its begin to its end.
+    /// The bytes of the application, divided by the time from its start to its end.
     pub bytes_per_second: f64,
-    /// Operations of the application, divided by the time from its begin to its end. `None` if the
+    /// Operations of the application, divided by the time from its start to its end. `None` if the
     /// run measures bandwidth.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub operations_per_second: Option<f64>,

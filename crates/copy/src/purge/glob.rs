@@ -23,7 +23,7 @@ enum Token {
     AnyByte,
     /// `*`: any number of bytes except `/`.
     AnyBytes,
-    /// `**/` at the begin of a name: any number of directories, also zero.
+    /// `**/` at the start of a name: any number of directories, also zero.
     Directories,
     /// `**` elsewhere: any number of bytes.
     Everything,
@@ -83,13 +83,13 @@ impl FromStr for Glob {
     }
 }
 
-/// Parses a set of bytes, without the `[` at its begin. Returns the set, and the rest of the
+/// Parses a set of bytes, without the `[` at its start. Returns the set, and the rest of the
 /// pattern.
 fn set(text: &[u8]) -> Result<(Token, &[u8]), &'static str> {
     const NO_END: &str = "'[' has no ']'; write '\\[' for the byte";
     let is_negated = matches!(text.first(), Some(b'!' | b'^'));
     let text = if is_negated { &text[1..] } else { text };
-    // A `]` at the begin of the set belongs to the set.
+    // A `]` at the start of the set belongs to the set.
     let after_first = text.get(1..).unwrap_or_default();
     let end = 1 + after_first.iter().position(|byte| *byte == b']').ok_or(NO_END)?;
     let (mut members, rest) = (&text[..end], &text[end + 1..]);

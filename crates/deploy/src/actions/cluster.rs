@@ -13,8 +13,8 @@ const REMOVAL_LIMIT: u32 = 60;
 const REGISTRATION_LIMIT: u32 = 60;
 
 /// Removes a directory of management that an interrupted initialisation has left without a node id.
-/// The initialisation then begins anew. The node id is the number at byte 49 of the file
-/// `skep-identity` (docs/format/identity.md), and is written at the end of the initialisation.
+/// The initialisation then starts from the beginning. The node id is the number at byte 49 of the
+/// file `skep-identity` (docs/format/identity.md), and is written at the end of the initialisation.
 pub(super) const REMOVE_HALF_INITIALISED: &str = "\
     identity=/srv/skep/management/skep-identity\n\
     if [ -e $identity ] && ! is_recorded 'initialised management' &&\n\

@@ -47,12 +47,12 @@ pub struct Cell {
     pub runs: usize,
     /// Mean of all runs, in bytes or operations per second.
     pub mean: f64,
-    /// `mean` as a share of the limit. `None` without a limit, and for unchanged caches, because
-    /// the limit is that of the servers.
+    /// `mean` as a share of the limit. `None` if there is no limit, and also for unchanged caches,
+    /// because reads from the caches of clients can exceed the limit.
     pub of_limit: Option<f64>,
 }
 
-/// The factors beside servers, clients and processes that can distinguish rows.
+/// The factors other than servers, clients and processes that can distinguish rows.
 const OTHERS: [Factor; 8] = [
     Factor::Count,
     Factor::Applications,

@@ -1,4 +1,5 @@
-//! A test whether a sample has two modes, which are two groups of values with a gap between them.
+//! A test that decides whether a sample has two modes, which are two groups of values with a gap
+//! between them.
 //!
 //! The test fits one normal distribution, and a mixture of two, and compares both by the Bayesian
 //! information criterion. It also requires a minimum of Ashman's D, which is the distance between
