@@ -11,8 +11,8 @@ use std::fmt::Write;
 /// The shell functions that tune a host and restore its settings. The removal of a deployment calls
 /// them too.
 pub(crate) const FUNCTIONS: &str = include_str!("scripts/tuning.sh");
-/// The directories in which `skep tune apply` writes files. A directory that the host lacks is
-/// recorded before, so that a removal of the deployment removes it.
+/// The directories in which `skep tune apply` writes files. Before the command runs, the deployment
+/// records the directories that the host lacks, so that a removal of the deployment removes them.
 const DIRECTORIES: [&str; 4] =
     ["/var/lib/skep/tune", "/etc/sysctl.d", "/etc/tmpfiles.d", "/etc/udev/rules.d"];
 /// The roles that have rules. The monitor has none.

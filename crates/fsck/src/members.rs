@@ -5,12 +5,12 @@
 //! other store, it adds the log records that this store lacks, in memory only. Then it compares
 //! this store with the newest one.
 //!
-//! Does not compare a member that does not serve: it may have changes that its group does not have,
-//! and removes them before it serves again. The cached cluster map may be older than the last
-//! change of a group, so a member may no longer serve although the map shows that it serves. The
-//! check recognises such a member by its log: the log lacks the last record of the newest store, or
-//! has a record of another epoch with the same LSN. The report names each member that was not
-//! compared.
+//! The check does not compare a member that does not serve. Such a member may have changes that its
+//! group does not have, and removes them before it serves again. The cached cluster map may be
+//! older than the last change of a group, so a member may no longer serve although the map shows
+//! that it serves. The check recognises such a member by its log: the log lacks the last record of
+//! the newest store, or has a record of another epoch with the same LSN. The report names each
+//! member that was not compared.
 
 use crate::directories::Directories;
 use crate::finding::{Finding, Findings};

@@ -110,8 +110,8 @@ pub async fn send(request: &HttpRequest<'_>) -> Result<(u16, Vec<u8>), String> {
     send_and_read(request, usize::MAX).await
 }
 
-/// Sends a request of whose reply only the status matters. Reads only the start of the body,
-/// because the other program may send a long page.
+/// Sends a request for which only the status of the reply matters. Reads only the start of the
+/// body, because the other program may send a long page.
 ///
 /// # Errors
 /// The reason why the other program did not accept the request.

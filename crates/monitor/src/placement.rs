@@ -1,5 +1,5 @@
-//! How evenly data lies on the targets of each kind: the shares of used space, and the numbers of
-//! files.
+//! Computes how evenly data lies on the targets of each kind: the shares of used space, and the
+//! numbers of files.
 //!
 //! The module is pure. Targets on one file system share its space and its inodes, so the comparison
 //! contains each file system once. `skep_stats::balance` defines the balance.

@@ -5,7 +5,7 @@
 //! directory is opened once, relative to the descriptor of its parent, without following a symbolic
 //! link and without crossing a mount point. Entries are removed relative to the descriptor of their
 //! directory. A user who replaces a directory by a symbolic link between two steps cannot lead the
-//! purge to another directory: the purge works on in the directory that it has opened, wherever the
+//! purge to another directory: the purge continues in the directory that it has opened, wherever the
 //! user has moved it.
 //!
 //! # Hazard: files that are replaced
