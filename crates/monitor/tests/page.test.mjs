@@ -38,17 +38,17 @@ test("times have the unit in which they are short", () => {
   ]);
 });
 
-test("moments on an axis are as exact as the span of the chart needs", () => {
+test("precision of times on an axis depends on the chart's span", () => {
   const at = new Date(2026, 0, 5, 7, 8, 9).getTime();
   const text = (span) => values.moment(at, span);
   check(text, [[600, "07:08:09"], [3600, "07:08"], [172800, "07:08"], [2592000, "2026-01-05"]]);
 });
 
-test("shares that are not known are no number", () => {
+test("unknown shares are shown as a dash", () => {
   check(values.percent, [[0.256, "26 %"], [NaN, "-"], [Infinity, "-"], [undefined, "-"]]);
 });
 
-test("balance that cannot be judged has its reason", () => {
+test("balance that cannot be judged is shown as its reason", () => {
   const known = { percent: 66.7, reason: null };
   const unknown = { percent: null, reason: "not enough data to judge" };
   check(values.balanceText, [
@@ -71,7 +71,7 @@ test("hostile ids stay one parameter and one part of an address", () => {
   assert.deepEqual(values.partsOf(""), [""]);
 });
 
-test("tables have no entries besides their own", () => {
+test("built-in property names of objects are no table entries", () => {
   const table = { servers: 1, none: 0 };
   check((name) => values.entryOf(table, name), [
     ["servers", 1], ["none", 0], ["", undefined], ["constructor", undefined], ["toString", undefined],
@@ -79,7 +79,7 @@ test("tables have no entries besides their own", () => {
   ]);
 });
 
-test("scale of a chart holds its highest value and is not far above it", () => {
+test("a chart's scale ends at one to two times its highest value", () => {
   const factors = [0.97, 1, 1.01, 1.3, 2.5, 7, 9.9];
   for (const [base, step] of [[1000, 10], [1024, 16]]) {
     const powers = Array.from({ length: 15 }, (_, power) => step ** power);
