@@ -26,7 +26,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 /// intervals counts as down.
 const VALUE_INTERVAL_S: u64 = 20;
 
-/// Begins to listen, if the settings ask for it.
+/// Listens on the address in the settings. Returns `None` if the address is empty.
 ///
 /// # Errors
 /// Errors of the kernel, which name the setting.

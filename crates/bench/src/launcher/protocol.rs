@@ -162,7 +162,7 @@ pub struct LinkMeasure {
     pub address: String,
     /// Number of bytes that all streams transferred.
     pub bytes: u64,
-    /// Begin and end of each stream, in seconds.
+    /// Start and end of each stream, in seconds.
     pub streams: Vec<(f64, f64)>,
     /// Durations of the single round trips, in microseconds.
     pub round_trips_us: Vec<f64>,

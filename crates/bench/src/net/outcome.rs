@@ -41,7 +41,7 @@ pub struct Sample {
     pub seconds: f64,
     /// `bytes` divided by `seconds`, in MiB/s. `None` if round trips were measured.
     pub bandwidth_mib_per_s: Option<f64>,
-    /// Begin and end of each stream, in seconds since the first stream began.
+    /// Start and end of each stream, in seconds since the first stream began.
     pub streams: Vec<(f64, f64)>,
     /// Median of the round trips in microseconds. `None` if no round trips were measured.
     pub round_trip_us: Option<f64>,

@@ -34,7 +34,7 @@ pub struct Sample {
     pub bandwidth_mib_per_s: f64,
     /// Whether the target used direct I/O, which bypasses the page cache.
     pub is_direct: bool,
-    /// Begin and end of each thread, in seconds since the start of the measurement.
+    /// Start and end of each thread, in seconds since the start of the measurement.
     pub threads: Vec<(f64, f64)>,
 }
 
