@@ -5,8 +5,8 @@
 //! directory is opened once, relative to the descriptor of its parent, without following a symbolic
 //! link and without crossing a mount point. Entries are removed relative to the descriptor of their
 //! directory. A user who replaces a directory by a symbolic link between two steps cannot lead the
-//! purge to another directory: the purge continues in the directory that it has opened, wherever the
-//! user has moved it.
+//! purge to another directory: the purge continues in the directory that it has opened, wherever
+//! the user has moved it.
 //!
 //! # Hazard: files that are replaced
 //! A program may replace an old file by a new one with `rename` between the check and the removal.
