@@ -21,6 +21,7 @@ mod removal_queue;
 mod session_end;
 mod size_recovery;
 mod startup;
+mod storage_name;
 mod task;
 mod truncations;
 mod work_items;
@@ -38,7 +39,7 @@ use numbers::NumberReservation;
 use prepared::PreparedTransactions;
 use session_end::SessionCleanUp;
 use size_recovery::SizeRecoveries;
-use skep_types::{Error, InodeId, Lsn, Result, SessionId};
+use skep_types::{Error, GroupId, InodeId, Lsn, Result, SessionId};
 use skep_wire::metadata::TransactionId;
 use std::collections::BTreeMap;
 use truncations::Truncations;
@@ -78,6 +79,12 @@ impl Background {
     /// Returns the number of chunk files in memory that storage still has to remove.
     pub(crate) fn queued_removals(&self) -> usize {
         self.removals.queued()
+    }
+
+    /// Returns the storage group for which the size recovery of a file waits, if this group is
+    /// known.
+    pub(crate) fn awaited_for_size(&self, inode: InodeId) -> Option<GroupId> {
+        self.sizes.awaited(inode)
     }
 
     /// Adds a session whose end the target found in the store when it started.

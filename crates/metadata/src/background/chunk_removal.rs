@@ -6,6 +6,7 @@
 //! them, unless they fill a message or the target is short of free space.
 
 use super::removal_queue::RemovalQueue;
+use super::storage_name::storage_name;
 use super::task::{BackgroundCall, JobContext, RemovalCall};
 use crate::engine::Engine;
 use crate::limits::RETRY_PAUSE;
@@ -158,8 +159,9 @@ impl ChunkRemovals {
             Some(error) => {
                 if self.lines.is_due(context.shared.now) {
                     tracing::warn!(
-                        "cannot free the space of removed files at storage group {group} yet, and \
-                         retries: {error}"
+                        "cannot free the space of removed files at {} yet, and retries each second; \
+                         no program waits for this: {error}",
+                        storage_name(&context.shared.map, group)
                     );
                 }
                 self.queued += keys.len();

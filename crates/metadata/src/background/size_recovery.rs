@@ -1,5 +1,6 @@
 //! Recovers the size of a file from its chunk files after a writer of the file has died.
 
+use super::storage_name::storage_name;
 use super::task::{BackgroundCall, JobContext, StatCall};
 use crate::engine::Engine;
 use crate::limits::{RETRY_PAUSE, SIZE_RECOVERIES_AT_ONCE};
@@ -11,7 +12,7 @@ use skep_cluster::striping;
 use skep_format::metadata::{InodeRecord, Key, decode_value, expect_parsed, last_u64};
 use skep_metrics::LineLimit;
 use skep_types::codec::Codec;
-use skep_types::{ChunkFileKey, ErrorCode, InodeId, Result, StripePattern};
+use skep_types::{ChunkFileKey, ErrorCode, GroupId, InodeId, Result, StripePattern};
 use skep_wire::metadata::WrittenExtent;
 use skep_wire::storage::{ChunkStat, StatChunk};
 use std::collections::BTreeMap;
@@ -21,10 +22,22 @@ use std::time::Duration;
 struct SizeRecovery {
     pattern: StripePattern,
     question: RecoveryQuestion,
-    missing_replies: usize,
+    /// The groups of the chunk files whose sizes are not known yet, by component and index of the
+    /// chunk file.
+    missing: BTreeMap<(u16, u16), GroupId>,
     /// Largest file size that follows from the sizes of the chunk files received so far.
     size: u64,
-    has_failed: bool,
+    /// The first group that has refused a request.
+    failed: Option<GroupId>,
+}
+
+/// A file whose recovery has failed.
+#[derive(Debug)]
+struct Paused {
+    /// Time until which the job skips the file.
+    until: Duration,
+    /// The storage group that has refused the request for a size.
+    group: GroupId,
 }
 
 /// The files whose size the target is recovering.
@@ -35,8 +48,7 @@ struct SizeRecovery {
 #[derive(Debug, Default)]
 pub(crate) struct SizeRecoveries {
     recovering: BTreeMap<InodeId, SizeRecovery>,
-    /// Files whose recovery has failed, each with the time until which the job skips the file.
-    paused: BTreeMap<InodeId, Duration>,
+    paused: BTreeMap<InodeId, Paused>,
     /// Limits the log lines about failed recoveries.
     lines: LineLimit,
 }
@@ -46,8 +58,16 @@ impl SizeRecoveries {
     /// has ended.
     pub(crate) fn end_pauses(&mut self, now: Duration) -> bool {
         let before = self.paused.len();
-        self.paused.retain(|_, until| *until > now);
+        self.paused.retain(|_, paused| paused.until > now);
         self.paused.len() < before
+    }
+
+    /// Returns the storage group for which the size recovery of a file waits. `None` means that the
+    /// recovery of the file has not begun, or has the replies of all groups.
+    pub(crate) fn awaited(&self, inode: InodeId) -> Option<GroupId> {
+        let recovering = self.recovering.get(&inode);
+        let missing = recovering.and_then(|it| it.missing.values().next().copied());
+        missing.or_else(|| self.paused.get(&inode).map(|it| it.group))
     }
 
     /// Starts size recoveries, until [`SIZE_RECOVERIES_AT_ONCE`] are in progress.
@@ -107,9 +127,8 @@ impl SizeRecoveries {
             let (component, index) = (chunk.component, chunk.index);
             context.call(request, BackgroundCall::StatChunk(StatCall { inode, component, index }));
         }
-        let missing_replies = all.len();
-        let recovery =
-            SizeRecovery { pattern, question, missing_replies, size: 0, has_failed: false };
+        let missing = all.iter().map(|it| ((it.component, it.index), it.group)).collect();
+        let recovery = SizeRecovery { pattern, question, missing, size: 0, failed: None };
         self.recovering.insert(inode, recovery);
         Ok(())
     }
@@ -128,9 +147,13 @@ impl SizeRecoveries {
             .recovering
             .get_mut(&inode)
             .expect("a recovery stays until the replies of all chunk files are there");
+        let (component, index) = (call.component, call.index);
+        let group = recovery
+            .missing
+            .remove(&(component, index))
+            .expect("each chunk file of a recovery has one reply");
         match stat {
             Ok(stat) => {
-                let (component, index) = (call.component, call.index);
                 let size =
                     striping::size_from_chunk(&recovery.pattern, component, index, stat.size);
                 recovery.size = recovery.size.max(size);
@@ -141,23 +164,25 @@ impl SizeRecoveries {
             Err(error) => {
                 if self.lines.is_due(context.shared.now) {
                     tracing::warn!(
-                        "cannot ask storage for the size of file {inode}, whose writer has died, \
-                         and retries: {error}"
+                        "cannot ask {} for the size of file {inode}, whose writer has died, and \
+                         retries each second; until a retry succeeds, the file may be shown too \
+                         short, and programs that lock it wait: {error}",
+                        storage_name(&context.shared.map, group)
                     );
                 }
-                recovery.has_failed = true;
+                recovery.failed.get_or_insert(group);
             }
         }
-        recovery.missing_replies -= 1;
-        if recovery.missing_replies > 0 {
+        if !recovery.missing.is_empty() {
             return false;
         }
         let (size, question) = (recovery.size, recovery.question);
-        if recovery.has_failed {
+        if let Some(group) = recovery.failed {
             // The size computed from the other chunk files may be too small. If the target recorded
             // that size, bytes of the missing chunk file would lie beyond the end of the file.
             self.recovering.remove(&inode);
-            self.paused.insert(inode, context.shared.now + RETRY_PAUSE);
+            let until = context.shared.now + RETRY_PAUSE;
+            self.paused.insert(inode, Paused { until, group });
             return true;
         }
         context.start(InternalWork::RecordSize { inode, size, question });

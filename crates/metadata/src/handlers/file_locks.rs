@@ -22,6 +22,7 @@ pub(crate) fn set<E: Engine>(
         // A client that was writing the file has died, perhaps while it held this lock. The next
         // holder must find the file's size after all acknowledged writes, so it waits for the size
         // recovery.
+        context.op.awaited_size = Some(lock.inode);
         return Err(Stop::Busy);
     }
     let of = LockOwner { inode: lock.inode, kind: lock.kind, session, owner: lock.owner };

@@ -20,7 +20,7 @@ use crate::tx::work::InternalWork;
 use skep_format::metadata::{DecisionRecord, Key, SlotRecord};
 use skep_service::quarantine;
 use skep_types::codec::{Bytes, Codec};
-use skep_types::{Error, ErrorCode, Lsn, Result};
+use skep_types::{Error, ErrorCode, InodeId, Lsn, Result};
 use skep_wire::file_locks::{SetLock, SetLockReply};
 use skep_wire::frame::Header;
 use skep_wire::inline::SyncInline;
@@ -100,7 +100,7 @@ impl<E: Engine> MetadataTarget<E> {
         let unlogged = std::mem::take(&mut context.unlogged);
         let writes = context.into_writes();
         if let (Source::Peer { connection, header }, Err(stop)) = (&source, &result)
-            && let Some(reason) = self.reason_of(stop)
+            && let Some(reason) = self.reason_of(stop, op.awaited_size.take())
         {
             self.gates.waits.add(*connection, header.tag, reason);
         }
@@ -146,11 +146,13 @@ impl<E: Engine> MetadataTarget<E> {
     }
 
     /// Returns the reason why an operation that stopped waits. `None` means that it has failed.
-    fn reason_of(&self, stop: &Stop) -> Option<WaitReason> {
+    /// `sized` is the file for whose size recovery the operation waits.
+    fn reason_of(&self, stop: &Stop, sized: Option<InodeId>) -> Option<WaitReason> {
         match stop {
             Stop::Unsafe => Some(self.gates.reason_until_safe(self.gates.next_lsn())),
             Stop::AwaitsReplies | Stop::Held(_) | Stop::Busy | Stop::Changed => {
-                Some(WaitReason::Others)
+                let storage = sized.and_then(|inode| self.background.awaited_for_size(inode));
+                Some(storage.map_or(WaitReason::Others, WaitReason::Storage))
             }
             Stop::Fail(_) => None,
         }

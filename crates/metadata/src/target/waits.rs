@@ -16,7 +16,8 @@ pub enum WaitReason {
     Copies,
     /// Another target has not replied, or another request, lock or client blocks the request.
     Others,
-    /// The request has waited until now for the truncation of a file by this storage group.
+    /// The request has waited until now for this storage group, which truncates a file or has the
+    /// last bytes of a file whose writer has died.
     Storage(GroupId),
 }
 

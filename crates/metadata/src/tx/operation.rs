@@ -132,6 +132,8 @@ pub(crate) struct Operation {
     pub(crate) awaited_truncation: Option<InodeId>,
     /// The first reply, if the operation replays a change. `None` for all other operations.
     pub(crate) first_reply: Option<FirstReply>,
+    /// The file for whose size recovery the last run of the operation has stopped.
+    pub(crate) awaited_size: Option<InodeId>,
 }
 
 impl Operation {
@@ -148,6 +150,7 @@ impl Operation {
             restarts: 0,
             awaited_truncation: None,
             first_reply: None,
+            awaited_size: None,
         }
     }
 

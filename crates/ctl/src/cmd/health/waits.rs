@@ -143,17 +143,19 @@ fn wait_problem(
         Some(target) => format!("target {target}"),
         None => format!("group {group}"),
     };
-    // Of the requests that a metadata target sends to a storage target, only truncations make a
-    // program wait.
+    // A metadata target asks a storage target to remove and truncate chunk files, and for the sizes
+    // of files whose writer has died. No program waits for a removal.
     let is_of_metadata =
         map.nodes.iter().any(|it| it.id.raw() == wait.node && it.kind == NodeKind::Metadata);
     let is_to_storage =
         map.groups.iter().any(|it| it.id.raw() == group && it.kind == TargetKind::Storage);
     let remedy = match is_of_metadata && is_to_storage {
         true => {
-            "check the service of the target. The metadata target continues to remove and truncate \
-             chunk files when the target answers. Of all programs, only those that truncate a file \
-             on the target wait"
+            "check the service of the target. When the target answers, the metadata target \
+             continues to remove and truncate chunk files, and recovers the sizes of files whose \
+             writer has died. Until then the space of removed files is not free, and some programs \
+             wait: those that use a file on the target after a truncation, and those that lock a \
+             file there whose writer has died"
         }
         false => "check the service of the target; the programs continue when the target answers",
     };
@@ -209,7 +211,9 @@ mod tests {
         let problem =
             |node, group| wait_problem(&wait(node, group, "no answer"), &[], &none, &map());
         let remedy = |node| problem(node, Some(4)).remedy;
-        assert!(remedy(2).contains("only those that truncate"), "{}", remedy(2));
+        for words in ["removed files is not free", "a truncation, and those that lock a file"] {
+            assert!(remedy(2).contains(words), "{}", remedy(2));
+        }
         assert!(remedy(9).contains("the programs continue"), "{}", remedy(9));
         let accepted = problem(9, None);
         assert_eq!(

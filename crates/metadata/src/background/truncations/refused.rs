@@ -1,6 +1,7 @@
 //! The files whose truncation storage has refused, and the log lines about the begin and the end of
 //! such a time.
 
+use crate::background::storage_name::storage_name;
 use skep_types::{ClusterMap, Error, GroupId, InodeId};
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -62,13 +63,7 @@ pub(super) fn refusal_line(
     count: u64,
 ) -> String {
     let (group, error) = failed;
-    let target = map.primary(group).map_or_else(
-        || format!("group {group}"),
-        |target| {
-            let node = map.node(target.node).map_or("unknown node", |node| &node.name);
-            format!("target {} ({node})", target.id)
-        },
-    );
+    let target = storage_name(map, group);
     let attempts = match count {
         1 => String::new(),
         count => format!(" ({count} failed attempts since the last such line)"),
@@ -105,7 +100,7 @@ mod tests {
         let map = ClusterMap::empty(ClusterId::default());
         let error = Error::new(ErrorCode::Io, "read-only file system");
         let line = refusal_line(&map, InodeId::new(3), (GroupId::new(8), &error), 5);
-        assert!(line.contains(" on group g8 (5 failed attempts"), "{line}");
+        assert!(line.contains(" on storage group g8 (5 failed attempts"), "{line}");
         assert!(line.contains("get EIO") && line.ends_with("read-only file system"), "{line}");
     }
 }

@@ -1,6 +1,7 @@
 //! Tests of the sizes of files whose writer has died.
 
 use super::*;
+use crate::limits::RETRY_PAUSE;
 use skep_types::ChunkFileSet;
 
 /// Before the fix, the target logged a recovered size although the file had been truncated
@@ -93,6 +94,21 @@ fn the_next_lock_holder_waits_for_the_recovered_size() {
     let lock = LockRequest { inode, kind, owner: 1, mode, start: 0, end: LOCK_END, pid: 0 };
     story.send(1, 2, (0, 1), &SetLock { lock, wait: 0 });
     assert!(story.replies.is_empty());
+    // The records of slow requests name the storage target for which the lock waits.
+    let storage = story.calls[0].1.group;
+    let is_named = |story: &Story| {
+        story.target.waits().iter().any(|it| it.reason == WaitReason::Storage(storage))
+    };
+    assert!(is_named(&story), "{:?}", story.target.waits());
+    // After a refusal, the recovery pauses, and the lock still waits for the same target.
+    let (call, _) = story.calls.remove(0);
+    let result = Err(Error::new(ErrorCode::DeviceFailed, "a broken disk"));
+    story.happens(Event::Answer { call, result });
+    story.now += RETRY_PAUSE / 2;
+    story.run(vec![Event::Tick]);
+    assert!(is_named(&story), "{:?}", story.target.waits());
+    story.now += RETRY_PAUSE;
+    story.happens(Event::Tick);
     story.answer::<st::StatChunk>(&stat(50));
     story.now += Duration::from_secs(1);
     story.happens(Event::Tick);
