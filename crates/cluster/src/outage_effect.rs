@@ -3,7 +3,7 @@
 //! `skep health check`, the monitor and the log of management use the same words. A pure function
 //! over the cluster map. Does not own the detection of outages, nor their remedies.
 
-use skep_types::map::{Consistency, MemberState, Reachability};
+use skep_types::map::{Condition, Consistency, MemberState, Reachability, TargetHealth};
 use skep_types::{ClusterMap, Node, NodeKind, Target, TargetId};
 
 /// The effect of the outage of one target on the group of the target.
@@ -59,6 +59,24 @@ pub fn effect_of_outage(map: &ClusterMap, node: &Node) -> OutageEffect {
     let needs_service = effects.iter().any(|(_, effect)| *effect == Effect::Waits);
     let text = effect_on_targets(&effects, if needs_service { &[] } else { &absent });
     OutageEffect { is_blocking, is_group_absent, text }
+}
+
+/// Returns whether operations wait until a service serves a target again, and the effect on them as
+/// a clause for messages. The service of the target runs, but does not serve the target.
+pub fn effect_of_unserved_target(map: &ClusterMap, target: &Target) -> (bool, &'static str) {
+    let effect = effect(map, target);
+    let text = match effect {
+        None => "no operation waits, since the target is in no group",
+        Some(Effect::Continues) => {
+            "operations on files continue: another member of its group serves them"
+        }
+        Some(Effect::TakenOver) => {
+            "operations on its files wait for a few seconds, until another member of its group \
+             takes over"
+        }
+        Some(Effect::Waits | Effect::WaitsForAny) => "operations on its files wait",
+    };
+    (effect.is_some_and(Effect::is_blocking), text)
 }
 
 fn effect_of_management(map: &ClusterMap) -> &'static str {
@@ -131,13 +149,24 @@ fn effect(map: &ClusterMap, target: &Target) -> Option<Effect> {
         .filter_map(|member| map.target(member.target))
         .filter(|other| other.id != target.id && other.node != target.node)
         .collect();
-    let has_other = others.iter().any(|other| other.reachability == Reachability::Online);
+    let has_other = others.iter().any(|other| can_serve(other));
     Some(match (has_other, group.primary == target.id) {
         (false, _) if has_data && !others.is_empty() => Effect::WaitsForAny,
         (false, _) => Effect::Waits,
         (true, true) => Effect::TakenOver,
         (true, false) => Effect::Continues,
     })
+}
+
+/// Whether a target with all data of its group can serve the group.
+fn can_serve(target: &Target) -> bool {
+    let TargetHealth { condition, problem } = &target.health;
+    let is_served = match condition {
+        Condition::Down => problem == TargetHealth::REOPENS,
+        Condition::Hung => false,
+        _ => true,
+    };
+    target.reachability == Reachability::Online && is_served
 }
 
 #[cfg(test)]
@@ -228,6 +257,23 @@ mod tests {
         assert!(of(&map, 0).contains("other files are not affected"), "{}", of(&map, 0));
         map.targets.iter_mut().for_each(|target| target.consistency = Consistency::Bad);
         assert!(of(&map, 0).starts_with("no operation waits"), "{}", of(&map, 0));
+    }
+
+    #[test]
+    fn unserved_target_blocks_files_without_another_member() {
+        let mut map = map();
+        let of =
+            |map: &ClusterMap, index: usize| effect_of_unserved_target(map, &map.targets[index]);
+        assert_eq!(of(&map, 2), (true, "operations on its files wait"));
+        assert!(!of(&map, 0).0 && of(&map, 0).1.contains("takes over"));
+        assert!(!of(&map, 1).0 && of(&map, 1).1.contains("another member of its group serves"));
+        // The service of the other member runs, but does not serve it either.
+        map.targets[1].health = TargetHealth::new(Condition::Down, "no disk");
+        assert_eq!(of(&map, 0), (true, "operations on its files wait"));
+        map.targets[1].health = TargetHealth::new(Condition::Down, TargetHealth::REOPENS);
+        assert!(!of(&map, 0).0);
+        map.groups.clear();
+        assert!(!of(&map, 0).0 && of(&map, 0).1.contains("in no group"));
     }
 
     #[test]

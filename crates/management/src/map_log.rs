@@ -4,8 +4,8 @@
 //! that wait. [`crate::authority`] and `skep_cluster` make the changes.
 //! [`skep_cluster::outage_effect`] determines the effects of outages.
 
-use skep_cluster::outage_effect::{OutageEffect, effect_of_outage};
-use skep_cluster::problems::target_kind_word;
+use skep_cluster::outage_effect::{OutageEffect, effect_of_outage, effect_of_unserved_target};
+use skep_cluster::problems::{COMPARED_AFTER_RESTORE, UNREPORTED, target_kind_word};
 use skep_cluster::reachability::Outage;
 use skep_types::group_change::{GroupChange, MemberChange};
 use skep_types::map::{Capacity, Condition, Consistency, Reachability, TargetHealth};
@@ -236,7 +236,25 @@ pub(crate) fn condition_line(map: &ClusterMap, target: TargetId, health: &Target
         Condition::Hung => "does not answer its service",
         Condition::Down => "is not served",
     };
-    Line(Level::Warn, format!("target {name} in {path} {state}: {}", health.problem))
+    let absent = (false, "the target is not in the cluster map any more");
+    let (is_blocking, effect) = found.map_or(absent, |it| effect_of_unserved_target(map, it));
+    // A service that stops reports its targets no longer, and a restored group compares its logs
+    // for a moment. In both cases no administrator needs to act yet.
+    let is_passing = [UNREPORTED, COMPARED_AFTER_RESTORE].contains(&&*health.problem);
+    let level = if is_blocking && !is_passing { Level::Error } else { Level::Warn };
+    Line(level, format!("target {name} in {path} {state}: {}; {effect}", health.problem))
+}
+
+/// Returns the line about a target that an administrator has marked as lost.
+pub(crate) fn lost_line(map: &ClusterMap, target: TargetId) -> Line {
+    let path = map.target(target).map_or("", |it| &it.path);
+    let text = format!(
+        "target {} in {path} was marked as lost by an administrator: files lose their bytes on it; \
+         `skep target files --paths {}` lists them, and programs that read these bytes get EIO",
+        named(map, target),
+        target.raw()
+    );
+    Line(Level::Error, text)
 }
 
 /// Returns the line about a target that refuses writes. The reason in `health` contains the time of

@@ -4,6 +4,7 @@
 
 use crate::authority::Authority;
 use crate::limits::SILENCE_OF_LOST;
+use crate::map_log;
 use skep_cluster::{Command, RequestId};
 use skep_types::map::{Condition, Consistency, Reachability};
 use skep_types::{ClusterMap, Error, ErrorCode, Result, Target};
@@ -35,10 +36,7 @@ pub(super) async fn handle(
     if !request.is_dry_run {
         authority.command(id, command).await?;
         match request.is_lost {
-            true => tracing::warn!(
-                "target {target_id} ({}) is marked as lost: files lose the bytes on this target",
-                target.path
-            ),
+            true => map_log::lost_line(&map, target_id).write(),
             false => {
                 tracing::info!("target {target_id} ({}) is removed from the cluster", target.path);
             }

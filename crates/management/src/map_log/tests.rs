@@ -172,8 +172,17 @@ fn only_an_unexpected_target_failure_is_logged_as_a_warning() {
     let map = cluster();
     let health = TargetHealth::new(Condition::Down, "no disk");
     let line = condition_line(&map, TargetId::new(7), &health);
-    let expected = "target t7 (storage-1) in /disk7 is not served: no disk";
-    assert_eq!(line, Line(Level::Warn, expected.to_owned()));
+    let expected = "target t7 (storage-1) in /disk7 is not served: no disk; operations on its \
+                    files wait";
+    assert_eq!(line, Line(Level::Error, expected.to_owned()));
+    let hung = TargetHealth::new(Condition::Hung, "its device hangs");
+    assert_eq!(condition_line(&map, TargetId::new(7), &hung).0, Level::Error);
+    // Another member of the group continues, or the service stops.
+    let Line(level, text) = condition_line(&map, TargetId::new(2), &health);
+    assert_eq!(level, Level::Warn);
+    assert!(text.ends_with("another member of its group serves them"), "{text}");
+    let unreported = TargetHealth::new(Condition::Down, UNREPORTED);
+    assert_eq!(condition_line(&map, TargetId::new(7), &unreported).0, Level::Warn);
     let healthy = TargetHealth::default();
     assert_eq!(condition_line(&map, TargetId::new(7), &healthy).0, Level::Info);
     // A change of the role of a target, and a target that is marked as lost, are normal.
@@ -185,6 +194,14 @@ fn only_an_unexpected_target_failure_is_logged_as_a_warning() {
     assert_eq!(condition_line(&lost, TargetId::new(7), &health).0, Level::Info);
     let refuses = TargetHealth::new(Condition::ReadOnly, "the target was marked as lost");
     assert_eq!(condition_line(&lost, TargetId::new(7), &refuses).0, Level::Info);
+}
+
+#[test]
+fn loss_of_a_target_is_an_error_with_the_list_of_files() {
+    let Line(level, text) = lost_line(&cluster(), TargetId::new(7));
+    assert_eq!(level, Level::Error);
+    assert!(text.starts_with("target t7 (storage-1) in /disk7 was marked as lost"), "{text}");
+    assert!(text.contains("`skep target files --paths 7` lists them"), "{text}");
 }
 
 #[test]

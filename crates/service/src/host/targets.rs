@@ -203,7 +203,7 @@ impl ServingNode {
     pub(super) fn start_all(&self, registered: &RegisterReply) -> Result<()> {
         let RegisterReply { node, targets, map } = registered;
         for forgotten in self.unnamed_targets(map, *node) {
-            tracing::warn!(
+            tracing::error!(
                 "target {} ({}) belongs to this service, but the settings do not name it. So the \
                  target is not served, and operations on its files wait: add its directory to \
                  `targets`, and restart the service",
