@@ -18,6 +18,7 @@ use skep_exporter::traces::{Moment, record_of};
 use skep_metrics::{KeptOperation, Reason, TraceStore};
 use skep_types::InodeId;
 use skep_types::codec::{Codec, record};
+use skep_types::text::escape_controls;
 use skep_wire::traces::TraceRecord;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -48,6 +49,24 @@ record! {
         pub other_inode: InodeId,
         /// The new name of a renamed entry. Empty if the operation is not a rename.
         pub new_name: Vec<u8>,
+    }
+}
+
+impl EntryNames {
+    /// Returns the object of a request in words, for the log. `node` is the inode in the header of
+    /// the request: the directory of the entry, or the object itself if the request has no name.
+    pub(crate) fn object(&self, node: InodeId) -> String {
+        let shown = |name: &[u8]| escape_controls(&String::from_utf8_lossy(name)).into_owned();
+        let Self { name, other_inode, new_name } = self;
+        match (name.is_empty(), new_name.is_empty()) {
+            (true, _) => format!("inode {node}"),
+            (false, true) => format!("'{}' in directory {node}", shown(name)),
+            (false, false) => format!(
+                "'{}' in directory {node} to '{}' in directory {other_inode}",
+                shown(name),
+                shown(new_name)
+            ),
+        }
     }
 }
 
@@ -281,6 +300,18 @@ mod tests {
         let answer = following.ask(after, Follower { uid, pid: 50 }, START);
         let inodes = answer.operations.iter().map(|it| it.record.inode.raw()).collect();
         (inodes, answer.next, answer.lost)
+    }
+
+    #[test]
+    fn object_of_a_request_has_its_names_without_controls() {
+        let object = |names: &EntryNames| names.object(InodeId::new(9));
+        let mut names = EntryNames::default();
+        assert_eq!(object(&names), "inode 0-9");
+        names.name = b"a\nb".to_vec();
+        assert_eq!(object(&names), "'a\\nb' in directory 0-9");
+        names.new_name = b"c".to_vec();
+        names.other_inode = InodeId::new(7);
+        assert_eq!(object(&names), "'a\\nb' in directory 0-9 to 'c' in directory 0-7");
     }
 
     #[test]

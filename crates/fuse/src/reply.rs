@@ -7,6 +7,7 @@ mod attributes;
 mod listing;
 
 use crate::abi::{InHeader, operation_name};
+use crate::following::EntryNames;
 use crate::{errno, failure_lines};
 use attributes::{
     STATX_SPARE_BYTES, attributes_out, blocks, entry, guessed_blocks, stat_fs, statx,
@@ -183,12 +184,17 @@ impl Failure {
 
     /// Returns the error number of the failure. Also logs errors of a broken cluster or connection,
     /// since the reply to the kernel contains only the error number. A log line names the process
-    /// and the user, so that an administrator can warn the user. The mount does not know the path.
-    pub(crate) fn errno(&self, header: &InHeader) -> i32 {
+    /// and the user, so that an administrator can warn the user. `names` are the names in the
+    /// request. The mount does not know the path of its inode.
+    pub(crate) fn errno(&self, header: &InHeader, names: &EntryNames) -> i32 {
         if let Self::Error(error) = self {
             let InHeader { nodeid, opcode, pid, uid, .. } = *header;
             let operation = operation_name(opcode).unwrap_or_default();
             let node = InodeId::new(nodeid);
+            let path = || match names.name.is_empty() {
+                true => format!("`skep entry path {node}` prints its path"),
+                false => format!("`skep entry path {node}` prints the path of the directory"),
+            };
             let now = skep_env::now();
             if errno::is_trouble(error.code(), &operation)
                 && let Some(count) = failure_lines::count(nodeid, opcode, error.code(), now)
@@ -198,14 +204,16 @@ impl Failure {
                     count => format!(" ({count} times since the last such line)"),
                 };
                 tracing::warn!(
-                    "{operation} of inode {node} by process {pid} of user {uid} failed{times}: \
-                     {error}; `skep entry path {node}` prints its path"
+                    "{operation} of {} by process {pid} of user {uid} failed{times}: {error}; {}",
+                    names.object(node),
+                    path()
                 );
             }
             if error.code() == ErrorCode::NoSpace && NO_SPACE.with(|limit| limit.is_due(now)) {
                 tracing::warn!(
-                    "{operation} of inode {node} by process {pid} of user {uid} fails with ENOSPC: \
-                     {error}; `skep entry path {node}` prints its path"
+                    "{operation} of {} by process {pid} of user {uid} fails with ENOSPC: {error}; {}",
+                    names.object(node),
+                    path()
                 );
             }
         }

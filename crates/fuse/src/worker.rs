@@ -101,6 +101,8 @@ struct RequestUnderWay {
 struct Slot<P> {
     port: P,
     current: Cell<Option<RequestUnderWay>>,
+    /// The names in the last request with valid arguments.
+    names: RefCell<EntryNames>,
     /// The worker increments this number when it takes the slot from a running operation. The
     /// operation then continues without the slot.
     turn: Cell<u64>,
@@ -179,7 +181,8 @@ pub(crate) async fn run<F: FileSystem, P: Port>(
 
 fn add_slot<F: FileSystem, P: Port>(worker: &Rc<Worker<F, P>>, port: P) {
     let (current, turn, task) = (Cell::new(None), Cell::new(0), RefCell::new(None));
-    let slot = Rc::new(Slot { port, current, turn, task, has_served: Cell::new(false) });
+    let (names, has_served) = (RefCell::default(), Cell::new(false));
+    let slot = Rc::new(Slot { port, current, names, turn, task, has_served });
     worker.slots.borrow_mut().push(Rc::clone(&slot));
     let task = skep_env::spawn(serve(Rc::clone(worker), Rc::clone(&slot), None));
     slot.task.replace(Some(task));
@@ -276,10 +279,12 @@ async fn serve<F: FileSystem, P: Port>(
                     worker.begun.notify();
                 }
                 let caller = Caller { unique, pid };
-                let names = match worker.context.following.is_active_now() {
-                    true => parsed.names(),
+                let names = parsed.names();
+                let followed = match worker.context.following.is_active_now() {
+                    true => names.clone(),
                     false => EntryNames::default(),
                 };
+                slot.names.replace(names);
                 let cause = Cell::new(Origin::default());
                 // The future of an operation takes several KiB, so it is pinned here. Otherwise the
                 // futures around it would move it, and would contain its memory twice.
@@ -297,7 +302,7 @@ async fn serve<F: FileSystem, P: Port>(
                     let busy = worker.meter.begin();
                     let (outcome, spent) = skep_env::timed(performing).await;
                     drop(busy);
-                    worker.meter.count(&header, (cause.get(), names), &outcome, &spent);
+                    worker.meter.count(&header, (cause.get(), followed), &outcome, &spent);
                     outcome
                 };
                 if slot.turn.get() != turn {
@@ -324,7 +329,7 @@ async fn serve<F: FileSystem, P: Port>(
                 };
                 reply::encode(body, &slot.port.reply_memory(), &validity)
             }
-            Err(failure) => Err(failure.errno(&header)),
+            Err(failure) => Err(failure.errno(&header, &slot.names.borrow())),
         };
         reply = Some(Reply { unique, outcome });
     }
@@ -404,7 +409,8 @@ async fn watch_callers<F: FileSystem, P: Port>(worker: Rc<Worker<F, P>>) {
                     seen.push(*known);
                     let is_for_lock = lock_waits.contains(&current.unique);
                     if !is_for_lock {
-                        unanswered.push(unanswered_request(&current, known.since));
+                        let names = slot.names.borrow().clone();
+                        unanswered.push(unanswered_request(&current, names, known.since));
                     }
                     waiters.push(waiter(&current, known.since, is_for_lock));
                 }
@@ -424,10 +430,15 @@ async fn watch_callers<F: FileSystem, P: Port>(worker: Rc<Worker<F, P>>) {
     }
 }
 
-fn unanswered_request(current: &RequestUnderWay, since: Duration) -> UnansweredRequest {
+fn unanswered_request(
+    current: &RequestUnderWay,
+    names: EntryNames,
+    since: Duration,
+) -> UnansweredRequest {
     UnansweredRequest {
         operation: operation_name(current.opcode).unwrap_or_default(),
         inode: current.node,
+        names,
         pid: current.pid,
         age: skep_env::now().saturating_sub(since),
     }

@@ -5,6 +5,7 @@
 //! progress. `meter.rs` logs a slow request after its end. Requests that wait for file locks cause
 //! no lines, since their purpose is to wait.
 
+use crate::following::EntryNames;
 use skep_client::SilentTarget;
 use skep_types::InodeId;
 use skep_types::text::escape_controls;
@@ -28,6 +29,8 @@ pub(super) struct UnansweredRequest {
     /// Name of the operation, such as `open`.
     pub(super) operation: String,
     pub(super) inode: InodeId,
+    /// The names in the request.
+    pub(super) names: EntryNames,
     pub(super) pid: u32,
     /// Time since the worker took the request from the kernel.
     pub(super) age: Duration,
@@ -70,7 +73,7 @@ impl LongWaits {
     ) -> Option<skep_client::Unanswered> {
         let long = unanswered.iter().filter(|request| request.age >= WORTH_A_LINE);
         let oldest = long.clone().max_by_key(|it| it.age)?;
-        let UnansweredRequest { operation, inode, pid, age } = oldest;
+        let UnansweredRequest { operation, inode, pid, age, .. } = oldest;
         Some(skep_client::Unanswered {
             requests: u32::try_from(long.count()).unwrap_or(u32::MAX),
             since: now.saturating_sub(*age),
@@ -96,11 +99,12 @@ impl LongWaits {
             return None;
         }
         self.last_line = Some(now);
-        let UnansweredRequest { operation, inode, pid, age } = oldest;
+        let UnansweredRequest { operation, inode, names, pid, age } = oldest;
         Some(Line::Wait(format!(
             "requests of programs that have waited for more than 5 s: {count}; the oldest is \
-             {operation} of inode {inode} by process {pid}, for {} s{}; `skep health check` shows \
-             the service or target that does not answer",
+             {operation} of {} by process {pid}, for {} s{}; `skep health check` shows the service \
+             or target that does not answer",
+            names.object(*inode),
             age.as_secs(),
             causes.words()
         )))
@@ -144,6 +148,7 @@ mod tests {
         UnansweredRequest {
             operation: "open".into(),
             inode: InodeId::new(9),
+            names: EntryNames::default(),
             pid,
             age: Duration::from_secs(seconds),
         }
@@ -185,6 +190,15 @@ mod tests {
             ", without a reply from target t3 on storage-1: 10.0.0.5:7420: Connection refused";
         assert_eq!(words(&[wait(1)]), one);
         assert_eq!(words(&[wait(1), wait(2)]), format!("{one} (and 1 more groups)"));
+    }
+
+    #[test]
+    fn line_about_a_long_wait_has_the_name_in_the_request() {
+        let mut request = unanswered(7, 6);
+        request.names.name = b"data".to_vec();
+        let line = LongWaits::default().line(&[request], Causes::default(), Duration::ZERO);
+        let Some(Line::Wait(text)) = line else { panic!("no line about a wait: {line:?}") };
+        assert!(text.contains("the oldest is open of 'data' in directory 0-9 by"), "{text}");
     }
 
     #[test]
