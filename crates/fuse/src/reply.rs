@@ -211,7 +211,8 @@ impl Failure {
             }
             if error.code() == ErrorCode::NoSpace && NO_SPACE.with(|limit| limit.is_due(now)) {
                 tracing::warn!(
-                    "{operation} of {} by process {pid} of user {uid} fails with ENOSPC: {error}; {}",
+                    "{operation} of {} by process {pid} of user {uid} fails with ENOSPC: {error}; \
+                     {}",
                     names.object(node),
                     path()
                 );

@@ -43,7 +43,7 @@ use crate::reply::{self, EncodedReply, Failure, Validity};
 use crate::request::RawRequest;
 use crate::waiting::Waiter;
 use crate::waits::{Caller, WaitEvent};
-use long_waits::{Causes, Line, LongWaits, SILENT_AFTER, UnansweredRequest};
+use long_waits::{Causes, Line, LongWaits, SILENT_AFTER, UnansweredRequest, absent_storage};
 use skep_client::{Origin, with_origin};
 use skep_env::local::Notify;
 use skep_env::{Buf, Mailbox, Task};
@@ -422,7 +422,8 @@ async fn watch_callers<F: FileSystem, P: Port>(worker: Rc<Worker<F, P>>) {
         }
         let silent = skep_client::silent_targets(SILENT_AFTER);
         let failing = skep_client::failing_groups(skep_env::now());
-        let causes = Causes { silent: &silent, failing: &failing };
+        let absent = absent_storage(&worker.context.file_system.cluster_map(), &silent);
+        let causes = Causes { silent: &silent, failing: &failing, absent: &absent };
         log_waits(&mut long_waits, &unanswered, causes);
         report.set(LongWaits::summary(&unanswered, causes, skep_env::now()));
         let silent = silent.into_iter().map(|it| it.target).collect();

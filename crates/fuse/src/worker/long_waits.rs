@@ -7,8 +7,9 @@
 
 use crate::following::EntryNames;
 use skep_client::SilentTarget;
-use skep_types::InodeId;
+use skep_types::map::{Condition, Consistency, Reachability};
 use skep_types::text::escape_controls;
+use skep_types::{ClusterMap, InodeId, Target, TargetKind};
 use skep_wire::management::RequestWait;
 use std::time::Duration;
 
@@ -61,6 +62,28 @@ pub(super) struct Causes<'a> {
     /// The groups to which requests of the mount fail, the longest outage first. The error of each
     /// group names its target.
     pub(super) failing: &'a [RequestWait],
+    /// The storage targets for which a silent metadata target may wait ([`absent_storage`]).
+    pub(super) absent: &'a [SilentTarget],
+}
+
+/// Returns the storage targets that no service serves, if a metadata target is among the targets
+/// `silent`. That target may wait until one of them truncates a file or replies with a size.
+pub(super) fn absent_storage(map: &ClusterMap, silent: &[SilentTarget]) -> Vec<SilentTarget> {
+    let is_metadata = |id| map.target(id).is_some_and(|target| target.kind == TargetKind::Metadata);
+    if !silent.iter().any(|it| is_metadata(it.target)) {
+        return Vec::new();
+    }
+    let is_absent = |target: &&Target| {
+        target.kind == TargetKind::Storage
+            && target.consistency != Consistency::Bad
+            && (target.reachability != Reachability::Online
+                || matches!(target.health.condition, Condition::Down | Condition::Hung))
+    };
+    let named = |target: &Target| {
+        let node = map.node(target.node).map(|node| node.name.clone()).unwrap_or_default();
+        SilentTarget { target: target.id, node }
+    };
+    map.targets.iter().filter(is_absent).map(named).collect()
 }
 
 impl LongWaits {
@@ -102,20 +125,41 @@ impl LongWaits {
         let UnansweredRequest { operation, inode, names, pid, age } = oldest;
         Some(Line::Wait(format!(
             "requests of programs that have waited for more than 5 s: {count}; the oldest is \
-             {operation} of {} by process {pid}, for {} s{}; `skep health check` shows the service \
-             or target that does not answer",
+             {operation} of {} by process {pid}, for {} s{}{}; `skep health check` shows the \
+             service or target that does not answer",
             names.object(*inode),
             age.as_secs(),
-            causes.words()
+            causes.words(),
+            causes.absent_words()
         )))
     }
 }
 
 impl Causes<'_> {
+    /// Returns the clause about the storage targets for which a silent metadata target may wait.
+    fn absent_words(self) -> String {
+        let names: Vec<_> = self.absent.iter().take(MAX_NAMED).map(ToString::to_string).collect();
+        let more = match self.absent.len().saturating_sub(MAX_NAMED) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        match &names[..] {
+            [] => String::new(),
+            [one] => format!(
+                "; storage target {one} is not served, and the metadata target may wait for it"
+            ),
+            several => format!(
+                "; storage targets {}{more} are not served, and the metadata target may wait for \
+                 them",
+                several.join(", ")
+            ),
+        }
+    }
+
     /// Returns the clause that names the targets without a reply. A target that refuses connections
     /// is named with its error.
     fn words(self) -> String {
-        let Self { silent, failing } = self;
+        let Self { silent, failing, .. } = self;
         let names: Vec<_> = silent.iter().take(MAX_NAMED).map(ToString::to_string).collect();
         match (&names[..], silent.len().saturating_sub(MAX_NAMED), failing) {
             ([], _, []) => String::new(),
@@ -138,7 +182,7 @@ impl Causes<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use skep_types::{GroupId, TargetId};
+    use skep_types::{ClusterId, GroupId, Node, NodeId, NodeKind, TargetId};
 
     fn silent_target(id: u32, node: &str) -> SilentTarget {
         SilentTarget { target: TargetId::new(id), node: node.into() }
@@ -168,7 +212,7 @@ mod tests {
     #[test]
     fn cause_of_a_wait_names_at_most_five_targets() {
         let targets: Vec<_> = (1..8).map(|id| silent_target(id, "")).collect();
-        let cause = |silent| Causes { silent, failing: &[] }.words();
+        let cause = |silent| Causes { silent, ..Causes::default() }.words();
         assert_eq!(cause(&[]), "");
         assert_eq!(cause(&targets[..1]), ", without a reply from target t1");
         let named = [silent_target(1, "metadata-1")];
@@ -185,11 +229,31 @@ mod tests {
             requests: 1,
             error: "target t3 on storage-1: 10.0.0.5:7420: Connection refused".into(),
         };
-        let words = |failing: &[RequestWait]| Causes { silent: &[], failing }.words();
+        let words = |failing: &[RequestWait]| Causes { failing, ..Causes::default() }.words();
         let one =
             ", without a reply from target t3 on storage-1: 10.0.0.5:7420: Connection refused";
         assert_eq!(words(&[wait(1)]), one);
         assert_eq!(words(&[wait(1), wait(2)]), format!("{one} (and 1 more groups)"));
+    }
+
+    #[test]
+    fn silent_metadata_target_may_wait_for_an_absent_storage_target() {
+        let mut map = ClusterMap::empty(ClusterId::default());
+        map.nodes = vec![Node::online(NodeId::new(4), NodeKind::Storage, "storage-2")];
+        let target = |id, kind| Target::online(TargetId::new(id), kind, NodeId::new(4));
+        map.targets = vec![target(1, TargetKind::Metadata), target(5, TargetKind::Storage)];
+        let silent = [silent_target(1, "metadata-1")];
+        assert_eq!(absent_storage(&map, &silent), []);
+        map.targets[1].reachability = Reachability::Offline;
+        let absent = absent_storage(&map, &silent);
+        assert_eq!(absent, [silent_target(5, "storage-2")]);
+        assert_eq!(absent_storage(&map, &[silent_target(5, "")]), [], "the mount asks it itself");
+        let causes = Causes { silent: &silent, failing: &[], absent: &absent };
+        let line = LongWaits::default().line(&[unanswered(7, 6)], causes, Duration::ZERO);
+        let Some(Line::Wait(text)) = line else { panic!("no line about a wait: {line:?}") };
+        let words = "without a reply from target t1 on metadata-1; storage target t5 on storage-2 \
+                     is not served, and the metadata target may wait for it; `skep";
+        assert!(text.contains(words), "{text}");
     }
 
     #[test]
@@ -207,7 +271,7 @@ mod tests {
         let silent = [3, 5].map(|id| silent_target(id, "storage-1"));
         let mut line = |requests: &[UnansweredRequest], at| match waits.line(
             requests,
-            Causes { silent: &silent, failing: &[] },
+            Causes { silent: &silent, ..Causes::default() },
             Duration::from_secs(at),
         ) {
             Some(Line::Wait(text)) => text,
