@@ -11,9 +11,6 @@ use skep_types::{Error, ErrorCode};
 use std::cell::RefCell;
 use std::time::Duration;
 
-/// The text in the error of a member whose token a service has refused.
-const REFUSES_TOKEN: &str = "refuses the token of this process";
-
 thread_local! {
     /// The time of the last warning of this thread, and the number of failed handshakes since then.
     static COMPLAINTS: RefCell<(Option<Duration>, u64)> = const { RefCell::new((None, 0)) };
@@ -49,8 +46,8 @@ pub(crate) fn judge(error: Error, address: &str, identity: &Identity) -> Error {
     let context = if error.code() == ErrorCode::AuthenticationFailed {
         // The reason comes last, since reports cut long texts at their end.
         format!(
-            "the service at {address} {REFUSES_TOKEN}; give this process the newest token, which \
-             `skep cluster token` on the management host prints: {error}"
+            "the service at {address} refuses the token of this process; give this process the \
+             newest token, which `skep cluster token` on the management host prints: {error}"
         )
     } else {
         format!("the process at {address} does not behave like a service of this cluster: {error}")
@@ -58,12 +55,12 @@ pub(crate) fn judge(error: Error, address: &str, identity: &Identity) -> Error {
     if is_member {
         complain(&context);
     }
-    Error::new(ErrorCode::Disconnected, context)
+    Error::in_place_of(error.code(), ErrorCode::Disconnected, context)
 }
 
 /// Whether an error that [`judge`] has returned is a refusal of this process's token.
 pub(crate) fn is_token_refusal(error: &Error) -> bool {
-    error.code() == ErrorCode::AuthenticationFailed || error.context().contains(REFUSES_TOKEN)
+    error.cause_code().unwrap_or(error.code()) == ErrorCode::AuthenticationFailed
 }
 
 fn complain(problem: &str) {
@@ -109,5 +106,8 @@ mod tests {
         assert_eq!(error.code(), ErrorCode::AuthenticationFailed);
         let foreign = judge(Error::new(ErrorCode::Protocol, "nonsense"), "10.77.0.4:1", &member);
         assert!(!is_token_refusal(&foreign), "{foreign}");
+        // The reason comes from the peer, so its words decide nothing.
+        let words = Error::new(ErrorCode::Protocol, "it refuses the token of this process");
+        assert!(!is_token_refusal(&judge(words, "10.77.0.4:1", &member)));
     }
 }

@@ -177,18 +177,31 @@ pub struct Error(Box<Inner>);
 struct Inner {
     code: ErrorCode,
     context: String,
+    /// The code of the error that this error replaces.
+    cause: Option<ErrorCode>,
 }
 
 impl Error {
     /// Creates an error. The context is a sentence that names the object and, if possible, how to
     /// fix the problem.
     pub fn new(code: ErrorCode, context: impl Into<String>) -> Self {
-        Self(Box::new(Inner { code, context: context.into() }))
+        Self(Box::new(Inner { code, context: context.into(), cause: None }))
+    }
+
+    /// Creates an error that replaces an error with the code `cause`. Callers must react to `code`,
+    /// and may explain `cause` to people. Messages do not carry the cause.
+    pub fn in_place_of(cause: ErrorCode, code: ErrorCode, context: impl Into<String>) -> Self {
+        Self(Box::new(Inner { code, context: context.into(), cause: Some(cause) }))
     }
 
     /// Returns the code.
     pub fn code(&self) -> ErrorCode {
         self.0.code
+    }
+
+    /// Returns the code of the error that this error replaces ([`Self::in_place_of`]).
+    pub fn cause_code(&self) -> Option<ErrorCode> {
+        self.0.cause
     }
 
     /// Returns the context. Empty if the code alone is clear enough.
@@ -262,6 +275,18 @@ impl std::error::Error for Error {}
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn replaced_error_keeps_its_cause_within_a_context() {
+        let error = Error::in_place_of(ErrorCode::Protocol, ErrorCode::Disconnected, "no service");
+        let error = error.within("10.0.0.5:7420");
+        assert_eq!(
+            (error.code(), error.cause_code()),
+            (ErrorCode::Disconnected, Some(ErrorCode::Protocol))
+        );
+        assert_eq!(error.to_string(), "10.0.0.5:7420: no service");
+        assert_eq!(Error::new(ErrorCode::Disconnected, "gone").cause_code(), None);
+    }
 
     #[test]
     fn error_numbers_are_unique_and_convert_back() {
