@@ -20,7 +20,8 @@ const UNREACHABLE: u8 = 3;
 const NOT_FOUND: u8 = 4;
 /// Exit code: the token is wrong, or the user has no permission.
 const REFUSED: u8 = 5;
-/// Exit code: the command succeeded on some hosts only, and can be repeated for the other hosts.
+/// Exit code: the command succeeded in part, on some hosts or for some values. It can be repeated
+/// for the rest.
 pub(crate) const PARTIAL: u8 = 6;
 
 /// The JSON that a failed command prints with `--output json`.

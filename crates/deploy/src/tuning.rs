@@ -91,14 +91,15 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let list = directory.path().join("list");
         std::fs::write(&list, "cluster scratch\n").unwrap();
-        // The kernel refuses a value for clients, and metadata fails. One target is on no local
-        // disk.
+        // The kernel refuses a value for clients, and metadata and management fail. One target is
+        // on no local disk.
         let script = format!(
             "set -eu\nlist={}\ndie() {{ echo \"$*\"; exit 1; }}\n\
              fake_skep() {{ case \"$*\" in\n\
-             *'--target /shared') echo 'it is not on a local disk' >&2; return 4 ;;\n\
-             *'--role client') echo 'failed: cannot write 10'; return 1 ;;\n\
-             *'--role metadata') echo 'cannot read the record' >&2; return 5 ;;\n\
+             *'--target /shared') echo 'no local disk' >&2; return 4 ;;\n\
+             *'--role client') echo 'cannot write 10'; return 6 ;;\n\
+             *'--role metadata') echo 'failed: no record' >&2; return 1 ;;\n\
+             *'--role management') echo 'no rules' >&2; return 4 ;;\n\
              esac; }}\n{}{body}",
             list.display(),
             FUNCTIONS.replace("/usr/bin/skep ", "fake_skep ")
@@ -115,8 +116,9 @@ mod tests {
         assert_eq!((code, text.as_str()), (Some(0), ""));
         assert_eq!(list, "cluster scratch\ntuned storage /data, client\n");
         let (code, list, text) = run(&format!("{body}tune metadata\nset_tuned x\n"));
-        assert_eq!((code, text.as_str()), (Some(1), "cannot read the record\n"));
+        assert_eq!((code, text.as_str()), (Some(1), "failed: no record\n"));
         assert_eq!(list, "cluster scratch\ntuned unfinished\n");
+        assert_eq!(run("tune management\n").0, Some(1), "no directory was named");
         let (_, list, _) = run("set_tuned x\nset_tuned ''\n");
         assert_eq!(list, "cluster scratch\n");
     }

@@ -14,10 +14,17 @@ tune() { # role, directories of targets
   for directory in "$@"; do tune_once --role "$role" --target "$directory"; done
 }
 tune_once() { # options of `skep tune apply`
-  text=$(/usr/bin/skep tune apply "$@" 2>&1) && return
-  case "$text" in *'it is not on a local disk'*) return 0 ;; esac
-  # A virtual machine or a container may refuse single values. `skep tune check` lists these.
-  printf '%s\n' "$text" | grep -q '^failed: ' || die "$text"
+  status=0
+  text=$(/usr/bin/skep tune apply "$@" 2>&1) || status=$?
+  # The exit codes are listed in docs/operations/output.md.
+  case "$status $*" in
+    0\ *) ;;
+    # The directory of the target is not on a local disk.
+    4\ *' --target '*) ;;
+    # A virtual machine or a container may refuse single values. `skep tune check` lists these.
+    6\ *) ;;
+    *) die "$text" ;;
+  esac
 }
 restore_tuning() {
   if [ -e /var/lib/skep/tune/state.json ]; then

@@ -23,7 +23,7 @@ const EXAMPLES: &[Example] = &[
 ];
 
 /// Change the settings that deviate, now and at each boot. The previous values are recorded first;
-/// `skep tune undo` restores them
+/// `skep tune undo` restores them. Exit code 6 means that the kernel refused some values
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct ApplyArgs {

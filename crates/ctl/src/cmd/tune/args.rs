@@ -1,6 +1,7 @@
 //! Options that the subcommands of `skep tune` share. They select what is checked or changed on a
 //! host.
 
+use crate::failure::PARTIAL;
 use clap::Args;
 use skep_tune::changes::Outcome;
 use skep_tune::check::{Scope, device_of, disks, interfaces, mount_point_of};
@@ -116,7 +117,7 @@ pub(super) fn as_text(outcome: &Outcome, done: &str) -> String {
     text
 }
 
-/// Returns the exit code for an outcome: 1 if a file could not be changed.
+/// Returns the exit code for an outcome: [`PARTIAL`] if a file could not be changed.
 pub(super) fn exit_code(outcome: &Outcome) -> ExitCode {
-    if outcome.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if outcome.failures.is_empty() { ExitCode::SUCCESS } else { PARTIAL.into() }
 }
