@@ -25,7 +25,8 @@ pub(crate) use append_parts::AppendPart;
 use guards::{TimesChangeGuard, TimesReportGuard};
 pub(crate) use inline_move::UnconfirmedMove;
 pub(crate) use size::{FileEnd, ReportLoss, ReportedExtent, SizeReport};
-use skep_types::{Attributes, ChunkFileKey, HostIncarnation, InodeId};
+use skep_cluster::striping;
+use skep_types::{Attributes, ChunkFileKey, HostIncarnation, InodeId, StripePattern};
 use skep_wire::inline::InlineMark;
 use skep_wire::metadata::TruncatedChunk;
 use std::sync::atomic::AtomicU64;
@@ -331,6 +332,21 @@ impl InodeState {
             parts.settled.count_change();
             parts.handles.opened();
         });
+    }
+
+    /// Records the stripe pattern in the reply to the open of a counted handle.
+    pub(crate) fn set_pattern(&self, pattern: Arc<StripePattern>) {
+        self.with(|parts| parts.handles.set_pattern(pattern));
+    }
+
+    /// Returns the stripe pattern of the file. `None` means that this mount does not have the file
+    /// open.
+    pub(crate) fn pattern(&self) -> Option<Arc<StripePattern>> {
+        let pattern = self.with(|parts| parts.handles.pattern())?;
+        if pattern.inline_bytes() == 0 || !self.has_moved_inline(pattern.generation) {
+            return Some(pattern);
+        }
+        Some(striping::without_inline(&pattern).map_or(pattern, Arc::new))
     }
 
     /// Counts a handle that is open for writing.

@@ -6,6 +6,7 @@ use skep_rpc::CallOptions;
 use skep_types::{ChunkFileKey, InodeId, Result, StripePattern};
 use skep_wire::storage::{ChunkStat, StatChunk};
 use std::rc::Rc;
+use std::sync::Arc;
 
 impl Client {
     /// Returns the space in bytes that a file of `size` bytes takes. The result includes the
@@ -14,7 +15,7 @@ impl Client {
     pub(crate) async fn allocated(&self, inode: InodeId, size: u64) -> Result<Option<u64>> {
         let pattern = match self.known_pattern(inode) {
             Some(pattern) => Some(pattern),
-            None => self.entry_info(inode).await?.pattern,
+            None => self.entry_info(inode).await?.pattern.map(Arc::new),
         };
         let Some(pattern) = pattern else { return Ok(None) };
         let stats = self.chunk_stats(inode, &pattern).await?;
@@ -25,11 +26,8 @@ impl Client {
     }
 
     /// Returns the stripe pattern of a file if this mount has the file open.
-    pub(crate) fn known_pattern(&self, inode: InodeId) -> Option<StripePattern> {
-        let files = self.mount().handles.select(|file| file.inode.id == inode);
-        // A stale handle may have a pattern that was replaced since.
-        let live = files.iter().find(|file| !file.is_stale());
-        live.or(files.first()).map(|file| file.pattern().clone())
+    pub(crate) fn known_pattern(&self, inode: InodeId) -> Option<Arc<StripePattern>> {
+        self.mount().inodes.get(inode)?.pattern()
     }
 
     /// Requests the size and space of all chunk files of a pattern. Returns each reply with the

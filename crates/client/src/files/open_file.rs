@@ -14,7 +14,7 @@ pub(crate) struct OpenFile {
     pub(crate) inode: Arc<InodeState>,
     pub(crate) mode: OpenMode,
     /// The pattern in the reply to the open.
-    pattern: StripePattern,
+    pattern: Arc<StripePattern>,
     /// The pattern after the move of the inline bytes to storage. Empty before the move.
     moved: OnceLock<StripePattern>,
     /// Whether the file was larger than its inline bytes when the handle was opened.
@@ -61,6 +61,8 @@ impl OpenFile {
     pub(crate) fn new(inode: Arc<InodeState>, mode: OpenMode, pattern: StripePattern) -> Self {
         let seen_losses = AtomicU64::new(inode.losses());
         let was_grown = inode.size() > pattern.inline_bytes();
+        let pattern = Arc::new(pattern);
+        inode.set_pattern(Arc::clone(&pattern));
         if mode == OpenMode::Write {
             inode.opened_for_writing();
         }
@@ -91,7 +93,7 @@ impl OpenFile {
     /// Returns the stripe pattern of the file. The pattern changes when the inline bytes of the
     /// file move to storage, so an operation must use the same reference from its start to its end.
     pub(crate) fn pattern(&self) -> &StripePattern {
-        let pattern = &self.pattern;
+        let pattern: &StripePattern = &self.pattern;
         if pattern.inline_bytes() == 0 || !self.inode.has_moved_inline(pattern.generation) {
             return pattern;
         }

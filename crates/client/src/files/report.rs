@@ -6,7 +6,7 @@ use crate::files::open_file::OpenFile;
 use crate::inode_state::InodeState;
 use crate::session::request::ModifyOptions;
 use skep_cluster::striping::size_from_chunks;
-use skep_types::{Attributes, ChunkFileKey, ChunkFileSet, ErrorCode, InodeId, Result};
+use skep_types::{Attributes, ChunkFileKey, ChunkFileSet, ErrorCode, Result};
 use skep_wire::metadata::{GetEntryInfo, ReportWritten, SyncedChunkFiles, WrittenExtent};
 use std::sync::Arc;
 
@@ -51,7 +51,7 @@ impl Client {
     ) -> Result<Attributes> {
         let generation = state.end().truncate_generation;
         let unrecorded = if how.is_durable { state.unrecorded() } else { Vec::new() };
-        let synced = self.synced_chunk_files(state.id, &unrecorded);
+        let synced = synced_chunk_files(state, &unrecorded);
         let has_synced = synced.is_some();
         let has_writes = written.is_some();
         // Metadata refuses the report if the file has another pattern by now.
@@ -119,31 +119,30 @@ impl Client {
         state.pattern_expired(generation);
     }
 
-    /// Returns the part of a report that contains synced chunk files. `None` means that `keys` is
-    /// empty, or that this mount does not have the file open.
-    pub(crate) fn synced_chunk_files(
-        &self,
-        inode: InodeId,
-        keys: &[ChunkFileKey],
-    ) -> Option<SyncedChunkFiles> {
-        if keys.is_empty() {
-            return None;
-        }
-        let pattern = self.known_pattern(inode)?;
-        let pattern_generation = pattern.generation;
-        let mut chunk_files = ChunkFileSet::default();
-        let its = keys.iter().filter(|key| key.generation == pattern_generation);
-        for number in its.filter_map(|key| pattern.chunk_file_number(key.component, key.index)) {
-            chunk_files.insert(number);
-        }
-        Some(SyncedChunkFiles { pattern_generation, chunk_files })
-    }
-
     /// Returns the size of a file, computed from the sizes of its chunk files.
     pub(crate) async fn measure(&self, state: &Arc<InodeState>) -> Result<u64> {
-        let Some(pattern) = self.known_pattern(state.id) else { return Ok(0) };
+        let Some(pattern) = state.pattern() else { return Ok(0) };
         let stats = self.chunk_stats(state.id, &pattern).await?;
         let sizes = stats.iter().map(|(chunk, stat)| (chunk.component, chunk.index, stat.size));
         Ok(size_from_chunks(&pattern, sizes))
     }
+}
+
+/// Returns the part of a report that contains synced chunk files. `None` means that `keys` is
+/// empty, or that this mount does not have the file open.
+pub(crate) fn synced_chunk_files(
+    state: &InodeState,
+    keys: &[ChunkFileKey],
+) -> Option<SyncedChunkFiles> {
+    if keys.is_empty() {
+        return None;
+    }
+    let pattern = state.pattern()?;
+    let pattern_generation = pattern.generation;
+    let mut chunk_files = ChunkFileSet::default();
+    let its = keys.iter().filter(|key| key.generation == pattern_generation);
+    for number in its.filter_map(|key| pattern.chunk_file_number(key.component, key.index)) {
+        chunk_files.insert(number);
+    }
+    Some(SyncedChunkFiles { pattern_generation, chunk_files })
 }

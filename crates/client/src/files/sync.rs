@@ -3,6 +3,7 @@
 use crate::client::{Client, Worker};
 use crate::files::handles::HandleId;
 use crate::files::open_file::OpenFile;
+use crate::files::report::synced_chunk_files;
 use crate::inode_state::{InodeState, ReportLoss, ReportedExtent, SyncOrder, UnsyncedChunkFile};
 use crate::limits::INODES_AT_ONCE;
 use crate::session::request::ModifyOptions;
@@ -191,7 +192,7 @@ impl Client {
         let durable = match synced {
             // Metadata has not recorded these synced chunk files yet. Metadata must record them, so
             // that clients can detect the loss of a chunk file.
-            _ if self.synced_chunk_files(state.id, &state.unrecorded()).is_some() => {
+            _ if synced_chunk_files(state, &state.unrecorded()).is_some() => {
                 let how = ModifyOptions { is_durable: true, ..ModifyOptions::default() };
                 self.send_report(state, None, how).await?
             }

@@ -1,12 +1,16 @@
 //! The number of handles of one file on this mount, and properties of the file that are valid while
 //! it is open.
 
+use skep_types::StripePattern;
+use std::sync::Arc;
+
 /// The number of handles of a file, and properties of the open file.
 ///
 /// # Invariants
 /// - `closing <= opens`.
 /// - `writers <= opens - closing`.
 /// - `holds <= opens - closing`.
+/// - `pattern` is `None` if `opens` is zero.
 #[derive(Debug, Default)]
 pub(super) struct OpenHandles {
     opens: u32,
@@ -19,6 +23,8 @@ pub(super) struct OpenHandles {
     /// Number of open periods of the file so far. A period begins with an open while the file has
     /// no handle.
     lives: u64,
+    /// The stripe pattern in the reply to the newest open.
+    pattern: Option<Arc<StripePattern>>,
     /// Whether other clients also have the file open, and at least one client may write.
     is_shared: bool,
     /// Whether a program has locked the file or a range of it.
@@ -33,6 +39,18 @@ impl OpenHandles {
         debug_assert!(self.closing <= self.opens, "{self:?}");
         debug_assert!(self.writers <= self.opens - self.closing, "{self:?}");
         debug_assert!(self.holds <= self.opens - self.closing, "{self:?}");
+        debug_assert!(self.pattern.is_none() || self.opens > 0, "{self:?}");
+    }
+
+    /// Records the stripe pattern in the reply to the open of one of the counted handles.
+    pub(super) fn set_pattern(&mut self, pattern: Arc<StripePattern>) {
+        self.pattern = Some(pattern);
+    }
+
+    /// Returns the stripe pattern in the reply to the newest open. `None` means that the file has
+    /// no handle.
+    pub(super) fn pattern(&self) -> Option<Arc<StripePattern>> {
+        self.pattern.clone()
     }
 
     pub(super) fn opened(&mut self) {
@@ -82,6 +100,9 @@ impl OpenHandles {
         // 4 billion handles.
         self.opens = self.opens.saturating_sub(1);
         self.closing = self.closing.saturating_sub(1);
+        if self.opens == 0 {
+            self.pattern = None;
+        }
         self.debug_check();
         self.opens == 0
     }

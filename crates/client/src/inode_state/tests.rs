@@ -27,6 +27,23 @@ fn key(index: u16) -> ChunkFileKey {
     ChunkFileKey { inode: InodeId::new(1), generation: 1, component: 0, index }
 }
 
+/// Returns a pattern whose component on storage begins at `start`, after inline bytes.
+fn inline_pattern(generation: u32, start: u64) -> StripePattern {
+    let component = Component {
+        start,
+        chunk_bytes: 64 << 10,
+        wanted: 1,
+        redundancy: Redundancy::Stripe,
+        chooser: Chooser::Balanced,
+        groups: vec![GroupId::new(1)],
+    };
+    StripePattern {
+        generation,
+        origin: PatternOrigin::Cluster,
+        components: vec![Component::inline(), component],
+    }
+}
+
 fn extent(end: u64, truncate_generation: u64) -> WrittenExtent {
     WrittenExtent { end, truncate_generation, may_leave_holes: false, reach: 0, ends_inline: None }
 }
@@ -390,19 +407,7 @@ fn inline_bytes_count_as_moved_in_one_generation_only() {
 
 #[test]
 fn open_reply_with_inline_bytes_reverts_an_unconfirmed_move() {
-    let component = |start| Component {
-        start,
-        chunk_bytes: 64 << 10,
-        wanted: 1,
-        redundancy: Redundancy::Stripe,
-        chooser: Chooser::Balanced,
-        groups: vec![GroupId::new(1)],
-    };
-    let pattern = |start| StripePattern {
-        generation: 1,
-        origin: PatternOrigin::Cluster,
-        components: vec![Component::inline(), component(start)],
-    };
+    let pattern = |start| inline_pattern(1, start);
     let state = opened(0);
     state.pattern_opened(&pattern(0));
     assert!(state.unconfirmed_move().is_none(), "metadata shows only durable moves");
@@ -416,6 +421,26 @@ fn open_reply_with_inline_bytes_reverts_an_unconfirmed_move() {
     state.move_confirmed(1);
     state.pattern_opened(&pattern(4096));
     assert!(state.has_moved_inline(1) && state.unconfirmed_move().is_none());
+}
+
+#[test]
+fn pattern_of_the_newest_open_is_known_until_the_last_close() {
+    let state = opened(0);
+    let generation = || state.pattern().map(|it| it.generation);
+    assert_eq!(generation(), None);
+    for number in [1, 2] {
+        state.opened();
+        state.set_pattern(Arc::new(inline_pattern(number, 4096)));
+        assert_eq!(generation(), Some(number));
+    }
+    assert!(state.pattern().unwrap().inline_bytes() > 0);
+    state.empty_inline_ended(2, mark(1, 9));
+    assert_eq!(state.pattern().unwrap().inline_bytes(), 0, "its bytes are on storage");
+    for left in [Some(2), None] {
+        state.closing(false, false);
+        state.closed();
+        assert_eq!(generation(), left);
+    }
 }
 
 #[test]
