@@ -1,7 +1,6 @@
 //! State and settings that the operations of one worker share.
 
 use crate::checked_files::CheckedFiles;
-use crate::close_failures::CloseFailures;
 use crate::following::Following;
 use crate::init::KernelFeatures;
 use crate::job_variables::JobVariables;
@@ -49,8 +48,6 @@ pub(crate) struct Context<F> {
     pub(crate) invented_times: Arc<AtomicU32>,
     /// The opens at all workers that the kernel repeats.
     pub(crate) repeated_opens: Arc<RepeatedOpens>,
-    /// The open files at all workers whose failed sync or close the mount has already logged.
-    pub(crate) close_failures: Arc<CloseFailures>,
     /// The recent operations of all workers, for programs that follow the operations of the mount.
     pub(crate) following: Arc<Following>,
     /// The requests of all workers to which the mount has not replied.

@@ -1,7 +1,14 @@
 //! Limits the log lines about failed operations to one line a minute for each combination of file,
 //! operation and error. A program that reads a lost file sends several reads at the same time, and
 //! other programs repeat an open again and again, so without a limit the log has many equal lines.
+//!
+//! `fsync` and the requests of a close count as one operation. The kernel sends a FLUSH for each
+//! copy of a descriptor that a program closes, and a RELEASE after the last one. A shell that
+//! redirects the output of a command closes two copies, and each child process closes the copies
+//! that it has inherited. If the mount cannot report the writes of a file, all these requests fail
+//! for the same reason, as an `fsync` before them did.
 
+use crate::abi::Opcode;
 use crate::limits::MAX_LOGGED_FAILURES;
 use skep_metrics::LineLimit;
 use skep_types::ErrorCode;
@@ -9,7 +16,8 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// An inode, and the opcode and the error number of a failed operation on this inode.
+/// An inode, and the opcode and the error number of a failed operation on this inode. The opcode is
+/// that of [`kind_of`].
 type Failed = (u64, u32, u16);
 
 /// The limits of this process. All workers share them, because several workers may serve operations
@@ -36,13 +44,31 @@ impl FailureLines {
 /// Counts a failure of the operation `opcode` on the inode `node` at `now`. If a log line is due,
 /// returns the number of equal failures since the last line.
 pub(crate) fn count(node: u64, opcode: u32, code: ErrorCode, now: Duration) -> Option<u64> {
-    let failed = (node, opcode, code as u16);
+    let failed = (node, kind_of(opcode), code as u16);
     LINES.lock().unwrap_or_else(PoisonError::into_inner).count(failed, now)
+}
+
+/// Returns the opcode that stands for all operations whose failures have a common limit.
+fn kind_of(opcode: u32) -> u32 {
+    match Opcode::from_number(opcode) {
+        Some(Opcode::Flush | Opcode::Fsync | Opcode::Release) => Opcode::Flush as u32,
+        _ => opcode,
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sync_and_close_of_a_file_have_one_limit() {
+        let (inode, at) = (u64::MAX, Duration::from_secs(100));
+        let failed = |opcode: Opcode| count(inode, opcode as u32, ErrorCode::DeviceFailed, at);
+        assert_eq!(failed(Opcode::Fsync), Some(1));
+        assert_eq!(failed(Opcode::Flush), None);
+        assert_eq!(failed(Opcode::Release), None);
+        assert_eq!(failed(Opcode::Write), Some(1), "another operation");
+    }
 
     #[test]
     fn equal_failures_of_a_file_get_one_log_line_a_minute() {

@@ -21,7 +21,6 @@
 mod abi;
 mod callers;
 mod checked_files;
-mod close_failures;
 mod cluster_mount;
 mod context;
 mod errno;

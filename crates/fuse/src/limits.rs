@@ -101,12 +101,6 @@ pub(crate) const JOB_PATIENCE: Duration = Duration::from_millis(50);
 pub(crate) const MAX_KNOWN_JOBS: usize = 4096;
 /// Maximum number of process environments that a worker reads at a time. Each read takes a thread.
 pub(crate) const MAX_JOB_LOOKUPS: usize = 16;
-/// Minimum time between two log lines about failed syncs or closes of the same open file for the
-/// same reason. If a program tries again and again, the log has a line for each minute.
-pub(crate) const REPEATED_FAILURE_TIME: Duration = Duration::from_secs(60);
-/// Maximum number of open files whose last logged failure the mount remembers. The failures of
-/// further files may be logged several times.
-pub(crate) const MAX_CLOSE_FAILURES: usize = 1024;
 /// How long the mount expects that the kernel repeats an open that failed with `ESTALE`, and how
 /// long it holds a file for this open. The kernel repeats the open immediately, but the thread may
 /// have to wait for a processor or for a server.

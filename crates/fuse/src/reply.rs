@@ -157,8 +157,6 @@ pub(crate) enum Failure {
     Errno(i32),
     /// An error that the file system returned.
     Error(Error),
-    /// An error that the file system returned, and that the log contains already.
-    Logged(Error),
 }
 
 impl From<Error> for Failure {
@@ -178,7 +176,7 @@ impl Failure {
     pub(crate) fn number(&self) -> i32 {
         match self {
             Self::Errno(errno) => *errno,
-            Self::Error(error) | Self::Logged(error) => errno::errno(error.code()),
+            Self::Error(error) => errno::errno(error.code()),
         }
     }
 

@@ -8,7 +8,6 @@ pub(crate) mod shares;
 
 use self::shares::WorkerPorts;
 use crate::checked_files::CheckedFiles;
-use crate::close_failures::CloseFailures;
 use crate::context::{Context, RequestOptions};
 use crate::file_system::FileSystem;
 use crate::following::Following;
@@ -98,7 +97,6 @@ where
     let load = Arc::new(RequestLoad::default());
     let waiting = Arc::new(Waiting::default());
     let repeated_opens = Arc::new(RepeatedOpens::default());
-    let close_failures = Arc::new(CloseFailures::default());
     let interrupts = Arc::new(Interrupts::default());
     let mut threads = Vec::new();
     for (index, share) in shares.into_iter().enumerate() {
@@ -114,7 +112,6 @@ where
             load: Arc::clone(&load),
             waiting: Arc::clone(&waiting),
             repeated_opens: Arc::clone(&repeated_opens),
-            close_failures: Arc::clone(&close_failures),
             interrupts: Arc::clone(&interrupts),
             mount_point: session.mount_point.clone(),
         };
@@ -155,7 +152,6 @@ struct WorkerStart {
     load: Arc<RequestLoad>,
     waiting: Arc<Waiting>,
     repeated_opens: Arc<RepeatedOpens>,
-    close_failures: Arc<CloseFailures>,
     interrupts: Arc<Interrupts>,
     mount_point: PathBuf,
 }
@@ -191,7 +187,6 @@ where
                 load: start.load,
                 waiting: start.waiting,
                 repeated_opens: start.repeated_opens,
-                close_failures: start.close_failures,
                 checked: CheckedFiles::new(Arc::clone(&start.permission_changes)),
                 waits: Waits::new(
                     Arc::clone(&interrupts),

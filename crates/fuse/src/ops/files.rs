@@ -30,20 +30,15 @@ pub(crate) async fn perform<F: FileSystem>(
         }
         FileRequest::Flush { handle, owner } => {
             let unlocked = fs.unlock_process(handle, owner).await;
-            let flushed = fs.flush(handle).await.and(unlocked);
-            context.close_failures.check(handle, flushed, skep_env::now())?;
+            fs.flush(handle).await.and(unlocked)?;
             ReplyBody::Empty
         }
         FileRequest::Close { handle } => {
-            let closed = fs.close(handle).await;
-            let checked = context.close_failures.check(handle, closed, skep_env::now());
-            context.close_failures.forget(handle);
-            checked?;
+            fs.close(handle).await?;
             ReplyBody::Empty
         }
         FileRequest::Fsync { handle } => {
-            let synced = fs.fsync(handle).await;
-            context.close_failures.check(handle, synced, skep_env::now())?;
+            fs.fsync(handle).await?;
             ReplyBody::Empty
         }
         // `fsync` of a directory makes all metadata targets sync, because the directory's entries
