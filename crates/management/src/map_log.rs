@@ -127,11 +127,10 @@ pub(crate) fn change_line(
 ) -> Line {
     let GroupChange { group, change, target, .. } = *change;
     let found = before.group(group);
-    let copies = found.map_or_else(String::new, |found| copies_without(before, found, target));
     let kind = found.map_or("metadata", |found| target_kind_word(found.kind));
     let group = format!("{kind} group {group}");
     let primary = found.map_or_else(String::new, |found| named(before, found.primary));
-    let target = named(before, target);
+    let (member, target) = (target, named(before, target));
     let (level, text) = match change {
         MemberChange::Add => (
             Level::Info,
@@ -158,9 +157,10 @@ pub(crate) fn change_line(
         MemberChange::Drop => (
             Level::Warn,
             format!(
-                "{group} continues without target {target}, {}; {copies}the target catches up when \
-                 it answers again",
-                reason_to_drop(before, silent)
+                "{group} continues without target {target}, {}; {}the target catches up when it \
+                 answers again",
+                reason_to_drop(before, silent),
+                found.map_or_else(String::new, |found| copies_without(before, found, member))
             ),
         ),
         MemberChange::HandOver => (
