@@ -15,6 +15,7 @@ use skep_types::codec::Codec;
 use skep_types::{ClusterMap, Error, ErrorCode, InodeId, Result, SessionId};
 use skep_wire::metadata::EntryInfo;
 use skep_wire::traces::TraceRecord;
+use std::cell::RefCell;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -26,6 +27,12 @@ const MAX_VALUE_BYTES: usize = 64 << 10;
 /// Number of attempts to read all pages of the cluster map. An attempt fails if the map changes
 /// between two pages.
 const MAP_ATTEMPTS: usize = 20;
+
+thread_local! {
+    /// Memory of [`is_written`] for the values of attributes. A purge calls this function for each
+    /// file that it may remove, and a new buffer would be cleared each time.
+    static USERS_BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
 
 /// Returns details of the file or directory at `path`. `None` if the mount runs an older version,
 /// or if `path` is a symbolic link or a special file, for which the mount has no such attribute.
@@ -64,13 +71,20 @@ pub(crate) fn file_users(path: &Path) -> Result<Option<FileUsers>> {
 /// # Errors
 /// Errors of the mount.
 pub(crate) fn is_written(file: &File) -> io::Result<bool> {
+    USERS_BUFFER.with_borrow_mut(|bytes| {
+        bytes.resize(MAX_VALUE_BYTES, 0);
+        has_writer(file, bytes)
+    })
+}
+
+/// See [`is_written`]. `bytes` is memory for the values of attributes.
+fn has_writer(file: &File, bytes: &mut [u8]) -> io::Result<bool> {
     // The kernel reads no extended attribute through a descriptor of `O_PATH` itself.
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-    let mut bytes = vec![0; MAX_VALUE_BYTES];
     let mut after = Some((SessionId::default(), InodeId::default()));
     while let Some((session, inode)) = after {
         let name = format!("{USERS_XATTR}{}-{}", session.raw(), inode.raw());
-        let len = match rustix::fs::getxattr(&path, &name, &mut bytes[..]) {
+        let len = match rustix::fs::getxattr(&path, &name, &mut *bytes) {
             Ok(len) => len,
             Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::NOENT | Errno::STALE) => {
                 return Ok(false);
