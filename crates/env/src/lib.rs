@@ -26,6 +26,7 @@ pub mod local;
 mod mailbox;
 mod network;
 mod number_map;
+mod output_file;
 mod path_mtu;
 mod process;
 mod shared_notify;
@@ -51,6 +52,7 @@ pub use file_system::{
 pub use mailbox::{Mailbox, MailboxSender};
 pub use network::{HostAddress, host_addresses};
 pub use number_map::{NumberHasher, NumberMap};
+pub use output_file::{OutputError, open_output};
 pub use path_mtu::{PathMtu, probe_path};
 pub use process::{
     outlive_parent, process_parent, process_start_time, replace_output, restrict_new_files,

@@ -14,7 +14,7 @@
 
 use skep_types::text::escape_controls;
 use std::borrow::Cow;
-use std::fs::{File, Metadata, OpenOptions};
+use std::fs::{Metadata, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -167,12 +167,8 @@ fn behind(descriptor: u32) -> Option<Metadata> {
 fn reopen(file: &LogFile) -> io::Result<()> {
     let both = behind(1).is_some_and(|output| is_same(&output, &file.metadata));
     let mut options = OpenOptions::new();
-    options.create(true).append(true).mode(file.metadata.mode() & 0o777);
-    // A symbolic link in place of the file may lead to any file of the host.
-    let opened = options.custom_flags(libc::O_NOFOLLOW).open(&file.path)?;
-    if !opened.metadata()?.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
-    }
+    options.append(true).mode(file.metadata.mode() & 0o777);
+    let opened = skep_env::open_output(&file.path, &mut options)?;
     skep_env::replace_output(&opened, both)
 }
 
@@ -189,8 +185,9 @@ fn rotate(limit: u64, line: u64) -> io::Result<u64> {
     }
     let both = output_file(1).is_some_and(|(_, output)| is_same(&output, &file));
     let new = with_ending(&path, NEW_ENDING);
-    let opened: File =
-        OpenOptions::new().create(true).append(true).mode(file.mode() & 0o777).open(&new)?;
+    let mut options = OpenOptions::new();
+    options.append(true).mode(file.mode() & 0o777);
+    let opened = skep_env::open_output(&new, &mut options)?;
     // A hard link gives the old file its new name, so that a log file with the current name exists
     // at every moment.
     let old = with_ending(&path, OLD_ENDING);

@@ -12,7 +12,7 @@ use crate::tree_output::ProgressLine;
 use skep_copy::purge::{
     AgeBasis, Glob, IsWritten, Options, PurgeOutcome, PurgeProgress, Records, Selection, Top, purge,
 };
-use skep_env::Signals;
+use skep_env::{OutputError, Signals};
 use skep_monitor::names::names_in;
 use skep_service::{ByteSize, Interval};
 use skep_types::{Error, ErrorCode, Result};
@@ -233,24 +233,11 @@ impl SelectionArgs {
 
 /// Opens a regular file for output, or creates it. Other users may not read a new file, because it
 /// will contain the names of files.
-///
-/// The file may be in a directory in which other users create entries. Such a user could create a
-/// symbolic link to a file of root, or a FIFO without a reader, with the name of the output. So the
-/// last part of the path must not be a symbolic link, and nothing is written before the type is
-/// known.
 fn open_output(path: &Path, options: &mut OpenOptions) -> Result<File> {
-    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
-    let opened = options.create(true).mode(0o600).custom_flags(flags).open(path);
-    let file = opened.map_err(|error| match error.raw_os_error() {
-        Some(libc::ELOOP) => not_regular(path, "a symbolic link"),
-        Some(libc::ENXIO) => not_regular(path, "a FIFO"),
-        _ => unusable(path, error),
-    })?;
-    let metadata = file.metadata().map_err(|error| unusable(path, error))?;
-    match metadata.is_file() {
-        true => Ok(file),
-        false => Err(not_regular(path, "a special file")),
-    }
+    skep_env::open_output(path, options.mode(0o600)).map_err(|error| match error {
+        OutputError::NotRegular(kind) => not_regular(path, kind),
+        OutputError::System(error) => unusable(path, error),
+    })
 }
 
 fn not_regular(path: &Path, kind: &str) -> Error {

@@ -25,7 +25,7 @@ use skep_types::{Error, ErrorCode, Result};
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// Maximum number of bytes of the mount point that the name of its log contains. With this maximum,
@@ -108,11 +108,8 @@ fn open_own(path: &Path) -> io::Result<File> {
         let mode = if user.is_root() { 0o755 } else { 0o700 };
         DirBuilder::new().recursive(true).mode(mode).create(parent)?;
     }
-    // Without `O_NONBLOCK`, the open would block if the path is a FIFO that no process reads.
-    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
-    let file = OpenOptions::new().create(true).append(true).custom_flags(flags).open(path)?;
-    let found = file.metadata()?;
-    match found.is_file() && found.uid() == user.as_raw() {
+    let file = skep_env::open_output(path, OpenOptions::new().append(true))?;
+    match file.metadata()?.uid() == user.as_raw() {
         true => Ok(file),
         false => Err(ErrorKind::PermissionDenied.into()),
     }
@@ -174,7 +171,7 @@ mod tests {
         std::fs::write(&secret, "").unwrap();
         let link = place.path().join("link");
         symlink(&secret, &link).unwrap();
-        assert_eq!(open_own(&link).unwrap_err().raw_os_error(), Some(libc::ELOOP));
+        assert_eq!(open_own(&link).unwrap_err().kind(), ErrorKind::InvalidInput);
         let user = geteuid();
         let private = place.path().join("private");
         make_private(&private, user).unwrap();
