@@ -213,12 +213,20 @@ impl SoftState {
             .is_some_and(|before| before.reachability != Reachability::Offline)
     }
 
-    /// Returns the milliseconds for which a node is silent, as [`Self::tick`] counts them. `None`
-    /// means that the node is unknown or has left.
+    /// Returns the milliseconds since the lease of a node began: since its last heartbeat or
+    /// management's start, without the times in which management itself was suspended. `None` means
+    /// that the node is unknown or has left.
     pub fn ms_since_contact(&self, now_ms: u64, node: NodeId) -> Option<u64> {
         // The subtraction saturates, because the caller may have read the clock before the
         // heartbeat arrived.
         self.nodes.get(&node)?.last_ms.map(|last_ms| now_ms.saturating_sub(last_ms))
+    }
+
+    /// Returns the milliseconds since the last heartbeat of a node. `None` means that no heartbeat
+    /// of the node has arrived since management's start, or that the node is unknown or has left.
+    pub fn ms_since_heartbeat(&self, now_ms: u64, node: NodeId) -> Option<u64> {
+        let contact = self.nodes.get(&node).filter(|it| !it.is_unheard && it.last_ms.is_some())?;
+        Some(now_ms.saturating_sub(contact.silent_since_ms))
     }
 
     /// Returns the milliseconds since the last heartbeat of a node, since the clean shutdown of the
@@ -392,6 +400,20 @@ mod tests {
             .map(|now| soft.tick(now, state))
             .filter(|p| *p != ReachabilityChanges::default())
             .collect()
+    }
+
+    #[test]
+    fn new_leader_knows_no_times_of_earlier_heartbeats() {
+        let (state, soft, server, client) = in_contact();
+        let mut last = state.map().clone();
+        soft.overlay(&mut last);
+        let mut next = SoftState::of_map(60_000, &state, &last);
+        assert_eq!(shown(&state, &next, client), Reachability::Online);
+        assert_eq!(next.ms_since_heartbeat(61_000, client), None);
+        next.record_contact(61_000, client);
+        assert_eq!(next.ms_since_heartbeat(61_250, client), Some(250));
+        next.record_leave(61_000, server);
+        assert_eq!(next.ms_since_heartbeat(62_000, server), None);
     }
 
     #[test]

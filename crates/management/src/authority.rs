@@ -292,7 +292,7 @@ impl Authority {
         let inner = self.inner.borrow();
         let now = now_ms();
         let silent_ms =
-            |node| inner.lead.as_ref().and_then(|lead| lead.soft.ms_since_contact(now, node));
+            |node| inner.lead.as_ref().and_then(|lead| lead.soft.ms_since_heartbeat(now, node));
         let entry = |client: &ClientDetails| ClientEntry {
             node: client.node,
             host: client.host.clone(),

@@ -464,9 +464,9 @@ record! {
         pub pid: u32,
         /// Time of the registration, by management's clock.
         pub registered: Timestamp,
-        /// Time since the client's last heartbeat, in milliseconds, but at most the time since the
-        /// sender of this reply became the leader of management. `None` means that the leader has
-        /// no information about the client.
+        /// Time since the client's last heartbeat, in milliseconds. `None` means that the sender of
+        /// this reply has received no heartbeat of the client since it became the leader of
+        /// management.
         pub silent_ms: Option<u64>,
     }
 }

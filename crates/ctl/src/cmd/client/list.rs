@@ -16,9 +16,15 @@ const EXAMPLES: &[Example] = &[
     ("list the last evictions: when, why, and the last contact", "skep client list --evicted"),
 ];
 
+/// The last heartbeat of a client from which the leader of management has received none. A new
+/// leader does not know the times of the heartbeats that earlier leaders have received.
+const BEFORE_LEADER: &str = "before this leader";
+
 /// List all mounts: host, process, mount point, start, last heartbeat, sessions, open files
 ///
-/// If a mount blocks others, `skep client evict` releases its files and locks.
+/// If a mount blocks others, `skep client evict` releases its files and locks. `before this leader`
+/// means that management has received no heartbeat of the mount since its start or the last
+/// election of a leader.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct ListArgs {
@@ -42,8 +48,8 @@ struct ClientReport {
     reachability: &'static str,
     /// UTC time at which the client mounted the file system, according to management's clock.
     mounted_at: String,
-    /// Time since the last heartbeat in milliseconds. `None` means that management does not know
-    /// it.
+    /// Time since the last heartbeat in milliseconds. `None` means that the leader of management
+    /// has received no heartbeat of the client since it began to lead.
     silent_ms: Option<u64>,
     /// Number of metadata targets at which the client has a session.
     sessions: usize,
@@ -105,7 +111,7 @@ fn as_table(lines: &[ClientReport]) -> String {
             line.mount_point.clone(),
             line.reachability.to_owned(),
             line.mounted_at.clone(),
-            line.silent_ms.map_or_else(|| "unknown".into(), |ms| span(ms) + " ago"),
+            line.silent_ms.map_or_else(|| BEFORE_LEADER.into(), |ms| span(ms) + " ago"),
             line.sessions.to_string(),
             count(line.open_files),
         ]);
@@ -118,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unknown_time_of_the_last_contact_is_not_shown_as_never() {
+    fn client_that_a_new_leader_has_not_seen_has_no_time() {
         let line = |silent_ms| ClientReport {
             id: 8,
             name: "cl2:/mnt/skep".into(),
@@ -133,7 +139,7 @@ mod tests {
             open_files: 2,
         };
         let shown = as_table(&[line(None)]);
-        assert!(shown.contains(" unknown ") && !shown.contains("never"), "{shown}");
+        assert!(shown.contains(" before this leader ") && !shown.contains("ago"), "{shown}");
         let json = serde_json::to_value(line(None)).unwrap();
         assert_eq!(json["silent_ms"], serde_json::Value::Null);
         assert!(as_table(&[line(Some(1_500))]).contains(" 1.5s ago "));
