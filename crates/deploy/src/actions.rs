@@ -224,11 +224,7 @@ fn configure(deployment: &Deployment, host: &Host) -> String {
 
 /// Returns the script that writes the units, and creates the user that runs the services.
 fn write_units(host: &Host) -> String {
-    let mut text = String::new();
-    for (path, contents) in units::files(host) {
-        let _ = write!(text, "write_file {path} 644 <<'END'\n{contents}END\n");
-    }
-    text + "id skep >/dev/null 2>&1 || systemd-sysusers skep.conf\n"
+    format!("{}write_units {}\n", units::FUNCTIONS, units::options(host))
 }
 
 fn mount_disks(host: &Host) -> String {

@@ -64,8 +64,8 @@ pub struct Platform {
     pub uring_disabled: u32,
     /// Whether systemd manages the services of the host.
     pub has_systemd: bool,
-    /// SHA-256 of the systemd units of Skep ([`crate::units::units_hash`]). Empty without systemd.
-    pub units: String,
+    /// Whether the host has systemd, and other systemd units of Skep than those of its program.
+    pub has_old_units: bool,
     /// Whether FUSE is available.
     pub has_fuse: bool,
     /// Required programs that are not installed.
@@ -121,14 +121,14 @@ pub struct Facts {
 pub fn script(deployment: &Deployment, host: &Host) -> String {
     let disks: Vec<&str> = host.disks.iter().map(|disk| disk.device.as_str()).collect();
     let directories: Vec<&str> = host.directories.iter().map(|(_, path)| path.as_str()).collect();
-    let units: Vec<&str> = units::files(host).map(|(path, _)| path).collect();
     format!(
-        "CLUSTER='{}' DISKS='{}' DIRECTORIES='{}' MOUNT='{}' UNITS='{}'\n{SCRIPT}",
+        "CLUSTER='{}' DISKS='{}' DIRECTORIES='{}' MOUNT='{}' UNITS_OPTIONS='{}'\n{}{SCRIPT}",
         deployment.cluster,
         disks.join(" "),
         directories.join(" "),
         deployment.mount.point,
-        units.join(" ")
+        units::options(host),
+        units::FUNCTIONS
     )
 }
 
@@ -198,12 +198,6 @@ impl Facts {
 }
 
 impl Platform {
-    /// Whether the host has the same systemd units of Skep as the program that deploys. Also true
-    /// for a host without systemd, which needs no units.
-    pub fn has_units(&self, host: &Host) -> bool {
-        !self.has_systemd || self.units == units::units_hash(host)
-    }
-
     fn take(&mut self, name: &str, value: &str) {
         match name {
             "kernel" => value.clone_into(&mut self.kernel),
@@ -211,7 +205,7 @@ impl Platform {
             "memory_kib" => self.memory_kib = value.parse().unwrap_or_default(),
             "uring_disabled" => self.uring_disabled = value.parse().unwrap_or_default(),
             "systemd" => self.has_systemd = true,
-            "units" => value.clone_into(&mut self.units),
+            "old_units" => self.has_old_units = true,
             "fuse" => self.has_fuse = true,
             "missing" => self.missing.push(value.to_owned()),
             _ => {}

@@ -195,7 +195,8 @@ fn install(deployment: &Deployment, program: &Program, host: &Host, facts: &Fact
     let mut actions = Vec::new();
     let is_current = facts.program.as_ref() == Some(&program.hash);
     // Only an upgrade replaces a program that services are running.
-    if !is_current && facts.running.is_empty() {
+    let is_replaced = !is_current && facts.running.is_empty();
+    if is_replaced {
         actions.push(Action::Install);
     }
     let is_configured = facts.deployed.is_some()
@@ -203,6 +204,9 @@ fn install(deployment: &Deployment, program: &Program, host: &Host, facts: &Fact
         && facts.fstab == fstab_hash(deployment, host);
     if !is_configured || host.disks.iter().any(|disk| is_new(facts, disk)) {
         actions.push(Action::Configure);
+    } else if has_other_units(host, facts, is_replaced) {
+        // Services that run use the units from their next start on.
+        actions.push(Action::WriteUnits);
     }
     let new = host.disks.iter().filter(|disk| is_new(facts, disk));
     actions.extend(new.cloned().map(Action::Format));
@@ -211,6 +215,13 @@ fn install(deployment: &Deployment, program: &Program, host: &Host, facts: &Fact
         actions.push(Action::MountDisks);
     }
     actions
+}
+
+/// Whether a host in the cluster may have other systemd units than its program. `is_replaced` means
+/// that the host gets another program.
+fn has_other_units(host: &Host, facts: &Facts, is_replaced: bool) -> bool {
+    let starts_services = facts.platform.has_systemd && host.services().next().is_some();
+    facts.platform.has_old_units || (is_replaced && starts_services)
 }
 
 fn is_new(facts: &Facts, disk: &Disk) -> bool {
@@ -297,12 +308,11 @@ fn verify(deployment: &Deployment, phases: &mut Phases) {
     phases.add("verify: remove", [*first], |_| vec![Action::RemoveCheck]);
 }
 
-/// Returns the steps of an upgrade. First, all hosts get the new program, and its systemd units if
-/// they have others. Then the services restart one after the other, and the leader of management
-/// after the other management nodes. Between two services, the upgrade waits until the restarted
-/// member has all changes that its group, or management, has made meanwhile, because the next
-/// service may be the only other member. With `remount`, clients unmount the cluster and mount it
-/// again at the end.
+/// Returns the steps of an upgrade. First, all hosts get the new program and its systemd units. Then
+/// the services restart one after the other, and the leader of management after the other
+/// management nodes. Between two services, the upgrade waits until the restarted member has all
+/// changes that its group, or management, has made meanwhile, because the next service may be the
+/// only other member. With `remount`, clients unmount the cluster and mount it again at the end.
 pub fn upgrade(
     deployment: &Deployment,
     program: &Program,
@@ -316,13 +326,12 @@ pub fn upgrade(
     let hosts = &deployment.hosts;
     let awaited = |_: &Host| vec![Action::AwaitHealth, Action::AwaitMembers];
     phases.add("health", [acting], awaited);
-    let has_old_units = |host: &Host| {
-        let facts = facts(host);
-        facts.deployed.is_some() && !facts.platform.has_units(host)
-    };
+    let has_old_units = |host: &Host| facts(host).platform.has_old_units;
     phases.add("install", hosts, |host| {
         let install = is_new(host).then_some(Action::Install);
-        install.into_iter().chain(has_old_units(host).then_some(Action::WriteUnits)).collect()
+        let writes =
+            facts(host).deployed.is_some() && has_other_units(host, &facts(host), is_new(host));
+        install.into_iter().chain(writes.then_some(Action::WriteUnits)).collect()
     });
     for role in [Role::Storage, Role::Metadata, Role::Management, Role::Monitor] {
         let mut having: Vec<&Host> = hosts.iter().filter(|host| host.has(role)).collect();

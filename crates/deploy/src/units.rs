@@ -1,10 +1,10 @@
 //! The systemd units of the services, and the user that runs them, as files of a host.
 //!
-//! The texts belong to the program that deploys. The module does no I/O. [`crate::actions`] owns
-//! the unit files that depend on the disks of a host.
+//! The texts belong to this program. A deployment lets the program of each host print its own
+//! (`skep deploy units`), since it may install a program of another version. The module does no
+//! I/O. It does not own the unit files that depend on the disks of a host ([`crate::actions`]).
 
 use crate::hosts::{Host, Role};
-use crate::text_hash::text_hash;
 
 /// The user that the units need, for `systemd-sysusers`.
 const USER: (&str, &str) =
@@ -31,13 +31,80 @@ const MONITOR_UNIT: (&str, &str) = (
     include_str!("../../../packaging/systemd/skep-monitor.service"),
 );
 
-/// Returns the paths and the texts of the files that a host with systemd gets.
-pub(crate) fn files(host: &Host) -> impl Iterator<Item = (&'static str, &'static str)> {
-    let monitor = Some(MONITOR_UNIT).filter(|_| host.has(Role::Monitor));
-    [USER].into_iter().chain(UNITS).chain(monitor)
+/// The shell functions that compare and write the files of a host.
+pub(crate) const FUNCTIONS: &str = include_str!("scripts/units.sh");
+
+fn files() -> impl Iterator<Item = (&'static str, &'static str)> {
+    [USER].into_iter().chain(UNITS).chain([MONITOR_UNIT])
 }
 
-/// Returns the SHA-256 of all files of a host, one after the other.
-pub fn units_hash(host: &Host) -> String {
-    text_hash(&files(host).map(|(_, text)| text).collect::<String>())
+/// Returns the paths of the files on a host with systemd. `has_monitor` includes the unit of the
+/// monitor.
+pub fn paths(has_monitor: bool) -> impl Iterator<Item = &'static str> {
+    files().map(|(path, _)| path).filter(move |path| has_monitor || *path != MONITOR_UNIT.0)
+}
+
+/// Returns the text of the file with this path. `None` means that this program has no such file.
+pub fn text(path: &str) -> Option<&'static str> {
+    files().find(|(known, _)| *known == path).map(|(_, text)| text)
+}
+
+/// Returns the options of `skep deploy units` for a host.
+pub(crate) fn options(host: &Host) -> &'static str {
+    if host.has(Role::Monitor) { "--monitor" } else { "" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// systemd does not start a service whose user does not exist.
+    #[test]
+    fn units_name_only_the_user_that_hosts_get() {
+        let all: Vec<_> = paths(true).filter_map(text).collect();
+        assert_eq!(all.len(), paths(false).count() + 1);
+        let mut users = all.iter().flat_map(|it| it.lines()).filter(|it| it.starts_with("User="));
+        assert!(users.clone().count() >= 3 && users.all(|line| line == "User=skep"));
+        assert!(USER.1.contains("\nu skep - "), "{}", USER.1);
+        assert!(FUNCTIONS.contains("systemd-sysusers skep.conf\n"));
+        assert_eq!(text("/etc/passwd"), None);
+    }
+
+    /// Runs `body` with the functions on a host whose program has the units `a` and `b`, with the
+    /// text `wanted`. Returns the exit status and the output.
+    fn run(place: &std::path::Path, body: &str) -> (Option<i32>, String) {
+        let at = place.display();
+        let functions = FUNCTIONS.replace("/usr/bin/skep ", "fake_skep ");
+        let functions = functions.replace("/run/skep/unit", &format!("{at}/unit"));
+        let script = format!(
+            "set -eu\ndie() {{ echo \"$*\"; exit 1; }}\nid() {{ true; }}\n\
+             write_file() {{ cat >\"$1\"; }}\n\
+             fake_skep() {{ case \"$*\" in\n\
+             *' --file '*) echo wanted ;;\n\
+             'deploy units') printf '%s\\n' {at}/a {at}/b ;;\n\
+             *) echo 'no such command' >&2; return 2 ;;\n\
+             esac; }}\n{functions}{body}"
+        );
+        let output = std::process::Command::new("sh").args(["-c", &script]).output().unwrap();
+        let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        (output.status.code(), text)
+    }
+
+    #[test]
+    fn host_gets_the_units_of_its_own_program() {
+        let directory = tempfile::tempdir().unwrap();
+        let place = directory.path();
+        let compare = "if has_old_units; then echo old; else echo same; fi\n";
+        let check = |words: &str| assert_eq!(run(place, compare), (Some(0), format!("{words}\n")));
+        check("old");
+        assert_eq!(run(place, "write_units\n"), (Some(0), String::new()));
+        check("same");
+        std::fs::write(place.join("b"), "of an earlier version\n").unwrap();
+        check("old");
+        // An earlier version of the program has no such command.
+        let unknown = compare.replace("has_old_units", "has_old_units --unknown");
+        assert_eq!(run(place, &unknown), (Some(0), "same\n".into()));
+        let (status, text) = run(place, "write_units --unknown\n");
+        assert!(status == Some(1) && text.contains("--program"), "{text}");
+    }
 }

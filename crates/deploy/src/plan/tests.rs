@@ -233,13 +233,30 @@ fn upgrade_restarts_one_service_at_a_time() {
 }
 
 #[test]
+fn apply_writes_units_that_its_program_does_not_have() {
+    let deployment = Deployment::parse(GOOD).unwrap();
+    let mut all = complete(&deployment);
+    let s1 = all.hosts.get_mut("s1").unwrap();
+    (s1.platform.has_systemd, s1.platform.has_old_units) = (true, true);
+    let written = "install: s1: write the systemd units";
+    let steps = lines(&apply(&deployment, &program(), &all));
+    assert_eq!(steps, [&[written], &VERIFY[..]].concat(), "no service restarts");
+    let s1 = all.hosts.get_mut("s1").unwrap();
+    s1.platform.has_old_units = false;
+    s1.program = Some("old".into());
+    assert_eq!(lines(&apply(&deployment, &program(), &all)), VERIFY, "it runs services");
+    all.hosts.get_mut("s1").unwrap().running.clear();
+    let steps = lines(&apply(&deployment, &program(), &all));
+    assert_eq!(steps[..2], ["install: s1: install the program", written]);
+}
+
+#[test]
 fn upgrade_writes_changed_units_before_it_restarts_services() {
     let deployment = Deployment::parse(GOOD).unwrap();
     let mut all = complete(&deployment);
     for host in &deployment.hosts {
         let platform = &mut all.hosts.get_mut(&host.name).unwrap().platform;
         platform.has_systemd = true;
-        platform.units = crate::units::units_hash(host);
     }
     let steps = |all: &AllFacts| {
         let mut steps = lines(&upgrade(&deployment, &program(), all, false));
@@ -248,7 +265,7 @@ fn upgrade_writes_changed_units_before_it_restarts_services() {
     };
     assert_eq!(steps(&all), Vec::<String>::new());
     // As after an upgrade that wrote the program, but not the units of its version.
-    all.hosts.get_mut("s1").unwrap().platform.units = "old".into();
+    all.hosts.get_mut("s1").unwrap().platform.has_old_units = true;
     let expected = [
         "install: s1: write the systemd units",
         "restart: s1: stop storage",
@@ -258,8 +275,12 @@ fn upgrade_writes_changed_units_before_it_restarts_services() {
     all.hosts.get_mut("s1").unwrap().program = Some("old".into());
     assert_eq!(steps(&all)[..2], ["install: s1: install the program", expected[0]]);
     // Without systemd, there are no units.
-    all.hosts.get_mut("s1").unwrap().platform.has_systemd = false;
+    let platform = &mut all.hosts.get_mut("s1").unwrap().platform;
+    (platform.has_systemd, platform.has_old_units) = (false, false);
     assert_eq!(steps(&all)[1], expected[1]);
+    // The units of a new program may be others.
+    all.hosts.get_mut("s1").unwrap().platform.has_systemd = true;
+    assert_eq!(steps(&all)[1], expected[0]);
 }
 
 #[test]

@@ -1,5 +1,5 @@
 # Prints the state of a host, one fact per line: name, tab, value. Changes nothing.
-# Variables: CLUSTER, DISKS, DIRECTORIES, MOUNT, UNITS.
+# Variables: CLUSTER, DISKS, DIRECTORIES, MOUNT, UNITS_OPTIONS. The functions of units.sh precede.
 PATH=/usr/sbin:/usr/bin:/sbin:/bin
 export PATH LC_ALL=C
 fact() { printf '%s\t%s\n' "$1" "$2"; }
@@ -11,8 +11,8 @@ fact memory_kib "$(awk '/^MemTotal:/ { print $2 }' /proc/meminfo)"
 fact uring_disabled "$(cat /proc/sys/kernel/io_uring_disabled 2>/dev/null || echo 0)"
 if [ -d /run/systemd/system ]; then
   fact systemd yes
-  # shellcheck disable=SC2086 # a list of paths
-  fact units "$(cat $UNITS 2>/dev/null | sha256sum | cut -c1-64)"
+  # shellcheck disable=SC2086 # one option or none
+  if has_old_units $UNITS_OPTIONS; then fact old_units yes; fi
 fi
 if [ -e /dev/fuse ] || modprobe --dry-run --quiet fuse 2>/dev/null; then fact fuse yes; fi
 for tool in flock setsid sha256sum awk mount umount; do

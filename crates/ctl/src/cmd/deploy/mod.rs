@@ -7,6 +7,7 @@ mod destroy;
 mod plan;
 mod remove;
 mod status;
+mod units;
 mod upgrade;
 
 use crate::cmd::done;
@@ -24,6 +25,8 @@ pub(crate) enum DeployVerb {
     Remove(remove::RemoveArgs),
     Upgrade(upgrade::UpgradeArgs),
     Destroy(destroy::DestroyArgs),
+    #[command(hide = true)]
+    Units(units::UnitsArgs),
 }
 
 impl DeployVerb {
@@ -37,6 +40,7 @@ impl DeployVerb {
             Self::Remove(args) => done(remove::run(&args)),
             Self::Upgrade(args) => done(upgrade::run(&args)),
             Self::Destroy(args) => done(destroy::run(&args)),
+            Self::Units(args) => done(units::run(&args)),
         }
     }
 }

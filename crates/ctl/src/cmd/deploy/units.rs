@@ -1,0 +1,33 @@
+//! `skep deploy units`: prints the systemd units that belong to this program. The scripts of a
+//! deployment run it on the hosts.
+
+use skep_deploy::units;
+use skep_types::{Error, ErrorCode, Result};
+use std::io::Write;
+
+/// Print the paths of the systemd units of this program, or the text of one
+#[derive(Debug, clap::Args)]
+pub(crate) struct UnitsArgs {
+    /// Print the path of the monitor's unit too
+    #[arg(long)]
+    monitor: bool,
+    /// Print the text of the file with this path instead
+    #[arg(long, value_name = "PATH", conflicts_with = "monitor")]
+    file: Option<String>,
+}
+
+pub(crate) fn run(args: &UnitsArgs) -> Result<()> {
+    let mut output = std::io::stdout().lock();
+    let Some(path) = &args.file else {
+        for path in units::paths(args.monitor) {
+            writeln!(output, "{path}")?;
+        }
+        return Ok(());
+    };
+    let text = units::text(path).ok_or_else(|| {
+        let what = format!("cannot print {path}: `skep deploy units` lists the units");
+        Error::new(ErrorCode::NotFound, what)
+    })?;
+    output.write_all(text.as_bytes())?;
+    Ok(())
+}
