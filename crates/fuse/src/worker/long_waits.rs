@@ -250,7 +250,7 @@ mod tests {
         assert_eq!(absent_storage(&map, &[silent_target(5, "")]), [], "the mount asks it itself");
         let causes = Causes { silent: &silent, failing: &[], absent: &absent };
         let line = LongWaits::default().line(&[unanswered(7, 6)], causes, Duration::ZERO);
-        let Some(Line::Wait(text)) = line else { panic!("no line about a wait: {line:?}") };
+        let Some(Line::Wait(text)) = &line else { panic!("no line about a wait: {line:?}") };
         let words = "without a reply from target t1 on metadata-1; storage target t5 on storage-2 \
                      is not served, and the metadata target may wait for it; `skep";
         assert!(text.contains(words), "{text}");
@@ -261,7 +261,7 @@ mod tests {
         let mut request = unanswered(7, 6);
         request.names.name = b"data".to_vec();
         let line = LongWaits::default().line(&[request], Causes::default(), Duration::ZERO);
-        let Some(Line::Wait(text)) = line else { panic!("no line about a wait: {line:?}") };
+        let Some(Line::Wait(text)) = &line else { panic!("no line about a wait: {line:?}") };
         assert!(text.contains("the oldest is open of 'data' in directory 0-9 by"), "{text}");
     }
 
