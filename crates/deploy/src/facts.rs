@@ -64,7 +64,8 @@ pub struct Platform {
     pub uring_disabled: u32,
     /// Whether systemd manages the services of the host.
     pub has_systemd: bool,
-    /// Whether the host has systemd, and other systemd units of Skep than those of its program.
+    /// Whether the host has systemd, and its systemd units of Skep differ from the units of its
+    /// program.
     pub has_old_units: bool,
     /// Whether FUSE is available.
     pub has_fuse: bool,

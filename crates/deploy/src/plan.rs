@@ -308,11 +308,11 @@ fn verify(deployment: &Deployment, phases: &mut Phases) {
     phases.add("verify: remove", [*first], |_| vec![Action::RemoveCheck]);
 }
 
-/// Returns the steps of an upgrade. First, all hosts get the new program and its systemd units. Then
-/// the services restart one after the other, and the leader of management after the other
-/// management nodes. Between two services, the upgrade waits until the restarted member has all
-/// changes that its group, or management, has made meanwhile, because the next service may be the
-/// only other member. With `remount`, clients unmount the cluster and mount it again at the end.
+/// Returns the steps of an upgrade. First, all hosts get the new program and its systemd units.
+/// Then the services restart one after the other, and the leader of management after the other
+/// management nodes. Between two services, the upgrade waits until the restarted member has what
+/// its group or management has changed meanwhile, because the next service may be the only other
+/// member. With `remount`, clients unmount the cluster and mount it again at the end.
 pub fn upgrade(
     deployment: &Deployment,
     program: &Program,

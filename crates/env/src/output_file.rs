@@ -31,8 +31,9 @@ impl From<OutputError> for io::Error {
 }
 
 /// Opens a regular file for output, or creates it. The last part of the path must not be a symbolic
-/// link. The call does not wait for a reader of a FIFO. `options` says how to write, and has the
-/// mode of a new file. It must not truncate the file, since its kind is known only after the open.
+/// link. The call does not wait for a reader of a FIFO. `options` has the access, such as append,
+/// and the mode of a new file. It must not truncate the file, since the kind of the file is known
+/// only after the open.
 ///
 /// # Errors
 /// - [`OutputError::NotRegular`] if another kind of entry has the name.

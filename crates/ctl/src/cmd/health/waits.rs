@@ -211,7 +211,7 @@ mod tests {
         let problem =
             |node, group| wait_problem(&wait(node, group, "no answer"), &[], &none, &map());
         let remedy = |node| problem(node, Some(4)).remedy;
-        for words in ["removed files is not free", "a truncation, and those that lock a file"] {
+        for words in ["removed files is not free", "after a truncation", "whose writer has died"] {
             assert!(remedy(2).contains(words), "{}", remedy(2));
         }
         assert!(remedy(9).contains("the programs continue"), "{}", remedy(9));
