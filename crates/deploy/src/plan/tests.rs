@@ -240,7 +240,7 @@ fn apply_writes_units_that_its_program_does_not_have() {
     (s1.platform.has_systemd, s1.platform.has_old_units) = (true, true);
     let written = "install: s1: write the systemd units";
     let steps = lines(&apply(&deployment, &program(), &all));
-    assert_eq!(steps, [&[written], &VERIFY[..]].concat(), "no service restarts");
+    assert_eq!(steps, [&[written][..], &VERIFY[..]].concat(), "no service restarts");
     let s1 = all.hosts.get_mut("s1").unwrap();
     s1.platform.has_old_units = false;
     s1.program = Some("old".into());
