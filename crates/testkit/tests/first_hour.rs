@@ -43,7 +43,7 @@ fn target_that_settings_no_longer_name_is_reported() {
     host.stop();
     start(&mut host, "skep management --directory /srv/m", " serves ");
     let log = start(&mut host, STORAGE, "the settings do not name it");
-    assert!(log.contains("WARN") && log.contains("/disk2/skep"), "{log}");
+    assert!(log.contains("ERROR target t") && log.contains("/disk2/skep"), "{log}");
     let health = down(&host, "does not report this target");
     assert!(
         health.contains("add the directory of this target to `targets` in the settings"),
