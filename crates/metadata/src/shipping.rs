@@ -8,20 +8,22 @@
 //! - `member_link`: the primary's link to one member, with the progress of the member and the
 //!   requests in flight.
 //! - [`backup`]: the role of a member that is not the primary.
-//! - `copy_sender`, [`copy_receiver`]: a copy of the store, for a member that lacks older records
-//!   than the primary keeps.
+//! - `copy_sender`, [`copy_receiver`]: the primary and the member in the transfer of a copy of the
+//!   store. A member gets a copy if it lacks records that the primary has already removed from its
+//!   log.
 //! - `old_records`: records for a member that lacks more than the primary has in memory. The
 //!   primary reads them back from its log on disk.
 //! - `standing`: whether the primary waits for a member, and whether the member is silent.
 //! - `own_group`: the backup member's view of its group.
-//! - `silence`: since when a backup member has received nothing from the primary.
+//! - `silence`: how long a backup member has received nothing from the primary.
 //! - [`succession`]: when a new primary may reply to clients.
 //! - `completeness`: whether a backup member may lack records.
 //! - `sync_waits`: requests that wait until a backup member has synced its log.
 //! - `record_window`: consecutive log records in memory, for both roles.
 //!
-//! Does not own the gates at which replies wait for the members (`target::gates`) or the sending of
-//! requests ([`crate::service`]). Management decides which member is the primary.
+//! Does not own the queues in which replies wait for the acknowledgements of the members
+//! (`target::gates`), or the sending of requests ([`crate::service`]). Management decides which
+//! member is the primary.
 
 pub mod backup;
 mod completeness;
@@ -63,7 +65,7 @@ impl Progress {
 pub struct MemberRequest {
     /// The member that receives the request.
     pub member: TargetId,
-    /// Id of the request. The caller repeats it in [`crate::target::Event::MemberReply`] or
+    /// Id of the request. The caller passes it back in [`crate::target::Event::MemberReply`] or
     /// [`crate::target::Event::CopyReply`].
     pub number: u64,
     /// The content of the request.
@@ -90,15 +92,15 @@ pub struct LogRead {
     pub member: TargetId,
     /// LSN of the first record.
     pub first: Lsn,
-    /// LSN of the last record, which is not the first one. The caller may read fewer records,
-    /// but at least two. All these records are *safe*.
+    /// LSN of the last record, which is greater than `first`. The caller may stop before it, but
+    /// must read at least two records. All these records are *safe*.
     pub last: Lsn,
 }
 
 /// The result of a [`LogRead`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FoundRecords {
-    /// LSN of the first record of the log on disk.
+    /// LSN of the oldest record that the log on disk still has.
     pub begins: Lsn,
     /// The records from [`LogRead::first`] on. Empty if the log begins after that record.
     pub records: Vec<Record>,

@@ -5,32 +5,33 @@
 //! A pure state machine with the events and actions of [`crate::target::MetadataTarget`]. In
 //! memory, the backup member keeps only the log records that are not yet in its store. Sessions,
 //! slots, opens, locks and transactions are keys in its store or in these records, and a new
-//! primary reads them there ([`Backup::into_stopped`]). The backup member runs no operations. The
-//! module does not own the decision whether the primary is silent ([`super::silence`]) or whether
-//! records are missing ([`super::completeness`]).
+//! primary reads them there ([`Backup::into_stopped`]). The backup member runs no operations. Two
+//! other modules decide whether the primary is silent ([`super::silence`]) and whether the backup
+//! member lacks records ([`super::completeness`]).
 //!
 //! The module `append` compares and appends the records that the primary ships.
 //!
 //! # Comparison
-//! When a new epoch begins, records that are not yet in the store may come from an earlier primary.
-//! The backup member reports as *appended* only records up to `matched`. The backup member has
-//! compared the records up to `matched` with the records of the primary, or has received them in
-//! this epoch. If one record is equal in both logs, all earlier records are equal too, because a
-//! single primary creates all records of an epoch, each after the same earlier records.
+//! When a new epoch begins, an earlier primary may have shipped records that the new primary does
+//! not have. Such records are in the log of the backup member, but not in its store. Up to the
+//! record `matched`, the log equals the primary's log: in this epoch, the backup member has
+//! compared these records or has received them. It reports only these records as *appended*. If
+//! both logs have a record with the same LSN and epoch, all earlier records are equal too, because
+//! a single primary creates all records of an epoch (the log matching property of Raft).
 //!
 //! # Invariants
 //! - `stored` <= `matched` <= last record. The store has the changes of safe records that this
 //!   member has synced.
 //! - The backup member removes only records after `matched`, and only while no sync is running.
-//!   Otherwise the end of the sync would count for other records with the same LSNs.
+//!   Otherwise the end of the sync would mark new records with the same LSNs as synced.
 //! - `synced` is the member's own progress, never the primary's.
 //!
 //! # Late requests to take over
-//! Management may carry out a request to take over after the host of this member has lost power, as
-//! long as the epoch stays the same. This member may then be the only serving one, although the
-//! previous primary has more records. So the member asks only when its device has all records of
-//! its log. From then on, and until the next epoch, it confirms only records that its device has. A
-//! power loss then removes no record that the member has confirmed.
+//! If this member asks management to make it the primary, and its host then loses power, management
+//! may still do so while the epoch is the same. This member may then be the only serving one,
+//! although the previous primary has more records. So the member asks only when it has synced its
+//! whole log. From then on, and until the next epoch, it confirms only synced records. A power loss
+//! then removes no record that the member has confirmed.
 
 mod append;
 
@@ -64,8 +65,8 @@ pub struct Backup<E> {
     own: OwnGroup,
     /// Log records that are not yet in the store. They follow the last record in the store.
     records: RecordWindow,
-    /// The last record that is known to be equal to the primary's record, from a comparison in this
-    /// epoch.
+    /// The last record that equals the primary's record of the same LSN, by a comparison or a
+    /// receipt in this epoch.
     matched: Lsn,
     /// The last record that the primary has reported as safe.
     safe: Lsn,
@@ -196,7 +197,8 @@ impl<E: Engine> Backup<E> {
         self.own.map()
     }
 
-    /// Remembers that the host may have lost log records that this member has confirmed.
+    /// Records that the host may have lost log records that this member has confirmed. Until the
+    /// member has received the missing records again, it does not take over.
     pub fn distrust(&mut self) {
         self.completeness.lacks_records = true;
     }
@@ -206,8 +208,8 @@ impl<E: Engine> Backup<E> {
         self.completeness.lacks_records
     }
 
-    /// Whether the member must remove its store and log, because the primary begins to send a copy
-    /// of its own store. The caller then ends the role.
+    /// Whether the member must remove its store and its log, because the primary begins to send a
+    /// copy of the primary's store. If so, the caller ends this role.
     pub fn discards(&self) -> bool {
         self.completeness.discards
     }
@@ -236,8 +238,8 @@ impl<E: Engine> Backup<E> {
     }
 
     /// Whether this process has acknowledged a request of the primary that the newest map names. If
-    /// this member was the primary before, this acknowledgement has released its lease
-    /// ([`super::succession`]).
+    /// this member was the primary before, the new primary then no longer waits for this member's
+    /// lease ([`super::succession`]).
     pub fn has_acknowledged_primary(&self) -> bool {
         self.own.entry().is_some_and(|group| self.silence.has_acknowledged(group))
     }
@@ -263,7 +265,7 @@ impl<E: Engine> Backup<E> {
         self.records.last()
     }
 
-    /// Returns the highest epoch of all records that the log has, or had before they were
+    /// Returns the highest epoch of the records in the log, including records that later ones have
     /// replaced. The member must not become the primary according to a map of a lower epoch.
     pub fn newest_epoch(&self) -> Epoch {
         self.own.newest_epoch()
@@ -402,8 +404,8 @@ impl<E: Engine> Backup<E> {
         }
     }
 
-    /// Replies to the requests whose wait has ended, because of a sync, their maximum time or a new
-    /// epoch.
+    /// Replies to the waiting `AwaitLogSync` requests that a sync, the maximum waiting time or a
+    /// new epoch has ended.
     fn end_waits(&mut self) {
         let held = self.held();
         for wait in self.waits.take_ended(&held, self.now) {
@@ -414,7 +416,7 @@ impl<E: Engine> Backup<E> {
     /// Checks the invariants of the type.
     ///
     /// # Panics
-    /// Panics if an invariant is violated. The message is the statement that should hold.
+    /// Panics if an invariant is violated. The message is the violated invariant.
     pub fn check_invariants(&self) {
         let (stored, last) = (self.records.before(), self.records.last());
         let matched = self.matched;

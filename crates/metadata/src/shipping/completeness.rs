@@ -1,14 +1,15 @@
-//! Whether a backup member is complete. A backup member is incomplete if its host may have lost
-//! records that the backup member has confirmed. It is also incomplete if it must remove its store,
-//! because a copy of the primary's store begins.
+//! Decides whether a backup member is complete. A backup member is incomplete if its host may have
+//! lost records that the member has confirmed, or if a copy of the primary's store will replace its
+//! store.
 //!
 //! # Members that may lack records
 //! A member whose host has lost power may lack records that it has confirmed. In each epoch, the
 //! primary's first request to this process names the last record of the primary. The member does
-//! not take over before it has all records up to this last one. The primary delays the reply to
-//! every later change until this member has the record of the change. The same rule applies if the
-//! group has skipped epochs because management was restored from a backup. In this case another
-//! member may have been the primary in a skipped epoch.
+//! not take over before it has all records up to this last one. The primary replies to a change
+//! after this record only when the member has the record of the change, so no acknowledged record
+//! is missing. The same rule applies if the group has skipped epochs because management was
+//! restored from a backup. In this case another member may have been the primary in a skipped
+//! epoch.
 //!
 //! Does not own the records ([`super::backup`]) or the copy ([`super::copy_receiver`]).
 
@@ -26,15 +27,16 @@ pub(super) struct Completeness {
     /// Whether the host may have lost records that the backup member has confirmed.
     pub(super) lacks_records: bool,
     /// The primary's last record, from its first request of this epoch that names this process. A
-    /// request from before a power loss names another process, and may name an older record.
+    /// request that the primary sent before a power loss of this host names the earlier process,
+    /// and may contain an older last record.
     goal: Option<Lsn>,
     /// Whether the primary has asked this member to remove its store and to begin a copy.
     pub(super) discards: bool,
 }
 
-/// Returns an id for a process that starts at `now` and at the time of day `wall`. The sum of
-/// both clocks differs from that of every earlier start, also after a boot, unless the time of day
-/// was set back by exactly the same time.
+/// Returns an id for a process that starts at `now` and at the time of day `wall`. The id is the
+/// sum of both clocks. It differs from the id of every earlier process, also after a boot, unless
+/// the time of day was set back by exactly the elapsed time.
 fn process_number(now: Duration, wall: Timestamp) -> u64 {
     let (seconds, nanoseconds) = (wall.seconds.unsigned_abs(), u64::from(wall.nanoseconds));
     let of_wall = seconds.wrapping_mul(1_000_000_000).wrapping_add(nanoseconds);
@@ -43,15 +45,15 @@ fn process_number(now: Duration, wall: Timestamp) -> u64 {
 }
 
 impl Completeness {
-    /// Returns the state of a complete backup member in a process that starts at `now` and at the
+    /// Creates the state of a complete backup member in a process that starts at `now` and at the
     /// time of day `wall`.
     pub(super) fn of_process(now: Duration, wall: Timestamp) -> Self {
         let process = process_number(now, wall);
         Self { process, lacks_records: false, goal: None, discards: false }
     }
 
-    /// Begins a new epoch, whose primary may have other records. `is_doubtful` means that this
-    /// backup member may lack records of its group.
+    /// Begins a new epoch. Forgets the goal, because the new primary may have other records.
+    /// `is_doubtful` means that this backup member may lack records of its group.
     pub(super) fn begin_epoch(&mut self, is_doubtful: bool) {
         self.lacks_records |= is_doubtful;
         self.goal = None;
@@ -67,8 +69,7 @@ impl Completeness {
         }
     }
 
-    /// Handles a request, after which the backup member has all records of the primary up to
-    /// `matched`.
+    /// Notes that the backup member now has all records of the primary up to `matched`.
     pub(super) fn matched(&mut self, matched: Lsn) {
         if self.goal.is_some_and(|goal| matched >= goal) {
             self.lacks_records = false;

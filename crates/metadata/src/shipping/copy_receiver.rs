@@ -2,15 +2,14 @@
 //! of the copy that the primary sends, and handles no other requests.
 //!
 //! A pure state machine with the events and actions of [`crate::target::MetadataTarget`]. The store
-//! itself has the progress of the copy, under [`Key::StoreCopy`], and each part updates it in the
-//! same atomic step as the pairs. So after a restart or a power loss, the copy continues from an
-//! earlier part. A member with an incomplete copy has no log. The member never serves and never
-//! takes over, and the primary never waits for it. The member reports to the primary that it needs
-//! a copy, and that its log is empty.
+//! itself contains the progress of the copy, under [`Key::StoreCopy`]. The member writes the pairs
+//! of a part and the new progress in one atomic step. So after a restart or a power loss, the copy
+//! continues from an earlier part. A member with an incomplete copy has no log. The member never
+//! serves and never takes over, and the primary never waits for it. The member reports to the
+//! primary that it needs a copy, and that its log is empty.
 //!
-//! Does not own the member mark that makes each start choose this role, or the removal of the
-//! previous store ([`crate::service`]). Does not own the choice of the parts
-//! ([`super::copy_sender`]).
+//! [`crate::service`] owns the mark in the target's directory that makes each start choose this
+//! role, and removes the previous store. The primary chooses the parts ([`super::copy_sender`]).
 //!
 //! # Invariants
 //! - For all keys up to `after`, the store equals the primary's store as of record `applied`. It
@@ -36,7 +35,7 @@ use skep_wire::management::AskTakeOver;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Whether the role of a member with an incomplete store continues.
+/// Whether a [`CopyReceiver`] continues, and the reason if it ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CopyOutcome {
     /// The copy is not complete, so the role continues.
@@ -78,7 +77,7 @@ pub struct CopyReceiver<E> {
 }
 
 impl<E: Engine> CopyReceiver<E> {
-    /// Opens the role with an engine that has a part of a copy, or nothing.
+    /// Opens the role. The store of `engine` is empty or has the first parts of a copy.
     ///
     /// # Errors
     /// The error of the engine, if it fails.
@@ -114,7 +113,7 @@ impl<E: Engine> CopyReceiver<E> {
     /// Handles events as one batch. Returns the actions, which the caller must perform in order.
     ///
     /// # Errors
-    /// The error of the engine, if it fails. The caller must not use the value again.
+    /// The error of the engine, if it fails. The caller must not use this `CopyReceiver` again.
     pub fn handle(
         &mut self,
         events: impl IntoIterator<Item = Event>,
@@ -247,8 +246,8 @@ impl<E: Engine> CopyReceiver<E> {
         Ok(Ok(self.position()))
     }
 
-    /// Adds a part to the store. Ignores a part that does not continue the copy. The outer error
-    /// ends the role, and the inner error is the reply.
+    /// Adds a part to the store. Ignores a part that does not begin where the copy ends. The outer
+    /// error ends the role, and the inner error is the reply.
     fn extend(&mut self, part: CopyStore) -> Result<Result<()>> {
         let is_next = self.applied.is_none_or(|applied| part.first == following(applied));
         let is_running = !self.is_whole && self.outcome == CopyOutcome::Running;
@@ -267,8 +266,8 @@ impl<E: Engine> CopyReceiver<E> {
                 Ok(batch) => batch,
                 Err(error) => return Ok(Err(malformed(error.context()))),
             };
-            // Skip changes of keys that the copy has not reached. The pairs of these keys arrive in
-            // this or a later part, and contain the changes already.
+            // Skip changes of keys that the copy has not reached. This part or a later one contains
+            // the pairs of these keys, and the primary reads these pairs after the changes.
             let known = batch.mutations.into_iter().filter(|it| it.key.0 <= part.after.0);
             changes.extend(known.map(|it| (it.key.0, it.value.map(|value| value.0))));
         }
@@ -360,7 +359,7 @@ impl<E: Engine> CopyReceiver<E> {
     /// Checks the invariants that need no comparison with another store.
     ///
     /// # Panics
-    /// Panics if an invariant is violated. The message is the statement that should hold.
+    /// Panics if an invariant is violated. The message is the violated invariant.
     pub fn check_invariants(&self) {
         let is_complete = self.outcome == CopyOutcome::Complete;
         assert!(!is_complete || self.is_whole, "only a whole copy is complete");

@@ -1,20 +1,21 @@
-//! The primary's side of a copy of its store. The copy goes to one member that lacks older records
-//! than the primary keeps.
+//! The primary's side of a copy of its store. The copy goes to one member that lacks log records
+//! which the primary no longer has.
 //!
 //! The copy consists of parts ([`CopyStore`]). Each part has the next key-value pairs in the order
 //! of their keys. It also has the log records whose changes the primary has written to its store
 //! since the previous part. The member applies these records to the keys that it has. So up to the
-//! last copied key, its store equals the primary's store as of one record, and no snapshot of the
-//! store is needed. Only one part is in flight at a time, and this part continues the copy from the
-//! state in the member's last reply. So after a restart, a change of the primary, or a lost,
-//! repeated or late message, the primary only asks the member for the state of its copy.
+//! last copied key, the member's store equals the primary's store after one record, and the primary
+//! needs no snapshot of its store. Only one part is in flight at a time, and this part continues
+//! the copy from the state in the member's last reply. So after a restart, a change of the primary,
+//! or a lost, repeated or late message, the primary only asks the member for the state of its copy.
 //!
 //! Owns the choice of the next request and the rate of the copy. Does not own the store, which the
 //! caller reads ([`CopySender::wanted`], [`CopySender::put`]), or the member's side
 //! ([`super::copy_receiver`]).
 //!
 //! # Invariants
-//! - At most one request is in flight, and a part is made only while none is in flight.
+//! - At most one request is in flight, and the primary builds a part only while no request is in
+//!   flight.
 //! - The records and pairs of a part reflect the primary's store, which has only safe records. So
 //!   no other primary has other records with the same LSNs.
 
@@ -53,8 +54,8 @@ pub(crate) struct WantedPart {
 struct UnderWay {
     number: u64,
     sent: Duration,
-    /// The report that the member sends if it has added the part in the request. `None` means that
-    /// the request has no part.
+    /// The reply that the member sends if it adds the part in the request. `None` means that the
+    /// request has no part.
     expected: Option<StoreCopied>,
 }
 
@@ -63,23 +64,23 @@ struct UnderWay {
 pub(super) struct CopySender {
     /// The last report of the member about its copy. `None` means that the primary must ask for it.
     position: Option<StoreCopied>,
-    /// The part that the next request will carry.
+    /// The part for the next request.
     ready: Option<CopyStore>,
     under_way: Option<UnderWay>,
     paused_until: Duration,
-    /// Time from which the next part may have pairs. It depends on the maximum rate and on the time
-    /// that the last part took.
+    /// Time from which the next part may have pairs. It limits the rate of the copy: see
+    /// [`Self::put`] and [`Self::on_reply`].
     pairs_from: Duration,
     /// Time of the first report, and the number of bytes that the copy had at that time. The
     /// primary measures the rate of the copy from this point.
     measured_from: Option<(Duration, u64)>,
     reported_at: Duration,
     problem: String,
-    /// First record that the primary's log on disk can provide. `None` means that no read of the
-    /// log has shown that it lacks a record.
+    /// LSN of the first record that the primary's log on disk has. `None` means that no read of the
+    /// log has failed for lack of a record, so the first record is unknown.
     log_begins: Option<Lsn>,
-    /// Whether a report shows that the member's copy differs from the parts that the primary has
-    /// sent.
+    /// Whether the member's copy differs from the parts that the primary has sent, according to a
+    /// reply. Then the copy must begin again.
     has_failed: bool,
 }
 
@@ -97,9 +98,8 @@ pub(crate) fn pair_bytes(pairs: &[StoredPair]) -> u64 {
 }
 
 impl CopySender {
-    /// Creates the state of a copy that has not begun. `log_begins` is the first record that the
-    /// primary's log on disk can provide. `None` means that no read of the log has shown that it
-    /// lacks a record.
+    /// Creates the state of a copy that has not begun. `log_begins` is the LSN of the first record
+    /// that the primary's log on disk has. `None` means that it is unknown.
     pub(super) fn new(log_begins: Option<Lsn>) -> Self {
         Self { log_begins, ..Self::default() }
     }
@@ -127,9 +127,9 @@ impl CopySender {
         is_due.then(|| WantedPart { after: position.after.0.clone(), has_pairs })
     }
 
-    /// Makes the next part of the copy, a [`CopyStore`] message. `page` has the key-value pairs
-    /// that the caller has read from its store. `stored` is the LSN of the last record in this
-    /// store. `bytes_per_second` is the maximum rate.
+    /// Builds the next part of the copy, a [`CopyStore`] message. `page` has the key-value pairs
+    /// that the caller has read from the primary's store. `stored` is the LSN of the last record in
+    /// this store. `bytes_per_second` is the maximum rate.
     pub(super) fn put(
         &mut self,
         log: (Epoch, &RecordWindow),
@@ -206,8 +206,9 @@ impl CopySender {
         Some(request)
     }
 
-    /// Handles a reply, or the failure of a request. When the copy has ended, returns the last
-    /// record in the member's store. The member can get all later records from the log.
+    /// Handles a reply, or the failure of a request. When the copy has ended, returns the LSN of
+    /// the last record in the member's store. The primary can then ship all later records from
+    /// memory or from its log on disk.
     pub(super) fn on_reply(
         &mut self,
         (number, result): (u64, &Result<StoreCopied>),
@@ -227,8 +228,8 @@ impl CopySender {
         self.problem.clear();
         let has_moved = under_way.expected.as_ref().is_some_and(|it| it.after == copied.after);
         if has_moved {
-            // Pause the copy for as long as the part took. So the copy uses at most half of the
-            // time of a device or processor that it shares with requests.
+            // Pause for as long as the transfer of this part took. So the copy uses at most half of
+            // the time of a device or processor, and leaves the other half to requests.
             self.pairs_from = self.pairs_from.max(now + (now - under_way.sent));
         }
         if has_moved && under_way.expected.as_ref() != Some(copied) {
@@ -237,7 +238,8 @@ impl CopySender {
         }
         self.has_failed &= !is_first(copied);
         if !copied.is_copying || copied.is_whole {
-            // The member is opening its store again, or is making it durable.
+            // The member has not opened an empty store for the copy yet, or it has all parts and
+            // makes them durable.
             self.paused_until = now + COPY_PAUSE;
         } else {
             let bytes = copied.pair_bytes;
@@ -270,8 +272,8 @@ impl CopySender {
         CopyProgress { pair_count, total_pairs, pair_bytes, bytes_per_second, problem }
     }
 
-    /// Returns the oldest record that a member must have, so that the primary can send it all later
-    /// records, from memory or from the log on disk.
+    /// Returns the LSN of the oldest record that a member must have. If the member has this record,
+    /// the primary can ship all later records from memory or from its log on disk.
     fn records_begin_after(&self, window: &RecordWindow) -> Lsn {
         // The member compares the record before the first shipped one, so the log must have that
         // record too.

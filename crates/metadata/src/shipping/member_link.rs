@@ -1,5 +1,5 @@
-//! The primary's link to one other member. It has the progress of the member in this epoch, the
-//! requests in flight, and the next record to ship.
+//! The primary's link to one other member: the progress of the member in this epoch, the requests
+//! in flight, and the next record to ship.
 //!
 //! The module `record_window` owns the records. The caller sends the requests of the link.
 //!
@@ -8,27 +8,26 @@
 //! Otherwise the primary's lease from the member would end ([`super::standing`]).
 //!
 //! # Members that do not serve
-//! A member that was absent gets the records that the primary still has in memory. If it lacks
-//! older ones, the primary reads them back from its log on disk ([`super::old_records`]). When the
-//! member lacks only a few records, the primary begins to *count* the member: replies then wait for
-//! it as for a serving member. When the counted member has all records, and has synced the *safe*
-//! ones, the primary asks management to mark it as in sync.
+//! The primary ships records from its memory to an absent member. If the member lacks older
+//! records, the primary first reads them back from its log on disk ([`super::old_records`]). When
+//! the member lacks only a few records, the primary begins to *count* the member: replies then wait
+//! for it as for a serving member. When the counted member has all records, and has synced the
+//! *safe* ones, the primary asks management to mark it as in sync.
 //!
-//! A member that lacks records that the log on disk no longer has gets a copy of the store instead
-//! ([`super::copy_sender`]). Until the copy is complete, the link ships no records.
+//! If the member lacks records that the log on disk no longer has, the primary sends a copy of its
+//! store instead ([`super::copy_sender`]). Until the copy is complete, the link ships no records.
 //!
-//! Such a member gets only records that the primary has synced. A primary without another serving
-//! member continues in its epoch after a power loss. After the power loss, this primary creates new
-//! records with the LSNs of the records that it has lost. If another member had the lost records,
-//! two different records would have the same LSN and epoch, and no comparison would find the
-//! difference.
+//! The primary ships only records that it has synced to a member that does not serve. A primary
+//! without another serving member continues in its epoch after a power loss, and gives the LSNs of
+//! the lost records to new records. If another member had the lost records, two different records
+//! would have the same LSN and epoch, and no comparison would find the difference.
 //!
 //! # Comparison
 //! The member's log equals the log of the primary up to some record. At the beginning of an epoch,
-//! and after the loss of a message, the primary does not know this record. Then it sends only one
-//! request at a time, until the member has the record before the first record of the request. After
-//! that, several requests may be in flight. If the member restarts, the comparison must be
-//! repeated, since the new process does not know its result.
+//! and after the loss of a message, the primary does not know this record. It then sends one
+//! request at a time, until the member confirms that it has the record before the first record of a
+//! request. After that, several requests may be in flight. If the member restarts, the comparison
+//! must be repeated, since the new process has not stored the result.
 
 mod from_disk;
 
@@ -57,8 +56,8 @@ pub(crate) struct GroupLog {
     pub(crate) safe: Lsn,
     /// Last record that the primary has synced.
     pub(crate) synced: Lsn,
-    /// Last record that a member must sync soon, since a reply, call or operation waits for this
-    /// sync.
+    /// Last record that a member must sync immediately, since a reply, call or operation waits for
+    /// this sync.
     pub(crate) sync_wanted: Lsn,
     /// Time in milliseconds for which the primary still waits before it replies to clients.
     pub(crate) wait_ms: u32,
@@ -95,7 +94,8 @@ pub(super) struct MemberLink {
     copy: Option<CopySender>,
     disk: DiskSource,
     progress: Progress,
-    /// The id of the member's process in its newest reply of this epoch. Zero: no reply yet.
+    /// The id of the member's process in its newest reply of this epoch. Zero means that there is
+    /// no reply yet.
     process: u64,
     /// Whether the member has confirmed the record before `next`. Then it appends all later records
     /// without a comparison.
@@ -107,8 +107,8 @@ pub(super) struct MemberLink {
     /// Id of the first request after the last [`Self::resume`]. Replies to earlier requests do
     /// not change `next`.
     resumed_at: u64,
-    /// Time of the last reply to a `ShipLog`. If no request was in flight meanwhile, the time of
-    /// the first request after that.
+    /// Time of the last reply to a `ShipLog`, or of the first `ShipLog` that the primary has sent
+    /// since then while no other was in flight.
     replied_at: Duration,
     paused_until: Duration,
     sent_at: Duration,
@@ -171,8 +171,8 @@ impl MemberLink {
         self.standing.acknowledge(sent, Duration::from_millis(held.lease_ms.into()));
         self.process = held.process;
         if !was_awaited {
-            // A reply to `AwaitLogSync` does not count here. Such replies keep arriving even if the
-            // shipped records are lost.
+            // Ignore replies to `AwaitLogSync` here: they keep arriving even if `ShipLog` requests
+            // are lost, so they would delay the repetition of `ShipLog`.
             self.replied_at = now;
         }
         self.progress = self.progress.max(Progress {
@@ -187,9 +187,9 @@ impl MemberLink {
             if held.is_behind {
                 if self.is_absent() && held.ship_after < self.progress.appended {
                     // The member has lost records that it had confirmed, for instance in a power
-                    // loss. No reply to a client relied on the lost records, so continue after the
-                    // records that the member still has. Pause first, because the reply may only be
-                    // old.
+                    // loss. The member was absent, so no reply to a client relied on these records.
+                    // Continue after the last record that the member still has. Pause first,
+                    // because the reply may just be a late one.
                     let synced = held.synced.min(held.ship_after);
                     self.progress = Progress { appended: held.ship_after, synced };
                     self.paused_until = now + self.standing.pause();
@@ -206,9 +206,9 @@ impl MemberLink {
                     self.disk.old.get_or_insert_default();
                 }
                 if has_lost {
-                    // The reply is old, or the member has lost records that it had confirmed and on
-                    // which replies rely. A member that has lost such records cannot continue
-                    // before the next epoch, so send it requests only at intervals.
+                    // Either the reply is a late one, or the member has lost confirmed records.
+                    // Replies to clients relied on these records, so the member cannot continue
+                    // before the next epoch. Therefore send requests only at intervals.
                     self.paused_until = now + MEMBER_PAUSE;
                 }
                 self.resume(next_number);
@@ -316,7 +316,7 @@ impl MemberLink {
         self.copy.as_ref().filter(|_| self.is_copied())?.wanted(window, stored, now)
     }
 
-    /// Makes the next part of this member's copy from the page that the primary has read from its
+    /// Builds the next part of this member's copy from `page`, which the primary has read from its
     /// store.
     pub(super) fn put_part(
         &mut self,
@@ -348,7 +348,7 @@ impl MemberLink {
         self.progress
     }
 
-    /// Makes the renewal of the lease due now.
+    /// Makes the next call of [`Self::requests`] send a request that renews the lease.
     pub(super) fn renew_lease(&mut self) {
         self.sent_at = self.sent_at.saturating_sub(LEASE_RENEWAL);
     }
@@ -359,9 +359,9 @@ impl MemberLink {
         !self.standing.needs_copy && appended >= needed.appended && synced >= needed.synced
     }
 
-    /// Whether the member lacks only a few of the records in memory, and no older ones. A member
-    /// with an incomplete store lacks more, even if the primary still has all records since the
-    /// first one.
+    /// Whether the member lacks at most [`JOIN_LAG`] records, all of which are in the primary's
+    /// memory. A member with an incomplete store lacks more, even if the primary still has all
+    /// records since the first one.
     pub(super) fn is_close_to(&self, window: &RecordWindow) -> bool {
         let appended = self.progress.appended;
         let lag = window.last().raw().saturating_sub(appended.raw());
@@ -376,7 +376,7 @@ impl MemberLink {
         }
         let awaited = self.awaiting.as_ref().map(|it| it.sent + AWAIT_LOST_AFTER);
         if self.under_way.is_empty() && self.awaits_read(window) {
-            // The end of the read is an event.
+            // No timer is needed for the read from the log: its end arrives as an event.
             return awaited;
         }
         let resent = (!self.under_way.is_empty()).then_some(self.replied_at + SHIP_AGAIN_AFTER);

@@ -1,33 +1,33 @@
 //! Records that an absent member lacks and that the primary has only in its log on disk.
 //!
-//! The primary reads them back in pieces. It ships the records of a piece like records in memory,
-//! and reads the next piece when it has shipped all of them. If the log on disk no longer has the
-//! next record, the member needs a copy of the store.
+//! The primary reads these records back in pieces. It ships the records of a piece like records in
+//! memory, and then reads the next piece. If the log on disk no longer has the next record, the
+//! member needs a copy of the store.
 //!
-//! Pure: the caller reads the log ([`super::LogRead`]). Does not own the requests to the member
-//! ([`super::member_link`]).
+//! This module does no I/O: the caller reads the log ([`super::LogRead`]). Does not own the
+//! requests to the member ([`super::member_link`]).
 //!
 //! # Invariants
-//! - All records of a piece are *safe*. So no later primary has other records with these LSNs,
-//!   and a piece stays valid in each epoch.
+//! - All records of a piece are *safe*. So no later primary has other records with these LSNs, and
+//!   a piece stays valid in every later epoch.
 //! - At most one read is in progress.
 
 use super::record_window::{RecordWindow, record_bytes};
 use super::{FoundRecords, LogRead, following, preceding};
 use skep_types::{Lsn, Result, TargetId};
 
-/// The first record that the primary can send from its log on disk, because the member compares the
-/// epoch of the record before it. So a member without any record gets a copy of the store, which
-/// has only the present state instead of all previous changes.
+/// LSN of the first record that the primary can ship from its log on disk. Record 1 is excluded,
+/// because the member compares the epoch of the record before the first shipped one. So a member
+/// without any record gets a copy of the store, which is shorter than the log of all changes.
 pub(super) const FIRST_WITH_PREVIOUS: Lsn = Lsn::new(2);
 
 /// The log on disk as the source of records for one member.
 #[derive(Debug, Default)]
 pub(super) struct DiskSource {
-    /// The records that were read, while the member lacks records that are not in memory.
+    /// The records that were read. `None` means that the member does not need records from disk.
     pub(super) old: Option<OldRecords>,
-    /// First record of the log, when a read last found that the log lacks a record. `None` means
-    /// that no read has found this.
+    /// LSN of the first record that the log has, from the last read that did not find its first
+    /// record. `None` means that every read has found its first record.
     pub(super) log_begins: Option<Lsn>,
 }
 
@@ -36,28 +36,29 @@ pub(super) struct DiskSource {
 pub(super) struct OldRecords {
     piece: RecordWindow,
     reading: Option<Reading>,
-    /// The number of bytes of the log after the piece, and the value of `logged` at the same time.
+    /// The number of bytes of the log after the piece when the piece was read, and the value of
+    /// `logged` when the read began.
     after_piece: Option<(u64, u64)>,
 }
 
 /// A read in progress.
 #[derive(Debug, Clone, Copy)]
 struct Reading {
-    /// The first record that the member lacks.
+    /// LSN of the first record that the member lacks.
     next: Lsn,
-    /// Number of bytes that the primary had logged since its start.
+    /// Number of bytes that the primary had logged since its start when this read began.
     logged: u64,
 }
 
 /// The end of a read.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ReadOutcome {
-    /// The result belongs to no read in progress.
+    /// The result does not belong to the read in progress.
     Ignored,
     /// The piece has the next record.
     Available,
-    /// The log on disk does not have the next record. The value is the first record of the log.
-    /// `None` means that this record is not known.
+    /// The log on disk does not have the next record. The value is the LSN of the first record that
+    /// the log has. `None` means that it is unknown.
     Removed(Option<Lsn>),
 }
 
@@ -105,8 +106,9 @@ impl OldRecords {
         }
     }
 
-    /// Returns the number of bytes of the records after `appended`. `None` means that no piece has
-    /// been read. `logged` is the number of bytes that the primary has logged since its start.
+    /// Returns the number of bytes of the records after `appended`. `None` means that the primary
+    /// has read no piece yet. `logged` is the number of bytes that the primary has logged since its
+    /// start.
     pub(super) fn missing_bytes(&self, appended: Lsn, logged: u64) -> Option<u64> {
         let (after, logged_before) = self.after_piece?;
         let in_piece: usize = self.piece.from(following(appended)).map(record_bytes).sum();

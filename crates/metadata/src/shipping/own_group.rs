@@ -1,12 +1,11 @@
-//! The group of a backup member in its newest cluster map, and the rule on which requests the
-//! backup member accepts.
+//! The group of a backup member in its newest cluster map, and the check of each request against
+//! this map.
 //!
 //! # A cluster map that is older than the log
 //! A process can end before it has stored its newest cluster map, and then starts with an older
-//! one. If the log has a record of a higher epoch than that map, this member may have served in the
-//! higher epoch without the primary that the map names. So the member refuses all requests until a
-//! map of that epoch arrives. Without this refusal, that primary could replace acknowledged
-//! records.
+//! one. If the log has a record of a higher epoch than this map, the member may have served in the
+//! higher epoch under another primary. So the member refuses all requests until a map of the higher
+//! epoch arrives. Otherwise the primary of the older map could replace acknowledged records.
 //!
 //! Does not own the records ([`super::backup`]).
 
@@ -26,7 +25,8 @@ pub(super) struct OwnGroup {
     pub(super) target: TargetId,
     map: Arc<ClusterMap>,
     senders: SenderEpochs,
-    /// The highest epoch of all records that the log has, or had before they were replaced.
+    /// The highest epoch of the records in the log, including records that later ones have
+    /// replaced.
     newest_epoch: Epoch,
 }
 
@@ -42,12 +42,13 @@ impl OwnGroup {
         Self { group, target, map, senders: SenderEpochs::default(), newest_epoch }
     }
 
-    /// Handles a record that is in the log.
+    /// Raises `newest_epoch` to the epoch of a record that the caller appends to the log.
     pub(super) fn note_record(&mut self, epoch: Epoch) {
         self.newest_epoch = self.newest_epoch.max(epoch);
     }
 
-    /// Returns the highest epoch of all records that the log has, or had before they were replaced.
+    /// Returns the highest epoch of the records in the log, including records that later ones have
+    /// replaced.
     pub(super) fn newest_epoch(&self) -> Epoch {
         self.newest_epoch
     }

@@ -5,7 +5,7 @@
 //!
 //! # Invariants
 //! - The LSNs of the records are consecutive and begin after `before`.
-//! - The epochs of the records never fall.
+//! - The epoch of a record is at least that of the record before it.
 
 use super::{following, preceding};
 use skep_format::log::{RECORD_HEADER_BYTES, Record};
@@ -63,9 +63,9 @@ impl RecordWindow {
         self.before
     }
 
-    /// Sets the epoch of the record `lsn`, if this is the record before the first record of the
-    /// window. The window may have removed records since the caller found `lsn`, and then another
-    /// record precedes its first one.
+    /// Sets the epoch of the record `lsn`, if this record directly precedes the window. Otherwise
+    /// does nothing, because the window may have removed further records since the caller read
+    /// `lsn`.
     pub(crate) fn set_epoch_of(&mut self, lsn: Lsn, epoch: Epoch) {
         if lsn == self.before {
             self.before_epoch = epoch;
@@ -146,8 +146,8 @@ impl RecordWindow {
         taken
     }
 
-    /// Removes the oldest records until the window has at most `most` bytes. Never removes records
-    /// after `last`.
+    /// Removes the oldest records until the window has at most `most` bytes, but no record after
+    /// `last`. If `most` is zero, removes all records up to `last`.
     pub(crate) fn trim(&mut self, last: Lsn, most: usize) {
         if most == 0 {
             self.take_up_to(last);

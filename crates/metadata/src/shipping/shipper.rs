@@ -1,15 +1,15 @@
 //! The primary's side of shipping. The shipper has the records in memory that are not *safe*, and
 //! decides which request each other member gets next.
 //!
-//! The module `target::gates` owns the gates that wait for the members. The caller must append the
-//! records to its own log before it sends the requests. A killed primary continues in the same
-//! epoch after its restart, and must still have each record that it has shipped.
+//! The module `target::gates` owns the replies that wait for the members. The caller must append
+//! the records to its own log before it sends the requests. Otherwise a primary that is killed and
+//! restarted in the same epoch could lack a record that it has shipped.
 //!
 //! # Invariants
 //! - The records in memory end with the last record of the log, and begin after a *safe* record. So
 //!   they include every record that a serving member may lack.
-//! - The progress of a member belongs to the current epoch. A member that has lost power may have
-//!   fewer records than it reported in an earlier epoch.
+//! - The progress of a member belongs to the current epoch. Progress from an earlier epoch is not
+//!   used, because the member may have lost power since then and may have fewer records.
 
 use super::copy_sender::{StorePage, WantedPart};
 use super::member_link::{GroupLog, MemberLink};
@@ -32,8 +32,8 @@ pub(crate) struct Shipper {
     window: RecordWindow,
     /// The links to the other members of the group.
     links: BTreeMap<TargetId, MemberLink>,
-    /// Members that an earlier process of this target counted. Used when the first list of members
-    /// arrives.
+    /// Members that an earlier process of this target counted. The first call of
+    /// [`Self::set_members`] uses and clears this list.
     counted_before: Vec<TargetId>,
     next_number: u64,
     /// Number of bytes of records that the primary has appended since its start.
@@ -62,14 +62,14 @@ impl Shipper {
         }
     }
 
-    /// Makes replies wait for `members`, even if they do not serve. An earlier process of this
-    /// target has asked management to mark them as in sync. The caller calls this before the first
+    /// Makes replies wait for `members`, even if they do not serve, because an earlier process of
+    /// this target may have asked management to mark them as in sync. Call this before the first
     /// [`Self::set_members`].
     pub(crate) fn continue_to_count(&mut self, members: Vec<TargetId>) {
         self.counted_before = members;
     }
 
-    /// Sets the epoch of the record `lsn`, if this is the record before the first record in memory.
+    /// Sets the epoch of the record `lsn`, if this record directly precedes the records in memory.
     pub(crate) fn set_epoch_of(&mut self, lsn: Lsn, epoch: Epoch) {
         self.window.set_epoch_of(lsn, epoch);
     }
@@ -90,8 +90,8 @@ impl Shipper {
             for member in members {
                 let new = || MemberLink::new(last, role);
                 let link = self.links.entry(*member).or_insert_with(new);
-                // If the primary already counts a member that does not serve, replies wait for it
-                // until it serves.
+                // If the primary counts a member that does not serve, keep counting it: management
+                // may let it serve at any moment.
                 if !(role == LinkRole::Absent && link.standing.role == LinkRole::Counted) {
                     link.standing.role = role;
                 }
@@ -123,7 +123,8 @@ impl Shipper {
         self.links.values().any(|link| link.standing.role == LinkRole::Counted)
     }
 
-    /// Sets when the primary may reply to clients, since another target was the primary before.
+    /// Sets from when on the primary may reply to clients, because another target was the primary
+    /// before and may still hold leases.
     pub(crate) fn succeed(&mut self, succession: Succession) {
         self.succession = succession;
     }
@@ -159,13 +160,14 @@ impl Shipper {
         complete.map(|(member, _)| *member).collect()
     }
 
-    /// Sends each member a request in the next batch, even if no request is due yet.
+    /// Makes the next call of [`Self::requests`] renew the lease of each member, even if no renewal
+    /// is due yet.
     pub(crate) fn renew_leases(&mut self) {
         self.links.values_mut().for_each(MemberLink::renew_lease);
     }
 
-    /// Begins a batch at the time `now`. If this process was stopped since the previous batch,
-    /// gives the members time to reply.
+    /// Begins a batch at the time `now`. If this process was stopped for longer than [`OWN_PAUSE`]
+    /// since the previous batch, the time that each member has for its reply begins again.
     pub(crate) fn begin_batch(&mut self, now: Duration) {
         if now > self.handled_at + OWN_PAUSE {
             self.links.values_mut().for_each(|link| link.standing.restart_wait(now));
@@ -173,8 +175,8 @@ impl Shipper {
         self.handled_at = now;
     }
 
-    /// Begins to count the members that lack only a few records. From then on, replies wait for
-    /// these members. Returns these members with their progress.
+    /// Begins to count the absent members that lack only a few records, and returns these members
+    /// with their progress. From then on, replies wait for them too.
     pub(crate) fn begin_to_count(&mut self) -> Vec<(TargetId, Progress)> {
         let window = &self.window;
         let is_ready =
@@ -187,8 +189,9 @@ impl Shipper {
         begun.collect()
     }
 
-    /// Stops counting members that no longer confirm records, unless the primary has already asked
-    /// management to mark them as in sync. Returns whether there are any such members.
+    /// Stops counting the members that no longer confirm records. A member that the primary has
+    /// asked management to mark as in sync stays counted. Returns whether the primary has stopped
+    /// counting any member.
     pub(crate) fn end_counting(&mut self, lease: Duration, now: Duration) -> bool {
         let mut has_any = false;
         for link in self.links.values_mut() {
@@ -201,15 +204,16 @@ impl Shipper {
         has_any
     }
 
-    /// Returns the changes of the group that the primary requests from management now. A counted
-    /// member that has made the progress `needed` is marked as in sync. A serving member that no
-    /// longer confirms records is dropped. The primary also drops a counted member that no longer
-    /// confirms records, if it has requested to mark the member as in sync. The drop revokes that
-    /// request.
+    /// Returns the changes of the group that the primary requests from management now:
     ///
-    /// `synced` is the last record that the primary has synced. The primary drops a member only
-    /// when it has synced all records on which a reply may depend. If its host loses power before
-    /// management carries out the request, the primary may be the only serving member afterwards.
+    /// - Mark a counted member as in sync, if it has made the progress `needed`.
+    /// - Drop a serving member that no longer confirms records.
+    /// - Drop a counted member that no longer confirms records, if the primary has requested to
+    ///   mark it as in sync. The drop revokes that request.
+    ///
+    /// `synced` is the last record that the primary has synced. The primary asks to drop a member
+    /// only when it has itself synced all records on which a reply may depend, because it may be
+    /// the only serving member afterwards, and its host may lose power.
     pub(crate) fn changes(
         &mut self,
         needed: Progress,
@@ -272,14 +276,14 @@ impl Shipper {
         self.links.iter().map(of).collect()
     }
 
-    /// Returns the number of bytes of the records that the primary keeps in memory for other
+    /// Returns the number of bytes of all records that the primary keeps in memory for other
     /// members.
     pub(crate) fn kept_bytes(&self) -> u64 {
         self.window.bytes() as u64
     }
 
-    /// Adds the record that the primary appends next. The primary of a group of one also keeps the
-    /// record until it is synced, because a second member may join before that.
+    /// Adds the record that the primary appends next. A primary without other members also keeps
+    /// the record until it is synced, because a second member may join before the sync.
     pub(crate) fn append(&mut self, epoch: Epoch, lsn: Lsn, synced: Lsn, payload: &[u8]) {
         let record = Record { epoch, lsn, synced, payload: payload.to_vec() };
         self.logged += record_bytes(&record) as u64;
@@ -347,8 +351,8 @@ impl Shipper {
         self.links.iter().filter_map(wanted).collect()
     }
 
-    /// Makes the next part of a member's copy from a page of the store. The caller has read this
-    /// page when `page.0` was the last record in the store.
+    /// Builds the next part of a member's copy. `page` is a page of the store, with the LSN of the
+    /// last record that the store had when the caller read the page.
     pub(crate) fn put_part(
         &mut self,
         member: TargetId,
@@ -364,8 +368,8 @@ impl Shipper {
     /// Returns the requests to other members that the caller must send now.
     pub(crate) fn requests(&mut self, log: &GroupLog, now: Duration) -> Vec<MemberRequest> {
         let mut requests = Vec::new();
-        // An operation may wait for a record that this batch has not completed yet, so no request
-        // can ask for its sync.
+        // An operation may wait for the sync of a record that this batch has not completed yet. A
+        // request cannot ask for the sync of such a record.
         let sync_wanted = log.sync_wanted.min(self.window.last());
         let log = &GroupLog { sync_wanted, wait_ms: self.succession.wait_ms(now), ..*log };
         for (member, link) in &mut self.links {

@@ -2,8 +2,8 @@
 //! member asks to take over.
 //!
 //! If a serving member receives no request of the primary for [`LeaseTimes::take_over_after`], it
-//! asks management again and again to make it the primary. During this time, the member may still
-//! acknowledge requests of the old primary, and each acknowledgement renews the lease of the old
+//! asks management repeatedly to make it the primary. Until management does, the member still
+//! acknowledges requests of the old primary, and each acknowledgement renews the lease of the old
 //! primary. So a member that has become the primary waits before it replies to clients
 //! ([`super::succession`]).
 //!
@@ -23,7 +23,7 @@ use std::time::Duration;
 /// primary.
 #[derive(Debug)]
 pub(super) struct Silence {
-    /// The end of the member's latest promise. Never falls.
+    /// The end of the promise that ends last. Never decreases.
     promised_until: Duration,
     /// The term of the last request of a primary. `None` means that this process has received no
     /// request.
@@ -39,8 +39,8 @@ pub(super) struct Silence {
 
 impl Silence {
     /// Creates the state for a process that starts at `now`. The previous process of the member may
-    /// have acknowledged a request of the primary just before that time, with a promise for at most
-    /// the time `promise`.
+    /// have acknowledged a request of the primary just before that time, with a promise that lasts
+    /// at most the time `promise`.
     pub(super) fn new(now: Duration, promise: Duration) -> Self {
         let promised_until = now + promise;
         Self { promised_until, term: None, acknowledged: None, began: now, ask_at: now }
@@ -61,8 +61,8 @@ impl Silence {
         self.term = group.map(|group| ReceivedTerm::after_request(self.term, group));
     }
 
-    /// Handles the time in a request for which its sender still waits for the leases of earlier
-    /// primaries.
+    /// Stores how long the sender of the last request still waits for the leases of earlier
+    /// primaries. The sender reports this in the request, in milliseconds.
     pub(super) fn note_wait(&mut self, wait_ms: u32, now: Duration) {
         if let Some(term) = &mut self.term {
             term.note_wait(wait_ms, now);

@@ -1,15 +1,15 @@
-//! The standing of another member, as the primary sees it. It states whether replies wait for the
-//! member, and since when the member has not confirmed records. It also states when the primary may
-//! ask management to change the member's state.
+//! The primary's record of one other member: whether replies wait for it, how long it has confirmed
+//! no records, which lease it has granted, and when the primary may ask management to change its
+//! state.
 //!
 //! Does not own the records that the member gets ([`super::member_link`]), or the choice of the
 //! change ([`super::shipper`]).
 //!
 //! # Lease
 //! The lease begins when the primary *sends* a request that the member acknowledges. While it
-//! lasts, the primary may reply to clients. The member decides how long the lease lasts. With its
-//! acknowledgement, it promises to reply to no client as a primary for a longer time than the lease
-//! ([`super::silence`]).
+//! lasts, the primary may reply to clients. The member chooses the duration of the lease. With its
+//! acknowledgement, it also promises that it replies to no client as a primary until after the end
+//! of the lease ([`super::silence`]).
 
 use crate::limits::{ABSENT_PAUSE, MEMBER_PAUSE, UNDECIDED_DROP};
 use std::time::Duration;
@@ -32,21 +32,22 @@ pub(super) struct Standing {
     /// Time at which the primary sent the newest request that the member has acknowledged in this
     /// epoch. `None` means that it has acknowledged no request.
     acknowledged: Option<Duration>,
-    /// The end of the latest lease that the member has granted in this epoch. Never falls.
+    /// The end of the lease that ends last, of all that the member has granted in this epoch. Never
+    /// decreases.
     granted_until: Duration,
-    /// Time of the first request that the primary has sent since the member last confirmed records.
-    /// `None` means that the primary has sent no request since then.
+    /// Time of the first request that the primary has sent since the last confirmation of records
+    /// by the member. `None` means that the primary has sent no request since that confirmation.
     unconfirmed_since: Option<Duration>,
     /// Whether the member has replied that its service stops, and has confirmed no records since.
     stops: bool,
-    /// Time at which the primary sent the newest request after which the member had all records of
-    /// the log. `None` means that there was no such request in this epoch.
+    /// Time at which the primary sent the newest request in whose reply the member confirmed all
+    /// records of the log. `None` means that there was no such reply in this epoch.
     complete_at: Option<Duration>,
     /// Whether the member lacks records that the primary no longer has, neither in memory nor in
     /// its log on disk.
     pub(super) needs_copy: bool,
     /// Whether the primary has asked management to mark the member as in sync. From then on,
-    /// management may make the member serve, even if its reply to the primary is lost.
+    /// management may make the member serve, even if management's reply to the primary is lost.
     pub(super) may_serve: bool,
     /// Time at which the primary may ask management again to change the member's state.
     change_at: Duration,
@@ -85,8 +86,8 @@ impl Standing {
             sent.map_or(self.granted_until, |sent| self.granted_until.max(sent + granted));
     }
 
-    /// Whether the primary may rely on this member at the time `now`. `lease` is the longest time
-    /// since an acknowledged request for which the primary wants to reply to clients.
+    /// Whether this member permits replies to clients at the time `now`: its lease has not ended,
+    /// and it has acknowledged a request that the primary sent less than `lease` ago.
     pub(super) fn holds_lease(&self, lease: Duration, now: Duration) -> bool {
         let is_wanted = self.acknowledged.is_some_and(|sent| now < sent + lease);
         is_wanted && now < self.granted_until
@@ -97,13 +98,13 @@ impl Standing {
         self.unconfirmed_since.get_or_insert(now);
     }
 
-    /// Handles a reply in which the member confirms the records of a request.
+    /// Handles a reply in which the member confirms that it has the records of a request.
     pub(super) fn confirm(&mut self) {
         (self.needs_copy, self.unconfirmed_since, self.stops) = (false, None, false);
     }
 
-    /// Handles a reply in which the member reports that its service stops. The primary does not
-    /// wait until the member has been silent for some time.
+    /// Handles a reply in which the member reports that its service stops. From now on the member
+    /// counts as failing, without a wait for its silence.
     pub(super) fn note_stop(&mut self) {
         self.stops = true;
     }
@@ -137,8 +138,8 @@ impl Standing {
         self.drop_asked = Some(now);
     }
 
-    /// Whether management has not carried out a request to drop the member for the time
-    /// [`UNDECIDED_DROP`]. Returns `true` only once for a request.
+    /// Whether the last request to drop the member is at least [`UNDECIDED_DROP`] old and
+    /// management has not carried it out. Returns `true` only once for a request.
     pub(super) fn take_undecided_drop(&mut self, now: Duration) -> bool {
         let is_old = |asked: &mut Duration| now.saturating_sub(*asked) >= UNDECIDED_DROP;
         self.drop_asked.take_if(is_old).is_some()

@@ -1,22 +1,23 @@
-//! When a new primary may reply to clients, although another target was the primary before.
+//! Decides from when on a new primary may reply to clients, because the previous primary may still
+//! hold a lease.
 //!
 //! The previous primary may send replies until its lease ends. So the new primary normally waits
 //! until its own promises end ([`super::silence`]): with each lease that it granted as a backup
 //! member, it promised to reply to no client before the end of the lease.
 //!
 //! # Release
-//! The wait ends earlier if the previous primary itself confirms that it has left its role. A
-//! [`LogHeld`] in an epoch of the new primary is this confirmation. A target sends it only as a
-//! backup member or as the receiver of a copy, and in these roles it replies to no client. It can
-//! become the primary again only in a later term.
+//! The wait ends earlier if the previous primary itself confirms that it is no longer the primary.
+//! A [`LogHeld`] in an epoch of the new primary is this confirmation: a target sends it only as a
+//! backup member or as the receiver of a copy, and in these roles it replies to no client. The
+//! target can become the primary again only in a later term.
 //!
 //! A third target, which has not confirmed anything, may still hold a lease of an earlier epoch. So
 //! the new primary relies on the confirmation only if no such lease can exist:
 //!
 //! - The new term follows directly on the last epoch in which this process received requests. So no
-//!   third target was the primary between the two.
+//!   third target was the primary between the two terms.
 //! - The leases of all primaries before the previous one have ended. The previous primary had to
-//!   wait for them itself, and its requests contain the rest of this wait.
+//!   wait for these leases too, and reported the remaining time in its requests.
 //!
 //! [`LogHeld`]: skep_wire::log_shipping::LogHeld
 
@@ -46,13 +47,14 @@ impl ReceivedTerm {
         Self { primary, since, epoch, earlier_end: same.and_then(|it| it.earlier_end) }
     }
 
-    /// Whether this is the term of the primary of `group`.
+    /// Whether this is the present term of the primary of `group`.
     pub(super) fn is_of(&self, group: &Group) -> bool {
         (self.primary, self.since) == (group.primary, group.primary_since)
     }
 
-    /// Handles the rest of the primary's wait in a request that arrived at `now`. The earliest end
-    /// counts, since each request proves its own end.
+    /// Handles the remaining wait that the primary has reported in a request that arrived at `now`.
+    /// Keeps the earliest of the ends that these reports imply, because each of them is a safe
+    /// bound.
     pub(super) fn note_wait(&mut self, wait_ms: u32, now: Duration) {
         let wait = Duration::from_millis(wait_ms.into());
         let end = now + wait + wait / CLOCK_DRIFT;
@@ -69,7 +71,8 @@ pub(super) fn milliseconds(time: Duration) -> u32 {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Succession {
     answers_from: Duration,
-    /// The previous primary whose confirmation ends the wait, and the earliest end of the wait.
+    /// The previous primary, whose confirmation shortens the wait, and the earliest time at which
+    /// the wait can end. `None` means that no confirmation shortens it.
     former: Option<(TargetId, Duration)>,
 }
 
@@ -104,7 +107,8 @@ impl Succession {
         milliseconds(self.answers_from.saturating_sub(now).saturating_add(nearly))
     }
 
-    /// Handles a report of `member` in an epoch of this primary.
+    /// Handles a [`LogHeld`](skep_wire::log_shipping::LogHeld) of `member` in an epoch of this
+    /// primary. If `member` is the previous primary, this shortens the wait.
     pub(super) fn on_report(&mut self, member: TargetId) {
         if let Some((_, earliest)) = self.former.filter(|(former, _)| *former == member) {
             self.answers_from = self.answers_from.min(earliest);

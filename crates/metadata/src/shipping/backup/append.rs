@@ -61,12 +61,14 @@ impl<E: Engine> Backup<E> {
         if lsn > self.records.last() {
             return Some(self.records.last());
         }
-        // A member that does not serve knows only that records up to `matched` are equal.
+        // If this member does not serve, safe records may be missing in its log, so only the
+        // records up to `matched` are known to be equal.
         if lsn > self.matched && epoch == Epoch::default() && !self.own.serves() {
             return Some(self.matched);
         }
-        // Epoch zero means that the primary no longer has the record in memory. It has all records
-        // in memory that are not safe, so this record is safe, and equal in all members that serve.
+        // Epoch zero means that the primary no longer has the record in memory. The primary removes
+        // only safe records from memory, so this record is safe, and all serving members have the
+        // same record.
         let is_equal = lsn <= self.matched || epoch == Epoch::default();
         let own = self.records.epoch_of(lsn).filter(|_| !is_equal)?;
         let first = self.records.first_of_same_epoch(lsn);

@@ -1,8 +1,9 @@
-//! Records from the primary's log on disk, for a member that lacks records that are not in memory.
+//! Records from the primary's log on disk, for a member that lacks records which the primary no
+//! longer has in memory.
 //!
-//! Owns the choice between both sources of records, and the change to a copy of the store if the
-//! log on disk lacks the next record. Does not own the records that were read
-//! ([`crate::shipping::old_records`]).
+//! Chooses between the records in memory and those on disk, and switches to a copy of the store if
+//! the log on disk lacks the next record. [`crate::shipping::old_records`] owns the records that
+//! were read from disk.
 
 use super::MemberLink;
 use crate::shipping::old_records::{OldRecords, ReadOutcome};
@@ -33,12 +34,14 @@ impl MemberLink {
         if let Some(ReadOutcome::Removed(begins)) = outcome {
             self.disk.log_begins = Some(begins.unwrap_or(window.before()));
             self.begin_copy();
-            // Replies to requests in flight must not end the change to a copy.
+            // Ignore late replies to the requests in flight: `Standing::confirm` would clear
+            // `needs_copy`.
             self.resume(next_number);
         }
     }
 
-    /// No longer sends records. From now on, the member gets a copy of the store if it is absent.
+    /// Stops shipping records to the member. If the member is absent, it gets a copy of the store
+    /// instead.
     pub(super) fn begin_copy(&mut self) {
         self.disk.old = None;
         self.standing.needs_copy = true;
@@ -50,14 +53,15 @@ impl MemberLink {
         is_old && self.disk.old.as_ref().is_some_and(|old| !old.has(self.next))
     }
 
-    /// Returns the records that have the next record to ship.
+    /// Returns the window that contains the next record to ship: the records in memory, or those
+    /// read from disk.
     pub(super) fn source<'a>(&'a self, window: &'a RecordWindow) -> &'a RecordWindow {
         let old = self.disk.old.as_ref().filter(|_| self.next <= window.before());
         old.map_or(window, OldRecords::piece)
     }
 
-    /// Returns the number of bytes of the records that the member lacks. `None` means that the
-    /// primary does not know it, or that the member gets a copy. `logged` is the number of bytes of
+    /// Returns the number of bytes of the records that the member lacks. `None` means that this
+    /// number is unknown, or that the member gets a copy. `logged` is the number of bytes of
     /// records that the primary has appended since its start.
     pub(in crate::shipping) fn missing_bytes(
         &self,
