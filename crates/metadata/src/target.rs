@@ -1,9 +1,10 @@
-//! A metadata target as a pure state machine. It takes events and returns actions, and uses no
-//! clock, socket or file. The real service and the simulator run the same code.
+//! A metadata target that is the primary of its group, as a pure state machine. It takes events and
+//! returns actions, and uses no clock, socket or file. The real service and the simulator run the
+//! same code.
 //!
 //! A target handles all events that have arrived as one batch. In each batch, it runs the
 //! transactions one after the other, logs their changes, and then sends the replies. The changes of
-//! one transaction are always in the same log record. A batch has as many records as it needs.
+//! one transaction are always in the same log record. A batch may have several log records.
 //!
 //! # Invariants
 //! - The target sends a reply only after every serving member of the group has appended all records
@@ -182,8 +183,8 @@ impl<E: Engine> MetadataTarget<E> {
             && !self.background.is_ending_sessions()
     }
 
-    /// Whether this target has been the primary of its group since its start, according to its
-    /// newest map. If not, the target refuses all requests, and the caller must not perform further
+    /// Whether this target is the primary of its group in the newest map, in the same term as at
+    /// its start. If not, the target refuses all requests, and the caller must not perform further
     /// actions.
     pub fn is_primary(&self) -> bool {
         let group = self.shared.map.group(self.shared.group);
@@ -207,8 +208,7 @@ impl<E: Engine> MetadataTarget<E> {
         self.table.engine_mut()
     }
 
-    /// Iterates over all file locks that applications hold. Checks of invariants call this
-    /// function.
+    /// Iterates over all file locks that applications hold. Only checks of invariants use it.
     pub fn file_locks(&self) -> impl Iterator<Item = (InodeId, HeldLock)> + '_ {
         self.shared.file_locks.all()
     }
@@ -236,9 +236,9 @@ impl<E: Engine> MetadataTarget<E> {
         };
         if group.primary_since != self.shared.primary_since {
             // Another member is the primary now, or has been the primary meanwhile. This target
-            // must not create records in the epoch of another primary. It must not count reports of
-            // that epoch as confirmations of its own records. The caller performs no further
-            // actions.
+            // must not create records in the epoch of another primary, and must not take `LogHeld`
+            // replies of that epoch as confirmations of its own records. The caller performs no
+            // further actions.
             self.shared.set_map(map);
             return Ok(());
         }
@@ -266,8 +266,8 @@ impl<E: Engine> MetadataTarget<E> {
     }
 
     /// Returns the version of the newest cluster map that removed a client with a session at this
-    /// target. Each reply of this target carries this version. A client sends it with its requests,
-    /// and a storage target with an older map must not serve them.
+    /// target. Each reply of this target contains this version. A client sends the version with its
+    /// requests to storage, and a storage target with an older map must not serve these requests.
     pub fn fence(&self) -> MapVersion {
         self.fence
     }
@@ -278,7 +278,8 @@ impl<E: Engine> MetadataTarget<E> {
         self.fence = self.fence.max(version);
     }
 
-    /// Adds a session whose end the target found in the store when it started.
+    /// Adds a session that had begun to end before this start of the target. The target has found
+    /// its record in the store.
     pub(crate) fn add_ended_session(&mut self, session: SessionId) {
         self.background.add_ended_session(session);
     }

@@ -1,4 +1,4 @@
-//! Connects the background jobs to the target: runs the jobs, and performs their tasks.
+//! Runs the background jobs of the target, and performs the [`JobTask`]s that they return.
 
 use super::calls::CallPurpose;
 use crate::background::{BackgroundCall, JobContext, JobTask};
@@ -12,7 +12,7 @@ use skep_wire::metadata::TransactionId;
 use crate::background::Background;
 
 impl<E: Engine> MetadataTarget<E> {
-    /// Runs a function of the background jobs. Then performs the tasks that the jobs have added, in
+    /// Calls `run` with the background jobs. Then performs the tasks that the jobs have added, in
     /// the order in which they were added.
     fn with_jobs(
         &mut self,
@@ -27,8 +27,8 @@ impl<E: Engine> MetadataTarget<E> {
                     self.call(request, CallPurpose::Background(call));
                 }
                 JobTask::SendCommit { group, number } => {
-                    // After a start of the target, the other members may not have confirmed the
-                    // record of the decision yet. Then the commit must wait for them.
+                    // After a start of the target, a serving member may not have synced the
+                    // decision record yet. In this case the commit must wait for that sync.
                     let key = Key::Decision(number).to_bytes();
                     let is_safe = self.table.get_safe::<DecisionRecord>(&key)?.is_some();
                     let after = (!is_safe).then(|| self.last_logged());
@@ -83,7 +83,7 @@ impl<E: Engine> MetadataTarget<E> {
         })
     }
 
-    /// Adds the transaction of a `Prepare` request to the jobs, if the request has prepared it.
+    /// Adds the transaction of a `Prepare` request to the jobs, if the request was successful.
     pub(super) fn after_prepare(&mut self, transaction: TransactionId) -> Result<()> {
         self.with_jobs(|background, context| background.after_prepare(transaction, context))
     }

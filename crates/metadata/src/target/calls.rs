@@ -11,13 +11,14 @@ pub(crate) enum CallPurpose {
     Operation { id: u64, index: usize },
     /// A background job.
     Background(BackgroundCall),
-    /// The reply has no receiver, because the operation has started over or has failed. The target
+    /// The reply has no receiver, because the operation has restarted or has failed. The target
     /// drops the reply.
     Abandoned,
 }
 
 impl CallPurpose {
-    /// Whether the call sends the decision on this transaction of the target's group.
+    /// Whether the call sends the decision about `transaction`, which this target's group
+    /// coordinates.
     pub(crate) fn sends_decision_of(&self, transaction: u64) -> bool {
         matches!(self, Self::Background(BackgroundCall::Decide(it)) if it.number == transaction)
     }

@@ -10,13 +10,13 @@ use std::collections::BTreeMap;
 
 impl<E: Engine> MetadataTarget<E> {
     /// Checks every invariant of the target's state that the types do not enforce. The check reads
-    /// the store, so it is only for tests and simulations.
+    /// whole tables of the store, so only tests and simulations call it.
     ///
     /// # Errors
     /// The error of the engine, if it fails.
     ///
     /// # Panics
-    /// Panics if an invariant is violated. The message is the statement that should hold.
+    /// Panics if an invariant is violated. The message is the violated invariant.
     pub fn check_invariants(&self) -> Result<()> {
         self.check_memory();
         self.check_against_store()
@@ -63,7 +63,8 @@ impl<E: Engine> MetadataTarget<E> {
         assert_eq!(awaited, missing, "each missing reply of a truncation has its call");
     }
 
-    /// Compares the tables in memory with the records in the store that have the same contents.
+    /// Checks that the tables of opens, truncations and file locks in memory equal the records in
+    /// the store.
     fn check_against_store(&self) -> Result<()> {
         let sharing = &self.shared.sharing;
         let opens = self.table.scan_keys(&Key::session_opens(), &[], usize::MAX)?;

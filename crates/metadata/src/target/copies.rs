@@ -1,4 +1,4 @@
-//! Reads parts of the store, for copies of it that other members of the group need.
+//! Reads pages of the store, which the primary sends to members that need a copy of the store.
 //!
 //! The module `shipping::copy_sender` chooses the parts and the rate of the copies.
 
@@ -12,8 +12,8 @@ use skep_types::{Lsn, Result};
 use skep_wire::log_shipping::StoredPair;
 
 impl<E: Engine> MetadataTarget<E> {
-    /// Reads the parts of the store that the shipper needs now, and passes them to it. All changes
-    /// in the store are *safe*. So after the same log record, the store of any other primary has
+    /// Reads the pages of the store that the shipper needs now, and passes them to it. The store
+    /// has only *safe* changes. So after the same log record, the store of every other primary has
     /// the same pairs.
     pub(super) fn read_copies(&mut self) -> Result<()> {
         if !self.shipper.has_copies() {
@@ -46,8 +46,8 @@ fn read_page<E: Engine>(engine: &E, after: &[u8], limits: &Limits) -> Result<Sto
         if let Some((last, _)) = found.last() {
             after.clone_from(last);
         }
-        // Skip this key, because each copy has its own value for it: the LSN of the last record
-        // that the copy has.
+        // Skip `Key::Applied`: its value is the LSN of the last record in this store, and the
+        // member writes its own value.
         let pairs = found.into_iter().filter(|(key, _)| *key != applied);
         page.pairs
             .extend(pairs.map(|(key, value)| StoredPair { key: Bytes(key), value: Bytes(value) }));

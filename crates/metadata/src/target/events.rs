@@ -21,7 +21,7 @@ pub enum Event {
         /// Body of the request.
         body: Vec<u8>,
     },
-    /// A call to another group has got its reply or its final refusal.
+    /// Another group has replied to a call, or has finally refused it.
     Answer {
         /// Id of the call.
         call: CallId,
@@ -34,14 +34,14 @@ pub enum Event {
         lsn: Lsn,
     },
     /// Another member of the group has replied to a request of [`Action::SendToMember`], or the
-    /// request has failed. The target sends another request if the member still lacks records.
+    /// request has failed. The target then sends another request if the member lacks records.
     MemberReply {
         /// The member to which the target sent the request.
         member: TargetId,
         /// Id of the request.
         number: u64,
-        /// The member's progress with the log. The target ignores the progress if it belongs to
-        /// another epoch than the target's.
+        /// The member's progress with the log. The target ignores progress of another epoch than
+        /// its own.
         result: Result<LogHeld>,
     },
     /// Another member of the group has replied to a request about a copy of the store, or the
@@ -58,7 +58,7 @@ pub enum Event {
     LogRead {
         /// The member that lacks the records.
         member: TargetId,
-        /// First record of the read.
+        /// LSN of the first record that the target requested in [`Action::ReadLog`].
         first: Lsn,
         /// The records. If the read has failed, the member gets a copy of the store.
         result: Result<FoundRecords>,
@@ -72,19 +72,20 @@ pub enum Event {
     },
     /// The caller has measured the free space on the disk of the log and the engine.
     FreeSpace {
-        /// `None` means that there is enough free space. Otherwise the target refuses requests that
-        /// add something, with this error message, until the next event of this kind. The message
-        /// has a hint on how to fix the shortage.
+        /// `None` means that there is enough free space. Otherwise this is the error message with
+        /// which the target refuses requests that need space, until the next `FreeSpace` event. The
+        /// message names a way to free space.
         shortage: Option<String>,
     },
     /// Time has passed since the last event.
     Tick,
 }
 
-/// An output of the state machine. The caller must perform actions in order.
+/// An output of the state machine. The caller must perform the actions of a batch in order.
 #[derive(Debug)]
 pub enum Action {
-    /// Append a record to the log. Later actions of the same batch rely on this record.
+    /// Append a record to the log before any later action of the same batch, because these actions
+    /// rely on the record.
     Append {
         /// Epoch of the group.
         epoch: Epoch,
@@ -95,8 +96,8 @@ pub enum Action {
         /// Contents of the record.
         payload: Vec<u8>,
     },
-    /// Durably remove all log records after `after`, so that no power loss brings them back. Only a
-    /// backup member does this, and never while a sync is running.
+    /// Durably remove all log records after `after`, so that they do not reappear after a power
+    /// loss. Only a backup member does this, and never while a sync is running.
     Truncate {
         /// Last log record that stays.
         after: Lsn,
@@ -121,8 +122,8 @@ pub enum Action {
         /// Body of the reply, or the refusal.
         result: Result<Vec<u8>>,
     },
-    /// Send a request to a group, and retry it until there is a reply or a final refusal. Then
-    /// report [`Event::Answer`].
+    /// Send a request to another group, and retry it until there is a reply or a final refusal.
+    /// Then report [`Event::Answer`].
     Call {
         /// Id of the call.
         call: CallId,
@@ -138,9 +139,10 @@ pub enum Action {
         /// Keep the client if management receives its heartbeats.
         unless_heard: bool,
     },
-    /// Send management one request for a change of the group, without retries. The change drops a
-    /// member that does not confirm records, or marks a member that has all records as in sync. The
-    /// target repeats this action until [`Event::Map`] brings a map with another epoch.
+    /// Send management one request for a change of the group, without retries. The change either
+    /// drops a member that does not confirm records, or marks a member as in sync because it has
+    /// all records. The target repeats this action until [`Event::Map`] brings a map with another
+    /// epoch.
     ChangeGroup(GroupChange),
     /// Send management one request to make this member the primary, without retries. Only a backup
     /// member does this, and repeats the action until [`Event::Map`] brings a map with another

@@ -1,5 +1,6 @@
-//! The gates of a target: replies and calls of a batch that must wait for the log. They wait until
-//! every serving member of the group has appended a record (*held*), or has synced it (*safe*).
+//! The gates of a target: queues of replies and calls that must wait for the log. A reply or call
+//! waits until every serving member of the group has appended a log record (the record is *held*),
+//! or has synced it (the record is *safe*).
 //!
 //! This module owns the LSNs of log records, the state of syncs, and the waiting replies and
 //! calls. It does not own the progress of the members (`watermarks`) or the contents of records
@@ -28,13 +29,14 @@ pub(crate) struct PendingReply {
     pub(crate) result: Result<Vec<u8>>,
 }
 
-/// The log records for which a reply waits. The target determines the gate of a reply once, when it
-/// queues the reply.
+/// The condition for sending a reply. The target determines the gate once, when it queues the
+/// reply.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct ReplyGate {
     /// Last record whose changes the reply may show. Every serving member must have appended it.
     pub(crate) held: Lsn,
-    /// Last log record that every serving member must have synced.
+    /// Last log record that every serving member must have synced. Zero means that the reply waits
+    /// for no sync.
     pub(crate) safe: Lsn,
     /// Whether the reply may wait for the next periodic sync. If not, the target requests a sync
     /// for the reply.
@@ -56,30 +58,32 @@ pub(crate) struct BatchOutput {
 /// The state of the log, with the replies and calls that wait for it.
 ///
 /// # Invariants
-/// - Last synced record <= last record that a sync covers <= last appended record.
+/// - Last synced record <= last record that a finished or running sync covers <= last appended
+///   record.
 /// - Each reply in `until_held` waits for a record that is not held. Each reply in `until_safe` and
 ///   each call in `calls` waits for a record that is not safe.
 #[derive(Debug)]
 pub(crate) struct SyncGates {
     policy: SyncPolicy,
-    /// Epoch of the group, which new records get.
+    /// Epoch of the group. New records get this epoch.
     epoch: Epoch,
     watermarks: Watermarks,
     sync: SyncTimer,
-    /// Last record that all serving members must sync soon, since a reply, call or operation waits
-    /// for this sync.
+    /// Last record that all serving members must sync immediately, since a reply, call or operation
+    /// waits for this sync.
     sync_wanted: Lsn,
     until_held: BTreeMap<Lsn, Vec<(ReplyGate, PendingReply)>>,
     until_safe: BTreeMap<Lsn, Vec<PendingReply>>,
     calls: BTreeMap<Lsn, Vec<PendingCall>>,
-    /// Replies that wait only until the primary has its lease again.
+    /// Replies whose records are held and safe, but which wait until the primary has its lease
+    /// again.
     until_lease: Vec<PendingReply>,
     /// The waits that began in the batch in progress.
     pub(super) waits: Waits,
 }
 
 impl SyncGates {
-    /// Creates the gates of a target whose log ends with a record of this epoch.
+    /// Creates the gates of a target whose log ends with a record of the epoch `epoch`.
     pub(crate) fn new(
         policy: SyncPolicy,
         epoch: Epoch,
@@ -101,12 +105,12 @@ impl SyncGates {
         }
     }
 
-    /// Returns the epoch of the group, which new records carry.
+    /// Returns the epoch of the group, which new records get.
     pub(crate) fn epoch(&self) -> Epoch {
         self.epoch
     }
 
-    /// Begins a higher epoch. All later records carry this epoch. Forgets the progress of all other
+    /// Begins a higher epoch. All later records get this epoch. Forgets the progress of all other
     /// members, because a member that lost power may have fewer records than it reported in an
     /// earlier epoch.
     pub(crate) fn begin_epoch(&mut self, epoch: Epoch) {
@@ -115,7 +119,7 @@ impl SyncGates {
         self.watermarks.forget_others();
     }
 
-    /// Returns the LSN of the record that will hold the next transaction.
+    /// Returns the LSN of the next record, which will contain the next transaction.
     pub(crate) fn next_lsn(&self) -> Lsn {
         Lsn::new(self.watermarks.appended().raw() + 1)
     }
@@ -144,12 +148,12 @@ impl SyncGates {
         self.watermarks.set_others(others);
     }
 
-    /// Makes *held* wait for the syncs of this target too, until the next epoch.
+    /// Until the next epoch, counts a record as *held* only if this target has synced it too.
     pub(crate) fn hold_only_synced(&mut self) {
         self.watermarks.hold_only_synced();
     }
 
-    /// Whether *held* waits for the syncs of this target.
+    /// Whether a record counts as *held* only if this target has synced it too.
     pub(crate) fn holds_only_synced(&self) -> bool {
         self.watermarks.holds_only_synced()
     }
@@ -181,7 +185,8 @@ impl SyncGates {
         self.sync.next_due()
     }
 
-    /// Makes the next sync begin immediately, here and at the other members.
+    /// Makes this target and the other members sync all records immediately, including the record
+    /// in progress.
     pub(crate) fn request_sync(&mut self) {
         self.request_sync_of(self.next_lsn());
     }
@@ -212,14 +217,14 @@ impl SyncGates {
         }
     }
 
-    /// Ends the current log record, and counts it as appended by this target.
+    /// Ends the record in progress, and records that this target has appended it.
     pub(crate) fn end_record(&mut self, now: Duration) {
         self.watermarks.append(self.next_lsn());
         self.sync.appended(now);
     }
 
-    /// Returns the reply if the records of its gate are held and safe. Otherwise the reply waits
-    /// until they are.
+    /// Returns the reply if the records of its gate are held and safe. Otherwise queues the reply
+    /// and returns `None`.
     pub(crate) fn pass(&mut self, gate: ReplyGate, reply: PendingReply) -> Option<PendingReply> {
         if gate.safe > self.safe() && !gate.awaits_periodic_sync {
             self.request_sync_of(gate.safe);
@@ -236,8 +241,8 @@ impl SyncGates {
         None
     }
 
-    /// Returns the replies that the target may send now. While the primary may not reply to
-    /// clients, returns none, and keeps the replies.
+    /// Returns the replies that the target may send now. If `may_answer` is false, queues the
+    /// replies and returns none.
     pub(crate) fn pass_lease(
         &mut self,
         may_answer: bool,
@@ -259,7 +264,7 @@ impl SyncGates {
         self.request_sync_of(after);
     }
 
-    /// Whether a call that sends the decision on this transaction waits for the log.
+    /// Whether a call that sends the decision about `transaction` waits for the log.
     pub(crate) fn holds_decision_of(&self, transaction: u64) -> bool {
         self.calls.values().flatten().any(|(_, purpose)| purpose.sends_decision_of(transaction))
     }
@@ -281,8 +286,7 @@ impl SyncGates {
             let until_held = until_held.map(|(_, reply)| reply);
             let replies = self.until_safe.range(synced).flat_map(|(_, replies)| replies);
             let replies = replies.chain(until_held.filter(|_| self.watermarks.holds_only_synced()));
-            // From now on, a reply whose records another member has not synced waits only for that
-            // member.
+            // These records are synced here, so their replies now wait only for other members.
             replies
                 .for_each(|it| self.waits.add(it.connection, it.request.tag, WaitReason::Copies));
         }
@@ -360,8 +364,8 @@ impl CheckpointTrigger {
         self.logged_bytes += bytes as u64;
     }
 
-    /// Returns whether a checkpoint must begin now, and counts it as running. The caller must then
-    /// begin the checkpoint.
+    /// Returns whether a checkpoint must begin now. If so, marks it as running, and the caller must
+    /// begin it.
     pub(crate) fn begin(&mut self, after_bytes: u64) -> bool {
         let is_due = self.logged_bytes >= after_bytes && !self.is_running;
         if is_due {

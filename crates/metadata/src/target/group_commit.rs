@@ -1,6 +1,6 @@
-//! Group commit. This module owns the order in which log records, calls and replies leave the
-//! target, and the time at which a sync begins. It also releases the replies and calls that waited
-//! for the log.
+//! Group commit: one sync of the log covers the changes of many operations. This module owns the
+//! order in which log records, calls and replies leave the target, and decides when a sync begins.
+//! It also releases the replies and calls that have waited for the log.
 
 use super::events::Action;
 use super::gates::{PendingReply, ReplyGate};
@@ -62,7 +62,8 @@ impl<E: Engine> MetadataTarget<E> {
         Ok(())
     }
 
-    /// Ends the log record of the operations that have run since the previous record.
+    /// Ends the log record in progress, which has the changes of all operations that have run since
+    /// the previous record.
     pub(super) fn end_record(&mut self) {
         if self.table.has_batch() {
             let payload = self.table.log_batch();
@@ -97,8 +98,8 @@ impl<E: Engine> MetadataTarget<E> {
             Action::Reply { connection, request, result }
         }));
         if self.shipper.ships_after_sync() || self.gates.holds_only_synced() {
-            // Replies wait for this target's sync, or for a member that gets only synced records.
-            // So sync the records now.
+            // Replies wait for a sync of this target, either directly or because a counted member
+            // gets only synced records. So sync now.
             self.gates.request_own_sync();
         }
         if let Some(lsn) = self.gates.begin_sync(self.shared.now) {
@@ -109,7 +110,7 @@ impl<E: Engine> MetadataTarget<E> {
         actions
     }
 
-    /// Returns the last record of the log.
+    /// Returns the LSN of the last record of the log.
     pub fn last_logged(&self) -> Lsn {
         self.gates.last_logged()
     }
@@ -124,7 +125,8 @@ impl<E: Engine> MetadataTarget<E> {
         self.queue_reply(PendingReply { connection, request, result: Ok(body) }, None);
     }
 
-    /// Returns the newest record that a reply may depend on, if the target queues the reply now.
+    /// Returns the LSN of the newest record on which a reply may depend, if the target queues the
+    /// reply now.
     pub(super) fn newest_record(&self) -> Lsn {
         // If the batch has no changes, the reply depends only on earlier records.
         if self.table.has_batch() { self.gates.next_lsn() } else { self.last_logged() }
@@ -132,9 +134,9 @@ impl<E: Engine> MetadataTarget<E> {
 
     /// Sends a reply at the end of the batch or later. The reply waits until all records that it
     /// may show are *held*. If `after` is a record, the reply also waits until that record is
-    /// *safe*. If the target syncs before each reply, the reply waits until all of these records
-    /// are *safe*. Each reply gets its gate only once, here, because later records must not make it
-    /// wait longer.
+    /// *safe*. Under [`SyncPolicy::Always`](super::SyncPolicy::Always), the reply waits until all
+    /// of these records are *safe*. The gate of a reply is determined only here, so later records
+    /// do not make it wait longer.
     pub(crate) fn queue_reply(&mut self, reply: PendingReply, after: Option<Lsn>) {
         // Refusals and replies to reads wait too, because they may show changes that are not
         // *held*. After a change of the primary or a power loss, these changes may not exist.

@@ -2,8 +2,8 @@
 //! may reply to clients, which changes of the group it requests from management, and what it
 //! reports to administrators.
 //!
-//! The module `shipping::shipper` owns the requests to the members, and the module `gates` owns the
-//! gates.
+//! The module `shipping::shipper` owns the requests to the members. The module `gates` owns the
+//! replies that wait for the members.
 
 use crate::engine::Engine;
 use crate::shipping::succession::Succession;
@@ -18,15 +18,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 impl<E: Engine> MetadataTarget<E> {
-    /// Sets when the target may reply to clients, because the previous primary of the group may
-    /// still reply. The caller calls this before the first event.
+    /// Sets from when on the target may reply to clients, because the previous primary of the group
+    /// may still reply. The caller calls this before the first event.
     pub fn succeed(&mut self, succession: Succession) {
         self.shipper.succeed(succession);
     }
 
-    /// Sets the epoch of the record `lsn`, which precedes the records of the start. The caller
-    /// calls this function before the first event. If the target has already removed some of the
-    /// records of the start from its memory, it ignores the epoch.
+    /// Sets the epoch of the record `lsn`, which precedes the records that were passed to
+    /// [`MetadataTarget::open`]. The caller calls this function before the first event. The target
+    /// ignores the epoch if it has already removed some of these records from its memory.
     pub fn set_epoch_of(&mut self, lsn: Lsn, epoch: Epoch) {
         self.shipper.set_epoch_of(lsn, epoch);
     }
@@ -47,25 +47,26 @@ impl<E: Engine> MetadataTarget<E> {
         self.shipper.complete_since(since)
     }
 
-    /// Sends each other member a request in the next batch, even if no request is due yet.
+    /// Makes the target send a request to each other member at the end of the next batch, even if
+    /// no request is due yet.
     pub(crate) fn ask_members(&mut self) {
         self.shipper.renew_leases();
     }
 
-    /// Whether the target may reply to clients now. If not, another member may be the primary
-    /// already.
+    /// Whether the target may reply to clients now. If not, another member may have become the
+    /// primary.
     pub(super) fn may_answer(&self) -> bool {
         self.shipper.holds_lease(self.member_lease(), self.shared.now)
     }
 
-    /// Returns the time for which the primary may rely on a member, counted from a request that the
-    /// member has acknowledged.
+    /// Returns the duration of a lease, which begins when the primary sends a request that the
+    /// member acknowledges.
     fn member_lease(&self) -> Duration {
         self.shared.limits.members.lease_times(&self.shared.map).lease
     }
 
-    /// Updates the list of members for which replies wait. Adds members that lack only a few
-    /// records, and removes members that do not confirm records.
+    /// Updates the list of members for which replies wait. Adds absent members that lack only a few
+    /// records, and removes counted members that no longer confirm records.
     pub(super) fn count_members(&mut self) -> Result<()> {
         let has_ended = self.shipper.end_counting(self.member_lease(), self.shared.now);
         let begun = self.shipper.begin_to_count();
@@ -79,8 +80,9 @@ impl<E: Engine> MetadataTarget<E> {
         self.release_gated()
     }
 
-    /// Returns the changes of the group that the target requests from management now. After a
-    /// request to drop a member, replies wait for the syncs of this target, until the next epoch.
+    /// Returns the changes of the group that the target requests from management now. If it
+    /// requests to drop a member, replies also wait for the syncs of this target until the next
+    /// epoch, because this target may become the only serving member.
     pub(super) fn group_changes(&mut self) -> Vec<GroupChange> {
         let (needed, epoch) = (self.gates.needed_to_serve(), self.gates.epoch());
         let (group, synced) = (self.shared.group, self.gates.synced());
@@ -93,7 +95,7 @@ impl<E: Engine> MetadataTarget<E> {
     }
 
     /// Whether replies wait for the syncs of this target too, because it has asked management to
-    /// drop a member and the epoch has not changed since.
+    /// drop a member in this epoch.
     pub(crate) fn replies_wait_for_own_disk(&self) -> bool {
         self.gates.holds_only_synced()
     }

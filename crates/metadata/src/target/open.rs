@@ -21,8 +21,8 @@ use skep_types::{Epoch, Error, ErrorCode, Lsn, MapVersion, Result};
 use skep_wire::senders::SenderEpochs;
 
 impl<E: Engine> MetadataTarget<E> {
-    /// Starts a target from an engine and the log records since its last checkpoint. Skips records
-    /// whose changes the engine already has.
+    /// Starts a target as the primary, from an engine and the log records since the engine's last
+    /// checkpoint. Skips records whose changes the engine already has.
     ///
     /// # Errors
     /// - `Corrupt` if a record is missing or malformed.
@@ -81,17 +81,17 @@ impl<E: Engine> MetadataTarget<E> {
         Ok(target)
     }
 
-    /// Makes each reply name the map version in which this target is the primary. A client that
-    /// gets a reply then sends this version to storage targets. From that moment on, these refuse
-    /// the requests of the previous primary.
+    /// Raises the fence to the version of the map in which this target is the primary. Each reply
+    /// contains the fence, and clients send it to storage targets. A storage target with this
+    /// version refuses the requests of the previous primary.
     fn fence_former_primary(&mut self, version: MapVersion) {
         if self.shared.primary_since > Epoch::new(1) {
             self.raise_fence(version);
         }
     }
 
-    /// Passes the changes in records that other members have not confirmed yet to the background
-    /// jobs. For the jobs, it looks as if the target wrote and synced these records now.
+    /// Passes the changes in records that are not *safe* to the background jobs, as if the target
+    /// wrote these records now and began a sync of them.
     fn load_unsafe(&mut self, last: Lsn) {
         for (key, value) in self.table.unsafe_changes() {
             self.background.on_write(key, value.is_some());
@@ -100,9 +100,9 @@ impl<E: Engine> MetadataTarget<E> {
     }
 }
 
-/// Applies the log records after `stored`, whose changes the engine does not have. If the records
-/// are *safe*, applies them to the engine, otherwise to a layer above it. Returns all records,
-/// because members may lack them, and the LSN of the last record.
+/// Applies the log records after `stored`, whose changes the engine does not have. If `are_safe`,
+/// applies them to the engine, otherwise to the table of unsafe changes in memory. Returns all
+/// records, because members may lack some of them, and the LSN of the last record.
 fn replay<E: Engine>(
     table: &mut Table<E>,
     stored: Lsn,
@@ -138,8 +138,8 @@ fn replay<E: Engine>(
     }
     let last = window.last().max(stored);
     if window.last() < stored {
-        // The log ends before the last record whose changes the store has. The store was synced,
-        // but the last segments of the log were not.
+        // The log ends before the last record whose changes the store has: a power loss has removed
+        // the last segments of the log, which were not synced, but not the store.
         window = RecordWindow::after(stored);
     }
     if !are_safe {

@@ -1,4 +1,5 @@
-//! The operations of a target. Some can run now, others wait for the end of a pause or for the log.
+//! The operations of a target that have not ended. Some can run now. The others wait for the end of
+//! a pause, for the log, for a lock, or for a reply.
 //!
 //! This module owns the order in which operations run. It does not run the operations (`run`), and
 //! does not own the locks for which they wait (`tx::locks`).
@@ -11,17 +12,17 @@ use std::time::Duration;
 ///
 /// # Invariants
 /// - An id is never used twice.
-/// - The queues hold ids. A queue may still have ids of operations that have ended, which are
-///   skipped.
+/// - The queues contain ids. A queue may contain the id of an operation that has ended; such ids
+///   are skipped.
 #[derive(Debug)]
 pub(crate) struct Operations {
     waiting: HashMap<u64, Operation>,
     next_id: u64,
-    /// Operations that can run now, in the order in which they will run.
+    /// Ids of the operations that can run now, in the order in which they will run.
     ready: VecDeque<u64>,
-    /// Operations that run again after a pause, by the time at which the pause ends.
+    /// Ids of the operations that run again after a pause, with the time at which the pause ends.
     paused: BTreeSet<(Duration, u64)>,
-    /// Operations that wait until more log records are safe.
+    /// Ids of the operations that wait until more log records are safe.
     until_safe: Vec<u64>,
 }
 
@@ -80,18 +81,18 @@ impl Operations {
         None
     }
 
-    /// Puts an operation back that has run and must wait now.
+    /// Puts back an operation that has run and must now wait.
     pub(crate) fn park(&mut self, op: Operation) {
         self.waiting.insert(op.id, op);
     }
 
-    /// Parks an operation, which runs again at `due`.
+    /// Parks an operation until the time `due`, at which it runs again.
     pub(crate) fn park_until(&mut self, due: Duration, op: Operation) {
         self.paused.insert((due, op.id));
         self.park(op);
     }
 
-    /// Parks an operation, which runs again when more records are *safe*.
+    /// Parks an operation until more records are *safe*. Then it runs again.
     pub(crate) fn park_until_safe(&mut self, op: Operation) {
         self.until_safe.push(op.id);
         self.park(op);
@@ -120,8 +121,8 @@ impl Operations {
         self.paused.first().map(|(due, _)| *due)
     }
 
-    /// Whether an operation coordinates this transaction of the target's group, or holds the rename
-    /// lock with the id of this transaction.
+    /// Whether an operation coordinates the transaction `number` of this target's group, or holds
+    /// the rename lock under this number.
     pub(crate) fn is_coordinating(&self, number: u64) -> bool {
         self.waiting.values().any(|op| {
             op.transaction == Some(number) || op.rename_lock.is_some_and(|(it, _)| it == number)

@@ -1,7 +1,7 @@
 //! A target whose directory was restored from a backup. Such a target lacks the newest changes.
 //!
-//! The target assigns only numbers above all that it may have assigned before the restore. So it
-//! assigns no inode number, transaction number, start number or version a second time.
+//! The target skips all inode numbers, transaction numbers, start numbers and versions that it may
+//! have assigned after the backup was made. So it assigns none of them twice.
 //!
 //! The module `service::restored` owns the mark files in the directory. The module
 //! `tx::removal_guard` owns the rule that storage keeps chunk files without an inode.
@@ -11,23 +11,24 @@ use crate::engine::Engine;
 use skep_types::InodeId;
 
 impl<E: Engine> MetadataTarget<E> {
-    /// Makes the target assign only numbers above all that it may have assigned, since its
-    /// directory was restored from a backup. The caller calls this before the first event.
+    /// Makes the target skip all numbers that it may have assigned after the backup was made. The
+    /// caller calls this before the first event, if the target's directory was restored from a
+    /// backup.
     pub fn continue_above_copy(&mut self) {
         self.shared.numbers.skip();
         self.shared.starts.skip();
-        // Clients have the newest of the changes that the backup lacks, and not those before them.
+        // Close the replay: clients have only the newest of the changes that the backup lacks, and
+        // a replay of these without the earlier ones would be wrong.
         self.sessions.replay.close();
     }
 
-    /// Whether the start record and the number reservations after [`Self::continue_above_copy`] are
-    /// safe. From then on, a restart also assigns only numbers above all that this target may have
-    /// assigned.
+    /// Whether the records of the new start number and of the new number reservation are safe. From
+    /// then on, a restart skips the same numbers without [`Self::continue_above_copy`].
     pub fn has_safe_numbers(&self) -> bool {
         self.shared.starts.current().is_some() && self.shared.numbers.has_usable()
     }
 
-    /// Permits or forbids the removal of chunk files that no inode owns.
+    /// Sets whether storage may remove chunk files that no inode owns.
     pub fn permit_removal(&mut self, is_permitted: bool) {
         self.shared.removal.is_off = !is_permitted;
     }

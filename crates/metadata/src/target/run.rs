@@ -1,5 +1,5 @@
-//! Runs operations. Each run ends with a commit, with a refusal, or with the operation parked until
-//! it runs again.
+//! Runs operations. A run either commits the operation, or refuses it, or parks it until it can run
+//! again.
 
 use super::calls::CallPurpose;
 use super::gates::PendingReply;
@@ -56,8 +56,8 @@ impl<E: Engine> MetadataTarget<E> {
         if let Some(session) = op.session_needed()
             && let Some(refusal) = self.sessions.refusal(session)
         {
-            // The session has ended while the operation waited. If the operation opened a file now,
-            // no request would ever close it.
+            // The session has ended while the operation waited. If the operation now opened a file,
+            // nothing would ever close the file.
             return self.fail(op, refusal);
         }
         if let Some(inode) = op.awaited_truncation.take()
@@ -89,8 +89,8 @@ impl<E: Engine> MetadataTarget<E> {
             }
             Source::Internal(work) => background::run(&mut context, work).map(|()| Vec::new()),
         };
-        // A run must repeat all calls of the earlier runs of the operation. An earlier call may
-        // have prepared steps that this run does not need, and the commit would apply these steps.
+        // Restart the operation if this run has not repeated a call of an earlier run. That call
+        // may have prepared steps that this run does not need, and a commit would apply them.
         let result = if context.has_unused_replies() && result.is_ok() {
             Err(Stop::Changed)
         } else {
@@ -121,8 +121,8 @@ impl<E: Engine> MetadataTarget<E> {
                 if let Resource::Truncation(inode) = resource {
                     op.awaited_truncation = Some(inode);
                 }
-                // `start_over` has released the locks of this operation itself, which may have
-                // freed the resource.
+                // The resource may be free now, because `start_over` has released the locks of this
+                // operation.
                 if self.shared.locks.is_free(&resource, None) {
                     self.operations.wake([op.id]);
                 } else {
@@ -133,8 +133,8 @@ impl<E: Engine> MetadataTarget<E> {
             Err(Stop::Busy | Stop::Changed) => {
                 self.start_over(&mut op);
                 let pause = (FIRST_PAUSE * (1 << op.restarts.min(10))).min(LONGEST_PAUSE);
-                // Spread the pauses, so that two operations that blocked each other do not run
-                // again at the same time.
+                // Add a jitter to the pause, so that two operations that have blocked each other do
+                // not run again at the same time.
                 let spread =
                     (op.id.wrapping_mul(0x9E37_79B9) ^ u64::from(self.shared.group.raw())) % 8;
                 let due = self.shared.now + pause + pause.mul_f64(spread as f64 / 8.0);
@@ -228,8 +228,8 @@ impl<E: Engine> MetadataTarget<E> {
         Ok(())
     }
 
-    /// Commits the changes of an operation and sends its reply, with its unlogged fields. Makes
-    /// opens of the files whose stripe pattern has changed wait until the changes are *safe*.
+    /// Commits the changes of an operation and sends its reply, with its unlogged fields. If the
+    /// operation has changed stripe patterns, opens of these files wait until the change is *safe*.
     fn commit(
         &mut self,
         mut op: Operation,
@@ -244,9 +244,10 @@ impl<E: Engine> MetadataTarget<E> {
         for inode in &unlogged.changed_patterns {
             self.shared.starts.patterns.note(*inode, lsn);
         }
-        // A client cannot replay a change of several groups: the other groups undo their steps, and
-        // then execute changes of other clients. So the reply to such a change waits until the
-        // decision is safe. A change of one of its inodes waits for this anyway.
+        // A client cannot replay a change of several groups: after a power loss, the other groups
+        // undo their steps, and then execute changes of other clients. So the reply to such a
+        // change waits until the decision is safe. This delays few operations, since a later change
+        // of one of these inodes must wait for the decision anyway.
         let spans_groups = op.transaction.is_some() || op.rename_lock.is_some();
         if let Some(number) = op.transaction.take() {
             for participant in std::mem::take(&mut op.participants) {
@@ -254,9 +255,9 @@ impl<E: Engine> MetadataTarget<E> {
             }
             self.gates.request_sync();
         }
-        // The target releases the rename lock only after this record is safe. The next holder of
-        // the lock walks a directory tree that contains this change, and other groups rely on the
-        // result.
+        // The target releases the rename lock only after this record is safe. Otherwise the next
+        // holder of the lock would check its rename against a directory tree with a change that a
+        // power loss can revert.
         self.give_back_rename_lock(&mut op, Some(lsn));
         self.release(Owner::Operation(op.id));
         self.end_truncations()?;
@@ -291,8 +292,8 @@ impl<E: Engine> MetadataTarget<E> {
         Ok(())
     }
 
-    /// Moves all changes of an operation into the batch, with its decision and its reply. All of
-    /// them get into the same log record. Returns the LSN of that record.
+    /// Moves the changes of an operation into the batch, with its decision record and its reply.
+    /// All of them get into the same log record. Returns the LSN of that record.
     ///
     /// # Errors
     /// `TooLarge` if the changes exceed the limit of one operation. In this case, the batch is
@@ -335,7 +336,7 @@ impl<E: Engine> MetadataTarget<E> {
         Ok(self.gates.next_lsn())
     }
 
-    /// If the request has set a lock, ends the wait for this lock.
+    /// If a `SetLock` request has set its lock, ends the wait for this lock.
     fn after_set_lock(&mut self, header: &Header, body: &[u8], reply: &[u8]) -> Result<()> {
         let SetLock { lock, wait } = SetLock::from_bytes(body)?;
         let is_set = SetLockReply::from_bytes(reply)?.conflict.is_none();
@@ -346,10 +347,10 @@ impl<E: Engine> MetadataTarget<E> {
         Ok(())
     }
 
-    /// Returns the number of a change, for its reply. With this number, the client can replay the
-    /// change after a power loss. Zero if the reply leaves only when the change is safe, and for
-    /// requests that are no changes of clients. `after` is the record that must be safe before the
-    /// reply.
+    /// Returns the number of a change, for the header of its reply. With this number, the client
+    /// can replay the change after a power loss. The result is zero if the target sends the reply
+    /// only when the change is safe, or if the request is not a change of a client. `after` is the
+    /// record that must be safe before the reply.
     fn number_of_change(&mut self, header: &Header, after: Option<Lsn>) -> u64 {
         let is_change = catalog::message(header.message).is_some_and(|message| message.modifies);
         if !is_change || after.is_some() || self.gates.syncs_each_reply() {
@@ -369,8 +370,8 @@ impl<E: Engine> MetadataTarget<E> {
         match header.message {
             OpenSession::ID => {
                 self.sessions.opened(header.session, body, reply, self.shared.now);
-                // The client has not used the session yet, so it has no lost changes. The reply to
-                // an earlier attempt was lost.
+                // The client is opening this session, so it has no lost changes to replay. If the
+                // session already exists, the reply to an earlier `OpenSession` was lost.
                 self.end_replay(header.session);
                 // A power loss must not remove a session. Otherwise its client could not find out
                 // which of its requests were executed.

@@ -26,12 +26,14 @@ pub struct Start {
     /// gets a lower epoch, even if the cluster map is older.
     pub epoch: Epoch,
     /// Members about which an earlier process of this target has sent requests to management in the
-    /// epoch of `map`. Management may still carry out these requests. A member that does not serve
-    /// in `map` may serve in a newer map, so replies wait for it from the beginning. The target has
-    /// asked to drop a member that serves in `map`. If the list has the target itself, the target
-    /// has asked to become the primary.
+    /// epoch of `map`. Management may still carry out these requests:
+    ///
+    /// - A member that does not serve in `map`: the target has asked to mark it as in sync. It may
+    ///   serve in a newer map, so replies wait for it from the beginning.
+    /// - A member that serves in `map`: the target has asked to drop it.
+    /// - The target itself: it has asked to become the primary.
     pub counted: Vec<TargetId>,
-    /// Last log record that is on the device. `None` means that all records are on the device.
+    /// Last synced log record. `None` means that all records are synced.
     pub synced: Option<Lsn>,
     /// When the target syncs its log.
     pub policy: SyncPolicy,

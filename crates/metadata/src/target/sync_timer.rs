@@ -1,4 +1,4 @@
-//! The syncs of a log. The timer decides when the next sync begins, and remembers which sync is
+//! The syncs of a log. [`SyncTimer`] decides when the next sync begins, and stores which sync is
 //! running. The primary and the backup member of a group use the same timer.
 //!
 //! This module does not own the replies that wait for a sync. `gates` and `shipping::backup` own
@@ -15,7 +15,8 @@ pub(crate) struct SyncTimer {
     running: Option<Lsn>,
     /// Time of the append of the oldest record that no sync covers.
     first_unsynced_at: Option<Duration>,
-    /// Whether a sync was requested. Then the next sync begins immediately.
+    /// Whether a sync was requested. If so, it begins at the end of the batch, or when the running
+    /// sync has ended.
     is_requested: bool,
 }
 
@@ -52,7 +53,7 @@ impl SyncTimer {
         self.first_unsynced_at.get_or_insert(now);
     }
 
-    /// Makes the next sync begin immediately.
+    /// Makes the next call of [`Self::begin`] start a sync, even if no sync is due yet.
     pub(crate) fn request(&mut self) {
         self.is_requested = true;
     }
@@ -92,8 +93,8 @@ impl SyncTimer {
         self.synced = self.synced.min(last);
     }
 
-    /// Returns the time at which the next sync is due. `None` means that a sync is running, or that
-    /// there is nothing to sync.
+    /// Returns the time at which the next sync is due without a request. `None` means that a sync
+    /// is running, or that there is nothing to sync.
     pub(crate) fn next_due(&self) -> Option<Duration> {
         let first = self.first_unsynced_at.filter(|_| self.running.is_none());
         first.map(|at| at + SYNC_AFTER)

@@ -1,5 +1,5 @@
-//! Transactions over several groups, in which the target's group is the coordinator or a
-//! participant.
+//! Transactions over several groups (two-phase commit), in which this target's group is the
+//! coordinator or a participant.
 
 use super::calls::CallPurpose;
 use super::events::Action;
@@ -45,8 +45,8 @@ impl<E: Engine> MetadataTarget<E> {
         Ok(())
     }
 
-    /// Sends a participant the decision on a transaction. If `after` is a record, sends the
-    /// decision only when this record is *safe*.
+    /// Sends the decision about the transaction `number` to the participant `group`. If `after` is
+    /// a record, waits until this record is *safe*.
     pub(super) fn send_decision(
         &mut self,
         group: GroupId,
@@ -64,7 +64,8 @@ impl<E: Engine> MetadataTarget<E> {
         }
     }
 
-    /// Whether a transaction of this group is still undecided.
+    /// Whether this group coordinates the transaction `number`, and its decision is not made or not
+    /// *safe* yet.
     fn is_coordinating(&self, number: u64) -> bool {
         self.operations.is_coordinating(number) || self.gates.holds_decision_of(number)
     }
@@ -85,8 +86,9 @@ impl<E: Engine> MetadataTarget<E> {
 }
 
 impl<E: Engine> MetadataTarget<E> {
-    /// Checks whether the target can prepare one more transaction, or whether an administrator may
-    /// decide on a prepared transaction.
+    /// Checks a `Prepare` request against the limit of prepared transactions, and checks whether an
+    /// administrator may decide the transaction of a `ResolveTransaction` request. Accepts all
+    /// other requests.
     pub(crate) fn check_transaction(&self, header: &Header, body: &[u8]) -> Result<()> {
         let prepared = self.background.prepared();
         match transaction_in(header, body) {
@@ -128,7 +130,8 @@ impl<E: Engine> MetadataTarget<E> {
     }
 }
 
-/// Returns the transaction that a request prepares or ends.
+/// Returns the transaction that a request prepares or ends. `None` means that the request has
+/// another type or is malformed.
 pub(super) fn transaction_in(header: &Header, body: &[u8]) -> Option<TransactionId> {
     match header.message {
         Decide::ID => Decide::from_bytes(body).ok().map(|it| it.transaction),
