@@ -1,7 +1,7 @@
-//! Sessions of clients. The submodules contain the table of sessions, leases and slots, decide
-//! which requests are admitted, and report the outcome of requests whose session has ended. They
-//! also compare slots after a start, let clients replay what a power loss has reverted, search for
-//! silent clients, and list the sessions for administrators.
+//! Sessions of clients: the table of sessions, leases and slots, the admission of requests, the
+//! outcome of requests of ended sessions, the comparison of slots after a start, the replay of
+//! changes that a power loss has reverted, the search for silent clients, and the list for
+//! administrators.
 
 mod compare_slots;
 mod lifetime;

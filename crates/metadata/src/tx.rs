@@ -1,4 +1,4 @@
-//! Transactions: the state that they change, the context in which handlers run, and the locks and
+//! Transactions: the tables that they change, the context in which handlers run, and the locks and
 //! steps of transactions over several metadata groups.
 //!
 //! This module does not own the requests that start transactions (`handlers`) or the order in which

@@ -1,5 +1,5 @@
-//! The lifetime of sessions. The target loads sessions when it starts, clients renew them, and they
-//! expire and end.
+//! The lifetime of sessions: the target loads them when it starts, clients renew them, and they
+//! expire or end.
 
 use crate::engine::Engine;
 use crate::limits::LONGEST_WAIT;
@@ -37,7 +37,9 @@ impl<E: Engine> MetadataTarget<E> {
         Duration::from_millis(u64::from(self.shared.map.policy.lease_ms))
     }
 
-    /// Renews a session. The reply contains the lease that the client must use from now on.
+    /// Handles `KeepAlive`. Sets the lease of the session to the longer one of the cluster's lease
+    /// and `client_lease_ms`, the lease that the client uses now. The reply contains the lease that
+    /// the client must use from now on.
     pub(crate) fn keep_alive(
         &mut self,
         session: SessionId,
@@ -48,10 +50,10 @@ impl<E: Engine> MetadataTarget<E> {
         KeepAliveReply { lease_ms, start: self.shared.starts.current().unwrap_or(0) }
     }
 
-    /// Restarts all leases if the target itself was suspended. Without this, sessions would end
-    /// although their clients have sent renewals, which the target reads only after the suspension.
-    /// A target is suspended when its process or its host is stopped. Short pauses do not matter,
-    /// since clients renew several times per lease.
+    /// Restarts all leases if the target's process or host was stopped for more than a quarter of a
+    /// lease. Otherwise sessions would end although their clients have sent renewals, which the
+    /// target has not read yet. Shorter pauses do not matter, since clients renew several times per
+    /// lease.
     pub(crate) fn restart_leases_after_pause(&mut self, now: Duration) {
         // The subtraction saturates, because the first batch may have the same time as the start.
         let pause = now.saturating_sub(self.shared.now);
@@ -71,8 +73,8 @@ impl<E: Engine> MetadataTarget<E> {
     /// without the client arrives. Until then, it releases none of the client's locks and opens
     /// (docs/design/0006-fencing.md).
     ///
-    /// If many clients are silent at the same time, the network of this target is the more probable
-    /// fault. Then management does not remove the clients whose heartbeats it receives, and their
+    /// If many clients are silent at the same time, the network of this target has probably failed.
+    /// In this case management does not remove the clients whose heartbeats it receives, and their
     /// sessions continue.
     pub(crate) fn expire_sessions(&mut self) {
         let lease = self.lease();
@@ -98,8 +100,8 @@ impl<E: Engine> MetadataTarget<E> {
         }
     }
 
-    /// Ends a session. From now on, the target refuses requests of the session. It closes the files
-    /// of the session in several small transactions.
+    /// Ends a session. From now on, the target refuses requests of the session. A background job
+    /// closes the files of the session in several small transactions.
     pub(crate) fn end_session(&mut self, session: SessionId) {
         if !self.sessions.remove(session) {
             return;

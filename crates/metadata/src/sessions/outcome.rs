@@ -1,14 +1,14 @@
 //! `AskOutcome`: reports whether a request of an ended session was executed.
 //!
 //! If a client received no reply to a request before its session ended, it asks for the outcome.
-//! Without the outcome, the client could only send the request again in its next session, and a
-//! second execution may remove or overwrite a newer change of another client.
+//! Without the outcome, the client could only send the request again in its next session, and the
+//! second execution could remove or overwrite a newer change of another client.
 //!
 //! # Why the outcome is final
 //! The target replies only after it has logged the end of the session. From then on it executes no
 //! request of the session. The replies in the session's slots stay until the record of its end is
-//! deleted (`background::forget`). If a power loss removes the log record that the outcome depends
-//! on, the client loses an acknowledged change, as after any other power loss.
+//! deleted (`background::forget`). If a power loss removes the log record of the request after the
+//! reply, the client loses an acknowledged change, as after any other power loss.
 
 use crate::engine::Engine;
 use crate::target::{MetadataTarget, PendingReply};
@@ -53,8 +53,8 @@ impl<E: Engine> MetadataTarget<E> {
         Ok(())
     }
 
-    /// Returns the outcome of a request, and the log record with the effect of the request. `None`
-    /// means that the session has not ended.
+    /// Returns the outcome of a request. If the request was executed, also returns the LSN of the
+    /// log record with its changes. `None` means that the session has not ended.
     fn outcome(&self, asked: &AskOutcome) -> Result<Option<(Outcome, Option<Lsn>)>> {
         let AskOutcome { session, slot, sequence } = *asked;
         if !self.has_ended(session)? {
@@ -66,8 +66,8 @@ impl<E: Engine> MetadataTarget<E> {
             Some(record) if record.sequence == sequence => {
                 (Outcome::Executed { reply: record.reply }, Some(record.lsn))
             }
-            // The client has received the reply to this request, because it has already sent a
-            // newer request in the slot.
+            // The client has sent a newer request in the slot, so it has received the reply to this
+            // one.
             Some(record) if record.sequence > sequence => (Outcome::Unknown, None),
             _ => (Outcome::NotExecuted, None),
         }))

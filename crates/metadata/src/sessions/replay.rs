@@ -1,6 +1,6 @@
-//! The replay of lost changes after a power loss of the target's host. Clients send the changes
-//! again that the target had acknowledged and has lost (`Replay`), before they change anything
-//! else.
+//! The replay of lost changes after a power loss of the target's host. Before clients change
+//! anything else, they send again the changes that the target had acknowledged and has lost
+//! (`Replay`).
 //!
 //! Does not own the order of the changes (`replay_window`), or their execution
 //! (`handlers::replay`).
@@ -9,10 +9,11 @@
 //! - While the replay window is open, the target executes no request of clients except lost
 //!   changes, and prepares no steps of other targets. It also refuses requests that read the
 //!   namespace, so no program and no storage target sees the state without the lost changes.
-//! - After a change that the target has refused, it replays no change that removes or replaces a
-//!   name. Such a change could remove the last name of a file whose other name is missing.
-//! - Only sessions from before the start take part in the replay. A session that has ended its
-//!   replay replays nothing more in this start.
+//! - After the target has refused or dropped a replayed change, it replays no change that removes
+//!   or replaces a name. Such a change could remove the last name of a file, because the refused
+//!   change would have added another name.
+//! - Only sessions that were opened before the start take part in the replay. After a session has
+//!   ended its replay, it cannot take part again until the next start.
 
 use crate::engine::Engine;
 use crate::sessions::replay_window::Dropped;
@@ -31,8 +32,8 @@ use skep_wire::metadata::{
 };
 use skep_wire::sharing::{AcknowledgeNotifications, WaitNotifications};
 
-/// The requests that the target serves while the replay window is open. All other requests read or
-/// change the namespace.
+/// The requests that the target serves while the replay window is open. Except for `Replay`, none
+/// of them reads or changes the namespace for a client.
 const DURING_REPLAY: [u16; 16] = [
     Replay::ID,
     EndReplay::ID,
@@ -77,8 +78,7 @@ impl<E: Engine> MetadataTarget<E> {
         self.sessions.replay.is_open()
     }
 
-    /// Refuses a request while the replay window is open, unless it belongs to the replay or
-    /// concerns no inode.
+    /// Refuses a request while the replay window is open, unless it is in [`DURING_REPLAY`].
     ///
     /// # Errors
     /// `Busy`, so the sender sends the request again.
@@ -91,10 +91,12 @@ impl<E: Engine> MetadataTarget<E> {
         Err(Error::new(ErrorCode::Busy, what))
     }
 
-    /// Returns whether an operation may run now. A replayed change waits until its turn.
+    /// Returns whether an operation may run now. A replayed change may run only when it is the next
+    /// one in the order of the replay.
     ///
     /// # Errors
-    /// `Stale` for a replayed change of a session that takes no part in the replay.
+    /// `Stale` for a replayed change of a session that takes no part in the replay, or for the
+    /// removal of a name after another replayed change has failed.
     pub(crate) fn may_run(&mut self, op: &Operation) -> Result<bool> {
         let Some(header) = op.header().filter(|it| it.message == Replay::ID) else {
             return Ok(true);
@@ -121,13 +123,13 @@ impl<E: Engine> MetadataTarget<E> {
         Ok(true)
     }
 
-    /// Makes the operation ready whose change the target executes next.
+    /// Wakes the operation with the next change in the order of the replay.
     pub(crate) fn wake_replay(&mut self) {
         self.operations.wake(self.sessions.replay.turn());
     }
 
-    /// Updates the window after an operation with this request has ended. `failed` means that the
-    /// target has refused the request.
+    /// Updates the replay window after the end of an operation whose request has the header
+    /// `header`. `failed` means that the target has refused the request.
     pub(crate) fn after_replay(&mut self, header: &Header, operation: u64, failed: bool) {
         if header.message == Replay::ID {
             self.sessions.replay.executed(header.session, operation, failed, self.shared.now);

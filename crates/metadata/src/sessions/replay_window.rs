@@ -1,10 +1,11 @@
-//! The replay window of a target that has started after a power loss: which sessions still replay
-//! lost changes, and whose change the target executes next. No I/O and no clock.
+//! The replay window of a target that has started after a power loss: the sessions that still
+//! replay lost changes, and the change that the target executes next. No I/O and no clock.
 //!
-//! While the window is open, the target executes only lost changes (`sessions::replay`). Dependent
-//! changes of several clients must be executed in their first order. So a session *announces* its
-//! next lost change, and the target executes the lowest announced one as soon as no session is
-//! *silent*: each session has announced a change or has ended its replay.
+//! While the window is open, the target executes only lost changes (`sessions::replay`). A change
+//! may depend on an earlier change of another client, so the target must execute all lost changes
+//! in their original order. Each session *announces* its next lost change. As soon as no session is
+//! *silent* (each has announced a change or has ended its replay), the target executes the
+//! announced change that was executed first before the power loss.
 //!
 //! ```text
 //!   silent ---- announce ----> announced ---- executed (or failed) ----> silent
@@ -14,25 +15,25 @@
 //!
 //! # Invariants
 //! - A session is silent, has announced one change, or takes no part.
-//! - While a session is silent, it is the turn of no change.
+//! - While a session is silent, the target executes no change.
 //! - If each session announces its changes in ascending order, the target executes all changes of
 //!   the sessions that were not dropped in ascending order.
-//! - Each session leaves the window after it has ended its replay, or at the latest when there was
-//!   no progress for the patience of the caller. So the window ends.
+//! - The window closes at some time, because each session leaves it: after the end of its replay,
+//!   or when there was no progress for the time `patience`.
 
 use skep_types::SessionId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// The place of a change in the order in which the target has first executed the changes of all
-/// clients: the number of the start, and the number of the change in this start.
+/// The position of a change in the original order of execution over all clients: the start number,
+/// and the number of the change in this start.
 pub(crate) type Place = (u64, u64);
 
 /// The next change of a session.
 #[derive(Debug, Clone, Copy)]
 struct Announced {
     place: Place,
-    /// Number of the operation that executes the change.
+    /// Id of the operation that executes the change.
     operation: u64,
 }
 
@@ -43,7 +44,7 @@ pub(crate) struct ReplayWindow {
     announced: BTreeMap<SessionId, Announced>,
     /// The announced changes in the order of their places.
     order: BTreeSet<(Place, SessionId)>,
-    /// Time of the last progress: a session announced, executed or ended.
+    /// Time at which a session last announced a change, executed a change, or ended its replay.
     progress_at: Duration,
     /// Whether the target has refused or dropped a change.
     has_failed: bool,
@@ -73,7 +74,7 @@ impl ReplayWindow {
         self.silent.contains(&session) || self.announced.contains_key(&session)
     }
 
-    /// Records the next change of a session. A session that takes no part is ignored.
+    /// Records the next change of a session. Ignores a session that takes no part.
     pub(crate) fn announce(
         &mut self,
         session: SessionId,
@@ -96,8 +97,8 @@ impl ReplayWindow {
         Some(announced)
     }
 
-    /// Returns the operation whose change the target executes next. `None` means that a session is
-    /// silent, or that no session takes part.
+    /// Returns the id of the operation whose change the target executes next. `None` means that a
+    /// session is silent, or that no session takes part.
     pub(crate) fn turn(&self) -> Option<u64> {
         if !self.silent.is_empty() {
             return None;
@@ -129,8 +130,9 @@ impl ReplayWindow {
         self.has_failed
     }
 
-    /// Records that a session has ended its replay, or that the session itself has ended. Returns
-    /// the operation of its announced change, which must fail now.
+    /// Removes a session from the window, because its client has ended the replay or the session
+    /// itself has ended. Returns the id of the operation with its announced change, which must fail
+    /// now.
     pub(crate) fn end(&mut self, session: SessionId, now: Duration) -> Option<u64> {
         let announced = self.remove_announced(session);
         if self.silent.remove(&session) || announced.is_some() {
@@ -140,8 +142,8 @@ impl ReplayWindow {
     }
 
     /// If there was no progress for `patience`, drops the silent sessions. If no session is silent,
-    /// drops the session whose turn it is, because its change may wait for another client. Returns
-    /// what it has dropped.
+    /// drops the session with the next change, because this change may wait for another client
+    /// forever. Returns the dropped sessions, and the ids of their operations.
     pub(crate) fn drop_stalled(&mut self, now: Duration, patience: Duration) -> Dropped {
         if !self.is_open() || now <= self.progress_at + patience {
             return Dropped::default();
@@ -160,7 +162,7 @@ impl ReplayWindow {
         }
     }
 
-    /// Closes the window. The caller has not handled a request yet.
+    /// Closes the window without a replay. Call this only before the first request.
     pub(crate) fn close(&mut self) {
         *self = Self::default();
     }
@@ -243,8 +245,8 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// Clients announce their changes at random times. The target executes all changes in the
-        /// order of their places.
+        /// Clients announce their changes at random times. The target executes all changes in their
+        /// original order.
         #[test]
         fn changes_of_all_sessions_run_in_their_first_order(
             places in proptest::collection::btree_map((1_u64..3, 0_u64..1000), 1_u64..5, 0..40),
@@ -283,7 +285,7 @@ mod tests {
         }
     }
 
-    /// Returns the operation of a session's announced change.
+    /// Returns the id of the operation with a session's announced change.
     fn next_of(window: &ReplayWindow, of: u64) -> u64 {
         window.announced[&session(of)].operation
     }

@@ -2,16 +2,17 @@
 //!
 //! # Exactly once
 //! A slot has at most one request in progress, and the sequence number increases with each request.
-//! A retry of the last request in the slot gets the same reply. The transaction of a change stores
-//! the reply to the change in the slot. A refusal is only in memory, because all connections on
+//! A retry of the last request in the slot gets the same reply: the transaction of a change also
+//! stores the reply in the slot. A refusal is stored only in memory, because all connections on
 //! which a retry could arrive end with the process.
 //!
-//! The replies of an ended session stay in the store for a while. So a client that has lost its
-//! session can ask for the outcome of its last requests (`outcome`).
+//! The replies in the slots of an ended session stay in the store for some time. So a client that
+//! has lost its session can ask for the outcome of its last requests (`outcome`).
 //!
-//! A request that was delayed on an abandoned connection never runs after its retry. The target
-//! refuses this request, because the slot has the same or a higher sequence number. If a newer
-//! request arrives in the slot while an older request waits, the target drops the older request.
+//! A request that was delayed on an abandoned connection never runs after its retry: the slot then
+//! has the same or a higher sequence number, so the target recognizes the delayed request. If a
+//! newer request arrives in the slot while an older request waits, the target drops the older
+//! request.
 
 use crate::engine::Engine;
 use crate::handlers;
@@ -159,8 +160,8 @@ impl<E: Engine> MetadataTarget<E> {
         }
         self.check_transaction(header, body)?;
         let most = match header.message {
-            // The limit of waiting operations does not apply to these requests, because they never
-            // wait, and allow waiting operations to continue.
+            // No limit for these requests: they never wait, and they let waiting operations
+            // continue.
             Decide::ID
             | ResolveTransaction::ID
             | AskDecision::ID
@@ -171,8 +172,8 @@ impl<E: Engine> MetadataTarget<E> {
             | CloseSession::ID
             | EndWait::ID
             | AcknowledgeNotifications::ID => usize::MAX,
-            // A replayed change may wait for a replayed change of another session. Each session
-            // has one at a time, so their number is bounded.
+            // No limit for replayed changes: each session has at most one, and the change of one
+            // session may wait for the change of another, which the target must accept.
             Replay::ID => usize::MAX,
             _ if line.modifies => self.shared.limits.parked,
             _ => self.shared.limits.parked + PARKED_RESERVE,
@@ -187,10 +188,10 @@ impl<E: Engine> MetadataTarget<E> {
     }
 
     /// Checks that a request is addressed to this target as the primary of its group, in the epoch
-    /// of this target's cluster map. Also checks that the map is new enough for the request. The
-    /// target checks this before it checks the session, because only the primary has the sessions
-    /// of the group. Another member would reply `StaleSession`, after which the client would
-    /// abandon its session and its locks.
+    /// of this target's cluster map, and that this map has at least the version that the request
+    /// requires. The target checks this before it checks the session, because only the primary has
+    /// the sessions of the group. Another member would reply `StaleSession`, after which the client
+    /// would abandon its session and its locks.
     fn check_addressee(&self, header: &Header) -> Result<()> {
         let Shared { group: own, ref map, .. } = self.shared;
         let stale = |what: String| Err(Error::new(ErrorCode::StaleMap, what));
@@ -260,9 +261,9 @@ impl<E: Engine> MetadataTarget<E> {
         let mut newest = 0;
         if let Some(record) = self.slot_record(slot)? {
             if record.sequence == header.sequence {
-                // The request was executed, and its reply was lost. So send the stored reply. The
-                // slot does not have the number of the change, and without the number a client
-                // cannot replay the change. So the reply waits until the change is safe.
+                // The request was executed, and its reply was lost, so send the stored reply. The
+                // slot does not contain the number of the change, and without this number the
+                // client could not replay the change. So the reply waits until the change is safe.
                 let request = Header { sequence: 0, ..header.clone() };
                 let (after, result) = (Some(record.lsn), Ok(record.reply.0));
                 self.reply_committed(body, PendingReply { connection, request, result }, after)?;
@@ -280,8 +281,8 @@ impl<E: Engine> MetadataTarget<E> {
         }
         if let Some((id, sequence)) = self.sessions.running(slot) {
             if sequence == header.sequence {
-                // The request is still running. The client may read only one of the connections on
-                // which the request arrived, so the target will reply on each of them.
+                // The request is still running. The target will reply on every connection on which
+                // the request has arrived, because the client may read only one of them.
                 if let Some(op) = self.operations.get_mut(id) {
                     op.repetitions.push((connection, header.clone()));
                     if op.repetitions.len() > MAX_REPETITIONS {
@@ -300,9 +301,9 @@ impl<E: Engine> MetadataTarget<E> {
         Ok(false)
     }
 
-    /// Whether a session has ended. A request to open an ended session is a late retry, and must
-    /// not reopen the session. The target deletes the stored replies of an ended session later. In
-    /// a reopened session without them, a late retry of another request would run again.
+    /// Whether a session has ended. An `OpenSession` request for an ended session is a late retry,
+    /// and must not reopen the session: the target later deletes the stored replies of the session,
+    /// and a late retry of another request would then run a second time.
     pub(super) fn has_ended(&self, session: SessionId) -> Result<bool> {
         Ok(self.table.get(&Key::SessionEnd(session).to_bytes())?.is_some())
     }

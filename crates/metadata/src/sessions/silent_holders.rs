@@ -2,9 +2,9 @@
 //! other clients wait for it. These requests wait for a lock that the silent client holds, or for
 //! its acknowledgement that a file becomes shared.
 //!
-//! This module owns the search for these clients, and the metrics about them. It does not own the
-//! end of their sessions (`sessions::lifetime`). If a client sends no request for a whole lease,
-//! the target asks management to remove the client, which ends the waits.
+//! This module owns the search for these clients, and the metrics about them. The module
+//! `sessions::lifetime` ends the waits: if a client sends no request for a whole lease, it asks
+//! management to remove the client.
 
 use crate::engine::Engine;
 use crate::target::MetadataTarget;
@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, TryLockError};
 use std::time::Duration;
 
 /// Maximum number of clients in the metrics. If more clients are silent at the same time, the
-/// network is the more probable fault.
+/// network has probably failed.
 const MAX_HOLDERS: usize = 16;
 /// A client counts as silent if it has sent no request for 1/`SILENT_PART` of its lease. A working
 /// client renews its session several times in each lease.
@@ -24,8 +24,8 @@ const SILENT_PART: u32 = 2;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct FoundHolders {
     pub(crate) holders: Vec<SilentHolder>,
-    /// Number of waits for locks that the search has not examined. The search is bounded, since
-    /// requests wait for the target's thread meanwhile.
+    /// Number of waits for locks that the search has not examined. The search is bounded, since the
+    /// target's thread handles no requests meanwhile.
     pub(crate) unexamined: usize,
 }
 
@@ -40,9 +40,9 @@ pub(crate) struct SilentHolder {
 }
 
 impl<E: Engine> MetadataTarget<E> {
-    /// Returns the silent clients that block waiting requests of other clients, at most
-    /// [`MAX_HOLDERS`]. The search takes a bounded time, because it visits each session once, and
-    /// examines a bounded number of waits and locks.
+    /// Returns at most [`MAX_HOLDERS`] silent clients that block requests of other clients. The
+    /// search takes a bounded time, because it visits each session once, and examines a bounded
+    /// number of waits and locks.
     pub(crate) fn silent_holders(&self) -> FoundHolders {
         let is_idle = self.shared.file_locks.wait_count() == 0 && !self.shared.sharing.is_waiting();
         if is_idle {
@@ -72,8 +72,8 @@ impl<E: Engine> MetadataTarget<E> {
 pub(crate) struct SilentHolders {
     target: TargetId,
     /// The target's thread writes the list, and the thread that takes a snapshot of the metrics
-    /// reads it. The writer never waits. While the other thread reads the list, the writer skips
-    /// the update.
+    /// reads it. The target's thread never waits for this mutex: while the other thread reads the
+    /// list, it skips the update.
     list: Mutex<FoundHolders>,
 }
 

@@ -1,10 +1,10 @@
 //! The table of sessions: their leases, and the slots that have a request in progress.
 //!
 //! The store has the state that must survive a restart: the session, the last replies of its slots,
-//! and its open files. The table itself need not survive a restart, because all leases restart when
-//! the target starts. The target logs the end of a session before it releases the session's locks
-//! and opens. The record of the end stays for a while, so that neither a restart nor a late request
-//! reopens the session.
+//! and its open files. The leases in this table need not survive a restart, because all leases
+//! restart when the target starts. The target logs the end of a session before it releases the
+//! session's locks and opens. The record of the end stays in the store for some time, so that
+//! neither a restart nor a late request reopens the session.
 //!
 //! # States of a session
 //! ```text
@@ -26,7 +26,7 @@
 //! the client. An expired session keeps its opens and locks until the session has ended.
 //!
 //! # Invariants
-//! - Each slot in `running` has an operation that exists.
+//! - For each slot in `running`, the target has the operation.
 //! - `refused` has only slots of sessions that have not ended.
 
 use crate::sessions::replay_window::ReplayWindow;
@@ -48,8 +48,9 @@ pub(crate) struct Session {
     /// Whether the lease has run out without a renewal. An expired session ends when a cluster map
     /// without its client arrives.
     is_expired: bool,
-    /// Lease of the client. If the cluster's settings change to a longer lease, it applies
-    /// immediately. A shorter lease applies as soon as the client has acknowledged it.
+    /// Lease that the client has acknowledged. If the cluster's settings change to a longer lease,
+    /// the longer one applies immediately. A shorter lease applies as soon as the client has
+    /// acknowledged it.
     pub(crate) lease: Duration,
 }
 
@@ -67,10 +68,10 @@ pub(crate) struct Sessions {
     /// Requests in progress, by slot. The value has the id of the operation and the sequence
     /// number of the request.
     running: HashMap<(SessionId, u32), (u64, u64)>,
-    /// Slots whose last request was refused finally. The value has the sequence number of the
-    /// request and the error.
+    /// Slots whose last request was refused with an error for which a retry cannot succeed. The
+    /// value has the sequence number of the request and the error.
     refused: BTreeMap<Slot, (u64, Error)>,
-    /// The sessions whose clients repeat changes that a power loss has reverted.
+    /// The sessions whose clients replay changes that a power loss has reverted.
     pub(crate) replay: ReplayWindow,
     checked_at: Duration,
     /// Whether the last check found that the target itself may be disconnected
@@ -84,14 +85,15 @@ pub(crate) struct SilentClients {
     /// Clients with an expired session. Management must remove them.
     pub(crate) expired: BTreeSet<NodeId>,
     /// Clients that may be silent because the network of this target has failed. Management removes
-    /// them only if it does not receive their heartbeats either. Until then their sessions stay
-    /// valid.
+    /// such a client only if it does not receive its heartbeats either. Until then the session of
+    /// the client stays valid.
     pub(crate) doubtful: BTreeSet<NodeId>,
 }
 
 /// Whether the target itself may be disconnected from its clients. The target assumes this if more
-/// than a quarter of its clients are silent, unless only one of several clients is silent. If these
-/// clients have died, management receives no heartbeats from them, and removes them.
+/// than a quarter of its `all` clients are silent, unless only one of several clients is silent. If
+/// the assumption is wrong because the clients have died, management receives no heartbeats from
+/// them and removes them anyway.
 fn may_be_cut_off(silent: usize, all: usize) -> bool {
     silent * 4 > all && (silent > 1 || silent == all)
 }
@@ -129,9 +131,9 @@ impl Sessions {
     }
 
     /// Finds the sessions whose lease has run out, and returns their clients. Expires these
-    /// sessions, unless the metadata target itself may be disconnected. No session has a shorter
-    /// lease than `lease`. Returns no clients if it is too early for the next check. `own` is the
-    /// metadata target, for the log.
+    /// sessions, unless the metadata target itself may be disconnected. `lease` is the minimum
+    /// lease of a session. Returns no clients if the last check was less than `lease / 8` ago.
+    /// `own` is the id of this target for log messages.
     pub(crate) fn expire(
         &mut self,
         own: TargetId,
@@ -199,7 +201,8 @@ impl Sessions {
         }
     }
 
-    /// Checks that the session of a request exists, has not expired, and has the slot.
+    /// Checks that the session of a request exists, has not expired, and has the slot of the
+    /// request.
     pub(crate) fn check(&self, header: &Header) -> Result<()> {
         let session = self.all.get(&header.session).ok_or_else(|| {
             let what =
@@ -230,8 +233,8 @@ impl Sessions {
         self.all.contains_key(&session)
     }
 
-    /// Returns the error if the target refuses the requests of a session. `None` means that the
-    /// target accepts them.
+    /// Returns the error with which the target refuses the requests of a session. `None` means that
+    /// the target accepts them.
     pub(crate) fn refusal(&self, session: SessionId) -> Option<Error> {
         match self.all.get(&session) {
             Some(Session { is_expired: false, .. }) => None,
@@ -243,7 +246,8 @@ impl Sessions {
         }
     }
 
-    /// Returns the refusal of the slot's last request, with the request's sequence number.
+    /// Returns the sequence number and the error of the slot's last request, if it was refused with
+    /// an error for which a retry cannot succeed.
     pub(crate) fn refused(&self, slot: Slot) -> Option<&(u64, Error)> {
         self.refused.get(&slot)
     }
@@ -274,7 +278,7 @@ impl Sessions {
         self.refused.remove(&slot);
     }
 
-    /// Iterates over the slots that have a request in progress, each with its operation.
+    /// Iterates over the slots that have a request in progress, each with the id of its operation.
     pub(crate) fn all_running(&self) -> impl Iterator<Item = (Slot, u64)> + '_ {
         self.running.iter().map(|(slot, (operation, _))| (*slot, *operation))
     }

@@ -3,9 +3,9 @@
 //! This module owns the waiting replies and the locks of pending truncations. It does not own the
 //! requests to storage (`background::truncations`).
 //!
-//! An open with `O_TRUNC` counts the open in the transaction that changes the size. If storage
-//! refuses the truncation, the client gets an error, so it has nothing to close. The target then
-//! takes the open back in a second transaction, and replies after it.
+//! For an open with `O_TRUNC`, one transaction both counts the open and changes the size. If
+//! storage then refuses the truncation, the client gets an error and never closes the file. So the
+//! target first removes the open in a second transaction, and then replies with the error.
 
 use super::gates::PendingReply;
 use super::waits::WaitReason;
@@ -29,11 +29,12 @@ struct TruncationReply {
     reply: PendingReply,
     /// Record that must be *safe* before the reply leaves.
     after: Option<Lsn>,
-    /// The open that the request has counted.
+    /// The open that the request has counted. `None` means that the request has opened no file.
     opened: Option<CountedOpen>,
 }
 
-/// The refusals of one request. The client gets them when the target has taken back its open.
+/// A request whose truncation storage has refused. The client gets the error when the target has
+/// removed the open of the request.
 #[derive(Debug)]
 struct RefusedOpen {
     error: Error,
@@ -41,16 +42,16 @@ struct RefusedOpen {
     requests: Vec<(PendingReply, Option<Lsn>)>,
 }
 
-/// The replies to truncations that wait.
+/// The waiting replies to requests that have truncated a file.
 #[derive(Debug, Default)]
 pub(super) struct TruncationReplies {
     /// Replies that wait for storage, by file.
     waiting: BTreeMap<InodeId, Vec<TruncationReply>>,
-    /// Refusals that wait for the transaction that takes back the open.
+    /// Refusals that wait for the transaction that removes the open.
     refused: BTreeMap<CountedOpen, RefusedOpen>,
 }
 
-/// Returns the open that a request has counted. `None` if it is no open.
+/// Returns the open that a request has counted. `None` means that the request has opened no file.
 fn counted_open(header: &Header, body: &[u8]) -> Option<CountedOpen> {
     if header.message != Open::ID {
         return None;
@@ -70,8 +71,8 @@ impl<E: Engine> MetadataTarget<E> {
         Ok(())
     }
 
-    /// Updates the table and the locks with a key that a transaction has written, if it is the key
-    /// of a truncation.
+    /// Updates the table of truncations and the locks, if `key` is the key of a truncation. The
+    /// caller has written `value` to this key.
     pub(super) fn on_truncation_written(&mut self, key: &[u8], value: Option<&[u8]>) -> Result<()> {
         let Some(inode) = truncation_of(key) else { return Ok(()) };
         let record: Option<TruncationRecord> =
@@ -88,8 +89,9 @@ impl<E: Engine> MetadataTarget<E> {
         Ok(())
     }
 
-    /// Replies to a request that was committed. If the request has truncated a file, the reply
-    /// waits until storage has truncated the chunk files, and then lists these chunk files.
+    /// Replies to a request whose operation was committed. If the request has truncated a file, the
+    /// reply waits until storage has truncated the chunk files, and then contains the state of the
+    /// truncation.
     pub(crate) fn reply_committed(
         &mut self,
         body: &[u8],
@@ -132,8 +134,8 @@ impl<E: Engine> MetadataTarget<E> {
         Ok(())
     }
 
-    /// Replies with an error to a request that has truncated a file. If the request has opened the
-    /// file too, first takes back the open.
+    /// Replies with an error to a request that has truncated a file. If the request has also opened
+    /// the file, first removes the open.
     fn refuse_truncating(&mut self, waiting: TruncationReply, error: Error) {
         let TruncationReply { reply, after, opened } = waiting;
         let Some(opened) = opened else {
@@ -149,7 +151,7 @@ impl<E: Engine> MetadataTarget<E> {
         self.start_internal(InternalWork::TakeBackOpen(opened));
     }
 
-    /// Replies with the error to an open that the target has taken back.
+    /// Replies with the error to an `Open` request, after the target has removed its open.
     pub(super) fn open_taken_back(&mut self, opened: &CountedOpen) {
         let Some(refused) = self.truncation_replies.refused.remove(opened) else { return };
         let slot = (opened.session, opened.slot);
@@ -162,8 +164,8 @@ impl<E: Engine> MetadataTarget<E> {
         }
     }
 
-    /// Reports to the meter the storage group for which a request has waited, because the
-    /// truncation of the file `inode` was pending.
+    /// Reports to the meter that a request has waited for a storage group, because the truncation
+    /// of the file `inode` was pending there.
     pub(super) fn note_awaited(&mut self, inode: InodeId, connection: ConnectionId, tag: u64) {
         if let Some(group) = self.shared.truncations.awaited(inode) {
             self.gates.waits.add(connection, tag, WaitReason::Storage(group));
@@ -203,8 +205,8 @@ impl<E: Engine> MetadataTarget<E> {
             self.note_awaited(inode, waiting.reply.connection, waiting.reply.request.tag);
             self.refuse_truncating(waiting, refusal.clone());
         }
-        // Let the operations run again that wait for the truncation. Some of them fail now, and the
-        // others wait for the next attempt.
+        // Wake the operations that wait for the truncation. Some of them fail now, and the others
+        // wait for the next attempt to truncate.
         let owner = Owner::Truncation(inode);
         self.release(owner);
         self.shared.locks.try_take(&Resource::Truncation(inode), owner);

@@ -1,7 +1,7 @@
 //! The reasons why requests wait, reported to the meter of the service.
 //!
-//! Owns the list of the waits that began in the batch in progress. It does not measure time, since
-//! the target has no clock.
+//! Owns the list of the waits that began in the batch in progress. The meter measures their
+//! duration, since the target has no clock.
 
 use crate::tx::operation::ConnectionId;
 use skep_types::GroupId;
@@ -32,8 +32,8 @@ pub struct RequestWait {
     pub reason: WaitReason,
 }
 
-/// The waits that began in the batch in progress, in order of time. The last element of a request
-/// has its present reason.
+/// The waits that began in the batch in progress, in order of time. If a request has several
+/// elements, the last one has the present reason.
 #[derive(Debug, Default)]
 pub(crate) struct Waits(Vec<RequestWait>);
 

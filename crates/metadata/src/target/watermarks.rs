@@ -7,12 +7,12 @@
 //! (`gates`, `tx::table`).
 //!
 //! # Invariants
-//! - `safe` <= `held` <= `appended`, and none of the three values falls.
-//! - When *held* or *safe* rises, it is at most the progress of each member that serves at that
-//!   time. After [`Watermarks::hold_only_synced`], *held* rises at most to the last record that
-//!   this target has synced. A member has every record up to *held*, and has synced every record up
-//!   to *safe*, before it begins to serve. In a new epoch, a member reports its progress again.
-//!   Until then, its progress counts as zero.
+//! - `safe` <= `held` <= `appended`, and none of the three values ever decreases.
+//! - *held* and *safe* rise at most to the progress of each member that serves at that time. After
+//!   [`Watermarks::hold_only_synced`], *held* also rises at most to the last record that this
+//!   target has synced. Before a member begins to serve, it has every record up to *held*, and has
+//!   synced every record up to *safe*. In a new epoch, the progress of a member counts as zero
+//!   until the member reports it.
 
 use crate::shipping::Progress;
 use skep_types::{ClusterMap, GroupId, Lsn, MemberState, TargetId};
@@ -36,13 +36,13 @@ pub(super) fn absent(map: &ClusterMap, group: GroupId, target: TargetId) -> Vec<
 #[derive(Debug)]
 pub(crate) struct Watermarks {
     own: Progress,
-    /// The other serving members, with their progress.
+    /// The other serving members and the counted members, with their progress.
     others: BTreeMap<TargetId, Progress>,
     held: Lsn,
     safe: Lsn,
     /// Last record of the log when this target became the primary.
     begun_with: Lsn,
-    /// Whether *held* waits for the syncs of this target in this epoch.
+    /// Whether *held* includes only records that this target has synced, until the next epoch.
     holds_only_synced: bool,
 }
 
@@ -64,13 +64,13 @@ impl Watermarks {
 
     /// Returns the progress that a member must have made before it may serve.
     ///
-    /// The member must also have synced all *safe* records, because replies that promise durability
-    /// may have left before the primary counted this member. If all members then lose power, and
-    /// the disk of the primary is lost, this member still has these records.
+    /// The member must also have synced all *safe* records, because the primary may have sent
+    /// replies that promise durability before it counted this member. Even if all members lose
+    /// power and the disk of the primary is lost, this member then has these records.
     ///
-    /// Both values may be above *held* and *safe*. At the start of a primary, *held* and *safe* are
-    /// the last record in the store. But later records may have been held or safe at an earlier
-    /// primary, which may have replied.
+    /// Both values may be above *held* and *safe*. When a primary starts, *held* and *safe* are the
+    /// last record in its store. But an earlier primary may have replied because later records of
+    /// the log were held or safe.
     pub(crate) fn needed_to_serve(&self) -> Progress {
         let (appended, synced) = (self.held.max(self.begun_with), self.safe.max(self.begun_with));
         Progress { appended, synced }
@@ -108,7 +108,7 @@ impl Watermarks {
         self.rise();
     }
 
-    /// Updates the progress of another member. Ignores a member that is not serving.
+    /// Updates the progress of another member. Ignores a member that neither serves nor is counted.
     pub(crate) fn acknowledge(&mut self, member: TargetId, progress: Progress) {
         if let Some(known) = self.others.get_mut(&member) {
             let synced = progress.synced.min(progress.appended);
@@ -117,8 +117,8 @@ impl Watermarks {
         }
     }
 
-    /// Replaces the list of the other serving members. The progress of a new member counts as zero
-    /// until the member reports it.
+    /// Replaces the list of the other serving and counted members. The progress of a new member
+    /// counts as zero until the member reports it.
     pub(crate) fn set_others(&mut self, others: impl IntoIterator<Item = TargetId>) {
         let known = std::mem::take(&mut self.others);
         let progress = |member| known.get(&member).copied().unwrap_or_default();
@@ -133,14 +133,14 @@ impl Watermarks {
         self.holds_only_synced = false;
     }
 
-    /// Makes *held* wait for the syncs of this target too, until the next epoch. This target has
-    /// asked management to drop a member. Management may carry out this request after this
-    /// target's host has lost power, and the target may then be the only serving member.
+    /// Until the next epoch, lets *held* rise only to records that this target has synced. The
+    /// caller has asked management to drop a member. Management may carry out this request after
+    /// this target's host has lost power, and this target may then be the only serving member.
     pub(crate) fn hold_only_synced(&mut self) {
         self.holds_only_synced = true;
     }
 
-    /// Whether *held* waits for the syncs of this target.
+    /// Whether *held* rises only to records that this target has synced.
     pub(crate) fn holds_only_synced(&self) -> bool {
         self.holds_only_synced
     }
@@ -279,8 +279,8 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// In any order of events, the watermarks never fall. While the members stay the same, the
-        /// watermarks equal the least progress of all members.
+        /// In any order of events, the watermarks never decrease. While the members stay the same,
+        /// each watermark equals the least progress of all members.
         #[test]
         fn watermarks_equal_the_least_progress_of_all_members(
             steps in proptest::collection::vec((0_u8..5, 0_u64..4, 0_u64..6, 0_u64..6), 1..200),

@@ -3,8 +3,8 @@
 //!
 //! A handler is a plain function that runs from start to end. When it must wait, it returns a
 //! [`Stop`], and the target drops its writes. Later, the handler runs again from the start, with
-//! the replies that have arrived so far. So all its reads and writes that take effect are in one
-//! transaction, of the last run.
+//! the replies that have arrived so far. So only the reads and writes of the last run take effect,
+//! and they are one transaction.
 
 use crate::engine::Engine;
 use crate::tx::locks::{Owner, Resource};
@@ -21,8 +21,8 @@ use skep_wire::metadata::{
     add_directory, add_inline,
 };
 
-/// Translates an error of another target. This target must not mistake a device failure on another
-/// target for a failure of its own device.
+/// Translates an error from another target's reply: `DeviceFailed` becomes `Io`. Otherwise this
+/// target would mistake a device failure on another target for a failure of its own device.
 pub(crate) fn of_another(error: Error) -> Error {
     match error.code() {
         ErrorCode::DeviceFailed => Error::new(ErrorCode::Io, error.context()),
@@ -30,14 +30,14 @@ pub(crate) fn of_another(error: Error) -> Error {
     }
 }
 
-/// Results of an operation that the target does not log, so that log records stay short. The target
-/// adds all but `changed_patterns` to the encoded reply before it sends the reply.
+/// Results of an operation that are not logged in the slot with the reply, so that log records stay
+/// short. The target adds `directory` and `inline` to the encoded reply before it sends the reply.
 #[derive(Debug, Default)]
 pub(crate) struct UnloggedFields {
     /// Files whose stripe pattern the operation has changed. Opens of these files wait until the
     /// change is *safe* (`tx::pattern_changes`).
     pub(crate) changed_patterns: Vec<InodeId>,
-    /// Attributes of the directory that the request has changed.
+    /// New attributes of the directory that the request has changed.
     pub(crate) directory: Option<Attributes>,
     /// The bytes of the file that the request has opened.
     pub(crate) inline: Option<InlineContents>,
@@ -86,13 +86,14 @@ impl<'a, E: Engine> Context<'a, E> {
         }
     }
 
-    /// Makes the context act for a prepared transaction, and own the locks of that transaction.
+    /// Makes the context act for a prepared transaction: the locks of this transaction do not block
+    /// it.
     pub(crate) fn act_for(&mut self, transaction: TransactionId) {
         self.owner = Owner::Prepared(transaction);
     }
 
-    /// Makes the context apply a prepared transaction. Locks of other prepared transactions do not
-    /// block this transaction. Its steps were checked against these locks when it was prepared.
+    /// Makes the context apply a prepared transaction. No lock blocks it, because its steps were
+    /// checked against the locks when it was prepared.
     pub(crate) fn apply_prepared(&mut self, transaction: TransactionId) {
         self.act_for(transaction);
         self.applies_prepared = true;
@@ -102,15 +103,15 @@ impl<'a, E: Engine> Context<'a, E> {
         self.writes
     }
 
-    /// Returns the reply to a request that has removed or moved a name. The reply will also have
-    /// the attributes of the directory.
+    /// Returns the reply to a request that has removed or moved a name. The target adds the
+    /// attributes of `directory` when it sends the reply.
     pub(crate) fn names_reply(&mut self, directory: InodeRecord) -> NamesReply {
         self.unlogged.directory = Some(directory.attributes);
         NamesReply { directory: None }
     }
 
-    /// Returns the reply to a request that has created a name. The reply will also have the
-    /// attributes of the directory.
+    /// Returns the reply to a request that has created a name. The target adds the attributes of
+    /// `directory` when it sends the reply.
     pub(crate) fn new_entry_reply(
         &mut self,
         entry: EntryReply,
@@ -184,8 +185,8 @@ impl<'a, E: Engine> Context<'a, E> {
         self.write(key, None);
     }
 
-    /// Refuses a request that adds something while the target's disk is almost full. Requests that
-    /// free or end something do not call this function.
+    /// Refuses a request that needs space while the target's disk is almost full. Handlers of
+    /// requests that free space or end something do not call this function.
     ///
     /// # Errors
     /// `NoSpace` if the disk is almost full. The error names the target and has a hint on how to
@@ -199,7 +200,7 @@ impl<'a, E: Engine> Context<'a, E> {
 
     // ---- locks of undecided transactions
 
-    /// Returns [`Stop::Held`] while another transaction holds a resource.
+    /// Returns [`Stop::Held`] while another owner has a lock on `resource`.
     pub(crate) fn check_free(&self, resource: Resource) -> Result<(), Stop> {
         if self.applies_prepared || self.shared.locks.is_free(&resource, Some(self.owner)) {
             Ok(())
@@ -208,8 +209,8 @@ impl<'a, E: Engine> Context<'a, E> {
         }
     }
 
-    /// Takes the rename lock, which this target's group grants. Returns [`Stop::Held`] while
-    /// another transaction holds the lock.
+    /// Takes the rename lock at this target, whose group serves the root. Returns [`Stop::Held`]
+    /// while another owner has the lock.
     pub(crate) fn take_rename_lock(&mut self) -> Result<(), Stop> {
         if self.shared.locks.try_take(&Resource::Rename, self.owner) {
             Ok(())
@@ -225,8 +226,8 @@ impl<'a, E: Engine> Context<'a, E> {
     /// must wait for a truncation. Returns [`Stop::Unsafe`] until the current start is *safe*.
     ///
     /// If the change counter is below the first version of the current start, raises it to that
-    /// version. In an earlier start, clients may have received higher versions than the stored
-    /// version, for changes that a power loss has reverted.
+    /// version. Otherwise a change could reuse a version that clients received during an earlier
+    /// start, for a change that a power loss has reverted.
     pub(crate) fn find_inode(&self, inode: InodeId) -> Result<Option<InodeRecord>, Stop> {
         self.check_free(Resource::Inode(inode))?;
         self.check_truncation(inode)?;
@@ -257,16 +258,16 @@ impl<'a, E: Engine> Context<'a, E> {
         Ok(self.get(&Key::Opens(inode))?.unwrap_or_default())
     }
 
-    /// Takes the next number. If no usable number is left, returns [`Stop::Unsafe`] until the next
-    /// reservation is *safe*.
+    /// Takes the next number for an inode or a transaction. If no usable number is left, returns
+    /// [`Stop::Unsafe`] until the next reservation is *safe*.
     pub(crate) fn next_number(&mut self) -> Result<u64, Stop> {
-        // If the transaction fails, no transaction ever uses this number. The range of numbers is
-        // large enough for such losses.
+        // If the operation fails, this number is never used. The range of numbers is large enough
+        // for such losses.
         self.shared.numbers.take().ok_or(Stop::Unsafe)
     }
 
-    /// Returns an inode id that was never used before. The id belongs to the given shard. A
-    /// replayed request gets the id of its first reply.
+    /// Returns a new inode id in `shard` that was never used before. For a replayed request,
+    /// returns the id from its first reply instead.
     pub(crate) fn new_inode_id(&mut self, shard: ShardId) -> Result<InodeId, Stop> {
         match self.replayed_inode()? {
             Some(inode) => Ok(inode),
@@ -275,7 +276,8 @@ impl<'a, E: Engine> Context<'a, E> {
     }
 
     /// Returns the id of the inode that a replayed request has created before the power loss.
-    /// `None` means that the operation is no replay, or creates no inode that its client knows.
+    /// `None` means that the operation is not a replay, or that its first reply contains no created
+    /// inode.
     ///
     /// # Errors
     /// `Stale` if the inode exists, or if the target cannot have assigned its id.
@@ -370,7 +372,7 @@ impl<'a, E: Engine> Context<'a, E> {
     }
 
     /// Asks groups to prepare steps as part of this operation's transaction. If the operation
-    /// succeeds, the target sends them the commit, otherwise the abort.
+    /// succeeds, the target sends these groups the commit, otherwise the abort.
     pub(crate) fn prepare(
         &mut self,
         steps: Vec<(GroupId, Vec<Step>)>,
@@ -403,8 +405,8 @@ impl<'a, E: Engine> Context<'a, E> {
         Ok(prepared)
     }
 
-    /// Takes the rename lock, which the root's group grants. The operation keeps the lock until it
-    /// ends.
+    /// Takes the rename lock, if necessary with a call to the group that serves the root. The
+    /// operation keeps the lock until the operation ends.
     pub(crate) fn hold_rename_lock(&mut self) -> Result<(), Stop> {
         if self.is_local(InodeId::ROOT)? {
             return self.take_rename_lock();

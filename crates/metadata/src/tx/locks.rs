@@ -1,10 +1,10 @@
-//! The locks of a target: they belong to undecided transactions between groups, and to a few other
-//! long changes.
+//! The locks of a target, which transactions over several groups and a few other long changes hold.
 //!
 //! The owner of a lock is a prepared transaction of another group, the operation with the rename
 //! lock, a truncation (`namespace::truncations`), or a file that becomes shared (`sharing`). Other
-//! operations of this target keep no lock while they wait. They run again from the start, and check
-//! everything again in the transaction that commits. So no deadlock cycle can form.
+//! operations of this target keep no lock while they wait. Such an operation runs again from the
+//! start, and checks everything again in the transaction that commits. So no deadlock cycle can
+//! form.
 
 use skep_types::InodeId;
 use skep_wire::metadata::TransactionId;
@@ -23,7 +23,7 @@ pub(crate) enum Resource {
     /// The chunk files of a file, while storage truncates them.
     Truncation(InodeId),
     /// A file that becomes shared. The lock ends when all sessions that have the file open have
-    /// acknowledged this.
+    /// acknowledged the notification.
     Sharing(InodeId),
 }
 
@@ -40,7 +40,7 @@ pub(crate) enum Owner {
     Holders(InodeId),
 }
 
-/// The locks that have an owner, and the operations that wait for them.
+/// The locks in use, and the operations that wait for them.
 #[derive(Debug, Default)]
 pub(crate) struct Locks {
     held: BTreeMap<Resource, Owner>,
@@ -48,7 +48,7 @@ pub(crate) struct Locks {
 }
 
 impl Locks {
-    /// Whether a resource is free, or `asker` itself has the lock.
+    /// Whether `resource` is not locked, or `asker` itself has the lock.
     pub(crate) fn is_free(&self, resource: &Resource, asker: Option<Owner>) -> bool {
         // A fast path, because there are almost never any locks.
         self.held.is_empty() || self.held.get(resource).is_none_or(|owner| Some(*owner) == asker)
@@ -64,7 +64,7 @@ impl Locks {
         free
     }
 
-    /// Returns a locked name in a directory, if there is one.
+    /// Returns one of the locked names in `directory`, if there is any.
     pub(crate) fn any_dentry_of(&self, directory: InodeId) -> Option<Resource> {
         let mut of_directory = self
             .held
@@ -78,7 +78,7 @@ impl Locks {
         self.waiting.entry(resource).or_default().push(operation);
     }
 
-    /// Releases all locks of an owner. Returns the operations that waited for one of them.
+    /// Releases all locks of `owner`. Returns the operations that waited for one of these locks.
     pub(crate) fn release(&mut self, owner: Owner) -> Vec<u64> {
         let mut released: Vec<_> =
             self.held.iter().filter(|(_, it)| **it == owner).map(|(it, _)| it.clone()).collect();

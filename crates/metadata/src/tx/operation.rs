@@ -1,5 +1,5 @@
-//! An operation: a request or a piece of internal work of the target, in progress, with the replies
-//! that it has received from other groups.
+//! An operation: a request or a piece of internal work of the target that has not ended yet, with
+//! the replies that it has received from other groups.
 
 use skep_types::{Error, GroupId, InodeId, Result, SessionId, StripePattern};
 use skep_wire::Request;
@@ -37,9 +37,9 @@ impl Source {
 pub(crate) enum Stop {
     /// The operation has failed, and the target drops all its writes.
     Fail(Error),
-    /// The operation needs this resource, which is locked by another transaction or a pending
-    /// truncation, or until clients acknowledge a notification. The operation runs again when the
-    /// resource is free.
+    /// The operation needs this resource, which is locked by another transaction, by a pending
+    /// truncation, or by a file that becomes shared. The operation runs again when the resource is
+    /// free.
     Held(Resource),
     /// The operation has called other groups and waits for their replies.
     AwaitsReplies,
@@ -65,8 +65,8 @@ impl From<skep_types::ErrorCode> for Stop {
     }
 }
 
-/// A call of an operation to another group. It is preserved from one run of the operation to the
-/// next.
+/// A call of an operation to another group. A later run of the operation reuses the call and its
+/// reply.
 #[derive(Debug, Clone)]
 pub(crate) struct RemoteCall {
     pub(crate) group: GroupId,
@@ -97,8 +97,9 @@ impl OutgoingCall {
     }
 }
 
-/// The parts of the first reply to a request that the target executes again. They must stay the
-/// same, because the client has handles and chunk files of the inode.
+/// Values from the first reply to a request that a client replays after a power loss. The new reply
+/// must have the same values, because the client has handles of the inode, and storage has its
+/// chunk files.
 #[derive(Debug, Clone)]
 pub(crate) struct FirstReply {
     pub(crate) inode: InodeId,
@@ -126,9 +127,10 @@ pub(crate) struct Operation {
     /// The rename lock, if the operation has it: the id of the transaction that owns it, and
     /// the root's group, which has granted it.
     pub(crate) rename_lock: Option<(u64, GroupId)>,
-    /// Number of times that the operation has started over.
+    /// Number of times that the operation has restarted.
     pub(crate) restarts: u32,
-    /// The file for whose truncation the operation has waited since its last run.
+    /// The file whose truncation the operation has awaited since its last run. `None` means that it
+    /// has awaited no truncation.
     pub(crate) awaited_truncation: Option<InodeId>,
     /// The first reply, if the operation replays a change. `None` for all other operations.
     pub(crate) first_reply: Option<FirstReply>,
@@ -154,8 +156,8 @@ impl Operation {
         }
     }
 
-    /// Returns the session that must exist for the operation to run. Only a request that modifies
-    /// something needs a session.
+    /// Returns the session that must exist for the operation to run. `None` means that it needs no
+    /// session: it is internal work, or its request modifies nothing.
     pub(crate) fn session_needed(&self) -> Option<SessionId> {
         let header = self.header()?;
         let line = skep_wire::catalog::message(header.message)?;

@@ -1,21 +1,22 @@
-//! Files whose stripe pattern has changed in log records that are not *safe* yet. Either the
-//! inline component has ended, by a request of a client or after the death of a client, or a client
-//! has set another pattern. Each such transaction names the file in
+//! Files whose stripe pattern has changed in log records that are not *safe* yet. Such a change
+//! either sets another pattern, or removes the inline component, at the request of a client or
+//! after the death of a client. The transaction adds the file to
 //! `UnloggedFields::changed_patterns`.
 //!
 //! # Hazard: a change of a pattern that is reverted and made again
-//! If an open showed an unsafe change, its client would write the bytes as the changed pattern
-//! places them. A power loss could then revert the change together with the open. Another client
-//! could change the pattern again before the first one finds out. Both changes have the same
-//! generation, so the first client could not distinguish them, and would miss the loss of its
-//! bytes. A second pattern with the same generation could even have other chunks in the same chunk
-//! files. So an open waits until the change is safe, and a client never uses a pattern that can be
-//! reverted. The exception is the client that has ended an inline component itself. Either it has
-//! the position of this change in the log, so it can find out whether this very change was lost. Or
-//! it repeats the end in each report and close until the end is durable.
+//! Suppose that the reply to an open contained a pattern that is not safe. The client would write
+//! bytes where this pattern places them. A power loss could then revert the change of the pattern
+//! together with the open, and another client could change the pattern again before the first
+//! client notices the power loss. Both changes have the same generation, so the first client could
+//! not distinguish the two patterns, and would miss the loss of its bytes. The second pattern could
+//! even place other chunks in the same chunk files. So an open waits until the change is safe, and
+//! a client never uses a pattern that can be reverted. The exception is a client that has removed
+//! the inline component itself. It either has the LSN of this change, and can find out whether the
+//! change was lost, or it repeats the removal in each report and close until the removal is
+//! durable.
 //!
-//! Changes from before the current start need no entry, because no open runs before the record of
-//! the start is safe, and this record follows them.
+//! Changes from before the current start need no entry: no open runs before the record of the start
+//! is safe, and this record comes later in the log than these changes.
 
 use skep_types::{InodeId, Lsn};
 use std::collections::HashMap;
@@ -26,12 +27,12 @@ use std::collections::HashMap;
 pub(crate) struct PatternChanges(HashMap<InodeId, Lsn>);
 
 impl PatternChanges {
-    /// Adds a change that log record `lsn` contains.
+    /// Adds a change of the pattern of `inode`, which the log record `lsn` contains.
     pub(crate) fn note(&mut self, inode: InodeId, lsn: Lsn) {
         self.0.insert(inode, lsn);
     }
 
-    /// Whether a power loss can no longer revert a change of the pattern of `inode`.
+    /// Whether a power loss can revert no change of the pattern of `inode`.
     pub(crate) fn is_safe(&self, inode: InodeId) -> bool {
         !self.0.contains_key(&inode)
     }

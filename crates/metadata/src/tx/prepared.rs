@@ -7,8 +7,8 @@ use crate::tx::steps;
 use skep_format::metadata::{Key, PreparedRecord};
 use skep_wire::metadata::{Step, TransactionId};
 
-/// Ends a prepared transaction. The caller must release the transaction's locks as soon as this
-/// change is committed.
+/// Commits or aborts a prepared transaction. The caller must release the locks of `transaction` as
+/// soon as the writes of `context` are committed.
 pub(crate) fn end<E: Engine>(
     context: &mut Context<'_, E>,
     transaction: TransactionId,

@@ -1,4 +1,4 @@
-//! The state that all operations of a target use, besides its table.
+//! The state that all operations of a target use, besides the table of stored records.
 
 use crate::limits::Limits;
 use crate::locks::file_locks::FileLocks;
@@ -33,7 +33,8 @@ pub(crate) struct Numbers {
 
 impl Numbers {
     /// Creates the numbers when a target starts. `reserved` is the end of the target's last
-    /// reservation. `None` means that it has made none. `last` is the last record of the log.
+    /// reservation. `None` means that the target has made no reservation. `last` is the LSN of the
+    /// last record of the log.
     fn new(reserved: Option<u64>, last: Lsn) -> Self {
         // All numbers of earlier reservations may have been used. Number zero is never used, and
         // number one belongs to the root.
@@ -57,19 +58,19 @@ impl Numbers {
         *self = Self::new(Some(self.reserved.0 + SKIPPED_NUMBERS), self.reserved.1);
     }
 
-    /// Returns the numbers that a newer state of this target can have assigned. A higher number can
-    /// only come from a damaged name of a chunk file.
+    /// Returns the range of numbers that a newer state of this target can have assigned. A higher
+    /// number can only come from a damaged name of a chunk file.
     pub(crate) fn newer(&self) -> Range<u64> {
         let end = self.reserved_end();
         end..end.saturating_add(SKIPPED_NUMBERS)
     }
 
-    /// Whether the target can have assigned a number. It never assigns such a number again.
+    /// Whether the target may have assigned `number`. If so, it never assigns this number again.
     pub(crate) fn may_be_assigned(&self, number: u64) -> bool {
         number < self.next
     }
 
-    /// Whether a number is available without another reservation.
+    /// Whether [`Self::take`] returns a number now, without a wait for a reservation.
     pub(crate) fn has_usable(&self) -> bool {
         self.next < self.usable
     }
@@ -85,7 +86,7 @@ impl Numbers {
         self.reserved.0
     }
 
-    /// Adds a reservation of all numbers up to `end`. Its log record is `lsn`.
+    /// Adds a reservation of all numbers below `end`, which the log record `lsn` contains.
     pub(crate) fn reserve(&mut self, end: u64, lsn: Lsn) {
         self.reserved = (end, lsn);
     }
@@ -124,7 +125,7 @@ pub(crate) struct Placement {
     pub(crate) cursor: Cursor,
 }
 
-/// The state that all operations of a target use, besides its table.
+/// The state that all operations of a target use, besides the table of stored records.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) group: GroupId,
@@ -142,8 +143,8 @@ pub(crate) struct Shared {
     pub(crate) starts: StartNumbers,
     pub(crate) removal: RemovalGuard,
     pub(crate) limits: Limits,
-    /// While its disk is almost full, the target refuses requests that add something, with this
-    /// error message. `None` means that the disk has enough free space.
+    /// While the disk is almost full, the error message with which the target refuses requests that
+    /// need space. `None` means that the disk has enough free space.
     pub(crate) shortage: Option<String>,
     /// Time on a monotonic clock, for leases and pauses.
     pub(crate) now: Duration,

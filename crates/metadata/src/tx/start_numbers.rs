@@ -1,10 +1,10 @@
-//! The starts of a target, by their *start numbers*. From the start numbers, the target learns
-//! whether a change that it acknowledged, but did not sync, is still in the log.
+//! The starts of a target, by their *start numbers*. With these, the target finds out whether an
+//! acknowledged change that was not synced is still in its log.
 //!
-//! An acknowledgement names the start and the log record of a change. If a later start began with
-//! the same or a lower record number, the log had ended before the acknowledged record. So the host
-//! had lost power, and the record is lost. If only the process was killed, no record is lost, and
-//! the first record of the next start follows all acknowledged records.
+//! An acknowledgement contains the start number and the LSN of a change. If a later start began
+//! with the same or a lower LSN, the log had ended before the acknowledged record: the host had
+//! lost power, and the record is lost. If only the process was killed, no record is lost, and the
+//! first record of the next start follows all acknowledged records.
 //!
 //! The start number is also the high part of the versions (change counters) of inodes. So two
 //! states of an inode never have the same version, and clients can rely on the order of versions.
@@ -19,19 +19,19 @@ use skep_wire::inline::InlineMark;
 use skep_wire::limits::MAX_STARTS;
 use std::collections::BTreeMap;
 
-/// Number of low bits of a change counter that count the changes of an inode within a start. A
-/// target cannot log as many changes as these bits can count.
+/// Number of low bits of a change counter, which count the changes of an inode within a start. They
+/// cannot overflow, because a target cannot log so many changes.
 const VERSION_BITS: u32 = 40;
 /// A target whose directory was restored from a backup skips this number of start numbers.
 const SKIPPED_STARTS: u64 = 1 << 12;
 
-/// The starts of the target that it still remembers.
+/// The latest starts of the target, at most [`MAX_STARTS`].
 #[derive(Debug, Default)]
 pub(crate) struct StartNumbers {
     /// LSN of the first log record of each start, by start number. The last start is the current
     /// one.
     first: BTreeMap<u64, Lsn>,
-    /// Log record that contains the current start.
+    /// Log record that contains the current start. `None` means that the start is not logged yet.
     logged: Option<Lsn>,
     is_safe: bool,
     /// Changes of stripe patterns in the current start that are not safe yet.
@@ -53,8 +53,8 @@ impl StartNumbers {
     }
 
     /// Skips more start numbers than the target can have used after the backup of its directory.
-    /// All changes that it acknowledged before this start then count as lost. The caller calls this
-    /// before it logs the start.
+    /// All changes that the target acknowledged before this start then count as lost. The caller
+    /// calls this before it logs the start.
     pub(crate) fn skip(&mut self) {
         if let Some((number, first)) = self.first.pop_last() {
             self.first.insert(number + SKIPPED_STARTS, first);
@@ -65,13 +65,15 @@ impl StartNumbers {
         self.first.last_key_value().map_or(0, |(number, _)| *number)
     }
 
-    /// Returns the numbers of the oldest starts, which exceed the limit of [`MAX_STARTS`] starts.
+    /// Returns the numbers of the oldest starts, those that exceed the limit of [`MAX_STARTS`]
+    /// starts.
     pub(crate) fn surplus(&self) -> Vec<u64> {
         let count = self.first.len().saturating_sub(MAX_STARTS);
         self.first.keys().take(count).copied().collect()
     }
 
-    /// Returns the current start number. `None` means that its record is not *safe* yet.
+    /// Returns the current start number. `None` means that the record of the start is not *safe*
+    /// yet.
     pub(crate) fn current(&self) -> Option<u64> {
         self.is_safe.then(|| self.number())
     }
@@ -93,7 +95,7 @@ impl StartNumbers {
         self.first.last_key_value().map(|(number, first)| (*number, *first))
     }
 
-    /// Updates the table when record `lsn` has logged the last start and deleted the surplus
+    /// Records that the log record `lsn` contains the current start and the removal of the surplus
     /// starts.
     pub(crate) fn logged(&mut self, lsn: Lsn) {
         self.logged = Some(lsn);
@@ -102,14 +104,14 @@ impl StartNumbers {
         }
     }
 
-    /// Updates the table when the log records up to `lsn` are *safe*.
+    /// Records that the log records up to `lsn` are *safe*.
     pub(crate) fn safe(&mut self, lsn: Lsn) {
         self.is_safe |= self.logged.is_some_and(|logged| logged <= lsn);
         self.patterns.safe(lsn);
     }
 
-    /// Whether the acknowledged change of `mark` may be lost. A change counts as lost if the target
-    /// does not remember its start.
+    /// Whether the acknowledged change of `mark` may be lost. A change also counts as lost if the
+    /// table lacks one of the later starts, or does not have the start number of `mark` yet.
     pub(crate) fn is_lost(&self, mark: &InlineMark) -> bool {
         let began_after = |number| self.first.get(&number).is_some_and(|it| *it > mark.record);
         mark.start > self.number() || !(mark.start + 1..=self.number()).all(began_after)
@@ -140,8 +142,8 @@ mod tests {
         // The change stays lost, however many records follow in the log.
         starts.begin(Lsn::new(1000));
         assert!(starts.is_lost(&mark(2, 200)) && !starts.is_lost(&mark(3, 200)));
-        // These inline marks name starts that the target does not have. They come from another
-        // target, or from this target before it was restored to an older state.
+        // These inline marks have start numbers that the target does not have. They come from
+        // another target, or from this target before it was restored from a backup.
         assert!(starts.is_lost(&mark(5, 1)) && starts.is_lost(&mark(u64::MAX - 1, 1)));
     }
 

@@ -17,9 +17,8 @@ use skep_wire::metadata::Step;
 pub(crate) fn resources(steps: &[Step], answers: &[Attributes]) -> Vec<Resource> {
     let mut answers = answers.iter();
     let held = |step: &Step| match step {
-        // Lock the new directory. A client may use it as soon as the coordinator has decided,
-        // perhaps before this group has received the decision. Requests for the directory must wait
-        // until then.
+        // Lock the new directory. A client may send requests for it as soon as the coordinator has
+        // committed, but these requests must wait until this group has received the decision.
         Step::MakeDirectoryInode { .. } => answers.next().map(|it| Resource::Inode(it.inode)),
         Step::AddLink { inode } => answers.next().map(|_| Resource::Inode(*inode)),
         Step::DropLink { inode }
@@ -33,7 +32,8 @@ pub(crate) fn resources(steps: &[Step], answers: &[Attributes]) -> Vec<Resource>
     steps.iter().filter_map(held).collect()
 }
 
-/// Checks that a step can be applied. Returns the attributes for the reply, if the step has any.
+/// Checks that a step can be applied. Returns the attributes of the inode for the reply, if the
+/// step creates a directory or adds a link.
 pub(crate) fn check<E: Engine>(
     context: &mut Context<'_, E>,
     step: &Step,
@@ -76,9 +76,9 @@ pub(crate) fn check<E: Engine>(
         },
         Step::RemoveDirectoryInode { inode } => {
             let directory = context.directory(*inode)?;
-            // A prepared transaction may be about to remove the last name in the directory. For the
-            // client that requested this removal, the directory may already be empty. So wait for
-            // the end of that transaction.
+            // A prepared transaction may be about to remove the last name in the directory. The
+            // client that requested this removal may already have its reply, and must find the
+            // directory empty. So wait for the end of that transaction.
             if let Some(held) = context.shared.locks.any_dentry_of(*inode) {
                 return Err(Stop::Held(held));
             }
@@ -158,8 +158,8 @@ pub(crate) fn apply<E: Engine>(
     Ok(())
 }
 
-/// Checks that an inode may get a name in a directory. If the directory hands down a project, all
-/// inodes that it names must belong to that project.
+/// Checks that `inode` may get a name in a directory. `handed_down` is the project that the
+/// directory hands down; then every inode with a name in the directory must belong to this project.
 pub(crate) fn check_project(handed_down: Option<u32>, inode: &Attributes) -> Result<(), Error> {
     match handed_down {
         Some(project) if project != inode.project => {
@@ -174,9 +174,10 @@ pub(crate) fn check_project(handed_down: Option<u32>, inode: &Attributes) -> Res
     }
 }
 
-/// Replaces the error `NotFound` by a new run of the operation, which reads the names again.
-/// Another request may have changed the inode of a name since the operation read the name, and a
-/// program must never get `NotFound` for a name that exists all the time.
+/// Replaces the errors `NotFound` and `Stale` by a new run of the operation, up to
+/// [`MAX_REVALIDATIONS`] times. Another request may have changed the inode of a name since the
+/// operation read the name, and a program must never get `NotFound` for a name that exists all the
+/// time.
 fn revalidate<E: Engine>(context: &Context<'_, E>, stop: Stop) -> Stop {
     match stop {
         Stop::Fail(error)
@@ -196,9 +197,9 @@ fn no_answer() -> Error {
     )
 }
 
-/// Applies each step at the group that serves its inode. If that is this group, applies the step
-/// immediately. Otherwise, adds it to the steps that the other group prepares in this operation's
-/// transaction. Each step comes with the inode that determines its group.
+/// Applies each step at the group that serves the inode in the same pair. Steps of other groups
+/// become part of this operation's transaction, and these groups prepare them. Then applies the
+/// steps of this group.
 pub(crate) fn do_anywhere<E: Engine>(
     context: &mut Context<'_, E>,
     steps: Vec<(InodeId, Step)>,

@@ -1,13 +1,13 @@
-//! The table of a metadata target: the engine with the stored state, and in memory the changes that
-//! are not *safe* yet. A change is *safe* when every serving member of the group has synced its log
-//! record.
+//! The table of a metadata target's records: the engine with the *safe* state, and in memory the
+//! changes that are not *safe* yet. A change is *safe* when every serving member of the group has
+//! synced its log record.
 //!
 //! # Invariants
-//! - A change reaches the engine only after its log record is *safe*. So the engine never holds a
+//! - A change reaches the engine only after its log record is *safe*. So the engine never has a
 //!   change that a power loss or another primary could remove from the log.
-//! - The engine always contains the state after one specific log record. So the table has the
-//!   changes that one sync covers in a separate *layer*. Later changes (`current`), even of the
-//!   same key, do not mix with it. The table applies each layer to the engine as a whole.
+//! - The engine always contains the state after one specific log record. Therefore the changes that
+//!   a sync covers are in a *layer* of their own, separate from later changes (`current`) of the
+//!   same keys. The table applies each layer to the engine as a whole.
 
 use crate::engine::{Engine, Mutations, start_of_scan};
 use skep_format::metadata::{Batch, Mutation, decode_value};
@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, VecDeque};
 /// layer at most.
 const MAX_LAYERS: usize = 3;
 
-/// The changes that one or more syncs cover.
+/// The logged changes that one sync covers, or several syncs if all layers were in use.
 #[derive(Debug)]
 struct Layer {
     /// Last log record whose changes are in this layer.
@@ -111,9 +111,9 @@ impl<E: Engine> Table<E> {
         Ok(found.into_iter().map(|(key, ())| key).collect())
     }
 
-    /// Returns up to `limit` keys with `prefix` after `after`, in ascending order, each with a part
-    /// of its value. `page` returns the next keys of the engine behind a key. `part_of` returns the
-    /// part of a value in memory.
+    /// Returns up to `limit` keys with `prefix` after `after`, in ascending order, each with its
+    /// value or without one (`V`). `page` returns the next keys of the engine after a key.
+    /// `part_of` converts a value in memory to `V`.
     fn merged<V>(
         &self,
         (prefix, after): (&[u8], &[u8]),
@@ -128,8 +128,8 @@ impl<E: Engine> Table<E> {
             let is_last = page.len() < self.scan_page;
             let mut merged: BTreeMap<_, _> =
                 page.into_iter().map(|(key, value)| (key, Some(value))).collect();
-            // If the page of pairs is full, the engine may have more pairs. Then skip the changes
-            // beyond the last key of this page, because they belong to the next page.
+            // If the page is full, the engine may have more keys. Then skip the changes in memory
+            // after the last key of this page, because they belong to the next page.
             let end = if is_last { None } else { merged.keys().next_back().cloned() };
             let layers = self.layers.iter().map(|layer| &layer.changes);
             for layer in layers.chain([&self.current, &self.batch]) {
@@ -154,14 +154,15 @@ impl<E: Engine> Table<E> {
         !self.batch.is_empty()
     }
 
-    /// Whether one more change of `bytes` bytes (see [`logged_bytes`]) fits into the log record of
-    /// the batch.
+    /// Whether the log record in progress has space for changes of `bytes` bytes (see
+    /// [`logged_bytes`]). `record_bytes` is the maximum size of a record. An empty record always
+    /// has space.
     pub(crate) fn fits(&self, bytes: usize, record_bytes: usize) -> bool {
         !self.has_batch() || self.batch_bytes + bytes <= record_bytes
     }
 
-    /// Ends the current log record. Returns its payload, and moves its changes to the logged
-    /// changes.
+    /// Ends the log record in progress, and returns its payload. Its changes then count as logged
+    /// changes that no sync covers yet.
     pub(crate) fn log_batch(&mut self) -> Vec<u8> {
         self.batch_bytes = 0;
         let mutations = self
@@ -181,8 +182,8 @@ impl<E: Engine> Table<E> {
     /// Begins a sync of all logged changes. `last` is the last logged record.
     pub(crate) fn begin_sync(&mut self, last: Lsn) {
         let changes = std::mem::take(&mut self.current);
-        // If all layers are in use, extend the last one. The first layer stays as it is, so that it
-        // reaches the engine, however fast syncs follow one another.
+        // If all layers are in use, extend the last one. An extension of the first layer would
+        // delay its records, and with fast syncs they might never reach the engine.
         let is_full = self.layers.len() >= MAX_LAYERS;
         match self.layers.back_mut().filter(|_| is_full) {
             Some(newest) => {
@@ -193,8 +194,8 @@ impl<E: Engine> Table<E> {
         }
     }
 
-    /// Applies the layers whose records are all *safe* to the engine. Returns the last record whose
-    /// changes the engine has got, or `None` if it got no changes.
+    /// Applies the layers whose records are all *safe* to the engine. `safe` is the last safe
+    /// record. Returns the last record of these layers, or `None` if no layer was applied.
     pub(crate) fn store(&mut self, safe: Lsn) -> Result<Option<Lsn>> {
         let mut stored = None;
         while let Some(layer) = self.layers.front().filter(|layer| layer.last <= safe) {
@@ -210,8 +211,8 @@ impl<E: Engine> Table<E> {
         self.layers.iter().flat_map(|layer| &layer.changes)
     }
 
-    /// Applies a log record when the target starts. A *safe* record goes to the engine. The changes
-    /// of other records count as logged changes, which the next sync covers.
+    /// Applies a log record when the target starts. If the record is *safe*, its changes go to the
+    /// engine. Otherwise they count as logged changes that no sync covers yet.
     pub(crate) fn replay(&mut self, lsn: Lsn, payload: &[u8], is_safe: bool) -> Result<()> {
         let batch = Batch::from_bytes(payload)
             .map_err(|error| error.within(format_args!("log record {lsn}")))?;
@@ -228,13 +229,13 @@ impl<E: Engine> Table<E> {
     }
 }
 
-/// Returns the number of bytes that a change takes in a log record. They are the key, the value,
-/// the lengths of both, and a flag for the presence of a value.
+/// Returns the number of bytes that a change takes in a log record: the key, the value, the lengths
+/// of both, and a flag that tells whether there is a value.
 pub(crate) fn logged_bytes(key: &[u8], value: Option<&[u8]>) -> usize {
     4 + key.len() + 1 + value.map_or(0, |value| 4 + value.len())
 }
 
-/// Applies the changes of a layer to the pairs in `merged`. `part_of` returns the part of a value
+/// Applies the changes of a layer to the keys in `merged`. `part_of` converts a value to the type
 /// that `merged` has.
 fn overlay<V>(
     merged: &mut BTreeMap<Vec<u8>, Option<V>>,

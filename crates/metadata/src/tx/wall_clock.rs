@@ -1,9 +1,10 @@
 //! The time of day of a target, from which file times and the ages of records come.
 //!
 //! The host's clock may jump: an administrator sets it, or a wrong time server moves it by years. A
-//! file that got a time in the future would keep it, since file times never go back. So the target
-//! refuses and reports a jump of more than [`MAX_CLOCK_STEP`], and its time continues with the
-//! clock since boot. The host's clock applies again as soon as it is near the target's time.
+//! file with a time in the future would keep this time, since file times never go back. So the
+//! target ignores and logs a jump of more than [`MAX_CLOCK_STEP`]. Its time of day then continues
+//! with the clock since boot, and follows the host's clock again when both differ by at most
+//! [`MAX_CLOCK_STEP`].
 
 use crate::limits::MAX_CLOCK_STEP;
 use skep_types::Timestamp;
@@ -32,7 +33,8 @@ impl WallClock {
         Self { read_at: now, accepted: nanoseconds(wall), newest: wall, is_refusing: false }
     }
 
-    /// Takes a reading of the host's clock, made at the time `now` since boot.
+    /// Handles a reading of the host's clock: `wall` is the time of day at the time `now` since
+    /// boot.
     pub(crate) fn read(&mut self, now: Duration, wall: Timestamp) {
         let expected = self.accepted + now.saturating_sub(self.read_at).as_nanos() as i128;
         let read = nanoseconds(wall);
@@ -54,7 +56,7 @@ impl WallClock {
         self.newest = self.newest.max(Timestamp::from_nanoseconds(self.accepted));
     }
 
-    /// Returns the time of day, which never goes back.
+    /// Returns the highest accepted time of day, which never goes back.
     pub(crate) fn newest(&self) -> Timestamp {
         self.newest
     }

@@ -3,8 +3,8 @@
 use skep_types::{GroupId, HostIncarnation, InodeId, SessionId};
 use skep_wire::metadata::{OpenMode, TransactionId};
 
-/// The state of a file when the recovery of its size began. If this state has changed since, the
-/// recovered size is outdated.
+/// The state of a file when the recovery of its size began. If one of the fields has changed since,
+/// the recovered size is outdated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RecoveryQuestion {
     /// Sequence number of the last death of a client that had the file open for writing.
@@ -43,13 +43,15 @@ pub(crate) enum InternalWork {
     /// Ends a prepared transaction according to its coordinator's decision.
     EndPrepared { transaction: TransactionId, commit: bool },
     /// Records durably that storage has truncated all chunk files of a truncation, with the
-    /// incarnations of the hosts.
+    /// incarnation of the storage host of each chunk file.
     ApplyTruncation { inode: InodeId, generation: u64, incarnations: Vec<HostIncarnation> },
-    /// Ends a truncation whose chunk files storage has synced. `lost` has the indexes of the chunk
-    /// files whose host may have lost power between the truncation and the sync.
+    /// Ends a truncation whose chunk files storage has synced. `lost` contains the indexes of the
+    /// chunk files whose storage host may have lost power between the truncation and the sync.
     SettleTruncation { inode: InodeId, generation: u64, lost: Vec<usize> },
-    /// Takes back an open whose truncation storage has refused, as if the request had not run.
+    /// Removes an open whose truncation storage has refused, because its client gets an error and
+    /// will not close the file.
     TakeBackOpen(CountedOpen),
-    /// Records durably the size of a file whose writer died, recovered from its chunk files.
+    /// Records durably the size of a file whose writer has died. The target has recovered this size
+    /// from the chunk files.
     RecordSize { inode: InodeId, size: u64, question: RecoveryQuestion },
 }
