@@ -1,8 +1,7 @@
 //! The rules of the namespace, as functions within one transaction: names, inodes, opens, disposal,
 //! access control lists, inline bytes and truncations.
 //!
-//! The module `tx` owns the execution of transactions, and `handlers` owns the request handlers;
-//! this module owns neither.
+//! The module `tx` owns the execution of transactions, and `handlers` owns the request handlers.
 
 pub(crate) mod acls;
 pub(crate) mod directories;

@@ -1,10 +1,10 @@
-//! The service around the pure state machine of a metadata target. The service connects the target
-//! to sockets, log file, key-value store and clock, on one thread.
+//! The metadata service. For each target, one thread connects the pure state machine to sockets,
+//! the log file, the key-value store and the clock.
 //!
-//! Connections put requests into one inbox (`inbox`). When no other future can run, the service
-//! passes a batch of events to the target, and performs the returned actions in order. Then the
-//! thread waits for the next event, such as a request, the end of a sync, a reply of another group,
-//! or a timer.
+//! Each connection adds its requests to the inbox of the target (`inbox`). When no other future can
+//! run, the thread passes a batch of events to the state machine, and performs the returned actions
+//! in order. Then the thread waits for the next event, such as a request, the end of a sync, a
+//! reply of another group, or a timer.
 
 mod copying;
 mod hand_over;
@@ -50,8 +50,8 @@ use std::time::Duration;
 /// Time for which the thread polls for more work before it sleeps
 /// (docs/design/0001-threads-and-store.md).
 const SPIN: Duration = Duration::from_micros(50);
-/// Time for which the service waits until management has removed a client. If management takes
-/// longer, the target sends another request later.
+/// Maximum time for which the service waits for the reply to one `Evict` request to management. If
+/// management takes longer, the target sends another request later.
 const EVICTION_PATIENCE: Duration = Duration::from_secs(5);
 
 fn host(settings: &MetadataSettings) -> Host {
@@ -97,8 +97,8 @@ pub fn run(settings: &MetadataSettings) -> Result<()> {
     })
 }
 
-/// Opens the store of a target. If the device has failed before, reads the store from the device
-/// and not from the page cache.
+/// Opens the store of a target. If an earlier process has marked a failed sync, reads the store
+/// from the device, because the page cache may contain data that the device has not.
 fn open_engine(
     directory: &Path,
     target: TargetId,
@@ -106,14 +106,15 @@ fn open_engine(
     mark: &mut MemberMarkFile,
 ) -> Result<FjallEngine> {
     let store = directory.join("store");
-    // The log may lack records that the member has confirmed: after a failed sync, or because the
-    // directory was restored from an older backup.
+    // After a failed sync, or after a restore of the directory from an older backup, the log may
+    // lack records that this member has confirmed.
     let is_restored = skep_store::restored::has(directory, RESTORED_MARK)?;
     if failed_sync::is_marked(directory) || is_restored {
         mark.distrust()?;
     }
     if is_restored && mark.exists() {
-        // The bound in the member mark may be older than the last promise of the member.
+        // The member mark was restored too, so its bound may be shorter than a promise that this
+        // member made after the backup.
         mark.bound_promises(Duration::from_millis(MAX_TAKE_OVER_AFTER_MS.into()))?;
     }
     if failed_sync::read_from_device(directory, &store)? {
@@ -146,7 +147,7 @@ struct Shell {
     next_connection: Cell<ConnectionId>,
     router: Rc<Router>,
     management: Rc<Management>,
-    /// Clients that the target has asked management to remove. Management has not replied yet.
+    /// Clients for which an `Evict` request to management is in flight.
     evicting: RefCell<BTreeSet<NodeId>>,
     failure: RefCell<Option<Error>>,
     meter: RefCell<Meter>,
@@ -181,7 +182,8 @@ impl Shell {
         })
     }
 
-    /// Counts a batch that began at `began`. Adds to each reply the times of its request.
+    /// Counts a batch that began at the time `began`. Adds the measured times of each request to
+    /// its reply.
     fn measure(
         &self,
         actions: &mut [Action],
@@ -213,8 +215,7 @@ impl Shell {
             let left = until.saturating_sub(skep_env::now());
             skep_env::timeout(left, arrived).await;
         }
-        // First let the other futures that are ready run, because they add their events to the same
-        // batch.
+        // First run the other futures that are ready, so that their events are in the same batch.
         skep_env::yield_now().await;
     }
 
@@ -375,7 +376,8 @@ impl Shell {
         let shell = Rc::clone(self);
         skep_env::spawn(async move {
             match send(&shell.router, &request).await {
-                // A deposed target must neither continue the operation nor reply to its client.
+                // This target was deposed, so it must neither continue the operation nor reply to
+                // the client.
                 Err(error) if error.code() == ErrorCode::Deposed => shell.fail(error),
                 result => shell.put(Event::Answer { call, result }),
             }

@@ -1,10 +1,11 @@
 //! Access control lists: extended attributes in the kernel's layout. The target keeps them
 //! consistent with the mode of the inode.
 //!
-//! The kernel checks permissions against these lists. Besides `setxattr`, two requests change a
-//! list. `chmod` changes the mask of the list, or the entry of the owning group if the list has no
-//! mask. A new inode inherits the default list of its directory, in the transaction that creates
-//! the inode. The target does not store a list that permits exactly what the mode permits.
+//! The kernel of a client checks permissions against these lists. Besides `setxattr` and
+//! `removexattr`, two operations change the lists of an inode. `chmod` changes the mask of the
+//! access list, or the entry of the owning group if the list has no mask. A new inode inherits the
+//! default list of its directory, in the transaction that creates the inode. The target does not
+//! store an access list that permits exactly what the mode permits.
 
 use crate::engine::Engine;
 use crate::namespace::inodes::{PERMISSION_BITS, SET_GROUP_ID};
@@ -14,7 +15,8 @@ use skep_format::metadata::{InodeRecord, Key};
 use skep_types::{ACCESS_ACL, Acl, DEFAULT_ACL, Error, ErrorCode, FileKind, InodeId, Result};
 use skep_wire::metadata::NewInode;
 
-/// The nine permission bits of the mode. An access list determines their values.
+/// The nine permission bits of the mode (`rwxrwxrwx`). If the inode has an access list, the list
+/// determines these bits.
 const CLASS_BITS: u32 = 0o777;
 
 /// The permissions that a new inode inherits from its directory.
@@ -36,7 +38,7 @@ impl Inherited {
     }
 }
 
-/// Whether `name` is the name of an extended attribute that is an access control list.
+/// Whether the extended attribute `name` is an access control list.
 pub(crate) fn is_acl(name: &[u8]) -> bool {
     name == ACCESS_ACL || name == DEFAULT_ACL
 }
@@ -50,8 +52,8 @@ impl<E: Engine> Context<'_, E> {
         bytes.map(|bytes| Acl::from_xattr(&bytes).map_err(stored)).transpose()
     }
 
-    /// Returns the permissions that a new inode inherits from its directory. The umask applies only
-    /// if the directory has no default list.
+    /// Returns the permissions and access control lists of a new inode in `directory`. The umask
+    /// applies only if the directory has no default list.
     pub(crate) fn inherited(
         &self,
         directory: &InodeRecord,
@@ -134,7 +136,8 @@ impl<E: Engine> Context<'_, E> {
         Ok(())
     }
 
-    /// Updates the stored access list after a request has set the permission bits.
+    /// Updates the access list of an inode, if it has one, after a request has set the permission
+    /// bits.
     pub(crate) fn acl_follows_mode(&mut self, record: &InodeRecord) -> Result<(), Stop> {
         let attributes = &record.attributes;
         if attributes.has_acl

@@ -10,7 +10,8 @@ use skep_types::{
 };
 use skep_wire::metadata::NewInode;
 
-/// Returns the attributes of a new directory that this group serves, with a new inode id.
+/// Returns the attributes of a new directory, with an inode id in one of the shards of this group.
+/// A replayed request gets the inode id of its first reply.
 pub(crate) fn new_inode<E: Engine>(
     context: &mut Context<'_, E>,
     new: &NewInode,
@@ -27,8 +28,8 @@ pub(crate) fn new_inode<E: Engine>(
         )
         .into());
     }
-    // Because the multiplier is odd, consecutive numbers visit every shard before they visit any
-    // shard again.
+    // If the number of shards and the multiplier have no common divisor, consecutive numbers visit
+    // every shard before they visit any shard again.
     let shard: ShardId = shards[(number.wrapping_mul(40_503) % shards.len() as u64) as usize];
     let inode = InodeId::from_parts(shard, number);
     Ok(context.new_attributes(inode, FileKind::Directory, new, None))

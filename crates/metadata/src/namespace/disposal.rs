@@ -1,4 +1,4 @@
-//! Disposal: the removal of inodes that have no name any more and that no session has open.
+//! Disposal: the removal of inodes without a name that no session has open.
 
 use crate::engine::Engine;
 use crate::tx::context::Context;
@@ -12,7 +12,8 @@ impl<E: Engine> Context<'_, E> {
     /// open, disposes of the inode.
     pub(crate) fn drop_link(&mut self, mut record: InodeRecord) -> Result<(), Stop> {
         let inode = record.attributes.inode;
-        // The subtraction saturates, because a damaged count in the store must not stop the target.
+        // The subtraction saturates, because a wrong link count in the store must not stop the
+        // target.
         record.attributes.links = record.attributes.links.saturating_sub(1);
         if record.attributes.links == 0 && self.opens(inode)?.is_zero() {
             return self.dispose(&record);
@@ -22,7 +23,8 @@ impl<E: Engine> Context<'_, E> {
         Ok(())
     }
 
-    /// Removes an inode, and logs one work item for each chunk file that storage has to remove.
+    /// Removes an inode, and adds one `Removal` record for each chunk file that storage has to
+    /// remove. A background job sends these removals to storage.
     pub(crate) fn dispose(&mut self, record: &InodeRecord) -> Result<(), Stop> {
         let inode = record.attributes.inode;
         let reach = self.reach(record)?;
@@ -42,7 +44,8 @@ impl<E: Engine> Context<'_, E> {
         self.remove_inode(record)
     }
 
-    /// Removes an inode with its extended attributes and its inline bytes.
+    /// Removes the record of an inode, with its extended attributes, inline bytes, size recovery
+    /// and truncation.
     pub(crate) fn remove_inode(&mut self, record: &InodeRecord) -> Result<(), Stop> {
         let inode = record.attributes.inode;
         if record.has_xattrs {

@@ -1,18 +1,18 @@
-//! Inline bytes are the bytes of files that the stripe pattern places in metadata. This module owns
-//! the changes of these bytes by writes, truncations and removals
-//! (docs/design/0009-first-bytes-in-metadata.md). The module `tx::start_numbers` owns the check
-//! whether acknowledged inline writes have survived.
+//! Inline bytes: the first bytes of a file, if its stripe pattern places them in metadata
+//! (docs/design/0009-first-bytes-in-metadata.md). This module reads, writes, truncates and removes
+//! them. The module `tx::start_numbers` checks whether acknowledged inline writes have survived a
+//! power loss.
 //!
-//! The bytes are stored in parts of [`INLINE_PART_BYTES`], so that a write logs only the parts that
-//! it changes. Earlier releases stored all inline bytes of a file in the record of
-//! part 0. The target still reads this form, and splits it into parts before the first change.
+//! Each record stores a part of [`INLINE_PART_BYTES`], so that a write logs only the parts that it
+//! changes. Earlier releases stored all inline bytes of a file in the record of part 0. The target
+//! still reads this form, and splits it into parts before the first change.
 //!
 //! # Invariants
-//! - Zeros at the end of a part are not stored, and a part of zeros has no record. So bytes that a
-//!   client has cleared take no space.
-//! - Bytes beyond the file size belong to a write in flight, or to a failed write that the client
-//!   is about to clear. If the writer dies, the size recovery counts these bytes, as it counts
-//!   bytes of chunk files.
+//! - Zeros at the end of a part are not stored, and a part of zeros has no record. So a range that
+//!   a client has filled with zeros takes no space.
+//! - Bytes beyond the file size belong to a write whose client has not reported the new size yet,
+//!   or to a failed write, whose bytes the client will overwrite with zeros. If the writer dies,
+//!   the size recovery counts these bytes, as it counts bytes of chunk files.
 
 use crate::engine::Engine;
 use crate::tx::context::Context;
@@ -30,9 +30,8 @@ use skep_wire::inline::{
 };
 use std::ops::Range;
 
-/// Puts the LSN of the log record into the reply to an inline write, or to the end of an inline
-/// component. The handler cannot do this, because the target assigns the LSN after the handler has
-/// run.
+/// Adds the LSN of the log record to the reply to `WriteInline` or `RemoveInline`. The handler
+/// cannot do this, because the target assigns the LSN after the handler has run.
 pub(crate) fn stamp(header: &Header, lsn: Lsn, reply: &mut Vec<u8>) -> Result<()> {
     match header.message {
         WriteInline::ID => {
@@ -52,7 +51,8 @@ pub(crate) fn stamp(header: &Header, lsn: Lsn, reply: &mut Vec<u8>) -> Result<()
 
 impl<E: Engine> Context<'_, E> {
     /// Returns the inode of a file, for a request that reads or writes a range of the file's inline
-    /// bytes. `end` is the end of this range. `None` means that the end overflows.
+    /// bytes. `end` is the end of this range. `None` means that the client's offset and length have
+    /// overflowed.
     ///
     /// # Errors
     /// - `Stale` if the file was removed or has a different stripe pattern now, or if its inline
@@ -111,7 +111,8 @@ impl<E: Engine> Context<'_, E> {
             let Range { start, end } = within(part, &piece);
             let end = end.min(stored.len());
             if start < end {
-                // The parts before this one may have fewer bytes, or no record.
+                // Fill with zeros up to this part, because earlier parts may be shorter or may have
+                // no record.
                 bytes.resize(to_usize(piece.start - range.start), 0);
                 bytes.extend_from_slice(&stored[start..end]);
             }
@@ -121,8 +122,9 @@ impl<E: Engine> Context<'_, E> {
         Ok(bytes)
     }
 
-    /// Returns all bytes of a file of up to `limit` bytes, or `None` if not all of its bytes are
-    /// inline. Returns `None` for damaged bytes too: the client's read then gets the error.
+    /// Returns all bytes of a file. `None` means that the file is empty, that it is longer than
+    /// `limit` or than its inline bytes, or that the bytes are damaged. In the last case, a later
+    /// read of the client gets the error.
     pub(crate) fn inline_contents(
         &self,
         record: &InodeRecord,
@@ -133,7 +135,7 @@ impl<E: Engine> Context<'_, E> {
         if size == 0 || size > most {
             return None;
         }
-        // Bytes beyond the size belong to a write in progress.
+        // Leave out the bytes beyond the size, which belong to a write in progress.
         let bytes = self.inline_bytes(record.attributes.inode, 0..size).ok()?;
         Some(InlineContents { checksum: crc32c(&bytes), bytes: Bytes(bytes) })
     }
@@ -164,7 +166,8 @@ impl<E: Engine> Context<'_, E> {
         Ok(added > removed)
     }
 
-    /// Truncates the stored inline bytes of a file when its size is set to `size`.
+    /// Truncates the stored inline bytes of a file to `size` bytes. Does nothing if they are not
+    /// longer.
     ///
     /// # Errors
     /// `Corrupt` if the part with the last remaining byte does not match its checksum.
@@ -221,7 +224,7 @@ impl<E: Engine> Context<'_, E> {
     }
 
     /// Returns the stored bytes of one part. `first` is the result of [`Self::divide_inline`]. For
-    /// part 0, this function takes it.
+    /// part 0, this function moves the record out of `first`.
     fn inline_part(
         &self,
         (inode, part): (InodeId, u16),
@@ -235,7 +238,7 @@ impl<E: Engine> Context<'_, E> {
     }
 
     /// Replaces the bytes of a part by `bytes`. `is_stored` means that the part has a record.
-    /// Returns the number of stored bytes.
+    /// Returns the number of bytes that the new record stores.
     fn put_inline_part(
         &mut self,
         (inode, part): (InodeId, u16),
@@ -292,7 +295,7 @@ fn within(part: u16, piece: &Range<u64>) -> Range<usize> {
     to_usize(piece.start - start)..to_usize(piece.end - start)
 }
 
-/// Converts an offset below the end of inline bytes, which is at most 64 KiB.
+/// Converts an offset in inline bytes, which is at most 64 KiB.
 fn to_usize(offset: u64) -> usize {
     offset as usize
 }

@@ -1,12 +1,13 @@
-//! The end of the inline component of a file that has no inline bytes
+//! Removes the inline component from the stripe pattern of a file that has no inline bytes
 //! (docs/design/0009-first-bytes-in-metadata.md, "Files that are large from the first write").
 //!
-//! The client that has created a file may write its first bytes to storage before metadata knows.
-//! The inline component ends with the next report of this client, or when its session ends.
+//! The client that has created a file may write its first bytes to storage instead of metadata, and
+//! reports this later. The target removes the inline component at the next report or close of this
+//! client, or when its session ends.
 //!
 //! # Invariants
-//! - Until then no other session has the file open, so no other client reads or writes the first
-//!   bytes of the file.
+//! - Until the component is removed, no other session has the file open, so no other client reads
+//!   or writes the first bytes of the file.
 
 use crate::engine::Engine;
 use crate::tx::context::Context;
@@ -16,9 +17,9 @@ use skep_format::metadata::{InodeRecord, Key, OpenCounts};
 use skep_types::{Error, ErrorCode, FileKind, InodeId, Result, SessionId, StripePattern};
 
 impl<E: Engine> Context<'_, E> {
-    /// Ends the inline component of a file if a report or a close of a writer names it:
-    /// `ends_inline` is the generation of the pattern. The caller stores the inode. Returns `false`
-    /// if the component cannot end.
+    /// Removes the inline component of a file if a report or a close of a writer asks for it.
+    /// `ends_inline` is the generation of the pattern with this component. The caller stores the
+    /// inode. Returns `false` if the component cannot be removed.
     pub(crate) fn end_inline_as_reported(
         &mut self,
         record: &mut InodeRecord,
@@ -27,7 +28,7 @@ impl<E: Engine> Context<'_, E> {
         let Some(generation) = ends_inline else { return Ok(true) };
         let named = record.pattern.as_ref().filter(|it| it.generation == generation);
         if named.is_some_and(StripePattern::has_moved_inline) {
-            // An earlier report of the client has ended the component.
+            // An earlier report of the client has removed the component.
             return Ok(true);
         }
         if named.is_none() {
@@ -37,8 +38,9 @@ impl<E: Engine> Context<'_, E> {
         self.end_unused_inline(record, session)
     }
 
-    /// Ends the inline component of a file if no client has used it, and no other session than
-    /// `session` can use it. The caller stores the inode. Returns whether the component has ended.
+    /// Removes the inline component of a file if no client has written inline bytes, and only
+    /// `session` has the file open for writing. The caller stores the inode. Returns whether the
+    /// component was removed.
     pub(crate) fn end_unused_inline(
         &mut self,
         record: &mut InodeRecord,
@@ -53,16 +55,16 @@ impl<E: Engine> Context<'_, E> {
         Ok(is_ended)
     }
 
-    /// Returns the pattern that a file has after its unused inline component has ended. `None`
-    /// means that a client may have written inline bytes, or that another session than `session`
-    /// may write some.
+    /// Returns the pattern of a file without its unused inline component. `None` means that the
+    /// component must stay: a client may have written inline bytes, or another session has the file
+    /// open, or the pattern has no such component.
     fn without_unused_inline(
         &self,
         record: &InodeRecord,
         session: SessionId,
     ) -> Result<Option<StripePattern>, Stop> {
         let attributes = &record.attributes;
-        // A file that was truncated may have had inline bytes before.
+        // A file that was truncated may have had inline bytes before the truncation.
         let is_unused = attributes.kind == FileKind::Regular
             && attributes.size == 0
             && attributes.truncate_generation == 0;
@@ -70,22 +72,23 @@ impl<E: Engine> Context<'_, E> {
             return Ok(None);
         }
         let moved = record.pattern.as_ref().and_then(striping::without_inline);
-        // The first bytes of a write in progress, or of a write of a dead client, are inline bytes
-        // beyond the size.
+        // Inline bytes beyond the size belong to a write in progress, or to a write of a dead
+        // client.
         if moved.is_none() || self.inline_reach(record)? > 0 {
             return Ok(None);
         }
         Ok(moved)
     }
 
-    /// Returns whether a session has a file open for writing, and no other session has it open.
+    /// Returns whether `session` has a file open for writing, and no other session has the file
+    /// open.
     pub(crate) fn is_only_writer(&self, session: SessionId, inode: InodeId) -> Result<bool, Stop> {
         let own = self.get::<OpenCounts>(&Key::SessionOpen(session, inode))?.unwrap_or_default();
         Ok(own.writers > 0 && own == self.opens(inode)?)
     }
 }
 
-/// Returns the error of a report whose inline component cannot end.
+/// Returns the error for a report that asks to remove an inline component which must stay.
 pub(crate) fn refusal(inode: InodeId) -> Error {
     let what = format!(
         "cannot end the inline component of file {inode}: another client has the file open, or a \

@@ -17,7 +17,7 @@ pub(crate) const SET_GROUP_ID: u32 = 0o2000;
 pub(crate) const PERMISSION_BITS: u32 = 0o7777;
 
 /// Checks the extent that a client reports as written. Fails with `FileTooLarge` if the extent ends
-/// beyond the largest file size.
+/// beyond [`MAX_FILE_BYTES`].
 pub(crate) fn check_written(written: &WrittenExtent) -> Result<()> {
     let end = written.end.max(written.reach);
     if end > MAX_FILE_BYTES {
@@ -29,11 +29,12 @@ pub(crate) fn check_written(written: &WrittenExtent) -> Result<()> {
     Ok(())
 }
 
-/// Checks that a client reports writes with the stripe pattern that the file has now.
+/// Checks that the pattern generation in a client's report is that of the file's present stripe
+/// pattern.
 ///
-/// The pattern can only have changed because a power loss has lost this client's open. No reader
-/// finds the bytes that the client has written since, so the file must not get a size that covers
-/// them.
+/// The pattern can only have changed because a power loss has reverted the open of this client.
+/// Readers use the new pattern and do not find the bytes that the client has written with the old
+/// one, so the file must not get a size that covers these bytes.
 ///
 /// # Errors
 /// `Stale` if the pattern has another generation.
@@ -61,21 +62,21 @@ impl<E: Engine> Context<'_, E> {
         }
     }
 
-    /// Updates a directory when an entry was added or removed. `entries` is the change of the
-    /// number of its entries, `links` the change of the number of its subdirectories.
+    /// Updates and stores the inode of a directory after a change of its entries. `entries` is the
+    /// difference in the number of entries, `links` the difference in the number of subdirectories.
     pub(crate) fn change_directory(&mut self, record: &mut InodeRecord, entries: i64, links: i32) {
         let attributes = &mut record.attributes;
-        // The sums saturate, because a damaged count in the store must not stop the target.
+        // The sums saturate, because a wrong count in the store must not stop the target.
         attributes.size = attributes.size.saturating_add_signed(entries);
         attributes.links = attributes.links.saturating_add_signed(links);
         self.touch_modified(attributes);
         self.put_inode(record);
     }
 
-    /// Sets the modification time and the change time to now. A program may have set the
-    /// modification time to a later time. Replace a later time too, because a client's kernel drops
-    /// the cached pages of a file only when it sees another modification time. Only metadata sets
-    /// the change time, and the change time never goes back.
+    /// Sets the modification time and the change time to now. This replaces even a later
+    /// modification time, which a program may have set: a client's kernel drops the cached pages of
+    /// a file only when the modification time differs. The change time, which only metadata sets,
+    /// never goes back.
     pub(crate) fn touch_modified(&self, attributes: &mut Attributes) {
         self.touch_changed(attributes);
         attributes.modified = attributes.changed;
@@ -88,7 +89,8 @@ impl<E: Engine> Context<'_, E> {
     }
 
     /// Returns the attributes of a new inode. `directory` has the attributes of the parent
-    /// directory.
+    /// directory, from which the inode inherits group and project. `None` means that it inherits
+    /// neither.
     pub(crate) fn new_attributes(
         &self,
         inode: InodeId,
@@ -129,8 +131,8 @@ impl<E: Engine> Context<'_, E> {
         }
     }
 
-    /// Returns the stripe pattern of a new file in a directory. The pattern names the groups that
-    /// were chosen for this file.
+    /// Returns the stripe pattern of a new file in a directory, with the storage groups that were
+    /// chosen for this file.
     ///
     /// # Errors
     /// - `NoSpace` if no storage target can be chosen.
@@ -144,7 +146,8 @@ impl<E: Engine> Context<'_, E> {
     ) -> Result<StripePattern> {
         let first_reply = self.op.first_reply.as_ref().filter(|it| it.created);
         if let Some(pattern) = first_reply.and_then(|it| it.pattern.clone()) {
-            // Storage has the chunk files of this pattern.
+            // This is a replay. Keep the first pattern, because storage already has its chunk
+            // files.
             pattern.check()?;
             return Ok(pattern);
         }
@@ -160,15 +163,15 @@ impl<E: Engine> Context<'_, E> {
             .map_err(|error| error.within(format_args!("directory {}", directory.attributes.inode)))
     }
 
-    /// Returns an offset beyond which no chunk file of the inode has bytes.
+    /// Returns an upper bound of the file offsets at which chunk files of the inode have bytes.
     pub(crate) fn reach(&self, record: &InodeRecord) -> Result<u64> {
         let inode = record.attributes.inode;
         let unknown = self.opens(inode)?.writers > 0 || self.has_size_recovery(inode)?;
         Ok(if unknown { skep_types::MAX_FILE_BYTES } else { record.high_water })
     }
 
-    /// Returns whether the size of an inode must be recovered, because a client that was writing
-    /// the file has died.
+    /// Returns whether the size of an inode must be recovered, because a client has died that had
+    /// the file open for writing.
     pub(crate) fn has_size_recovery(&self, inode: InodeId) -> Result<bool> {
         Ok(self.get_raw(&Key::SizeRecovery(inode))?.is_some())
     }
@@ -182,8 +185,8 @@ impl<E: Engine> Context<'_, E> {
         }
         attributes.is_sparse |= written.may_leave_holes;
         self.touch_modified(attributes);
-        // The kernel of the client removes the file's capabilities before a write through the page
-        // cache, but not before direct I/O. So remove them here.
+        // A client's kernel removes the file's capabilities (`security.capability`) before a write
+        // through the page cache, but not before direct I/O. So remove them here.
         self.drop_capability(record);
     }
 }

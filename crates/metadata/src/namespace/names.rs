@@ -24,8 +24,8 @@ pub(crate) fn check_name(name: &[u8]) -> Result<()> {
 }
 
 impl<E: Engine> Context<'_, E> {
-    /// Returns the entry of a name, with its cursor. `None` means that the directory has no such
-    /// name.
+    /// Returns the entry of a name, with its cursor: the hash of the name and an ordinal. `None`
+    /// means that the directory has no such name.
     pub(crate) fn dentry(
         &self,
         directory: InodeId,
@@ -84,9 +84,9 @@ impl<E: Engine> Context<'_, E> {
         self.change_directory(directory, 0, links);
     }
 
-    /// Removes the entry at a cursor. The last entry with the same hash moves to the ordinal that
-    /// becomes free, so that the ordinals have no gaps. If a client has listed the directory up to
-    /// a cursor between both ordinals, it may miss the moved entry. This can only happen after a
+    /// Removes the entry at a cursor. If later entries have the same hash, the last of them moves
+    /// to this cursor, so that the ordinals have no gaps. A client that has listed the directory up
+    /// to a cursor between the two positions may miss the moved entry. This can only happen after a
     /// 55-bit hash collision within one directory.
     pub(crate) fn remove_dentry(&mut self, directory: InodeId, cursor: u64) -> Result<(), Stop> {
         let first = cursor / ORDINALS * ORDINALS;
@@ -107,9 +107,9 @@ impl<E: Engine> Context<'_, E> {
     }
 
     /// Whether a directory has no entries. The size of the directory is the number of its entries,
-    /// and each transaction that adds or removes an entry updates this size. A search for entries
-    /// would walk through the tombstones of all removed entries. Debug builds search nevertheless,
-    /// and check that the result agrees with the size.
+    /// and each transaction that adds or removes an entry updates this size. A scan for entries
+    /// would be slow, because it would pass the tombstones of all removed entries in the key-value
+    /// store. Debug builds scan nevertheless, and check that the result agrees with the size.
     pub(crate) fn is_empty_directory(&self, directory: &InodeRecord) -> Result<bool> {
         let is_empty = directory.attributes.size == 0;
         if cfg!(debug_assertions) {
@@ -126,8 +126,8 @@ impl<E: Engine> Context<'_, E> {
         Ok((cursor, decode_value(key, value)?))
     }
 
-    /// Returns the reply to a lookup or create. The reply has the attributes if this group serves
-    /// the inode.
+    /// Returns the reply about a name that points to `inode`. The reply has the attributes if this
+    /// group serves the inode.
     pub(crate) fn entry_reply(&self, inode: InodeId, kind: FileKind) -> Result<EntryReply, Stop> {
         let attributes = match self.is_local(inode)? {
             true => Some(self.inode(inode)?.attributes),

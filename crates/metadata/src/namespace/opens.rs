@@ -1,5 +1,5 @@
-//! The opens of files. Each request updates the counts of its session and of the inode in its own
-//! transaction.
+//! The opens of files. The transaction of an open or close updates two counts: the opens of the
+//! session for this inode, and the opens of the inode over all sessions.
 
 use crate::engine::Engine;
 use crate::tx::context::Context;
@@ -12,16 +12,16 @@ use skep_types::{Error, ErrorCode, InodeId, Result, SessionId};
 use skep_wire::metadata::OpenMode;
 
 impl<E: Engine> Context<'_, E> {
-    /// Returns whether a file is shared once this session has opened it. A file is shared if
-    /// several sessions have it open and at least one of them may write. Returns [`Stop::Held`]
-    /// until each session that must acknowledge the sharing has done so.
+    /// Returns whether a file is shared after the session of this request has opened it. A file is
+    /// shared if several sessions have it open and at least one of them may write. Returns
+    /// [`Stop::Held`] until each session that must acknowledge the sharing has done so.
     pub(crate) fn check_shared(&mut self, inode: InodeId, mode: OpenMode) -> Result<bool, Stop> {
         let session = self.session()?;
         let holders = self.shared.sharing.holders(inode);
         if holders.iter().all(|it| *it == session) {
-            // Another client's open may wait until this session acknowledges. The client may have
-            // sent the acknowledgement before this request, because of an earlier open that it is
-            // closing now. So the reply must mark the file as shared.
+            // Another session's open may wait until this session acknowledges that the file becomes
+            // shared. The client may acknowledge for an earlier open, which it is closing now,
+            // before it gets this reply. So the reply must mark the file as shared.
             return Ok(self.shared.sharing.awaits(inode, session));
         }
         let has_writers = self.opens(inode)?.writers > 0;
@@ -30,19 +30,19 @@ impl<E: Engine> Context<'_, E> {
         }
         if mode != OpenMode::Write && !has_writers {
             let is_being_shared = self.shared.sharing.is_being_shared(inode);
-            // Another client's open for writing may wait until sessions acknowledge that the file
-            // becomes shared. If this session opens the file only now, it need not acknowledge,
-            // because the reply to this request marks the file as shared. If this session has the
-            // file open already, it must acknowledge. The reply to its earlier open may lack the
-            // mark, and may arrive after this reply.
+            // Another session's open for writing may wait until sessions acknowledge that the file
+            // becomes shared. If this session does not have the file open yet, it need not
+            // acknowledge, because the reply to this request marks the file as shared. If this
+            // session already has the file open, it must acknowledge: the reply to its earlier open
+            // may lack the mark, and may arrive after this reply.
             if !holders.contains(&session) {
                 self.shared.sharing.acknowledged_by_open(inode, session);
             }
             return Ok(is_being_shared);
         }
-        // If this session has the file open already, notify it too. Other sessions may get replies
-        // before the reply to this request arrives. From that moment on, this session must not rely
-        // on its earlier open being the only open of the file.
+        // If this session already has the file open, notify it too: as soon as other sessions get
+        // replies, it must not assume any more that its earlier open is the only one, and the reply
+        // to this request may arrive later.
         let holders = holders.to_vec();
         let number = self.next_number()?;
         if self.shared.sharing.notify(inode, &holders, number) {
@@ -52,9 +52,10 @@ impl<E: Engine> Context<'_, E> {
         Err(Stop::Held(Resource::Sharing(inode)))
     }
 
-    /// Makes a file shared before a session truncates the file by its path. Otherwise, a client
-    /// that alone has the file open for writing would append at a wrong offset: the file size in
-    /// its cache. Returns [`Stop::Held`] until that client has acknowledged the sharing.
+    /// Makes a file shared before a `SetAttributes` request of another session changes its size.
+    /// Otherwise, a client that is the only one with the file open for writing would append at a
+    /// wrong offset, the file size in its cache. Returns [`Stop::Held`] until that client has
+    /// acknowledged that the file is shared.
     pub(crate) fn share_with_writers(&mut self, inode: InodeId) -> Result<(), Stop> {
         if self.opens(inode)?.writers > 0 {
             self.check_shared(inode, OpenMode::Write)?;
@@ -77,8 +78,9 @@ impl<E: Engine> Context<'_, E> {
         Ok(())
     }
 
-    /// Releases the locks of a session on a file that the session no longer has open. Clients
-    /// release their locks before they close a file. This function makes sure that no lock remains.
+    /// Deletes the file locks of a session on a file that the session no longer has open. `closed`
+    /// is the key of the session's open counts. Clients normally release their locks before they
+    /// close a file.
     fn unlock_closed(&mut self, closed: &Key<'_>) {
         if let Key::SessionOpen(session, inode) = closed {
             for owner in self.shared.file_locks.owners(*session, *inode) {
@@ -87,8 +89,8 @@ impl<E: Engine> Context<'_, E> {
         }
     }
 
-    /// Subtracts opens of a session from the open counts of a file. Returns `false` if the session
-    /// has fewer opens.
+    /// Subtracts opens of a session from the open counts of a file. Returns `false` if the counts
+    /// are lower than `closed`.
     pub(crate) fn uncount_opens(
         &mut self,
         session: SessionId,
@@ -127,8 +129,8 @@ impl<E: Engine> Context<'_, E> {
             readers: u32::from(mode == OpenMode::Read),
             writers: u32::from(mode == OpenMode::Write),
         };
-        // Ignore whether the open was counted. A power loss may have removed the open from the
-        // counts, but the file still gets the size that the client reports.
+        // Ignore whether the open was counted: a power loss may have reverted the open, and the
+        // size that the client has reported applies in this case too.
         self.uncount_opens(session, inode, closed)?;
         if record.attributes.links == 0 && self.opens(inode)?.is_zero() {
             self.dispose(record)?;
@@ -136,10 +138,10 @@ impl<E: Engine> Context<'_, E> {
         Ok(())
     }
 
-    /// Takes back an open whose request fails after its transaction. Also removes the reply of the
-    /// request from its slot: a retry runs again, and an ended session has not executed the
-    /// request. The slot keeps the sequence number before the request, so that the client finds all
-    /// acknowledged requests in the slot.
+    /// Removes the open of a request that fails after its transaction. Also removes the reply from
+    /// the slot of the request, so that a retry runs again, and `AskOutcome` reports that the
+    /// request was not executed. The slot gets the previous sequence number, so that `CompareSlots`
+    /// still shows the client's acknowledged requests.
     pub(crate) fn take_back_open(&mut self, open: &CountedOpen) -> Result<(), Stop> {
         let CountedOpen { session, slot, sequence, inode, mode } = *open;
         let key = Key::Slot(session, slot);
@@ -148,7 +150,7 @@ impl<E: Engine> Context<'_, E> {
             let reply = Bytes(Vec::new());
             self.put(&key, &SlotRecord { sequence: sequence - 1, lsn: record.lsn, reply });
         }
-        // If the session has ended, its opens may be closed already, and the file may be removed.
+        // If the session has ended, its opens may already be closed, and the file may be removed.
         match self.find_inode(inode)? {
             Some(record) => self.close_one(session, &record, mode),
             None => Ok(()),

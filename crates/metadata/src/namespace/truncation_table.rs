@@ -1,8 +1,8 @@
-//! The table of truncations that are not durable at storage yet, by file. It has the `Truncation`
-//! records of the store in memory. The target loads it at its start, and updates it with each key
-//! that a transaction writes ([`TruncationTable::on_write`]).
+//! The table of truncations that are not durable at storage yet, by file. It is a copy of the
+//! `Truncation` records in the store. The target loads the table at its start, and updates it when
+//! a transaction writes such a record ([`TruncationTable::on_write`]).
 //!
-//! The module `background::truncations` sends the requests to storage; the table sends none.
+//! The module `background::truncations` sends the requests to storage.
 
 use skep_format::metadata::TruncationRecord;
 use skep_types::{Error, GroupId, InodeId};
@@ -14,9 +14,9 @@ pub(crate) struct Truncation {
     pub(crate) record: TruncationRecord,
     /// The error of storage, if the most recent attempt to truncate the chunk files has failed.
     pub(crate) failure: Option<Error>,
-    /// The storage group for which the requests to truncate the chunk files have waited: the first
-    /// group that has refused, otherwise the last one that has replied. `None` until all groups
-    /// have replied.
+    /// The storage group for which clients' requests have waited because of this truncation: the
+    /// first group that has refused, otherwise the last one that has replied. `None` until all
+    /// groups have replied.
     pub(crate) awaited: Option<GroupId>,
 }
 
@@ -33,7 +33,7 @@ pub(crate) struct TruncationTable {
     /// Files whose truncation was applied, or was removed, since the last call of
     /// [`Self::take_ended`].
     ended: Vec<InodeId>,
-    /// Files with an applied truncation whose chunk files storage must sync without delay.
+    /// Files with an applied truncation whose chunk files storage must sync immediately.
     urgent: BTreeSet<InodeId>,
 }
 
@@ -92,8 +92,8 @@ impl TruncationTable {
         self.all.len()
     }
 
-    /// Remembers that storage has refused a pending truncation. Returns `false` if another
-    /// truncation has replaced it meanwhile.
+    /// Records that storage has refused a pending truncation. Returns `false` if the file has no
+    /// pending truncation of this generation any more.
     pub(crate) fn fail(&mut self, inode: InodeId, generation: u64, error: Error) -> bool {
         let truncation = self.all.get_mut(&inode).filter(|it| !it.record.is_applied);
         let Some(truncation) = truncation.filter(|it| it.record.generation == generation) else {
@@ -103,7 +103,7 @@ impl TruncationTable {
         true
     }
 
-    /// Remembers the storage group for which a pending truncation has waited.
+    /// Records the storage group for which a truncation has waited.
     pub(crate) fn note_awaited(&mut self, inode: InodeId, generation: u64, group: GroupId) {
         let truncation = self.all.get_mut(&inode);
         if let Some(truncation) = truncation.filter(|it| it.record.generation == generation) {
@@ -111,19 +111,19 @@ impl TruncationTable {
         }
     }
 
-    /// Returns the storage group for which the truncation of a file has waited.
+    /// Returns the storage group for which the truncation of a file has waited, if it is known.
     pub(crate) fn awaited(&self, inode: InodeId) -> Option<GroupId> {
         self.get(inode).and_then(|it| it.awaited)
     }
 
-    /// Makes the truncation job ask storage without delay to sync the chunk files of an applied
+    /// Makes the truncation job immediately ask storage to sync the chunk files of an applied
     /// truncation.
     pub(crate) fn settle_soon(&mut self, inode: InodeId) {
         self.urgent.insert(inode);
     }
 
     /// Removes and returns the files with an applied truncation whose chunk files storage must sync
-    /// without delay.
+    /// immediately.
     pub(crate) fn take_urgent(&mut self) -> BTreeSet<InodeId> {
         std::mem::take(&mut self.urgent)
     }

@@ -2,16 +2,15 @@
 //! of a store that a copy replaces.
 //!
 //! # Crash rule
-//! The member mark states whether store and log are complete (`skep_store::page_cache`). The
-//! target first marks both as discarded, then removes them, then marks the store as incomplete. It
-//! marks the store as whole only when the complete copy is on the device. So if the process ends at
-//! any moment, the next start either removes store and log, or continues the copy, or finds a
-//! complete store.
+//! The member mark states whether store and log are complete (`skep_store::page_cache`). The target
+//! first marks both as discarded, then removes them, then marks the store as incomplete. It marks
+//! the store as complete only when it has synced the whole copy. So after a crash at any moment,
+//! the next start either removes store and log, or continues the copy, or finds a complete store.
 //!
 //! # When a store may be removed
 //! Only a member that does not serve removes its store, and only in two cases. Either the primary
-//! of its group requests the removal in the current epoch, or the target has left the group to
-//! which its data belong. Such data lack changes, so no target serves them again.
+//! of its group requests the removal in the current epoch, or the data belong to a group that the
+//! target has left. In both cases the data lack changes, so no target may serve them again.
 //!
 //! Does not own the protocol ([`crate::shipping::copy_receiver`]).
 
@@ -29,8 +28,9 @@ use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Removes the store and the log of a target if they are out of date. Then returns whether the
-/// store is an incomplete copy. Blocks.
+/// Removes the store and the log of a target if they are marked as discarded or belong to a group
+/// that the target has left. Then returns whether the store is an incomplete copy. This call
+/// blocks.
 ///
 /// # Errors
 /// - `Configuration` if the target serves a group, but its data belong to another group.

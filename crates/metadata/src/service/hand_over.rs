@@ -1,9 +1,9 @@
-//! Hands a group over to another member when the disk of the primary is almost full. So programs
-//! get no `ENOSPC` while the disk of another member has free space.
+//! Hands a group over to another member when the disk of the primary is almost full, so that
+//! programs do not get `ENOSPC` while another member has free space.
 //!
-//! Owns the decision to hand the group over. Does not own the measurement of free space
-//! ([`crate::free_space`]) or the change of the group, which management makes. If no other member
-//! has free space, the target refuses new data, like a target in a group of one.
+//! Decides when to hand the group over, and to which member. [`crate::free_space`] measures the
+//! free space, and management changes the group. If no other member has free space, the target
+//! refuses new data, like a target in a group of one.
 
 use crate::limits::HAND_OVER_LIMIT;
 use crate::term::Membership;
@@ -42,8 +42,9 @@ impl HandOver {
     }
 }
 
-/// Returns the serving member that has the most free space among the members for which `is_fit`
-/// holds. `None` means that none of these members serves and has enough free space.
+/// Returns the serving member with the most free space, among the members for which `is_fit` holds
+/// and whose target is online and not in the capacity pool `Emergency`. `None` means that there is
+/// no such member.
 pub(super) fn successor(
     map: &ClusterMap,
     group: &Group,
@@ -66,8 +67,8 @@ mod tests {
     use skep_types::{ClusterId, GroupId, GroupMember, NodeId, Target, TargetKind};
     use std::sync::Arc;
 
-    /// Returns a group with one serving member for each number in `free`, which is its free space
-    /// in bytes.
+    /// Returns the membership of target 1, the primary of a group. `free` contains the free bytes
+    /// of each serving member.
     fn membership(free: &[u64]) -> Membership {
         let id = |at: usize| TargetId::new(at as u32 + 1);
         let target = |(at, free_bytes): (usize, &u64)| Target {

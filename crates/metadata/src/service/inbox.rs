@@ -2,12 +2,12 @@
 //!
 //! While at most [`MAX_BATCH`] requests of clients wait, the thread takes all events in the order
 //! of their arrival. It sends the replies of a batch together, so the order within a batch hardly
-//! matters. Further requests of clients wait in a queue that divides the target between the clients
+//! matters. Further requests of clients wait in a fair queue, in which the clients take turns
 //! (docs/design/0027-fair-queues.md). So a client with many requests in flight delays a request of
-//! another client by a batch or two, and not by all its requests.
+//! another client only by one or two batches.
 //!
 //! # Invariants
-//! - Requests of one client leave in the order in which they were added.
+//! - The target handles the requests of one client in the order in which they were added.
 //! - The next batch has at most [`MAX_BATCH`] requests of clients.
 //! - While requests wait in the queue, new requests of clients go to the queue too.
 
@@ -16,21 +16,22 @@ use skep_rpc::Peer;
 use skep_service::fair_queue::FairQueue;
 use skep_types::NodeKind;
 
-/// Maximum number of requests of clients in one batch: a few milliseconds of work, and enough for
-/// one write of the log.
+/// Maximum number of requests of clients in one batch. A batch of this size takes a few
+/// milliseconds, and one write to the log is efficient for it.
 const MAX_BATCH: usize = 512;
-/// Maximum number of events in the inbox. While the inbox is full, the service reads from no
-/// connection, except for the first waiting request of a client.
+/// Maximum number of events in each of the two queues of the inbox. While `waiting` is full, the
+/// service reads from connections of a client only if the client has no request in this queue.
 const MAX_INBOX: usize = 10_000;
-/// Maximum number of requests of one client that wait in the queue.
+/// Maximum number of requests of one client in the fair queue.
 const MAX_OF_CLIENT: usize = 1024;
-/// Total length of the request bodies in the inbox at which the service stops reading from
-/// connections of clients. Each connection may then still add one more request. For the first
-/// waiting request of a client, the limit is twice as high. The requests of services have the same
-/// limit, which counts only their own bodies. So clients cannot keep the service from reading a
+/// Total length in bytes of the request bodies in the inbox at which the service stops reading from
+/// connections of clients. Each connection may exceed the limit by one request. For a client
+/// without a request in the fair queue, the limit is twice as high. Connections of other services
+/// have a limit of the same value for the bodies of services only, so clients cannot block a
 /// request of an operation that holds locks.
 const MAX_INBOX_BYTES: usize = 32 << 20;
-/// Number of requests that a client may have in a batch before the next client has its turn.
+/// Number of requests that the fair queue takes from one client before it takes requests of the
+/// next client.
 const QUANTUM: u64 = 4;
 
 /// The inbox of a metadata target.
@@ -40,11 +41,12 @@ pub(super) struct Inbox {
     next: Vec<Event>,
     /// Number of requests of clients in `next`.
     next_of_clients: usize,
-    /// The requests of clients that are not in the next batch.
+    /// The requests of clients that did not fit into `next`.
     waiting: FairQueue<Event>,
     /// Total length of the request bodies in the inbox.
     bytes: usize,
-    /// The part of `bytes` that belongs to requests of services. All of them are in `next`.
+    /// Total length of the request bodies of other services, which are included in `bytes`. All
+    /// these requests are in `next`.
     bytes_of_services: usize,
 }
 
@@ -68,8 +70,8 @@ impl Inbox {
         self.next.push(event);
     }
 
-    /// Adds a request of a peer. Requests of services come in the next batch, because they belong
-    /// to operations that are in progress and hold locks.
+    /// Adds a request of a peer. Requests of other services are always in the next batch, because
+    /// they may belong to operations that hold locks.
     pub(super) fn put_request(&mut self, peer: &Peer, request: Event) {
         let bytes = body_bytes(&request);
         self.bytes += bytes;

@@ -1,26 +1,28 @@
-//! The end of a backup member whose service stops: the member leaves the serving members of its
-//! group before its process ends.
+//! The stop of a backup member: before its process ends, the member stops being a serving member of
+//! its group.
 //!
-//! The primary replies to no client before each serving member has the records. If the process of a
-//! member only ended, the primary would wait for the time of a lease before it has the member
-//! dropped. So a member that stops refuses each request with `NotReady`. The primary then asks
-//! management immediately to drop it ([`crate::shipping`]). The member waits for the cluster map in
-//! which it does not serve. After its next start it returns like any member that was absent.
+//! The primary replies to no client before each serving member has the records. Without this
+//! module, the primary would notice the end of the process only after the time of a lease, and
+//! operations would wait meanwhile. So a member that stops refuses each request with `NotReady`.
+//! The primary then asks management immediately to drop the member ([`crate::shipping`]), and the
+//! member waits for the cluster map in which it does not serve. After its next start, it catches up
+//! like any absent member.
 //!
-//! The member does not ask management itself. Only a running primary can ask, so a primary that has
-//! died never becomes the only serving member by the end of a backup member.
+//! The member itself does not ask management to drop it: if the primary had died, the dead primary
+//! would become the only serving member.
 //!
 //! # A previous primary
-//! A primary that stops hands its group over first ([`super::primary_stop`]), and then its target
-//! is opened once more as a backup member. The new primary replies to no client before this backup
-//! member has acknowledged a request, which releases the lease of the previous primary
-//! ([`crate::shipping::succession`]). So a backup member that stops first waits until its process
+//! A primary that stops first hands its group over ([`super::primary_stop`]). Its service then
+//! opens the target once more as a backup member. Until this member acknowledges a request, the new
+//! primary waits for the lease of the previous primary before it replies to clients
+//! ([`crate::shipping::succession`]). So before a backup member stops, it waits until its process
 //! has acknowledged a request of the primary.
 //!
 //! # Invariants
 //! - After the first refusal, the member confirms no record in this process. Otherwise the primary
-//!   could count it again before it ends.
-//! - The member stops after [`RELEASE_LIMIT`] and [`LEAVE_LIMIT`] at the latest.
+//!   could count the member again before the process ends.
+//! - The member waits at most [`RELEASE_LIMIT`] for a request to acknowledge, and then at most
+//!   [`LEAVE_LIMIT`] for the cluster map.
 
 use super::Shell;
 use crate::engine::fjall_engine::FjallEngine;
@@ -32,12 +34,13 @@ use skep_types::{Error, ErrorCode, MapVersion, Result};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Maximum time for which a member that stops waits until it does not serve. The primary of an idle
-/// group sends a request every half second ([`crate::limits::LEASE_RENEWAL`]).
+/// Maximum time for which a stopping member waits for the cluster map in which it does not serve.
+/// The primary of an idle group sends a request every half second
+/// ([`crate::limits::LEASE_RENEWAL`]).
 const LEAVE_LIMIT: Duration = Duration::from_secs(1);
 /// Maximum time for which a stopping backup member waits for a last request to acknowledge. A new
-/// primary gets the cluster map within a fraction of this time. Without the acknowledgement, the
-/// new primary waits somewhat longer than this time.
+/// primary gets the cluster map within a fraction of this time. If it gets no acknowledgement, it
+/// waits for the end of the lease, which takes somewhat longer than this time.
 const RELEASE_LIMIT: Duration = Duration::from_secs(2);
 
 /// The last acknowledgement of a backup member whose service stops.
@@ -48,8 +51,9 @@ pub(super) struct LastAcknowledgement {
 }
 
 impl LastAcknowledgement {
-    /// Whether the backup member continues in its role, because its process has not acknowledged a
-    /// request of the primary yet. `membership` names the target.
+    /// Whether the backup member must continue in its role, because its process has not
+    /// acknowledged a request of the primary yet. `membership` has the group and the target of this
+    /// member.
     pub(super) fn is_due(
         &mut self,
         shell: &Shell,
@@ -63,15 +67,17 @@ impl LastAcknowledgement {
         is_due
     }
 
-    /// Whether the wait for the first request of the primary lasts at the time `now`.
+    /// Whether the member must wait for a request of the primary at the time `now`. The first call
+    /// begins the wait.
     fn waits(&mut self, membership: &Membership, now: Duration) -> bool {
         let until = *self.until.get_or_insert(now + RELEASE_LIMIT);
         now < until && is_expected(membership)
     }
 }
 
-/// Refuses all requests until the target does not serve in its group. Returns immediately if no
-/// primary waits for the target. `membership` names the target.
+/// Refuses all requests until a cluster map arrives in which the target does not serve, at most for
+/// [`LEAVE_LIMIT`]. Returns immediately if no primary waits for the target. `membership` has the
+/// group and the target of this member.
 ///
 /// # Errors
 /// An error of the target's log, such as `DeviceFailed` after a failed sync.
@@ -105,7 +111,7 @@ pub(super) async fn leave(shell: &Shell, membership: &Membership) -> Result<()> 
     Ok(())
 }
 
-/// Whether the target serves as a backup member of a primary that has not stopped.
+/// Whether the target is a serving backup member, and its primary is not offline.
 fn is_expected(membership: &Membership) -> bool {
     let Membership { group, target, ref map } = *membership;
     let primary = map.group(group).and_then(|group| map.target(group.primary));

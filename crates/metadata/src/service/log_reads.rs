@@ -1,9 +1,8 @@
-//! Old records of the log on disk, for members that lack them: how many bytes of them the log
-//! keeps, their removal at a start, and their reads.
+//! Old log records on disk, for members that lack them: how many bytes of them the log keeps, their
+//! removal when a target starts, and reads of them.
 //!
-//! A read does not block the target's thread, which handles requests while the kernel reads. Does
-//! not own the choice of the records ([`crate::shipping::LogRead`]) or the files
-//! ([`skep_store::log::read_back`]).
+//! A read does not block the target's thread, which handles requests while the kernel reads.
+//! [`crate::shipping`] chooses the records, and [`skep_store::log::read_back`] owns the files.
 
 use super::Shell;
 use crate::engine::Engine;
@@ -22,20 +21,21 @@ use std::rc::Rc;
 /// For each member, the position in the log from which the next read continues.
 pub(super) type LogPlaces = RefCell<HashMap<TargetId, LogPlace>>;
 
-/// Returns the number of bytes that the log keeps in segments whose changes are in the store.
-/// Returns zero if all members serve, or if little space is free on the disk.
+/// Returns how many bytes of segments the log keeps although their changes are in the store. The
+/// result is zero if all members serve, or if the disk has little free space.
 pub(super) fn kept_bytes(map: &ClusterMap, group: GroupId, is_space_low: bool) -> u64 {
     let members = map.group(group).map_or(&[][..], |group| &group.members);
     let has_absent = members.iter().any(|member| member.state != MemberState::Serving);
     if has_absent && !is_space_low { map.policy.metadata_log_kept } else { 0 }
 }
 
-/// When a target starts, removes the segments that only absent members may need. The store, which
-/// the target has just opened, must first be on the device.
+/// When a target starts, removes old segments beyond the number of bytes that the log keeps for
+/// absent members. Before that, makes the store durable, because it then has the only copy of these
+/// changes.
 ///
-/// The disk may have become full while the target did not run. Without this removal, it would stay
-/// full: the target would accept no new data, so it would never reach the next checkpoint, and it
-/// shortens its log only after a checkpoint.
+/// The disk may have become full while the target did not run. Without this removal, the disk would
+/// stay full: the target shortens its log only after a checkpoint, and it begins a checkpoint only
+/// after new data, which it refuses.
 pub(super) fn shorten(
     log: &mut Log,
     engine: &FjallEngine,
@@ -50,7 +50,8 @@ pub(super) fn shorten(
     Ok(())
 }
 
-/// Reads records back, and passes them to the state machine.
+/// Begins to read records back from the log. Passes them to the state machine when the read has
+/// ended.
 pub(super) fn read(shell: &Rc<Shell>, log: &Log, read: LogRead) {
     let (shell, log) = (Rc::clone(shell), log.view());
     skep_env::spawn(async move {

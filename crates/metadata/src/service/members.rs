@@ -1,7 +1,8 @@
-//! Sends requests to the other members of the group, and requests about the group to management.
+//! Sends the requests of the state machine to the other members of the group, and its requests for
+//! changes of the group to management.
 //!
-//! This module sends each request only once. The state machines send it again if it is still
-//! necessary ([`crate::shipping`]).
+//! This module sends each request only once, without retries. If a request fails, the state machine
+//! decides whether to repeat it ([`crate::shipping`]).
 
 use super::Shell;
 use super::log_reads::LogPlaces;
@@ -20,48 +21,51 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Time that a member may take to reply. A member replies after its append, or at the latest after
-/// [`crate::limits::AWAIT_SYNC`]. The process of a member that takes longer has probably stopped.
+/// Maximum time for which a call to a member waits for the reply. A member replies after its
+/// append, or at the latest after [`crate::limits::AWAIT_SYNC`]. If the reply takes longer, the
+/// process of the member has probably stopped.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Time that management may take to reply. The state machines choose when they ask again,
-/// independently of this time.
+/// Maximum time for which a call to management waits for the reply. The state machines decide
+/// independently of this time when they repeat a request.
 const MANAGEMENT_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The state of a target's thread that is used only in groups of several members.
 #[derive(Debug, Default)]
 pub(super) struct MembershipState {
-    /// Whether the target accepts no further requests until another member has confirmed log
-    /// records.
+    /// Whether the target accepts no further requests, because too many log records in memory wait
+    /// for the confirmation of another member.
     pub(super) is_backlogged: Cell<bool>,
     /// Whether a request to management about the group is in flight.
     is_changing: Cell<bool>,
-    /// Whether this member still handles events although its service stops. A primary hands its
-    /// group over, and a backup member leaves its group.
+    /// Whether this member still handles events although its service stops: a primary hands its
+    /// group over, or a backup member waits until it does not serve.
     pub(super) is_leaving: Cell<bool>,
     /// The members whose newest reply is that they stop.
     stopping: RefCell<BTreeSet<TargetId>>,
-    /// Limits the log lines about changes that management has not made.
+    /// Limits the rate of log lines about changes that management has refused.
     refused_changes: LineLimit,
-    /// Limits the log lines about clients that management has not evicted.
+    /// Limits the rate of log lines about clients that management has not evicted.
     pub(super) refused_evictions: LineLimit,
-    /// The reason why the target does not serve although it is the primary.
+    /// The reason why the target does not serve although it is the primary. `None` means that it
+    /// serves, or is not the primary.
     pub(super) halted: Cell<Option<&'static str>>,
-    /// The wait of replies for the disk of this primary.
+    /// How long replies have waited for the disk of this primary.
     pub(super) own_disk: OwnDiskWait,
     /// For each member, the position in the log from which the next read of old records continues.
     pub(super) log_places: LogPlaces,
 }
 
 impl MembershipState {
-    /// Takes over the state of the primary after its batch at the time `now`.
+    /// Copies `is_backlogged` and the wait for the own disk from the primary, after its batch at
+    /// the time `now`.
     pub(super) fn after_batch<E: Engine>(&self, target: &MetadataTarget<E>, now: Duration) {
         self.is_backlogged.set(target.is_backlogged());
         self.own_disk.note(target.replies_wait_for_own_disk(), now);
     }
 
     /// Notes from a member's reply whether its service stops (`NotReady`). A primary that stops
-    /// asks for no drop of a stopping member ([`Self::withholds`]) and does not hand its group over
-    /// to it. If management drops a member, the log line states whether the member was stopping.
+    /// neither asks to drop a stopping member ([`Self::withholds`]) nor hands its group over to
+    /// such a member. The log line about a dropped member states whether the member was stopping.
     fn note_reply(&self, member: TargetId, reply: &Result<LogHeld>) {
         let mut stopping = self.stopping.borrow_mut();
         match reply {
@@ -71,10 +75,11 @@ impl MembershipState {
         }
     }
 
-    /// Whether this primary does not send a request to drop a member, because the services of both
-    /// stop (`is_stopping` means that the service of the primary stops). If all members stop, each
-    /// of them stays a serving member, so that after their next start any of them can become the
-    /// primary. If another member becomes the primary instead, it has the stopping member dropped.
+    /// Whether this primary must not send `change`, because the change drops a stopping member and
+    /// the primary's own service stops too (`is_stopping`). If all members stop, each of them thus
+    /// stays a serving member, and after their next start any of them can become the primary. If
+    /// another member becomes the primary before that, it asks management to drop the stopping
+    /// member.
     fn withholds(&self, change: &GroupChange, is_stopping: bool) -> bool {
         let is_drop = change.change == MemberChange::Drop;
         is_drop && is_stopping && self.stopping.borrow().contains(&change.target)
@@ -107,7 +112,8 @@ pub(super) fn send(shell: &Rc<Shell>, request: MemberRequest) {
             shell.membership.note_reply(member, result);
         }
         match event {
-            // A deposed target must neither continue nor reply to a client.
+            // This target was deposed, so it must neither continue in its role nor reply to a
+            // client.
             Event::MemberReply { result: Err(error), .. }
             | Event::CopyReply { result: Err(error), .. }
                 if error.code() == ErrorCode::Deposed =>
@@ -120,10 +126,10 @@ pub(super) fn send(shell: &Rc<Shell>, request: MemberRequest) {
     .detach();
 }
 
-/// Records the requests to management that the actions contain in the member mark of this target,
-/// because management may carry them out after the end of this process. The state machine has made
-/// the requests with the cluster map of the version `version`. The caller performs the actions only
-/// after this call.
+/// Records in the member mark of this target which requests to management `actions` contain,
+/// because management may carry them out after the end of this process. `version` is the version of
+/// the cluster map with which the state machine made the requests. The caller must call this before
+/// it performs the actions.
 pub(super) fn note_requests(
     shell: &Shell,
     actions: &[Action],
@@ -148,7 +154,7 @@ pub(super) fn note_requests(
     Ok(())
 }
 
-/// Asks management for a change of the group that this target leads.
+/// Asks management for a change of the group whose primary is this target.
 pub(super) fn change_group(shell: &Rc<Shell>, change: GroupChange) {
     let (membership, is_stopping) = (&shell.membership, shell.is_stopping.get());
     let stops = match change.change {
@@ -217,8 +223,8 @@ fn log_change(change: &GroupChange, primary: TargetId, stops: bool) {
     }
 }
 
-/// Returns the log line for a change of the group that management has not made. `stops` states
-/// whether the member has reported that its service stops.
+/// Returns the log line for a change of the group that management has refused or has not replied
+/// to. `stops` states whether the member has reported that its service stops.
 fn refused(change: &GroupChange, stops: bool, error: &Error) -> String {
     let GroupChange { group, target, .. } = change;
     match change.change {
@@ -241,8 +247,8 @@ fn refused(change: &GroupChange, stops: bool, error: &Error) -> String {
     }
 }
 
-/// Returns the log line about a request of a member to management. `primary` is the primary in the
-/// member's map.
+/// Returns the log line about an `AskTakeOver` request of a member to management. `primary` is the
+/// primary in the member's map.
 fn take_over_line(request: &AskTakeOver, primary: TargetId) -> String {
     let AskTakeOver { group, target, lacks_records, .. } = request;
     if *lacks_records {
@@ -264,7 +270,8 @@ fn take_over_line(request: &AskTakeOver, primary: TargetId) -> String {
     )
 }
 
-/// Asks management to make this member the primary, unless its service stops.
+/// Asks management to make this member the primary. Does nothing if the service stops or another
+/// request about the group is in flight.
 pub(super) fn ask_to_take_over(shell: &Rc<Shell>, request: AskTakeOver) {
     if shell.is_stopping.get() || shell.membership.is_changing.replace(true) {
         return;

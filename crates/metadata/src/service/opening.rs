@@ -1,5 +1,5 @@
-//! Opens the store and the log of a target at the start of a role. Checks whether their contents
-//! may be used.
+//! Opens the store and the log of a target at the start of a role, and checks whether the target
+//! may use their contents.
 //!
 //! Does not own the choice of the role ([`super::roles`]), or a store that is an incomplete copy
 //! ([`super::copying`]).
@@ -19,7 +19,7 @@ use skep_types::{Epoch, Error, ErrorCode, Lsn, Result, TargetId};
 use std::path::Path;
 use std::sync::Arc;
 
-/// The state of a target at the beginning of a role.
+/// The store and the log records of a target at the beginning of a role.
 pub(super) struct Contents {
     pub(super) engine: FjallEngine,
     pub(super) records: Vec<Record>,
@@ -28,11 +28,11 @@ pub(super) struct Contents {
     /// LSN and epoch of the record before `records`. Epoch zero means that the epoch is not
     /// known, or that the log still has this record.
     pub(super) previous: (Lsn, Epoch),
-    /// The last log record that is on the device. `None` means that all records are on the device.
+    /// The last synced log record. `None` means that all records are synced.
     pub(super) synced: Option<Lsn>,
-    /// When the target may reply to clients as the primary.
+    /// From when on the target may reply to clients as the primary.
     pub(super) succession: Succession,
-    /// Whether management was restored from a backup since the last record.
+    /// Whether management was restored from a backup after the epoch of the last record.
     pub(super) is_restored: bool,
 }
 
@@ -64,8 +64,8 @@ pub(super) fn start_of(
     }
 }
 
-/// Opens the log of a target whose store is complete. Checks whether store and log may be copies
-/// from another target, or may lack records.
+/// Opens the log of a target whose store is complete. Refuses data that were copied from another
+/// target. Records in `mark` if store and log may lack records that this member has confirmed.
 pub(super) fn open_whole(
     path: &Path,
     owner: LogOwner,
@@ -81,8 +81,8 @@ pub(super) fn open_whole(
     }
     let is_empty = contents.is_empty()?;
     if contents.is_restored || is_empty && mark.exists() {
-        // Another member may have newer records. The reason is that management was restored from a
-        // backup, or that the data of this target was removed.
+        // Another member may have newer records, because management was restored from a backup, or
+        // because the data of this target were removed.
         mark.distrust()?;
     }
     Ok((log, contents))
@@ -109,8 +109,9 @@ fn open_log(path: &Path, owner: LogOwner, engine: FjallEngine) -> Result<(Log, C
     Ok((log, contents))
 }
 
-/// Refuses a directory that has data, for a target that joins a group of several targets. This
-/// target has never been in a group, so the data must be a copy of another target's data.
+/// Refuses a directory with data for a target that joins a group of several targets. The directory
+/// has no member mark, so the target was never in such a group, and the data must be a copy of
+/// another target's data.
 fn refuse_used(path: &Path, membership: &Membership, contents: &Contents) -> Result<()> {
     if contents.is_empty()? {
         return Ok(());

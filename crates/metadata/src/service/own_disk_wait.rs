@@ -1,8 +1,9 @@
-//! The time since which replies of a primary also wait for its own disk, for the target's health.
+//! How long the replies of a primary have also waited for its own disk. The health of the target
+//! reports a long wait.
 //!
 //! After a request to drop a member, replies wait for the syncs of the primary until the epoch of
 //! the group changes. Management normally carries out such a request within some milliseconds, so
-//! the health names the wait only after [`UNDECIDED_DROP`].
+//! the health reports the wait only after [`UNDECIDED_DROP`].
 
 use crate::limits::UNDECIDED_DROP;
 use skep_cluster::problems::AWAITS_OWN_DISK;
@@ -10,17 +11,18 @@ use skep_types::map::{Condition, TargetHealth};
 use std::cell::Cell;
 use std::time::Duration;
 
-/// The time since which replies also wait for the disk of the primary.
+/// The time at which replies began to also wait for the disk of the primary. `None` means that they
+/// do not wait for it.
 #[derive(Debug, Default)]
 pub(super) struct OwnDiskWait(Cell<Option<Duration>>);
 
 impl OwnDiskWait {
-    /// Notes whether replies wait for the disk at the time `now`.
+    /// Records whether replies wait for the disk of the primary at the time `now`.
     pub(super) fn note(&self, waits: bool, now: Duration) {
         self.0.set(waits.then(|| self.0.get().unwrap_or(now)));
     }
 
-    /// Returns the health of a target without another problem.
+    /// Returns the health of the target, if the target has no other problem.
     pub(super) fn health(&self, now: Duration) -> TargetHealth {
         let is_long = |since| now.saturating_sub(since) >= UNDECIDED_DROP;
         match self.0.get().is_some_and(is_long) {

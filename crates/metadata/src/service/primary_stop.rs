@@ -1,26 +1,27 @@
-//! The end of a primary whose service stops: the primary hands its group over to another serving
-//! member before its process ends.
+//! The stop of a primary: before its process ends, the primary hands its group over to another
+//! serving member.
 //!
-//! If the process of a primary only ended, programs would wait until another member has waited for
-//! the end of the primary's lease. So a primary that stops continues to serve, and asks management
-//! to make another member the primary. The cluster map with the new primary ends the thread of the
-//! target. The node then opens the target once more as a backup member, which releases the lease
-//! and leaves its group ([`super::leaving`]).
+//! Without this module, another member would first have to wait for the end of the primary's lease,
+//! and programs would wait meanwhile. So a primary that stops continues to serve, and asks
+//! management to make another member the primary. The cluster map with the new primary ends the
+//! thread of the target. The service then opens the target once more as a backup member, which
+//! releases the lease and then stops serving in its group ([`super::leaving`]).
 //!
-//! Owns the choice of the member and of the time. Management makes the change, by compare-and-set
-//! on the epoch of the group.
+//! Chooses the member and the time. Management makes the change, by compare-and-set on the epoch of
+//! the group.
 //!
 //! # Members that stop at the same time
-//! If all services of a cluster stop, no member should take over. So the primary hands the group
-//! over only to a member that has confirmed the whole log after a request that the primary sent
-//! [`SETTLE`] after the beginning of its own stop. A member that stops refuses such a request. A
-//! previous primary that stops confirms only requests that do not name its process, and such a
-//! confirmation does not count. So two members that stop never hand a group to each other in turn.
+//! If all services of a cluster stop, no member should take over. So [`SETTLE`] after the beginning
+//! of its own stop, the primary sends each member a request, and hands the group over only to a
+//! member that confirms the whole log in reply to this or a later request. A backup member that
+//! stops refuses such a request. A previous primary that stops confirms only requests without the
+//! id of its process, and such a confirmation does not count. So two stopping members never hand a
+//! group back and forth.
 //!
 //! # Invariants
 //! - The primary serves until it gets the map with another primary, or until [`STOP_LIMIT`].
-//! - The primary asks only for a member that can act as the primary: the member has all records,
-//!   and a disk with free space.
+//! - The primary proposes only a member that can act as the primary: one with all records and a
+//!   disk with free space.
 
 use super::hand_over::successor;
 use crate::term::Membership;
@@ -29,19 +30,19 @@ use skep_types::group_change::{GroupChange, MemberChange};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// Maximum time for which a primary that stops waits until another member is the primary. It
-/// includes an election of management. Meanwhile the primary serves, so programs do not notice this
-/// time.
+/// Maximum time for which a primary that stops waits until another member is the primary. It is
+/// long enough for an election among the management members. Meanwhile the primary serves, so
+/// programs do not notice the wait.
 const STOP_LIMIT: Duration = Duration::from_secs(2);
 /// Time after which the primary asks whether the other members stop too. A service manager and
 /// `skep down` send the signal to all services of a host within some milliseconds.
 const SETTLE: Duration = Duration::from_millis(100);
-/// Pause before the primary asks management again, for example after an election.
+/// Pause before the primary repeats its request to management, for example because of an election.
 const ASK_PAUSE: Duration = Duration::from_millis(100);
 /// Interval at which a primary that stops decides again, even if no event arrives.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// The stop of a primary.
+/// The progress of a stop of a primary.
 #[derive(Debug, Default)]
 pub(super) struct PrimaryStop {
     began: Option<Duration>,
@@ -75,8 +76,8 @@ pub(super) enum StopStep {
 }
 
 impl PrimaryStop {
-    /// Begins the stop at the time `now`, unless it has begun before. Returns the time from which
-    /// confirmations of other members count.
+    /// Begins the stop at the time `now`, unless it has already begun. Returns the time [`SETTLE`]
+    /// after the beginning. Confirmations of earlier requests do not count.
     pub(super) fn settled_at(&mut self, now: Duration) -> Duration {
         *self.began.get_or_insert(now) + SETTLE
     }
@@ -94,8 +95,7 @@ impl PrimaryStop {
         if self.began.is_some() { tick.min(self.looked + LOOK) } else { tick }
     }
 
-    /// Returns the next step at the time `now`. `membership` is that of the primary in the newest
-    /// cluster map.
+    /// Returns the next step at the time `now`. `membership` contains the newest cluster map.
     pub(super) fn step(
         &mut self,
         membership: &Membership,
@@ -143,8 +143,8 @@ mod tests {
         OtherMembers { stopping: stopping.iter().copied().collect(), complete: complete.to_vec() }
     }
 
-    /// Returns the membership of the primary in a group of three serving members. Target 3 has the
-    /// most free space.
+    /// Returns the membership of target 1, the primary of a group of three serving members. Target
+    /// 3 has the most free space.
     fn membership() -> Membership {
         let target = |id: TargetId| Target {
             reachability: Reachability::Online,

@@ -1,11 +1,11 @@
 //! The marks in the directory of a metadata target that was restored from a backup.
 //!
-//! With the mark `restored`, the next start assigns only inode numbers, transaction numbers, start
-//! numbers and versions above all that the target may have assigned. The target removes this mark
-//! when its new start record and number reservations are safe. While the mark `removal-off` exists,
-//! storage removes no chunk files. Only an administrator removes this mark. The module
-//! `target::restored` owns the numbers, and the module `skep_store::restored` owns the names of the
-//! mark files.
+//! With the mark `restored`, the next start skips all inode numbers, transaction numbers, start
+//! numbers and versions that the target may have assigned after the backup. The target removes this
+//! mark when its new start record and number reservation are safe. While the mark `removal-off`
+//! exists, storage keeps chunk files without an inode. Only an administrator removes this mark. The
+//! module `target::restored` owns the numbers, and the module `skep_store::restored` owns the names
+//! of the mark files.
 
 use crate::engine::Engine;
 use crate::target::MetadataTarget;
@@ -37,8 +37,9 @@ impl RestoredMarks {
         })
     }
 
-    /// If the directory has the mark `restored`, makes the primary assign higher numbers, and sets
-    /// the mark `removal-off`. The caller calls this before the primary's first event.
+    /// If the directory has the mark `restored`, makes the primary skip numbers that it may have
+    /// assigned, and sets the mark `removal-off`. The caller calls this before the primary's first
+    /// event.
     pub(super) fn apply<E: Engine>(&self, target: &mut MetadataTarget<E>) -> Result<()> {
         if self.is_restored.get() {
             restored::mark(&self.directory, REMOVAL_OFF_MARK)?;
@@ -55,7 +56,7 @@ impl RestoredMarks {
     }
 
     /// Removes the mark `restored` of a member that has all records of its group. Such a member
-    /// continues with the numbers of the group.
+    /// needs to skip no numbers, because the records contain the number reservations of the group.
     ///
     /// # Errors
     /// Errors of the file system, which name the path.
@@ -71,11 +72,12 @@ impl RestoredMarks {
         self.is_removal_off.get()
     }
 
-    /// Removes the mark `restored` when the new start record and number reservations are safe.
+    /// Removes the mark `restored` if the new start record and number reservation are safe.
     ///
     /// # Errors
-    /// `Configuration` if storage has shown that the target's directory is an old backup. This
-    /// function then marks the directory, so the next start continues with higher numbers.
+    /// `Configuration` if storage has a chunk file of an inode that the target has not assigned, so
+    /// the target's directory is an old backup. This function then sets the mark `restored`, so the
+    /// next start skips numbers.
     pub(super) fn after_batch<E: Engine>(&self, target: &MetadataTarget<E>) -> Result<()> {
         if self.is_restored.get() && target.has_safe_numbers() {
             restored::unmark(&self.directory, RESTORED_MARK)?;

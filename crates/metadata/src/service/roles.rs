@@ -2,25 +2,26 @@
 //! change from backup to primary.
 //!
 //! A target whose group has no other member is the primary. In a group of several members, a member
-//! opens its store and log as a backup member, unless the map names it the primary. A backup member
-//! that becomes the primary continues with its open store and log. When a primary is deposed, its
-//! thread ends with all connections and requests in progress, and the node opens the target again.
+//! opens its store and log as a backup member, unless the cluster map names it as the primary. A
+//! backup member that becomes the primary continues with its open store and log. When a primary is
+//! deposed, its thread ends with all connections and requests, and the service opens the target
+//! again.
 //!
 //! # A primary that may lack records
 //! If the target's host has lost power, the target may lack log records that it has confirmed.
-//! After management was restored from a backup, another member may have newer records. Such a
-//! target does not act as the primary while another member serves, because its new records could
-//! replace records that the other member has. Until the map changes, the target runs as a backup
-//! member, which refuses all requests.
+//! After management was restored from a backup, another member may have newer records. In both
+//! cases the target does not act as the primary while another member serves, because its new
+//! records could replace records that the other member has. Until the map changes, the target runs
+//! as a backup member, which refuses all requests.
 //!
 //! # A primary with an old cluster map
 //! If a process ends before it has stored its newest cluster map, the next process starts with an
 //! older one. According to that map the target may be the only serving member, although management
-//! has marked another member as in sync. So the primary records each such request in its member
-//! mark before it sends the request. With this record, the next process delays each reply until
-//! this member has the records. If the map of the next process does not name the member, or if the
-//! log has records of a higher epoch than the map, the process runs as a backup member until a
-//! newer map arrives.
+//! has meanwhile marked another member as in sync. So the primary records each request to mark a
+//! member as in sync in its member mark before it sends the request. The next process then delays
+//! each reply until this member has the records. If the map of the next process does not contain
+//! the member, or if the log has records of a higher epoch than the map, the process runs as a
+//! backup member until a newer map arrives.
 //!
 //! Does not own the opening of store and log ([`super::opening`]), the role of a target whose store
 //! is an incomplete copy ([`super::copying`]), nor the state machines ([`crate::target`],
@@ -63,7 +64,7 @@ const MAP_IS_OLD: &str = "other members of the group may serve according to a cl
                           target had before its restart; the target waits for that map from \
                           management";
 
-/// The parts of a target's thread that all roles use.
+/// The state of a target's thread that the roles of a primary and of a backup member use.
 struct Parts<'a> {
     shell: Rc<Shell>,
     target: TargetId,
@@ -74,8 +75,8 @@ struct Parts<'a> {
     free_space: &'a mut FreeSpaceGauge,
 }
 
-/// Serves a target until the service ends, or until the target must begin another role in a new
-/// thread.
+/// Serves a target until the service ends. Fails with `Deposed` if the target must begin another
+/// role in a new thread.
 pub(super) async fn serve(
     start: TargetStart,
     policy: SyncPolicy,
@@ -127,7 +128,7 @@ pub(super) async fn serve(
             parts.run(membership, contents, begins).await
         }
     };
-    // The thread of the checkpoint has a handle to the store. Wait for its end, because the store
+    // Wait for the end of a running checkpoint: its thread has a handle of the store, and the store
     // must be closed before the target is opened again.
     while shell.is_checkpointing.get() {
         let arrived = shell.arrived.wait();
@@ -138,8 +139,8 @@ pub(super) async fn serve(
     ended
 }
 
-/// The open files of a target before it begins its first role (primary, backup or receiver of a
-/// copy).
+/// The open store and files of a target before it begins its first role (primary, backup member, or
+/// receiver of a copy).
 enum Begun {
     /// The store is an incomplete copy.
     Copying { engine: FjallEngine, mark: MemberMarkFile },
@@ -182,9 +183,9 @@ impl Parts<'_> {
                 membership.group
             );
         } else if membership.has_others(self.target, false) && membership.had_other_primary() {
-            // The previous process of this target may have acknowledged a request of the previous
+            // An earlier process of this target may have acknowledged a request of the previous
             // primary, whose lease may not have ended yet. So wait for the end of that lease. The
-            // bound is zero if the previous process has waited already.
+            // bound is zero if the earlier process has already waited.
             let wait = self.mark.promise_bound();
             contents.succession = Succession::at(skep_env::now() + wait);
         }
@@ -195,7 +196,7 @@ impl Parts<'_> {
         self.run_primary(target, &membership).await
     }
 
-    /// Reports why the target does not act as the primary that the map names.
+    /// Logs, and stores for the health, why the target does not act as the primary in the map.
     fn halt(&self, membership: &Membership, contents: &Contents) {
         let reason = if contents.is_restored {
             COMPARED_AFTER_RESTORE
@@ -215,7 +216,7 @@ impl Parts<'_> {
     /// Whether the target may act as the primary now. `log_epoch` is the highest epoch of a record
     /// in its log.
     fn may_lead(&self, membership: &Membership, log_epoch: Epoch) -> bool {
-        // A member that the target has asked to mark as in sync may serve already.
+        // Management may already have marked a counted member as in sync.
         let is_alone = !membership.has_others(self.target, true)
             && membership.counted(&self.mark.counted()).is_empty();
         membership.is_primary(self.target)
@@ -236,7 +237,7 @@ impl Parts<'_> {
         let Contents { engine, records, mut epoch, .. } = contents;
         let counted = self.mark.counted();
         if membership.is_older_than(&counted) {
-            // The log may have lost the records of this epoch.
+            // The log may have lost its records of the epoch in the member mark.
             epoch = epoch.max(counted.epoch);
         }
         let start =
@@ -260,8 +261,8 @@ impl Parts<'_> {
         self.mark.bound_promises(raised_bound(self.mark.promise_bound(), times.take_over_after))
     }
 
-    /// Lowers the durable bound of a backup member's promises if the settings have become lower.
-    /// The last promise ends after the time `promise_left`.
+    /// Lowers the durable bound of a backup member's promises if the settings in `map` permit only
+    /// shorter promises. The last promise ends after the time `promise_left`.
     fn lower_promise_bound(&mut self, map: &ClusterMap, promise_left: Duration) -> Result<()> {
         let (bound, times) = (self.mark.promise_bound(), LeaseTimes::of(&map.policy));
         self.mark.bound_promises(lowered_bound(bound, times.take_over_after, promise_left))
@@ -314,8 +315,8 @@ impl Parts<'_> {
         Ok(target)
     }
 
-    /// Stores durably which page cache has the changes that the primary acknowledges from now on.
-    /// While clients replay lost changes, the mark still names the page cache that has lost them.
+    /// Stores durably that this boot's page cache has all acknowledged changes. Does nothing while
+    /// clients replay lost changes, so that another replay follows if the process ends before.
     fn mark_page_cache(&mut self, target: &MetadataTarget<FjallEngine>) -> Result<()> {
         if target.is_replaying() { Ok(()) } else { self.page_cache.begin() }
     }
@@ -333,8 +334,8 @@ impl Parts<'_> {
         Ok(events)
     }
 
-    /// Runs the backup member. Returns `true` if the target becomes the primary, and `false` if the
-    /// service ends.
+    /// Runs the role of a backup member. Returns `true` if the target becomes the primary, and
+    /// `false` if the service ends.
     async fn run_backup(
         &mut self,
         backup: &mut Backup<FjallEngine>,
@@ -390,8 +391,8 @@ impl Parts<'_> {
         Ok(false)
     }
 
-    /// Measures the free space if it is time for a measurement. If space is short, hands the group
-    /// over if another member can take over, and otherwise reports the shortage to the target.
+    /// Measures the free space if a measurement is due, and returns the result. If space is short
+    /// and another member can take over, requests a hand-over instead and returns `None`.
     fn free_space_of_primary(
         &mut self,
         membership: &Membership,
@@ -411,8 +412,8 @@ impl Parts<'_> {
         None
     }
 
-    /// Whether the primary continues to serve although its service stops, until another member is
-    /// the primary.
+    /// Decides the next step of a primary whose service stops. Returns whether the primary
+    /// continues to serve, until another member is the primary.
     fn hands_over(
         &self,
         stop: &mut PrimaryStop,
@@ -447,7 +448,7 @@ impl Parts<'_> {
         true
     }
 
-    /// Runs the primary until the service ends.
+    /// Runs the role of the primary until the service ends, or fails with `Deposed`.
     async fn run_primary(
         &mut self,
         mut target: MetadataTarget<FjallEngine>,
@@ -469,8 +470,8 @@ impl Parts<'_> {
             }
             let now = skep_env::now();
             shell.meter.borrow_mut().begin_batch(&events, now);
-            // Put the measurement before all other events, so that the target refuses requests for
-            // which the disk has no space.
+            // Put the measurement before all other events, so that it already applies to the
+            // requests of this batch.
             events.splice(0..0, self.free_space_of_primary(membership, &mut hand_over, now));
             events.push(Event::Tick);
             target.permit_removal(!shell.marks.is_removal_off());
