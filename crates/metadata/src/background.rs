@@ -6,12 +6,13 @@
 //! | reserves numbers for inodes and transactions | `numbers` |
 //! | closes the open files of ended sessions | `session_end` |
 //! | asks storage to delete the chunk files of removed files | `chunk_removal` |
-//! | recovers the size of files whose writer died | `size_recovery` |
+//! | recovers the size of files whose writer has died | `size_recovery` |
 //! | makes storage truncate the chunk files of truncated files | `truncations` |
 //! | ends prepared transactions, and asks participants to confirm commits | `prepared` |
 //! | deletes old records of ended sessions and of other groups' ended transactions | `forget` |
 //!
-//! This module does not own the target. A job gets a [`JobContext`] and returns [`JobTask`]s.
+//! A job does not change the target directly: it gets a [`JobContext`] and adds [`JobTask`]s, which
+//! the target performs.
 
 mod chunk_removal;
 mod forget;
@@ -59,19 +60,20 @@ pub(crate) struct Background {
 }
 
 impl Background {
-    /// Notifies the jobs that a transaction has written a key. `is_present` is false if the
-    /// transaction has deleted the key.
+    /// Handles a key that a transaction has written. `is_present` is false if the transaction has
+    /// deleted the key.
     pub(crate) fn on_write(&mut self, key: &[u8], is_present: bool) {
         self.items.on_write(key, is_present);
     }
 
-    /// Assigns the new work items to the sync of the log up to record `last`, which begins now.
+    /// Records that a sync of the log up to record `last` begins now. It covers all work items that
+    /// were written before.
     pub(crate) fn before_sync(&mut self, last: Lsn) {
         self.items.before_sync(last);
     }
 
-    /// Passes new work items to the jobs. The engine now has the changes of all log records up to
-    /// `stored`.
+    /// Passes the work items of the log records up to `stored` to the jobs. The engine now has the
+    /// changes of these records.
     pub(crate) fn after_store(&mut self, stored: Lsn, shared: &Shared) {
         self.removals.add(self.items.stored(stored), shared);
     }
@@ -87,7 +89,8 @@ impl Background {
         self.sizes.awaited(inode)
     }
 
-    /// Adds a session whose end the target found in the store when it started.
+    /// Adds a session that had begun to end before this start of the target, according to the
+    /// store.
     pub(crate) fn add_ended_session(&mut self, session: SessionId) {
         self.session_ends.add(session);
     }
@@ -105,7 +108,8 @@ impl Background {
         self.prepared.load(context)
     }
 
-    /// Starts the work of all background jobs that must begin now.
+    /// Starts the internal work and the calls of all jobs that are due now. The target calls this
+    /// in each batch.
     pub(crate) fn start<E: Engine>(&mut self, context: &mut JobContext<'_, E>) -> Result<()> {
         self.numbers.start(context);
         self.prepared.ask(context);
@@ -162,7 +166,7 @@ impl Background {
         }
     }
 
-    /// Updates the jobs after a job's transaction was committed in log record `lsn`.
+    /// Updates the jobs after the transaction of `work` was committed in the log record `lsn`.
     pub(crate) fn after_commit<E: Engine>(
         &mut self,
         work: InternalWork,
@@ -185,8 +189,8 @@ impl Background {
             InternalWork::ApplyTruncation { inode, .. }
             | InternalWork::SettleTruncation { inode, .. } => {
                 self.truncations.after_commit(inode, context);
-                // A size recovery of the same file may have waited for the truncation, and can
-                // begin now.
+                // A size recovery of this file may have waited for the truncation, and may be able
+                // to begin now.
                 self.items.look_again();
             }
             InternalWork::DeleteKeys(_)
@@ -207,7 +211,7 @@ impl Background {
         self.prepared.after_end(transaction, context);
     }
 
-    /// Adds the transaction of a `Prepare` request to the jobs, if the request has prepared it.
+    /// Adds the transaction of a `Prepare` request to the jobs, if the request was successful.
     ///
     /// # Errors
     /// Returns the error if the engine fails.
@@ -229,7 +233,7 @@ impl Background {
         self.prepared.stuck()
     }
 
-    /// Remembers that the target could not carry out the decision on a prepared transaction.
+    /// Records that the target could not carry out the decision on a prepared transaction.
     pub(crate) fn set_problem(&mut self, transaction: TransactionId, problem: &Error) {
         self.prepared.set_problem(transaction, problem);
     }

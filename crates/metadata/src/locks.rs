@@ -1,7 +1,7 @@
-//! File locks of applications (`flock`, `fcntl`): the held locks, the queues of waiters, and the
-//! requests that wait.
+//! File locks of applications (`flock`, `fcntl`): the table of held locks, the queues of waiters,
+//! and the requests `WaitLock` and `EndWait`.
 //!
-//! The module `tx::locks` owns the locks of undecided transactions.
+//! The module `tx::locks` owns the locks of transactions.
 
 pub(crate) mod file_locks;
 mod queue;

@@ -1,6 +1,6 @@
-//! Files that several sessions have open. The module `table` owns the holders of files and the
-//! notifications, and `notifications` owns the requests in which clients receive and acknowledge
-//! notifications.
+//! Files that several sessions have open. The module `table` owns the opens by file and the
+//! notifications. The module `notifications` handles the requests in which clients receive and
+//! acknowledge notifications.
 
 mod notifications;
 pub(crate) mod table;

@@ -1,9 +1,9 @@
-//! Asks storage to remove the chunk files of removed files. The job waits for a group's reply
-//! before it sends that group the next removal request.
+//! Asks storage to remove the chunk files of removed files. The job has at most one removal request
+//! in flight to each storage group.
 //!
-//! A request costs a storage target several syncs of directories, whether it names one chunk file
-//! or hundreds. So the job collects chunk files for a moment (`REMOVAL_DELAY`) before it sends
-//! them, unless they fill a message or the target is short of free space.
+//! A removal request costs a storage target several syncs of directories, for one chunk file as for
+//! hundreds. So the job collects chunk files for the time `REMOVAL_DELAY` before it sends a
+//! request. It sends the request earlier if it is full, or if the group is short of free space.
 
 use super::removal_queue::RemovalQueue;
 use super::storage_name::storage_name;
@@ -35,12 +35,12 @@ pub(crate) struct ChunkRemovals {
     /// Groups whose last removal failed, each with the time until which the job sends them no
     /// request.
     paused: BTreeMap<GroupId, Duration>,
-    /// Groups for which the job collects chunk files, each with the time at which the collection
-    /// ends.
+    /// Groups for which the job is collecting chunk files, each with the time at which the
+    /// collection ends.
     collecting: BTreeMap<GroupId, Duration>,
     /// Number of chunk files in all queues.
     queued: usize,
-    /// Limits the log lines about failed removals.
+    /// Limits the rate of log lines about failed removals.
     lines: LineLimit,
 }
 
@@ -51,8 +51,8 @@ impl ChunkRemovals {
         self.queued
     }
 
-    /// Finds the groups that have chunk files to remove. The search reads only one work item of
-    /// each group.
+    /// Finds the groups that have chunk files to remove, when the target starts. Reads only one
+    /// work item of each group.
     pub(crate) fn load<E: Engine>(&mut self, context: &JobContext<'_, E>) -> Result<()> {
         let mut after = Vec::new();
         loop {
@@ -92,8 +92,8 @@ impl ChunkRemovals {
     }
 
     /// Sends a removal request to each group that has chunk files to remove, has no request in
-    /// flight and is not paused. The group's chunk files must fill a message, or their collection
-    /// must have ended.
+    /// flight and is not paused. Skips a group whose chunk files do not fill a message while the
+    /// job is collecting more.
     pub(crate) fn start<E: Engine>(&mut self, context: &mut JobContext<'_, E>) -> Result<()> {
         let limit = context.shared.limits.removals.per_message;
         let is_ready = |group: &GroupId, queue: &RemovalQueue| {
@@ -142,7 +142,7 @@ impl ChunkRemovals {
         let RemovalCall { group, keys } = call;
         self.removing.remove(&group);
         let refusal = match result {
-            // A lost target has no chunk files any more, so the removal counts as complete.
+            // A lost target has no chunk files any more, so the removal is complete.
             Err(error) if error.code() != ErrorCode::TargetLost => Some(error),
             _ => None,
         };
@@ -195,8 +195,8 @@ impl ChunkRemovals {
     }
 }
 
-/// Whether the free space of some target of a group is low. Removals of chunk files in such a group
-/// must not wait. A group that the map does not have counts as short of space too.
+/// Whether some target of a group has little free space, so that removals of its chunk files must
+/// not wait. Also true for a group that the map does not have.
 fn is_short_of_space(map: &ClusterMap, group: GroupId) -> bool {
     let Some(group) = map.group(group) else { return true };
     let is_normal = |id| map.target(id).is_some_and(|it| it.capacity_pool == CapacityPool::Normal);

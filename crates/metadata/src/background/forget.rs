@@ -4,9 +4,9 @@
 //! # Hazard: late requests
 //! A record that is deleted too early lets a late `Prepare` or `OpenSession` take effect. So the
 //! job deletes a record only if two conditions hold. The record is older than `END_KEPT_SECONDS` by
-//! the time of day. And the target has run for at least `END_KEPT_SECONDS`, measured by the clock
-//! since boot. With both conditions, no jump of the time of day makes the job delete a record too
-//! early, not even a jump while the target is stopped.
+//! the time of day. And the target has run for more than `END_KEPT_SECONDS`, measured by the clock
+//! since boot. So even if the time of day jumps, also while the target is stopped, the job deletes
+//! no record too early.
 
 use super::task::JobContext;
 use crate::engine::Engine;
@@ -20,7 +20,8 @@ use std::time::Duration;
 /// Each batch reads one page of records, until the search has read all of them.
 #[derive(Debug, Default)]
 pub(crate) struct ForgetJob {
-    /// Time at which the next search begins or the current search continues.
+    /// Time at which the next search begins. In the past while a search is in progress, which
+    /// continues in each batch.
     due: Duration,
     /// Time of the first search since the target started. The job deletes records only when
     /// `END_KEPT_SECONDS` have passed since then.
@@ -28,7 +29,7 @@ pub(crate) struct ForgetJob {
     /// Index of the kind of record (end of a transaction, end of a session) at which the search
     /// continues.
     kind: usize,
-    /// Key after which the search continues.
+    /// Key after which the search continues. Empty at the beginning of a kind.
     after: Vec<u8>,
 }
 
@@ -57,8 +58,8 @@ impl ForgetJob {
         let mut old = Vec::new();
         for (key, value) in page {
             let is_old = decode_value::<Timestamp>(&key, &value)?.seconds < before;
-            // The record of a session's end must outlive the record of the session. Otherwise a
-            // restart would treat the session as open.
+            // Keep the record of a session's end while the store has the record of the session.
+            // Otherwise a restart would treat the session as open.
             let session = last_u64(&key).filter(|_| key.starts_with(&Key::session_ends()));
             let record = session.map(|it| Key::Session(SessionId::new(it)).to_bytes());
             let is_left =

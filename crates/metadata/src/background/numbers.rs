@@ -15,7 +15,7 @@ pub(crate) struct NumberReservation {
 }
 
 impl NumberReservation {
-    /// Starts a reservation when at most half of a range of reserved numbers is left.
+    /// Starts a reservation if at most half of `number_range` reserved numbers are left.
     pub(crate) fn start<E: Engine>(&mut self, context: &mut JobContext<'_, E>) {
         let left = context.shared.numbers.left();
         if left <= context.shared.limits.number_range / 2 && !self.is_reserving {
@@ -24,8 +24,8 @@ impl NumberReservation {
         }
     }
 
-    /// Makes the reserved numbers available after the reservation was committed in log record
-    /// `lsn`.
+    /// Adds the reserved numbers after the reservation was committed in the log record `lsn`. They
+    /// become usable when this record is *safe*.
     pub(crate) fn after_commit<E: Engine>(&mut self, lsn: Lsn, context: &mut JobContext<'_, E>) {
         let shared = &mut *context.shared;
         let end = shared.numbers.reserved_end() + shared.limits.number_range;

@@ -1,5 +1,6 @@
-//! Completes transactions over several groups. The job asks coordinators for the decision on old
-//! prepared transactions, and asks participants to confirm commits.
+//! Completes transactions over several groups. As a participant, the job asks coordinators for the
+//! decision on prepared transactions that have waited long. As a coordinator, it sends commits to
+//! participants until they confirm them.
 
 use super::task::{BackgroundCall, DecideCall, JobContext};
 use crate::engine::Engine;
@@ -19,7 +20,7 @@ use skep_wire::metadata::{AskDecision, Decision, DecisionReply, TransactionId};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// When the job asks the coordinator of a prepared transaction for the decision.
+/// The state of the job's requests for the decision on a prepared transaction.
 #[derive(Debug)]
 enum Wait {
     /// The job asks the coordinator for the decision at this time.
@@ -32,7 +33,7 @@ enum Wait {
 #[derive(Debug)]
 struct PreparedTransaction {
     wait: Wait,
-    /// The reason why the target could not carry out the decision on this transaction.
+    /// The error if the target could not carry out the decision on this transaction.
     problem: Option<Error>,
 }
 
@@ -45,7 +46,7 @@ pub(crate) struct PreparedTransactions {
     /// Commits that a participant has refused to confirm, each with the time at which the target
     /// sends it again.
     unconfirmed: Vec<(Duration, GroupId, u64)>,
-    /// Limits the log lines about unconfirmed commits.
+    /// Limits the rate of log lines about unconfirmed commits.
     lines: LineLimit,
 }
 
@@ -72,7 +73,7 @@ impl PreparedTransactions {
         Ok(())
     }
 
-    /// Asks the coordinators of prepared transactions for the decision, if it is time to ask.
+    /// Asks the coordinators of prepared transactions for the decision, where a request is due.
     pub(crate) fn ask<E: Engine>(&mut self, context: &mut JobContext<'_, E>) {
         let now = context.shared.now;
         for (transaction, state) in &mut self.prepared {
@@ -95,7 +96,7 @@ impl PreparedTransactions {
         }
     }
 
-    /// Handles a participant's reply to a decision.
+    /// Handles a participant's reply to a `Decide` request, or its refusal.
     pub(crate) fn on_decide_reply<E: Engine>(
         &mut self,
         call: &DecideCall,
@@ -141,7 +142,7 @@ impl PreparedTransactions {
         }
     }
 
-    /// Releases the locks of a prepared transaction after the commit or abort was logged.
+    /// Removes a prepared transaction and releases its locks, after its commit or abort was logged.
     pub(crate) fn after_end<E: Engine>(
         &mut self,
         transaction: TransactionId,
@@ -151,7 +152,7 @@ impl PreparedTransactions {
         context.release(Owner::Prepared(transaction));
     }
 
-    /// Adds the transaction of a `Prepare` request, if the request has prepared it.
+    /// Adds the transaction of a `Prepare` request, if the request was successful.
     pub(crate) fn after_prepare<E: Engine>(
         &mut self,
         transaction: TransactionId,
@@ -178,8 +179,8 @@ impl PreparedTransactions {
         self.prepared.values().filter(|state| state.problem.is_some()).count()
     }
 
-    /// Remembers that the target could not carry out the decision on a transaction. The transaction
-    /// stays prepared, and keeps its locks.
+    /// Records and logs that the target could not carry out the decision on a transaction. The
+    /// transaction stays prepared, and keeps its locks.
     pub(crate) fn set_problem(&mut self, transaction: TransactionId, problem: &Error) {
         let Some(state) = self.prepared.get_mut(&transaction) else { return };
         if state.problem.replace(problem.clone()).is_none() {
@@ -208,11 +209,12 @@ impl PreparedTransactions {
         (silent, state.and_then(|state| state.problem.as_ref()))
     }
 
-    /// Checks that an administrator may decide on a transaction in place of its coordinator.
+    /// Checks that an administrator may decide a transaction in place of its coordinator: the
+    /// coordinator has not replied for [`RESOLVABLE_AFTER`], or this target cannot carry out the
+    /// coordinator's decision.
     ///
     /// # Errors
-    /// `InUse` if the coordinator still replies, because the coordinator will decide on the
-    /// transaction itself.
+    /// `InUse` otherwise, because the coordinator may decide the transaction itself.
     pub(crate) fn check_resolvable(&self, transaction: TransactionId, now: Duration) -> Result<()> {
         let (silent, problem) = self.state_of(transaction, now);
         if problem.is_some()

@@ -1,15 +1,16 @@
 //! An in-memory queue of the chunk files that one storage group must remove, oldest first.
 //!
-//! The store has a work item for each of these chunk files. The queue spares the job a search of
-//! the store. After a million removals, such a search would walk through a million tombstones
-//! (markers of removed keys). If the queue was full, or if the target has just started, the store
-//! has work items that the queue lacks. In both cases, the job reads the work items of the store in
-//! *rounds*. A round reads each work item of the group once. Each refill of the queue continues the
-//! round at a cursor.
+//! The store has a work item for each of these chunk files. With the queue, the job need not scan
+//! the store: after a million removals, a scan would pass a million tombstones (markers of removed
+//! keys). If the queue was full, or if the target has just started, the store has work items that
+//! the queue lacks. In these cases, the job reads the work items from the store in *rounds*. A
+//! round reads each work item of the group once. Each refill of the queue continues the round at a
+//! cursor.
 //!
 //! # Invariants
 //! - Unless `has_more` is set, each work item in the store is in the queue or in a request in
-//!   flight. The only exceptions are work items whose deletion the store does not have yet.
+//!   flight. The only exceptions are completed work items whose deletion has not reached the store
+//!   yet.
 //! - No chunk file is in the queue twice. While `has_more` is set, only rounds add chunk files to
 //!   the queue, and a round reads each work item once.
 
@@ -19,20 +20,21 @@ use skep_format::metadata::{Key, removal};
 use skep_types::{ChunkFileKey, GroupId, Result};
 use std::collections::VecDeque;
 
-/// The queue of one storage group, and how far it has read the store.
+/// The queue of one storage group, with the position of its round in the store.
 #[derive(Debug, Default)]
 pub(super) struct RemovalQueue {
     keys: VecDeque<ChunkFileKey>,
     /// Whether the store may have work items that are not in `keys`.
     has_more: bool,
-    /// Whether the current round has skipped work items. If it has, another round must follow.
+    /// Whether new work items have reached the store since the current round began. If so, another
+    /// round must follow.
     was_full: bool,
     /// Key of the last work item that the current round has read. Empty before a round begins.
     cursor: Vec<u8>,
 }
 
 impl RemovalQueue {
-    /// Returns an empty queue that first reads the work items of its group in the store.
+    /// Returns an empty queue that will first read the work items of its group from the store.
     pub(super) fn in_store() -> Self {
         Self { has_more: true, ..Self::default() }
     }
@@ -41,8 +43,8 @@ impl RemovalQueue {
         self.keys.len()
     }
 
-    /// Whether the group has at least `count` chunk files to remove, or may have them because the
-    /// store may have more than the queue.
+    /// Whether the group has at least `count` chunk files to remove, as far as the queue shows.
+    /// Also true if the store may have work items that are not in the queue.
     pub(super) fn is_at_least(&self, count: usize) -> bool {
         self.has_more || self.keys.len() >= count
     }
@@ -85,8 +87,8 @@ impl RemovalQueue {
         Ok(self.keys.drain(..count).collect())
     }
 
-    /// Reads the next work items of the round into the queue. The engine has only changes that
-    /// every serving member has synced, so no failure can undo these work items.
+    /// Reads the next work items of the round from the engine into the queue. The engine has only
+    /// *safe* changes, so no failure can revert these work items.
     fn refill<E: Engine>(&mut self, group: GroupId, limit: usize, table: &Table<E>) -> Result<()> {
         let found = table.engine().scan_keys(&Key::removals_of(group), &self.cursor, limit)?;
         if found.len() < limit {
@@ -141,8 +143,8 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// Each chunk file is removed, and none is removed again after a success. The test tries
-        /// many orders of new work items, full queues, requests and failures.
+        /// Each chunk file is removed, and none is removed again after a success, in random orders
+        /// of new work items, full queues, requests and failures.
         #[test]
         fn each_chunk_file_is_removed_exactly_once_despite_failures(
             steps in proptest::collection::vec((0_u8..4, 1_u64..1000), 1..200),

@@ -12,7 +12,7 @@ use skep_format::metadata::{
 use skep_types::{InodeId, Result, SessionId};
 use std::collections::VecDeque;
 
-/// Ended sessions that still have open files or locks. Each batch performs one bounded step of the
+/// Ended sessions whose clean-up is not complete. Each batch performs one bounded step of the
 /// clean-up of one session, so that requests do not wait for the clean-up of a large session.
 #[derive(Debug, Default)]
 pub(crate) struct SessionCleanUp {
@@ -29,7 +29,7 @@ impl SessionCleanUp {
         self.ended.is_empty()
     }
 
-    /// Starts the next step of the clean-up of the first ended session.
+    /// Starts the next step of the clean-up of the first session in the queue.
     pub(crate) fn start<E: Engine>(&mut self, context: &mut JobContext<'_, E>) {
         if let Some(session) = self.ended.pop_front() {
             context.start(InternalWork::CleanUpSession(session));
@@ -61,17 +61,17 @@ pub(super) fn record_end<E: Engine>(
     let record = context.get::<SessionRecord>(&Key::Session(session))?;
     let map = &context.shared.map;
     if record.is_some_and(|record| map.has_removed(record.client)) {
-        // The target may now grant the locks and opens of this session to other clients. Storage
-        // must refuse the removed client from then on, so the version of this map becomes the
-        // fence.
+        // The target may now grant locks and opens to other clients that conflict with those of
+        // this session. Storage must refuse the removed client from now on, so the version of this
+        // map becomes the fence.
         let version = map.version;
         context.put(&Key::Fence, &version);
     }
     Ok(())
 }
 
-/// Closes some of a session's open files. When all its files are closed, releases its locks. The
-/// last step also deletes the session's record.
+/// Performs one step of the clean-up of an ended session. The first steps close its open files, and
+/// the next ones release its locks. The last step deletes the session's record.
 pub(super) fn clean_up<E: Engine>(
     context: &mut Context<'_, E>,
     session: SessionId,
@@ -96,14 +96,15 @@ pub(super) fn clean_up<E: Engine>(
         locks.into_iter().for_each(|key| context.delete_raw(key));
     }
     if is_last {
-        // Do not delete the replies in the slots, because a client may ask for the outcome of a
+        // Keep the replies in the slots, because the client may still ask for the outcome of a
         // request.
         context.delete(&Key::Session(session));
     }
     Ok(())
 }
 
-/// Subtracts an ended session's opens of one file from the file's open counts.
+/// Closes one file of an ended session. Disposes of the file if it has no name and no open any
+/// more. If the session was a writer, adds a size recovery of the file.
 fn close_after_death<E: Engine>(
     context: &mut Context<'_, E>,
     session: SessionId,
@@ -115,25 +116,26 @@ fn close_after_death<E: Engine>(
         && let Some(record) = &mut record
         && context.end_unused_inline(record, session)?
     {
-        // The client may have written the first bytes of the file to storage without a report. The
-        // component ends in the transaction of the close, so that no client writes inline bytes
-        // before the recovery of the size has found those bytes.
+        // The client may have written the first bytes of the file to storage without a report. This
+        // transaction removes the inline component together with the open, so that no client writes
+        // inline bytes before the size recovery has found the bytes at storage.
         context.put_inode(record);
     }
     context.uncount_opens(session, inode, counts)?;
     let Some(record) = record else { return Ok(()) };
     if record.attributes.links == 0 && context.opens(inode)?.is_zero() {
-        // The file has no name and no open, so it is removed. If this session was a writer, it has
-        // not reported where its last writes end. In this case storage must remove every chunk file
-        // that the pattern allows.
+        // The file has no name and no open, so dispose of it. If this session was a writer, it may
+        // not have reported its last writes. Then storage must remove every chunk file that the
+        // pattern allows.
         let high_water = match counts.writers {
             0 => record.high_water,
             _ => skep_types::MAX_FILE_BYTES,
         };
         context.dispose(&InodeRecord { high_water, ..record })?;
     } else if counts.writers > 0 {
-        // Each death of a writer gets a new number. A size recovery in progress may have missed the
-        // last bytes of this writer, and starts again when it sees the new number.
+        // Each death of a writer gets a new number. A size recovery that is already in progress may
+        // have missed the last bytes of this writer. The new number makes its result outdated, so
+        // the recovery is repeated.
         let death = context.next_number()?;
         context.put(&Key::SizeRecovery(inode), &death);
     }

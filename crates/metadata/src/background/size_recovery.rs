@@ -25,7 +25,8 @@ struct SizeRecovery {
     /// The groups of the chunk files whose sizes are not known yet, by component and index of the
     /// chunk file.
     missing: BTreeMap<(u16, u16), GroupId>,
-    /// Largest file size that follows from the sizes of the chunk files received so far.
+    /// Largest file size that follows from the replies so far, each with the size of one chunk
+    /// file.
     size: u64,
     /// The first group that has refused a request.
     failed: Option<GroupId>,
@@ -49,7 +50,7 @@ struct Paused {
 pub(crate) struct SizeRecoveries {
     recovering: BTreeMap<InodeId, SizeRecovery>,
     paused: BTreeMap<InodeId, Paused>,
-    /// Limits the log lines about failed recoveries.
+    /// Limits the rate of log lines about failed recoveries.
     lines: LineLimit,
 }
 
@@ -80,12 +81,13 @@ impl SizeRecoveries {
         let limit = 2 * SIZE_RECOVERIES_AT_ONCE + skipped;
         for key in context.table.engine().scan_keys(&prefix, &[], limit)? {
             let inode = expect_parsed(&key, last_u64(&key).map(InodeId::new))?;
-            // Skip files whose recovered size is logged, but whose work item the engine still has.
+            // Skip a file whose recovered size is already logged: the deletion of its work item has
+            // not reached the engine yet.
             let Some(death) = context.table.get(&key)? else { continue };
             if let Some(truncation) = context.shared.truncations.get(inode) {
-                // First complete the truncation, because storage must not count bytes that the
-                // truncation has removed. Until the truncation is synced, these bytes may reappear
-                // after a power loss of a storage host.
+                // First complete the truncation, because the recovered size must not include bytes
+                // that the truncation has removed. Until the truncation is synced, these bytes may
+                // reappear after a power loss of a storage host.
                 if truncation.record.is_applied {
                     context.shared.truncations.settle_soon(inode);
                 }
@@ -133,8 +135,8 @@ impl SizeRecoveries {
         Ok(())
     }
 
-    /// Handles the reply with the size of a chunk file. Returns whether the recovery has failed. If
-    /// so, the recovery of another file can begin.
+    /// Handles the reply with the size of a chunk file, or its failure. Returns whether the
+    /// recovery has now ended with a failure, so that the recovery of another file can begin.
     pub(crate) fn on_reply<E: Engine>(
         &mut self,
         call: &StatCall,
@@ -178,8 +180,8 @@ impl SizeRecoveries {
         }
         let (size, question) = (recovery.size, recovery.question);
         if let Some(group) = recovery.failed {
-            // The size computed from the other chunk files may be too small. If the target recorded
-            // that size, bytes of the missing chunk file would lie beyond the end of the file.
+            // Without the size of this chunk file, the computed file size may be too small, and
+            // bytes in the chunk file would lie beyond the end of the file. So try again later.
             self.recovering.remove(&inode);
             let until = context.shared.now + RETRY_PAUSE;
             self.paused.insert(inode, Paused { until, group });
@@ -189,8 +191,7 @@ impl SizeRecoveries {
         false
     }
 
-    /// Ends a size recovery. The recovered size was logged, or the transaction has found it
-    /// outdated.
+    /// Ends a size recovery, after its transaction has logged the size or has found it outdated.
     pub(crate) fn after_commit(&mut self, inode: InodeId) {
         self.recovering.remove(&inode);
     }
@@ -209,7 +210,8 @@ impl SizeRecoveries {
     }
 }
 
-/// Records the size of a file that was computed from the sizes of its chunk files.
+/// Records the recovered size of a file, if it is not outdated. `size` was computed from the sizes
+/// of the chunk files.
 pub(super) fn record_size<E: Engine>(
     context: &mut Context<'_, E>,
     inode: InodeId,
@@ -226,7 +228,7 @@ pub(super) fn record_size<E: Engine>(
     let truncate_generation =
         record.as_ref().map_or(0, |record| record.attributes.truncate_generation);
     if question != (RecoveryQuestion { death, truncate_generation }) {
-        // Another writer has died since the recovery began, or the file was truncated, so the size
+        // Since the recovery began, another writer has died or the file was truncated, so the size
         // is outdated. The job starts the recovery again.
         return Ok(());
     }
@@ -238,8 +240,8 @@ pub(super) fn record_size<E: Engine>(
         context.touch_modified(&mut record.attributes);
         if size > record.attributes.size {
             let truncate_generation = record.attributes.truncate_generation;
-            // The dead writer's writes may have left gaps, which the sizes of chunk files do not
-            // show. So assume that the file has holes.
+            // The dead writer may have left gaps between its writes, which the sizes of the chunk
+            // files do not show. So assume that the file has holes.
             let written = WrittenExtent {
                 end: size,
                 truncate_generation,

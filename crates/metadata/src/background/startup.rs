@@ -1,5 +1,5 @@
-//! The first transactions after the start of a target. These transactions log the start of the
-//! target, and create the root directory.
+//! The first transactions after the start of a target: they log the start, and create the root
+//! directory if it does not exist.
 
 use crate::engine::Engine;
 use crate::namespace::directories;
@@ -20,8 +20,8 @@ pub(super) fn make_root<E: Engine>(context: &mut Context<'_, E>) -> Result<(), S
     Ok(())
 }
 
-/// Records the current start of the target durably, and deletes the records of older starts that
-/// are not needed any more.
+/// Records the current start of the target durably, and deletes the records of the oldest starts
+/// beyond the limit.
 pub(super) fn record_start<E: Engine>(context: &mut Context<'_, E>) -> Result<(), Stop> {
     let surplus = context.shared.starts.surplus();
     if let Some((number, first)) = context.shared.starts.last() {

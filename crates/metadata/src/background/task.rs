@@ -8,7 +8,7 @@ use crate::tx::work::InternalWork;
 use skep_types::{ChunkFileKey, Error, GroupId, InodeId};
 use skep_wire::metadata::TransactionId;
 
-/// A message that sends a participant the decision of a transaction.
+/// A `Decide` request, which sends a participant the decision about a transaction of this group.
 #[derive(Debug)]
 pub(crate) struct DecideCall {
     pub(crate) number: u64,
@@ -39,7 +39,7 @@ pub(crate) struct TruncationCall {
     pub(super) index: usize,
 }
 
-/// A request to another group. No operation waits for its reply.
+/// A request of a background job to another group. No client's operation waits for its reply.
 #[derive(Debug)]
 pub(crate) enum BackgroundCall {
     /// Sends a participant the decision of a transaction.
@@ -71,8 +71,8 @@ pub(crate) enum JobTask {
     FailTruncation { inode: InodeId, generation: u64, error: Error },
 }
 
-/// The part of the target's state that a background job may use, and the tasks that the job has
-/// added.
+/// The tables and the shared state of the target that a background job may use, and the tasks that
+/// the job has added.
 pub(crate) struct JobContext<'a, E> {
     pub(crate) table: &'a Table<E>,
     pub(crate) shared: &'a mut Shared,
@@ -84,7 +84,7 @@ impl<'a, E> JobContext<'a, E> {
         Self { table, shared, tasks: Vec::new() }
     }
 
-    /// Returns the tasks that the job has added, the first one first.
+    /// Returns the tasks that the job has added, in the order in which it added them.
     pub(crate) fn into_tasks(self) -> Vec<JobTask> {
         self.tasks
     }

@@ -1,6 +1,6 @@
-//! Sends storage the requests to truncate the chunk files of truncated files, and to sync them
-//! later (`docs/design/0010-truncations.md`). A truncation is *pending* until storage has truncated
-//! all its chunk files. Then it is *applied* until storage has synced them.
+//! Asks storage to truncate the chunk files of truncated files, and later to sync these chunk files
+//! (`docs/design/0010-truncations.md`). A truncation is *pending* until storage has truncated all
+//! its chunk files, and then *applied* until storage has synced them.
 
 mod refused;
 
@@ -23,10 +23,10 @@ use std::time::Duration;
 struct Round {
     generation: u64,
     missing_replies: usize,
-    /// Incarnations of the storage hosts, from their replies, by the index of the chunk file. Zero
-    /// until the reply arrives.
+    /// The incarnation of each chunk file's storage host, from its reply, by the index of the chunk
+    /// file. Zero until the reply arrives.
     incarnations: Vec<HostIncarnation>,
-    /// The first failure, with the index of the chunk file and its group.
+    /// The first failure: the index of the chunk file, its storage group, and the error.
     failure: Option<(usize, GroupId, Error)>,
 }
 
@@ -50,9 +50,8 @@ impl Round {
     }
 }
 
-/// Replaces the error of a lost target by `incarnation`. A lost target has no bytes of the chunk
-/// file any more. So the target regards the chunk file as truncated, and no power loss can undo
-/// this truncation.
+/// Replaces the error `TargetLost` by `incarnation`. A lost storage target has no bytes of the
+/// chunk file any more, so the chunk file counts as truncated, and no power loss can revert this.
 fn or_if_lost(
     result: Result<HostIncarnation>,
     incarnation: HostIncarnation,
@@ -72,20 +71,20 @@ fn or_if_lost(
 pub(crate) struct Truncations {
     truncating: BTreeMap<InodeId, Round>,
     settling: BTreeMap<InodeId, Round>,
-    /// Files whose truncation storage has refused, each with the time at which the job tries again.
+    /// Files whose truncation storage has refused, each with the time of the next attempt.
     paused: BTreeMap<InodeId, Duration>,
     /// Applied truncations, ordered by the time at which the job asks storage to sync their chunk
     /// files.
     due: BTreeSet<(Duration, InodeId)>,
     refused: RefusedFiles,
-    /// Limits the log lines about failed truncations.
+    /// Limits the rate of log lines about failed truncations.
     lines: LineLimit,
-    /// Limits the log lines about failed syncs of truncations.
+    /// Limits the rate of log lines about failed syncs of truncations.
     sync_lines: LineLimit,
 }
 
 impl Truncations {
-    /// Loads the applied truncations at the start of the target.
+    /// Schedules the syncs of the applied truncations when the target starts.
     pub(crate) fn load<E: Engine>(&mut self, context: &JobContext<'_, E>) {
         let at = context.shared.now + context.shared.limits.settle_after;
         self.due.extend(context.shared.truncations.all_applied().map(|inode| (at, inode)));
@@ -98,11 +97,11 @@ impl Truncations {
         self.paused.len() < before
     }
 
-    /// Sends the requests of the pending truncations. The engine has only changes that every
-    /// serving member has synced. So neither a power loss nor another primary can revert a
-    /// truncation whose work item is in the engine.
+    /// Asks storage to truncate the chunk files of each pending truncation whose work item is in
+    /// the engine. The engine has only *safe* changes, so neither a power loss nor another primary
+    /// can revert such a truncation.
     pub(crate) fn start<E: Engine>(&mut self, context: &mut JobContext<'_, E>) -> Result<()> {
-        // The truncation of a removed file is not pending any more.
+        // Forget files that were removed meanwhile, whose truncations are not pending any more.
         let is_pending = |inode| context.shared.truncations.pending(inode).is_some();
         self.refused.retain(is_pending, context.shared.now);
         let pending: Vec<_> = context.shared.truncations.all_pending().collect();
@@ -155,8 +154,8 @@ impl Truncations {
         }
     }
 
-    /// Handles the reply of storage to the truncation of a chunk file. If storage has refused the
-    /// truncation, returns its generation and the error.
+    /// Handles the reply of storage to a request to truncate a chunk file. After the last reply of
+    /// a truncation, if a request has failed, returns the truncate generation and the error.
     pub(crate) fn on_truncated<E: Engine>(
         &mut self,
         call: &TruncationCall,
@@ -195,7 +194,7 @@ impl Truncations {
         Some((generation, error))
     }
 
-    /// Handles the reply of storage to the sync of a truncated chunk file.
+    /// Handles the reply of storage to a request to sync a truncated chunk file.
     pub(crate) fn on_synced<E: Engine>(
         &mut self,
         call: &TruncationCall,
@@ -227,7 +226,8 @@ impl Truncations {
             self.due.insert((context.shared.now + RETRY_PAUSE, inode));
             return;
         }
-        // If a later truncation has replaced the work item meanwhile, the transaction does nothing.
+        // If a later truncation has replaced the work item meanwhile, the `SettleTruncation`
+        // transaction does nothing.
         let chunk_files = context.shared.truncations.get(inode).map(|it| &it.record.chunk_files);
         let lost = chunk_files.into_iter().flatten().zip(incarnations).enumerate();
         let lost = lost.filter(|(_, (chunk, now))| chunk.incarnation != *now);
@@ -235,7 +235,8 @@ impl Truncations {
         context.start(InternalWork::SettleTruncation { inode, generation, lost });
     }
 
-    /// Schedules the sync of a file's chunk files, if the file now has an applied truncation.
+    /// Schedules the sync of a file's truncated chunk files, if the file now has an applied
+    /// truncation.
     pub(crate) fn after_commit<E: Engine>(&mut self, inode: InodeId, context: &JobContext<'_, E>) {
         let truncation = context.shared.truncations.get(inode);
         if truncation.is_some_and(|it| it.record.is_applied) {

@@ -1,33 +1,33 @@
-//! Tracks when new work items (chunk files to remove, sizes to recover, truncations) reach the
-//! engine, where the jobs find them.
+//! Tracks when new work items reach the engine, where the jobs find them. Work items are records of
+//! chunk files to remove, sizes to recover, and truncations.
 
 use skep_format::metadata::{is_work_item, removal};
 use skep_types::{ChunkFileKey, GroupId, Lsn};
 use std::collections::VecDeque;
 
-/// Work items that the engine does not have yet: whether any exist, and the removals among them.
+/// Work items that the engine does not have yet.
 #[derive(Debug, Default)]
 struct NewItems {
     any: bool,
     removals: Vec<(GroupId, ChunkFileKey)>,
 }
 
-/// New work items that have not reached the engine: a flag whether any exist, and the removals of
-/// chunk files among them.
+/// The new work items that have not reached the engine, and whether the jobs must search the
+/// engine.
 #[derive(Debug, Default)]
 pub(crate) struct WorkItems {
     /// Whether the engine may have work items that no job has read.
     look: bool,
     /// Work items written since the last sync of the log began.
     written: NewItems,
-    /// Work items whose log records a sync covers, oldest first. Each layer has the last log record
-    /// of its sync.
+    /// Work items whose log records a sync covers, oldest first. Each layer begins with the LSN of
+    /// the last log record that its sync covers.
     layers: VecDeque<(Lsn, NewItems)>,
 }
 
 impl WorkItems {
-    /// Updates the work items when a transaction has written a key. `is_present` is false if the
-    /// transaction has deleted the key, because the job for this work item is done.
+    /// Adds a work item if a transaction has written its key. `is_present` is false if the
+    /// transaction has deleted the key, because the work is done.
     pub(crate) fn on_write(&mut self, key: &[u8], is_present: bool) {
         if is_present && is_work_item(key) {
             self.written.any = true;
@@ -35,7 +35,8 @@ impl WorkItems {
         }
     }
 
-    /// Lets the jobs search the engine for work items again.
+    /// Makes the next call of [`Self::take_look`] return `true`, so that the jobs search the engine
+    /// for work items again.
     pub(crate) fn look_again(&mut self) {
         self.look = true;
     }
@@ -46,9 +47,8 @@ impl WorkItems {
         std::mem::take(&mut self.look)
     }
 
-    /// Assigns the written work items to the sync up to record `last`, which begins now. Work items
-    /// that are written during this sync belong to the next sync, because this sync does not cover
-    /// their log records.
+    /// Moves the written work items to a layer of the sync that begins now and covers the log up to
+    /// record `last`. Work items that are written during this sync belong to the next sync.
     pub(crate) fn before_sync(&mut self, last: Lsn) {
         let items = std::mem::take(&mut self.written);
         if items.any {

@@ -1,17 +1,18 @@
 //! The table of file locks (`flock`, `fcntl`): the locks that sessions hold, and the queues of
 //! waiters.
 //!
-//! The store has one record for each owner. This table has the same locks in memory, so that the
-//! target finds conflicts of byte ranges quickly. The target loads the table at its start, and
-//! updates it with each key that a transaction writes ([`FileLocks::on_write`]). Waits are in
-//! memory only, because clients poll again after a restart. `docs/design/0005-locks.md` describes
-//! the whole design. The module `queue` describes the states of a wait.
+//! The store has one record for each lock owner of a file. This table has the same locks in memory,
+//! so that the target finds conflicts of byte ranges quickly. The target loads the table at its
+//! start, and updates it with each key that a transaction writes ([`FileLocks::on_write`]). Waits
+//! are only in memory, because clients send `WaitLock` again after a restart.
+//! `docs/design/0005-locks.md` describes the whole design. The module `queue` describes the states
+//! of a wait.
 //!
 //! # Invariants
-//! - The table has exactly the locks of the `FileLocks` records, including the records of the
-//!   current batch.
-//! - Ranges that different owners hold never conflict.
-//! - A file is in the table only while a session holds or waits for a lock on it.
+//! - The table has exactly the locks of the `FileLocks` records, including changes that are not
+//!   logged yet.
+//! - Locks of different owners never conflict.
+//! - A file is in the table only while a session holds a lock on it or waits for one.
 //! - `waiting` has exactly the waits of all queues, by owner.
 
 mod deadlock;
@@ -67,7 +68,7 @@ impl File {
 /// Identifies the locks of one kind on one file.
 type FileKey = (InodeId, LockKind);
 
-/// The locks that sessions hold and wait for, by file.
+/// The locks that sessions hold or wait for, by file.
 #[derive(Debug, Default)]
 pub(crate) struct FileLocks {
     files: BTreeMap<FileKey, File>,
@@ -77,8 +78,8 @@ pub(crate) struct FileLocks {
     waits: usize,
     /// Waits of each lock owner, by file and wait id.
     waiting: BTreeMap<LockOwnerId, BTreeSet<(FileKey, u64)>>,
-    /// Files on which a lock was released, or whose reservation has ended. The target may have to
-    /// wake their waiters.
+    /// Files whose waiters the target may have to wake, because a lock was released, a wait has
+    /// begun or ended, or a reservation has ended.
     released: BTreeSet<FileKey>,
 }
 
@@ -90,8 +91,8 @@ fn to_locked_ranges(ranges: &LockRanges<LockMode>) -> Vec<LockedRange> {
 impl FileLocks {
     // ---- locks that are held
 
-    /// Updates the table with a key that a transaction has written, if the key is a record of file
-    /// locks.
+    /// Updates the table if `key` is the key of a `FileLocks` record. A transaction has written
+    /// `value` to this key, or has deleted it.
     pub(crate) fn on_write(&mut self, key: &[u8], value: Option<&[u8]>) -> Result<()> {
         let Some(of) = lock_owner_of(key) else { return Ok(()) };
         let record = value.map(|value| decode_value::<FileLocksRecord>(key, value)).transpose()?;
@@ -122,8 +123,8 @@ impl FileLocks {
         }
     }
 
-    /// Returns an owner's record as it will be after `request` is granted. `None` means that the
-    /// owner will have no lock.
+    /// Returns the owner's record for the state after `request` is granted. `None` means that the
+    /// owner then has no lock.
     pub(crate) fn after(&self, of: &LockOwner, request: &LockRequest) -> Option<FileLocksRecord> {
         let held = self.held_by(of);
         let mut ranges = held.map_or_else(LockRanges::default, |held| held.ranges.clone());
@@ -180,9 +181,9 @@ impl FileLocks {
         file.held_against(claim).next().map(|it| it.to_held_lock())
     }
 
-    /// Returns the lock or claim that prevents the grant of a claim. The obstacle is a held lock, a
-    /// lock reserved for a woken waiter, or the claim of an earlier waiter that has a barrier.
-    /// `wait` is the id of the wait for this claim, or zero if the claim is not in the queue.
+    /// Returns the lock that prevents the grant of `claim`: a held lock, a lock reserved for a
+    /// woken waiter, or the requested lock of an earlier waiter with a barrier. `wait` is the id of
+    /// the wait for this claim, or zero if the claim is not in the queue.
     pub(crate) fn obstacle(
         &self,
         inode: InodeId,
@@ -199,8 +200,8 @@ impl FileLocks {
         held.or_else(firm).map(|it| it.to_held_lock())
     }
 
-    /// Returns the locks that a session holds on a file, by range. Also returns the locks for which
-    /// the session waits, in queue order.
+    /// Returns two lists: the locks that a session holds on a file, and the locks for which the
+    /// session waits, in the order of the queue.
     pub(crate) fn of_session(
         &self,
         session: SessionId,
@@ -229,7 +230,7 @@ impl FileLocks {
         waits.filter(|it| it.claim.owner.0 == session).map(|it| it.since).min()
     }
 
-    /// Iterates over all held locks. Checks of invariants call this function.
+    /// Iterates over all held locks. Only checks of invariants use it.
     pub(crate) fn all(&self) -> impl Iterator<Item = (InodeId, HeldLock)> + '_ {
         self.files.iter().flat_map(|((inode, kind), file)| {
             file.held.iter().flat_map(move |(owner, held)| {
@@ -250,10 +251,9 @@ impl FileLocks {
     }
 
     /// Returns for each session the number of waits that its locks block, and the number of waits
-    /// that were not examined. The search visits only files that have waits. Its length is limited,
-    /// because requests wait for the target's thread during the search: it examines at most
-    /// [`WAITERS_EXAMINED`] waits and, after the first wait, at most [`MAX_HOLDERS_EXAMINED`]
-    /// owners of locks and waits.
+    /// that were not examined. The search is bounded, because the target's thread handles no
+    /// requests meanwhile: it examines at most [`WAITERS_EXAMINED`] waits and, after the first
+    /// wait, at most [`MAX_HOLDERS_EXAMINED`] owners and waits of their files.
     pub(crate) fn waits_by_holder(&self) -> (BTreeMap<SessionId, usize>, usize) {
         let (mut waits, mut examined, mut steps) = (BTreeMap::new(), 0, 0);
         let all =
@@ -282,10 +282,10 @@ impl FileLocks {
         self.files.get(&file_key).is_some_and(|file| file.queue.has(wait))
     }
 
-    /// Parks a request in the queue, with its connection, its header and the time of its arrival.
-    /// [`Self::wake`] returns the reply to it later. A wait that is already in the queue keeps its
-    /// position. In that case, this function returns the reply to the earlier request of the wait,
-    /// if this request is still parked.
+    /// Parks a `WaitLock` request in the queue, with its connection, its header and the time of its
+    /// arrival. [`Self::wake`] returns the reply later. If the wait is already in the queue, it
+    /// keeps its position. If an earlier request of this wait is still parked, returns the reply to
+    /// that request.
     pub(crate) fn wait(
         &mut self,
         inode: InodeId,
@@ -304,10 +304,10 @@ impl FileLocks {
         reply
     }
 
-    /// Removes a wait from its queue, because the client has got the lock or no longer waits for
-    /// it. Does nothing if the wait is not in the queue.
+    /// Removes a wait from its queue, because the client has the lock or no longer waits for it.
+    /// Does nothing if the wait is not in the queue.
     pub(crate) fn end_wait(&mut self, file_key: FileKey, wait: (SessionId, u64)) {
-        // The wait is missing if it has ended already, or if the client waits for a lock of the
+        // The wait is not here if it has already ended, or if the client waits for a lock of the
         // other kind (POSIX or `flock`).
         let Some(file) = self.files.get_mut(&file_key) else { return };
         if let Some(ended) = file.queue.remove(wait) {
@@ -315,7 +315,7 @@ impl FileLocks {
         }
     }
 
-    /// Updates the table when a wait has been removed from its queue.
+    /// Updates the counts and `waiting` after the wait was removed from its queue.
     fn after_wait(&mut self, file_key: FileKey, wait: &Wait) {
         self.waits -= 1;
         let owner = wait.claim.owner;
@@ -328,8 +328,8 @@ impl FileLocks {
         self.forget_if_empty(file_key);
     }
 
-    /// Updates the queue when a claim has been granted. Removes the wait for this claim, and counts
-    /// the grant for each conflicting wait that the claim has overtaken.
+    /// Updates the queue after a claim was granted. Removes the wait for this claim, and adds one
+    /// to the `overtaken` count of each earlier wait that conflicts with the claim.
     pub(crate) fn granted(&mut self, inode: InodeId, claim: &LockClaim, wait: u64, now: Duration) {
         let file_key = (inode, claim.kind);
         let file = self.files.get_mut(&file_key).expect("a granted lock is in the table");
@@ -338,15 +338,16 @@ impl FileLocks {
         self.end_wait(file_key, own);
     }
 
-    /// Removes all waits of a session. Returns the parked requests of these waits.
+    /// Removes all waits of a session. Returns the parked requests of these waits, to which the
+    /// caller must reply.
     pub(crate) fn end_waits_of(&mut self, session: SessionId) -> Vec<(ConnectionId, Header)> {
         let owners = self.waiting.range((session, 0)..=(session, u64::MAX));
         let all: Vec<_> = owners.flat_map(|(_, waits)| waits.iter().copied()).collect();
         let mut parked = Vec::new();
         for (file_key, wait) in all {
             let Some(file) = self.files.get_mut(&file_key) else { continue };
-            // The wait is missing if the client has used the wait's id a second time, for another
-            // owner. The queue then has only the later wait.
+            // The wait is not here if the client has used its id a second time for another owner.
+            // The queue then has only the later wait.
             let Some(ended) = file.queue.remove((session, wait)) else { continue };
             self.after_wait(file_key, &ended);
             if let WaitState::Parked { connection, header, .. } = ended.state {
@@ -356,8 +357,8 @@ impl FileLocks {
         parked
     }
 
-    /// Wakes the waiters whose locks are free now, and ends the waits that have expired. Returns
-    /// the replies to send.
+    /// Wakes the waiters whose locks can now be set, and ends the waits that have expired. Returns
+    /// the replies to their parked requests.
     pub(crate) fn wake(&mut self, now: Duration) -> Vec<WaitAnswer> {
         let mut replies = Vec::new();
         if self.waits == 0 {
@@ -374,8 +375,8 @@ impl FileLocks {
         replies
     }
 
-    /// Replies to requests that were parked for the maximum time, and removes waits whose clients
-    /// have not polled again in time.
+    /// Adds to `replies` the replies to requests that were parked for the maximum time, and removes
+    /// waits whose clients have not polled again in time.
     fn expire(&mut self, now: Duration, replies: &mut Vec<WaitAnswer>) {
         let waits: Vec<_> = self
             .files
@@ -392,8 +393,8 @@ impl FileLocks {
         }
     }
 
-    /// Panics if an invariant of the module is violated. Does not compare the table with the
-    /// records in the store, which is the task of the caller.
+    /// Panics if an invariant of the module is violated. The caller compares the table with the
+    /// records in the store.
     pub(crate) fn check_invariants(&self) {
         let (mut ranges, mut waits) = (0, BTreeSet::new());
         for ((inode, kind), file) in &self.files {

@@ -1,8 +1,7 @@
 //! The queue of the waiters for locks of one kind on one file, in order of arrival.
 //!
-//! This module owns the state of each wait, and decides which waiters are woken. It does not own
-//! the held locks (`file_locks`), so callers pass a closure that checks a claim against the held
-//! locks.
+//! This module owns the state of each wait, and decides which waiters are woken. The module
+//! `file_locks` owns the held locks, so callers pass a closure that checks a claim against them.
 //!
 //! # States of a wait
 //! ```text
@@ -17,12 +16,13 @@
 //!                         |   (no wait)                      |
 //!                         +----------------------------------+
 //! ```
-//! In the state `Parked`, the target has a request to which it must reply. In the states `Woken`
-//! and `Away`, it has replied already. In every state, `EndWait` or the end of the session removes
-//! the wait.
+//! In the state `Parked`, the target has a `WaitLock` request to which it must reply. In the states
+//! `Woken` and `Away`, it has already replied. In every state, `EndWait` or the end of the session
+//! removes the wait.
 //!
-//! If many later claims have overtaken a wait, the wait gets a *barrier* for some time. While the
-//! barrier exists, no later waiter may get a lock that conflicts with this wait's claim.
+//! If [`MAX_OVERTAKEN`] later claims have overtaken a wait, the wait gets a *barrier* for some
+//! time, so that it does not starve. While the barrier exists, no later waiter may get a lock that
+//! conflicts with the claim of this wait.
 //!
 //! # Invariants
 //! - A session's wait ids are unique in the queue.
@@ -39,9 +39,9 @@ use std::time::Duration;
 /// The state of a wait for a lock.
 #[derive(Debug)]
 pub(super) enum WaitState {
-    /// The client's request is parked. The target replies at `until` at the latest.
+    /// The client's `WaitLock` request is parked. The target replies at `until` at the latest.
     Parked { connection: ConnectionId, header: Box<Header>, until: Duration },
-    /// The target has replied that the client can set its lock, and reserves the lock until
+    /// The target has replied that the client can now set its lock, and reserves the lock until
     /// `until`.
     Woken { until: Duration },
     /// The target has asked the client to poll again, and reserves the wait's queue position until
@@ -57,8 +57,8 @@ pub(super) struct Wait {
     pub(super) state: WaitState,
     /// Time at which the first request of this wait arrived.
     pub(super) since: Duration,
-    /// Number of later claims that conflict with this wait and were granted, since the last barrier
-    /// of the wait or since its arrival in the queue.
+    /// Number of conflicting later claims that were granted since the end of the last barrier of
+    /// this wait, or since its arrival in the queue.
     overtaken: u32,
     /// Time at which the barrier ends; `None` means that the wait has no barrier.
     barrier: Option<Duration>,
@@ -79,8 +79,9 @@ impl Wait {
         self.barrier.is_some_and(|until| now < until)
     }
 
-    /// Counts the grant of a later claim. When the count reaches [`MAX_OVERTAKEN`], the wait gets a
-    /// barrier. Each barrier is twice as long as the previous one.
+    /// Counts the grant of a conflicting later claim. When the count reaches [`MAX_OVERTAKEN`], the
+    /// wait gets a barrier. Each barrier is twice as long as the previous one, up to
+    /// [`LONGEST_BARRIER`].
     fn overtake(&mut self, now: Duration) {
         self.end_barrier(now);
         // The count saturates, because its exact value above `MAX_OVERTAKEN` does not matter.
@@ -152,9 +153,8 @@ impl Queue {
     }
 
     /// Iterates over the earlier waiters in the queue that `wait` must not overtake: woken waiters,
-    /// and waiters that have a barrier. If `wait` is not in the queue, all waiters count as
-    /// earlier. If `wait` is woken, barriers do not block it, because they began after it was
-    /// woken.
+    /// and waiters with a barrier. If `wait` is not in the queue, all waiters are earlier. If
+    /// `wait` is woken, barriers do not block it, because they began later.
     pub(super) fn firm_before(
         &self,
         wait: (SessionId, u64),
@@ -166,12 +166,11 @@ impl Queue {
     }
 
     /// Adds a wait at the end of the queue, or changes the state of a wait that is already in the
-    /// queue. Returns whether the wait is new, and the reply to the previously parked request of
-    /// the same wait, if there is one.
+    /// queue. Returns whether the wait is new. If an earlier request of the wait was parked, also
+    /// returns the reply to it.
     ///
-    /// The reply to the previously parked request asks the client to poll again. The client may
-    /// still wait for this reply, because two requests on different connections may arrive in the
-    /// wrong order.
+    /// The reply to the earlier request asks the client to poll again. The client may be waiting
+    /// for this reply, because two requests on different connections may arrive in the wrong order.
     pub(super) fn put(
         &mut self,
         number: u64,
@@ -200,8 +199,8 @@ impl Queue {
         Some(self.0.remove(index))
     }
 
-    /// Counts that the claim of wait `own` was granted. Each earlier wait in the queue with a
-    /// conflicting claim has been overtaken.
+    /// Counts the grant of the claim of wait `own` for each earlier wait in the queue for which
+    /// `conflicts` holds.
     pub(super) fn overtake(
         &mut self,
         own: (SessionId, u64),
@@ -213,8 +212,8 @@ impl Queue {
     }
 
     /// Wakes each waiter whose claim conflicts with no held lock and with no earlier waiter that
-    /// has priority. An earlier waiter has priority, unless only a held lock blocks it and it is
-    /// neither woken nor has a barrier.
+    /// has priority. An earlier waiter has no priority if a held lock blocks it, unless it is woken
+    /// or has a barrier. All other earlier waiters have priority.
     pub(super) fn wake(
         &mut self,
         now: Duration,
@@ -239,9 +238,9 @@ impl Queue {
         self.0.iter().any(|it| it.until() <= now || it.barrier.is_some_and(|until| until <= now))
     }
 
-    /// Ends expired barriers, and asks clients to poll again if their requests were parked for the
-    /// maximum time. Removes and returns the waits whose clients have not set the lock or polled
-    /// again in time.
+    /// Ends expired barriers. Adds to `replies` the replies to requests that were parked for the
+    /// maximum time, which ask the clients to poll again. Removes and returns the waits whose
+    /// clients have not set the lock or polled again in time.
     pub(super) fn expire(&mut self, now: Duration, replies: &mut Vec<WaitAnswer>) -> Vec<Wait> {
         self.0.iter_mut().for_each(|it| it.end_barrier(now));
         for wait in self.0.iter_mut().filter(|it| it.until() <= now) {

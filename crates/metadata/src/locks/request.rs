@@ -1,11 +1,11 @@
-//! Claims: the locks that an owner holds or has requested.
+//! The lock that an owner holds or has requested ([`LockClaim`]), and the check for conflicts.
 
 use skep_types::{Error, ErrorCode, Result, SessionId};
 use skep_wire::file_locks::{HeldLock, LockKind, LockMode, LockRequest};
 use skep_wire::limits::LOCK_END;
 use std::ops::Range;
 
-/// An owner of POSIX or `flock` locks: the session, and the owner's id within the session.
+/// The owner of a POSIX or `flock` lock: the session, and the owner's id within the session.
 pub(crate) type LockOwnerId = (SessionId, u64);
 
 /// A lock that an owner holds or requests.

@@ -1,6 +1,6 @@
-//! `WaitLock` and `EndWait`, and the replies to waits. Neither request uses a slot of the session
-//! or becomes an operation. Otherwise a thousand waiters could delay the one request that releases
-//! the lock.
+//! The requests `WaitLock` and `EndWait`, and the replies to parked waits. Neither request uses a
+//! slot of the session or becomes an operation. Otherwise a thousand waiters could take all slots
+//! and operations, and the request that releases the lock would have to wait.
 
 use crate::engine::Engine;
 use crate::locks::queue::WaitAnswer;
@@ -77,7 +77,8 @@ impl<E: Engine> MetadataTarget<E> {
         Ok(())
     }
 
-    /// Replies to the waiters whose locks are free now, and to the waiters that must poll again.
+    /// Replies to the waiters that can now set their locks, and to the waiters that must poll
+    /// again.
     pub(crate) fn wake_lock_waits(&mut self) {
         for answer in self.shared.file_locks.wake(self.shared.now) {
             self.answer_wait(answer);

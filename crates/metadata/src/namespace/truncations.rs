@@ -1,24 +1,25 @@
-//! Truncations. The transaction of a request sets the new size of the file. If chunk files may
-//! reach beyond this size, the same transaction writes a work item, and storage truncates the chunk
-//! files later. `docs/design/0010-truncations.md` describes the whole design.
+//! Truncations. The transaction of a request sets the new size of the file. If chunk files may have
+//! bytes beyond this size, the same transaction writes a `TruncationRecord` (the work item), and
+//! storage truncates the chunk files later. `docs/design/0010-truncations.md` describes the whole
+//! design.
 //!
-//! This module owns the change of the inode, and the rule on which requests wait for a pending
+//! This module owns the change of the inode, and decides which requests wait for a pending
 //! truncation. It does not own the requests to storage (`background::truncations`) or the replies
 //! that wait (`target::truncations`).
 //!
 //! # Invariants
-//! - While a truncation is pending, no request makes the file longer. No client that may write gets
-//!   the new truncate generation in a reply meanwhile. Otherwise the client could write bytes that
-//!   storage then truncates.
+//! - While a truncation is pending, no request makes the file longer, and no client that may write
+//!   gets the new truncate generation in a reply. Otherwise the client could write bytes that
+//!   storage then removes.
 //! - A newer truncation includes the chunk files of the work item that it replaces.
 //!
 //! # Writes during a truncation
 //! A write that another client began before the truncation may reach a chunk file before or after
 //! storage has truncated it. So a client that writes to a shared file sends `ReportWritten` or
 //! `AwaitTruncation` before it completes the write. The target delays the reply while a truncation
-//! is pending. The truncate generation in the reply then shows whether the truncation may have
-//! removed the bytes. In this case, the client writes the bytes again. If the target replies before
-//! the truncation begins, storage has all bytes of the write before it truncates the chunk files.
+//! is pending. If the truncate generation in the reply shows that the truncation may have removed
+//! the bytes, the client writes them again. If the target replies before the truncation begins,
+//! storage already has all bytes of the write.
 
 use crate::engine::Engine;
 use crate::tx::context::{Context, of_another};
@@ -36,8 +37,8 @@ use skep_wire::frame::Header;
 use skep_wire::metadata::{self as md, TruncatedChunk};
 use skep_wire::{file_locks as fl, inline as il};
 
-/// Truncates or extends a file. This function also serves opens with `O_TRUNC`. The caller stores
-/// the inode.
+/// Sets the size of a file, which may become shorter or longer, also for opens with `O_TRUNC`. The
+/// caller stores the inode.
 pub(crate) fn truncate<E: Engine>(
     context: &mut Context<'_, E>,
     record: &mut InodeRecord,
@@ -74,8 +75,8 @@ pub(crate) fn truncate<E: Engine>(
     Ok(())
 }
 
-/// Returns the chunk files that may have bytes beyond the end of the file when its size is `size`.
-/// `reach` is an offset beyond which no chunk file has bytes.
+/// Returns the chunk files that may have bytes beyond the file size `size`. `reach` is an upper
+/// bound of the file offsets at which chunk files have bytes.
 fn chunk_files_beyond(
     pattern: &StripePattern,
     inode: InodeId,
@@ -103,9 +104,8 @@ fn chunk_files_beyond(
         .collect()
 }
 
-/// Removes some chunk files from the set of synced chunk files: the chunk files that are empty when
-/// the file has the size `size`. If such a chunk file is lost later, no bytes of the file are lost,
-/// so programs can write there again.
+/// Removes from the set of synced chunk files those that have no bytes below the file size `size`.
+/// Without such a chunk file, the file has all its bytes, so its absence must not be an error.
 fn forget_empty(record: &mut InodeRecord, size: u64) {
     let Some(pattern) = record.pattern.as_ref().filter(|_| !record.synced_chunk_files.is_empty())
     else {
@@ -118,7 +118,7 @@ fn forget_empty(record: &mut InodeRecord, size: u64) {
     }
 }
 
-/// Adds the chunk files of an earlier truncation that is not durable yet to `chunk_files`.
+/// Adds to `chunk_files` the chunk files of an earlier truncation that is not durable yet.
 fn cover(
     chunk_files: &mut Vec<TruncatedChunkFile>,
     earlier: &TruncationRecord,
@@ -157,8 +157,9 @@ fn set_size<E: Engine>(
 }
 
 impl<E: Engine> Context<'_, E> {
-    /// Checks whether this operation may run while the truncation of a file is pending. If not,
-    /// returns [`Stop::Held`], or the error if storage has refused the truncation.
+    /// Checks whether this operation may run while the truncation of a file is pending. If it must
+    /// wait, returns [`Stop::Held`]. If it must fail, because storage has refused the truncation,
+    /// returns the error of storage.
     pub(crate) fn check_truncation(&self, inode: InodeId) -> Result<(), Stop> {
         let Some(truncation) = self.shared.truncations.pending(inode) else { return Ok(()) };
         match (patience(self.op, truncation.record.had_writers), &truncation.failure) {
@@ -171,15 +172,15 @@ impl<E: Engine> Context<'_, E> {
         }
     }
 
-    /// Whether the session of this operation has the file open, so that it may write through a
-    /// handle that it opened before the truncation.
+    /// Whether the session of this operation has the file open, and so may write through a handle
+    /// that it opened before the truncation.
     fn is_held(&self, inode: InodeId) -> bool {
         let session = self.op.header().map(|header| header.session);
         session.is_some_and(|session| self.shared.sharing.holders(inode).contains(&session))
     }
 
     /// Marks a truncation as applied, after storage has truncated all chunk files. `incarnations`
-    /// has the incarnation of each host, in the order of the chunk files.
+    /// has the incarnation of the storage host of each chunk file, in the order of the chunk files.
     pub(crate) fn apply_truncation(
         &mut self,
         inode: InodeId,
@@ -197,8 +198,9 @@ impl<E: Engine> Context<'_, E> {
         Ok(())
     }
 
-    /// Ends a truncation after storage has synced its chunk files. `lost` has the indexes of the
-    /// chunk files whose host may have lost power between the truncation and the sync.
+    /// Ends a truncation after storage has synced its chunk files. `lost` contains the indexes of
+    /// the chunk files whose storage host may have lost power between the truncation and the sync.
+    /// If no writer has the file open, these chunk files are truncated again.
     pub(crate) fn settle_truncation(
         &mut self,
         inode: InodeId,
@@ -219,9 +221,9 @@ impl<E: Engine> Context<'_, E> {
         if self.opens(inode)?.writers > 0 {
             if self.has_size_recovery(inode)? {
                 // Do not recover the size from the chunk files, because these may have old bytes
-                // beyond the end of the file. The file needs no recovery: it has another writer
-                // beside the dead writer, and writers of a shared file report each write before
-                // they complete it.
+                // beyond the end of the file. No recovery is needed: the file had another writer
+                // beside the dead one, and writers of a shared file report each write before they
+                // complete it.
                 self.delete(&Key::SizeRecovery(inode));
                 self.touch_modified(&mut record.attributes);
                 self.put_inode(&record);
@@ -254,8 +256,8 @@ impl<E: Engine> Context<'_, E> {
         Ok(())
     }
 
-    /// Returns the work item of a truncation. Returns `None` if it was replaced, or if its
-    /// `is_applied` differs.
+    /// Returns the work item of a truncation. `None` means that a newer truncation has replaced it,
+    /// that it has ended, or that its `is_applied` differs.
     fn unfinished_truncation(
         &self,
         inode: InodeId,
@@ -267,7 +269,8 @@ impl<E: Engine> Context<'_, E> {
     }
 }
 
-/// Returns the error for a request that waits for a truncation which storage has refused.
+/// Returns the error for a request that waits for the truncation of the file `inode`. `error` is
+/// the error with which storage has refused the truncation.
 pub(crate) fn unfinished(inode: InodeId, error: &Error) -> Error {
     let error = of_another(error.clone());
     error.within(format_args!(
@@ -285,8 +288,9 @@ enum Patience {
     /// The operation waits, or fails if storage has refused the truncation.
     WaitsOrFails,
     /// The operation waits. If storage has refused the truncation, the operation runs, unless its
-    /// session has the file open. It shows the new size and generation, which no client can use: an
-    /// open of the file fails until the end of the truncation.
+    /// session has the file open. Its reply then contains the new size and generation. No client
+    /// can write with this generation, because opens of the file fail until the truncation has
+    /// ended.
     WaitsOrShows,
     /// The operation waits, or replaces the truncation if storage has refused it.
     Replaces,
@@ -310,7 +314,8 @@ fn patience(op: &Operation, had_writers: bool) -> Patience {
     }
 }
 
-/// Returns the file that a request truncates, extends or trims.
+/// Returns the file whose size a request sets, or which a request trims (`TrimFile`). `None` for
+/// all other requests.
 pub(crate) fn truncated_by(message: u16, body: &[u8]) -> Option<InodeId> {
     match message {
         md::Open::ID => md::Open::from_bytes(body).ok().filter(|it| it.truncate).map(|it| it.inode),
@@ -324,8 +329,8 @@ pub(crate) fn truncated_by(message: u16, body: &[u8]) -> Option<InodeId> {
 }
 
 /// Adds the truncated chunk files to the reply of the request that has truncated a file. The
-/// handler cannot do this, because storage truncates the chunk files later. If `item` belongs to
-/// another truncation than `reply`, returns the reply unchanged.
+/// handler cannot do this, because storage truncates the chunk files later. Returns the reply
+/// unchanged if it belongs to another truncation than `item`.
 pub(crate) fn stamp(header: &Header, item: &TruncationRecord, reply: &[u8]) -> Result<Vec<u8>> {
     let of = |it: &TruncatedChunkFile| TruncatedChunk {
         key: it.key,

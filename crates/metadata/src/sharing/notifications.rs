@@ -1,6 +1,6 @@
-//! The requests `WaitNotifications` and `AcknowledgeNotifications`, and the replies to polls for
-//! notifications. Neither request uses a slot or becomes an operation, because a client must
-//! receive notifications even while all its slots have a request in progress.
+//! The requests `WaitNotifications` (a poll) and `AcknowledgeNotifications`, and the replies to
+//! parked polls. Neither request uses a slot or becomes an operation, because a client must receive
+//! notifications even while all its slots have a request in progress.
 
 use crate::engine::Engine;
 use crate::sharing::table::PollReply;
@@ -26,7 +26,8 @@ impl<E: Engine> MetadataTarget<E> {
         Ok(())
     }
 
-    /// Handles a `WaitNotifications` request. The target replies at the end of the batch or later.
+    /// Handles a `WaitNotifications` request: refuses it, or parks it until there are notifications
+    /// for the session, at most for `WAIT_ANSWER`.
     pub(crate) fn wait_for_notifications(
         &mut self,
         connection: ConnectionId,
@@ -61,8 +62,7 @@ impl<E: Engine> MetadataTarget<E> {
         Ok(())
     }
 
-    /// Lets the waiting opens of a file run again if all notifications about this file are
-    /// complete.
+    /// Wakes the waiting opens of each file about which all notified sessions have acknowledged.
     pub(crate) fn end_notifications(&mut self) {
         for inode in self.shared.sharing.take_completed() {
             self.release(Owner::Holders(inode));
@@ -78,8 +78,8 @@ impl<E: Engine> MetadataTarget<E> {
         }
     }
 
-    /// Returns the sessions that have a shared file open. Returns no session if the file is not
-    /// shared. Checks of invariants call this function.
+    /// Returns the sessions that have the file open, if the file is shared. Otherwise returns no
+    /// session. Only checks of invariants use it.
     pub fn holders_of_shared(&self, inode: InodeId) -> Vec<SessionId> {
         let holders = self.shared.sharing.holders(inode);
         let opens = self.table.get(&Key::Opens(inode).to_bytes()).ok().flatten();

@@ -1,8 +1,8 @@
 //! Tracks which sessions have a file open. A file is *shared* if several sessions have it open and
 //! at least one of them may write. Before an open makes a file shared, the target notifies every
-//! session that has the file open, and each of these sessions must acknowledge. After its
-//! acknowledgement, a client may neither append at a locally cached end of file nor keep cached
-//! pages. `docs/design/0008-shared-files.md` describes the whole design.
+//! session that has the file open, and each of these sessions must acknowledge. A client that has
+//! acknowledged may neither append at a cached end of file nor keep cached pages.
+//! `docs/design/0008-shared-files.md` describes the whole design.
 //!
 //! The opens are records in the store. This table has the same opens in memory, by file. The target
 //! loads the table at its start, and updates it with each key that a transaction writes
@@ -23,11 +23,11 @@
 //! file, or when the session ends.
 //!
 //! # Invariants
-//! - Each session that has a shared file open was notified that the file is shared. It received
-//!   this in the reply to its open, or in a notification that it has acknowledged. (Only the
-//!   simulator can check this invariant.)
-//! - A notification waits only for sessions that have the file open. It is complete when each of
-//!   them has acknowledged it or closed the file.
+//! - Each session that has a shared file open knows that the file is shared: from the reply to its
+//!   open, or from a notification that it has acknowledged. (Only the simulator can check this
+//!   invariant.)
+//! - A notification awaits only sessions that have the file open. It is complete when each of these
+//!   sessions has acknowledged it or has closed the file.
 //! - `pending` has exactly the notifications that `notifications` awaits, by session.
 //! - Each poll has one entry in `due`.
 
@@ -73,14 +73,14 @@ pub(crate) struct PollReply {
 /// The sessions that have files open, and the notifications about files that become shared.
 #[derive(Debug, Default)]
 pub(crate) struct Sharing {
-    /// Sessions that have a file open. Code must not iterate over this map, because the order of a
-    /// hash map would make simulations irreproducible.
+    /// The sessions that have each file open. Code must not iterate over this map, because the
+    /// order of a hash map would make simulations irreproducible.
     holders: HashMap<InodeId, Vec<SessionId>>,
     notifications: BTreeMap<InodeId, ShareNotification>,
     /// Notifications that the sessions have not acknowledged, by session and number.
     pending: BTreeMap<SessionId, BTreeMap<u64, InodeId>>,
     polls: BTreeMap<SessionId, Poll>,
-    /// Sessions with a parked poll, by the latest time for the reply to the poll.
+    /// Sessions with a parked poll, by the time at which the target must reply to the poll.
     due: BTreeSet<(Duration, SessionId)>,
     /// Sessions with a parked poll that may have notifications to return.
     to_notify: BTreeSet<SessionId>,
@@ -91,8 +91,8 @@ pub(crate) struct Sharing {
 impl Sharing {
     // ---- opens
 
-    /// Updates the table with a key that a transaction has written, if the key is an open of a
-    /// session.
+    /// Updates the table if `key` is the open of a file by a session. A transaction has written
+    /// this key, or has deleted it (`is_open` is false).
     pub(crate) fn on_write(&mut self, key: &[u8], is_open: bool) {
         // A fast path, because this function gets every written key, and most keys are not opens.
         let Some((session, inode)) = session_open_of(key) else { return };
@@ -144,16 +144,16 @@ impl Sharing {
         self.pending.get(&session).map_or(0, BTreeMap::len)
     }
 
-    /// Counts a session as one that has acknowledged the notification about a file, because the
-    /// reply to the session's open marks the file as shared.
+    /// Records that a session need not acknowledge that a file becomes shared, because the reply to
+    /// the session's open marks the file as shared.
     pub(crate) fn acknowledged_by_open(&mut self, inode: InodeId, session: SessionId) {
         if let Some(notification) = self.notifications.get_mut(&inode) {
             notification.acknowledged.insert(session);
         }
     }
 
-    /// Notifies sessions that a file becomes shared. `number` is the id of the notification, which
-    /// must be new. Returns whether all these sessions have acknowledged already.
+    /// Notifies the sessions `others` that a file becomes shared. `number` is the id of the
+    /// notification, which must be new. Returns whether no acknowledgement is missing.
     pub(crate) fn notify(&mut self, inode: InodeId, others: &[SessionId], number: u64) -> bool {
         let notification = self.notifications.entry(inode).or_default();
         for session in others {
@@ -181,7 +181,8 @@ impl Sharing {
         }
     }
 
-    /// Stops waiting for a session's acknowledgement about a file, if the target waits for it.
+    /// Stops waiting for a session's acknowledgement about a file. Does nothing if the target does
+    /// not wait for it.
     fn acknowledge(&mut self, session: SessionId, inode: InodeId) {
         // A fast path, because for nearly all files the target sends no notification.
         let Some(notification) = self.notifications.get_mut(&inode) else { return };
@@ -198,8 +199,9 @@ impl Sharing {
         }
     }
 
-    /// Removes and returns the files whose notification has completed. The opens that waited for it
-    /// run again in the same batch. The table keeps the acknowledgements until [`Self::end_batch`].
+    /// Removes and returns the files whose notification is complete. The opens that waited for it
+    /// run again in the same batch. They need the acknowledgements, which the table keeps until
+    /// [`Self::end_batch`].
     pub(crate) fn take_completed(&mut self) -> Vec<InodeId> {
         std::mem::take(&mut self.completed)
     }
@@ -214,8 +216,7 @@ impl Sharing {
     // ---- polls
 
     /// Parks a session's poll. Its reply will have the notifications whose numbers are not in
-    /// `received`. Returns the reply to the session's previously parked poll, which has no
-    /// notifications.
+    /// `received`. If an earlier poll of the session was parked, returns an empty reply to it.
     pub(crate) fn poll(
         &mut self,
         connection: ConnectionId,
@@ -233,7 +234,7 @@ impl Sharing {
         before
     }
 
-    /// Removes a session's parked poll. Returns the reply to it, which has no notifications.
+    /// Removes a session's parked poll, and returns an empty reply to it.
     pub(crate) fn end_poll(&mut self, session: SessionId) -> Option<PollReply> {
         let Poll { connection, header, until, .. } = self.polls.remove(&session)?;
         self.due.remove(&(until, session));
@@ -299,7 +300,7 @@ impl Sharing {
         assert!(self.completed.is_empty(), "the opens that waited for a notification have run");
     }
 
-    /// Returns the sum, over all sessions, of the number of files that the session has open. Checks
+    /// Returns the number of pairs of a session and a file that the session has open. Checks
     /// compare it with the store.
     pub(crate) fn open_count(&self) -> usize {
         self.holders.values().map(Vec::len).sum()

@@ -1,18 +1,18 @@
-//! The files whose truncation storage has refused, and the log lines about the begin and the end of
-//! such a time.
+//! The files whose truncation storage has refused, and the log lines about the first refusal and
+//! about the end of all refusals.
 
 use crate::background::storage_name::storage_name;
 use skep_types::{ClusterMap, Error, GroupId, InodeId};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// The files whose truncation storage has refused and not executed since.
+/// The files whose truncation storage has refused, until an attempt succeeds.
 #[derive(Debug, Default)]
 pub(super) struct RefusedFiles {
     files: BTreeSet<InodeId>,
-    /// Number of files that were in `files` since it was last empty.
+    /// Number of files that were added since `files` was last empty.
     count: usize,
-    /// The time at which the first of these files was added.
+    /// Time at which the first of these `count` files was added.
     since: Duration,
 }
 
@@ -25,14 +25,15 @@ impl RefusedFiles {
         self.count += usize::from(self.files.insert(inode));
     }
 
-    /// Removes all files but those for which `is_refused` holds. Logs a line if no file is left.
+    /// Keeps only the files for which `is_refused` holds. Logs a line if this removes the last
+    /// file.
     pub(super) fn retain(&mut self, is_refused: impl Fn(InodeId) -> bool, now: Duration) {
         if let Some(line) = self.line_after(is_refused, now) {
             tracing::info!("{line}");
         }
     }
 
-    /// Removes the files, and returns the line.
+    /// Removes the files like [`Self::retain`]. Returns the log line, or `None` if there is none.
     fn line_after(
         &mut self,
         is_refused: impl Fn(InodeId) -> bool,
@@ -54,8 +55,8 @@ impl RefusedFiles {
     }
 }
 
-/// Returns the line about a truncation that failed. `failed` is the group that refused it, with the
-/// error. `count` is the number of failed attempts since the last such line.
+/// Returns the log line about a failed truncation. `failed` is the storage group that has refused
+/// it, with the error. `count` is the number of failed attempts since the last such line.
 pub(super) fn refusal_line(
     map: &ClusterMap,
     inode: InodeId,

@@ -1,6 +1,6 @@
 //! Deadlock cycles among waiters for POSIX locks. The target searches for cycles among its own
-//! waiters. It also lists the edges of its waiters, so that clients can search for cycles across
-//! targets.
+//! waiters. It also lists its waiters with the owners that block them, so that clients can search
+//! for cycles across targets.
 
 use super::FileLocks;
 use crate::limits::MAX_DEADLOCK_STEPS;
@@ -12,8 +12,8 @@ use std::collections::BTreeSet;
 use std::ops::Bound;
 
 impl FileLocks {
-    /// Returns a page of the waits for POSIX locks. Each wait has the owners of the locks that
-    /// block it. The page begins with the first waiting owner after `after`.
+    /// Returns a page of the waits for POSIX locks, each with the owners of the locks that block
+    /// it. The page begins with the first waiting owner after `after`.
     pub(crate) fn posix_waits(&self, after: LockParty) -> WaitList {
         let mut list = WaitList { waits: Vec::new(), next: None };
         let party = |(session, owner): LockOwnerId| LockParty { session, owner };
@@ -41,9 +41,11 @@ impl FileLocks {
         list
     }
 
-    /// Whether a wait for this claim would close a deadlock cycle. An edge leads from a waiter to
-    /// the owner of a lock of the same kind, because each kind has its own owner ids. There is
-    /// no edge to an earlier waiter in the queue, because later claims can overtake that waiter.
+    /// Whether a wait for this claim would close a deadlock cycle. The search follows edges from a
+    /// waiter to the owners of the conflicting locks of the same kind (POSIX or `flock`), because
+    /// each kind has its own owner ids. There is no edge to an earlier waiter in the queue, because
+    /// later claims can overtake an earlier waiter. Returns `false` after [`MAX_DEADLOCK_STEPS`]
+    /// edges.
     pub(crate) fn closes_cycle(&self, inode: InodeId, claim: &LockClaim) -> bool {
         let mut seen = BTreeSet::new();
         let mut steps = 0;
