@@ -1,11 +1,11 @@
-//! Measures how long each chooser (a rule that chooses the targets of a new file) takes for one
-//! choice, without the rest of the metadata service.
+//! Measures how long each chooser (a placement policy, which chooses the targets of a new file)
+//! takes for one choice, without the rest of the metadata service.
 //!
 //! For each of several cluster maps, `choose [FILES]` prints the time that a metadata target needs
 //! to prepare the map. A metadata target repeats this step whenever the map changes. For each
-//! chooser, one more line has the nanoseconds for one choice, by the number of targets that each
-//! file gets. The default chooser has a second line, for servers that are in failure domains. This
-//! program is not a test, because it asserts nothing.
+//! chooser, one more line shows the nanoseconds for one choice, by the number of targets per file.
+//! A last line shows the default chooser for servers in failure domains. This program is not a
+//! test, because it asserts nothing.
 
 use skep_cluster::placement::{Candidates, Cursor};
 use skep_types::map::{Capacity, CapacityPool, Consistency, Reachability};
@@ -17,7 +17,7 @@ use std::hint::black_box;
 use std::time::Duration;
 
 /// Returns a cluster map with `servers` equal storage servers of `targets` targets each, spread
-/// over `domains` failure domains. Zero means no failure domains.
+/// over `domains` failure domains. Zero means that the servers are in no failure domain.
 fn map(servers: u32, targets: u32, domains: u32) -> ClusterMap {
     let mut map = ClusterMap::empty(ClusterId::new([1; 16]));
     map.nodes.extend((1..=servers).map(|number| Node {
@@ -51,8 +51,8 @@ fn nanoseconds(taken: Duration, times: u64) -> u64 {
     taken.as_nanos() as u64 / times.max(1)
 }
 
-/// Returns the nanoseconds that a chooser takes for one choice, for each number of targets per
-/// file.
+/// Returns a text with the nanoseconds that a chooser takes for one choice, for several numbers of
+/// targets per file. Each number is the mean of `files` choices.
 fn measured(candidates: &Candidates, chooser: Chooser, files: u64) -> String {
     let per_count = [1, 4, 8, 64].map(|count| {
         let mut cursor = Cursor::default();

@@ -3,8 +3,8 @@
 //!
 //! The engine need not sync, because the target's log is the source of truth. The target applies a
 //! batch only after every serving member of its group has synced the log records of the batch. With
-//! each batch, the target passes the LSN of the last log record in it. Applied batches become
-//! durable together, at a checkpoint.
+//! each batch, the target passes the LSN of its last log record. Applied batches become durable
+//! together, at a checkpoint.
 
 pub mod fjall_engine;
 pub mod memory;
@@ -16,8 +16,8 @@ use std::ops::Bound;
 /// The changes of a batch: keys with their new values. `None` removes the key.
 pub type Mutations = std::collections::BTreeMap<Vec<u8>, Option<Vec<u8>>>;
 
-/// Returns where a scan of keys with `prefix` that are greater than `after` begins. An empty
-/// `after` means that the scan begins with the first key, which may be `prefix` itself.
+/// Returns the lower bound of a scan of keys that begin with `prefix` and are greater than `after`.
+/// An empty `after` means that the scan begins with the first key, which may be `prefix` itself.
 pub(crate) fn start_of_scan<'a>(prefix: &'a [u8], after: &'a [u8]) -> Bound<&'a [u8]> {
     match after {
         [_, ..] if after >= prefix => Bound::Excluded(after),
@@ -63,6 +63,6 @@ pub trait Engine {
         self.get(&key)?.map(|value| decode_value(&key, &value)).transpose()
     }
 
-    /// Returns the approximate number of key-value pairs. It may include removed pairs.
+    /// Returns the approximate number of key-value pairs, which may include removed pairs.
     fn approximate_pairs(&self) -> u64;
 }

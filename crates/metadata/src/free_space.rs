@@ -29,9 +29,9 @@ impl FreeSpaceGauge {
         Self { target, directory, looked_at: None, logged_since: 0, is_short: false, is_low: false }
     }
 
-    /// Counts `bytes` that the target has logged since the last measurement. When
-    /// `FREE_SPACE_LOG_BYTES` have been logged, the next call of [`Self::look`] measures, even if
-    /// the last measurement is recent.
+    /// Adds `bytes` to the number of bytes that the target has logged since the last measurement.
+    /// After [`FREE_SPACE_LOG_BYTES`], the next call of [`Self::look`] measures, even if the last
+    /// measurement is recent.
     pub(crate) fn logged(&mut self, bytes: u64) {
         self.logged_since += bytes;
     }
@@ -42,8 +42,9 @@ impl FreeSpaceGauge {
         self.is_low
     }
 
-    /// Measures the free space if it is time for a measurement. Returns the event for the target.
-    /// `None` means that the previous measurement is still valid, or that the new one has failed.
+    /// Measures the free space if a measurement is due, and returns the result as an event for the
+    /// target. `None` means that the previous measurement is still valid, or that the new one has
+    /// failed.
     pub(crate) fn look(&mut self, now: Duration) -> Option<Event> {
         let is_fresh = self.looked_at.is_some_and(|at| now < at + FREE_SPACE_VALID);
         if is_fresh && self.logged_since < FREE_SPACE_LOG_BYTES {
@@ -78,9 +79,9 @@ impl FreeSpaceGauge {
         )
     }
 
-    /// If the disk is full, adds to an error of the log or the store a hint on how to free space.
-    /// The error itself may not name the full disk, because fjall reports the cause only to its own
-    /// threads, and only once.
+    /// If the disk is full, adds a hint on how to free space to an error of the log or the store.
+    /// The error itself may not mention the full disk, because fjall reports the cause only once,
+    /// in one of its own threads.
     pub(crate) fn explain(&self, error: Error) -> Error {
         let is_of_disk = matches!(
             error.code(),
@@ -106,8 +107,8 @@ fn is_short(found: &Space) -> bool {
     found.free_bytes < reserve(found.total_bytes) || few_inodes
 }
 
-/// Returns how many bytes of a file system with `total_bytes` are reserved for requests that add
-/// nothing, such as unlink and close.
+/// Returns how many bytes of a file system with `total_bytes` are reserved for requests that free
+/// space or end something, such as unlink and close.
 pub(crate) fn reserve(total_bytes: u64) -> u64 {
     (total_bytes / RESERVE_DIVISOR).min(RESERVE_BYTES)
 }

@@ -121,8 +121,7 @@ pub(crate) fn dispatch<E: Engine>(
 /// `None` means that any group can serve the request, or that the body is malformed.
 pub(crate) fn home_inode(message: u16, body: &[u8]) -> Option<InodeId> {
     let at = match message {
-        // For a link, this inode is the directory of the new name, which is not the first field in
-        // the body.
+        // A `Link` runs at the group of the new name's directory, which is not the first field.
         md::Link::ID => {
             let link = md::Link::from_bytes(body).ok()?;
             return Some(link.directory);

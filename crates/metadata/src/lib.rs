@@ -1,7 +1,7 @@
 //! Metadata targets: directory entries, inodes, sessions, and transactions between targets.
 //!
-//! This crate owns the state of metadata targets, including the names of chunk files but not their
-//! contents. [`target::MetadataTarget`] is the pure state machine; [`service`] connects it to
+//! This crate owns the state of metadata targets. It does not own the contents of files at storage
+//! targets. [`target::MetadataTarget`] is the pure state machine; [`service`] connects it to
 //! sockets, log and clock. [`engine`] is the key-value store below the state machine. The state
 //! machine consists of these modules:
 //!
@@ -11,8 +11,9 @@
 //! - `locks`: the file locks of applications.
 //! - `sharing`: the notifications about shared files.
 //! - `sessions`: the sessions of clients.
-//! - [`shipping`]: the log of a group of several targets, and the role of a backup member.
-//! - `background`: the work that a target does without a request.
+//! - [`shipping`]: the replication of the log in a group of several targets, and the role of a
+//!   backup member.
+//! - `background`: work that no request of a client has started.
 
 mod background;
 pub mod engine;

@@ -7,10 +7,10 @@ use std::time::Duration;
 /// Maximum time from a change until it is on the device, under `metadata.sync = interval`. This
 /// maximum holds if each sync of the device takes at most [`SYNC_AFTER`].
 pub const SYNC_INTERVAL: Duration = Duration::from_millis(10);
-/// When the oldest unsynced change has this age, the target begins a sync. If another sync has just
-/// begun, the change waits for that sync and for one more. If each of these two syncs takes half of
-/// [`SYNC_INTERVAL`], the change is on the device after [`SYNC_INTERVAL`]. On a slower device, a
-/// change may wait for the duration of two syncs.
+/// Age of the oldest unsynced change at which the target begins a sync. If the change arrives just
+/// after the beginning of another sync, it waits for that sync and for its own. If each of them
+/// takes at most half of [`SYNC_INTERVAL`], the change is on the device within [`SYNC_INTERVAL`].
+/// On a slower device, a change may wait for the duration of two syncs.
 pub const SYNC_AFTER: Duration = Duration::from_millis(5);
 /// Number of inode and transaction numbers that one reservation covers. A reservation
 /// costs one log record. A crash wastes at most this number of the 2^48 numbers.
@@ -22,14 +22,14 @@ pub const REMOVALS_PER_MESSAGE: usize = 256;
 /// with little free space gets its requests without this delay.
 pub const REMOVAL_DELAY: Duration = Duration::from_millis(200);
 /// Maximum number of pending removals of chunk files that a target keeps in memory, about 24 bytes
-/// each. It keeps further removals only in its store, and reads them later.
+/// each. Further removals are only in the store, and the target reads them later.
 pub const QUEUED_REMOVALS: usize = 1 << 18;
 /// Maximum number of open files that one transaction closes when a session ends, so that the
 /// transaction stays small.
 pub const CLOSES_PER_BATCH: usize = 256;
-/// Number of bytes of changes after which a transaction that closes files of an ended session
-/// closes no further file. One removed file can add a thousand work items for chunk files and
-/// delete thousands of extended attributes.
+/// Size of a transaction, in bytes of changes, from which it closes no further file of an ended
+/// session. A single removed file can add a thousand work items for chunk files and delete
+/// thousands of extended attributes.
 pub const CLOSE_BYTES: usize = 256 << 10;
 /// Maximum number of files whose size the target recovers at the same time.
 pub const SIZE_RECOVERIES_AT_ONCE: usize = 16;
@@ -47,20 +47,20 @@ pub const FIRST_PAUSE: Duration = Duration::from_millis(1);
 pub const LONGEST_PAUSE: Duration = Duration::from_millis(64);
 /// Maximum number of times that an operation restarts because a name led to an inode that does not
 /// exist. Normally, another request has changed the name since the operation read it. If the inode
-/// is still missing after a few restarts, the store is damaged.
+/// is still missing after this number of restarts, the store is damaged.
 pub const MAX_REVALIDATIONS: u32 = 16;
 /// Maximum time that a target waits for an event.
 pub const LONGEST_WAIT: Duration = Duration::from_millis(250);
 /// Age of a prepared transaction at which the participant asks the coordinator for its decision.
 pub const ASK_AFTER: Duration = Duration::from_secs(1);
-/// Pause before a target sends a call again that another group has refused. The call removes chunk
-/// files, asks for the size of a chunk file, or sends a decision.
+/// Pause before a background job repeats a call that another group has refused, such as a removal
+/// of chunk files, a request for the size of a chunk file, a truncation, or a decision.
 pub const RETRY_PAUSE: Duration = Duration::from_secs(1);
-/// If a coordinator has not replied to a request for its decision about a transaction for this
-/// time, an administrator may decide on the transaction.
+/// Time for which a coordinator must have left a request for its decision unanswered, before an
+/// administrator may decide the prepared transaction in its place.
 pub const RESOLVABLE_AFTER: Duration = Duration::from_secs(10);
-/// If a participant could not carry out a decision, it waits for this time before it asks the
-/// coordinator again.
+/// Pause of a participant that could not carry out a decision, before it asks the coordinator
+/// again.
 pub const STUCK_PAUSE: Duration = Duration::from_secs(60);
 /// Maximum number of prepared transactions of other groups. Each of them keeps locks, and the
 /// target asks its coordinator for the decision.
@@ -69,8 +69,8 @@ pub const MAX_PREPARED: usize = 4096;
 /// between the host's clock and the time that the target expects from the clock since boot. Time
 /// servers correct a running clock in much smaller steps.
 pub const MAX_CLOCK_STEP: Duration = Duration::from_secs(300);
-/// Seconds for which a target remembers that a session, or a transaction of another group, has
-/// ended. No message can still be in flight after this time.
+/// Seconds for which a target keeps the record that a session, or a transaction of another group,
+/// has ended. After this time, no message of the session or transaction can be in flight any more.
 pub const END_KEPT_SECONDS: i64 = 600;
 /// Interval between two searches for records of ended sessions and transactions that are old enough
 /// to be deleted.
@@ -79,14 +79,14 @@ pub const FORGET_EVERY: Duration = Duration::from_secs(60);
 /// A target may have hundreds of thousands of these records.
 pub const ENDS_PER_BATCH: usize = 1000;
 
-/// When a batch of deletions has this number of keys, it takes no further old records. The deletion
-/// of a session has a key for each slot that the session used, at most [`MAX_SLOTS`] and one more.
+/// Number of keys at which one deletion of old records takes no further records. The deletion of a
+/// session has one key, and one for each slot that the session has used, at most [`MAX_SLOTS`].
 pub const KEYS_FORGOTTEN: usize = 10_000;
-/// When this number of operations wait, the target refuses further changes with `LimitReached`.
+/// Number of waiting operations at which the target refuses further changes with `LimitReached`.
 pub const MAX_PARKED: usize = 100_000;
-/// The target accepts this number of waiting operations beyond [`MAX_PARKED`], but no changes of
-/// clients among them. The reserve is for the requests of transactions between targets, because
-/// waiting operations may wait for these transactions.
+/// Number of waiting operations that the target accepts beyond [`MAX_PARKED`], except for changes
+/// of clients. This reserve is for the requests of transactions between targets, because waiting
+/// operations may wait for these transactions.
 pub const PARKED_RESERVE: usize = 100_000;
 /// Maximum number of connections on which the target sends the reply to one request. A client
 /// abandons a connection before it repeats a request on the next one, so only the most recent
@@ -94,18 +94,17 @@ pub const PARKED_RESERVE: usize = 100_000;
 pub const MAX_REPETITIONS: usize = 8;
 /// Maximum number of slots of a session.
 pub const MAX_SLOTS: u32 = skep_wire::limits::MAX_SLOTS;
-/// When a log record has this number of bytes, the next operation of the batch begins another
-/// record. The limit is far below the maximum length of a record, and a record of this length has
-/// the changes of hundreds of operations.
+/// Maximum number of bytes in a log record with several operations: if the next operation does not
+/// fit, it begins another record. The limit is far below the maximum length of a record, and a
+/// record of this length has the changes of hundreds of operations.
 pub const RECORD_BYTES: usize = 4 << 20;
 /// Maximum number of bytes that one operation may change. All changes of an operation must be in
 /// one log record, because an operation is atomic. A record must fit into the body of one frame.
 /// The target refuses a larger operation before it changes anything. The largest operation on one
-/// file is the removal of a file with all possible chunk files and extended attributes. It needs
-/// less than half of this limit.
+/// file, the removal of a file with all possible chunk files and extended attributes, needs less
+/// than half of this limit.
 pub const OPERATION_BYTES: usize = 8 << 20;
-/// Number of bytes of a log payload in addition to the changes of operations. These bytes contain
-/// the number of changes.
+/// Length of the head of a log payload, which contains the number of changes, in bytes.
 pub(crate) const BATCH_HEAD_BYTES: usize = 4;
 const _: () = {
     let longest = if OPERATION_BYTES > RECORD_BYTES { OPERATION_BYTES } else { RECORD_BYTES };
@@ -118,32 +117,32 @@ const _: () = {
 /// The changes of the commit must fit into one log record, because a participant cannot refuse a
 /// commit.
 pub const MAX_STEPS: usize = 8;
-/// When the log has grown by this number of bytes, the target begins a checkpoint.
+/// Growth of the log in bytes after which the target begins a checkpoint.
 pub const CHECKPOINT_LOG_BYTES: u64 = 64 << 20;
-/// When a journal of the key-value store has this number of bytes, the store begins another
-/// journal. A journal holds the records of one in-memory table.
+/// Size in bytes at which the key-value store ends a journal and begins another one. A journal has
+/// the records of one in-memory table.
 pub const JOURNAL_BYTES: u64 = 64 << 20;
 /// Number of free bytes that a target reserves on its disk for requests that free space or end
 /// something, such as unlink and close. If fewer bytes are free, the target refuses requests that
-/// add something, such as create.
+/// need space, such as create.
 ///
 /// The reserve has space for the log of up to two checkpoints ([`CHECKPOINT_LOG_BYTES`]), including
 /// the segments in use. It also has space for two journals and two tables of the key-value store,
 /// and the tables that the store rewrites to drop removed keys.
 pub const RESERVE_BYTES: u64 = 512 << 20;
-/// The reserve is at most the size of the file system divided by this number.
+/// Divisor of the size of the file system. The reserve is at most the quotient.
 pub const RESERVE_DIVISOR: u64 = 8;
 /// Minimum number of free inodes on the disk of a target. Below it, the target refuses changes that
 /// need space, because the log segments and the tables of its store need the last inodes.
 pub const RESERVE_INODES: u64 = 256;
 /// Time for which a measurement of the free space is valid.
 pub const FREE_SPACE_VALID: Duration = LONGEST_WAIT;
-/// When the log has grown by this number of bytes, the target measures the free space again. After
-/// this growth the last measurement is invalid, even if it is younger than [`FREE_SPACE_VALID`].
+/// Growth of the log in bytes after which a measurement of the free space is invalid, even if it is
+/// younger than [`FREE_SPACE_VALID`].
 pub const FREE_SPACE_LOG_BYTES: u64 = 4 << 20;
-/// When the disk of a group's primary is almost full, the primary asks management to make another
-/// member the primary. If no other member has become the primary after this time, the primary
-/// refuses new data. The time is longer than an election of management.
+/// Maximum time for which a primary with an almost full disk tries to hand its group over to
+/// another member. After this time, the primary refuses new data. The time is longer than an
+/// election among the management members.
 pub const HAND_OVER_LIMIT: Duration = Duration::from_secs(5);
 /// Number of free bytes below which the target attributes a failure of the log or the store to a
 /// full disk.
@@ -152,19 +151,18 @@ pub const FULL_BYTES: u64 = 64 << 20;
 pub const MAX_FILE_LOCKS: usize = 1 << 20;
 /// Maximum number of requests that wait for locks on a target.
 pub const MAX_LOCK_WAITS: usize = 100_000;
-/// Maximum time for which the target parks a request that waits (for a lock, for notifications).
-/// After this time, the target asks the client to poll again. So a lost connection, which may cause
-/// no error, does not make a client wait forever.
+/// Maximum time for which the target parks a poll of a client (`WaitLock` or `WaitNotifications`).
+/// After this time, the target asks the client to poll again. So a client does not wait forever if
+/// its connection is lost without an error.
 pub const WAIT_ANSWER: Duration = Duration::from_secs(5);
-/// Time for which a lock stays reserved for a woken waiter. If the client must poll again, its
-/// waiter keeps the queue position for the same time. The value is many times the latency of a
-/// message.
+/// Time for which a lock stays reserved for a woken waiter, and for which a waiter that must poll
+/// again keeps its queue position. The value is many times the latency of a message.
 pub const WAKE_RESERVATION: Duration = Duration::from_secs(1);
-/// A waiter gets a starvation barrier (see `locks::queue`) when this number of later conflicting
-/// requests have been granted before it.
+/// Number of later conflicting requests that the target grants before a waiter gets a starvation
+/// barrier (see `locks::queue`).
 pub const MAX_OVERTAKEN: u32 = 64;
 /// Length of the first starvation barrier of a waiter. Each further barrier is twice as long. When
-/// a barrier expires, the target wakes the waiters that the barrier blocked, because the lock
+/// a barrier expires, the target wakes the waiters that the barrier has blocked, because the lock
 /// holder may itself wait for one of them.
 pub const BARRIER: Duration = Duration::from_secs(1);
 /// Maximum length of a starvation barrier.
@@ -185,10 +183,10 @@ pub const INODES_EXAMINED: usize = 10_000;
 pub const REMOVALS_EXAMINED: usize = 10_000;
 /// Maximum number of opens that one `ListLocks` examines.
 pub const USES_EXAMINED: usize = 10_000;
-/// A page of the session list ends when the target has counted this number of open files, because
-/// the counting must not delay requests.
+/// Number of counted open files at which a page of the session list ends, so that the count does
+/// not delay requests.
 pub const OPENS_COUNTED: usize = 8192;
-/// Maximum depth that a directory may have in the tree if a rename moves another directory into it.
+/// Maximum depth below the root of a directory into which a rename moves another directory.
 pub const MAX_DEPTH: usize = 4096;
 /// Maximum number of bytes of records in one `ShipLog` request. A longer record gets a request of
 /// its own.
@@ -202,36 +200,37 @@ pub const SHIPPED_RECORDS: usize = 4096;
 /// Maximum number of `ShipLog` requests that the primary has sent to a member and that have no
 /// reply yet.
 pub const SHIPPED_REQUESTS: usize = 64;
-/// If a member does not reply for this time, the primary treats all requests to it as lost.
+/// Time without a reply to `ShipLog` after which the primary treats all requests to the member as
+/// lost, and sends them again.
 pub const SHIP_AGAIN_AFTER: Duration = Duration::from_millis(500);
-/// After a request to a serving member has failed, the primary waits for this time before it sends
-/// the member another request.
+/// Pause of the primary after a failed request to a serving member, before it sends the member
+/// another request.
 pub const MEMBER_PAUSE: Duration = Duration::from_millis(20);
-/// If the primary has sent a member no request for this time, it sends a new value of *safe* (the
-/// last record that every serving member has synced) in a request without records.
+/// Time without a request to a member after which the primary sends a new value of *safe* (the last
+/// record that every serving member has synced) in a request without records.
 pub const SAFE_NOTICE_PAUSE: Duration = Duration::from_millis(100);
 /// Maximum time for which a member delays its reply to `AwaitLogSync`.
 pub const AWAIT_SYNC: Duration = Duration::from_millis(250);
-/// If an `AwaitLogSync` has no reply after this time, the primary treats it as lost. The time is
-/// four times [`AWAIT_SYNC`].
+/// Time without a reply after which the primary treats an `AwaitLogSync` as lost. It is four times
+/// [`AWAIT_SYNC`].
 pub const AWAIT_LOST_AFTER: Duration = Duration::from_secs(1);
 /// Maximum number of `AwaitLogSync` requests that wait at a member. If another request arrives, the
 /// member replies to the oldest request.
 pub const MAX_SYNC_WAITS: usize = 8;
-/// When the records that are not *safe* yet have this number of bytes, the primary accepts no more
-/// requests. If a member is slow or absent, more records are not *safe*, and the primary keeps them
-/// in memory for this member.
+/// Size in bytes of the records in memory at which the primary accepts no more requests. The
+/// primary keeps all records that are not *safe* in memory, and more records are not *safe* while a
+/// serving member is slow or silent.
 pub const KEPT_BYTES: usize = 64 << 20;
 /// Maximum number of bytes of records that a backup member has in its log and not yet in its store.
-/// The primary accepts no more requests at [`KEPT_BYTES`]. The difference between the two limits is
-/// larger than the log records of one batch of requests.
+/// This limit must be higher than [`KEPT_BYTES`], at which the primary accepts no more requests:
+/// the difference has space for the log records of one more batch.
 pub const MAX_BACKUP_BYTES: usize = 2 * KEPT_BYTES;
 /// Maximum number of bytes of records that a primary keeps in memory for members that do not serve.
 /// For a member that lacks older records, the primary reads its log on disk.
 pub const KEPT_FOR_ABSENT_BYTES: usize = KEPT_BYTES / 2;
 /// Number of bytes of records that the primary reads back from its log on disk in one read, for a
-/// member that lacks them. The reads for a member take turns with the requests that ship the
-/// records.
+/// member that lacks them. The primary ships these records before it begins the next read for the
+/// member.
 pub const LOG_READ_BYTES: usize = 2 * SHIP_BYTES;
 /// Number of bytes of keys and values in one part of a copy of the store. The primary's thread
 /// reads a part from its store between two batches, which delays requests by a few milliseconds.
@@ -239,37 +238,35 @@ pub const COPY_PART_BYTES: usize = 256 << 10;
 /// Number of key-value pairs that the primary reads from its store in one call, for a message of a
 /// copy. A pair has at most about 64 KiB.
 pub const COPY_SCAN: usize = 64;
-/// When the log records that a copy lacks have this number of bytes in total, the primary sends
-/// them immediately. It does not wait until it sends the next key-value pairs. The number is far
-/// below [`KEPT_FOR_ABSENT_BYTES`].
+/// Total size in bytes of the log records that a copy lacks, at which the primary sends them
+/// immediately, without a wait for the next key-value pairs. It is far below
+/// [`KEPT_FOR_ABSENT_BYTES`], so the primary does not drop these records before.
 pub const COPY_RECORD_BYTES: usize = SHIP_BYTES / 4;
-/// If a part of a copy has no reply after this time, the primary treats the part as lost. The time
-/// is longer than a member may take to reply.
+/// Time without a reply after which the primary treats a part of a copy as lost. It is longer than
+/// a member may take to reply.
 pub const COPY_LOST_AFTER: Duration = Duration::from_secs(3);
-/// While a member removes its store, or makes its copy durable, the primary waits for this time
-/// before it asks the member again.
+/// Pause of the primary before it asks a member again that is removing its store or making its copy
+/// durable.
 pub const COPY_PAUSE: Duration = Duration::from_millis(100);
-/// If a member that does not serve lacks at most this number of records, the primary begins to wait
-/// for this member before it sends replies. The member gets the missing records within
-/// milliseconds.
+/// Number of missing records up to which the primary begins to count an absent member: replies then
+/// wait for this member too. The member gets the missing records within milliseconds.
 pub const JOIN_LAG: u64 = 1000;
-/// If the primary has sent a member no request for this time, it sends one, so that the primary's
-/// lease does not end.
+/// Time without a request to a member after which the primary sends one, so that its lease does not
+/// end.
 pub const LEASE_RENEWAL: Duration = Duration::from_millis(500);
-/// If a member follows its primary again, and management has not carried out a request to drop the
-/// member for this time, the primary logs the effect on replies. Its health then names the effect
-/// too. Management normally carries out such a request within some milliseconds.
+/// Age of a request to drop a member after which the primary reports, in its log and its health,
+/// that replies also wait for its own disk because management has not carried out the request.
+/// Management normally carries out such a request within some milliseconds.
 pub const UNDECIDED_DROP: Duration = Duration::from_secs(10);
-/// After a request to a member that does not serve has failed, the primary waits for this time
-/// before it sends the member another request. This time is also the pause between two requests to
-/// management for the same change of a group.
+/// Pause of the primary after a failed request to a member that does not serve, before it sends the
+/// member another request. Also the pause between two requests to management for the same change of
+/// a group.
 pub const ABSENT_PAUSE: Duration = Duration::from_secs(1);
-/// If more than this time passes between two batches, a member concludes that its own process was
-/// stopped. The member then waits for messages of the other members before it treats these members
-/// as silent.
+/// Time between two batches above which a member concludes that its own process was stopped. The
+/// member then gives the other members their full time again before it treats them as silent.
 pub const OWN_PAUSE: Duration = Duration::from_secs(1);
-/// If a directory has more than this number of subdirectories, the target spreads its new
-/// subdirectories over all metadata groups.
+/// Number of subdirectories of a directory above which the target spreads its new subdirectories
+/// over all metadata groups.
 pub const SPREAD_SUBDIRECTORIES: u32 = 1000;
 
 /// The limits that a simulation replaces by small values, so that its runs reach them often.
@@ -313,7 +310,7 @@ pub struct RemovalLimits {
     /// Time for which removals wait, so that one request contains many of them. By default
     /// [`REMOVAL_DELAY`].
     pub delay: Duration,
-    /// Maximum length of a removal queue. By default [`QUEUED_REMOVALS`].
+    /// Maximum number of chunk files in all removal queues. By default [`QUEUED_REMOVALS`].
     pub queued: usize,
 }
 
@@ -326,7 +323,8 @@ impl Default for RemovalLimits {
 /// The limits of the members of a group.
 #[derive(Debug, Clone)]
 pub struct MemberLimits {
-    /// Replaces the times of the leases in the settings of the cluster. By default `None`.
+    /// The times of the leases, instead of those in the settings of the cluster. By default `None`,
+    /// which means that the settings apply.
     pub leases: Option<LeaseTimes>,
     /// By default [`COPY_PART_BYTES`].
     pub copy_part_bytes: usize,

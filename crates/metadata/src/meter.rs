@@ -1,12 +1,12 @@
-//! Counts the requests of a metadata target, and the work of its log and its key-value store.
+//! Metrics of a metadata target: its requests, and the work of its log and its key-value store.
 //!
 //! The state machine of the target has no clock and counts nothing. The service around the state
 //! machine reports the events of each request to the meter: its arrival, the batch that takes it,
-//! each reason why it waits after that batch, and the sending of its reply. From the times of these
-//! events the meter derives the stages of the request. If the reply leaves at the end of the batch
-//! that took the request, the request has only the stages `waiting` and `processing`. After that
-//! batch, the reason of the wait is the stage: `log_sync`, `copies` or `others`. If the request has
-//! waited for a storage target, the record of the request and its log line name this target.
+//! each reason why it waits after that batch, and its reply. From the times of these events the
+//! meter computes the time that the request spends in each stage. Before a batch takes the request,
+//! its stage is `waiting`. During that batch, its stage is `processing`. If it waits after that
+//! batch, the reason of the wait determines the stage: `log_sync`, `copies` or `others`. If the
+//! request has waited for a storage target, its trace record and its log line name this target.
 //!
 //! Does not own the counters (`skep-metrics`), the requests, or the search for silent clients that
 //! block requests of other clients ([`crate::sessions::silent_holders`]).
@@ -45,24 +45,26 @@ const WRITE_INLINE_BYTES: usize = 38;
 /// Length of a `ReadInlineReply` without the bytes that were read.
 const READ_INLINE_REPLY_BYTES: usize = 16;
 
-/// Time between two updates of the list of silent clients that block requests of other clients.
+/// Minimum time between two updates of the list of silent clients that block requests of other
+/// clients.
 const HOLDERS_EVERY: Duration = Duration::from_millis(250);
 
-/// Whether the purpose of a request is to wait for an event.
+/// Whether a request with this message id is sent in order to wait for an event, so that its
+/// duration does not count as slow.
 fn is_wait(message: u16) -> bool {
     matches!(message, WaitNotifications::ID | WaitLock::ID)
 }
 
-/// Whether no program waits for the reply to a request with this message id. A slow reply to such a
-/// request disturbs no program.
+/// Whether no program waits for the reply to a request with this message id, so that a slow reply
+/// needs no log line.
 fn is_of_no_program(message: u16) -> bool {
     message == md::KeepAlive::ID
 }
 
-/// Identifies a request of a connection: the connection's number and the request's tag.
+/// Identifies a request: the id of its connection, and its tag.
 type RequestKey = (ConnectionId, u64);
 
-/// Hashes request keys. Both numbers of a key count up, so a multiplication spreads the keys well
+/// Hashes request keys. Connection ids and tags count up, so a multiplication spreads the keys well
 /// enough. The standard hash function would take most of the meter's time.
 #[derive(Default)]
 struct KeyHasher(u64);
@@ -89,18 +91,17 @@ struct Arrival {
     /// Id of the inode that the request reads or changes, or zero.
     inode: u64,
     written_bytes: u64,
-    /// Whether the request waits for notifications. Each client always has such a request, even if
-    /// it is idle.
+    /// Whether this is a `WaitNotifications` request. Even an idle client always has one in flight.
     is_standing: bool,
     at: Duration,
     /// The present stage. The stage `Waiting` means that no batch has taken the request.
     stage: Stage,
     /// Beginning of the present stage.
     stage_began: Duration,
-    /// Time spent in each stage that has ended.
+    /// Time spent in each stage, without the present visit of the present stage.
     spent: [Duration; STAGES],
-    /// Id of the request in the list of open requests. `None` means that the list does not
-    /// contain the request, because the purpose of the request is to wait.
+    /// Id of the request in the list of open requests. `None` for a request that is sent in order
+    /// to wait ([`is_wait`]), because the list does not contain it.
     open: Option<u64>,
     /// The storage target for which the request has waited.
     awaited: Option<Awaited>,
@@ -127,7 +128,7 @@ fn stage_of(reason: WaitReason) -> Stage {
     }
 }
 
-/// The metrics of the log, the store, and the work items in it.
+/// The metrics of the log, the store, and the queued removals of chunk files.
 #[derive(Debug)]
 struct LogFigures {
     bytes: Arc<Counter>,
@@ -141,7 +142,8 @@ struct LogFigures {
     removals_queued: Arc<Gauge>,
 }
 
-/// A sync or a checkpoint in progress.
+/// A sync or a checkpoint in progress: the time of its beginning, and the records or bytes that it
+/// covers.
 #[derive(Debug, Default)]
 struct Running {
     began: Duration,
@@ -155,30 +157,29 @@ pub(crate) struct Meter {
     log: LogFigures,
     arrivals: HashMap<RequestKey, Arrival, BuildHasherDefault<KeyHasher>>,
     open: OpenRequests,
-    /// Number of requests for notifications that a batch has taken and that have no reply yet.
+    /// Number of `WaitNotifications` requests that a batch has taken and that have no reply yet.
     standing: usize,
-    /// Requests that the batch in progress has taken.
+    /// Keys of the requests that the batch in progress has taken.
     taken: Vec<RequestKey>,
     /// The sync of the log in progress, with the number of records that it covers.
     running_sync: Running,
-    /// The checkpoint in progress, with the bytes of log that it covers.
+    /// The checkpoint in progress, with the number of log bytes that it covers.
     running_checkpoint: Running,
     target: TargetId,
-    /// Chooses the slow syncs of the log that get a line in the log of the service.
+    /// Chooses the slow syncs for which the service logs a warning.
     slow_syncs: SlowOperations,
-    /// Chooses the slow requests that get a line in the log of the service.
+    /// Chooses the slow requests for which the service logs a warning.
     slow: SlowOperations,
     holders: Arc<SilentHolders>,
     holders_shown: Duration,
     role: RoleFigures,
-    /// End of the last interval of working time that was counted, and the thread's total idle time
-    /// at that moment.
+    /// Time of the last call of [`Self::count_work`], and the thread's total idle time then.
     worked: Option<(Duration, Duration)>,
 }
 
 impl Drop for Meter {
-    /// When a role of the target ends, sets the metrics to zero that only this role has: open
-    /// requests, records of the log, and removals.
+    /// When a role of the target ends, sets the metrics of this role to zero: silent clients,
+    /// unsynced records, log bytes since the last checkpoint, and queued removals.
     fn drop(&mut self) {
         self.holders.set(FoundHolders::default());
         self.log.unsynced.set(0);
@@ -287,8 +288,8 @@ impl Meter {
             awaited: None,
         };
         let before = self.arrivals.insert((connection, header.tag), arrival);
-        // A faulty peer may use the tag of a request that has not got its reply yet. End that
-        // request here.
+        // A faulty peer may use the tag of a request that has no reply yet. Remove that request
+        // from the list of open requests.
         before.and_then(|it| it.open).into_iter().for_each(|number| self.open.end(number));
         self.table.queued().add(1);
     }
@@ -335,9 +336,9 @@ impl Meter {
         self.log.batches.add(1);
     }
 
-    /// Counts the actions of a batch: log records, syncs, checkpoints and replies. Adds to each
-    /// reply the times of its request. `waits` are the waits that began in the batch. The caller
-    /// performs the actions after this call.
+    /// Counts the actions of a batch: log records, syncs, checkpoints and replies. Adds the
+    /// measured times of each request to its reply, so the caller must call this before it performs
+    /// the actions. `waits` are the waits that began in the batch.
     pub(crate) fn end_batch(
         &mut self,
         actions: &mut [Action],
@@ -385,12 +386,13 @@ impl Meter {
                 arrival.enter(stage_of(*reason), now);
             }
         }
-        // The batch has taken all requests that had arrived, so no request waits for a batch.
+        // A batch normally takes all requests that have arrived. If some are left, the gauges count
+        // them as running.
         self.show_queues(0);
     }
 
-    /// Counts how long the thread has worked since the last call, which is the time until `now`
-    /// minus the idle time since that call. `idle` is the total idle time of the thread.
+    /// Adds the working time of the thread since the last call: the time until `now`, minus the
+    /// idle time since that call. `idle` is the total idle time of the thread.
     pub(crate) fn count_work(&mut self, now: Duration, idle: Duration) {
         let (counted_to, idle_before) = self.worked.replace((now, idle)).unwrap_or((now, idle));
         let spent = now.saturating_sub(counted_to);
@@ -403,8 +405,8 @@ impl Meter {
         self.log.removals_queued.set(queued as i64);
     }
 
-    /// Publishes the silent clients that block requests of other clients. `found` returns these
-    /// clients. Does nothing if the last update is recent.
+    /// Publishes the silent clients that block requests of other clients, which `found` returns.
+    /// Does nothing if the last update was less than [`HOLDERS_EVERY`] ago.
     pub(crate) fn show_holders(&mut self, now: Duration, found: impl FnOnce() -> FoundHolders) {
         if now.saturating_sub(self.holders_shown) >= HOLDERS_EVERY {
             self.holders_shown = now;
@@ -457,8 +459,8 @@ impl Meter {
         }
     }
 
-    /// Updates the gauges of waiting and running requests. `waiting` is the number of requests that
-    /// no batch has taken.
+    /// Updates the gauges of queued and running requests. `waiting` is the number of requests that
+    /// no batch has taken yet.
     fn show_queues(&self, waiting: usize) {
         self.table.queued().set(waiting as i64);
         self.table.busy().set((self.arrivals.len() - waiting - self.standing) as i64);

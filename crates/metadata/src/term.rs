@@ -1,9 +1,8 @@
-//! The group of a target. The target's thread waits until the target is a member of a group, and
-//! checks later that it still is.
+//! The membership of a target in its group. The target's thread waits until the target is a member
+//! of a group, and later checks that it is still a member of the same group.
 //!
 //! A new target may wait for a group (setting `metadata-copies`). Until it has a group, its thread
-//! opens neither log nor store. Does not own the end of a role, which the loops of the service
-//! detect (`service::roles`).
+//! opens neither log nor store. The loops in `service::roles` detect the end of a role.
 
 use skep_env::Mailbox;
 use skep_format::member_mark::CountedMembers;
@@ -19,7 +18,7 @@ use std::sync::Arc;
 pub(crate) struct Membership {
     pub(crate) group: GroupId,
     pub(crate) target: TargetId,
-    /// The cluster map that names the target as a member.
+    /// The cluster map in which the target is a member of the group.
     pub(crate) map: Arc<ClusterMap>,
 }
 
@@ -30,10 +29,11 @@ impl Membership {
         Some(Self { group, target, map })
     }
 
-    /// Checks that a newer map still names the target as a member of the same group.
+    /// Checks that the target is still a member of the same group in the newer map `map`, and
+    /// returns the membership with this map.
     ///
     /// # Errors
-    /// `Deposed` if the map does not. The role of the target has ended then.
+    /// `Deposed` if it is not. In this case the role of the target has ended.
     pub(crate) fn check_same(&self, map: Arc<ClusterMap>) -> Result<Self> {
         let (group, target) = (self.group, self.target);
         Self::of(map, target).filter(|it| it.group == group).ok_or_else(|| {
@@ -70,26 +70,27 @@ impl Membership {
         self.entry().is_some_and(|group| group.members.iter().any(is_other))
     }
 
-    /// Whether this map is older than the newest map that the target has recorded in its member
-    /// mark.
+    /// Whether this map is older than the map of the epoch that the target has recorded in its
+    /// member mark.
     pub(crate) fn is_older_than(&self, counted: &CountedMembers) -> bool {
         self.entry().is_some_and(|group| counted.are_newer_than(self.map.version, group))
     }
 
-    /// Returns the members that do not serve in the map, but may serve already.
+    /// Returns the members that do not serve in this map, but that management may have marked as in
+    /// sync at the request of this target.
     pub(crate) fn counted(&self, counted: &CountedMembers) -> Vec<TargetId> {
         let Some(group) = self.entry() else { return Vec::new() };
         counted.waiting_of(group).collect()
     }
 
-    /// Returns the members in the requests that the target has sent to management in the epoch of
-    /// the map.
+    /// Returns the members about which the target has sent requests to management in the epoch of
+    /// this map.
     pub(crate) fn requested(&self, counted: &CountedMembers) -> Vec<TargetId> {
         let Some(group) = self.entry() else { return Vec::new() };
         counted.of_epoch(group).to_vec()
     }
 
-    /// Whether another member has been the primary before the current term.
+    /// Whether another member may have been the primary before the current term.
     pub(crate) fn had_other_primary(&self) -> bool {
         self.entry().is_some_and(|group| group.primary_since.raw() > 1)
     }
@@ -100,8 +101,8 @@ impl Membership {
     }
 }
 
-/// Waits until the target is a member of a group. Meanwhile the target counts as ready, answers
-/// probes and closes connections. Returns `None` when the service ends.
+/// Waits until the target is a member of a group. Meanwhile the target is reported as ready,
+/// replies to probes and closes connections. Returns `None` when the service ends.
 ///
 /// # Errors
 /// Returns the error if the mailbox fails.
@@ -123,8 +124,8 @@ pub(crate) async fn await_membership(
             ready.report();
         }
         match events.receive().await? {
-            // The peer has an older or a newer cluster map than this target. The peer will connect
-            // again.
+            // The peer has an older or a newer cluster map, in which this target has a group. The
+            // peer will connect again.
             TargetEvent::Connection { socket, .. } => drop(socket),
             TargetEvent::Probe(probe) => probe.answer(TargetHealth::default()),
             TargetEvent::MapChanged => {}
@@ -133,8 +134,8 @@ pub(crate) async fn await_membership(
     }
 }
 
-/// Returns the error that ends a target's thread when the target must take another role. The node
-/// then opens the target again.
+/// Returns the error that ends a target's thread when the target must take another role. The
+/// service then opens the target again.
 pub(crate) fn ended(group: GroupId) -> Error {
     let context = format!("the role of this target in group {group} has changed");
     Error::new(ErrorCode::Deposed, context)

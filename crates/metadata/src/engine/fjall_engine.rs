@@ -18,8 +18,8 @@ pub struct FjallEngine {
     directory: PathBuf,
 }
 
-/// For data blocks, index blocks and filter blocks: the number of blocks that the store has found
-/// in its cache, and the number that it has read from its files, since it was opened.
+/// Counts of loaded blocks since the store was opened, for data blocks, index blocks and filter
+/// blocks: the number of blocks found in the cache, and the number of blocks read from files.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct BlockLoads(pub [(u64, u64); 3]);
 
@@ -59,9 +59,10 @@ impl FjallEngine {
         Ok(engine)
     }
 
-    /// Allocates disk space for the newest journal file. Fjall only sets the length of the file.
-    /// Without allocated space, it could not write the journal after other programs have filled the
-    /// disk. A failed allocation is only logged, because the journal may still find space later.
+    /// Allocates disk space for the newest journal file. Fjall only sets the length of the file, so
+    /// without this allocation it could not write the journal after other programs have filled the
+    /// disk. A failed allocation is only logged, because the disk may have space when fjall writes
+    /// the journal.
     fn allocate_journal(&self) {
         let number = |path: &PathBuf| {
             let name = path.file_name()?.to_str()?;
@@ -77,11 +78,11 @@ impl FjallEngine {
         }
     }
 
-    /// Iterates over the pairs of a scan, without the limit.
+    /// Iterates over the pairs whose key begins with `prefix` and is greater than `after`.
     fn range(&self, prefix: &[u8], after: &[u8]) -> Iter {
         let from = start_of_scan(prefix, after);
-        // The range needs an upper bound. Without the bound, the iterator would search for the next
-        // key that does not have the prefix, and could walk through thousands of tombstones.
+        // The range needs an upper bound. Without it, the iterator would search for the next key
+        // without the prefix, and could pass thousands of tombstones.
         let beyond = prefix_end(prefix);
         let to = beyond.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
         self.keyspace.range::<&[u8], _>((from, to))
@@ -90,8 +91,8 @@ impl FjallEngine {
     /// Returns how many blocks the store has loaded since it was opened.
     pub fn block_loads(&self) -> BlockLoads {
         let metrics = self.keyspace.metrics();
-        // The store raises the count of cached loads and the count of all loads one after the
-        // other. So their difference may be negative for a moment.
+        // The store increments the count of cached loads and the count of all loads one after the
+        // other, so the first one may briefly be higher.
         let loads = |cached: usize, all: usize| (cached as u64, all.saturating_sub(cached) as u64);
         BlockLoads([
             loads(metrics.data_block_load_cached_count(), metrics.data_block_load_count()),

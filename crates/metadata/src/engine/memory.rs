@@ -1,6 +1,6 @@
-//! The in-memory engine, for simulation and tests. A simulated power loss takes the engine back to
-//! its last checkpoint, or to the state after one of the batches applied since then. The state
-//! after a batch simulates a device that has stored some batches without a sync.
+//! The in-memory engine, for simulation and tests. A simulated power loss reverts the engine to its
+//! last checkpoint, or to the state after one of the batches applied since then: a real device may
+//! have stored some batches without a sync.
 
 use super::{Engine, Mutations, start_of_scan};
 use skep_format::metadata::Key;
@@ -11,7 +11,7 @@ use std::ops::Bound;
 
 type Pairs = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// An ordered map that a simulated power loss can take back to a checkpoint.
+/// An ordered map that a simulated power loss can revert to a checkpoint or a later batch.
 #[derive(Debug, Default, Clone)]
 pub struct MemoryEngine {
     live: Pairs,
@@ -29,19 +29,19 @@ fn change(pairs: &mut Pairs, batch: &Mutations) {
 }
 
 impl MemoryEngine {
-    /// Makes all applied batches durable, so that a simulated power loss does not undo them.
+    /// Makes all applied batches durable, so that a simulated power loss does not revert them.
     pub fn checkpoint(&mut self) {
         self.checkpoint_first(self.since.len());
     }
 
-    /// Makes the first `count` batches since the last checkpoint durable, and not the later ones.
+    /// Makes only the first `count` batches since the last checkpoint durable.
     pub fn checkpoint_first(&mut self, count: usize) {
         let count = count.min(self.since.len());
         self.since.drain(..count).for_each(|batch| change(&mut self.durable, &batch));
     }
 
-    /// Returns the engine as it is after a power loss. Of the batches since the last checkpoint,
-    /// the first `survivors` are preserved.
+    /// Returns the engine after a simulated power loss: it has the durable batches, and the first
+    /// `survivors` batches that were applied since the last checkpoint.
     #[must_use]
     pub fn after_power_loss(&self, survivors: usize) -> Self {
         let mut live = self.durable.clone();
@@ -59,7 +59,7 @@ impl MemoryEngine {
         self.live.iter()
     }
 
-    /// Iterates over the pairs of a scan, without the limit.
+    /// Iterates over the pairs whose key begins with `prefix` and is greater than `after`.
     fn range(&self, prefix: &[u8], after: &[u8]) -> impl Iterator<Item = (&Vec<u8>, &Vec<u8>)> {
         let from = start_of_scan(prefix, after);
         let range = self.live.range::<[u8], _>((from, Bound::Unbounded));

@@ -17,14 +17,15 @@ pub(crate) fn run<E: Engine>(
         if let Some(generation) = pattern_generation {
             check_generation(&record, *generation)?;
         }
-        // The file is closed even if its inline component cannot end, because this target has lost
-        // the open of the client. Then it does not get the size that the client reports, because
-        // other clients do not find its first bytes. The next sync of the client misses the size,
-        // and reports it again.
+        // The inline component must stay if this target has lost the client's open in a power loss.
+        // Close the file nevertheless, but ignore the reported size, because other clients do not
+        // find its first bytes. The next sync of the client detects the missing size, and reports
+        // it again.
         if context.end_inline_as_reported(&mut record, extent.ends_inline)? {
             context.merge_written(&mut record, extent);
         } else {
-            // The chunk files that the client has written must go with the file.
+            // Record which chunk files the client may have written, so that a removal of the file
+            // removes them.
             record.high_water = record.high_water.max(extent.end).max(extent.reach);
         }
         context.put_inode(&record);

@@ -20,11 +20,11 @@ pub(crate) fn run<E: Engine>(
         return Err(Error::new(ErrorCode::InvalidArgument, text).into());
     }
     for file in request.files {
-        // If the file is missing, it was removed, and its opens with it. Any other error ends the
-        // request.
+        // If the inode does not exist, the file was removed together with its opens.
         let Some(mut record) = context.find_inode(file.inode)? else { continue };
         let has_ended = record.pattern.as_ref().is_some_and(StripePattern::has_moved_inline);
-        // A restart may have reverted an earlier report of this end.
+        // An earlier report may already have removed the inline component, but a power loss may
+        // have reverted that removal. So remove it here if it still exists.
         if file.ends_inline.is_some()
             && !has_ended
             && context.end_inline_as_reported(&mut record, file.ends_inline)?

@@ -1,5 +1,5 @@
 //! `CompareOpens`: returns how many opens of each file the target has for the session. If a power
-//! loss of the target's host has removed opens, the client opens these files again.
+//! loss of the target's host has reverted opens, the client opens these files again.
 
 use crate::engine::Engine;
 use crate::tx::context::Context;

@@ -36,8 +36,8 @@ pub(crate) fn run<E: Engine>(
                 };
                 open::run(context, open)
             }
-            // This error makes the client look the entry up. If another group serves the file, the
-            // client then sends the open to that group.
+            // On this error, the client looks the entry up. If another group serves the file, the
+            // client then sends an `Open` to that group.
             _ => Err(ErrorCode::Exists.into()),
         };
     }

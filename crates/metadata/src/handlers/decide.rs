@@ -1,5 +1,5 @@
-//! `Decide`: receives the coordinator's decision on a transaction, and applies or drops the
-//! prepared steps. The target replies only after the log record of this change is synced.
+//! `Decide`: receives the coordinator's decision about a transaction, and applies or drops the
+//! prepared steps. The target replies only after the log record of this change is *safe*.
 
 use crate::engine::Engine;
 use crate::tx::context::Context;

@@ -22,8 +22,8 @@ pub(crate) fn run<E: Engine>(
     let (first, first_kind) = source(context, from_directory, &request.from_name)?;
     let (_, second) = context.dentry(to_directory, &request.to_name)?.ok_or(ErrorCode::NotFound)?;
     if second.inode == first {
-        // Both names refer to one file, or are the same name. As for a rename, POSIX requires that
-        // the request changes nothing.
+        // Both names refer to one inode, or are the same name. As POSIX requires for a rename,
+        // change nothing.
         confirm_source(context, from_directory, &request.from_name, first)?;
         return Ok(NamesReply { directory: None });
     }
@@ -72,9 +72,9 @@ pub(crate) fn run<E: Engine>(
 }
 
 /// Returns the project that new entries of a directory inherit. If another group serves the
-/// directory, that group locks only the name, and not the project, until the exchange is decided.
-/// So if another request changes the directory's project at the same time, the exchange may use the
-/// old or the new project.
+/// directory, that group locks only the name until the exchange is decided, and not the project. So
+/// if another request changes the directory's project concurrently, the exchange may use the old or
+/// the new project.
 fn handed_down_by<E: Engine>(
     context: &mut Context<'_, E>,
     directory: InodeId,

@@ -1,5 +1,5 @@
-//! `SetLock` and `TestLock`: file locks of applications. Neither request ever waits for a lock. The
-//! module `locks::waits` has `WaitLock`, which waits.
+//! `SetLock` and `TestLock`: set or test file locks of applications. Neither request waits for a
+//! lock of another owner; `WaitLock` does (`locks::waits`).
 
 use crate::engine::Engine;
 use crate::locks::request::{LockClaim, check};
@@ -19,9 +19,9 @@ pub(crate) fn set<E: Engine>(
     let session = context.session()?;
     let attributes = context.inode(lock.inode)?.attributes;
     if lock.mode.is_some() && context.has_size_recovery(lock.inode)? {
-        // A client that was writing the file has died, perhaps while it held this lock. The next
-        // holder must find the file's size after all acknowledged writes, so it waits for the size
-        // recovery.
+        // A client that had the file open for writing has died, perhaps while it held this lock.
+        // The next holder must see the file's size after all acknowledged writes, so try again
+        // after a pause, until the size is recovered.
         context.op.awaited_size = Some(lock.inode);
         return Err(Stop::Busy);
     }
@@ -33,8 +33,8 @@ pub(crate) fn set<E: Engine>(
     let conflict = claim.and_then(|claim| locks.obstacle(lock.inode, &claim, request.wait, now));
     if conflict.is_some() {
         if lock.kind == LockKind::Flock && holds {
-            // As on Linux, release the owner's old lock if its upgrade conflicts. Two owners that
-            // both upgrade a shared lock would otherwise wait for each other forever.
+            // As on Linux, release the owner's old lock if its upgrade conflicts. Otherwise two
+            // owners that both upgrade a shared lock would wait for each other forever.
             context.delete(&Key::FileLocks(of));
         }
         return Ok(SetLockReply { conflict, attributes });
@@ -42,7 +42,8 @@ pub(crate) fn set<E: Engine>(
     match locks.after(&of, &lock) {
         Some(record) => {
             let is_full = locks.range_count() >= context.shared.limits.file_locks;
-            // The limits do not apply to an unlock, although it may split a range into two.
+            // The limit of the target does not apply to an unlock, although an unlock may split a
+            // range into two.
             if record.ranges.len() > MAX_LOCK_RANGES || is_full && lock.mode.is_some() {
                 let what = format!(
                     "cannot lock file {}: the target or the owner has too many locks",

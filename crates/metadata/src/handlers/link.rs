@@ -1,4 +1,4 @@
-//! `Link`: adds a name (hard link) to an inode, which another target may serve.
+//! `Link`: adds a name (hard link) to an inode, which another group may serve.
 
 use crate::engine::Engine;
 use crate::namespace::names::check_name;

@@ -1,5 +1,5 @@
 //! `ListGroupFiles`: lists the files and directories whose stripe patterns name a storage group. An
-//! administrator needs the list before the group's target can be removed.
+//! administrator needs this list before the removal of the group's target.
 
 use crate::engine::Engine;
 use crate::limits::{INODES_EXAMINED, REMOVALS_EXAMINED};
@@ -38,8 +38,8 @@ pub(crate) fn run<E: Engine>(
         };
         let found = context.scan(&Key::inodes_of(shard), &behind, limit)?;
         let is_cut = found.len() == limit;
-        // Each shard counts as one more examined inode, because even a shard without inodes costs a
-        // search of the store.
+        // Count each shard as one more examined inode, because even a shard without inodes costs a
+        // scan of the store.
         examined += found.len() + 1;
         let mut last = None;
         for (key, value) in found {
@@ -48,8 +48,7 @@ pub(crate) fn run<E: Engine>(
             let record: InodeRecord = decode_value(&key, &value)?;
             if names(&record, group) {
                 let bytes = bytes_on(&record, group);
-                // Until its size is recovered, a file whose writer died counts as a file that is
-                // being written.
+                // A file whose writer has died counts as being written until its size is recovered.
                 let is_written = context.opens(inode)?.writers > 0
                     || context.get_raw(&Key::SizeRecovery(inode))?.is_some();
                 let kind = record.attributes.kind;
@@ -64,14 +63,15 @@ pub(crate) fn run<E: Engine>(
     Ok(page)
 }
 
-/// Whether the pattern of a file, or the default pattern of a directory, names a group.
+/// Whether the pattern of a file, or the default pattern of a directory, contains the storage
+/// group.
 fn names(record: &InodeRecord, group: GroupId) -> bool {
     let components = record.pattern.iter().flat_map(|pattern| &pattern.components);
     components.into_iter().any(|component| component.groups.contains(&group))
 }
 
-/// Returns the number of bytes of a file that a group stores, on the assumption that the file has
-/// no holes. Zero for a directory.
+/// Returns the number of bytes of a file that a storage group stores, if the file has no holes.
+/// Zero for a directory.
 fn bytes_on(record: &InodeRecord, group: GroupId) -> u64 {
     let pattern = record.pattern.iter().filter(|_| record.attributes.kind == FileKind::Regular);
     let sizes = pattern.flat_map(|pattern| striping::chunk_sizes(pattern, record.attributes.size));

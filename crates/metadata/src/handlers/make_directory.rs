@@ -1,10 +1,9 @@
-//! `MakeDirectory`: creates a directory on this target, or on another target with a transaction of
-//! the two targets.
+//! `MakeDirectory`: creates a directory. If another metadata group shall serve its inode, a
+//! transaction of both groups creates it.
 //!
-//! By default, the target of the parent also serves the new directory, so that one local
-//! transaction creates it. Some new directories are spread evenly over all metadata groups by a
-//! hash of their name: directories in the root, and directories in a parent that already has many
-//! subdirectories.
+//! By default, the group of the parent also serves the new directory, so that one local transaction
+//! creates it. But directories in the root, and in a parent that already has many subdirectories,
+//! are spread evenly over all metadata groups by a hash of their name.
 
 use crate::engine::Engine;
 use crate::namespace::names::check_name;

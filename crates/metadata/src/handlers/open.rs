@@ -1,5 +1,5 @@
-//! `Open`: opens a regular file for the session, and counts the open. With `O_TRUNC`, the target
-//! truncates the file first.
+//! `Open`: opens a regular file for the session, and counts the open. With `O_TRUNC`, the same
+//! transaction truncates the file.
 
 use crate::engine::Engine;
 use crate::namespace::truncations;
@@ -33,7 +33,7 @@ pub(crate) fn run<E: Engine>(
         let text = format!("cannot open file {}: its last name was removed", request.inode);
         return Err(Error::new(ErrorCode::Stale, text).into());
     }
-    // The reply shows only patterns that no power loss can revert (`tx::pattern_changes`).
+    // The reply may contain only a pattern that no power loss can revert (`tx::pattern_changes`).
     if !context.shared.starts.patterns.is_safe(request.inode) {
         return Err(Stop::Unsafe);
     }

@@ -1,4 +1,4 @@
-//! `OpenSession`: opens the session that the header names, or confirms that it is open.
+//! `OpenSession`: opens the session whose id is in the header, or confirms that it is open.
 
 use crate::engine::Engine;
 use crate::limits::MAX_SLOTS;
@@ -29,8 +29,8 @@ pub(crate) fn run<E: Engine>(
     };
     context.put(&Key::Session(session), &record);
     let lease_ms = context.shared.map.policy.lease_ms;
-    // The target replies only after the session's log record is synced. The record of the target's
-    // start comes before the session's record in the log, so the start is durable then too.
+    // The target replies only after the log record of the session is *safe*. The record of the
+    // target's start is earlier in the log, so it is *safe* too.
     let start = context.shared.starts.last().map_or(0, |(number, _)| number);
     Ok(OpenSessionReply { slots: record.slots, lease_ms, start })
 }

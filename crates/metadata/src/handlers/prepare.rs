@@ -1,6 +1,6 @@
-//! `Prepare`: checks, locks and logs steps for a transaction of another group. The request never
-//! waits. If another transaction holds a resource, the target replies "busy". Any other reply waits
-//! until the log record of the prepared transaction is synced.
+//! `Prepare`: checks, locks and logs steps for a transaction that another group coordinates. The
+//! request never waits for a lock: if a resource is locked, the target replies "busy". Otherwise
+//! the reply waits until the log record of the prepared transaction is *safe*.
 
 use crate::engine::Engine;
 use crate::limits::MAX_STEPS;
@@ -41,8 +41,8 @@ pub(crate) fn run<E: Engine>(
             Err(stop) => return Err(stop),
         }
     }
-    // The resources are still free as checked above, because the target runs one operation at a
-    // time.
+    // The resources that `check` has found free are free now too, because the target runs one
+    // operation at a time.
     for resource in steps::resources(&request.steps, &attributes) {
         let taken = context.shared.locks.try_take(&resource, Owner::Prepared(transaction));
         assert!(taken, "a resource that was free stays free within one operation");

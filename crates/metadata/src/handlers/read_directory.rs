@@ -1,6 +1,6 @@
-//! `ReadDirectory`: returns the entries after a cursor. Cursors are hashes of names, so they stay
-//! valid while the directory changes. If an entry exists during a whole listing, the client gets it
-//! exactly once, except after a hash collision (see `remove_dentry`).
+//! `ReadDirectory`: returns the entries after a cursor. A cursor is the hash of a name, so cursors
+//! stay valid while the directory changes. If an entry exists during a whole listing, the client
+//! gets it exactly once, except after a hash collision (see `remove_dentry`).
 
 use crate::engine::Engine;
 use crate::tx::context::Context;
@@ -10,8 +10,8 @@ use skep_types::ErrorCode;
 use skep_wire::limits::MAX_DIRECTORY_BYTES;
 use skep_wire::metadata::{DirectoryEntries, DirectoryEntry, EntryReply, ReadDirectory};
 
-/// Approximate size of an entry in the reply, without its name. Attributes add `ATTRIBUTES_BYTES`
-/// if the client requests them.
+/// Approximate size in bytes of an entry in the reply, without its name. If the client requests
+/// attributes, each entry takes [`ATTRIBUTES_BYTES`] more.
 const ENTRY_BYTES: usize = 32;
 const ATTRIBUTES_BYTES: usize = 140;
 
@@ -28,7 +28,7 @@ pub(crate) fn run<E: Engine>(
     let prefix = Key::dentries_of(request.directory);
     let after = Key::Dentry(request.directory, request.cursor).to_bytes();
     let mut reply = DirectoryEntries { parent: directory.parent, entries: Vec::new(), end: false };
-    // Even if all names are very short, no more entries than this fit into the reply.
+    // Even with the shortest names, no more entries than this fit into the reply.
     let limit = max_bytes / each + 1;
     let found = context.scan(&prefix, &after, limit)?;
     let is_all = found.len() < limit;

@@ -1,4 +1,4 @@
-//! `RemoveDirectory`: removes an empty directory. Another target may serve its inode.
+//! `RemoveDirectory`: removes an empty directory. Another group may serve its inode.
 
 use crate::engine::Engine;
 use crate::tx::context::Context;

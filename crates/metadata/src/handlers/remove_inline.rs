@@ -1,6 +1,6 @@
-//! `RemoveInline`: ends the inline component of a file. Either the client has copied the inline
-//! bytes to storage, or the file is empty (docs/design/0009-first-bytes-in-metadata.md, "Moving the
-//! bytes").
+//! `RemoveInline`: removes the inline bytes and the inline component of a file. Either the client
+//! has copied the inline bytes to storage, or the file is empty
+//! (docs/design/0009-first-bytes-in-metadata.md, "Moving the bytes").
 
 use crate::engine::Engine;
 use crate::handlers::sync_inline::check_marks;
@@ -12,7 +12,7 @@ use skep_types::codec::crc32c;
 use skep_types::{Lsn, StripePattern};
 use skep_wire::inline::{InlineMark, RemoveInline, RemoveInlineReply};
 
-/// Index of the component behind the inline component.
+/// Index of the component after the inline component.
 const NEXT_COMPONENT: u16 = 1;
 
 pub(crate) fn run<E: Engine>(
@@ -24,12 +24,12 @@ pub(crate) fn run<E: Engine>(
     let starts = &context.shared.starts;
     let is_lost = request.written.iter().any(|mark| starts.is_lost(mark));
     let Some(start) = starts.current() else { return Err(Stop::Unsafe) };
-    // The LSN of the log record is not known yet. `inline::stamp` sets it later.
+    // The target has not assigned the LSN of the log record yet. `inline::stamp` sets it later.
     let mark = InlineMark { start, record: Lsn::default() };
     let reply = |is_removed| RemoveInlineReply { is_removed, is_lost, mark };
     let pattern = record.pattern.as_ref();
     if pattern.is_some_and(StripePattern::has_moved_inline) {
-        // An earlier request of the client has removed the bytes, and its reply was lost.
+        // An earlier request of the client has removed the component, and its reply was lost.
         return Ok(reply(true));
     }
     let Some(moved) = pattern.and_then(striping::without_inline) else {
@@ -39,8 +39,8 @@ pub(crate) fn run<E: Engine>(
         return Ok(reply(false));
     }
     context.remove_inline(&record)?;
-    // The chunk file of a copy is on the device of its target, so its absence from now on means
-    // that its bytes are lost.
+    // The client has synced the chunk file with the copied bytes. From now on, if the chunk file is
+    // missing, its bytes are lost.
     if let Some(number) = moved.chunk_file_number(NEXT_COMPONENT, 0)
         && record.attributes.size > 0
     {
@@ -52,19 +52,20 @@ pub(crate) fn run<E: Engine>(
     Ok(reply(true))
 }
 
-/// Whether no other client uses the inline bytes of the file, and either the chunk file has all of
-/// them or the file is empty.
+/// Whether no other session has the file open, and the client has copied all inline bytes or the
+/// file is empty.
 fn may_remove<E: Engine>(
     context: &Context<'_, E>,
     record: &InodeRecord,
     request: &RemoveInline,
 ) -> Result<bool, Stop> {
     let inode = request.inode;
-    // Each client that has the file open uses the pattern from the reply to its open.
+    // Another client with the file open would continue to use the pattern from the reply to its
+    // open.
     if !context.is_only_writer(context.session()?, inode)? {
         return Ok(false);
     }
-    // A truncation and a size recovery in progress have computed sizes of chunk files with the
+    // A truncation or a size recovery in progress has computed sizes of chunk files from the
     // present pattern.
     if context.shared.truncations.get(inode).is_some() || context.has_size_recovery(inode)? {
         return Ok(false);

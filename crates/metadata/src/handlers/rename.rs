@@ -1,12 +1,12 @@
 //! `Rename`: moves an entry to a new name. The group that serves the new directory runs the
 //! request.
 //!
-//! Other groups may serve the inodes and the old directory. This group asks them to prepare their
-//! steps of one transaction.
+//! Other groups may serve the inodes and the old directory. This group coordinates a transaction,
+//! in which the other groups prepare their steps.
 //!
-//! If a rename moves a directory to another parent, it holds the rename lock while the target
-//! checks the ancestors of the new parent. The root's group grants this lock, which exists once in
-//! the whole namespace. So two concurrent moves cannot create a loop.
+//! If a rename moves a directory to another parent, it first takes the rename lock, and then checks
+//! the ancestors of the new parent. There is one rename lock for the whole namespace, which the
+//! group of the root grants. So two concurrent renames cannot create a loop of directories.
 
 use crate::engine::Engine;
 use crate::limits::MAX_DEPTH;
@@ -37,7 +37,7 @@ pub(crate) fn run<E: Engine>(
             return Err(ErrorCode::Exists.into());
         }
         if existing.inode == inode {
-            // If both names refer to one file, POSIX requires that the rename changes nothing.
+            // Both names refer to one inode. As POSIX requires, change nothing.
             confirm_source(context, request.from_directory, &request.from_name, inode)?;
             return Ok(NamesReply { directory: None });
         }
@@ -48,7 +48,8 @@ pub(crate) fn run<E: Engine>(
             _ => {}
         }
     }
-    // A rename within one group adds nothing to the store, so it needs no free space.
+    // If this group serves both directories, the rename replaces an entry by another one, so it
+    // needs no free space.
     let is_new_here = existing.is_none() && !context.is_local(request.from_directory)?;
     if is_new_here || request.whiteout.is_some() {
         context.check_free_space()?;
@@ -59,8 +60,8 @@ pub(crate) fn run<E: Engine>(
         context.hold_rename_lock()?;
         if let Err(stop) = check_no_loop(context, inode, request.to_directory) {
             if let Stop::Fail(_) = stop {
-                // Before the rename fails, the operation checks the source again, because it has
-                // read the source before it held the rename lock.
+                // Before the rename fails, read the source again: the operation has read it without
+                // the rename lock, so another rename may have moved it.
                 confirm_source(context, request.from_directory, &request.from_name, inode)?;
             }
             return Err(stop);
@@ -77,9 +78,9 @@ pub(crate) fn run<E: Engine>(
         }
     };
     let mut wanted = vec![(request.from_directory, leave)];
-    // A directory that changes its parent always needs the step `SetParent`. Any inode needs it if
-    // the new directory hands down a project, because the step checks the project. Otherwise, the
-    // step only raises the change time, and is used only if this group serves the inode.
+    // A directory that changes its parent always needs the step `SetParent`. Any other inode needs
+    // it if the new directory hands down a project, because the step checks the project. Otherwise
+    // the step would only raise the change time, so it is used only if this group serves the inode.
     if (is_directory && changes_parent) || project.is_some() || context.is_local(inode)? {
         let step = Step::SetParent { inode, parent: request.to_directory, project };
         wanted.push((inode, step));
@@ -91,7 +92,7 @@ pub(crate) fn run<E: Engine>(
     // Read the directory again, because the steps may have changed its attributes.
     let mut to = context.directory(request.to_directory)?;
     // Read the entry again too. The removal of the old name from the same directory may have moved
-    // the entry to another ordinal.
+    // the entry to another cursor.
     match context.dentry(request.to_directory, &request.to_name)? {
         Some(found) => context.point_entry(&mut to, found, inode, kind),
         None => {
@@ -140,8 +141,9 @@ pub(super) fn source<E: Engine>(
     Ok((entry.inode, entry.kind))
 }
 
-/// Reads the old name again before the operation fails, or completes without a change. Another
-/// request may have changed the name since the operation read it first.
+/// Reads the old name again, if another group serves its directory, before the operation fails or
+/// ends without a change. Returns [`Stop::Changed`] if another request has changed the name since
+/// the operation first read it.
 pub(super) fn confirm_source<E: Engine>(
     context: &mut Context<'_, E>,
     directory: InodeId,
@@ -154,8 +156,8 @@ pub(super) fn confirm_source<E: Engine>(
     Ok(())
 }
 
-/// Returns the step for the inode that the new name replaces. The step removes a directory, or one
-/// link of any other inode.
+/// Returns the step for the inode to which the new name pointed before. The step removes a
+/// directory, or one link of any other inode.
 fn replaced(existing: &DentryRecord) -> Step {
     let inode = existing.inode;
     match existing.kind {
@@ -164,7 +166,8 @@ fn replaced(existing: &DentryRecord) -> Step {
     }
 }
 
-/// Checks that a directory is not moved below itself, by a walk from the new parent to the root.
+/// Checks that the directory `moved` is not moved below itself, by a walk from the new parent `to`
+/// up to the root.
 pub(super) fn check_no_loop<E: Engine>(
     context: &mut Context<'_, E>,
     moved: InodeId,

@@ -1,6 +1,6 @@
-//! `Replay`: executes a change again that a power loss of the target has reverted. The change runs
-//! like a new request, and must have the same outcome as before. The module `sessions::replay` owns
-//! the time at which it runs.
+//! `Replay`: executes again a change that a power loss of the target has reverted. The change runs
+//! like a new request, and must have the same outcome as before the power loss. The module
+//! `sessions::replay` decides when it runs.
 
 use crate::engine::Engine;
 use crate::handlers::{dispatch, home_inode};
@@ -44,8 +44,8 @@ pub(crate) fn run<E: Engine>(
     let Replay { message, request: body, inode, created, pattern, .. } = request;
     check(context, message, &body.0)?;
     context.op.first_reply = Some(FirstReply { inode, created, pattern });
-    // The handler of the change reads the body of the operation. Then the operation gets its own
-    // body back, because it may run again.
+    // The handler of the change reads its request from `op.body`. Restore the body of the replay
+    // after that, because the operation may run again.
     let own = std::mem::replace(&mut context.op.body, body.0);
     let result = dispatch(context, message);
     context.op.body = own;
@@ -55,13 +55,13 @@ pub(crate) fn run<E: Engine>(
                     loss";
         return Err(Error::new(ErrorCode::Stale, what).into());
     }
-    // The reply to the replay has no fields that are not logged.
+    // Drop `directory` and `inline`, because the reply to a replay does not contain them.
     let changed_patterns = std::mem::take(&mut context.unlogged.changed_patterns);
     context.unlogged = UnloggedFields { changed_patterns, ..UnloggedFields::default() };
     Ok(ReplayReply { reply: Bytes(reply) })
 }
 
-/// Checks that a change can be replayed at this group.
+/// Checks that a client can replay the change, and that this group serves its inode.
 fn check<E: Engine>(context: &Context<'_, E>, message: u16, body: &[u8]) -> Result<(), Stop> {
     if !REPLAYED.contains(&message) || truncates(message, body) {
         let what = format!("cannot repeat message {message}: it is no change that can be replayed");
@@ -76,8 +76,8 @@ fn check<E: Engine>(context: &Context<'_, E>, message: u16, body: &[u8]) -> Resu
     }
 }
 
-/// Whether a request truncates a file. A second truncation would remove bytes that programs have
-/// written to the chunk files since the first one.
+/// Whether a request truncates a file. Such a request cannot be replayed, because a second
+/// truncation would remove bytes that programs have written to the chunk files since the first one.
 fn truncates(message: u16, body: &[u8]) -> bool {
     match message {
         Open::ID => Open::from_bytes(body).is_ok_and(|it| it.truncate),
@@ -86,7 +86,8 @@ fn truncates(message: u16, body: &[u8]) -> bool {
     }
 }
 
-/// Whether the reply to a change names the same inode as the first reply.
+/// Whether the reply to a change contains the same inode as the first reply, and states the same
+/// about whether the request created the inode. Only for changes whose replies contain an inode.
 fn has_same_outcome(message: u16, reply: &[u8], first: (bool, InodeId)) -> Result<bool> {
     Ok(match message {
         Create::ID | CreateUnnamed::ID | Open::ID => {

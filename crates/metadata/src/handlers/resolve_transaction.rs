@@ -1,6 +1,6 @@
-//! `ResolveTransaction`: an administrator decides on a prepared transaction. The module `target`
-//! permits this request only if the coordinator of the transaction does not reply, or if the target
-//! cannot carry out the decision.
+//! `ResolveTransaction`: commits or aborts a prepared transaction at the request of an
+//! administrator. The module `background::prepared` permits this request only if the coordinator of
+//! the transaction does not reply, or if the target cannot carry out the decision.
 
 use crate::engine::Engine;
 use crate::tx::context::Context;

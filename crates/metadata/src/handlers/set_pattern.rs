@@ -1,10 +1,9 @@
 //! `SetPattern`: sets the stripe pattern that new files and directories in a directory inherit, or
-//! the pattern of a file that has never held a byte.
+//! the pattern of a file that has never stored a byte.
 //!
-//! The pattern of a file can change only while no session has the file open. The reason is that a
-//! client uses the pattern from the reply to its open. The new pattern gets a new generation. A
-//! late write of a dead client may still create chunk files of the old generation, which do not
-//! belong to the file.
+//! The pattern of a file can change only while no session has the file open, because a client uses
+//! the pattern from the reply to its open. The new pattern gets a new generation. If a late write
+//! of a dead client creates chunk files of the old generation, these do not belong to the file.
 
 use crate::engine::Engine;
 use crate::tx::context::Context;
@@ -62,18 +61,18 @@ fn set_of_file<E: Engine>(
                     create a new file with another pattern";
         return Err(Error::new(ErrorCode::InUse, what).into());
     }
-    // Remove the work item of a truncation that storage has not synced yet. The chunk files of this
-    // truncation have the old generation, so storage need not sync the truncation.
+    // Remove the work item of an earlier truncation: its chunk files have the old generation and do
+    // not belong to the file any more, so storage need not truncate or sync them.
     if context.shared.truncations.get(request.inode).is_some() {
         context.delete(&Key::Truncation(request.inode));
     }
-    // Remove inline bytes that may exist although the file is not open. A power loss may have lost
-    // the open of a client that has just written them.
+    // Remove inline bytes: they may exist if a power loss has reverted the open of a client, and
+    // this client has then written them.
     context.remove_inline(record)?;
     let old = record.pattern.take();
     let generation = old.as_ref().map_or(0, |old| old.generation) + 1;
-    // Fields that the request does not set keep their values. If a policy chose the groups, the
-    // target chooses them again.
+    // Fields that the request does not set keep their values. Groups that a placement policy has
+    // chosen are chosen again.
     let base = old.as_ref().map(PatternRequest::with_policies_of);
     let merged = patterns::merge(request.pattern.as_ref(), base.as_ref());
     let shared = &mut *context.shared;

@@ -1,5 +1,6 @@
-//! `SyncInline`: checks whether the target still has a client's inline writes. The target replies
-//! only after all earlier log records are synced.
+//! `SyncInline`: returns whether a power loss has reverted inline writes of a client. The target
+//! replies only after all earlier log records are *safe*, so the writes that it still has are
+//! durable.
 
 use crate::engine::Engine;
 use crate::tx::context::Context;
@@ -22,7 +23,7 @@ pub(crate) fn run<E: Engine>(
 /// Checks the number of marks in a request.
 ///
 /// # Errors
-/// `InvalidArgument` if the request names writes of more starts than the target remembers.
+/// `InvalidArgument` if there are more than [`MAX_STARTS`] marks, one for each start of the target.
 pub(super) fn check_marks(written: &[InlineMark]) -> Result<()> {
     if written.len() > MAX_STARTS {
         let what = format!(

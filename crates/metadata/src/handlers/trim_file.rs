@@ -1,4 +1,5 @@
-//! `TrimFile`: removes the bytes beyond the end of a shared file from its chunk files.
+//! `TrimFile`: truncates a file to its present size, so that storage removes bytes beyond the end
+//! of the file from its chunk files.
 
 use crate::engine::Engine;
 use crate::namespace::truncations;

@@ -1,5 +1,4 @@
-//! `Unlink`: removes a name of an inode that is not a directory. Another target may serve the
-//! inode.
+//! `Unlink`: removes a name of an inode that is not a directory. Another group may serve the inode.
 
 use crate::engine::Engine;
 use crate::tx::context::Context;

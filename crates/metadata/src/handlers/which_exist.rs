@@ -1,6 +1,6 @@
-//! `WhichExist`: storage asks which inodes exist, to find chunk files without an inode. The target
-//! replies only after the changes that the reply shows are synced, because storage removes chunk
-//! files on the basis of the reply.
+//! `WhichExist`: returns which inodes exist, so that storage can remove chunk files without an
+//! inode. The target replies only after all records that the reply depends on are *safe*, because
+//! storage cannot undo the removals.
 
 use crate::engine::Engine;
 use crate::tx::context::Context;

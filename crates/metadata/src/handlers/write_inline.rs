@@ -1,6 +1,6 @@
-//! `WriteInline`: writes inline bytes of a file, which metadata stores with the inode. If these
-//! bytes are the whole write of the client (`extends`), the request also updates the file's size
-//! and times.
+//! `WriteInline`: writes inline bytes of a file, which metadata stores with the inode. If the
+//! client's write has no other bytes (`extends`), the request also updates the file's size and
+//! times.
 
 use crate::engine::Engine;
 use crate::tx::context::Context;
@@ -53,7 +53,7 @@ pub(crate) fn run<E: Engine>(
         context.merge_written(&mut record, &written);
         context.put_inode(&record);
     }
-    // The LSN of the log record is not known yet. `inline::stamp` sets it later.
+    // The target has not assigned the LSN of the log record yet. `inline::stamp` sets it later.
     let mark = InlineMark { start: start_number, record: Lsn::default() };
     Ok(WriteInlineReply { mark, attributes: record.attributes })
 }

@@ -1,5 +1,5 @@
-//! Extended attributes: `GetXattr`, `SetXattr`, `ListXattrs` and `RemoveXattr`. The four share one
-//! file because they share the rules for names and sizes.
+//! Extended attributes: `GetXattr`, `SetXattr`, `ListXattrs` and `RemoveXattr`. These four handlers
+//! are in one file because they use the same checks of names and sizes.
 
 use crate::engine::Engine;
 use crate::namespace::acls::is_acl;
@@ -14,8 +14,8 @@ use skep_wire::metadata::{
     BytesReply, GetXattr, ListXattrs, RemoveXattr, SetXattr, XattrMode, XattrNames,
 };
 
-/// Name of the extended attribute with the capabilities of an executable file. A change of the
-/// file's owner or bytes removes this attribute.
+/// Name of the extended attribute with the capabilities of an executable file (`capabilities(7)`).
+/// A change of the file's owner or bytes removes this attribute.
 const CAPABILITY: &[u8] = b"security.capability";
 
 impl<E: Engine> Context<'_, E> {

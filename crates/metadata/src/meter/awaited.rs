@@ -12,7 +12,7 @@ use std::time::Duration;
 #[derive(Debug)]
 pub(super) struct Awaited {
     group: GroupId,
-    /// Id of the target that serves the group. Zero means that no target serves it.
+    /// Id of the primary of the group. Zero means that the group has no primary.
     target: u32,
     /// Name of the target and of its service, for the log.
     name: String,
@@ -33,8 +33,8 @@ impl Awaited {
         &self.name
     }
 
-    /// Returns the wait for the record of a request. The time is all time that the request has
-    /// waited for other parties.
+    /// Returns the wait for the trace record of a request. Its duration is the whole time of the
+    /// request in the stage `others`.
     pub(super) fn calls(&self, completed: &Completed) -> TracedCalls {
         let wait = TracedWait {
             group: self.group.raw(),
@@ -49,8 +49,8 @@ impl Awaited {
 }
 
 impl Meter {
-    /// Remembers the storage targets for which requests have waited, from the waits of a batch. The
-    /// caller calls this before [`Meter::end_batch`]. `map` returns the newest cluster map.
+    /// Records the storage targets for which requests have waited, from the waits of a batch. Call
+    /// this before [`Meter::end_batch`]. `map` returns the newest cluster map.
     pub(crate) fn note_awaited<M: Deref<Target = ClusterMap>>(
         &mut self,
         waits: &[RequestWait],

@@ -1,4 +1,4 @@
-//! The objects of requests: the directory or the inode that a request reads or changes.
+//! Finds the directory or the inode that a request reads or changes, for the metrics.
 
 use skep_types::InodeId;
 use skep_types::codec::Codec;
@@ -9,8 +9,8 @@ use skep_wire::metadata as md;
 /// Length of an inode id. The body of a request about a directory begins with an inode id.
 const INODE_ID_BYTES: usize = 8;
 
-/// Returns the directory whose entries a request reads or changes. A request that changes two
-/// directories counts for the first of them.
+/// Returns the raw inode id of the directory whose entries a request reads or changes. For a
+/// `Rename`, this is the first of its two directories.
 pub(super) fn directory_of(message: u16, body: &[u8]) -> Option<u64> {
     let is_about_directory = matches!(
         message,
@@ -28,8 +28,7 @@ pub(super) fn directory_of(message: u16, body: &[u8]) -> Option<u64> {
     InodeId::from_bytes(id).ok().map(InodeId::raw)
 }
 
-/// Returns the inode that a request about a file or its attributes reads or changes. Zero for other
-/// requests.
+/// Returns the raw inode id of the file that a request reads or changes. Zero for other requests.
 pub(super) fn inode_of(message: u16, body: &[u8]) -> u64 {
     let is_about_inode = matches!(
         message,

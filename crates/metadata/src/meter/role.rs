@@ -1,7 +1,7 @@
 //! Metrics of a target in its role as primary, backup member or receiver of a copy: hits and misses
 //! of the cache of its key-value store, and durations of recoveries.
 //!
-//! Does not own the roles ([`crate::service`]), which report the events.
+//! The roles report the events ([`crate::service`]).
 
 use crate::engine::fjall_engine::BlockLoads;
 use skep_metrics::catalog::{METADATA_CACHE, METADATA_RECOVERY};
@@ -10,25 +10,26 @@ use skep_types::TargetId;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Time between two updates of the metrics of the cache.
+/// Minimum time between two updates of the metrics of the cache.
 const LOADS_EVERY: Duration = Duration::from_millis(250);
 /// The kinds of blocks, in the order of [`BlockLoads`].
 const BLOCKS: [&str; 3] = ["data", "index", "filter"];
 
-/// The metrics of the roles that a target has on one thread.
+/// The metrics of the roles of one target.
 #[derive(Debug)]
 pub(crate) struct RoleFigures {
     cache: [Arc<CacheUse>; BLOCKS.len()],
-    /// The counts of the store at the last update.
+    /// The counts of loaded blocks at the last update.
     loads: BlockLoads,
     loads_shown: Duration,
     log_replay: Arc<Histogram>,
     take_over: Arc<Histogram>,
     catch_up: Arc<Histogram>,
     copy: Arc<Histogram>,
-    /// Time from which the target is the primary, but may not reply to clients yet.
+    /// Time at which the target became the primary. `None` means that it may reply to clients, or
+    /// is not the primary.
     took_over_at: Option<Duration>,
-    /// Time from which the target is a member that does not serve.
+    /// Time since which the target is a member that does not serve. `None` means that it serves.
     behind_since: Option<Duration>,
 }
 
@@ -55,7 +56,8 @@ impl RoleFigures {
     }
 
     /// Counts the blocks that the store has loaded since the last update. `loads` returns the
-    /// counts of the store since its start. Does nothing if the last update is recent.
+    /// counts since the store was opened. Does nothing if the last update was less than
+    /// [`LOADS_EVERY`] ago.
     pub(crate) fn show_loads(&mut self, now: Duration, loads: impl FnOnce() -> BlockLoads) {
         if now.saturating_sub(self.loads_shown) < LOADS_EVERY {
             return;
@@ -68,12 +70,12 @@ impl RoleFigures {
         }
     }
 
-    /// Counts an opening of store and log that took the time `duration`.
+    /// Records that the target has opened its store and log within `duration`.
     pub(crate) fn replayed(&self, duration: Duration) {
         self.log_replay.record(duration);
     }
 
-    /// Counts a received copy of a store.
+    /// Records that the target has received a copy of a store within `duration`.
     pub(crate) fn copied(&self, duration: Duration) {
         self.copy.record(duration);
     }
@@ -83,7 +85,8 @@ impl RoleFigures {
         self.took_over_at = Some(now);
     }
 
-    /// Handles a batch of the primary, which may not reply to clients for the time `wait`.
+    /// Handles a batch of the primary. `wait` is the time from now until it may reply to clients.
+    /// At zero, the take-over has ended.
     pub(crate) fn after_batch(&mut self, wait: Duration, now: Duration) {
         if wait.is_zero()
             && let Some(since) = self.took_over_at.take()
@@ -108,8 +111,8 @@ mod tests {
     use super::*;
     use skep_metrics::Value;
 
-    /// Returns the number of durations of each kind of recovery, in the order of the labels, and
-    /// the numbers of hits and misses of data blocks.
+    /// Returns the number of recorded recoveries of each kind, in the order of the labels, and the
+    /// numbers of hits and misses of data blocks.
     fn figures(registry: &Registry) -> (Vec<u64>, Vec<i64>) {
         let (mut recoveries, mut data) = (Vec::new(), Vec::new());
         for series in registry.snapshot().iter() {
