@@ -1,4 +1,4 @@
-//! The steps of the model: which ones are possible in a state, and what each of them changes.
+//! The steps of the model: the list of steps that may be possible in a state, and their effects.
 
 use crate::GroupModel;
 use crate::bugs::PlantedBug;
@@ -13,9 +13,10 @@ use crate::state::{State, pairs};
 pub enum Action {
     /// A primary appends a record for a client.
     Write(Index),
-    /// The device of a member has all records of its log.
+    /// A member syncs all records of its log.
     Sync(Index),
-    /// A request of the first member arrives at the second one, and the reply at the first.
+    /// A request of the first member arrives at the second one, and the reply arrives at the first
+    /// one.
     Exchange(Index, Index),
     /// A request of the first member arrives at the second one, and the reply is lost.
     LoseReply(Index, Index),
@@ -27,13 +28,13 @@ pub enum Action {
     DeliverLate,
     /// A member receives the newest cluster map.
     ReceiveMap(Index),
-    /// A member receives the cluster map that its killed process had not stored.
+    /// A member receives the cluster map that its previous process had received and not stored.
     ReceiveUnstoredMap(Index),
     /// All promises of a member have ended.
     EndPromise(Index),
-    /// A primary begins to wait with replies for a member that does not serve.
+    /// A primary begins to count an absent member: its replies wait for this member.
     Count(Index, Index),
-    /// A primary stops to wait for a counted member.
+    /// A primary stops counting a member.
     StopCounting(Index, Index),
     /// A primary asks management to mark a counted member as in sync.
     AskToMark(Index, Index),
@@ -46,27 +47,30 @@ pub enum Action {
     /// Management makes a backup member the primary at the request of an administrator or of the
     /// primary.
     HandOver(Index),
-    /// A backup member asks to take over, and management does not carry out the request yet.
+    /// A backup member asks to take over, and the request is delayed before management carries it
+    /// out.
     DelayTakeOver(Index),
-    /// A primary asks to drop a member, and management does not carry out the request yet.
+    /// A primary asks to drop a member, and the request is delayed before management carries it
+    /// out.
     DelayDrop(Index, Index),
     /// A backup member whose map is older than its member mark asks to take over, and management
     /// refuses.
     AskWithOldMap(Index),
     /// Management carries out the delayed request.
     CarryOutLate,
-    /// Management lets the longest log win, after all serving members have reported a loss.
+    /// Management makes the member with the longest log the primary, after all serving members have
+    /// reported a loss.
     RecoverFromLoss,
     /// A process is killed, and a new one starts.
     Kill(Index),
-    /// A process is killed before it has stored its newest cluster map, and a new one starts. With
-    /// a power loss after it, the host loses power before it has stored this map.
+    /// A process is killed before it has stored its newest cluster map, and a new one starts. This
+    /// step and a power loss after it together represent a power loss before the map was stored.
     KillWithOldMap(Index),
-    /// A host loses power, and starts with the first records of its log.
+    /// A host loses power. Only the given number of records of its log is left.
     LosePower(Index, u8),
 }
 
-/// Lists the steps that may be possible in a state. [`perform`] refuses some of them.
+/// Adds the steps that may be possible in `state` to `actions`. [`perform`] refuses some of them.
 pub(crate) fn possible(model: &GroupModel, state: &State, actions: &mut Vec<Action>) {
     let left = state.left;
     let may_change = state.group.epoch < model.bounds.epochs;
@@ -202,7 +206,7 @@ pub(crate) fn perform(model: &GroupModel, state: &mut State, action: Action) -> 
     }
 }
 
-/// Sends a request of a primary to another member, and perhaps its reply.
+/// Sends a request of a primary to another member. Depending on `action`, the reply arrives too.
 fn send(
     state: &mut State,
     action: &Action,
@@ -227,7 +231,7 @@ fn send(
     true
 }
 
-/// Performs a step of the primary `own` with a member that does not serve.
+/// Performs `Count`, `StopCounting` or `AskToMark` of the primary `own` for the member `other`.
 fn perform_counting(
     state: &mut State,
     action: &Action,
@@ -266,7 +270,8 @@ fn may_stop(link: &Link, bug: Option<PlantedBug>) -> bool {
     !link.may_serve || bug == Some(PlantedBug::StopCountingAsked)
 }
 
-/// Whether a member that serves and is not the primary may ask to take over in the present epoch.
+/// Whether `member` may ask to take over in the present epoch, because it is a serving backup
+/// member with a synced log and lacks no records.
 fn may_ask_to_take_over(state: &State, member: Index, bug: Option<PlantedBug>) -> bool {
     let asker = &state.members[member];
     let lacks_records = asker.lacks_records && bug != Some(PlantedBug::PromoteAfterPowerLoss);
@@ -291,7 +296,7 @@ fn is_backup(state: &State, member: Index) -> bool {
     state.group.serving.has(member) && state.group.primary != member
 }
 
-/// Sends a request to management that management does not carry out yet.
+/// Sends a request to management that is delayed before management carries it out.
 fn delay_change(state: &mut State, action: &Action, bug: Option<PlantedBug>) -> bool {
     let (sender, change, is_known) = match *action {
         Action::DelayTakeOver(member) if may_ask_to_take_over(state, member, bug) => {
@@ -323,8 +328,7 @@ fn ask_with_old_map(state: &mut State, own: Index, bug: Option<PlantedBug>) -> b
     true
 }
 
-/// Performs a change of the group by management. The sender of the request must have based it on
-/// the present epoch.
+/// Performs a change of the group by management. Management refuses a request of an earlier epoch.
 fn change_group(state: &mut State, action: &Action, bug: Option<PlantedBug>) -> bool {
     let group = state.group;
     match *action {

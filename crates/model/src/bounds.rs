@@ -5,29 +5,30 @@
 pub struct Bounds {
     /// Number of members of the group, 2 or 3.
     pub members: usize,
-    /// Last epoch of the group. Each change of the group takes one.
+    /// Last epoch of the group. Each change of the group begins a new epoch.
     pub epochs: u8,
     /// Whether an administrator moves the primary.
     pub moves: bool,
-    /// Whether leases end. If not, a deposed primary replies until it has the new cluster map, and
-    /// only the properties of records are checked. The model then has far fewer states.
+    /// Whether the model has leases. Without leases, a deposed primary replies until it receives
+    /// the new cluster map, and the checker checks only the properties of records. The model then
+    /// has far fewer states.
     pub leases: bool,
-    /// Operations and faults.
+    /// Maximum numbers of operations and faults.
     pub faults: Faults,
 }
 
-/// Operations and faults that may still happen.
+/// Numbers of operations and faults that may still happen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Faults {
     /// Records that primaries append for clients. Each start of a primary appends one more record.
     pub writes: u8,
-    /// Power losses of one host.
+    /// Power losses, each of one host.
     pub power_losses: u8,
-    /// Kills of one process.
+    /// Kills, each of one process.
     pub kills: u8,
     /// Kills after which the process starts with an older cluster map.
     pub old_maps: u8,
-    /// Messages that arrive late, or twice.
+    /// Messages between members that arrive late or never.
     pub late_messages: u8,
     /// Requests to take over or to drop a member that management carries out late, or never.
     pub late_changes: u8,

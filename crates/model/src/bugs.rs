@@ -1,4 +1,4 @@
-//! Errors that tests plant into the protocol. The checker must find each of them.
+//! Protocol errors that tests plant into the model. The checker must find each of them.
 
 /// An error in the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -10,51 +10,51 @@ pub enum PlantedBug {
     /// An absent member serves again when it has appended the records of the primary, before it has
     /// synced the safe records (hole H31).
     ServeAfterAppend,
-    /// An absent member serves again without some records that the primary had when it became the
-    /// primary (hole H30).
+    /// An absent member serves again although it lacks records that the primary had in its log when
+    /// it became the primary (hole H30).
     ForgetBegin,
-    /// A member handles requests of an earlier epoch.
+    /// A member accepts requests of an earlier epoch.
     AcceptOlderEpoch,
     /// A backup member takes over although its host has lost its page cache.
     PromoteAfterPowerLoss,
-    /// A primary whose host has lost its page cache leads although another member serves.
+    /// A primary whose host has lost its page cache acts as the primary although another member
+    /// serves.
     LeadAfterPowerLoss,
-    /// A restarted member treats a request that was sent to its earlier process as one that was
-    /// sent to its present process.
+    /// A restarted member treats a request to its previous process like a request to its present
+    /// process.
     TrustLateRequest,
     /// If all serving members have lost their page caches, the first of them becomes the primary,
     /// although another one may have a longer log.
     FirstLogWins,
     /// The primary ships records to absent members before it has synced them.
     ShipUnsynced,
-    /// The primary replies without a lease of each serving member.
+    /// The primary replies although it does not have the lease of each serving member.
     ReplyWithoutLease,
-    /// A new primary replies before its promises to its predecessor have ended.
+    /// A new primary replies before its promises to the previous primary have ended.
     ForgetPromise,
     /// The primary stops waiting for a counted member that management may mark as in sync.
     StopCountingAsked,
-    /// A process becomes the primary and does not count the members that an earlier process has
-    /// asked management to mark as in sync. It has an older cluster map without these members, and
-    /// replies without them.
+    /// A process becomes the primary with an older cluster map. It does not count the members that
+    /// an earlier process has asked management to mark as in sync, and replies without them.
     ForgetCounted,
-    /// A member whose host has lost its page cache leads as the only serving member of its map,
-    /// although management may have marked another member as in sync at the request of an earlier
-    /// process.
+    /// A member whose host has lost its page cache acts as the primary, because it is the only
+    /// serving member in its map. But management may have marked another member as in sync at the
+    /// request of an earlier process.
     LeadDespiteCounted,
-    /// A primary does not record in its member mark the epoch in which it begins to lead. Its next
-    /// process has an older cluster map, and follows the previous primary.
+    /// A primary does not record its first epoch in its member mark. Its next process has an older
+    /// cluster map, and accepts requests of the previous primary.
     ForgetTerm,
     /// A backup member does not record in its member mark the epoch in which it confirms records.
     /// After a power loss, it has an older cluster map, and treats its log as complete when it has
     /// the records of the previous primary.
     ForgetConfirmed,
-    /// A deposed primary continues to lead in the epoch of its successor.
+    /// A deposed primary continues to act as the primary in the epoch of its successor.
     GoOnDeposed,
     /// A member handles requests of a primary although its log has records of a newer epoch than
     /// its cluster map.
     IgnoreNewerLog,
     /// The confirmation of the previous primary ends the wait of its successor, although leases of
-    /// still earlier primaries may not have ended.
+    /// earlier primaries may not have ended.
     ReleaseAll,
     /// A backup member asks to take over before it has synced its log (hole H35).
     AskUnsynced,
@@ -64,11 +64,10 @@ pub enum PlantedBug {
     ConfirmAfterAsking,
     /// A primary that has asked to drop a member replies about records that it has not synced.
     ReplyAfterAsking,
-    /// A process does not find in the member mark that an earlier process has asked to take over or
-    /// to drop a member.
+    /// A process forgets that an earlier process has asked to take over or to drop a member.
     ForgetAsked,
-    /// A backup member that started with an old map asks to take over, and its member mark forgets
-    /// the members that the target has asked to mark as in sync in a later epoch (hole H36).
+    /// A backup member with an old cluster map asks to take over, and thereby removes from its
+    /// member mark the members that it has asked to mark as in sync in a later epoch (hole H36).
     ForgetLaterEpoch,
 }
 

@@ -1,4 +1,4 @@
-//! The checks: bounds of the state space, small ones for `cargo test`, and larger ones for
+//! The checks of the model: small bounds of the state space for `cargo test`, and larger ones for
 //! `cargo xtask external --only epochs`.
 
 use crate::GroupModel;
@@ -9,10 +9,10 @@ use crate::properties::{self, LATE_CHANGE, RECOVERY, RELEASE, RETURN, TAKE_OVER}
 use stateright::{Checker, HasDiscoveries, Model, Path, UniformChooser};
 use std::time::Duration;
 
-/// A model, and what it is about.
+/// A model with its bounds, and a name for its output.
 #[derive(Debug, Clone)]
 pub struct Check {
-    /// The events within the bounds.
+    /// The faults and operations that the bounds permit.
     pub name: &'static str,
     /// The model with its bounds.
     pub model: GroupModel,
@@ -180,18 +180,18 @@ pub const LARGE: &[Check] = &[
 const MANY: Faults =
     Faults { writes: 3, power_losses: 2, kills: 1, old_maps: 2, late_messages: 1, late_changes: 2 };
 
-/// Bounds for random runs. They have too many states to visit them all.
+/// Models for random runs. They have too many states for a complete search.
 pub const RANDOM: &[Check] = &[
     check("random runs of two members", moved(2, 6, MANY), &[]),
     check("random runs of three members", moved(3, 6, MANY), &[]),
     check("random runs of three members with leases", leases(3, 6, MANY), &[]),
 ];
 
-/// Visits random states of a model for some time. Returns the number of states.
+/// Performs random runs of a model for the time `time`. Returns the number of visited states.
 ///
 /// # Errors
-/// Names the properties that do not hold, with the steps to a state in which they do not. The model
-/// cannot perform some of these steps, and they change nothing.
+/// Names each violated property, with the steps to a state that violates it. Some of these steps
+/// are not possible in the model, and change nothing.
 pub fn run_random(model: &GroupModel, seed: u64, time: Duration) -> Result<usize, String> {
     let builder = model.clone().checker().finish_when(HasDiscoveries::AnyFailures).timeout(time);
     let checker = builder.spawn_simulation(seed, UniformChooser).join();
@@ -202,11 +202,11 @@ pub fn run_random(model: &GroupModel, seed: u64, time: Duration) -> Result<usize
     if problems.is_empty() { Ok(checker.state_count()) } else { Err(problems.join("\n")) }
 }
 
-/// Visits all states of a model with this number of threads. Returns the number of states.
+/// Visits all states of a model with `threads` threads. Returns the number of different states.
 ///
 /// # Errors
-/// Names the properties that do not hold, with the steps to a state in which they do not, and the
-/// expected states that the model cannot reach.
+/// Names each violated property, with the steps to a state that violates it, and each expected
+/// property that no state has.
 pub fn run(model: &GroupModel, threads: usize) -> Result<usize, String> {
     let checker = model.clone().checker().threads(threads).spawn_bfs().join();
     let found = checker.discoveries();
@@ -228,8 +228,8 @@ pub fn run(model: &GroupModel, threads: usize) -> Result<usize, String> {
     }
 }
 
-/// Returns the steps after which a property does not hold in the protocol with this error. `None`
-/// means that it holds in all states.
+/// Returns the steps to a state that violates `property` in the protocol with the error `bug`.
+/// `None` means that the property holds in all states.
 pub fn violation(bug: PlantedBug, bounds: Bounds, property: &'static str) -> Option<Vec<Action>> {
     let model = GroupModel { bounds, bug: Some(bug), begin: &[], expects: &[] };
     let until = HasDiscoveries::AnyOf([property].into());

@@ -1,12 +1,12 @@
-//! The group in the cluster map, and the changes of it that management carries out. The rules come
-//! from `cluster/src/groups.rs`.
+//! The group in the cluster map, and the changes of the group that management carries out. The
+//! rules come from `cluster/src/groups.rs`.
 
 use crate::log::{Index, Members};
 
 /// The group in one version of the cluster map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Group {
-    /// Counts the changes of the primary and of the serving members.
+    /// Epoch of the group. It rises with each change of the primary or of the serving members.
     pub epoch: u8,
     /// The primary.
     pub primary: Index,
@@ -41,15 +41,15 @@ impl Group {
         self.since = self.epoch;
     }
 
-    /// Makes a member that is not the primary a member that does not serve. The epoch rises also
-    /// if the member did not serve, and so revokes requests to mark it as in sync.
+    /// Makes a member that is not the primary stop serving. The epoch rises even if the member did
+    /// not serve, which revokes requests to mark it as in sync.
     pub fn drop_member(&mut self, member: Index) {
         assert!(self.primary != member, "the primary is not dropped");
         self.epoch += 1;
         self.serving = self.serving.without(member);
     }
 
-    /// Makes a member serve that has not served.
+    /// Makes a member serve that did not serve before.
     pub fn mark_in_sync(&mut self, member: Index) {
         assert!(!self.serving.has(member), "the member has not served");
         self.epoch += 1;

@@ -1,5 +1,5 @@
 //! The replies that clients have received, and the records that power losses have removed. Only the
-//! properties of the model use them, never the protocol.
+//! properties of the model use this history. The protocol does not.
 
 use crate::GroupModel;
 use crate::bugs::PlantedBug;
@@ -7,17 +7,18 @@ use crate::log::{Index, Record, Records};
 use crate::member::Member;
 use crate::primary::{MOST_MEMBERS, Primary};
 
-/// The history of a run, as far as the properties need it.
+/// The events of a run on which the properties depend.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct History {
-    /// Number of records that exist.
+    /// Number of records that were created in this run.
     made: u8,
-    /// Records on which a reply relies that a client has received.
+    /// Records on which some reply relies that a client has received.
     pub acknowledged: Records,
     /// Records that a client knows to be durable.
     pub durable: Records,
-    /// Records that all serving members have lost with their page caches. No reply that promises
-    /// durability relies on them. A previous primary may still show them until its lease ends.
+    /// Records that all serving members have lost with their page caches, and that were not
+    /// durable. Clients may lose them. A previous primary may still send replies that rely on them,
+    /// until its lease ends.
     forgiven: Records,
     /// Acknowledged records that each member has lost with its page cache.
     pub lost: [Records; MOST_MEMBERS],
@@ -27,7 +28,8 @@ pub struct History {
     answered_last: (u8, Index),
     /// Whether two members have replied in one epoch.
     pub has_two_primaries: bool,
-    /// Whether a member has gone on after all serving members had lost their page caches.
+    /// Whether a member has continued the group after all serving members had lost their page
+    /// caches.
     pub has_recovered: bool,
     /// Whether management has carried out a late request of a member whose host has lost its page
     /// cache.
@@ -35,7 +37,7 @@ pub struct History {
 }
 
 impl History {
-    /// Returns the history of a new group, whose first record exists.
+    /// Returns the history of a new group, which has one record.
     pub fn new() -> Self {
         Self {
             made: 1,
@@ -51,13 +53,13 @@ impl History {
         }
     }
 
-    /// Returns a new record of a primary in this epoch.
+    /// Creates a new record of a primary in the epoch `epoch`.
     pub fn make(&mut self, epoch: u8) -> Record {
         self.made += 1;
         Record { epoch, identity: self.made }
     }
 
-    /// Notes that clients have all replies which the primary may send now.
+    /// Records that clients have received all replies that the primary may send now.
     pub fn answer(&mut self, own: Index, member: &Member, primary: &Primary, model: &GroupModel) {
         let bug = model.bug;
         let log = member.log;
@@ -83,13 +85,13 @@ impl History {
         }
     }
 
-    /// Notes that a power loss has removed records of a member.
+    /// Records that a power loss has removed the records `lost` from a member.
     pub fn note_loss(&mut self, member: Index, lost: Records) {
         self.lost[member] = self.lost[member].or(lost);
     }
 
-    /// Notes that all serving members have lost their page caches, and that `left` are the records
-    /// that at least one of them still has. Clients may lose the others, unless they are durable.
+    /// Records that all serving members have lost their page caches. `left` are the records that at
+    /// least one of them still has. Clients may lose all other records, unless these are durable.
     pub fn forgive(&mut self, left: Records) {
         let lost = self.made_records().without(left).without(self.durable);
         self.forgiven = self.forgiven.or(lost);
@@ -100,7 +102,8 @@ impl History {
         Records::first(self.made)
     }
 
-    /// Forgets the losses of records that a member has again, or that no reply relies on.
+    /// Removes from `lost` the records that a member has again, and the records on which no reply
+    /// relies.
     pub fn forget_regained(&mut self, members: &[Member]) {
         for (member, lost) in members.iter().zip(&mut self.lost) {
             *lost = lost.and(self.acknowledged).without(member.log.records());

@@ -1,19 +1,19 @@
-//! An exhaustive model of a metadata group: shipping of the log, leases, change of the epoch,
-//! return of members, power losses. The checker `stateright` visits *every* state that the model
-//! can reach within given bounds, and checks properties in each of them. The simulation
-//! (`skep-sim`) runs the real state machines, but only some random schedules.
+//! A model of a metadata group for exhaustive checks: shipping of the log, leases, changes of the
+//! epoch, return of members, power losses. The model checker `stateright` visits *every* state that
+//! the model can reach within given bounds, and checks properties in each of them. In contrast, the
+//! simulation (`skep-sim`) runs the real state machines, but only in some random schedules.
 //!
 //! The protocol is that of `docs/design/0014-metadata-groups.md`, whose section "Model" states what
-//! the model covers, and what it does not. The modules name the source files whose rules they
-//! repeat. A change of such a rule belongs into the model too.
+//! the model covers, and what it does not. Each module names the source files whose rules it
+//! repeats. Whoever changes such a rule must change the model too.
 //!
 //! # Time
 //! The model has no clock. A backup member may ask to take over at any time. The promises of a
-//! member end at any time. Before that, all leases end that the member has granted, also the leases
-//! of messages that are still under way. The lease times are chosen so that this order is certain
+//! member may end at any time. All leases that the member has granted end before that, including
+//! leases in messages that are in flight. The lease times guarantee this order
 //! (`cluster/src/lease_times.rs`).
 //!
-//! Does not own any code of the product, and is never shipped.
+//! The product does not use this crate.
 
 pub mod actions;
 pub mod bounds;
@@ -39,11 +39,12 @@ use stateright::{Model, Property};
 pub struct GroupModel {
     /// The bounds of the state space.
     pub bounds: Bounds,
-    /// An error in the protocol. `None` means the protocol as it is.
+    /// A planted error in the protocol. `None` means that the protocol is unchanged.
     pub bug: Option<PlantedBug>,
-    /// Steps before the first state. The checker visits all states after them.
+    /// Steps from the initial state to the first state of the check.
     pub begin: &'static [Action],
-    /// Names of the properties that must be true in some state, so that the check is not vacuous.
+    /// Names of the properties that must be true in at least one state, so that the check is not
+    /// vacuous.
     pub expects: &'static [&'static str],
 }
 

@@ -1,14 +1,14 @@
-//! The log of a member, and sets of records and of members. All of them are small values, because
-//! the checker stores some hundred thousand states.
+//! The log of a member, and sets of records and of members. All these types are small, because the
+//! checker stores some hundred thousand states.
 
 /// A log record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Record {
-    /// Epoch of the primary that made the record. Together with the index of the record, this is
-    /// its name, which the members compare.
+    /// Epoch in which a primary created the record. Members compare only the epoch and the index of
+    /// a record.
     pub epoch: u8,
-    /// Identifies the contents. Each record of a run has another identity, beginning with 1.
-    /// Members never compare it. The properties of the model compare it.
+    /// Identifies the contents of the record. Each record of a run has a different identity, from
+    /// 1. Only the properties of the model compare identities; members do not.
     pub identity: u8,
 }
 
@@ -20,7 +20,7 @@ const BITS_OF_IDENTITY: u32 = 4;
 pub struct Log(u128);
 
 impl Log {
-    /// Greatest number of records of all logs of a run, and greatest epoch.
+    /// Maximum number of records that a run creates, and maximum epoch.
     pub const MAX: u8 = 15;
 
     /// Returns the index of the last record, counted from 1. Zero means that the log is empty.
@@ -88,7 +88,7 @@ impl Records {
         Self(self.0 | other.0)
     }
 
-    /// Returns the records that are in both sets.
+    /// Returns the intersection of both sets.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self(self.0 & other.0)
@@ -153,7 +153,7 @@ impl Members {
     }
 }
 
-/// How far a member is with the log.
+/// The records of the group's log that a member has appended and synced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Progress {
     /// Index of the last record that the member has appended.
@@ -163,13 +163,13 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Returns the greater of both values, for each field.
+    /// Returns the greater value of each field.
     #[must_use]
     pub fn max(self, other: Self) -> Self {
         Self { appended: self.appended.max(other.appended), synced: self.synced.max(other.synced) }
     }
 
-    /// Whether no value is lower than that of `other`.
+    /// Whether both fields are at least those of `other`.
     pub fn reaches(self, other: Self) -> bool {
         self.appended >= other.appended && self.synced >= other.synced
     }

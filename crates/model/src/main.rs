@@ -5,7 +5,7 @@ use skep_model::checks::{LARGE, RANDOM, run, run_random};
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Time of the random runs within each bounds.
+/// Duration of the random runs of each model.
 const TIME: Duration = Duration::from_secs(60);
 
 fn main() -> ExitCode {

@@ -1,4 +1,4 @@
-//! One member of the group: its disk, its process, and what it does as a backup member.
+//! One member of the group: its disk, its process, and its behavior as a backup member.
 //!
 //! The rules come from `metadata/src/shipping/backup.rs`, `metadata/src/shipping/own_group.rs`,
 //! `metadata/src/shipping/completeness.rs` and `metadata/src/service/roles.rs`. The module
@@ -15,28 +15,31 @@ use crate::primary::Primary;
 pub struct Member {
     /// The records that the member has appended, including those in its store.
     pub log: Log,
-    /// Last record that is on the device.
+    /// Last record that the member has synced.
     pub synced: u8,
     /// Last record in the store. All records of the store are safe.
     pub stored: u8,
-    /// The mark of the page cache: the host may have lost records that the member has confirmed.
+    /// Whether the host may have lost records that the member has confirmed, because it has lost
+    /// its page cache.
     pub lacks_records: bool,
-    /// The newest epoch in which this member has led or has confirmed records, and the members that
-    /// it has asked management to mark as in sync in this epoch. On the device.
+    /// The member mark on the device: the newest epoch in which this member was the primary or has
+    /// confirmed records, and the members that it has asked management to mark as in sync in this
+    /// epoch.
     pub counted: (u8, Members),
-    /// The newest epoch in which this member has sent a request to management that may leave it as
-    /// the only serving member. Zero means that nothing depends on such a request. On the device.
+    /// The newest epoch in which this member has sent a request to management that may make it the
+    /// only serving member. Zero means that there is no such request which management may still
+    /// carry out. This value is on the device.
     pub asked: u8,
-    /// Whether the member has promised that it does not reply as a primary yet. The promise
-    /// outlives the process.
+    /// Whether a promise of the member not to reply as a primary has not ended yet. The promise
+    /// also binds a later process.
     pub has_promised: bool,
     /// The group in the newest cluster map that the process has.
     pub map: Group,
-    /// The group in an older map. The next process may start with it, because a node stores its
-    /// cluster map a moment after it has received it.
+    /// The group in the map on the device, which may be older. The next process may start with it,
+    /// because a service stores a cluster map a moment after it has received the map.
     pub stored_map: Group,
-    /// The group in a newer map, which a killed process had and had not stored. The present process
-    /// may receive this map, also if management has changed the group since.
+    /// The group in a newer map, which a killed process had received and not stored. The present
+    /// process may receive this map, even if management has changed the group since then.
     pub unstored_map: Option<Group>,
     /// The present role of the process.
     pub role: Role,
@@ -54,17 +57,19 @@ pub enum Role {
 /// The memory of a backup member.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Backup {
-    /// Last record that is known to be equal to that of the primary of this epoch.
+    /// Last record that equals the primary's record of the same index, by a comparison or a receipt
+    /// in this epoch.
     pub matched: u8,
     /// Last record that a primary has reported as safe.
     pub safe: u8,
-    /// The last record of the primary in its first request of this epoch to this process.
+    /// The primary's last record, from its first request of this epoch to this process. `None`
+    /// means that this process has received no such request.
     pub goal: Option<u8>,
-    /// The last request that this process has received.
+    /// The term of the last request that this process has received.
     pub received: Option<ReceivedTerm>,
 }
 
-/// The term of the primary whose request a backup member has received last.
+/// The term of the primary from which a backup member has received its last request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ReceivedTerm {
     /// The primary.
@@ -97,7 +102,8 @@ impl Member {
         self.log.epoch_of(self.log.last())
     }
 
-    /// Returns the highest epoch in which this member has records, has confirmed them, or has led.
+    /// Returns the highest epoch in which this member has records, has confirmed records, or was
+    /// the primary.
     pub fn newest_epoch(&self) -> u8 {
         self.log_epoch().max(self.counted.0)
     }
@@ -110,18 +116,18 @@ impl Member {
         }
     }
 
-    /// Returns the members that do not serve according to the map of this process, but that
-    /// management may have marked as in sync at the request of an earlier process.
+    /// Returns the members that do not serve in the map of this process, but that management may
+    /// have marked as in sync at the request of an earlier process.
     pub fn may_serve(&self) -> Members {
         let (epoch, counted) = self.counted;
         let of_epoch = if epoch == self.map.epoch { counted } else { Members::default() };
         of_epoch.minus(self.map.serving)
     }
 
-    /// Notes durably that this member sends a request to management which may leave it as the only
-    /// serving member. `is_known` means that the member follows the rule for such requests.
-    /// Management refuses a request in an earlier epoch than that of the member mark, so the member
-    /// mark stays as it is.
+    /// Records durably that this member sends a request to management which may make it the only
+    /// serving member. If `is_known` is false, the member forgets the request (a planted bug). If
+    /// the map is older than the epoch in the member mark, management will refuse the request, so
+    /// nothing is recorded.
     pub fn ask(&mut self, is_known: bool, bug: Option<PlantedBug>) {
         let epoch = self.map.epoch;
         if epoch < self.counted.0 && bug != Some(PlantedBug::ForgetLaterEpoch) {
@@ -135,14 +141,15 @@ impl Member {
         }
     }
 
-    /// Returns the last record that the member confirms, if `appended` is the last record that it
-    /// has appended or compared. As long as management may carry out a request that leaves the
-    /// member as the only serving one, the member confirms only synced records.
+    /// Returns the last record that the member confirms. `appended` is the last record that it has
+    /// appended or compared. While management may carry out a request that makes the member the
+    /// only serving one, the member confirms only synced records.
     pub fn confirmed(&self, appended: u8) -> u8 {
         if self.asked == self.map.epoch { appended.min(self.synced) } else { appended }
     }
 
-    /// Whether this process may lead, as far as it knows.
+    /// Whether this process may act as the primary, according to its map, its log and its member
+    /// mark.
     pub fn may_lead(&self, own: Index, bug: Option<PlantedBug>) -> bool {
         let ignores_counted = bug == Some(PlantedBug::LeadDespiteCounted);
         let is_alone = self.map.other_serving(own).is_empty()
@@ -159,7 +166,7 @@ impl Member {
         self.role = Role::Backup(Backup { matched, safe, goal: None, received: None });
     }
 
-    /// Moves safe records to the store that this backup member has synced.
+    /// Moves to the store the safe records that this backup member has synced.
     pub fn store(&mut self) {
         if let Role::Backup(backup) = &self.role {
             self.stored = self.stored.max(backup.safe.min(self.synced).min(backup.matched));
@@ -249,7 +256,8 @@ impl Backup {
         self.received = Some(ReceivedTerm { primary, since, epoch, has_no_wait });
     }
 
-    /// Forgets values on which nothing depends any more. So fewer states differ.
+    /// Forgets values on which nothing depends any more, so that the checker has fewer different
+    /// states.
     pub fn forget_unused(&mut self, lacks_records: bool, epoch: u8, bug: Option<PlantedBug>) {
         if !lacks_records {
             self.goal = None;

@@ -1,12 +1,12 @@
 //! The messages between the members, and the network.
 //!
-//! A request and its reply arrive immediately, or one of them is lost. Some messages of a run are
-//! delayed: the network keeps one of them and delivers it later, or never. The same is true for
-//! requests to management that may leave their sender as the only serving member.
+//! A request and its reply normally arrive immediately, or one of them is lost. The network may
+//! delay one message at a time, and deliver it later or never. In the same way, it may delay a
+//! request to management that may make its sender the only serving member.
 
 use crate::log::{Index, Log, Progress};
 
-/// A request of the primary (`ShipLog`). It has the records of `log` after the record `before`.
+/// A request of the primary (`ShipLog`), with the records of `log` after the record `before`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Request {
     /// The sender.
@@ -21,12 +21,12 @@ pub struct Request {
     pub last: u8,
     /// Last record that is safe.
     pub safe: u8,
-    /// Whether the request names the present process of the receiver.
+    /// Whether the request is addressed to the present process of the receiver.
     pub names_process: bool,
     /// Whether the sender still waits for the end of the leases of earlier primaries.
     pub waits: bool,
     /// Whether an acknowledgement of this request still grants a lease. The lease begins when the
-    /// request is sent.
+    /// primary sends the request, so it may end before a late acknowledgement.
     pub is_fresh: bool,
     /// Whether the process that has sent the request still exists. Otherwise the reply is lost.
     pub has_sender: bool,
@@ -41,7 +41,8 @@ pub struct Reply {
     pub has_sender: bool,
     /// The records that the member has, as far as it has compared them in this epoch.
     pub progress: Progress,
-    /// Whether the member could not append, since it lacks the record before the first one.
+    /// Whether the member could not append the records, since it lacks the record before the first
+    /// one.
     pub is_behind: bool,
     /// Whether the lease that this reply grants has not ended yet.
     pub grants: bool,
@@ -69,8 +70,8 @@ pub enum LateMessage {
 }
 
 /// A request to management that waits in the network, in a queue of management, or in the log of a
-/// previous leader. Management carries it out only in the epoch of the group in which its sender
-/// has sent it. So a second arrival of the same request has no effect.
+/// previous leader. Management carries it out only if the group is still in the epoch of the
+/// request. So a second arrival of the same request has no effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum LateChange {
     /// The request of this backup member to become the primary.
@@ -80,7 +81,8 @@ pub enum LateChange {
 }
 
 impl LateMessage {
-    /// Notes that the promises of a member have ended, and so the leases that it has granted.
+    /// Records that the promises of a member have ended, and with them the leases that it has
+    /// granted.
     pub fn end_promise(&mut self, member: Index) {
         match self {
             Self::Request { to, request } if *to == member => request.is_fresh = false,
@@ -89,8 +91,8 @@ impl LateMessage {
         }
     }
 
-    /// Notes that the process of a member has ended. Returns `false` if nothing receives the
-    /// message any more.
+    /// Records that the process of a member has ended. Returns `false` if this process was the
+    /// receiver of the message, a reply, which is then lost.
     pub fn end_process(&mut self, member: Index) -> bool {
         match self {
             Self::Request { to, request } => {

@@ -8,7 +8,7 @@ use crate::group::Group;
 use crate::log::{Index, Members, Progress};
 use crate::messages::Reply;
 
-/// Greatest number of members of a group.
+/// Maximum number of members of a group.
 pub const MOST_MEMBERS: usize = 3;
 
 /// The memory of a primary.
@@ -16,19 +16,21 @@ pub const MOST_MEMBERS: usize = 3;
 pub struct Primary {
     /// First epoch of the term.
     pub since: u8,
-    /// Last record that each counted member has appended.
+    /// Last record that the primary and each serving or counted member have appended.
     pub held: u8,
-    /// Last record that each counted member has synced.
+    /// Last record that the primary and each serving or counted member have synced.
     pub safe: u8,
-    /// Last record of the log when the process began to lead.
+    /// Last record of the log when the process became the primary. Zero if all these records are
+    /// safe.
     pub begun_with: u8,
-    /// The previous primary whose confirmation ends the wait for leases.
+    /// The previous primary, whose confirmation ends the wait for leases. `None` means that no
+    /// confirmation ends it.
     pub former: Option<Index>,
     /// The other members. The element of the primary itself is unused.
     pub links: [Link; MOST_MEMBERS],
 }
 
-/// A primary's knowledge of another member.
+/// The state of a primary's link to another member.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Link {
     /// Whether replies wait for the member.
@@ -56,15 +58,15 @@ pub enum Standing {
 }
 
 impl Primary {
-    /// Begins the role. `own` is the progress of the member, and `stored` the last record in its
-    /// store.
+    /// Creates the state of a new primary. `own` is the progress of this member, and `stored` the
+    /// last record in its store.
     pub fn new(group: &Group, own: Progress, stored: u8, former: Option<Index>) -> Self {
         let (begun_with, since) = (own.appended, group.since);
         let links = Default::default();
         Self { since, held: stored, safe: stored, begun_with, former, links }
     }
 
-    /// Begins an epoch in which `serving` are the other serving members.
+    /// Begins an epoch. `serving` are the other serving members.
     pub fn begin_epoch(&mut self, serving: Members) {
         for (member, link) in self.links.iter_mut().enumerate() {
             let standing = if serving.has(member) { Standing::Serving } else { Standing::Absent };
@@ -72,7 +74,7 @@ impl Primary {
         }
     }
 
-    /// Whether replies wait for no member whose lease has ended.
+    /// Whether the primary has a lease from each member for which replies wait.
     pub fn has_leases(&self) -> bool {
         self.links.iter().all(|it| it.standing == Standing::Absent || it.is_leased)
     }
@@ -101,7 +103,8 @@ impl Primary {
         Progress { appended: self.held.max(begun_with), synced }
     }
 
-    /// Forgets values on which nothing depends any more. So fewer states differ.
+    /// Forgets values on which nothing depends any more, so that the checker has fewer different
+    /// states.
     pub fn forget_unused(&mut self) {
         if self.safe >= self.begun_with {
             self.begun_with = 0;

@@ -1,4 +1,5 @@
-//! The properties: what is true in each state, and what must happen in at least one.
+//! The properties: conditions that must hold in each state, and conditions that must hold in at
+//! least one state.
 
 use crate::GroupModel;
 use crate::log::Index;
@@ -8,7 +9,7 @@ use stateright::Property;
 /// A property of the model: its name, and the condition.
 type Statement = (&'static str, fn(&GroupModel, &State) -> bool);
 
-/// Statements that are true in each state.
+/// The properties that must hold in each state (safety).
 const ALWAYS: &[Statement] = &[
     (PRIMARY_HAS_RECORDS, primary_has_acknowledged),
     (MEMBERS_HAVE_RECORDS, members_have_acknowledged),
@@ -20,7 +21,8 @@ const ALWAYS: &[Statement] = &[
     (COMPLETE_PRIMARY, primary_is_complete),
 ];
 
-/// Statements that are true in some state. So the bounds permit what the model is about.
+/// The properties that must hold in at least one state, which shows that the bounds permit the
+/// events in question.
 const SOMETIMES: &[Statement] = &[
     (TAKE_OVER, |model, state| {
         state.group.primary != 0
@@ -51,7 +53,8 @@ const SOMETIMES: &[Statement] = &[
 
 /// The primary of the present epoch has each record on which a received reply relies.
 pub const PRIMARY_HAS_RECORDS: &str = "primary has each acknowledged record";
-/// Each serving member whose host has kept its page cache has these records too.
+/// Each serving member whose host has kept its page cache has each record on which a received reply
+/// relies.
 pub const MEMBERS_HAVE_RECORDS: &str = "serving members have each acknowledged record";
 /// Each serving member has synced each record that a client knows to be durable.
 pub const DURABLE_ON_DEVICES: &str = "serving members have each durable record on the device";
@@ -63,18 +66,19 @@ pub const NO_LATE_REPLY: &str = "no primary replies after its successor";
 pub const ONE_PRIMARY: &str = "one primary replies in each epoch";
 /// Serving members have the same records up to *held*.
 pub const LOGS_AGREE: &str = "logs of serving members agree up to held";
-/// No process leads before it has the acknowledged records that its host has lost.
+/// No process becomes the primary before it again has the acknowledged records that its host has
+/// lost.
 pub const COMPLETE_PRIMARY: &str = "a primary has what its host lost";
 /// A backup member takes over, and replies.
 pub const TAKE_OVER: &str = "a backup member takes over";
-/// The previous primary returns after a take-over, and all members serve.
+/// All members serve again after a take-over, in the term of the new primary.
 pub const RETURN: &str = "a former primary returns";
-/// All members lose their page caches, and one goes on.
+/// All serving members lose their page caches, and one of them continues the group.
 pub const RECOVERY: &str = "the group goes on after a power loss of all";
 /// Management carries out a late request of a member whose host has lost its page cache, and this
 /// member serves alone.
 pub const LATE_CHANGE: &str = "a member serves alone after a late request";
-/// A previous primary confirms the epoch of its successor, which replies.
+/// A new primary replies early, because the previous primary has confirmed an epoch of the new one.
 pub const RELEASE: &str = "a moved primary releases its lease";
 
 /// Returns all properties.
@@ -85,13 +89,13 @@ pub(crate) fn all(model: &GroupModel) -> Vec<Property<GroupModel>> {
     always.chain(sometimes).collect()
 }
 
-/// Returns the names of the properties that are true in each state.
+/// Returns the names of the properties that must hold in each state.
 pub fn always() -> Vec<&'static str> {
     ALWAYS.iter().map(|(name, _)| *name).collect()
 }
 
-/// A process that is the primary in the present epoch has all records of replies, whether it may
-/// reply already or not.
+/// A process that is the primary in the present epoch has all acknowledged records, whether or not
+/// it may already reply.
 fn primary_has_acknowledged(_: &GroupModel, state: &State) -> bool {
     state.indices().all(|it| match state.primary(it) {
         Some((member, _)) if member.map.epoch == state.group.epoch => {
@@ -101,15 +105,16 @@ fn primary_has_acknowledged(_: &GroupModel, state: &State) -> bool {
     })
 }
 
-/// Each serving member whose host has kept its page cache could take over.
+/// Each serving member whose host has kept its page cache has all acknowledged records, so it could
+/// take over.
 fn members_have_acknowledged(_: &GroupModel, state: &State) -> bool {
     state.group.serving.iter().map(|it| &state.members[it]).all(|member| {
         member.lacks_records || state.history.acknowledged.without(member.log.records()).is_empty()
     })
 }
 
-/// If all hosts lose power now, and only one serving member keeps its disk, nothing durable is
-/// lost.
+/// Each serving member has synced all durable records. So even if all hosts lose power now, and
+/// only one serving member keeps its disk, nothing durable is lost.
 fn members_have_durable(_: &GroupModel, state: &State) -> bool {
     state.group.serving.iter().map(|it| &state.members[it]).all(|member| {
         let on_device = member.log.up_to(member.synced).records();
@@ -143,8 +148,8 @@ fn logs_agree(_: &GroupModel, state: &State) -> bool {
     serving.filter(|it| !it.lacks_records).all(|it| it.log.up_to(primary.held) == held)
 }
 
-/// A member whose host has lost its page cache is not the primary, in no epoch, before it has the
-/// lost records again.
+/// A member whose host has lost its page cache is not the primary in any epoch, until it has the
+/// lost acknowledged records again.
 fn primary_is_complete(_: &GroupModel, state: &State) -> bool {
     state.indices().all(|it| state.primary(it).is_none() || state.history.lost[it].is_empty())
 }

@@ -1,4 +1,4 @@
-//! The state of the whole group, and the steps that need more than one member of it.
+//! The state of the whole group, and the parts of the steps that involve several members.
 
 use crate::GroupModel;
 use crate::bounds::Faults;
@@ -17,14 +17,13 @@ pub struct State {
     pub members: Vec<Member>,
     /// The group as management has it.
     pub group: Group,
-    /// Members that management may mark as in sync in this epoch, since the primary has requested
-    /// it.
+    /// Members that the primary has asked management to mark as in sync in this epoch.
     pub mark_requests: Members,
-    /// A message that the network has kept.
+    /// The message that the network has delayed. `None` means that there is none.
     pub late: Option<LateMessage>,
-    /// A request to management in this epoch that management has not carried out yet.
+    /// The delayed request to management in this epoch. `None` means that there is none.
     pub late_change: Option<LateChange>,
-    /// Operations and faults that may still happen.
+    /// Numbers of operations and faults that may still happen.
     pub left: Faults,
     /// The replies that clients have received.
     pub history: History,
@@ -103,7 +102,8 @@ impl State {
         self.rise(own);
     }
 
-    /// Computes the watermarks of a primary again, and moves safe records to its store.
+    /// Recomputes the watermarks of a primary, and moves its safe records to its store. Does
+    /// nothing for a backup member.
     pub fn rise(&mut self, own: Index) {
         let confirmed = self.members[own].confirmed(self.members[own].log.last());
         let Member { synced, stored, role, .. } = &mut self.members[own];
@@ -125,7 +125,8 @@ impl State {
         self.lead_if_possible(own, bug);
     }
 
-    /// Makes a backup member the primary if its map names it and the member may lead.
+    /// Makes a backup member the primary if its map names it as the primary and
+    /// [`Member::may_lead`] holds.
     fn lead_if_possible(&mut self, own: Index, bug: Option<PlantedBug>) {
         let member = &mut self.members[own];
         if !member.may_lead(own, bug) {
@@ -153,7 +154,8 @@ impl State {
         self.append(own);
     }
 
-    /// Gives a member the newest cluster map. Returns `false` if it has this map.
+    /// Delivers the newest cluster map to a member. Returns `false` if the member already has this
+    /// map.
     pub fn receive_map(&mut self, own: Index, bug: Option<PlantedBug>, keeps_old: bool) -> bool {
         let newest = self.group;
         if self.members[own].map.epoch == newest.epoch {
@@ -163,15 +165,16 @@ impl State {
         true
     }
 
-    /// Gives a member the map that its killed process had not stored. Returns `false` if there is
-    /// no such map.
+    /// Delivers to a member the map that its killed process had received and not stored. Returns
+    /// `false` if there is no such map.
     pub fn receive_unstored_map(&mut self, own: Index, bug: Option<PlantedBug>) -> bool {
         let Some(map) = self.members[own].unstored_map else { return false };
         self.set_map(own, map, bug, true);
         true
     }
 
-    /// Gives a member a newer map.
+    /// Delivers a newer map to a member. `keeps_old` means that the device keeps the previous map
+    /// for now.
     fn set_map(&mut self, own: Index, map: Group, bug: Option<PlantedBug>, keeps_old: bool) {
         let member = &mut self.members[own];
         member.stored_map = if keeps_old { member.map } else { map };
@@ -243,7 +246,8 @@ impl State {
         true
     }
 
-    /// Begins a new process of a member after the previous one was killed.
+    /// Starts a new process of a member after the previous one was killed. `has_old_map` means that
+    /// the previous one had not stored its newest map.
     pub fn restart(&mut self, own: Index, has_old_map: bool, bug: Option<PlantedBug>) {
         let member = &mut self.members[own];
         if bug == Some(PlantedBug::ForgetAsked) {
@@ -267,7 +271,8 @@ impl State {
         let before = member.log.records();
         member.log = member.log.up_to(kept);
         let lost = before.without(member.log.records());
-        // The store on the device may be older. Its records are in the log.
+        // The store on the device may be older, so begin with an empty one. Its records are in the
+        // log.
         (member.synced, member.stored, member.lacks_records) = (kept, 0, true);
         self.history.note_loss(own, lost);
         let serving = || self.group.serving.iter().map(|it| &self.members[it]);
@@ -278,8 +283,8 @@ impl State {
         self.restart(own, false, bug);
     }
 
-    /// Lets the member with the longest log continue, if all serving members have lost their page
-    /// caches. Returns `false` if not all of them have reported a loss in this epoch.
+    /// Makes the member with the longest log the primary, if all serving members have reported the
+    /// loss of their page caches in this epoch. Otherwise returns `false`.
     pub fn recover_from_loss(&mut self, bug: Option<PlantedBug>) -> bool {
         let group = self.group;
         let reports = |it: Index| {
@@ -305,7 +310,8 @@ impl State {
             self.group.take_over(longest);
         }
         if self.group.epoch == group.epoch {
-            // The primary was alone. The new epoch revokes its requests to mark members as in sync.
+            // The primary was the only serving member. Begin a new epoch nevertheless, to revoke
+            // its requests to mark members as in sync.
             let absent = self.indices().find(|it| !group.serving.has(*it));
             absent.into_iter().for_each(|it| self.group.drop_member(it));
         }
@@ -314,13 +320,14 @@ impl State {
         true
     }
 
-    /// Forgets the requests to management that name the previous epoch.
+    /// Removes the requests to management, which belong to the previous epoch.
     pub fn revoke_requests(&mut self) {
         self.mark_requests = Members::default();
         self.late_change = None;
     }
 
-    /// Notes what clients may have received, and removes messages that have no effect any more.
+    /// Completes a step: records the replies that clients may have received, and removes values and
+    /// messages that have no effect any more.
     pub fn settle(&mut self, model: &GroupModel) {
         let bug = model.bug;
         for own in self.indices() {
@@ -362,7 +369,7 @@ impl State {
     }
 }
 
-/// Returns all pairs of two members.
+/// Returns all ordered pairs of two different members.
 pub fn pairs(members: usize) -> impl Iterator<Item = (Index, Index)> {
     let all = (0..members).flat_map(move |from| (0..members).map(move |to| (from, to)));
     all.filter(|(from, to)| from != to)
