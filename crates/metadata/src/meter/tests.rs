@@ -1,4 +1,4 @@
-//! Tests of the meter. The tests choose the time of each event and batch.
+//! Tests of the meter, with simulated times of events and batches.
 
 use super::*;
 use skep_metrics::{HistogramValue, Value};
@@ -128,7 +128,7 @@ fn late_reply_on_an_ended_connection_changes_no_metric() {
     meter.begin_batch(&events, MS);
     meter.end_batch(&mut [], &[], MS);
     meter.disconnected(1);
-    // The meter ignores the late reply to a request whose connection has ended.
+    // This reply comes after the end of the connection.
     meter.end_batch(&mut [reply(Lookup::ID, 1, Ok(Vec::new()))], &[], MS);
     let figures = Figures::of(&registry);
     assert_eq!(figures.number("skep_metadata_requests_busy", "3"), 0);

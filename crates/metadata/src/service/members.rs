@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn target_does_not_claim_that_it_is_silent_itself() {
+    fn take_over_log_line_never_calls_the_asking_target_silent() {
         let (group, target) = (GroupId::new(5), TargetId::new(1));
         let (epoch, last_epoch, last) = (Epoch::new(9), Epoch::new(8), Lsn::default());
         let request =

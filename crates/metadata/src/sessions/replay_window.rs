@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn change_waits_until_every_session_has_announced() {
+    fn replayed_change_waits_until_each_session_has_announced_one() {
         let mut window = window(3);
         window.announce(session(1), (1, 7), 10, LEASE);
         window.announce(session(2), (1, 5), 20, LEASE);
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn change_of_an_earlier_start_comes_first() {
+    fn change_of_an_earlier_start_is_replayed_first() {
         let mut window = window(2);
         window.announce(session(1), (3, 1), 10, LEASE);
         window.announce(session(2), (2, 900), 20, LEASE);
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn silent_sessions_are_dropped_after_the_patience() {
+    fn silent_sessions_are_dropped_after_a_time_without_progress() {
         let mut window = window(3);
         window.announce(session(2), (1, 5), 20, LEASE);
         assert_eq!(window.drop_stalled(LEASE * 2, LEASE), Dropped::default());
@@ -248,7 +248,7 @@ mod tests {
         /// Clients announce their changes at random times. The target executes all changes in their
         /// original order.
         #[test]
-        fn changes_of_all_sessions_run_in_their_first_order(
+        fn changes_of_all_sessions_are_replayed_in_original_order(
             places in proptest::collection::btree_map((1_u64..3, 0_u64..1000), 1_u64..5, 0..40),
             steps in proptest::collection::vec(1_u64..5, 400),
         ) {

@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn record_window_drops_removed_records() {
+    fn record_window_removes_records_at_both_ends() {
         let mut window = window();
         window.truncate(Lsn::new(7));
         assert_eq!((numbers(&window), window.last()), (vec![5, 6, 7], Lsn::new(7)));
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn trimmed_record_window_keeps_the_newest_bytes() {
+    fn trim_keeps_the_newest_records_and_all_unsafe_ones() {
         let bytes = RECORD_HEADER_BYTES + 10;
         let kept = |last, most| {
             let mut window = window();

@@ -42,7 +42,7 @@ const LEASE: Duration = Duration::from_secs(2);
 /// The default of the setting `metadata-take-over-after`.
 const TAKE_OVER_AFTER: Duration = Duration::from_millis(2500);
 
-/// Returns a map in which both targets serve, and the first one is the primary.
+/// Returns a map in which [`PRIMARY`] is the primary and [`BACKUP`] is a serving backup member.
 fn map(epoch: u64) -> Arc<ClusterMap> {
     let mut map = ClusterMap::empty(ClusterId::default());
     let mut group = Group::of_one(GROUP, TargetKind::Metadata, PRIMARY);
@@ -53,7 +53,7 @@ fn map(epoch: u64) -> Arc<ClusterMap> {
     Arc::new(map)
 }
 
-/// Returns a record that stores its own number and epoch.
+/// Returns a record with one change, whose value contains the LSN and the epoch of the record.
 fn record(lsn: u64, epoch: u64) -> Record {
     let value = Some(Bytes(vec![lsn as u8, epoch as u8]));
     let mutation = Mutation { key: Bytes(vec![9, lsn as u8]), value };
@@ -61,7 +61,7 @@ fn record(lsn: u64, epoch: u64) -> Record {
     Record { epoch: Epoch::new(epoch), lsn: Lsn::new(lsn), synced: Lsn::default(), payload }
 }
 
-/// A backup member, with its log on disk.
+/// A backup member, with its simulated log on disk.
 struct Member {
     backup: Backup<MemoryEngine>,
     log: Vec<Record>,
@@ -150,7 +150,7 @@ impl Member {
     }
 }
 
-/// Returns the request of the primary as an event. The id of the request serves as the
+/// Returns the arrival of a request of the primary. `number` is the id of the request, and also its
 /// connection.
 fn arrival<R: Request>(number: u64, epoch: u64, request: &R) -> Event {
     let header = Header {

@@ -54,8 +54,8 @@ struct Story {
     /// The start number that clients send in their requests. `None` means the current start number,
     /// as if the clients had compared their slots right after each start.
     named_start: Option<u64>,
-    /// Clients that the target has asked management to remove. The flag means that management must
-    /// keep the client if its heartbeats arrive.
+    /// Clients that the target has asked management to remove. The flag is the field `unless_heard`
+    /// of the request.
     evicted: Vec<(NodeId, bool)>,
 }
 
@@ -104,7 +104,7 @@ fn open(
     MetadataTarget::open(engine, records.to_vec(), start).unwrap()
 }
 
-/// Returns the event of a request that arrives. `at` has the slot and the sequence number.
+/// Returns the arrival of a request. `at` contains the slot and the sequence number.
 fn arrival<R: Request>(on: ConnectionId, session: u64, at: (u32, u64), request: &R) -> Event {
     let is_of_a_target = !matches!(bounds(R::ID).senders, Senders::Any);
     let header = Header {
@@ -123,7 +123,8 @@ fn arrival<R: Request>(on: ConnectionId, session: u64, at: (u32, u64), request: 
 
 impl Story {
     fn begin() -> Self {
-        // Most tests expect that the target sends removals of chunk files immediately.
+        // Without this, most tests would have to wait until the target sends removals of chunk
+        // files.
         let removals = RemovalLimits { delay: Duration::ZERO, ..RemovalLimits::default() };
         Self::begin_with(Limits { removals, ..Limits::default() })
     }
@@ -164,7 +165,8 @@ impl Story {
         self.replies.clear();
     }
 
-    /// Handles an event, and then the events that result from it. Each sync ends in the next batch.
+    /// Passes an event to the target, and then the events that result from it, until there are
+    /// none. Each sync ends in the next batch.
     fn happens(&mut self, event: Event) {
         self.happen_together(vec![event]);
     }
@@ -239,7 +241,7 @@ impl Story {
         result.map(|body| R::Reply::from_bytes(&body).expect("a reply of its kind"))
     }
 
-    /// Sends the target the reply to its oldest call.
+    /// Passes the target the reply to its oldest call, which must be an `R`.
     fn answer<R: Request>(&mut self, reply: &R::Reply) {
         let (call, request) = self.calls.remove(0);
         assert_eq!(request.message, R::ID);
@@ -274,7 +276,7 @@ fn report(inode: InodeId, written: md::WrittenExtent) -> md::ReportWritten {
     md::ReportWritten { inode, written: Some(written), synced: None }
 }
 
-/// Returns the report of writes up to `end` that leave no holes.
+/// Returns the extent of writes up to `end` that leave no holes.
 fn written_up_to(end: u64) -> md::WrittenExtent {
     md::WrittenExtent {
         end,
@@ -285,13 +287,13 @@ fn written_up_to(end: u64) -> md::WrittenExtent {
     }
 }
 
-/// Returns the close of a handle for writing, with a report of writes that names no pattern.
+/// Returns the close of a handle for writing, with a report of writes without a pattern generation.
 fn close_with(inode: InodeId, extent: md::WrittenExtent) -> md::Close {
     let written = md::ClosingReport { extent, pattern_generation: None };
     md::Close { inode, open: md::OpenMode::Write, written: Some(written) }
 }
 
-/// Returns an open that neither truncates the file nor needs a name nor requests inline bytes.
+/// Returns an `Open` request without any option.
 fn open_of(inode: InodeId, open: md::OpenMode) -> md::Open {
     md::Open { inode, open, truncate: false, must_have_name: false, inline_limit: 0 }
 }
@@ -314,8 +316,8 @@ fn stat(size: u64) -> st::ChunkStat {
     st::ChunkStat { exists: true, size, allocated: size, modified: Timestamp::default() }
 }
 
-/// Returns the reply of a storage host that has truncated a chunk file. The host has this
-/// incarnation.
+/// Returns the reply of a storage host, with the incarnation `incarnation`, that has truncated a
+/// chunk file.
 fn truncated(incarnation: u64) -> st::TruncateChunkReply {
     st::TruncateChunkReply { incarnation: HostIncarnation::new(incarnation) }
 }

@@ -181,7 +181,7 @@ mod tests {
     const BACKUP: TargetId = TargetId::new(2);
 
     #[test]
-    fn member_serves_only_with_the_log_of_earlier_primaries() {
+    fn member_serves_only_with_all_records_of_earlier_primaries() {
         let mut watermarks = Watermarks::new(progress(96, 96), lsn(94), [BACKUP]);
         assert_eq!((watermarks.held(), watermarks.needed_to_serve()), (lsn(94), progress(96, 96)));
         watermarks.append(lsn(97));

@@ -310,7 +310,7 @@ mod tests {
 
     /// The first part of the inline bytes of a file has the prefix of the other parts as its key.
     #[test]
-    fn scan_by_short_pages_ends_if_a_key_is_the_prefix() {
+    fn paged_scan_ends_even_if_a_key_equals_the_prefix() {
         for page in 1..4 {
             let mut table = Table::new(MemoryEngine::default(), page);
             let keys = [&[9][..], &[9, 0, 1], &[9, 0, 2]];

@@ -1,4 +1,4 @@
-//! Tests of the lock table. They compare it with a model of single bytes, and check the order in
+//! Tests of the lock table: comparison with a model that has a lock for each byte, the order in
 //! which waiters are woken, and deadlock cycles.
 
 use super::*;
@@ -22,8 +22,8 @@ fn session_of(owner: u64) -> SessionId {
     SessionId::new(1 + owner % 2)
 }
 
-/// Returns the claim of an owner on [`FILE`]. Owners belong to two sessions: even numbers to one,
-/// odd numbers to the other.
+/// Returns the claim of an owner on [`FILE`]. Owners with even numbers belong to one session,
+/// owners with odd numbers to another one.
 fn claim(owner: u64, mode: LockMode, range: Range<u64>) -> LockClaim {
     let request = request(FILE, owner, Some(mode), range);
     LockClaim::of(session_of(owner), &request).unwrap()
@@ -58,13 +58,13 @@ fn unlock(locks: &mut FileLocks, owner: u64, range: Range<u64>) {
     assert!(set(locks, &request(FILE, owner, None, range), 0));
 }
 
-/// Parks a wait of an owner. The owner's id is also the id of the wait.
+/// Parks a wait of `owner`, whose number is also the id of the wait.
 fn wait(locks: &mut FileLocks, owner: u64, mode: LockMode, range: Range<u64>, now: Duration) {
     locks.wait(FILE, claim(owner, mode, range), owner, (owner, Header::default(), now));
 }
 
-/// Returns the owners that got a reply. `true` means that the owner was woken, `false` that it must
-/// poll again.
+/// Wakes waiters. Returns each owner that gets a reply: `true` means that it was woken, `false`
+/// that it must poll again.
 fn woken(locks: &mut FileLocks, now: Duration) -> Vec<(u64, bool)> {
     locks.wake(now).iter().map(|it| (it.connection, it.is_woken)).collect()
 }
@@ -157,7 +157,7 @@ fn a_waiter_that_polls_again_keeps_its_queue_position() {
     wait(&mut locks, 2, LockMode::Exclusive, 0..10, asked_again);
     unlock(&mut locks, 1, 0..10);
     assert_eq!(woken(&mut locks, asked_again), [(2, true)]);
-    // The client ends wait 2, so that waiter 3 is woken.
+    // The client ends wait 2, so the target wakes waiter 3.
     locks.end_wait((FILE, LockKind::Posix), (session_of(2), 2));
     assert_eq!(woken(&mut locks, asked_again), [(3, true)]);
     assert!(locks.end_waits_of(session_of(3)).is_empty(), "its request was answered");
@@ -187,9 +187,9 @@ fn readers_overtake_a_writer_a_limited_number_of_times() {
     assert_eq!(readers(&mut locks, 2000, later + 2 * BARRIER), MAX_OVERTAKEN);
 }
 
-/// A waiting writer must not block readers for ever. Other processes may wait for locks that these
-/// readers hold, so a deadlock would be possible. On a single host, the kernel never lets a waiting
-/// writer block readers.
+/// A waiting writer must not block readers forever. The writer may wait for a process that itself
+/// waits for locks of these readers, so this would be a deadlock. On a single host, the kernel
+/// never lets a waiting writer block readers.
 #[test]
 fn blocked_readers_are_woken_when_the_barrier_ends() {
     let mut locks = FileLocks::default();
@@ -208,9 +208,8 @@ fn blocked_readers_are_woken_when_the_barrier_ends() {
         let shared = request(FILE, owner, Some(LockMode::Shared), 5..25);
         assert!(set(&mut locks, &shared, owner), "owner {owner} was woken");
     }
-    // The overtaken writer has a barrier now, which blocks another reader. Nevertheless, an owner
-    // that waits for this reader closes no cycle, because the reader does not count as waiting for
-    // the writer.
+    // The overtaken writer now has a barrier, which blocks another reader. An owner that waits for
+    // this reader closes no cycle, because the search has no edge from the reader to the writer.
     assert!(!lock(&mut locks, 300, LockMode::Shared, 0..10));
     wait(&mut locks, 300, LockMode::Shared, 0..10, NOW + 60 * BARRIER);
     let elsewhere = request(OTHER_FILE, 300, Some(LockMode::Exclusive), 0..1);
@@ -252,7 +251,7 @@ fn queueing_behind_waiters_is_not_a_deadlock() {
     wait(&mut locks, 3, LockMode::Exclusive, 0..10, NOW);
     let of_another_thread = claim(2, LockMode::Exclusive, 0..10);
     assert!(!locks.closes_cycle(FILE, &of_another_thread));
-    // A lock that owner 2 holds counts as an edge of the cycle, unlike its wait.
+    // Unlike its wait, a lock that owner 2 holds is an edge of the cycle.
     assert!(lock(&mut locks, 2, LockMode::Exclusive, 20..30));
     wait(&mut locks, 1, LockMode::Exclusive, 20..30, NOW);
     assert!(locks.closes_cycle(FILE, &of_another_thread));

@@ -1,4 +1,4 @@
-//! Requests of clients and services, and the batches that the thread takes.
+//! Tests of the inbox: the order of requests in batches, and the limits of the inbox.
 
 use super::*;
 use skep_rpc::{Channel, Secrets};
@@ -67,7 +67,7 @@ fn request_overtakes_the_queue_of_a_busy_client() {
     assert_eq!(second.len(), MAX_BATCH);
     let place = second.iter().position(|it| *it == 9000).expect("the other client has its turn");
     assert!(place as u64 <= QUANTUM, "it is number {place}");
-    // New requests go to the queue, behind the older ones of their client.
+    // A new request goes to the end of its client's queue.
     inbox.put_request(&busy, request(1500, 100));
     let third = connections(&inbox.take_batch());
     let all: Vec<_> = [first, second, third].concat();

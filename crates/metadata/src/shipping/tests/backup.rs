@@ -45,7 +45,7 @@ pub(super) fn with_log(epochs: &[u64]) -> Member {
 }
 
 #[test]
-fn member_appends_no_records_after_a_gap_and_asks_for_earlier() {
+fn member_reports_a_gap_instead_of_appending_records() {
     let mut member = Member::begin(3);
     let held = ask(&mut member, &ship(3..5, 3, 0)).unwrap();
     assert_eq!((held.is_behind, held.ship_after, held.appended), (true, Lsn::new(0), Lsn::new(0)));
@@ -55,11 +55,11 @@ fn member_appends_no_records_after_a_gap_and_asks_for_earlier() {
 }
 
 #[test]
-fn member_confirms_old_records_only_if_they_equal_the_primarys() {
+fn member_confirms_only_records_equal_to_those_of_the_primary() {
     let mut member = with_log(&[1, 1, 2]);
     let held = ask(&mut member, &ship(6..6, 3, 0)).unwrap();
     assert_eq!((held.is_behind, held.appended, held.ship_after), (true, Lsn::new(0), Lsn::new(3)));
-    // The primary's record 3 has another epoch, so it must ship again after the records of epoch 2.
+    // The record before record 4 has another epoch here, so the primary must ship from record 3 on.
     let held = ask(&mut member, &ship(4..6, 1, 0)).unwrap();
     assert_eq!((held.is_behind, held.appended, held.ship_after), (true, Lsn::new(0), Lsn::new(2)));
     assert_eq!(epochs(&member), [1, 1, 2], "nothing is removed without a replacement");
@@ -174,7 +174,7 @@ fn sync_wait_is_answered_after_the_sync_or_its_time_limit() {
     member.end_sync(NOW);
     let (number, result) = member.replies.pop().unwrap();
     assert_eq!((number, result.unwrap().synced), (5, Lsn::new(2)));
-    // The next wait ends because its maximum time has passed.
+    // The next wait ends at its time limit.
     let wait = AwaitLogSync { synced: Lsn::new(2), ..wait };
     member.handle(vec![arrival(6, 3, &wait)], NOW);
     member.handle(vec![Event::Tick], NOW + Duration::from_millis(249));
@@ -194,16 +194,16 @@ fn requests_that_wait_for_a_sync_are_bounded_in_number() {
     assert_eq!(replied, [0]);
 }
 
-/// Sends a request of epoch 3 without records. It names `last` as the last record of the primary,
-/// and the current process of the member.
+/// Sends a request of epoch 3 without records to the present process of the member. `last` is the
+/// last record of the primary.
 fn beat(member: &mut Member, first: u64, last: u64, now: Duration) {
     let process = member.backup.held().process;
     let beat = ShipLog { last: Lsn::new(last), process, ..ship(first..first, 3, 0) };
     member.handle(vec![arrival(1, 3, &beat)], now);
 }
 
-/// Returns whether the member lacks records according to the request to take over that it sends at
-/// `now`. `None` means that it sends no request.
+/// Passes a tick at `now`. Returns the field `lacks_records` of the request to take over that the
+/// member sends. `None` means that it sends no request.
 pub(super) fn asks(member: &mut Member, now: Duration) -> Option<bool> {
     member.handle(vec![Event::Tick], now);
     member.asked.pop().map(|it| it.lacks_records)
@@ -250,10 +250,10 @@ fn member_is_complete_only_with_all_records_of_the_primary() {
     assert!(!member.backup.lacks_records());
 }
 
-/// The request arrives after a power loss of the member. Another one may have shipped later records
-/// before the power loss, and the member may have confirmed these.
+/// Such a request was sent before a power loss of the member. Later requests may have shipped
+/// further records before the power loss, and the member may have confirmed these records.
 #[test]
-fn request_to_an_earlier_process_completes_no_member() {
+fn member_stays_incomplete_after_a_request_to_an_old_process() {
     let mut member = with_log(&[3, 3]);
     member.backup.distrust();
     let process = member.backup.held().process;
@@ -266,10 +266,10 @@ fn request_to_an_earlier_process_completes_no_member() {
     assert!(!member.backup.lacks_records());
 }
 
-/// Before the fix, a new epoch counted as a request of the previous primary, which doubled each
-/// pause.
+/// Regression test: a new epoch counted as a request of the previous primary. This extended the
+/// promise, so a new primary waited twice as long.
 #[test]
-fn new_epoch_does_not_restart_the_take_over_timeout() {
+fn new_epoch_does_not_extend_the_promise_of_a_member() {
     let mut member = with_log(&[3, 3]);
     beat(&mut member, 3, 2, NOW);
     let later = NOW + Duration::from_millis(700);
@@ -292,18 +292,18 @@ fn member_reports_a_loss_of_records_after_skipped_epochs() {
     assert_eq!(silent, Some(true), "management chooses the longest log");
 }
 
-/// A request of a primary that still waits for one second, because of an earlier primary.
+/// Sends a request of a primary that still waits for one second for the lease of an earlier
+/// primary.
 fn waiting_beat(member: &mut Member, now: Duration) {
     let beat = ShipLog { wait_ms: 1000, ..ship(3..3, 3, 0) };
     member.handle(vec![arrival(1, 3, &beat)], now);
 }
 
-/// The wait in [`waiting_beat`], on a clock that may be faster than that of the primary.
+/// The wait in [`waiting_beat`] and the largest drift between the two clocks.
 const WAIT: Duration = Duration::from_millis(1025);
 
-/// Returns the time from which a backup member may reply to clients after it has become the primary
-/// in `epoch`. The backup member has received its first request at `began`, and its last one at
-/// `last`.
+/// Returns the succession of a backup member that becomes the primary in `epoch`. It has received
+/// its first request at `began`, and its last one at `last`.
 fn succession(began: Duration, last: Duration, epoch: u64) -> Succession {
     let mut member = with_log(&[3, 3]);
     waiting_beat(&mut member, began);
@@ -332,7 +332,7 @@ fn release_by_a_previous_primary_does_not_end_earlier_leases() {
     assert_eq!(succession.answers_from(), NOW + WAIT);
 }
 
-/// A request that the primary sends after the end of its wait proves this end.
+/// A request without a wait shows that the wait of the primary has ended.
 #[test]
 fn release_by_a_previous_primary_counts_after_its_own_wait() {
     let mut member = with_log(&[3, 3]);
@@ -364,7 +364,7 @@ fn only_a_reply_in_the_present_term_releases_previous_leases() {
     assert!(member.backup.has_acknowledged_primary());
 }
 
-/// The member replies to `AwaitLogSync` later than it receives the request.
+/// A reply to `AwaitLogSync` leaves later than the request arrives.
 #[test]
 fn promise_begins_with_the_reply_that_grants_the_lease() {
     let mut member = with_log(&[3, 3]);
@@ -420,7 +420,7 @@ fn member_asks_to_take_over_after_the_time_in_the_settings() {
     assert_eq!(asked, Some(5), "its promise delays only its replies");
 }
 
-/// The process before has promised more than the time in the map of this process.
+/// The previous process has made longer promises than the map of this process permits.
 #[test]
 fn new_primary_waits_for_promises_of_its_earlier_process() {
     let start = super::copy_network::start(3, NOW);
@@ -430,16 +430,16 @@ fn new_primary_waits_for_promises_of_its_earlier_process() {
 }
 
 #[test]
-fn lease_release_is_ignored_if_an_epoch_between_is_unknown() {
+fn release_by_previous_primary_is_ignored_after_a_skipped_epoch() {
     let last = NOW + 4 * TAKE_OVER_AFTER;
     let mut succession = succession(NOW, last, 5);
     succession.on_report(PRIMARY);
     assert_eq!(succession.answers_from(), last + TAKE_OVER_AFTER, "epoch 4 is not known");
 }
 
-/// The primary was the primary before, and another target was the primary meanwhile.
+/// The same target is the primary in two terms, and another target is the primary between them.
 #[test]
-fn lease_of_a_second_term_does_not_reach_back_to_the_first() {
+fn ended_wait_of_a_first_term_does_not_count_in_a_second_term() {
     let mut member = with_log(&[3, 3]);
     beat(&mut member, 3, 2, NOW);
     let mut back = ClusterMap::clone(&map(5));

@@ -91,7 +91,7 @@ fn copy_restarts_if_the_log_lacks_the_next_record() {
 }
 
 #[test]
-fn member_returns_by_the_log_on_disk_without_a_copy() {
+fn member_catches_up_from_the_log_on_disk_without_a_copy() {
     let mut source = Source::begin(80, 20);
     source.log_begins = 1;
     source.settle();
@@ -99,9 +99,9 @@ fn member_returns_by_the_log_on_disk_without_a_copy() {
     assert!(source.log_reads >= 60 / 3, "{} reads", source.log_reads);
 }
 
-/// The copy ends at a record that is no longer in memory.
+/// When the copy is complete, the primary no longer has its next record in memory.
 #[test]
-fn member_continues_by_the_log_on_disk_after_a_copy() {
+fn member_catches_up_from_the_log_on_disk_after_a_copy() {
     let mut source = Source::begin(80, 0);
     while !source.member.is_whole() {
         source.send_parts(source.parts + 1);
@@ -147,7 +147,7 @@ fn copy_ends_only_when_its_last_part_is_on_the_device() {
 }
 
 #[test]
-fn member_that_the_log_brings_up_to_date_gets_no_copy() {
+fn member_gets_no_copy_if_log_records_suffice() {
     let mut source = Source::begin(20, 20);
     for seed in 0..10 {
         source.append(seed);
@@ -253,7 +253,7 @@ fn copy_does_not_exceed_its_configured_rate() {
 }
 
 #[test]
-fn copy_pauses_for_the_time_that_a_part_took() {
+fn copy_pauses_after_a_part_for_as_long_as_its_transfer() {
     let mut source = Source::begin(80, 0);
     source.send_parts(1);
     let (began, parts_before) = (source.now, source.parts);

@@ -1,8 +1,8 @@
 //! A primary and a member that gets a copy of its store, over a simulated network.
 //!
-//! The member changes its role as in a real service. After it has discarded its store, it begins
-//! with an empty store. When its copy is complete, it opens as a backup member with the durable
-//! bytes of its store.
+//! The member changes its role as in a real service. After it has discarded its store, it begins a
+//! copy with an empty store. When the copy is complete, the member opens as a backup member with
+//! the durable state of its store.
 
 use super::*;
 use crate::shipping::copy_receiver::{CopyOutcome, CopyReceiver};
@@ -41,7 +41,7 @@ fn backup(engine: MemoryEngine, log: Vec<Record>, start: Start) -> Backup<Memory
     Backup::open(engine, log, start, TAKE_OVER_AFTER).unwrap()
 }
 
-/// Returns the key-value pairs of a store, without the LSN of the last record.
+/// Returns the key-value pairs of a store, without `Key::Applied`.
 pub(super) fn pairs_of(engine: &MemoryEngine) -> BTreeMap<Vec<u8>, Vec<u8>> {
     let applied = Key::Applied.to_bytes();
     let pairs = engine.pairs().filter(|(key, _)| **key != applied);
@@ -82,7 +82,7 @@ impl Receiver {
         }
     }
 
-    /// Whether the copy has all pairs, and is not durable yet.
+    /// Whether the copy has all pairs, but is not durable yet.
     pub(super) fn is_whole(&self) -> bool {
         let engine = self.engine();
         let has = |key: Key| engine.get(&key.to_bytes()).unwrap().is_some();
@@ -155,8 +155,8 @@ impl Receiver {
         }
     }
 
-    /// Ends a checkpoint. If the store has changed since the checkpoint began, it does not become
-    /// durable here. The test does not know which of the changes the device has.
+    /// Ends a checkpoint. If the store has changed since the checkpoint began, the simulated disk
+    /// does not keep the new state, because a real device may not have the later changes.
     pub(super) fn end_checkpoint(&mut self, now: Duration) {
         let Some((lsn, batches)) = self.checkpoint.take() else { return };
         if self.engine().batches_since_checkpoint() == batches {
@@ -196,15 +196,15 @@ pub(super) struct Source {
     pub(super) parts: u32,
     /// LSN of the first record of the primary's log on disk.
     pub(super) log_begins: u64,
-    /// Number of reads of the log on disk that found the wanted records.
+    /// Number of reads of the log on disk that have found records.
     pub(super) log_reads: u32,
-    /// Whether each part has only records, as if the copy lacked many records.
+    /// Whether parts after the first one have only records, as if the copy lacked many records.
     pub(super) is_without_pairs: bool,
 }
 
 impl Source {
-    /// The primary has `count` records, all of them in its store, and none in memory or on disk.
-    /// The member has the first `known` records in its log.
+    /// Creates a primary with `count` records, which are only in its store: neither in memory nor
+    /// in the log on disk. The member has the first `known` records in its log.
     pub(super) fn begin(count: u64, known: u64) -> Self {
         let mut log = Vec::new();
         (0..count).for_each(|seed| push_record(&mut log, 1, seed * 7));
@@ -252,7 +252,7 @@ impl Source {
         self.stored = last;
     }
 
-    /// Starts the primary again. It then has only the records after `kept` in memory.
+    /// Restarts the primary, which then has only the records after `kept` in memory.
     pub(super) fn restart(&mut self, kept: u64) {
         let kept = kept.min(self.stored);
         let mut window = RecordWindow::after(Lsn::new(kept));
@@ -311,7 +311,7 @@ impl Source {
         self.shipper.check_invariants(safe, safe);
     }
 
-    /// Loses a message. The end of a read of the log is never lost.
+    /// Loses a message, unless it is the end of a read of the log.
     pub(super) fn lose(&mut self, index: usize) {
         if !matches!(self.network[index].1, Message::LogRead(_)) {
             self.network.remove(index);
@@ -353,7 +353,8 @@ impl Source {
         }
     }
 
-    /// Delivers the messages whose time of arrival has come.
+    /// Moves the clock forward by `pause`, and delivers the messages that arrive until then.
+    /// Replies take the time `delay`.
     pub(super) fn advance(&mut self, pause: Duration, delay: Duration) {
         self.now += pause;
         let now = self.now;
@@ -368,8 +369,8 @@ impl Source {
         self.check_prefix();
     }
 
-    /// Checks that an incomplete store is correct: up to the last copied key, it equals the
-    /// primary's store as of one record.
+    /// Checks an incomplete copy: up to the last copied key, it must equal the primary's store
+    /// after the record in `Key::Applied`.
     pub(super) fn check_prefix(&self) {
         if !self.member.is_copying() {
             return;
@@ -428,7 +429,7 @@ impl Source {
     }
 }
 
-/// Adds a record that changes or removes two keys out of 40.
+/// Adds a record that changes or removes up to two of 40 keys.
 pub(super) fn push_record(log: &mut Vec<Record>, epoch: u64, seed: u64) {
     let lsn = log.len() as u64 + 1;
     let mutation = |key: u64, is_removal: bool| Mutation {

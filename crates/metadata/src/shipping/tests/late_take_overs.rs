@@ -1,10 +1,11 @@
-//! Tests of requests to take over that management carries out late: after a power loss of the
-//! member that has sent the request (hole H35).
+//! Tests of requests to take over that management carries out only after a power loss of the member
+//! that has sent the request (hole H35).
 
 use super::backup::{NOW, ask, asks, ship, with_log};
 use super::*;
 
-/// Ships record 3 to a member that has two records. Returns the member right after the append.
+/// Returns a member with two synced records and a third one, which it has appended and not synced
+/// yet.
 fn with_unsynced_record() -> Member {
     let mut member = with_log(&[3, 3]);
     ask(&mut member, &ship(3..4, 3, 0)).unwrap();
@@ -44,7 +45,8 @@ fn backup_member_confirms_only_synced_records_after_its_request() {
     assert_eq!(held.unwrap().appended, Lsn::new(4), "the request has ended with its epoch");
 }
 
-/// Lets the primary be silent until the member asks to take over. Returns the time of the request.
+/// Passes ticks without requests of the primary until the member asks to take over. Returns the
+/// time of its request.
 fn ask_after_silence(member: &mut Member) -> Duration {
     let step = Duration::from_millis(100);
     let asked = (1..40).find(|number| asks(member, NOW + *number * step) == Some(false));

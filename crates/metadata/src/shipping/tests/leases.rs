@@ -20,7 +20,8 @@ fn lease_begins_when_the_acknowledged_request_was_sent() {
     assert!(primary.holds_lease(), "the member does not serve");
 }
 
-/// A member with another take-over time may grant a shorter lease than the primary wants.
+/// A member with a shorter `metadata-take-over-after` grants a shorter lease than the primary
+/// wants.
 #[test]
 fn primary_relies_on_a_lease_only_for_the_time_granted() {
     let mut primary = Primary::begin(3);
@@ -49,7 +50,7 @@ fn primary_relies_on_a_lease_only_for_the_time_granted() {
     }
 }
 
-/// A report of an earlier epoch does not show that the previous primary has left its role.
+/// A report of an earlier epoch does not show that the previous primary has ended its role.
 #[test]
 fn only_a_report_of_the_present_epoch_releases_a_lease() {
     let mut member = Member::begin(3);

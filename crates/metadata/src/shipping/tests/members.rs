@@ -54,8 +54,8 @@ impl Primary {
         }
     }
 
-    /// Replies to all requests as the process `process` of a member, which has all records up to
-    /// `appended` and appends no others.
+    /// Replies to all requests as the process `process` of a member that has the records up to
+    /// `appended`.
     fn confirm_as(&mut self, requests: &[MemberRequest], process: u64, appended: u64) {
         let (epoch, last) = (Epoch::new(4), Lsn::new(appended));
         let (appended, synced, ship_after) = (last, last, last);
@@ -115,8 +115,8 @@ fn stopping_member_is_dropped_immediately() {
     assert_eq!(primary.shipper.counted(), [BACKUP], "until management has dropped it");
 }
 
-/// A previous primary that stops confirms one request, which does not name its process, before it
-/// refuses all others.
+/// A previous primary that stops confirms one request, which is not addressed to its process,
+/// before it refuses all others.
 #[test]
 fn member_is_complete_only_by_replies_of_its_present_process() {
     let mut primary = Primary::begin(3);
@@ -171,7 +171,7 @@ fn undecided_drop_of_a_member_is_reported_once_after_a_while() {
 }
 
 #[test]
-fn watermarks_ignore_a_returned_member_that_stops() {
+fn stopping_member_is_no_longer_counted() {
     let mut primary = Primary::begin(5);
     primary.shipper.set_members(&[], &[BACKUP]);
     let requests = primary.requests();
@@ -195,7 +195,7 @@ fn resumed_primary_reads_replies_before_dropping_a_member() {
 }
 
 #[test]
-fn watermarks_wait_for_a_returned_member_before_it_serves() {
+fn primary_counts_a_caught_up_member_before_it_serves() {
     let mut primary = Primary::begin(5);
     primary.shipper.set_members(&[], &[BACKUP]);
     let requests = primary.requests();
@@ -216,7 +216,7 @@ fn watermarks_wait_for_a_returned_member_before_it_serves() {
     assert_eq!(primary.shipper.counted(), [BACKUP], "management may have marked it");
 }
 
-/// Replies that promise durability may have left before the member counted.
+/// The primary may have sent replies that promise durability before it counted the member.
 #[test]
 fn returned_member_serves_only_after_its_sync_of_safe_records() {
     let mut primary = Primary::begin(5);
@@ -232,7 +232,7 @@ fn returned_member_serves_only_after_its_sync_of_safe_records() {
 }
 
 #[test]
-fn watermarks_ignore_a_returned_member_that_is_silent_again() {
+fn silent_member_is_no_longer_counted() {
     let mut primary = Primary::begin(5);
     primary.shipper.set_members(&[], &[BACKUP]);
     let requests = primary.requests();
@@ -247,7 +247,7 @@ fn watermarks_ignore_a_returned_member_that_is_silent_again() {
     assert_eq!(primary.shipper.counted(), []);
 }
 
-/// Regression test: the primary of a young group still had all records, so it counted a member
+/// Regression test: the primary of a new group had all records in memory, so it counted a member
 /// without a store. Each reply waited for this member, and the primary sent it no copy.
 #[test]
 fn member_without_a_store_gets_a_copy_before_it_is_counted() {
@@ -262,10 +262,10 @@ fn member_without_a_store_gets_a_copy_before_it_is_counted() {
     assert!(matches!(primary.requests()[0].message, MemberMessage::Copy(_)));
 }
 
-/// Management may have marked the member as in sync, although the reply was lost. So the primary
-/// waits for the member until management has revoked the request.
+/// Management may have marked the member as in sync, although its reply to the primary was lost. So
+/// replies wait for the member until a new epoch revokes the request.
 #[test]
-fn primary_asks_to_drop_a_returned_member_that_stops_again() {
+fn primary_drops_a_silent_member_it_asked_to_mark_as_in_sync() {
     let mut primary = Primary::begin(5);
     primary.shipper.set_members(&[], &[BACKUP]);
     let requests = primary.requests();
@@ -286,7 +286,7 @@ fn primary_asks_to_drop_a_returned_member_that_stops_again() {
     assert_eq!(primary.shipper.counted(), [], "management has dropped it in the new epoch");
 }
 
-/// The earlier process may have ended before it stored the cluster map in which the member serves.
+/// The previous process may have ended before it stored the cluster map in which the member serves.
 #[test]
 fn restarted_primary_still_waits_for_a_counted_member() {
     let mut primary = Primary::begin(5);
@@ -309,8 +309,8 @@ fn restarted_primary_still_waits_for_a_counted_member() {
     assert_eq!(primary.shipper.counted(), [], "only in the epoch of the request");
 }
 
-/// Regression test: the primary sent only records after the confirmed ones, and the member refused
-/// all of them until the next epoch.
+/// Regression test: the primary sent only records after the last confirmed one, and the member
+/// could append none of them until the next epoch.
 #[test]
 fn confirmed_records_lost_by_an_absent_member_are_sent_again() {
     let mut primary = Primary::begin(5);
@@ -329,8 +329,8 @@ fn confirmed_records_lost_by_an_absent_member_are_sent_again() {
     assert_eq!(primary.shipper.begin_to_count().len(), 1);
 }
 
-/// The member confirmed records, lost its store, and then confirms nothing. Regression test: the
-/// primary sent 64 requests without records every 20 ms, and asked to mark the member as in sync.
+/// The member has confirmed records, and then loses its store. Regression test: the primary sent 64
+/// requests without records every 20 ms, and asked to mark the member as in sync.
 #[test]
 fn member_that_lost_its_store_gets_few_requests() {
     let mut primary = Primary::begin(5);

@@ -24,8 +24,9 @@ struct Pair {
 }
 
 impl Pair {
-    /// Begins in epoch 4. Both members have `common` records of epoch 1. After these, the backup
-    /// member has `of_backup` records of epoch 2, and the primary `of_primary` records of epoch 3.
+    /// Begins in epoch 4. The logs of both members begin with the same `common` records of epoch 1.
+    /// Then the backup member has `of_backup` records of epoch 2, and the primary `of_primary`
+    /// records of epoch 3.
     fn begin(common: u64, of_backup: u64, of_primary: u64) -> Self {
         let both = (1..=common).map(|lsn| record(lsn, 1));
         let extra = |count, epoch| (common + 1..=common + count).map(move |lsn| record(lsn, epoch));
@@ -99,15 +100,15 @@ impl Pair {
         self.send_replies(delay);
     }
 
-    /// Sends all replies of the backup member, including the replies that a timer caused.
+    /// Sends all replies of the backup member, including replies after a tick.
     fn send_replies(&mut self, delay: Duration) {
         let replies = std::mem::take(&mut self.member.replies);
         let replies = replies.into_iter().map(|(number, it)| Message::Reply(number, it));
         self.network.extend(replies.map(|it| (self.now + delay, it)));
     }
 
-    /// Checks that the backup member has the same records as the primary, up to the last one that
-    /// it has reported.
+    /// Checks that the backup member has the same records as the primary, up to the last record in
+    /// its report `progress`.
     fn check(&self, progress: Progress) {
         let count = progress.appended.raw() as usize;
         let is_equal = |(own, other): (&Record, &Record)| {
@@ -119,7 +120,8 @@ impl Pair {
         assert!(self.member.stored() <= self.known.synced.raw(), "the store has safe records");
     }
 
-    /// Delivers the messages whose time of arrival has come.
+    /// Moves the clock forward by `pause`, and delivers the messages that arrive until then.
+    /// Replies take the time `delay`.
     fn advance(&mut self, pause: Duration, delay: Duration) {
         self.now += pause;
         let now = self.now;
@@ -252,7 +254,7 @@ fn sync_request_is_sent_to_the_member_immediately() {
 }
 
 #[test]
-fn reported_progress_of_a_member_is_reset_in_a_new_epoch() {
+fn late_report_of_an_earlier_epoch_is_ignored() {
     let mut pair = Pair::begin(3, 0, 0);
     pair.settle();
     pair.shipper.begin_epoch(Epoch::new(5));
@@ -269,8 +271,8 @@ fn reported_progress_of_a_member_is_reset_in_a_new_epoch() {
     assert_eq!(pair.shipper.on_reply(BACKUP, 1, &Ok(late), pair.now), None);
 }
 
-/// Before the fix, each reply to `AwaitLogSync` counted as the reply to the lost request that
-/// shipped records. So the primary never sent these records again.
+/// Regression test: each reply to `AwaitLogSync` counted as the reply to the lost `ShipLog`. So the
+/// primary never sent the records again.
 #[test]
 fn records_are_shipped_again_despite_replies_to_sync_requests() {
     let mut pair = Pair::begin(0, 0, 0);
@@ -286,9 +288,9 @@ fn records_are_shipped_again_despite_replies_to_sync_requests() {
     pair.settle();
 }
 
-/// A restarted backup member compares its records again only when it gets a `ShipLog`. Before the
-/// fix, a primary without a new record sent no `ShipLog`, so the backup member never confirmed the
-/// last record again.
+/// A restarted backup member compares its records only when a `ShipLog` arrives. Regression test: a
+/// primary without a new record sent no `ShipLog`, so the restarted member never confirmed the last
+/// record.
 #[test]
 fn restarted_member_confirms_its_log_without_a_new_record() {
     let mut pair = Pair::begin(0, 0, 0);

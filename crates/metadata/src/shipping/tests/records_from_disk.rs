@@ -1,5 +1,5 @@
-//! Tests of records that a member gets from the primary's log on disk, and of copies of the store
-//! that it gets instead.
+//! Tests of the records that a primary ships from its log on disk, and of the copy of the store
+//! that it sends if the log lacks records.
 
 use super::members::{Primary, shipped};
 use super::*;
@@ -8,7 +8,7 @@ use crate::shipping::record_window::record_bytes;
 use crate::shipping::{FoundRecords, LogRead};
 use skep_wire::log_shipping::{CopyStep, StoreCopied};
 
-/// Returns a primary with the records 1 to 9, which has only the newest ones in memory. Its absent
+/// Returns a primary with the records 1 to 9, of which only the newest are in memory. Its absent
 /// member has only record 1.
 fn primary_with_old_records() -> Primary {
     let mut primary = Primary::begin(0);
@@ -40,8 +40,8 @@ fn on_disk(begins: u64, lsn: std::ops::RangeInclusive<u64>) -> Result<FoundRecor
     })
 }
 
-/// Returns the LSNs of the records that the requests ship. Checks the epoch of the record before
-/// them.
+/// Returns the LSNs of the records that the requests ship. Checks that each request has epoch 4 for
+/// the record before its first one.
 fn shipped_after_epoch_4(requests: &[MemberRequest]) -> Vec<u64> {
     for request in requests {
         if let MemberMessage::Ship(ship) = &request.message {
@@ -132,7 +132,7 @@ fn member_gets_a_copy_if_the_log_on_disk_begins_too_late() {
     assert_eq!(primary.shipper.log_reads()[0].first, Lsn::new(3));
 }
 
-/// A target without data gets the present state, not all changes that led to it.
+/// A member without data gets a copy of the present state instead of all earlier changes.
 #[test]
 fn member_without_any_record_gets_a_copy() {
     let mut primary = Primary::begin(0);
@@ -151,7 +151,7 @@ fn member_without_any_record_gets_a_copy() {
 }
 
 #[test]
-fn read_that_fails_makes_the_primary_send_a_copy() {
+fn failed_log_read_makes_the_primary_send_a_copy() {
     let mut primary = primary_with_old_records();
     primary.requests();
     primary.shipper.log_reads();

@@ -1,5 +1,5 @@
-//! Tests of the calls that a target's background jobs send to other groups, and of refusals of
-//! these calls.
+//! Tests of the calls of background jobs to other groups: their retries after refusals, and the
+//! collection of removals.
 
 use super::*;
 use crate::limits::{REMOVAL_DELAY, RETRY_PAUSE};
@@ -34,7 +34,7 @@ fn is_tried_again_after_a_pause<R: Request>(story: &mut Story) {
     assert_eq!(story.calls.iter().filter(|it| it.1.message == R::ID).count(), 1);
 }
 
-/// Before the fix, the target repeated a refused removal without a pause, as fast as the replies
+/// Regression test: the target repeated a refused removal without a pause, as fast as the replies
 /// arrived.
 #[test]
 fn a_refused_removal_is_tried_again_after_a_pause() {
@@ -52,7 +52,7 @@ fn lost() -> Error {
     Error::new(ErrorCode::TargetLost, "given up")
 }
 
-/// The metadata target must not keep removals for a storage target that never comes back.
+/// The metadata target must not keep removals for a lost storage target, which never replies again.
 #[test]
 fn pending_removals_at_a_lost_target_are_discarded() {
     let mut story = Story::begin();
@@ -74,7 +74,7 @@ fn size_recovery_completes_even_if_a_target_is_lost() {
     assert!(story.target.table.scan(&Key::size_recoveries(), &[], 1).unwrap().is_empty());
 }
 
-/// Before the fix, the target repeated a failed size recovery only when the background jobs had
+/// Regression test: the target repeated a failed size recovery only when the background jobs had
 /// other work to do.
 #[test]
 fn a_failed_size_recovery_is_tried_again() {
@@ -86,7 +86,7 @@ fn a_failed_size_recovery_is_tried_again() {
     assert_eq!(story.size(inode), 50);
 }
 
-/// Before the fix, the target repeated a commit that a participant had refused, without a pause.
+/// Regression test: the target repeated without a pause a commit that a participant had refused.
 #[test]
 fn a_refused_commit_is_sent_again_after_a_pause() {
     let mut story = Story::begin();
@@ -110,7 +110,8 @@ fn removals_within_a_short_time_share_one_request() {
     story.now += REMOVAL_DELAY;
     story.happens(Event::Tick);
     assert_eq!(sent_removals(&story), [2]);
-    // The next request also waits. Otherwise one removal at a time would follow each reply.
+    // The next request waits too. Otherwise the target would send one request for each removed
+    // file.
     write_and_remove(&mut story, "c", 6);
     story.answer::<st::RemoveChunks>(&skep_wire::management::EmptyReply {});
     story.happens(Event::Tick);

@@ -34,8 +34,8 @@ fn closing_many_files_skips_files_that_are_not_open() {
     assert_eq!(error.code(), ErrorCode::Stale, "the last close removes the unlinked file");
 }
 
-/// Before the fix, the target took every error about a single file to mean that the file was
-/// removed. So damage went unnoticed.
+/// Regression test: the target treated every error about a single file like the error about a
+/// removed file, and so hid damage.
 #[test]
 fn closing_many_files_reports_damage_and_closes_none() {
     let mut story = Story::begin();
@@ -46,8 +46,7 @@ fn closing_many_files_reports_damage_and_closes_none() {
     assert!(is_open(&story, sound));
 }
 
-/// Before the fix, if a client reported a write that ended beyond the largest file size, that end
-/// became the file's size.
+/// Regression test: a reported write beyond the maximum file size set the file's size to its end.
 #[test]
 fn reported_size_beyond_the_maximum_is_refused() {
     let mut story = Story::begin();

@@ -6,7 +6,7 @@ fn link(inode: InodeId, name: &str) -> md::Link {
     md::Link { inode, directory: InodeId::ROOT, name: name.as_bytes().into() }
 }
 
-/// Compares the slots of session 1. Returns the start and the slots in the reply.
+/// Sends `CompareSlots` for session 1. Returns the start number and the slots in the reply.
 fn compare(story: &mut Story) -> (u64, Vec<(u32, u64)>) {
     let reply = story.ask(1, 1, (0, 0), &md::CompareSlots {}).unwrap();
     (reply.start, reply.slots.iter().map(|it| (it.slot, it.sequence)).collect())

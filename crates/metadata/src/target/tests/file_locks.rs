@@ -19,7 +19,7 @@ fn unlocked(lock: LockRequest) -> LockRequest {
 }
 
 impl Story {
-    /// Like [`Self::ask`] on connection 1, but other connections may get replies too.
+    /// Like [`Self::ask`] on connection 1, but keeps replies on other connections.
     fn tell<R: Request>(&mut self, session: u64, at: (u32, u64), request: &R) -> Result<R::Reply> {
         self.send(1, session, at, request);
         let index = self.replies.iter().position(|(connection, _)| *connection == 1);
@@ -70,8 +70,8 @@ fn a_lock_and_the_reply_to_its_request_survive_a_restart() {
     );
     assert!(story.locks(1, (0, 3), unlocked(exclusive(inode, 5))));
     assert!(story.locks(2, (0, 2), exclusive(inode, 5)));
-    // A late retry of the unlock arrives. The target must not run it again, because it would
-    // release the lock of another owner.
+    // A late retry of the unlock arrives. The target must return the stored reply and must not run
+    // the request again, because session 2 now has the lock.
     assert!(story.locks(1, (0, 3), unlocked(exclusive(inode, 5))));
     story.restart();
     let test = TestLock { lock: exclusive(inode, 5) };
@@ -137,7 +137,7 @@ fn lock_wait_is_answered_after_its_time_limit() {
     story.waits(3, 2, exclusive(inode, 5));
     let begun = story.now;
     while story.replies.is_empty() {
-        // Both sessions renew their leases.
+        // Renew the leases of both sessions.
         for session in [1, 2] {
             story.tell(session, (0, 0), &md::KeepAlive { lease_ms: 5_000 }).unwrap();
         }
@@ -245,7 +245,7 @@ fn lists_show_open_files_locks_and_waits_of_sessions() {
     assert_eq!((waiting.len(), waiting[0].owner, all.next), (1, 6, None));
     let of_b = story.list(b);
     assert_eq!((of_b.uses.len(), of_b.uses[0].session.raw()), (1, 2));
-    // This request continues the list after its first entry.
+    // Continue the list after its first entry.
     let rest = ListLocks {
         inode: InodeId::default(),
         after_session: SessionId::new(1),

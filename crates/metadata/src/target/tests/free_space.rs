@@ -34,7 +34,7 @@ fn rename(from_directory: InodeId, to_name: &str) -> md::Rename {
     }
 }
 
-/// Checks that the target refuses a request for lack of space, with an error that names the target.
+/// Checks that the target refuses a request with `NoSpace` and the text of the shortage.
 #[track_caller]
 fn refused<R: Request>(story: &mut Story, sequence: u64, request: &R)
 where
