@@ -1,4 +1,4 @@
-//! The checker finds each error that a test plants into the protocol.
+//! Each test adds one error to the protocol, and checks that the checker finds it.
 
 use skep_model::bounds::{Bounds, Faults};
 use skep_model::bugs::PlantedBug;
@@ -11,7 +11,7 @@ use skep_model::properties::{
 /// Two members, one record and one power loss.
 const ONE_LOSS: Bounds = records(2, 4, Faults { writes: 1, power_losses: 1, ..NO_FAULTS });
 
-/// Two members, one record, one power loss and one request that management carries out late.
+/// Two members, one record, one power loss, and one request that management carries out late.
 const LATE_REQUEST: Bounds =
     records(2, 2, Faults { writes: 1, power_losses: 1, late_changes: 1, ..NO_FAULTS });
 
@@ -130,33 +130,33 @@ fn checker_finds_a_restart_that_forgets_confirmed_epochs() {
 }
 
 #[test]
-fn request_with_an_unsynced_log_is_found() {
+fn checker_finds_a_take_over_request_with_an_unsynced_log() {
     check(PlantedBug::AskUnsynced, LATE_REQUEST, PRIMARY_HAS_RECORDS);
 }
 
 #[test]
-fn drop_by_a_primary_with_an_unsynced_log_is_found() {
+fn checker_finds_a_drop_by_a_primary_with_an_unsynced_log() {
     check(PlantedBug::DropUnsynced, LATE_REQUEST, PRIMARY_HAS_RECORDS);
 }
 
 #[test]
-fn confirmation_of_unsynced_records_after_a_request_is_found() {
+fn checker_finds_an_unsynced_confirmation_after_a_request() {
     check(PlantedBug::ConfirmAfterAsking, LATE_REQUEST, PRIMARY_HAS_RECORDS);
 }
 
 #[test]
-fn reply_about_unsynced_records_after_a_request_is_found() {
+fn checker_finds_an_unsynced_reply_after_a_request() {
     check(PlantedBug::ReplyAfterAsking, LATE_REQUEST, PRIMARY_HAS_RECORDS);
 }
 
 #[test]
-fn restart_that_forgets_a_request_is_found() {
+fn checker_finds_a_restart_that_forgets_a_request() {
     let faults = Faults { kills: 1, ..LATE_REQUEST.faults };
     check(PlantedBug::ForgetAsked, Bounds { faults, ..LATE_REQUEST }, COMPLETE_PRIMARY);
 }
 
 #[test]
-fn old_request_that_removes_counted_members_is_found() {
+fn checker_finds_an_old_request_that_drops_counted_members() {
     let bounds = records(2, 3, Faults { old_maps: 1, ..NO_FAULTS });
     check(PlantedBug::ForgetLaterEpoch, bounds, MEMBERS_HAVE_RECORDS);
 }

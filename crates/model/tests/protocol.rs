@@ -1,4 +1,4 @@
-//! Checks all states of the protocol within small bounds.
+//! Tests that check all states of the protocol within small bounds.
 
 use skep_model::checks::{SMALL, run};
 

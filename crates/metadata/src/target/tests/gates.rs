@@ -1,6 +1,5 @@
-//! Tests of the two gates of a target in a group of two members. They check which replies, calls
-//! and changes of the store wait until the second member has appended a record (*held*) or synced
-//! it (*safe*).
+//! Tests of the two gates of a target in a group of two members: which replies, calls and changes
+//! of the store wait until both members have appended a record (*held*) or synced it (*safe*).
 
 use super::*;
 use crate::limits::MemberLimits;
@@ -30,8 +29,8 @@ fn start_of(map: ClusterMap) -> Start {
         counted: Vec::new(),
         synced: None,
         policy: SyncPolicy::Interval,
-        // The lease never ends, because these tests do not reply to the requests that would renew
-        // it.
+        // These tests do not reply to the requests that renew the lease, so the lease must never
+        // end.
         limits: Limits {
             members: MemberLimits {
                 leases: Some(LeaseTimes {
@@ -63,7 +62,7 @@ fn progress(epoch: u64, appended: Lsn, synced: Lsn) -> Event {
     Event::MemberReply { member: BACKUP, number: 0, result: Ok(held) }
 }
 
-/// Begins with a group of two members and two sessions. The second member has synced all records.
+/// Begins a story with two members and two sessions. The second member has synced all records.
 fn begin_pair() -> Story {
     let target = open_pair(MemoryEngine::default(), &[]);
     let mut pair = Story { target, log: Vec::new(), ..Story::begin() };
@@ -76,8 +75,8 @@ fn begin_pair() -> Story {
     pair
 }
 
-/// Returns the event of a request that sets an attribute, in a slot of session 1 and on connection
-/// 100 + slot.
+/// Returns the arrival of a request that sets an attribute. The request uses this slot of session
+/// 1, and connection 100 + `slot`.
 fn set(slot: u32) -> Event {
     let name = format!("user.{slot}");
     let set = md::SetXattr {
@@ -90,14 +89,14 @@ fn set(slot: u32) -> Event {
     arrival(100 + u64::from(slot), 1, (slot, 1), &set)
 }
 
-/// Returns the event of a read request on connection 200.
+/// Returns the arrival of a read request on connection 200.
 fn read() -> Event {
     arrival(200, 1, (0, 0), &md::ListXattrs { inode: InodeId::ROOT })
 }
 
 impl Story {
-    /// Handles events, and then the events that result from them, until no event is left. The
-    /// second member confirms each record immediately.
+    /// Handles events, and the further events that they cause, until none is left. The second
+    /// member confirms each record immediately.
     fn settle(&mut self, events: Vec<Event>) {
         let mut next = events;
         for _ in 0..20 {
@@ -126,7 +125,7 @@ impl Story {
         md::OpenReply::from_bytes(&reply.unwrap()).unwrap().attributes.inode
     }
 
-    /// Reports progress of the second member to the target.
+    /// Tells the target up to which records the second member has appended and synced.
     fn confirm(&mut self, appended: Lsn, synced: Lsn) {
         self.run(vec![progress(1, appended, synced)]);
     }
@@ -140,7 +139,7 @@ impl Story {
         assert_eq!(self.target.gates.synced(), lsn);
     }
 
-    /// Removes the replies sent so far, and returns their connections.
+    /// Removes all replies that the target has sent, and returns their connections.
     fn answered(&mut self) -> Vec<ConnectionId> {
         self.replies.drain(..).map(|(connection, _)| connection).collect()
     }
@@ -151,7 +150,7 @@ impl Story {
         value.map_or(Lsn::default(), |value| Lsn::from_bytes(&value).unwrap())
     }
 
-    /// Kills the process and starts it again, with an unchanged store.
+    /// Kills the process, and starts it again with the same store and log.
     fn restart_pair(&mut self) {
         let records = skep_format::log::scan(LOG, Lsn::new(1), &self.log).unwrap().records;
         self.target = open_pair(self.target.engine().clone(), &records);
@@ -193,7 +192,8 @@ fn reply_waits_until_the_second_member_has_the_record() {
     assert_eq!(pair.answered(), [101]);
 }
 
-/// The member does not serve in the map of the restarted process, but in a newer one.
+/// The old map of the restarted process says that the second member does not serve. In a newer map,
+/// which this process has not received yet, the second member serves.
 #[test]
 fn restart_stores_no_record_that_a_serving_member_may_lack() {
     let mut pair = begin_pair();
@@ -219,7 +219,8 @@ fn restart_stores_no_record_that_a_serving_member_may_lack() {
     assert!(pair.last_stored() >= record);
 }
 
-/// Management may carry out the request after the host of this target has lost power.
+/// Management may carry out the request after the host of this target has lost power. The device of
+/// this host must then have all acknowledged records.
 #[test]
 fn member_is_dropped_only_after_a_sync_of_held_records() {
     let mut pair = begin_pair();
@@ -235,7 +236,7 @@ fn member_is_dropped_only_after_a_sync_of_held_records() {
 }
 
 #[test]
-fn restart_after_a_request_to_drop_holds_only_synced_records() {
+fn reply_after_a_restart_with_drop_request_waits_for_own_sync() {
     let mut pair = begin_pair();
     let records = skep_format::log::scan(LOG, Lsn::new(1), &pair.log).unwrap().records;
     let engine = pair.target.engine().clone();
@@ -277,7 +278,7 @@ fn error_reply_waits_for_the_records_that_caused_it() {
     let mut pair = begin_pair();
     let before = pair.target.last_logged();
     pair.run(vec![set(1)]);
-    // This request uses slot 1 again, with an older sequence number.
+    // This request has an older sequence number than the last request in slot 1.
     let stale = arrival(
         300,
         1,
@@ -315,7 +316,7 @@ fn durable_reply_waits_until_both_members_have_synced() {
 }
 
 #[test]
-fn waiting_request_names_the_sync_or_copy_that_it_waits_for() {
+fn wait_reason_shows_whether_a_sync_or_a_copy_is_missing() {
     let mut pair = begin_pair();
     let before = pair.target.last_logged();
     let reasons = |pair: &Story| -> Vec<_> {
@@ -379,8 +380,8 @@ fn store_never_has_records_after_the_last_safe_record() {
         pair.run(vec![set]);
         pair.sync();
         records.push(pair.target.last_logged());
-        // In most rounds, the second member has not synced the last few records. Sometimes it has
-        // synced nearly all of them.
+        // In most rounds, the second member has not synced the last four records. In the other
+        // rounds, it lacks only a sync of the last one.
         let lag = [4, 4, 4, 1, 4][round as usize % 5];
         let synced = records[records.len().saturating_sub(1 + lag)];
         pair.confirm(pair.target.last_logged(), synced);
@@ -418,8 +419,8 @@ fn truncation_of_chunk_files_waits_until_both_members_sync() {
     assert_eq!(pair.calls[0].1.message, st::TruncateChunk::ID);
 }
 
-/// After a start, the other member may lack records. So the target's own sync of its log does not
-/// make the records *safe*.
+/// After a start, the second member may lack records. So a record is not *safe* only because the
+/// target has synced it.
 #[test]
 fn restart_keeps_unconfirmed_records_out_of_the_store() {
     let mut pair = begin_pair();
@@ -433,7 +434,7 @@ fn restart_keeps_unconfirmed_records_out_of_the_store() {
     pair.run(vec![arrival(200, 1, (0, 0), &md::GetEntryInfo { inode: InodeId::ROOT })]);
     pair.sync();
     assert!(pair.calls.is_empty() && pair.replies.is_empty());
-    // The second member confirms first the old records, and then the records of the new start.
+    // The second member first confirms the old records, and then the records of the new start.
     pair.confirm(record, record);
     assert_eq!(pair.last_stored(), record);
     assert_eq!(pair.calls.len(), 1, "the truncation goes on");
@@ -443,8 +444,8 @@ fn restart_keeps_unconfirmed_records_out_of_the_store() {
     assert_eq!(pair.answered(), [200]);
 }
 
-/// The record that reserves inode numbers may have been *safe* although the store lacks it. So the
-/// target may already have assigned the reserved inode numbers.
+/// The record that reserves inode numbers may have been *safe* before the restart, although the
+/// store lacks it. So the target may already have assigned some of these numbers.
 #[test]
 fn restart_skips_inode_numbers_of_an_unconfirmed_reservation() {
     let target = open_pair(MemoryEngine::default(), &[]);

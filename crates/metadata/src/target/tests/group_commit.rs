@@ -1,4 +1,4 @@
-//! Tests of the moments at which replies leave a target that syncs before each reply.
+//! Tests of the time at which a target that syncs before each reply sends its replies.
 
 use super::*;
 
@@ -11,9 +11,9 @@ fn answered(actions: &[Action]) -> Vec<ConnectionId> {
     actions.iter().filter_map(replied).collect()
 }
 
-/// Before the fix, the end of a sync released replies into a batch. If this batch also logged a
-/// change, the target delayed these replies again until the next sync. So a busy target never sent
-/// these replies.
+/// Regression test: the end of a sync released replies. If the batch that handled the end of this
+/// sync also logged a change, the replies waited for the next sync too. So a busy target never sent
+/// them.
 #[test]
 fn durable_reply_waits_for_only_one_sync() {
     let start = Start {

@@ -1,5 +1,5 @@
-//! Tests of inline bytes: overwrites, truncations and removals, and the check whether a target has
-//! lost inline bytes.
+//! Tests of inline bytes: overwrites, truncations, removals, and the detection of lost inline
+//! bytes.
 
 mod ends;
 mod moves;
@@ -14,7 +14,7 @@ use skep_wire::inline::InlineMark;
 
 const INLINE: u64 = 4096;
 
-/// Returns a pattern with the first 4 KiB in metadata and the other bytes on one storage target.
+/// Returns a pattern with the first 4 KiB inline, and the other bytes on one storage target.
 fn pattern() -> PatternRequest {
     let rest = ComponentRequest { width: Some(1), ..ComponentRequest::default() };
     let (origin, components) = (PatternOrigin::Asked, vec![rest]);
@@ -113,7 +113,7 @@ fn overlapping_inline_writes_update_bytes_size_and_times() {
     assert_eq!(story.read(inode, 0, 4096).unwrap(), []);
 }
 
-/// Clients use these bytes as long as the version in the reply is the newest one.
+/// Clients use these bytes while the file has the version in the reply.
 #[test]
 fn open_returns_the_bytes_of_a_small_file() {
     let mut story = Story::begin();
@@ -134,8 +134,7 @@ fn open_returns_the_bytes_of_a_small_file() {
     let bytes = skep_types::codec::Bytes::from(&b"hello"[..]);
     let expected = il::InlineContents { checksum: crc32c(&bytes), bytes };
     assert_eq!((opened.inline, opened.attributes.size), (Some(expected), 7));
-    // The log does not contain the bytes of the file, so the reply to a retry of the open has no
-    // bytes.
+    // The target stores the reply without these bytes, so the reply to a retry has none.
     assert_eq!(story.ask(1, 1, (0, 3), &open).unwrap().inline, None);
     let smaller = md::Open { inline_limit: 6, ..open.clone() };
     assert_eq!(story.ask(1, 1, (0, 4), &smaller).unwrap().inline, None);
@@ -147,7 +146,7 @@ fn open_returns_the_bytes_of_a_small_file() {
     assert_eq!(story.ask(1, 1, (0, 6), &truncating).unwrap().inline, None);
 }
 
-/// After an `fsync`, a client must not need another request to get the attributes.
+/// A client that calls `fsync` gets the attributes without another request.
 #[test]
 fn reply_to_sync_has_the_attributes_of_the_file() {
     let mut story = Story::begin();
@@ -160,9 +159,9 @@ fn reply_to_sync_has_the_attributes_of_the_file() {
     assert_eq!(story.ask(1, 2, (0, 0), &gone).unwrap().attributes, None);
 }
 
-/// The client reports the end of the write later, when it has also written the bytes on storage.
+/// The client reports the new file size later, after it has written the other part to storage.
 #[test]
-fn inline_part_of_a_write_changes_neither_size_nor_times() {
+fn inline_part_of_a_larger_write_changes_no_attributes() {
     let mut story = Story::begin();
     let inode = story.inline_file();
     let before = story.ask(1, 2, (0, 0), &md::GetAttributes { inode }).unwrap().attributes;
@@ -174,7 +173,7 @@ fn inline_part_of_a_write_changes_neither_size_nor_times() {
 }
 
 #[test]
-fn truncated_inline_bytes_never_return() {
+fn truncated_inline_bytes_do_not_reappear() {
     let mut story = Story::begin();
     let inode = story.inline_file();
     story.written(1, &write(inode, 0, b"0123456789"));
@@ -187,7 +186,7 @@ fn truncated_inline_bytes_never_return() {
     story.send(1, 1, (0, 5), &truncate(inode));
     story.answer::<st::TruncateChunk>(&truncated(1));
     assert_eq!(story.stored(inode), []);
-    // If no writer has the file open, the target does not call storage.
+    // The target does not truncate at storage while no writer has the file open.
     story.written(2, &write(inode, 0, b"again"));
     let close = md::Close { inode, open: md::OpenMode::Write, written: None };
     story.ask(1, 1, (0, 6), &close).unwrap();
@@ -258,10 +257,9 @@ fn a_full_disk_accepts_writes_that_need_no_space() {
     assert_eq!(story.size(inode), 20, "zeros need no space");
 }
 
-/// The reply names the log record that contains the write, even if the batch has several log
-/// records.
+/// The reply has the number of the log record with the write, even if a batch has several records.
 #[test]
-fn write_reply_names_the_log_record_of_the_write() {
+fn write_reply_has_the_number_of_the_log_record() {
     let limits = Limits { record_bytes: 1024, ..Limits::default() };
     let mut story = Story::begin_with(limits);
     let inode = story.inline_file();
@@ -302,7 +300,7 @@ fn target_detects_inline_bytes_lost_in_a_power_loss() {
     assert!(third.start > second.start && !story.is_lost(inode, &[first, third]));
     story.restart();
     assert!(!story.is_lost(inode, &[first, third]), "a kill loses nothing");
-    // The target must still report the second write as lost when more records have followed.
+    // The target must still report the second write as lost after later records.
     for sequence in 10..20 {
         story.written(sequence, &write(inode, 0, b"more"));
     }
@@ -322,7 +320,7 @@ fn target_detects_inline_bytes_lost_in_a_power_loss() {
 /// docs/semantics.md 2.7 and 2.9: another client has truncated the file, or moved its end, since
 /// the client read its size.
 #[test]
-fn write_from_before_a_truncation_is_refused() {
+fn inline_write_by_an_outdated_file_end_is_refused() {
     let mut story = Story::begin();
     let inode = story.inline_file();
     let of = |truncate_generation, offset, appends| il::WriteInline {
@@ -346,8 +344,8 @@ fn write_from_before_a_truncation_is_refused() {
     assert_eq!(story.read(inode, 0, 4096).unwrap(), b"abcd");
 }
 
-/// The target must not reply to a write before the record of the current start is synced.
-/// Otherwise, a power loss could remove both the write and the record of the start, and the next
+/// The target must not reply to a write before the log record with the number of the current start
+/// is synced. Otherwise, a power loss could remove both the write and that record, and the next
 /// start would get the same number.
 #[test]
 fn inline_writes_wait_until_the_start_number_is_synced() {

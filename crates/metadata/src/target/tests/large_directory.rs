@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Checks more than 65,000 links, the number above which ext4 stops counting.
+/// Creates more than 65,000 subdirectories. Above this number, ext4 stops counting links.
 #[test]
 fn link_count_of_a_directory_counts_all_subdirectories() {
     const COUNT: u32 = 66_000;

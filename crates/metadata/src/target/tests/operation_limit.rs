@@ -1,11 +1,11 @@
-//! Tests of a target on which the maximum number of operations wait.
+//! Tests of a target with the maximum number of waiting operations.
 
 use super::*;
 
-/// Before the fix, a target with too many waiting operations refused all further requests,
-/// including the decision for which some of these operations waited. So they waited forever.
+/// Regression test: a target with too many waiting operations refused all further requests, even
+/// the decision of a transaction for which some of these operations waited. So they waited forever.
 #[test]
-fn requests_that_other_operations_wait_for_are_never_refused() {
+fn request_that_other_operations_wait_for_is_never_refused() {
     let limits = Limits { parked: 1, ..Limits::default() };
     let mut story = Story::begin_with(limits);
     let inode = story.create(1, (0, 1));

@@ -1,5 +1,4 @@
-//! Tests of requests that change the stripe pattern of an existing file, and of refusals of such
-//! requests.
+//! Tests of requests that change the stripe pattern of an existing file or directory.
 
 use super::*;
 use skep_types::{
@@ -55,7 +54,7 @@ fn pattern_can_be_set_only_while_the_file_is_not_open() {
     let close = md::Close { inode, open: md::OpenMode::Read, written: None };
     story.ask(1, 1, (0, 4), &close).unwrap();
     story.ask(1, 2, (0, 2), &set(inode, 0)).unwrap();
-    // A retry gets the same reply, and the target does not run it again.
+    // The retry gets the same reply, and changes nothing.
     story.ask(1, 2, (0, 2), &set(inode, 0)).unwrap();
     let after = story.pattern(inode);
     let part = &after.components[0];
@@ -66,8 +65,8 @@ fn pattern_can_be_set_only_while_the_file_is_not_open() {
     assert_eq!(story.pattern(inode), after);
 }
 
-/// Without this wait, a power loss could revert the pattern together with the open, and the next
-/// pattern of the file would have the same generation, and so the same names of chunk files.
+/// Without this wait, a power loss could revert the pattern and the open. The next pattern of the
+/// file would then have the same generation, and therefore the same names of chunk files.
 #[test]
 fn open_waits_until_a_new_pattern_is_safe() {
     let mut story = Story::begin();
@@ -84,7 +83,7 @@ fn open_waits_until_a_new_pattern_is_safe() {
     assert_eq!(opened.pattern.unwrap().generation, 2);
 }
 
-/// docs/semantics.md 3.5: a power loss has reverted the open of the client that reports its writes.
+/// docs/semantics.md 3.5: a client reports writes, but a power loss has reverted its open.
 #[test]
 fn report_of_writes_with_an_older_pattern_is_refused() {
     let mut story = Story::begin();
@@ -112,10 +111,10 @@ fn report_of_writes_with_an_older_pattern_is_refused() {
     story.ask(1, 1, (0, 6), &close(before + 1)).unwrap();
 }
 
-/// The old pattern determines in which chunk files the bytes of the file are. Storage may still
-/// have bytes that were truncated.
+/// The old pattern determines which chunk files have the bytes of the file. Even if the file is
+/// empty, storage may still have truncated bytes.
 #[test]
-fn a_file_that_was_ever_written_keeps_its_pattern() {
+fn pattern_of_a_once_written_file_cannot_be_set() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     story.close(inode, (0, 2), Some(100));
@@ -133,9 +132,9 @@ fn a_file_that_was_ever_written_keeps_its_pattern() {
     refused(&mut story);
 }
 
-/// If the writer of a file has died, the file size is unknown until the size recovery.
+/// After the death of a writer, the file size is unknown until the size recovery.
 #[test]
-fn a_file_of_a_dead_writer_keeps_its_pattern() {
+fn pattern_of_a_dead_writers_file_cannot_be_set() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     story.ask(1, 1, (0, 0), &md::CloseSession {}).unwrap();
@@ -193,11 +192,11 @@ fn files_and_directories_of_a_group_are_listed() {
     let file = story.create(1, (0, 1));
     assert_eq!(all(&mut story, 2), [(file, FileKind::Regular)]);
     assert_eq!(all(&mut story, 3), []);
-    // The file counts as written although its size is zero, because its writer may not have
-    // reported bytes on this group yet.
+    // The file is listed although its size is zero, because its writer may have written bytes to
+    // this group without a report yet.
     let page = list(&mut story, 2, InodeId::default());
     assert!(page.files[0].is_written && page.files[0].bytes == 0, "{page:?}");
-    // A directory is listed if its default pattern names the group.
+    // A directory is listed if its default pattern contains the group.
     let groups = vec![GroupId::new(2)];
     let listed =
         ComponentRequest { placement: Some(Placement::Groups(groups)), ..Default::default() };
@@ -207,7 +206,7 @@ fn files_and_directories_of_a_group_are_listed() {
     found.sort_unstable_by_key(|(inode, _)| *inode);
     assert!(found.contains(&(InodeId::ROOT, FileKind::Directory)), "{found:?}");
     assert_eq!(found.len(), 2);
-    // The reply has only the inodes after the inode in the request.
+    // The reply has only inodes with higher numbers than the inode in the request.
     let page = list(&mut story, 2, found[1].0);
     assert!(page.files.is_empty() && page.prepared == 0, "{page:?}");
 }

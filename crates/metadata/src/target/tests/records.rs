@@ -1,4 +1,4 @@
-//! Tests of how the changes of a batch become log records.
+//! Tests of the log records into which a target writes the changes of a batch.
 
 use super::*;
 use crate::limits::BATCH_HEAD_BYTES;
@@ -15,11 +15,11 @@ fn set_xattr(inode: InodeId, name: &str, bytes: usize) -> md::SetXattr {
     }
 }
 
-/// Before the fix, the target wrote all changes of a batch into one log record. The reader treated
-/// a record of more than `MAX_PAYLOAD_BYTES` as the torn end of the log. So the next start dropped
-/// all changes of that batch and all later changes, although they were acknowledged.
+/// Regression test: the target wrote all changes of a batch into one log record. At the next start,
+/// it took a record of more than `MAX_PAYLOAD_BYTES` for the torn end of the log. So it lost all
+/// acknowledged changes of that batch and of later batches.
 #[test]
-fn a_large_batch_becomes_several_records_that_can_be_read() {
+fn large_batch_becomes_several_readable_records() {
     let mut story = Story::begin();
     let inodes: Vec<_> =
         (0..50).map(|number| story.create_as(&format!("{number}"), 1, (0, 1 + number))).collect();
@@ -43,8 +43,8 @@ fn a_large_batch_becomes_several_records_that_can_be_read() {
     assert_eq!(found, count);
 }
 
-/// The changes of one operation stay together. Each record has as many whole operations as fit. An
-/// operation that is larger than the limit of a record gets a record of its own.
+/// Each record has as many whole operations as fit. An operation above the limit of a record gets a
+/// record of its own.
 #[test]
 fn an_operation_is_never_split_over_records() {
     let limits = Limits { record_bytes: 1000, ..Limits::default() };
@@ -70,8 +70,7 @@ fn an_operation_is_never_split_over_records() {
     assert_eq!(records.last().map(|it| it.lsn), Some(story.target.last_logged()));
 }
 
-/// The target must refuse an operation that fits into no record, before the operation changes
-/// anything.
+/// The target must refuse an operation that fits into no record, and must not change anything.
 #[test]
 fn operation_too_long_for_one_record_is_refused() {
     let limits = Limits { operation_bytes: 1000, ..Limits::default() };
@@ -85,8 +84,8 @@ fn operation_too_long_for_one_record_is_refused() {
     assert_eq!(names, [b"user.b"[..].into()]);
 }
 
-/// Both an operation at the limit and a batch of many operations become records that fit into one
-/// frame between two members of a group.
+/// An operation at the limit, and a batch of many operations, must both become records that fit
+/// into one frame between members of a group.
 #[test]
 fn no_log_record_is_longer_than_the_limits() {
     let limits = Limits { record_bytes: 1000, operation_bytes: 3000, ..Limits::default() };
@@ -104,9 +103,10 @@ fn no_log_record_is_longer_than_the_limits() {
     assert!(found.is_some_and(|found| found <= longest && found > longest - 100), "{found:?}");
 }
 
-/// Records carry the epoch of the group, which rises with the cluster map and never falls.
+/// Each record has the epoch of the group in the newest cluster map, also after an older map
+/// arrives.
 #[test]
-fn records_carry_the_epoch_of_the_group() {
+fn log_records_have_the_newest_epoch_of_the_group() {
     let mut story = Story::begin();
     let with_epoch = |epoch| {
         let mut map = map();

@@ -1,9 +1,10 @@
-//! Tests of requests that arrive twice, late, or after newer requests.
+//! Tests of requests that arrive twice, late, or after a newer request.
 
 use super::*;
 
-/// Before the fix, the target did not remember refusals. A late retry of a refused unlink, on an
-/// abandoned connection, removed a name that another client had created meanwhile.
+/// Regression test: the target did not store refusals. When a copy of a refused unlink arrived
+/// late, on a connection that its client no longer used, it removed a name that another client had
+/// created meanwhile.
 #[test]
 fn a_late_copy_of_a_refused_request_does_not_run() {
     let mut story = Story::begin();
@@ -19,10 +20,10 @@ fn a_late_copy_of_a_refused_request_does_not_run() {
     story.ask(1, 1, (0, 0), &lookup).expect("the name is still there");
 }
 
-/// Before the fix, if a retry of a running request arrived late on an abandoned connection, the
-/// target replied only on that connection.
+/// Regression test: when a copy of a waiting request arrived on a connection that its client no
+/// longer used, the target replied only on that connection.
 #[test]
-fn repeated_request_gets_its_reply_on_its_own_connection() {
+fn each_copy_of_a_request_gets_a_reply_on_its_connection() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     for on in [5, 6] {
@@ -35,8 +36,8 @@ fn repeated_request_gets_its_reply_on_its_own_connection() {
     assert_eq!(connections, [5, 6]);
 }
 
-/// Before the fix, a request that waited for other groups ran after a newer request of its slot.
-/// Its reply then replaced the reply to the newer request.
+/// Regression test: a request that waited for another group ran after a newer request of its slot.
+/// The target then replaced the stored reply to the newer request.
 #[test]
 fn waiting_request_is_dropped_if_a_newer_one_uses_its_slot() {
     let mut story = Story::begin();
@@ -56,9 +57,8 @@ fn waiting_request_is_dropped_if_a_newer_one_uses_its_slot() {
     assert!(story.ask(1, 1, (0, 4), &newer).is_ok(), "the newer reply is stored");
 }
 
-/// Before the fix, a power loss reverted a change and its version, so the next change got the same
-/// version. A client that had read the lost change did not drop its cached pages after the next
-/// change.
+/// Regression test: after a power loss, the next change of a file got the same version as the lost
+/// change. So a client that had read the lost change kept its cached pages after the next change.
 #[test]
 fn file_version_of_a_lost_change_is_not_reused() {
     let mut story = Story::begin();

@@ -3,7 +3,7 @@
 use super::*;
 use skep_wire::limits::REPLAY_SLOT;
 
-/// Returns the request that replays a change of the first start.
+/// Returns the request that replays a change that the target made in its first start.
 fn again<R: Request>(change: u64, request: &R) -> md::Replay {
     md::Replay {
         start: 1,
@@ -39,7 +39,8 @@ fn create(directory: InodeId, name: &str) -> md::Create {
 }
 
 impl Story {
-    /// Starts the target after a power loss that has left `log_bytes` of the log.
+    /// Starts the target after a power loss that has left only the first `log_bytes` bytes of the
+    /// log.
     fn lose_power_and_await_replay(&mut self, log_bytes: usize) {
         self.log.truncate(log_bytes);
         self.kill();
@@ -59,8 +60,8 @@ impl Story {
     }
 }
 
-/// The scenario of hole H20 in `docs/tests/holes.md`: the lost link is made again before the
-/// unlink, so the file keeps its other name.
+/// The scenario of hole H20 in `docs/tests/holes.md`. The lost link is replayed before the unlink
+/// runs, so the file keeps one name.
 #[test]
 fn lost_link_is_replayed_before_any_new_change() {
     let mut story = Story::begin();
@@ -84,7 +85,7 @@ fn lost_link_is_replayed_before_any_new_change() {
 }
 
 #[test]
-fn replayed_file_has_the_id_and_pattern_of_its_first_reply() {
+fn replayed_file_has_the_original_id_and_pattern() {
     let mut story = Story::begin();
     let durable = story.log.len();
     let request = create(InodeId::ROOT, "x");
@@ -109,9 +110,9 @@ fn replayed_file_has_the_id_and_pattern_of_its_first_reply() {
     assert_ne!(story.create_as("z", 1, (0, 2)), inode);
 }
 
-/// One client makes a directory, and another client makes a file in it.
+/// One client creates a directory, and another client creates a file in it.
 #[test]
-fn changes_of_two_clients_are_replayed_in_their_first_order() {
+fn changes_of_two_clients_are_replayed_in_original_order() {
     let mut story = Story::begin();
     let durable = story.log.len();
     let new = md::NewInode { permissions: 0o700, umask: 0, uid: 0, gid: 0 };
@@ -133,7 +134,7 @@ fn changes_of_two_clients_are_replayed_in_their_first_order() {
 }
 
 #[test]
-fn change_with_another_outcome_is_refused() {
+fn replay_with_a_different_outcome_is_refused() {
     let mut story = Story::begin();
     let file = story.create(1, (0, 1));
     let durable = story.log.len();
@@ -149,9 +150,10 @@ fn change_with_another_outcome_is_refused() {
     assert_eq!(opens, 1);
 }
 
-/// Like hole H20, but the link cannot be made again: the unlink must not remove the last name.
+/// Like hole H20, but the replay of the link fails. Therefore the target must refuse the replay of
+/// the unlink, which would remove the last name.
 #[test]
-fn no_name_is_removed_again_after_a_failed_replay() {
+fn no_unlink_is_replayed_after_a_failed_replay() {
     let mut story = Story::begin();
     let file = story.create(1, (0, 1));
     let durable = story.log.len();
@@ -172,7 +174,7 @@ fn no_name_is_removed_again_after_a_failed_replay() {
 }
 
 #[test]
-fn target_serves_a_lease_after_the_last_progress_of_a_replay() {
+fn replay_ends_after_a_lease_without_progress() {
     let mut story = Story::begin();
     let file = story.create(1, (0, 1));
     let durable = story.log.len();
@@ -191,7 +193,7 @@ fn target_serves_a_lease_after_the_last_progress_of_a_replay() {
 }
 
 #[test]
-fn killed_target_and_old_backup_replay_nothing() {
+fn killed_target_and_restored_backup_replay_nothing() {
     let mut story = Story::begin();
     let file = story.create(1, (0, 1));
     story.restart();

@@ -33,7 +33,7 @@ fn restored_target_reuses_no_inode_number_or_version() {
     let next = story.create_as("next", 1, (0, 2));
     assert!(next.number() > newest.number() && first.number() < newest.number());
     assert!(version(&mut story, next) > newest_version);
-    // The next start of the target continues above these numbers.
+    // After another restart, the target assigns higher numbers than these.
     story.restart();
     assert!(story.create_as("after", 1, (0, 3)).number() > next.number());
 }
@@ -45,7 +45,7 @@ fn restored_target_never_reports_an_inode_as_missing() {
     let file = story.create(1, (0, 1));
     let gone = InodeId::from_parts(file.shard(), file.number() + 1);
     assert_eq!(which_exist(&mut story, &[file, gone]).unwrap(), [true, false]);
-    // Storage has a chunk file of an inode that this target has not assigned.
+    // Storage asks about an inode number that this target has not assigned yet.
     let newer = InodeId::from_parts(file.shard(), file.number() + (1 << 31));
     let refused = which_exist(&mut story, &[file, newer]).unwrap_err();
     assert_eq!(refused.code(), ErrorCode::NotPermitted);

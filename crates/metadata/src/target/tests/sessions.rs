@@ -1,10 +1,10 @@
-//! Tests of the ends of sessions, and of their effects.
+//! Tests of the end of a session, and of its effects.
 
 use super::*;
 use std::collections::BTreeSet;
 
-/// Before the fix, an operation waited for another group while its session ended, and nevertheless
-/// committed later. This left a slot and opens that no job would ever remove.
+/// Regression test: an operation that waited for another group committed after the end of its
+/// session. It left a slot record and an open that no job would ever remove.
 #[test]
 fn operation_is_refused_if_its_session_ends_during_a_wait() {
     let mut story = Story::begin();
@@ -47,16 +47,16 @@ fn limits_of_one() -> Limits {
     Limits { closes_per_batch: 1, ..Limits::default() }
 }
 
-/// The target dies while it cleans up an ended session. Before the fix, the session was open again
-/// after the next start, with only some of its files closed. Its client continued to use files that
-/// the target had disposed of.
+/// The target dies while it cleans up an ended session. Regression test: after the next start, the
+/// session was open again, but some of its files were closed. So the client used files that the
+/// target had disposed of.
 #[test]
-fn an_ended_session_stays_ended_after_a_restart() {
+fn half_cleaned_session_stays_ended_after_a_restart() {
     let mut story = Story::begin_with(limits_of_one());
     for number in 0..4 {
         story.create_as(&format!("{number}"), 1, (0, 1 + number));
     }
-    // Runs only the first batch after the request. The process dies before the next batch.
+    // Runs only the batch with the request, and no later one.
     story.run(vec![arrival(1, 1, (0, 0), &md::CloseSession {})]);
     let opens = |story: &Story| {
         story.target.table.scan(&Key::opens_of(SessionId::new(1)), &[], 9).unwrap().len()
@@ -75,7 +75,7 @@ fn an_ended_session_stays_ended_after_a_restart() {
     assert!(is_alive(&mut story, 2));
 }
 
-/// Before the fix, the target closed all files of an ended session in one batch, and served no
+/// Regression test: the target closed all files of an ended session in one batch, and ran no other
 /// request meanwhile.
 #[test]
 fn other_requests_run_while_a_large_session_is_cleaned_up() {
@@ -94,7 +94,7 @@ fn other_requests_run_while_a_large_session_is_cleaned_up() {
     }
 }
 
-/// If the close of a file deletes many other keys, one step of the clean-up closes fewer files.
+/// If the close of a file deletes many keys, one step of the clean-up closes fewer files.
 #[test]
 fn step_of_a_session_clean_up_is_limited_in_bytes() {
     let mut story = Story::begin();
@@ -130,8 +130,8 @@ fn step_of_a_session_clean_up_is_limited_in_bytes() {
     assert!(!is_stored(&story, 1));
 }
 
-/// Before the fix, a late `OpenSession` reopened a session that had ended, but without the stored
-/// replies of its slots. When the client then retried a request, the request ran a second time.
+/// Regression test: a late `OpenSession` opened an ended session again, without the stored replies
+/// of its slots. So a retry of an earlier request ran a second time.
 #[test]
 fn a_session_that_has_ended_is_not_opened_again() {
     let limits = Limits { ends_per_batch: 1, ..Limits::default() };
@@ -146,13 +146,13 @@ fn a_session_that_has_ended_is_not_opened_again() {
     }
     story.ask(1, 3, (0, 0), &md::OpenSession { client: NodeId::new(9), slots: 4 }).unwrap();
     story.ask(1, 3, (0, 0), &md::CloseSession {}).unwrap();
-    // The target deletes the records of ended sessions as soon as no late message can be in flight.
-    // With these limits, each batch examines one record.
+    // The target keeps the record of an ended session while a late message may be in flight. With
+    // these limits, each batch examines one record.
     let ends = |story: &Story| {
         let key = |session| Key::SessionEnd(SessionId::new(session)).to_bytes();
         [1, 3].iter().filter(|it| story.target.table.get(&key(**it)).unwrap().is_some()).count()
     };
-    // A jump of the time of day alone deletes nothing, not even across a restart.
+    // If only the time of day advances, the target deletes no record, even after a restart.
     story.wall.seconds += crate::limits::END_KEPT_SECONDS + 1;
     story.now += crate::limits::FORGET_EVERY;
     (0..20).for_each(|_| story.happens(Event::Tick));
@@ -172,10 +172,10 @@ fn a_session_that_has_ended_is_not_opened_again() {
     assert_eq!(ends(&story), 0);
 }
 
-/// Before the fix, a suspension of the target for longer than a lease ended all sessions. The
-/// reason was that the target had not read the renewals yet that clients had sent meanwhile.
+/// Regression test: after a suspension of the target for longer than a lease, all sessions ended.
+/// The target had not yet read the renewals that the clients had sent meanwhile.
 #[test]
-fn leases_restart_after_a_pause_of_the_target() {
+fn sessions_get_a_new_lease_after_a_suspension_of_the_target() {
     let mut story = Story::begin();
     let lease = Duration::from_millis(u64::from(map().policy.lease_ms));
     story.now += 3 * lease;
@@ -192,8 +192,8 @@ fn leases_restart_after_a_pause_of_the_target() {
     assert!(!is_open(&story, 2), "the session ends with its lease");
 }
 
-/// Before the fix, when the cluster's lease became shorter, the target ended sessions too early.
-/// Their clients still used the longer lease that the target had sent them before.
+/// Regression test: after an administrator had made the lease shorter, the target ended sessions
+/// too early. Their clients still used the longer lease that they had received before.
 #[test]
 fn a_shorter_lease_applies_after_its_acknowledgement() {
     let mut story = Story::begin();
@@ -206,7 +206,7 @@ fn a_shorter_lease_applies_after_its_acknowledgement() {
         newer.policy.lease_ms = lease_ms;
         story.happens(Event::Map(newer.into()));
     };
-    // Another client keeps renewing its session, so the target does not seem disconnected.
+    // A second client renews its session all the time, so the target does not seem disconnected.
     let add_client = |story: &mut Story| {
         let open = md::OpenSession { client: NodeId::new(8), slots: 4 };
         story.ask(1, 5, (0, 0), &open).unwrap();
@@ -243,7 +243,7 @@ fn a_shorter_lease_applies_after_its_acknowledgement() {
     assert!(!is_open(&story, 1));
 }
 
-/// Returns a map without client 9, which has opened the sessions.
+/// Returns a map without client 9, which has opened sessions 1 and 2.
 fn map_without_clients(version: u64) -> ClusterMap {
     let mut map = map();
     map.newest_node = NodeId::new(9);
@@ -251,7 +251,8 @@ fn map_without_clients(version: u64) -> ClusterMap {
     map
 }
 
-/// Lets one and a half leases pass. Meanwhile, only the sessions in `renewing` are renewed.
+/// Lets one and a half times the lease pass. Meanwhile, only the sessions in `renewing` are
+/// renewed.
 fn pass_a_lease(story: &mut Story, renewing: &[u64]) {
     let lease = Duration::from_millis(u64::from(map().policy.lease_ms));
     let end = story.now + lease + lease / 2;
@@ -264,8 +265,8 @@ fn pass_a_lease(story: &mut Story, renewing: &[u64]) {
     }
 }
 
-/// Before the fix, the target released the locks of a silent client while storage still accepted
-/// writes of that client.
+/// Regression test: the target released the locks of a silent client while storage still accepted
+/// its writes.
 #[test]
 fn locks_of_a_silent_client_stay_until_its_removal_from_the_map() {
     let mut story = Story::begin();
@@ -295,7 +296,7 @@ fn locks_of_a_silent_client_stay_until_its_removal_from_the_map() {
 }
 
 #[test]
-fn client_newer_than_the_map_keeps_its_session() {
+fn client_that_the_old_map_lacks_keeps_its_session() {
     let mut story = Story::begin();
     story.happens(Event::Map(map_without_clients(2).into()));
     let open = md::OpenSession { client: NodeId::new(10), slots: 4 };
@@ -312,8 +313,8 @@ fn outcome_of(story: &mut Story, session: u64, at: (u32, u64)) -> Result<md::Out
     story.ask(9, 0, (0, 0), &asked).map(|reply| reply.outcome)
 }
 
-/// A client that has lost its session and a reply asks for the outcome of the request. The target's
-/// reply must be final, so it sends the reply only after the end of the session.
+/// A client that has lost its session asks whether a request without a reply was executed. The
+/// answer must be final, so the target refuses to answer before the end of the session.
 #[test]
 fn outcome_of_a_request_is_final_after_the_end_of_its_session() {
     let mut story = Story::begin();
@@ -337,7 +338,7 @@ fn outcome_of_a_request_is_final_after_the_end_of_its_session() {
         assert_eq!(outcome_of(&mut story, 77, (0, 1)).unwrap(), md::Outcome::Unknown);
         story.restart();
     }
-    // The target deletes the replies of the slots together with the record of the session's end.
+    // The target deletes the stored replies of a session together with the record of its end.
     story.happens(Event::Tick);
     let kept = crate::limits::END_KEPT_SECONDS + 1;
     story.wall.seconds += kept;
@@ -349,7 +350,7 @@ fn outcome_of_a_request_is_final_after_the_end_of_its_session() {
     assert!(slots.is_empty());
 }
 
-/// If a power loss removed a session, the client could not find out which of its requests were
+/// If a power loss reverted the session, its client could not find out which of its requests were
 /// executed.
 #[test]
 fn reply_to_open_session_waits_for_a_sync() {
@@ -362,8 +363,9 @@ fn reply_to_open_session_waits_for_a_sync() {
     assert_eq!(story.replies.len(), 1);
 }
 
-/// Before the fix, if the network between a target and its clients failed, the target made
-/// management remove all these clients. But other services still received their requests.
+/// Regression test: after the network between a target and all its clients had failed, management
+/// removed these clients at the request of the target, although other services still received their
+/// requests.
 #[test]
 fn target_disconnected_from_all_clients_keeps_sessions() {
     let mut story = Story::begin();
@@ -375,19 +377,19 @@ fn target_disconnected_from_all_clients_keeps_sessions() {
     pass_a_lease(&mut story, &[]);
     assert!(story.evicted.iter().all(|(_, unless_heard)| *unless_heard), "{:?}", story.evicted);
     assert_eq!(story.evicted.iter().map(|it| it.0).collect::<BTreeSet<_>>().len(), 9);
-    // Management has kept the clients in the map, and the network works again.
+    // Management has not removed the clients, and the network works again.
     story.ask(1, 1, (0, 2), &unlink()).unwrap();
     for session in 10..18 {
         assert!(is_alive(&mut story, session));
     }
-    // Now only one client is silent, so the fault is at this client.
+    // Now only one client is silent, so the target can assume that the fault is at this client.
     story.evicted.clear();
     pass_a_lease(&mut story, &[1, 10, 11, 12, 13, 14, 15, 16]);
     assert!(story.evicted.contains(&(NodeId::new(17), false)), "{:?}", story.evicted);
     assert!(!is_open(&story, 17) && is_open(&story, 1));
 }
 
-/// If all clients have died together, management receives no heartbeats of them, and removes them.
+/// If all clients die together, management receives no heartbeats from them, and removes them.
 #[test]
 fn clients_that_died_together_lose_their_sessions() {
     let mut story = Story::begin();
@@ -399,7 +401,8 @@ fn clients_that_died_together_lose_their_sessions() {
     assert!(!is_open(&story, 1));
 }
 
-/// docs/semantics.md 4.9: after a power loss, a client finds the opens that the target has lost.
+/// docs/semantics.md 4.9: after a power loss, a client can find out which opens the target has
+/// lost.
 #[test]
 fn client_can_detect_opens_lost_in_a_power_loss() {
     let mut story = Story::begin();

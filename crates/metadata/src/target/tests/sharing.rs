@@ -1,5 +1,5 @@
-//! Tests of files that several sessions have open. Some sessions must acknowledge that a file
-//! becomes shared, before the target replies to an open.
+//! Tests of files that several sessions have open. Before the target replies to an open that makes
+//! a file shared, the sessions that have it open must acknowledge this.
 
 use super::*;
 use crate::limits::WAIT_ANSWER;
@@ -7,7 +7,7 @@ use skep_wire::sharing::{
     AcknowledgeNotifications, Notification, Notifications, WaitNotifications,
 };
 
-/// Returns the id of the connection on which a session waits for notifications.
+/// Returns the connection on which a session waits for notifications.
 fn poll_of(session: u64) -> ConnectionId {
     1000 + session
 }
@@ -50,8 +50,8 @@ impl Story {
         self.replies.retain(|(connection, _)| *connection != 7);
     }
 
-    /// Receives the notification that a file becomes shared, on behalf of a session, and
-    /// acknowledges it.
+    /// Receives the notification that a file becomes shared, and acknowledges it, both on behalf of
+    /// a session.
     pub(super) fn learns_that_it_shares(&mut self, session: u64, inode: InodeId) {
         self.waits_for_notifications(session, Vec::new());
         let notifications = self.notifications_of(session).expect("a notification");
@@ -60,8 +60,8 @@ impl Story {
         self.acknowledges(session, notification.number);
     }
 
-    /// Sends a request that opens a file which session `holder` has open. Then acknowledges the
-    /// notification on behalf of session `holder`. Returns the reply to the request.
+    /// Sends a request that opens a file. Session `holder`, which has the file open, acknowledges
+    /// the notification. Returns the reply to the request.
     pub(super) fn ask_sharing<R: Request>(
         &mut self,
         session: u64,
@@ -97,7 +97,7 @@ fn an_open_waits_until_all_notified_sessions_acknowledge() {
     assert_eq!(story.opened(), Some(true));
     story.waits_for_notifications(1, Vec::new());
     assert_eq!(story.notifications_of(1), None, "no further notification is pending");
-    // Another open needs no notification, because all sessions have acknowledged already.
+    // A further open causes no notification, because all sessions know that the file is shared.
     assert_eq!(story.opens(2, (0, 2), inode, WRITE), Some(true));
     assert_eq!(story.opens(1, (0, 2), inode, READ), Some(true));
 }
@@ -123,9 +123,10 @@ fn file_becomes_shared_when_a_client_opens_it_for_writing() {
     assert_eq!(story.opened(), Some(true));
 }
 
-/// A session has a file open for reading, and opens it for writing too. Before the fix, the target
-/// could reply to another session's open before the first session had the reply to its second open.
-/// So the other session wrote while the first handle still used cached pages.
+/// Two sessions have a file open for reading, and one of them opens it for writing too. Regression
+/// test: the target could reply to a further open of the other session before the first session
+/// received the reply to its second open. So the other session wrote while the first session still
+/// read cached pages through its first open.
 #[test]
 fn session_is_notified_when_its_own_second_open_shares_a_file() {
     let mut story = Story::begin();
@@ -141,9 +142,9 @@ fn session_is_notified_when_its_own_second_open_shares_a_file() {
     assert_eq!(story.opened(), Some(true));
 }
 
-/// Four opens wait for a writer that closes the file. The reply to the first open of session 2 does
-/// not mark the file as shared, but the reply to its second open does. Before the fix, the target
-/// replied to the next writer as if session 2 had acknowledged for both opens.
+/// Four opens wait for a writer, which then closes the file. The reply to the first open of session
+/// 2 does not mark the file as shared, but the reply to its second open does. Regression test: the
+/// target let the next writer open the file as if session 2 had acknowledged for both opens.
 #[test]
 fn writer_waits_for_acknowledgements_of_all_opens_of_a_session() {
     let mut story = Story::begin();
@@ -177,10 +178,9 @@ fn an_open_does_not_wait_for_sessions_that_close_or_end() {
     assert_eq!(story.opened(), Some(false));
 }
 
-/// A session acknowledges that a file becomes shared, closes the file, and then opens it again.
-/// Meanwhile, the open of a second session still waits for a third session. Before the fix, the
-/// target replied to the waiting open as if the first session's old acknowledgement were still
-/// valid.
+/// Session 1 acknowledges that a file becomes shared, closes the file, and opens it again.
+/// Meanwhile, the open of session 2 still waits for session 3. Regression test: the target replied
+/// to this open without a second acknowledgement of session 1.
 #[test]
 fn old_acknowledgement_is_invalid_after_a_reopen_of_the_file() {
     let mut story = Story::begin();
@@ -195,8 +195,8 @@ fn old_acknowledgement_is_invalid_after_a_reopen_of_the_file() {
     story.learns_that_it_shares(1, inode);
     let closed = md::Close { inode, open: READ, written: None };
     story.send(5, 1, (0, 4), &closed);
-    // Session 1 opens the file again, and this open waits for session 3. Then session 2 sends its
-    // open again, in a new request.
+    // Session 1 opens the file again, and this open waits for session 3. Session 2 replaces its
+    // open by a new request.
     story.send(6, 1, (1, 1), &open_of(inode, WRITE));
     story.send(1, 2, (0, 2), &open_of(inode, WRITE));
     story.replies.clear();
@@ -210,8 +210,8 @@ fn old_acknowledgement_is_invalid_after_a_reopen_of_the_file() {
     assert_eq!(story.opened(), Some(true));
 }
 
-/// The acknowledgement of an open that the client is closing arrives after another open of the
-/// same client.
+/// A client opens a file again before its acknowledgement for the first open, and then closes the
+/// first open.
 #[test]
 fn reopen_before_an_acknowledgement_marks_the_file_as_shared() {
     let mut story = Story::begin();
@@ -234,7 +234,7 @@ fn a_notification_is_repeated_after_a_lost_reply_or_a_restart() {
     assert_eq!(story.opens(2, (0, 1), inode, READ), None);
     story.waits_for_notifications(1, Vec::new());
     let first = story.notifications_of(1).unwrap()[0].number;
-    // The client polls again, because the reply with the notification was lost.
+    // The reply with the notification was lost, so the client polls again.
     story.waits_for_notifications(1, Vec::new());
     assert_eq!(story.notifications_of(1).unwrap()[0].number, first);
     story.waits_for_notifications(1, vec![first]);
@@ -268,10 +268,10 @@ fn a_poll_without_notifications_ends_after_its_time_limit() {
     assert_eq!(refusal.code(), ErrorCode::StaleSession);
 }
 
-/// Before the fix, a truncation by path notified no session. A client that was the only one to have
-/// the file open for writing continued to append at the old end of the file.
+/// Regression test: a truncation by a client that did not have the file open notified no session.
+/// The only client with the file open then appended at the old end of the file.
 #[test]
-fn truncation_without_an_open_waits_until_the_writer_knows() {
+fn truncation_by_another_client_waits_for_the_writer() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     story.send(1, 2, (0, 1), &truncate(inode));
@@ -279,7 +279,7 @@ fn truncation_without_an_open_waits_until_the_writer_knows() {
     story.learns_that_it_shares(1, inode);
     story.answer::<st::TruncateChunk>(&truncated(1));
     assert!(story.replies.pop().is_some_and(|(_, result)| result.is_ok()));
-    // The client that truncates the file needs no notification itself.
+    // The client that truncates the file is not notified of its own truncation.
     story.send(1, 1, (0, 2), &truncate(inode));
     story.answer::<st::TruncateChunk>(&truncated(1));
     assert!(story.replies.pop().is_some_and(|(_, result)| result.is_ok()));

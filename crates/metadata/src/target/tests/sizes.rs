@@ -4,8 +4,8 @@ use super::*;
 use crate::limits::RETRY_PAUSE;
 use skep_types::ChunkFileSet;
 
-/// Before the fix, the target logged a recovered size although the file had been truncated
-/// meanwhile. So the file grew again, filled with zeros.
+/// Regression test: the target logged a recovered size although the file had been truncated during
+/// the recovery. So the file got its old size again, with zeros as content.
 #[test]
 fn a_size_recovery_restarts_after_a_truncation() {
     let mut story = Story::begin();
@@ -27,9 +27,9 @@ fn a_size_recovery_restarts_after_a_truncation() {
     assert!(story.calls.is_empty(), "the target recovers the size");
 }
 
-/// docs/semantics.md 2.6 and 2.7. A mount may report the end of its writes as late as with the
-/// close. If a power loss reverts this report, it also reverts the close, which has the same or a
-/// later log record. So the target still counts the open, and truncates every chunk file that the
+/// docs/semantics.md 2.6 and 2.7. A mount may report the end of its writes only with the close. A
+/// power loss that reverts this report also reverts the close, because the close is in the same or
+/// a later log record. So the target still counts the open, and truncates each chunk file that the
 /// writer may have extended.
 #[test]
 fn truncation_removes_bytes_of_a_write_with_a_lost_report() {
@@ -45,8 +45,8 @@ fn truncation_removes_bytes_of_a_write_with_a_lost_report() {
     assert_eq!(truncated.count(), 1, "one storage group has all bytes of the file");
 }
 
-/// Before the fix, if the second of two writers died during a size recovery, the bytes that it had
-/// written were lost.
+/// Regression test: when a second writer died during the size recovery after the death of the first
+/// one, the file lost the bytes of the second writer.
 #[test]
 fn size_recovery_restarts_when_another_writer_dies() {
     let mut story = Story::begin();
@@ -61,8 +61,8 @@ fn size_recovery_restarts_when_another_writer_dies() {
     assert_eq!(story.size(inode), 50);
 }
 
-/// Before the fix, the death of a writer that had only overwritten bytes did not change the version
-/// and the times of the file. So other clients used their old cached pages forever.
+/// Regression test: the death of a writer that had only overwritten bytes left the version and the
+/// times of the file unchanged. So other clients used their old cached pages forever.
 #[test]
 fn death_of_a_writer_changes_version_and_mtime() {
     let mut story = Story::begin();
@@ -81,8 +81,8 @@ fn death_of_a_writer_changes_version_and_mtime() {
     assert!(after.modified > before.modified);
 }
 
-/// Before the fix, the next holder of a dead writer's lock could read a file size that lacked the
-/// writer's last bytes.
+/// Regression test: a client that got the lock of a dead writer could see a file size without the
+/// last bytes of the writer.
 #[test]
 fn the_next_lock_holder_waits_for_the_recovered_size() {
     use skep_wire::file_locks::{LockKind, LockMode, LockRequest, SetLockReply};
@@ -117,7 +117,7 @@ fn the_next_lock_holder_waits_for_the_recovered_size() {
     assert_eq!((reply.conflict, reply.attributes.size), (None, 50));
 }
 
-/// Before the fix, the target did not start the next size recovery after a failed one.
+/// Regression test: after a failed size recovery, the target did not begin the next one.
 #[test]
 fn next_size_recovery_begins_after_a_failed_one() {
     use crate::limits::SIZE_RECOVERIES_AT_ONCE;
@@ -169,8 +169,8 @@ fn metadata_stores_which_chunk_files_a_client_has_synced() {
     assert!(synced.contains(0) && !synced.contains(1));
 }
 
-/// docs/semantics.md 4.7: a truncation removes the bytes of a lost chunk file, so this chunk file
-/// need not exist any more.
+/// docs/semantics.md 4.7: if a truncation removes all bytes of a chunk file, it is no loss that
+/// this chunk file is missing.
 #[test]
 fn truncation_removes_emptied_chunk_files_from_the_synced_set() {
     let mut story = Story::begin();

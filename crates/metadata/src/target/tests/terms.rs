@@ -1,11 +1,11 @@
-//! Tests of requests that the target must refuse. The request names another epoch, or the target's
-//! term as primary has ended, or the term of the sender has ended.
+//! Tests of requests that the target must refuse because they have another epoch, because the
+//! target's own term as primary has ended, or because the term of the sender has ended.
 
 use super::*;
 
-/// Returns the event of a new map. `own` describes the target's group, and `of_sender` the group of
-/// another target that sends requests. Each pair is the epoch of the group and the first epoch of
-/// its primary's term.
+/// Returns the arrival of a new map. `own` describes the target's group, and `of_sender` the group
+/// of another target that sends requests. Each pair has the epoch of the group, and the epoch in
+/// which the term of its primary began.
 fn map_of(own: (u64, u64), of_sender: (u64, u64)) -> Event {
     let mut map = map();
     map.version = MapVersion::new(2);
@@ -15,7 +15,8 @@ fn map_of(own: (u64, u64), of_sender: (u64, u64)) -> Event {
     Event::Map(Arc::new(map))
 }
 
-/// Sends a request that names this epoch of the target's group. Returns the code of the refusal.
+/// Sends a request with `epoch` as the epoch of the target's group. Returns the code of the
+/// refusal.
 fn refusal<R: Request>(story: &mut Story, session: u64, epoch: u64, request: &R) -> ErrorCode {
     let mut event = arrival(7, session, (0, 1), request);
     if let Event::Request { header, .. } = &mut event {
@@ -26,8 +27,9 @@ fn refusal<R: Request>(story: &mut Story, session: u64, epoch: u64, request: &R)
     result.map(|_| ()).expect_err("the request is refused").code()
 }
 
-/// Before the fix, the target accepted every newer epoch, and checked the session first. A client
-/// that got `StaleSession` from a target that is not the primary gave up its session and its locks.
+/// Regression test: the target accepted each newer epoch, and checked the session first. When a
+/// target that was not the primary replied `StaleSession`, the client gave up its session and its
+/// locks.
 #[test]
 fn request_of_another_epoch_is_refused_before_the_session_check() {
     let mut story = Story::begin();
@@ -45,8 +47,8 @@ fn request_of_another_epoch_is_refused_before_the_session_check() {
 fn target_refuses_all_requests_after_the_end_of_its_term() {
     let mut story = Story::begin();
     assert!(story.target.is_primary());
-    // This map drops a backup member, so the epoch is higher, but the term of the primary
-    // continues.
+    // A new epoch alone does not end the term. An epoch also begins when the primary drops a
+    // member.
     story.happens(map_of((2, 1), (1, 1)));
     assert!(story.target.is_primary());
     story.happens(map_of((3, 3), (1, 1)));

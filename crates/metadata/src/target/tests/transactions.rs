@@ -1,5 +1,5 @@
 //! Tests of prepared transactions of other groups: a coordinator that does not reply, a decision
-//! that the target cannot carry out, and the decision of an administrator.
+//! that the target cannot carry out, and a decision by an administrator.
 
 use super::*;
 use crate::limits::{ASK_AFTER, MAX_PREPARED, RESOLVABLE_AFTER};
@@ -51,7 +51,8 @@ fn request_to_another_target_has_the_trace_id_of_its_cause() {
     assert_eq!((request.group, request.trace), (other, 0x77));
 }
 
-/// Before the fix, the target sent the coordinator one more request each second, without limit.
+/// Regression test: the target sent another request to the coordinator each second, while all
+/// earlier ones still waited for a reply.
 #[test]
 fn unreachable_coordinator_gets_only_one_request() {
     let mut story = Story::begin();
@@ -62,7 +63,7 @@ fn unreachable_coordinator_gets_only_one_request() {
         story.happens(Event::Tick);
     }
     assert_eq!(questions(&story), 1);
-    // After a reply, the target asks again, but only after a pause.
+    // After a reply without a decision, the target pauses before it asks again.
     story.answer::<md::AskDecision>(&md::DecisionReply { decision: md::Decision::Pending });
     story.happens(Event::Tick);
     assert_eq!(questions(&story), 0);
@@ -91,21 +92,22 @@ fn administrator_can_decide_for_a_silent_coordinator() {
     story.ask(1, 0, (0, 0), &resolve(7)).unwrap();
     assert!(list(&mut story).is_empty());
     assert!(!story.ask(1, 0, (0, 0), &prepare(9)).unwrap().busy, "the lock is free");
-    // The coordinator works again. Its decision gets a reply without an error, so that it can end
+    // The coordinator works again. The target accepts its decision, so that the coordinator can end
     // the transaction.
     story.ask(1, 0, (0, 0), &md::Decide { transaction: id(7), commit: true }).unwrap();
     story.restart();
     assert_eq!(list(&mut story).len(), 1);
 }
 
-/// Before the fix, a decision that failed ended the service, and did so again after each restart.
+/// Regression test: when the target could not carry out a decision, its process ended, and did so
+/// again after each restart.
 #[test]
 fn failed_commit_of_a_transaction_blocks_no_other_work() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     let close = md::Close { inode, open: md::OpenMode::Write, written: None };
     story.ask(1, 1, (0, 2), &close).unwrap();
-    // Each of the two steps alone would succeed.
+    // Each step would succeed without the other one.
     let step = md::Step::DropLink { inode };
     let prepare = md::Prepare { transaction: id(7), steps: vec![step.clone(), step] };
     story.ask(1, 0, (0, 0), &prepare).unwrap();
@@ -115,7 +117,7 @@ fn failed_commit_of_a_transaction_blocks_no_other_work() {
         assert_eq!(error.code(), ErrorCode::Stale, "{error}");
         story.restart();
     }
-    // The coordinator sends the same decision in its reply to the target's request.
+    // The coordinator repeats the decision in its reply to a request of the target.
     story.calls.retain(|it| it.1.message == md::AskDecision::ID);
     story.answer::<md::AskDecision>(&md::DecisionReply { decision: md::Decision::Committed });
     assert_eq!(story.target.stuck_transactions(), 1);
@@ -133,7 +135,7 @@ fn failed_commit_of_a_transaction_blocks_no_other_work() {
 #[test]
 fn number_of_prepared_transactions_is_limited() {
     let mut story = Story::begin();
-    // A transaction without steps costs the least time in this test.
+    // Transactions without steps keep this test short.
     let prepare = |number| {
         let prepare = md::Prepare { transaction: id(number), steps: Vec::new() };
         arrival(1, 0, (0, 0), &prepare)

@@ -1,5 +1,5 @@
-//! Tests of truncations: their order, restarts and retries at each step, refusals, and the time
-//! until they are durable at storage.
+//! Tests of truncations: their order, restarts and retries during a truncation, refusals, and the
+//! repetition of truncations that are not durable at storage.
 
 use super::*;
 use crate::limits::{RETRY_PAUSE, SETTLE_AFTER};
@@ -16,14 +16,14 @@ fn synced(incarnation: u64) -> st::SyncChunkReply {
 }
 
 impl Story {
-    /// Removes the only reply, which must be a reply to a `SetAttributes`, and returns its content.
+    /// Removes the only reply, which must answer a `SetAttributes`, and returns its content.
     fn set(&mut self) -> Result<md::SetAttributesReply> {
         assert_eq!(self.replies.len(), 1, "{:?}", self.replies);
         let (_, result) = self.replies.remove(0);
         result.map(|body| md::SetAttributesReply::from_bytes(&body).unwrap())
     }
 
-    /// Returns the generation and the size of the oldest call, which must be a truncation.
+    /// Returns the generation and the size in the oldest call, which must be a truncation.
     fn truncation(&self) -> (u64, u64) {
         let (_, call) = self.calls.first().expect("a call");
         assert_eq!(call.message, st::TruncateChunk::ID);
@@ -37,8 +37,8 @@ impl Story {
     }
 }
 
-/// Before the fix, storage truncated the chunk files before the target logged the new size. After a
-/// power loss, the file had its old size again, with zeros in place of its bytes.
+/// Regression test: storage truncated the chunk files before the log record with the new size was
+/// synced. After a power loss, the file had its old size again, but zeros instead of its bytes.
 #[test]
 fn chunk_files_are_truncated_after_the_sync_of_the_size() {
     let mut story = Story::begin();
@@ -57,10 +57,10 @@ fn chunk_files_are_truncated_after_the_sync_of_the_size() {
     assert!(!actions.iter().any(|it| matches!(it, Action::Reply { .. })));
 }
 
-/// Before the fix, a truncation was only in the memory of the target. If client and target were
-/// killed, the file had its old size, but not its bytes.
+/// Regression test: the target kept a truncation in memory only. After the client and the target
+/// had been killed, the file had its old size, but not its bytes.
 #[test]
-fn a_restart_finishes_a_truncation() {
+fn restarted_target_repeats_an_unfinished_truncation() {
     let mut story = Story::begin();
     let inode = written(&mut story);
     story.send(1, 1, (0, 3), &truncate(inode));
@@ -73,7 +73,7 @@ fn a_restart_finishes_a_truncation() {
     let (_, result) = story.replies.pop().expect("an answer");
     let reply = md::AttributesReply::from_bytes(&result.unwrap()).unwrap();
     assert_eq!((reply.attributes.size, reply.attributes.truncate_generation), (0, 1));
-    // The client sends its request again, and the target does not truncate the file again.
+    // The client sends its request again. The target does not truncate the file a second time.
     story.send(1, 1, (0, 3), &truncate(inode));
     let reply = story.set().unwrap();
     assert_eq!((reply.attributes.truncate_generation, reply.truncated.len()), (1, 1));
@@ -83,8 +83,8 @@ fn a_restart_finishes_a_truncation() {
     assert!(story.calls.is_empty());
 }
 
-/// A retry arrives while storage still truncates the chunk files. The target restarts, and another
-/// retry arrives.
+/// One retry arrives while storage truncates the chunk files, and another one after a restart of
+/// the target.
 #[test]
 fn a_retried_truncation_waits_for_the_chunk_files() {
     let mut story = Story::begin();
@@ -100,7 +100,8 @@ fn a_retried_truncation_waits_for_the_chunk_files() {
     assert_eq!(story.set().unwrap().truncated[0].incarnation, HostIncarnation::new(7));
 }
 
-/// Before the fix, the records of slow requests did not name the storage target that was down.
+/// Regression test: for a slow truncation, the target did not report for which storage group it
+/// waits.
 #[test]
 fn wait_for_a_truncation_is_reported_with_its_storage_group() {
     let mut story = Story::begin();
@@ -112,7 +113,7 @@ fn wait_for_a_truncation_is_reported_with_its_storage_group() {
     let result = Ok(truncated(7).to_bytes());
     story.run(vec![Event::Answer { call, result }]);
     assert_eq!(story.target.shared.truncations.awaited(inode), Some(storage));
-    // The transaction that marks the truncation as applied releases the reply in the same batch.
+    // The batch that marks the truncation as applied also releases the reply.
     let waits = story.target.waits();
     let reasons: Vec<_> = waits.iter().map(|it| (it.tag, it.reason)).collect();
     assert!(reasons.iter().any(|it| it.1 == WaitReason::Storage(storage)), "{reasons:?}");
@@ -130,7 +131,7 @@ fn a_truncation_is_finished_after_its_client_died() {
         "the target does not ask for the size while storage truncates"
     );
     story.answer::<st::TruncateChunk>(&truncated(1));
-    // The truncation must be durable at storage before the target asks storage for the size.
+    // The target first makes storage sync the truncation, and then asks storage for the size.
     story.answer::<st::SyncChunk>(&synced(1));
     story.answer::<st::StatChunk>(&stat(0));
     story.replies.clear();
@@ -138,8 +139,8 @@ fn a_truncation_is_finished_after_its_client_died() {
     assert!(story.calls.is_empty());
 }
 
-/// Before the fix, the target computed the list of chunk files to truncate anew at each reply.
-/// After a writer had closed the file, the list was shorter. So the target did not wait for the
+/// Regression test: at each reply, the target computed the list of truncated chunk files again.
+/// After the writer had closed the file, the list was shorter, so the target did not wait for the
 /// replies about all chunk files.
 #[test]
 fn truncation_raises_the_generation_once_even_after_a_close() {
@@ -167,16 +168,15 @@ fn truncations_of_one_file_run_one_after_the_other() {
     story.answer::<st::TruncateChunk>(&truncated(1));
     assert_eq!(story.replies.len(), 1);
     story.learns_that_it_shares(1, inode);
-    // The file is open for writing, so the second truncation must assume that every chunk file may
-    // exist.
+    // The file is open for writing, so the target must assume that each chunk file exists.
     assert_eq!(story.truncation(), (2, 5));
     story.answer::<st::TruncateChunk>(&truncated(1));
     assert_eq!(story.replies.len(), 2);
     assert_eq!(story.size(inode), 5);
 }
 
-/// If storage refuses a truncation, the client gets the error. Nevertheless, the file has the new
-/// size, and the target tries again.
+/// If storage refuses a truncation, the client gets an error. Nevertheless, the target keeps the
+/// new size, and repeats the truncation.
 #[test]
 fn target_retries_a_truncation_that_storage_refused() {
     let mut story = Story::begin();
@@ -198,7 +198,7 @@ fn target_retries_a_truncation_that_storage_refused() {
     assert_eq!(story.size(inode), 0);
 }
 
-/// Refuses the oldest call, as a storage target does whose disk has failed.
+/// Replies to the oldest call as a storage target with a failed disk does.
 fn refuse_call(story: &mut Story) {
     let (call, _) = story.calls.remove(0);
     let refusal = Error::new(ErrorCode::DeviceFailed, "no disk");
@@ -210,7 +210,7 @@ fn open_sessions(story: &mut Story, inode: InodeId) -> u32 {
     story.ask(1, 2, (0, 0), &md::GetEntryInfo { inode }).unwrap().open_sessions
 }
 
-/// Closes the only handle of the file, and sends an open with `O_TRUNC` as request 4.
+/// Closes the only open of the file, and sends an open with `O_TRUNC` as request 4 of the slot.
 fn open_truncating(story: &mut Story, inode: InodeId) -> md::Open {
     let close = md::Close { inode, open: md::OpenMode::Write, written: None };
     story.ask(1, 1, (0, 3), &close).unwrap();
@@ -219,8 +219,8 @@ fn open_truncating(story: &mut Story, inode: InodeId) -> md::Open {
     open
 }
 
-/// Before the fix, the target counted the open, and replied with an error. So the client did not
-/// close the file, and the open stayed until the end of the session.
+/// Regression test: the target replied with an error, but counted the open. The client did not
+/// close the file, so the target counted this open until the end of the session.
 #[test]
 fn open_with_a_refused_truncation_is_not_counted() {
     let mut story = Story::begin();
@@ -232,7 +232,7 @@ fn open_with_a_refused_truncation_is_not_counted() {
     let codes: Vec<_> = story.replies.drain(..).map(|(_, it)| it.unwrap_err().code()).collect();
     assert_eq!(codes, [ErrorCode::Io; 3], "the request and both retries");
     assert_eq!(open_sessions(&mut story, inode), 0);
-    // The next open replaces the truncation. Storage works again.
+    // Storage works again, and the next open replaces the refused truncation.
     story.send(1, 1, (0, 5), &open);
     story.wait(RETRY_PAUSE);
     story.answer::<st::TruncateChunk>(&truncated(1));
@@ -242,7 +242,7 @@ fn open_with_a_refused_truncation_is_not_counted() {
 
 /// The target refuses the open, and is killed before the client receives the reply.
 #[test]
-fn a_retry_of_an_open_that_was_taken_back_opens_the_file() {
+fn retry_of_an_uncounted_open_opens_the_file() {
     let mut story = Story::begin();
     let inode = written(&mut story);
     let open = open_truncating(&mut story, inode);
@@ -257,7 +257,7 @@ fn a_retry_of_an_open_that_was_taken_back_opens_the_file() {
 }
 
 #[test]
-fn a_taken_back_open_of_a_removed_file_disposes_of_it() {
+fn uncounted_last_open_of_an_unlinked_file_disposes_of_the_file() {
     let mut story = Story::begin();
     let inode = written(&mut story);
     open_truncating(&mut story, inode);
@@ -268,7 +268,7 @@ fn a_taken_back_open_of_a_removed_file_disposes_of_it() {
     assert_eq!(entry.unwrap_err().code(), ErrorCode::Stale);
 }
 
-/// Before the fix, lookups failed too. So commands could not show the path of the file.
+/// Regression test: lookups failed too, so commands could not show the path of the file.
 #[test]
 fn lookups_succeed_while_storage_refuses_a_truncation() {
     let mut story = Story::begin();
@@ -293,7 +293,7 @@ fn a_new_truncation_replaces_a_refused_one() {
     story.happens(Event::Answer { call, result: Err(ErrorCode::Corrupt.into()) });
     assert!(story.set().is_err());
     // The next truncation sets the size to 7. Nevertheless, storage must remove all old bytes,
-    // because the refused truncation was to zero.
+    // because the refused truncation had set the size to zero.
     let to_seven = md::SetAttributes { size: Some(7), ..truncate(inode) };
     story.send(1, 1, (0, 4), &to_seven);
     story.wait(RETRY_PAUSE);
@@ -330,8 +330,8 @@ fn removal_of_a_file_ends_its_pending_truncation() {
     assert!(story.calls.iter().all(|(_, call)| call.message == st::RemoveChunks::ID));
 }
 
-/// Before the fix, metadata did not detect that a power loss of a storage host had restored
-/// truncated bytes. When the file grew again, programs read these bytes.
+/// Regression test: the target did not detect that a power loss of a storage host had reverted a
+/// truncation. When the file grew again, programs read the old bytes.
 #[test]
 fn truncation_that_a_storage_power_loss_reverted_is_repeated() {
     let mut story = Story::begin();
@@ -353,15 +353,15 @@ fn truncation_that_a_storage_power_loss_reverted_is_repeated() {
     assert_eq!(story.target.shared.truncations.len(), 0);
 }
 
-/// Before the fix, a new stripe pattern did not remove the work item of an earlier truncation.
-/// After a power loss of a storage host, the target repeated that truncation without any chunk
-/// files, and waited for replies for ever.
+/// Regression test: a new stripe pattern did not remove the work item of an earlier truncation.
+/// After a power loss of a storage host, the target repeated this truncation with an empty list of
+/// chunk files, and waited for a reply forever.
 #[test]
 fn setting_a_stripe_pattern_ends_a_pending_truncation() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
-    // The client may have written bytes without a report, so storage must truncate the chunk files
-    // too.
+    // The client may have written bytes that it has not reported, so the target truncates at
+    // storage too.
     story.send(1, 1, (0, 3), &truncate(inode));
     story.answer::<st::TruncateChunk>(&truncated(1));
     story.set().unwrap();
@@ -380,8 +380,8 @@ fn setting_a_stripe_pattern_ends_a_pending_truncation() {
     story.ask(1, 1, (0, 6), &open).unwrap();
 }
 
-/// Before the fix, the target computed the size of a dead writer's file from chunk files whose
-/// truncation a power loss had reverted. So the file had its old size and its old bytes again.
+/// Regression test: the target computed the size of a dead writer's file from chunk files after a
+/// power loss had reverted their truncation. So the file had its old size and its old bytes again.
 #[test]
 fn size_recovery_ignores_bytes_beyond_a_truncation() {
     let mut story = Story::begin();
@@ -406,8 +406,8 @@ impl Story {
     }
 }
 
-/// Before the fix, a request with a size and an invalid time truncated the chunk files before the
-/// target refused the request.
+/// Regression test: the target refused a request with a size and an invalid time only after storage
+/// had truncated the chunk files.
 #[test]
 fn a_request_with_an_invalid_time_truncates_nothing() {
     let mut story = Story::begin();
@@ -421,9 +421,9 @@ fn a_request_with_an_invalid_time_truncates_nothing() {
     assert_eq!(story.size(inode), 10);
 }
 
-/// Before the fix, a report of written bytes during a truncation raised the size, and the
-/// truncation then set it back. But the reported bytes had reached the chunk file after storage had
-/// truncated it.
+/// Regression test: a report of written bytes during a truncation raised the size, and the end of
+/// the truncation lowered it again. But the client had written the bytes after storage had
+/// truncated the chunk file.
 #[test]
 fn reports_of_writes_wait_for_a_pending_truncation() {
     let mut story = Story::begin();

@@ -4,7 +4,7 @@
 use super::*;
 use skep_types::{ChunkFileKey, StripePattern};
 
-/// A file of 5,000 bytes that session 1 has open for writing, and whose inline bytes are
+/// Creates a file of 5,000 bytes that session 1 has open for writing. Its inline bytes are
 /// `0123456789`.
 fn grown(story: &mut Story) -> InodeId {
     let inode = story.inline_file();
@@ -36,7 +36,7 @@ impl Story {
 }
 
 #[test]
-fn removal_of_inline_bytes_leaves_the_bytes_to_storage() {
+fn removal_of_inline_bytes_removes_the_inline_component() {
     let mut story = Story::begin();
     let inode = grown(&mut story);
     let before = story.current_pattern(inode);
@@ -100,7 +100,7 @@ fn client_that_opened_for_reading_cannot_remove_inline_bytes() {
 
 /// A program may write before the client sends its first bytes.
 #[test]
-fn inline_component_is_removed_if_the_file_is_empty_and_unused() {
+fn empty_inline_component_is_removed_if_no_other_client_uses_it() {
     let mut story = Story::begin();
     let inode = story.inline_file();
     let empty = il::RemoveInline { checksum: crc32c(b""), ..removal(inode) };
@@ -122,9 +122,9 @@ fn inline_component_is_removed_if_the_file_is_empty_and_unused() {
     assert!(opened.synced.is_empty(), "storage has no chunk file yet");
 }
 
-/// From the reply on, the client writes the bytes to storage only.
+/// After the reply, the client writes the first bytes to storage only.
 #[test]
-fn reply_to_a_durable_removal_waits_until_it_is_synced() {
+fn durable_removal_of_inline_bytes_is_synced_before_the_reply() {
     let mut story = Story::begin();
     let inode = grown(&mut story);
     story.now += Duration::from_millis(11);
@@ -144,7 +144,7 @@ fn reply_to_a_durable_removal_waits_until_it_is_synced() {
 }
 
 #[test]
-fn reply_to_the_removal_reports_lost_inline_writes() {
+fn reply_to_an_inline_removal_reports_lost_inline_writes() {
     let mut story = Story::begin();
     let inode = grown(&mut story);
     let log_bytes = story.log.len();
@@ -156,7 +156,7 @@ fn reply_to_the_removal_reports_lost_inline_writes() {
 }
 
 #[test]
-fn truncation_after_the_removal_truncates_the_moved_bytes() {
+fn truncation_after_an_inline_removal_truncates_at_storage() {
     let mut story = Story::begin();
     let inode = grown(&mut story);
     assert!(story.is_removed(1, &removal(inode)));
@@ -167,8 +167,8 @@ fn truncation_after_the_removal_truncates_the_moved_bytes() {
     assert_eq!((truncation.key, truncation.size), (key, 100));
 }
 
-/// Without this wait, a power loss could revert the move together with the open, and the client
-/// that has seen the move would write bytes that no reader finds.
+/// Without this wait, a power loss could revert the move and the open. The client that opened the
+/// file would then write its first bytes to storage, while readers look for inline bytes.
 #[test]
 fn open_waits_until_a_move_of_inline_bytes_is_safe() {
     let mut story = Story::begin();
@@ -186,8 +186,8 @@ fn open_waits_until_a_move_of_inline_bytes_is_safe() {
     assert!(opened.pattern.unwrap().has_moved_inline());
 }
 
-/// If refused moves delayed an open, the open would wait for a sync of metadata, and a client could
-/// delay the open for ever by one refused request after the other.
+/// If a refused move delayed an open until the next sync, a client with one refused move after the
+/// other could delay the open forever.
 #[test]
 fn refused_move_of_inline_bytes_delays_no_open() {
     let mut story = Story::begin();
@@ -201,9 +201,9 @@ fn refused_move_of_inline_bytes_delays_no_open() {
     assert!(!story.current_pattern(inode).has_moved_inline());
 }
 
-/// The pattern does not show the loss, because the component has ended again.
+/// The pattern does not show the loss, because a second request has removed the component again.
 #[test]
-fn lost_end_of_an_inline_component_is_found_by_its_mark() {
+fn lost_removal_of_an_inline_component_is_found_by_its_mark() {
     let mut story = Story::begin();
     let inode = story.inline_file();
     let log_bytes = story.log.len();

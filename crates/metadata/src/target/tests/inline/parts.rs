@@ -1,5 +1,6 @@
-//! Tests of the parts in which a target stores inline bytes: they equal one flat list of bytes, a
-//! write logs only the parts that it changes, and records of earlier versions can be read.
+//! Tests of the parts in which a target stores inline bytes: the parts together equal one list of
+//! bytes, a write logs only the parts that it changes, and the target reads the single record of
+//! earlier versions.
 
 use super::*;
 use proptest::prelude::*;
@@ -14,7 +15,7 @@ enum Step {
     Restart,
 }
 
-/// Returns offsets and lengths. Many of them are near the borders of parts.
+/// Generates offsets and lengths, many of them near the border of a part.
 fn near_a_border() -> impl Strategy<Value = u64> {
     prop_oneof![
         (0..=INLINE / PART, 0..3_u64).prop_map(|(part, by)| (part * PART + by).saturating_sub(1)),
@@ -23,7 +24,7 @@ fn near_a_border() -> impl Strategy<Value = u64> {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    // Zeros are frequent, because a part of zeros has no record.
+    // Many writes contain only zeros, because a part of only zeros has no record.
     let byte = prop_oneof![Just(0), any::<u8>()];
     prop_oneof![
         6 => (near_a_border(), near_a_border(), byte).prop_map(|(offset, length, byte)| {
@@ -44,13 +45,13 @@ impl Story {
     /// Truncates or extends a file, and waits until storage has done so.
     pub(super) fn truncate_to(&mut self, inode: InodeId, sequence: u64, size: u64) {
         self.send(1, 1, (0, sequence), &md::SetAttributes { size: Some(size), ..truncate(inode) });
-        // Between truncations, the target may also sync the chunk file of an earlier one.
+        // Besides truncations, the target may sync the chunk file of an earlier truncation.
         self.calls.retain(|(_, call)| call.message == st::TruncateChunk::ID);
         self.answer::<st::TruncateChunk>(&truncated(1));
         self.replies.clear();
     }
 
-    /// Stores `bytes` as earlier versions of the program did, in one record.
+    /// Stores all `bytes` of a file in one record, as earlier versions of the program did.
     fn store_in_one_record(&mut self, inode: InodeId, bytes: &[u8]) {
         for part in self.stored(inode) {
             self.target.table.write(Key::Inline(inode, part).to_bytes(), None);
