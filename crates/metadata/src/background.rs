@@ -66,7 +66,7 @@ impl Background {
         self.items.on_write(key, is_present);
     }
 
-    /// Records that a sync of the log up to record `last` begins now. It covers all work items that
+    /// Notes that a sync of the log up to record `last` begins now. It covers all work items that
     /// were written before.
     pub(crate) fn before_sync(&mut self, last: Lsn) {
         self.items.before_sync(last);
@@ -233,7 +233,7 @@ impl Background {
         self.prepared.stuck()
     }
 
-    /// Records that the target could not carry out the decision on a prepared transaction.
+    /// Notes that the target could not carry out the decision on a prepared transaction.
     pub(crate) fn set_problem(&mut self, transaction: TransactionId, problem: &Error) {
         self.prepared.set_problem(transaction, problem);
     }

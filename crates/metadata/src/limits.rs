@@ -18,7 +18,7 @@ pub const NUMBER_RANGE: u64 = 65_536;
 /// Maximum number of chunk files that one message asks a storage target to remove.
 pub const REMOVALS_PER_MESSAGE: usize = 256;
 /// Time for which a target collects chunk files before it asks a storage target to remove them. A
-/// request costs several syncs of directories, however many chunk files it names. A storage target
+/// request costs several syncs of directories, for one chunk file as for hundreds. A storage target
 /// with little free space gets its requests without this delay.
 pub const REMOVAL_DELAY: Duration = Duration::from_millis(200);
 /// Maximum number of pending removals of chunk files that a target keeps in memory, about 24 bytes
@@ -298,7 +298,7 @@ pub struct Limits {
     pub scan_page: usize,
     /// By default [`SETTLE_AFTER`].
     pub settle_after: Duration,
-    /// The limits of the members of a group.
+    /// The limits of the replication between the members of a group.
     pub members: MemberLimits,
 }
 
@@ -320,7 +320,7 @@ impl Default for RemovalLimits {
     }
 }
 
-/// The limits of the members of a group.
+/// The limits of the replication between the members of a group.
 #[derive(Debug, Clone)]
 pub struct MemberLimits {
     /// The times of the leases, instead of those in the settings of the cluster. By default `None`,

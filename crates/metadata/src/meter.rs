@@ -6,7 +6,7 @@
 //! meter computes the time that the request spends in each stage. Before a batch takes the request,
 //! its stage is `waiting`. During that batch, its stage is `processing`. If it waits after that
 //! batch, the reason of the wait determines the stage: `log_sync`, `copies` or `others`. If the
-//! request has waited for a storage target, its trace record and its log line name this target.
+//! request has waited for a storage target, its trace record and its log line contain this target.
 //!
 //! Does not own the counters (`skep-metrics`), the requests, or the search for silent clients that
 //! block requests of other clients ([`crate::sessions::silent_holders`]).
@@ -98,7 +98,7 @@ struct Arrival {
     stage: Stage,
     /// Beginning of the present stage.
     stage_began: Duration,
-    /// Time spent in each stage, without the present visit of the present stage.
+    /// Time spent in each stage before `stage_began`.
     spent: [Duration; STAGES],
     /// Id of the request in the list of open requests. `None` for a request that is sent in order
     /// to wait ([`is_wait`]), because the list does not contain it.

@@ -18,7 +18,7 @@ pub struct Check {
     pub model: GroupModel,
 }
 
-/// No operations and faults.
+/// Permits no writes and no faults.
 pub const NO_FAULTS: Faults =
     Faults { writes: 0, power_losses: 0, kills: 0, old_maps: 0, late_messages: 0, late_changes: 0 };
 

@@ -85,7 +85,7 @@ impl History {
         }
     }
 
-    /// Records that a power loss has removed the records `lost` from a member.
+    /// Notes that a power loss has removed the records `lost` from a member.
     pub fn note_loss(&mut self, member: Index, lost: Records) {
         self.lost[member] = self.lost[member].or(lost);
     }

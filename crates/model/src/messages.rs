@@ -2,7 +2,7 @@
 //!
 //! A request and its reply normally arrive immediately, or one of them is lost. The network may
 //! delay one message at a time, and deliver it later or never. In the same way, it may delay a
-//! request to management that may make its sender the only serving member.
+//! request to management that would make its sender the only serving member.
 
 use crate::log::{Index, Log, Progress};
 

@@ -11,7 +11,7 @@ use crate::messages::Reply;
 /// Maximum number of members of a group.
 pub const MOST_MEMBERS: usize = 3;
 
-/// The memory of a primary.
+/// State that a primary keeps in memory.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Primary {
     /// First epoch of the term.

@@ -125,8 +125,8 @@ impl State {
         self.lead_if_possible(own, bug);
     }
 
-    /// Makes a backup member the primary if its map names it as the primary and
-    /// [`Member::may_lead`] holds.
+    /// Makes a backup member the primary if it is the primary in its map, and [`Member::may_lead`]
+    /// holds.
     fn lead_if_possible(&mut self, own: Index, bug: Option<PlantedBug>) {
         let member = &mut self.members[own];
         if !member.may_lead(own, bug) {

@@ -34,7 +34,7 @@ impl NumberReservation {
     }
 }
 
-/// Records durably the end of the next range of reserved numbers.
+/// Writes the end of the next range of reserved numbers to the store.
 pub(super) fn reserve<E: Engine>(context: &mut Context<'_, E>) -> Result<(), Stop> {
     let end = context.shared.numbers.reserved_end() + context.shared.limits.number_range;
     context.put(&Key::NumbersReserved, &end);

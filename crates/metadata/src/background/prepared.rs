@@ -179,8 +179,8 @@ impl PreparedTransactions {
         self.prepared.values().filter(|state| state.problem.is_some()).count()
     }
 
-    /// Records and logs that the target could not carry out the decision on a transaction. The
-    /// transaction stays prepared, and keeps its locks.
+    /// Notes that the target could not carry out the decision on a transaction, and logs an error.
+    /// The transaction stays prepared, and keeps its locks.
     pub(crate) fn set_problem(&mut self, transaction: TransactionId, problem: &Error) {
         let Some(state) = self.prepared.get_mut(&transaction) else { return };
         if state.problem.replace(problem.clone()).is_none() {
@@ -233,7 +233,7 @@ impl PreparedTransactions {
     }
 }
 
-/// Records durably that a participant has confirmed a commit.
+/// Writes to the store that a participant has confirmed a commit.
 pub(super) fn record_confirmation<E: Engine>(
     context: &mut Context<'_, E>,
     number: u64,

@@ -51,7 +51,7 @@ impl SessionCleanUp {
     }
 }
 
-/// Records durably that a session has ended.
+/// Writes to the store that a session has ended.
 pub(super) fn record_end<E: Engine>(
     context: &mut Context<'_, E>,
     session: SessionId,

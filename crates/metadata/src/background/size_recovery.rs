@@ -210,8 +210,8 @@ impl SizeRecoveries {
     }
 }
 
-/// Records the recovered size of a file, if it is not outdated. `size` was computed from the sizes
-/// of the chunk files.
+/// Writes the recovered size of a file to the store, if it is not outdated. `size` was computed
+/// from the sizes of the chunk files.
 pub(super) fn record_size<E: Engine>(
     context: &mut Context<'_, E>,
     inode: InodeId,

@@ -20,7 +20,7 @@ pub(super) fn make_root<E: Engine>(context: &mut Context<'_, E>) -> Result<(), S
     Ok(())
 }
 
-/// Records the current start of the target durably, and deletes the records of the oldest starts
+/// Writes a record of the current start to the store, and deletes the records of the oldest starts
 /// beyond the limit.
 pub(super) fn record_start<E: Engine>(context: &mut Context<'_, E>) -> Result<(), Stop> {
     let surplus = context.shared.starts.surplus();

@@ -1,5 +1,5 @@
-//! `ListGroupFiles`: lists the files and directories whose stripe patterns name a storage group. An
-//! administrator needs this list before the removal of the group's target.
+//! `ListGroupFiles`: lists the files and directories whose stripe patterns contain a storage group.
+//! An administrator needs this list before the removal of the group's target.
 
 use crate::engine::Engine;
 use crate::limits::{INODES_EXAMINED, REMOVALS_EXAMINED};

@@ -1,5 +1,5 @@
-//! The storage targets for which requests of a metadata target have waited. The records of slow
-//! requests and their log lines name these targets.
+//! The storage targets for which requests of a metadata target have waited. The trace records and
+//! the log lines of slow requests contain these targets.
 
 use super::Meter;
 use crate::target::{RequestWait, WaitReason};
@@ -49,7 +49,7 @@ impl Awaited {
 }
 
 impl Meter {
-    /// Records the storage targets for which requests have waited, from the waits of a batch. Call
+    /// Notes the storage targets for which requests have waited, from the waits of a batch. Call
     /// this before [`Meter::end_batch`]. `map` returns the newest cluster map.
     pub(crate) fn note_awaited<M: Deref<Target = ClusterMap>>(
         &mut self,

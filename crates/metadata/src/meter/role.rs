@@ -70,12 +70,12 @@ impl RoleFigures {
         }
     }
 
-    /// Records that the target has opened its store and log within `duration`.
+    /// Counts an opening of the store and log, which took `duration`.
     pub(crate) fn replayed(&self, duration: Duration) {
         self.log_replay.record(duration);
     }
 
-    /// Records that the target has received a copy of a store within `duration`.
+    /// Counts a received copy of a store, which took `duration`.
     pub(crate) fn copied(&self, duration: Duration) {
         self.copy.record(duration);
     }
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn metrics_add_each_block_load_of_the_store_once() {
+    fn metrics_count_each_block_load_of_the_store_once() {
         let registry = Registry::new();
         let mut role = RoleFigures::new(&registry, TargetId::new(7));
         let loads = |hits, misses| move || BlockLoads([(hits, misses), (0, 0), (0, 0)]);

@@ -201,7 +201,7 @@ fn working_time_excludes_idle_time() {
 }
 
 #[test]
-fn record_of_a_request_names_the_storage_target_it_waited_for() {
+fn meter_notes_the_storage_target_that_a_request_waits_for() {
     let registry = Registry::new();
     let mut meter = Meter::new(&registry, TargetId::new(3));
     let mut map = skep_types::ClusterMap::empty(skep_types::ClusterId::default());

@@ -92,7 +92,7 @@ impl TruncationTable {
         self.all.len()
     }
 
-    /// Records that storage has refused a pending truncation. Returns `false` if the file has no
+    /// Notes that storage has refused a pending truncation. Returns `false` if the file has no
     /// pending truncation of this generation any more.
     pub(crate) fn fail(&mut self, inode: InodeId, generation: u64, error: Error) -> bool {
         let truncation = self.all.get_mut(&inode).filter(|it| !it.record.is_applied);
@@ -103,7 +103,7 @@ impl TruncationTable {
         true
     }
 
-    /// Records the storage group for which a truncation has waited.
+    /// Notes the storage group for which a truncation has waited.
     pub(crate) fn note_awaited(&mut self, inode: InodeId, generation: u64, group: GroupId) {
         let truncation = self.all.get_mut(&inode);
         if let Some(truncation) = truncation.filter(|it| it.record.generation == generation) {

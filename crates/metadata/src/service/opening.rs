@@ -65,7 +65,7 @@ pub(super) fn start_of(
 }
 
 /// Opens the log of a target whose store is complete. Refuses data that were copied from another
-/// target. Records in `mark` if store and log may lack records that this member has confirmed.
+/// target. Notes in `mark` if store and log may lack records that this member has confirmed.
 pub(super) fn open_whole(
     path: &Path,
     owner: LogOwner,

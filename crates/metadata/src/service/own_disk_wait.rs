@@ -1,5 +1,5 @@
-//! How long the replies of a primary have also waited for its own disk. The health of the target
-//! reports a long wait.
+//! Measures how long replies of a primary wait for syncs of its own disk, and not only for other
+//! members. The health of the target reports a long wait.
 //!
 //! After a request to drop a member, replies wait for the syncs of the primary until the epoch of
 //! the group changes. Management normally carries out such a request within some milliseconds, so
@@ -11,13 +11,13 @@ use skep_types::map::{Condition, TargetHealth};
 use std::cell::Cell;
 use std::time::Duration;
 
-/// The time at which replies began to also wait for the disk of the primary. `None` means that they
-/// do not wait for it.
+/// The time at which replies began to wait for the disk of the primary. `None` means that they do
+/// not wait for it.
 #[derive(Debug, Default)]
 pub(super) struct OwnDiskWait(Cell<Option<Duration>>);
 
 impl OwnDiskWait {
-    /// Records whether replies wait for the disk of the primary at the time `now`.
+    /// Notes whether replies wait for the disk of the primary at the time `now`.
     pub(super) fn note(&self, waits: bool, now: Duration) {
         self.0.set(waits.then(|| self.0.get().unwrap_or(now)));
     }
@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_wait_for_the_own_disk_is_in_the_health_until_it_ends() {
+    fn health_reports_a_long_wait_for_the_own_disk_until_it_ends() {
         let wait = OwnDiskWait::default();
         let asked = Duration::from_secs(100);
         let none = TargetHealth::default();

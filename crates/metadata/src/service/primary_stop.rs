@@ -82,7 +82,8 @@ impl PrimaryStop {
         *self.began.get_or_insert(now) + SETTLE
     }
 
-    /// Returns whether the primary must send each other member a request now. Returns `true` once.
+    /// Returns whether the primary must send each other member a request now. Returns `true` only
+    /// once.
     pub(super) fn must_ask_members(&mut self, now: Duration) -> bool {
         let is_due = now >= self.settled_at(now) && !self.has_asked_members;
         self.has_asked_members |= is_due;

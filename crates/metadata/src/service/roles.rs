@@ -2,7 +2,7 @@
 //! change from backup to primary.
 //!
 //! A target whose group has no other member is the primary. In a group of several members, a member
-//! opens its store and log as a backup member, unless the cluster map names it as the primary. A
+//! opens its store and log as a backup member, unless it is the primary in the cluster map. A
 //! backup member that becomes the primary continues with its open store and log. When a primary is
 //! deposed, its thread ends with all connections and requests, and the service opens the target
 //! again.
@@ -316,7 +316,7 @@ impl Parts<'_> {
     }
 
     /// Stores durably that this boot's page cache has all acknowledged changes. Does nothing while
-    /// clients replay lost changes, so that another replay follows if the process ends before.
+    /// clients replay lost changes, so that the replay is repeated if the process ends during it.
     fn mark_page_cache(&mut self, target: &MetadataTarget<FjallEngine>) -> Result<()> {
         if target.is_replaying() { Ok(()) } else { self.page_cache.begin() }
     }

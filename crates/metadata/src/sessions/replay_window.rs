@@ -74,7 +74,7 @@ impl ReplayWindow {
         self.silent.contains(&session) || self.announced.contains_key(&session)
     }
 
-    /// Records the next change of a session. Ignores a session that takes no part.
+    /// Adds the next change of a session. Does nothing if the session takes no part in the replay.
     pub(crate) fn announce(
         &mut self,
         session: SessionId,
@@ -107,8 +107,9 @@ impl ReplayWindow {
         self.announced.get(session).map(|it| it.operation)
     }
 
-    /// Records that the operation with the change of a session has ended. `failed` means that the
-    /// target has refused the change. The session is silent until it announces its next change.
+    /// Notes that the operation that replays the announced change of a session has ended. `failed`
+    /// means that the target has refused the change. The session is silent until it announces its
+    /// next change.
     pub(crate) fn executed(
         &mut self,
         session: SessionId,

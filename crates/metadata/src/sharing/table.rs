@@ -144,7 +144,7 @@ impl Sharing {
         self.pending.get(&session).map_or(0, BTreeMap::len)
     }
 
-    /// Records that a session need not acknowledge that a file becomes shared, because the reply to
+    /// Notes that a session need not acknowledge that a file becomes shared, because the reply to
     /// the session's open marks the file as shared.
     pub(crate) fn acknowledged_by_open(&mut self, inode: InodeId, session: SessionId) {
         if let Some(notification) = self.notifications.get_mut(&inode) {
@@ -184,7 +184,7 @@ impl Sharing {
     /// Stops waiting for a session's acknowledgement about a file. Does nothing if the target does
     /// not wait for it.
     fn acknowledge(&mut self, session: SessionId, inode: InodeId) {
-        // A fast path, because for nearly all files the target sends no notification.
+        // For nearly all files, there is no notification, and nothing to do.
         let Some(notification) = self.notifications.get_mut(&inode) else { return };
         let Some(number) = notification.awaited.remove(&session) else { return };
         notification.acknowledged.insert(session);

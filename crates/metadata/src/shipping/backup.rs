@@ -197,7 +197,7 @@ impl<E: Engine> Backup<E> {
         self.own.map()
     }
 
-    /// Records that the host may have lost log records that this member has confirmed. Until the
+    /// Notes that the host may have lost log records that this member has confirmed. Until the
     /// member has received the missing records again, it does not take over.
     pub fn distrust(&mut self) {
         self.completeness.lacks_records = true;

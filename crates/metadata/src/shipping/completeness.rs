@@ -4,10 +4,10 @@
 //!
 //! # Members that may lack records
 //! A member whose host has lost power may lack records that it has confirmed. In each epoch, the
-//! primary's first request to this process names the last record of the primary. The member does
-//! not take over before it has all records up to this last one. The primary replies to a change
-//! after this record only when the member has the record of the change, so no acknowledged record
-//! is missing. The same rule applies if the group has skipped epochs because management was
+//! primary's first request to this process contains the LSN of the primary's last record. The
+//! member does not take over before it has all records up to this last one. The primary replies to
+//! a change after this record only when the member has the record of the change, so no acknowledged
+//! record is missing. The same rule applies if the group has skipped epochs because management was
 //! restored from a backup. In this case another member may have been the primary in a skipped
 //! epoch.
 //!
@@ -26,9 +26,9 @@ pub(super) struct Completeness {
     pub(super) process: u64,
     /// Whether the host may have lost records that the backup member has confirmed.
     pub(super) lacks_records: bool,
-    /// The primary's last record, from its first request of this epoch that names this process. A
-    /// request that the primary sent before a power loss of this host names the earlier process,
-    /// and may contain an older last record.
+    /// The primary's last record, from its first request of this epoch with the id of this process.
+    /// A request that the primary sent before a power loss of this host has the id of the earlier
+    /// process, and may contain an older last record.
     goal: Option<Lsn>,
     /// Whether the primary has asked this member to remove its store and to begin a copy.
     pub(super) discards: bool,
@@ -40,7 +40,7 @@ pub(super) struct Completeness {
 fn process_number(now: Duration, wall: Timestamp) -> u64 {
     let (seconds, nanoseconds) = (wall.seconds.unsigned_abs(), u64::from(wall.nanoseconds));
     let of_wall = seconds.wrapping_mul(1_000_000_000).wrapping_add(nanoseconds);
-    // Zero means that a request names no process.
+    // Zero means that a request has no process id.
     of_wall.wrapping_add(now.as_nanos() as u64).max(1)
 }
 

@@ -360,8 +360,8 @@ impl MemberLink {
     }
 
     /// Whether the member lacks at most [`JOIN_LAG`] records, all of which are in the primary's
-    /// memory. A member with an incomplete store lacks more, even if the primary still has all
-    /// records since the first one.
+    /// memory. A member with an incomplete store needs more than these records, even if the
+    /// primary's memory has all records since the first one.
     pub(super) fn is_close_to(&self, window: &RecordWindow) -> bool {
         let appended = self.progress.appended;
         let lag = window.last().raw().saturating_sub(appended.raw());

@@ -18,7 +18,7 @@ use skep_wire::log_shipping::{AwaitLogSync, CopyStore, ShipLog};
 use skep_wire::senders::SenderEpochs;
 use std::sync::Arc;
 
-/// The group of a backup member, with the target and the newest cluster map.
+/// What a backup member knows of its group: its own target, and the newest cluster map.
 #[derive(Debug)]
 pub(super) struct OwnGroup {
     pub(super) group: GroupId,
@@ -79,7 +79,7 @@ impl OwnGroup {
         self.entry().map(|group| group.epoch).unwrap_or_default()
     }
 
-    /// Whether the map names this target as the primary.
+    /// Whether this target is the primary in the map.
     pub(super) fn is_primary(&self) -> bool {
         self.entry().is_some_and(|group| group.primary == self.target)
     }

@@ -1,5 +1,6 @@
-//! Consecutive records of a log in memory. A primary keeps the records that are not *safe* yet. A
-//! backup member keeps the records that are not in its store yet.
+//! Consecutive records of a log in memory. A primary keeps the records that are not *safe* yet. If
+//! a member does not serve, the primary also keeps the newest *safe* records, up to a limit of
+//! bytes. A backup member keeps the records that are not in its store yet.
 //!
 //! Does not own the log on disk, or the decision when a record is removed.
 //!

@@ -104,7 +104,7 @@ impl Standing {
     }
 
     /// Handles a reply in which the member reports that its service stops. From now on the member
-    /// counts as failing, without a wait for its silence.
+    /// counts as failing, even before it is silent for a lease.
     pub(super) fn note_stop(&mut self) {
         self.stops = true;
     }

@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn held_waits_for_own_sync_after_a_request_to_drop() {
+    fn records_need_own_sync_to_be_held_after_a_request_to_drop() {
         let mut group = Watermarks::new(progress(5, 5), lsn(5), [BACKUP]);
         group.acknowledge(BACKUP, progress(5, 5));
         group.hold_only_synced();

@@ -19,7 +19,7 @@ use std::time::Duration;
 /// numbers.
 const SKIPPED_NUMBERS: u64 = 1 << 32;
 
-/// Numbers for inodes and transactions. They come from ranges whose reservation is *safe*.
+/// Assigns numbers to inodes and transactions, from ranges whose reservation is *safe*.
 #[derive(Debug)]
 pub(crate) struct Numbers {
     /// Next number to assign to an inode or a transaction.

@@ -95,7 +95,7 @@ impl StartNumbers {
         self.first.last_key_value().map(|(number, first)| (*number, *first))
     }
 
-    /// Records that the log record `lsn` contains the current start and the removal of the surplus
+    /// Notes that the log record `lsn` contains the current start and the removal of the surplus
     /// starts.
     pub(crate) fn logged(&mut self, lsn: Lsn) {
         self.logged = Some(lsn);
@@ -104,7 +104,7 @@ impl StartNumbers {
         }
     }
 
-    /// Records that the log records up to `lsn` are *safe*.
+    /// Notes that the log records up to `lsn` are *safe*.
     pub(crate) fn safe(&mut self, lsn: Lsn) {
         self.is_safe |= self.logged.is_some_and(|logged| logged <= lsn);
         self.patterns.safe(lsn);
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn change_of_a_start_that_the_target_forgot_is_taken_as_lost() {
+    fn change_of_a_start_that_the_target_forgot_counts_as_lost() {
         let mut starts = StartNumbers::default();
         for number in 1..=100 {
             starts.begin(Lsn::new(number * 10));

@@ -308,7 +308,8 @@ mod tests {
         }
     }
 
-    /// The first part of the inline bytes of a file has the prefix of the other parts as its key.
+    /// The key of the first part of a file's inline bytes is a prefix of the keys of the other
+    /// parts.
     #[test]
     fn paged_scan_ends_even_if_a_key_equals_the_prefix() {
         for page in 1..4 {

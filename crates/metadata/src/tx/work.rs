@@ -27,23 +27,23 @@ pub(crate) struct CountedOpen {
 pub(crate) enum InternalWork {
     /// Creates the root directory.
     MakeRoot,
-    /// Records the current start of the target durably.
+    /// Stores a record of the current start of the target.
     RecordStart,
     /// Reserves more numbers for inodes and transactions.
     ReserveNumbers,
-    /// Records durably that a session has ended.
+    /// Stores that a session has ended.
     RecordSessionEnd(SessionId),
     /// Closes some of the files that an ended session had open. The last such transaction also
     /// deletes the session's record.
     CleanUpSession(SessionId),
-    /// Records durably that a participant has confirmed a commit.
+    /// Stores that a participant has confirmed a commit.
     RecordConfirmation { number: u64, participant: GroupId },
     /// Deletes keys: completed work items, and old records of ended sessions and transactions.
     DeleteKeys(Vec<Vec<u8>>),
     /// Ends a prepared transaction according to its coordinator's decision.
     EndPrepared { transaction: TransactionId, commit: bool },
-    /// Records durably that storage has truncated all chunk files of a truncation, with the
-    /// incarnation of the storage host of each chunk file.
+    /// Stores that storage has truncated all chunk files of a truncation, and the incarnation of
+    /// the storage host of each chunk file.
     ApplyTruncation { inode: InodeId, generation: u64, incarnations: Vec<HostIncarnation> },
     /// Ends a truncation whose chunk files storage has synced. `lost` contains the indexes of the
     /// chunk files whose storage host may have lost power between the truncation and the sync.
@@ -51,7 +51,7 @@ pub(crate) enum InternalWork {
     /// Removes an open whose truncation storage has refused, because its client gets an error and
     /// will not close the file.
     TakeBackOpen(CountedOpen),
-    /// Records durably the size of a file whose writer has died. The target has recovered this size
-    /// from the chunk files.
+    /// Stores the size of a file whose writer has died. The target has recovered this size from the
+    /// chunk files.
     RecordSize { inode: InodeId, size: u64, question: RecoveryQuestion },
 }

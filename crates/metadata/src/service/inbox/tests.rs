@@ -35,7 +35,7 @@ fn connections(batch: &[Event]) -> Vec<u64> {
 }
 
 #[test]
-fn few_events_are_taken_in_the_order_of_arrival() {
+fn small_batch_of_events_is_taken_in_the_order_of_arrival() {
     let mut inbox = Inbox::default();
     assert!(inbox.is_empty());
     inbox.put_request(&client(1), request(10, 5));

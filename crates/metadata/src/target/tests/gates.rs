@@ -236,7 +236,7 @@ fn member_is_dropped_only_after_a_sync_of_held_records() {
 }
 
 #[test]
-fn reply_after_a_restart_with_drop_request_waits_for_own_sync() {
+fn restarted_primary_that_asked_to_drop_waits_for_own_sync() {
     let mut pair = begin_pair();
     let records = skep_format::log::scan(LOG, Lsn::new(1), &pair.log).unwrap().records;
     let engine = pair.target.engine().clone();

@@ -186,7 +186,8 @@ fn truncated_inline_bytes_do_not_reappear() {
     story.send(1, 1, (0, 5), &truncate(inode));
     story.answer::<st::TruncateChunk>(&truncated(1));
     assert_eq!(story.stored(inode), []);
-    // The target does not truncate at storage while no writer has the file open.
+    // No writer has the file open, and no bytes are in chunk files, so the target does not call
+    // storage.
     story.written(2, &write(inode, 0, b"again"));
     let close = md::Close { inode, open: md::OpenMode::Write, written: None };
     story.ask(1, 1, (0, 6), &close).unwrap();

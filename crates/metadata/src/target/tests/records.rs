@@ -103,8 +103,8 @@ fn no_log_record_is_longer_than_the_limits() {
     assert!(found.is_some_and(|found| found <= longest && found > longest - 100), "{found:?}");
 }
 
-/// Each record has the epoch of the group in the newest cluster map, also after an older map
-/// arrives.
+/// Each record has the highest epoch of the group in any map so far. A map with a lower epoch
+/// changes nothing.
 #[test]
 fn log_records_have_the_newest_epoch_of_the_group() {
     let mut story = Story::begin();

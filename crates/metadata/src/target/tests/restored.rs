@@ -8,7 +8,7 @@ fn which_exist(story: &mut Story, inodes: &[InodeId]) -> Result<Vec<bool>> {
     story.ask(1, 0, (0, 0), &request).map(|reply| reply.exists)
 }
 
-/// docs/semantics.md 1.8.
+/// docs/semantics.md 1.8: a restored target reuses no inode number from after the backup.
 #[test]
 fn restored_target_reuses_no_inode_number_or_version() {
     let mut story = Story::begin();
@@ -38,7 +38,8 @@ fn restored_target_reuses_no_inode_number_or_version() {
     assert!(story.create_as("after", 1, (0, 3)).number() > next.number());
 }
 
-/// docs/semantics.md 1.8.
+/// If a restored target said that an inode does not exist, storage would remove the chunk files of
+/// the inode, which may be one from after the backup.
 #[test]
 fn restored_target_never_reports_an_inode_as_missing() {
     let mut story = Story::begin();

@@ -37,8 +37,8 @@ impl Story {
     }
 }
 
-/// Regression test: storage truncated the chunk files before the log record with the new size was
-/// synced. After a power loss, the file had its old size again, but zeros instead of its bytes.
+/// Regression test: storage truncated the chunk files before the target logged the new size. After
+/// a power loss, the file had its old size again, but zeros instead of its bytes.
 #[test]
 fn chunk_files_are_truncated_after_the_sync_of_the_size() {
     let mut story = Story::begin();

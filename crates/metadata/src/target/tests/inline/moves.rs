@@ -36,7 +36,7 @@ impl Story {
 }
 
 #[test]
-fn removal_of_inline_bytes_removes_the_inline_component() {
+fn inline_component_is_removed_together_with_its_bytes() {
     let mut story = Story::begin();
     let inode = grown(&mut story);
     let before = story.current_pattern(inode);
