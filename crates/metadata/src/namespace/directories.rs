@@ -28,11 +28,18 @@ pub(crate) fn new_inode<E: Engine>(
         )
         .into());
     }
-    // If the number of shards and the multiplier have no common divisor, consecutive numbers visit
-    // every shard before they visit any shard again.
-    let shard: ShardId = shards[(number.wrapping_mul(40_503) % shards.len() as u64) as usize];
-    let inode = InodeId::from_parts(shard, number);
+    let inode = InodeId::from_parts(shard_of(number, shards), number);
     Ok(context.new_attributes(inode, FileKind::Directory, new, None))
+}
+
+/// Returns the shard of the inode with a number. `shards` must not be empty.
+///
+/// This is Fibonacci hashing (Knuth, The Art of Computer Programming, volume 3, section 6.4): the
+/// multiplier is 2^64 divided by the golden ratio, and the upper bits of the product select the
+/// shard. So consecutive numbers spread evenly over any number of shards.
+fn shard_of(number: u64, shards: &[ShardId]) -> ShardId {
+    let hash = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    shards[((u128::from(hash) * shards.len() as u128) >> 64) as usize]
 }
 
 /// Stores the inode of a new directory.
@@ -52,4 +59,21 @@ pub(crate) fn put_inode<E: Engine>(
         may_be_named: false,
         synced_chunk_files: ChunkFileSet::default(),
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn consecutive_directories_use_all_shards_about_equally() {
+        for count in [1, 3, 1365, 1366, 4095, 4096] {
+            let shards: Vec<_> = (0..count).map(ShardId::new).collect();
+            let mut used = vec![0; usize::from(count)];
+            for number in 1..=8 * u64::from(count) {
+                used[usize::from(shard_of(number, &shards).raw())] += 1;
+            }
+            assert!(used.iter().all(|times| (5..=11).contains(times)), "{count} shards");
+        }
+    }
 }

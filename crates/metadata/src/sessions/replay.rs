@@ -63,9 +63,9 @@ impl<E: Engine> MetadataTarget<E> {
         let sessions: Vec<_> = self.sessions.after(SessionId::default()).map(|it| it.0).collect();
         if !sessions.is_empty() {
             tracing::warn!(
-                "target {}: the host has lost power, so the target serves when the clients of its \
-                 {} sessions have repeated the changes that it has lost, and at the latest a lease \
-                 after the last of them",
+                "target {} may have lost acknowledged changes: it serves again when the clients of \
+                 its {} sessions have repeated them, or at the latest one lease after the last \
+                 repeated change",
                 self.target,
                 sessions.len()
             );
