@@ -1,5 +1,5 @@
-//! Starts, mounts and stops a cluster of a test's own, with the program `skep`. The test may kill
-//! the processes of its cluster.
+//! Starts, mounts and stops a test's own cluster with the program `skep`. The test may kill the
+//! processes of its cluster.
 
 use crate::files;
 use crate::process::{self, Process};
@@ -45,7 +45,7 @@ impl Transport {
     }
 }
 
-/// The numbers of services and targets of a cluster, and the options of the cluster.
+/// How many services and targets a cluster has, and the options with which it starts.
 #[derive(Debug, Clone)]
 pub struct Shape {
     /// Number of metadata targets.

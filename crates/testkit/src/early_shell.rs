@@ -3,16 +3,16 @@
 //!
 //! A test must not start a process while it has files open on such a mount. Between `fork` and the
 //! first instruction of the program, the kernel closes the inherited files in the child. Each close
-//! sends FLUSH to the mount, and waits for the reply. If the command is the one that makes the
-//! service reachable again, it waits for itself. The shell inherits no such file.
+//! sends FLUSH to the mount, and waits for the reply. So a command that makes the service reachable
+//! again would wait forever. The shell inherits no such file.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Mutex;
 
-/// Longest time of a command, in seconds.
+/// Maximum run time of a command, in seconds.
 const LONGEST_SECONDS: u32 = 60;
-/// Begins the line with the exit status of a command.
+/// Prefix of the line in which the shell prints the exit status of a command.
 const STATUS: &str = "exit status ";
 
 /// A running shell. Dropping this value ends the shell.
@@ -22,7 +22,7 @@ pub(crate) struct EarlyShell(Mutex<Pipes>);
 #[derive(Debug)]
 struct Pipes {
     child: Child,
-    /// `None` after the drop of the shell.
+    /// The shell's standard input. `None` after `drop` has closed it.
     commands: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
 }
@@ -31,7 +31,7 @@ impl EarlyShell {
     /// Starts the shell.
     ///
     /// # Panics
-    /// Panics if there is no shell.
+    /// Panics if the program `sh` cannot be started.
     pub(crate) fn new() -> Self {
         let mut command = Command::new("sh");
         command.current_dir("/").stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -49,14 +49,15 @@ impl EarlyShell {
         self.try_run(words).unwrap_or_else(|why| panic!("{why}"))
     }
 
-    /// Runs a program with its arguments, waits until it ends, and returns its output. The words
-    /// must not contain characters that have a meaning in the shell.
+    /// Runs a program with its arguments, waits until it ends, and returns its output. Each word
+    /// must consist of ASCII letters, digits and the characters `-._/:`.
     ///
     /// # Errors
-    /// Describes the failure of the program if it fails or does not end in a minute.
+    /// Returns the command line and its output if the program fails or does not end within a
+    /// minute.
     ///
     /// # Panics
-    /// Panics if the shell has ended.
+    /// Panics if the shell has ended, or if a word contains another character.
     pub(crate) fn try_run(&self, words: &[&str]) -> Result<String, String> {
         let line = words.join(" ");
         let is_plain = |it: char| it.is_ascii_alphanumeric() || "-._/: ".contains(it);
@@ -83,7 +84,7 @@ impl EarlyShell {
 impl Drop for EarlyShell {
     fn drop(&mut self) {
         let pipes = self.0.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
-        // The end of its input ends the shell.
+        // The shell ends at the end of its input.
         pipes.commands = None;
         pipes.child.wait().ok();
     }
@@ -102,7 +103,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "`test -d /there-is-no-such-directory` failed")]
-    fn failure_of_a_command_in_the_shell_is_a_panic() {
+    fn failed_shell_command_panics_with_its_command_line() {
         EarlyShell::new().run(&["test", "-d", "/there-is-no-such-directory"]);
     }
 }

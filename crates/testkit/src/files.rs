@@ -292,13 +292,13 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "read /missing/file: No such file or directory (os error 2)")]
-    fn failure_names_call_path_and_errno() {
+    fn panic_message_names_call_path_and_errno() {
         read("/missing/file");
     }
 
     #[test]
     #[should_panic(expected = "set_len /proc/version (descriptor")]
-    fn failure_on_an_open_file_names_its_path() {
+    fn panic_message_for_an_open_file_names_its_path() {
         set_len(&open("/proc/version"), 1);
     }
 }

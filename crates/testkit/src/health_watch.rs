@@ -1,4 +1,4 @@
-//! A running `skep health check --watch`, and the changes that it has printed.
+//! A running `skep health check --watch`, and the problems whose begin or end it has printed.
 
 use crate::cluster::{self, Cluster};
 use crate::schema;

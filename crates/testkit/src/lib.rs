@@ -12,7 +12,7 @@
 //! - [`page`]: the commands on a page of the documentation, and hosts that run these commands
 //! - [`ssh_site`]: hosts that each run an `sshd`
 //! - [`lab`]: labs of `skep lab`
-//! - [`linearizable`]: a check of the order in which operations took effect
+//! - [`linearizable`]: checks whether recorded operations are linearizable
 //! - [`files`]: file system calls that must succeed
 //! - [`http_request`]: the requests that programs send to servers of a test
 //! - [`loop_device`]: loop devices, which play the role of disks

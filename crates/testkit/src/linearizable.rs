@@ -56,11 +56,11 @@ impl Outcome for NameOutcome {
     }
 }
 
-/// The outcome of an operation on two names, between which programs rename files without replacing
-/// any. The state is the file of each name.
+/// The outcome of an operation on two names. Programs rename files from one name to the other while
+/// the other name is free. The state is the file of each name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PairOutcome {
-    /// The outcome of an operation on one of the names, which changed no other name.
+    /// The outcome of an operation on one of the names. The other name did not change.
     OfName {
         /// Index of the name.
         name: usize,
@@ -91,8 +91,8 @@ impl Outcome for PairOutcome {
     }
 }
 
-/// The outcome of an operation on a register: some bytes that programs read and overwrite as one
-/// number. The first value is 0.
+/// The outcome of an operation on a register: bytes of a file that programs read and overwrite as
+/// one number. The initial value is 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RegisterOutcome {
     /// The operation read this value.
@@ -127,7 +127,8 @@ pub struct Operation<O> {
     pub outcome: O,
 }
 
-/// A possible state of the object, and the running operations that have already taken effect.
+/// A possible state of the object, and the indices of the running operations whose effects it
+/// includes.
 type Past<O> = (<O as Outcome>::State, BTreeSet<usize>);
 
 /// Adds all states that are possible if some of the running operations take effect now.
@@ -154,12 +155,11 @@ fn extend<O: Outcome>(
     }
 }
 
-/// Checks the operations on an object. The run time is proportional to the number of operations,
-/// and to the number of subsets of operations that ran at the same time.
+/// Checks whether the operations on an object are linearizable. The run time grows linearly with
+/// the number of operations, and exponentially with the number of concurrent operations.
 ///
 /// # Errors
-/// Describes the first operation after which no state is possible, with the operations that
-/// preceded it.
+/// Describes the first operation whose outcome no order explains, with the operations around it.
 pub fn check<O: Outcome>(operations: &[Operation<O>]) -> Result<(), String> {
     let begins = operations.iter().enumerate().map(|(index, it)| (it.began, false, index));
     let ends = operations.iter().enumerate().map(|(index, it)| (it.ended, true, index));
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn concurrent_operations_may_take_effect_in_any_order() {
+    fn check_accepts_concurrent_operations_in_any_order() {
         let listed = operations(&[
             (0, 10, NameOutcome::Created(1)),
             (1, 9, NameOutcome::Absent),
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_that_returned_may_not_be_lost() {
+    fn check_refuses_the_loss_of_a_finished_change() {
         let lost = operations(&[(0, 1, NameOutcome::Created(1)), (2, 3, NameOutcome::Absent)]);
         assert!(check(&lost).is_err());
         let twice = operations(&[
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn an_effect_that_was_seen_may_not_disappear() {
+    fn check_refuses_the_loss_of_an_observed_effect() {
         let listed = operations(&[
             (0, 100, NameOutcome::Created(1)),
             (10, 20, NameOutcome::Found(1)),
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_move_changes_both_names_at_one_moment() {
+    fn check_requires_that_a_rename_changes_two_names_atomically() {
         let of_name = |name, outcome| PairOutcome::OfName { name, outcome };
         let created = (0, 1, of_name(0, NameOutcome::Created(1)));
         let moved = (2, 10, PairOutcome::Moved { from: 0 });
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_repeated_write_takes_effect_only_before_it_returns() {
+    fn check_accepts_repeated_writes_only_until_they_return() {
         use RegisterOutcome::{Read, Written};
         let twice = [(0, 10, Written(1)), (1, 4, Written(2)), (5, 6, Read(2)), (7, 8, Read(1))];
         assert_eq!(check(&operations(&twice)), Ok(()));

@@ -30,11 +30,11 @@ pub(crate) use wire::{Reply, Request};
 
 /// Name of the only bucket.
 pub const BUCKET: &str = "data";
-/// Public name of the only access key that may use the bucket.
+/// Access key id of the only credentials that may use the bucket.
 pub const ACCESS: &str = "AKIDTEST";
-/// Secret part of the access key.
+/// Secret access key of these credentials.
 pub const SECRET: &str = "secret/of+the=tests";
-/// Session token of the access key. The store refuses requests without it.
+/// Session token of these credentials. The store refuses requests without it.
 pub const TOKEN: &str = "session-token-of-the-tests";
 /// Minimum length of each part of a multipart upload except the last one, in bytes.
 const LEAST_PART: usize = 5 << 20;
@@ -120,7 +120,7 @@ struct State {
     page: usize,
     /// Whether the store does not support checksums, like older stores.
     is_plain: bool,
-    /// Whether clients use TLS. If they do, a signature may leave out the body.
+    /// Whether clients use TLS. If they do, the store accepts the payload hash `UNSIGNED-PAYLOAD`.
     is_secure: bool,
 }
 
@@ -358,8 +358,8 @@ fn answer(state: &Mutex<State>, mut request: Request) -> Reply {
     reply
 }
 
-/// Returns a refusal if the signature of a request is wrong, or if its bytes do not match its
-/// checksums.
+/// Returns an error reply if the signature of a request is wrong, or if the body does not match the
+/// checksums in the headers.
 fn refusal(request: &Request, is_secure: bool) -> Option<Reply> {
     if let Err(reason) = request.check_signature() {
         return Some(Reply::error(403, reason));

@@ -77,7 +77,8 @@ pub struct Disk {
     program: Child,
     commands: Option<ChildStdin>,
     replies: BufReader<ChildStdout>,
-    /// Mounts and unmounts the disk, also while a mount of Skep waits for a service on this disk.
+    /// The shell that mounts and unmounts the disk, even while a Skep mount waits for a service on
+    /// it.
     shell: EarlyShell,
 }
 
@@ -170,7 +171,7 @@ impl Disk {
     }
 
     /// From now on until the next power loss, the disk acknowledges flushes without carrying them
-    /// out. A test uses this to show that it finds a loss.
+    /// out. A test calls this function to show that its checks detect the lost data.
     pub fn ignore_flushes(&mut self) {
         self.command("ignore-flushes");
     }

@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn process_is_not_found_by_the_beginning_of_its_path() {
+    fn longer_path_with_the_same_prefix_selects_no_process() {
         assert!(names("/tmp/a-1", "/tmp/a-1"));
         assert!(names("--data=/tmp/a-1/data", "/tmp/a-1"));
         assert!(names("/tmp/a-10,/tmp/a-1,x", "/tmp/a-1"));

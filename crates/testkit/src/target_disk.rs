@@ -154,9 +154,9 @@ impl TargetDisk {
     /// Unmounts the file system and mounts it again, as after the repair of a device. No process
     /// may use the disk during this call.
     ///
-    /// Another mount namespace may still contain the mount, and then the file system with its
-    /// failure goes on after `umount`. `mount` would use the loop device of this file system again.
-    /// So this function waits until no loop device has the image.
+    /// After `umount`, another mount namespace may still contain the mount. Then the failed file
+    /// system stays active, and `mount` would use its loop device again. So this function waits
+    /// until no loop device uses the image.
     ///
     /// # Panics
     /// Panics if the disk is still in use.

@@ -18,7 +18,7 @@ use std::process::{Child, Command, ExitStatus};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Cell {
     character: char,
-    /// Whether foreground and background are exchanged.
+    /// Whether the character is in reverse video: foreground and background are exchanged.
     is_reverse: bool,
 }
 
@@ -36,7 +36,7 @@ pub struct Screen {
     is_reverse: bool,
     is_cursor_hidden: bool,
     /// Whether a character beyond the last column goes to the next line. Otherwise it replaces the
-    /// last one.
+    /// last character of its line.
     wraps: bool,
     fits: bool,
     /// Bytes of an incomplete character or control sequence.
@@ -69,7 +69,8 @@ impl Screen {
         self.lines.iter().map(line).collect::<Vec<_>>().join("\n").trim_end().to_owned()
     }
 
-    /// Whether a line is marked: its foreground and background are exchanged.
+    /// Whether the first character of a line is in reverse video, as in the selected line of a
+    /// table.
     pub fn is_marked(&self, line: usize) -> bool {
         let first = self.lines.get(line).and_then(|cells| cells.first());
         first.is_some_and(|cell| cell.is_reverse)
@@ -219,12 +220,13 @@ impl Screen {
 #[derive(Debug)]
 pub struct TerminalProgram {
     child: Child,
-    /// The side of the user, who types and sees the screen.
+    /// The master side of the pseudo-terminal. The test writes keys to it and reads output from it.
     user: OwnedFd,
-    /// The side of the program. Kept, so that the modes can be read after the end of the program.
+    /// The program's side. It stays open here, so that the modes can be read after the program's
+    /// end.
     terminal: OwnedFd,
     screen: Screen,
-    /// The modes before the program started.
+    /// The terminal modes (termios) before the program started.
     modes: String,
 }
 
@@ -269,7 +271,7 @@ impl TerminalProgram {
         set_size(&self.user, columns, lines);
     }
 
-    /// Returns the screen, after all that the program has written so far.
+    /// Reads all output that the program has written so far, and returns the screen.
     ///
     /// # Panics
     /// Panics at output that [`Screen::write`] refuses.
@@ -338,7 +340,8 @@ impl TerminalProgram {
     /// Panics if it runs longer than a minute.
     pub fn wait_for_end(&mut self) -> ExitStatus {
         wait_for("the program ends", PATIENCE, || {
-            // A program that writes to a full terminal would not end.
+            // Read the output, because a program does not end while its output fills the terminal's
+            // buffer.
             self.screen();
             self.child.try_wait().expect("the child can be awaited")
         })

@@ -9,9 +9,9 @@ use serde_json::Value;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// The rules whose findings depend on the host of the tests, and not on the cluster: on the free
-/// space of its disk, and on its memory. Other programs on this host can cause such a finding at
-/// any time, so tests that expect certain findings ignore these.
+/// Health rules whose findings depend on the free disk space and the memory of the test host, and
+/// not on the cluster. Other programs on this host can cause such a finding at any time, so tests
+/// that expect certain findings ignore these rules.
 pub const RULES_OF_THE_HOST: [&str; 2] = ["target-low", "memory-pressure"];
 
 /// Reads a JSON value as the type that the test expects.
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn allocation_has_one_number_for_each_server() {
+    fn allocation_lists_the_target_count_of_each_server() {
         let component = json!({"targets_per_server": [1, 3]});
         let info = EntryInfo(json!({"pattern": {"components": [component]}}));
         assert_eq!(info.allocation(), [1, 3]);

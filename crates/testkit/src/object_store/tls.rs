@@ -1,5 +1,5 @@
-//! TLS for the test's object store, with an authority of its own. The program `openssl` creates the
-//! certificates, and rustls encrypts the connections.
+//! TLS for the test's object store, with a certificate authority of its own. The program `openssl`
+//! creates the certificates, and rustls encrypts the connections.
 
 use crate::program::run;
 use rustls::pki_types::pem::PemObject;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 /// Arguments of `openssl` that create a key and a certificate for two days.
 const CREATE: &str = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2";
 
-/// An authority that signs certificates.
+/// A certificate authority.
 #[derive(Debug)]
 pub struct Authority {
     directory: PathBuf,

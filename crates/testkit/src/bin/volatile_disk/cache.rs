@@ -24,7 +24,7 @@ struct Write {
     bytes: Vec<u8>,
 }
 
-/// The numbers of unflushed writes that a power loss kept, dropped and tore.
+/// Counts of the unflushed writes that a power loss dropped, kept and tore.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Losses {
     dropped: usize,
@@ -51,7 +51,7 @@ pub(crate) struct Cache {
 enum Fate {
     Dropped,
     Kept,
-    /// The disk keeps some sectors of the write, which it selects at random.
+    /// The disk keeps some randomly selected sectors of the write, and loses the others.
     Torn,
 }
 
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn flushed_writes_survive_and_later_ones_may_not() {
+    fn power_loss_keeps_flushed_writes_and_may_drop_later_ones() {
         let scratch = Scratch::new();
         let (mut dropped, mut kept) = (0, 0);
         for seed in 0..64 {
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn writes_after_the_power_loss_are_forgotten() {
+    fn writes_between_power_loss_and_restore_are_discarded() {
         let scratch = Scratch::new();
         let mut cache = cache(&scratch, 1);
         cache.write(0, &[1; SECTOR]).unwrap();

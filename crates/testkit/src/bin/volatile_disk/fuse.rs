@@ -124,8 +124,8 @@ impl Server {
                     VERSION[1],
                     MAX_WRITE_BYTES,
                     FLAGS,
-                    // Maximum number of requests in the background, and the number from which on
-                    // the kernel considers the server congested.
+                    // `max_background` (64 requests), and in the upper 16 bits
+                    // `congestion_threshold` (48 requests).
                     64 | 48 << 16,
                     MAX_WRITE_BYTES,
                     1,
