@@ -32,7 +32,7 @@ fn writers(count: &str, of: &[(&str, &Path)]) {
 }
 
 /// With a rollback journal, SQLite on several hosts only requires correct file locks and `fsync`.
-pub(crate) fn sqlite_writers_of_both_mounts(places: &Places) {
+pub(crate) fn sqlite_writers_on_both_mounts_lose_no_transfer(places: &Places) {
     sqlite(&["make", &base(&places.one), "delete"]);
     writers("60", &[("a", &places.one), ("b", &places.other), ("c", &places.one)]);
     for directory in [&places.one, &places.other] {
@@ -42,7 +42,7 @@ pub(crate) fn sqlite_writers_of_both_mounts(places: &Places) {
 
 /// The killed writer leaves a partly written database with a journal. The next process that opens
 /// the database on any mount gets the lock, and rolls back the transaction.
-pub(crate) fn sqlite_journal_of_a_killed_writer(places: &Places) {
+pub(crate) fn sqlite_rolls_back_the_journal_of_a_killed_writer(places: &Places) {
     sqlite(&["make", &base(&places.one), "delete"]);
     writers("5", &[("a", &places.other)]);
     let mut command = Command::new("python3");
@@ -69,7 +69,7 @@ pub(crate) fn sqlite_journal_of_a_killed_writer(places: &Places) {
 /// In WAL mode, the processes of SQLite share memory through a mapped file. So all of them must use
 /// the same mount, as SQLite requires on network file systems. After the last close, the other
 /// mount must have all data.
-pub(crate) fn sqlite_wal_of_several_processes(places: &Places) {
+pub(crate) fn sqlite_wal_of_one_mount_is_complete_on_the_other_mount(places: &Places) {
     sqlite(&["make", &base(&places.one), "wal"]);
     writers("100", &[("a", &places.one), ("b", &places.one), ("c", &places.one)]);
     sqlite(&["check", &base(&places.one), "a:100", "b:100", "c:100"]);

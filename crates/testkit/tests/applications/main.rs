@@ -25,12 +25,27 @@ struct Places {
 }
 
 const CASES: &[Case<Places>] = &[
-    Case { name: "databases::sqlite_writers", body: databases::sqlite_writers_of_both_mounts },
-    Case { name: "databases::sqlite_killed", body: databases::sqlite_journal_of_a_killed_writer },
-    Case { name: "databases::sqlite_wal", body: databases::sqlite_wal_of_several_processes },
+    Case {
+        name: "databases::sqlite_writers",
+        body: databases::sqlite_writers_on_both_mounts_lose_no_transfer,
+    },
+    Case {
+        name: "databases::sqlite_killed",
+        body: databases::sqlite_rolls_back_the_journal_of_a_killed_writer,
+    },
+    Case {
+        name: "databases::sqlite_wal",
+        body: databases::sqlite_wal_of_one_mount_is_complete_on_the_other_mount,
+    },
     Case { name: "sources::git", body: sources::clone_succeeds_during_git_gc_on_the_other_mount },
-    Case { name: "sources::git_writers", body: sources::git_commits_of_both_mounts },
-    Case { name: "sources::make", body: sources::make_sees_changes_of_the_other_mount },
+    Case {
+        name: "sources::git_writers",
+        body: sources::concurrent_git_commits_of_both_mounts_are_kept,
+    },
+    Case {
+        name: "sources::make",
+        body: sources::make_rebuilds_exactly_the_files_changed_on_another_mount,
+    },
     Case {
         name: "archives::rsync",
         body: archives::rsync_copies_all_kinds_of_entries_to_a_mount_and_back,

@@ -66,7 +66,7 @@ pub(crate) fn clone_succeeds_during_git_gc_on_the_other_mount(places: &Places) {
 
 /// Two work trees of one repository commit at the same time, each to a branch of its own. Git
 /// creates references and packs by `link` and `rename`, here on both mounts.
-pub(crate) fn git_commits_of_both_mounts(places: &Places) {
+pub(crate) fn concurrent_git_commits_of_both_mounts_are_kept(places: &Places) {
     let here = places.one.join("repository");
     repository(&here, 2);
     for branch in ["a", "b"] {
@@ -138,7 +138,7 @@ fn same_time(places: &Places, name: &str) {
 /// The metadata host sets all times. So a file that was created later is also newer, even if two
 /// mounts created the files, and whatever the clocks of the client hosts show. Therefore make
 /// rebuilds exactly the outdated files.
-pub(crate) fn make_sees_changes_of_the_other_mount(places: &Places) {
+pub(crate) fn make_rebuilds_exactly_the_files_changed_on_another_mount(places: &Places) {
     project(&places.one.join("project"));
     let (here, there) = (places.one.join("project"), places.other.join("project"));
     assert_eq!(make(&there), (PARTS + 1, "12\n".to_owned()));

@@ -1,5 +1,5 @@
-//! `skep bench` on real clusters and several hosts. Two mounts of one cluster play the role of the
-//! hosts. The command that enters a host has no effect, and `{host}` in the path selects the mount.
+//! `skep bench` on real clusters with several hosts. Two mounts of one cluster stand for two hosts:
+//! the command that enters a host does nothing there, and `{host}` in the path selects the mount.
 
 mod stopped_runs;
 
@@ -52,7 +52,7 @@ fn names(directory: &Path) -> Vec<String> {
 
 /// Command: skep bench io.
 #[test]
-fn io_bench_compares_data_between_two_mounts() {
+fn io_bench_verifies_data_that_another_mount_wrote() {
     let mut cluster = small_cluster();
     let second = cluster.mount(Transport::Device);
     let place = cluster.path().parent().expect("a directory").join("{host}/file");
@@ -128,7 +128,7 @@ fn options_replace_those_of_a_bench_preset() {
 }
 
 #[test]
-fn installer_of_programs_lists_its_commands_in_a_dry_run() {
+fn dry_run_of_the_tool_installer_only_lists_commands() {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tools/install-bench-tools.sh");
     let run =
         |arguments: &[&str]| finish(Command::new("sh").arg(&script).args(arguments), PATIENCE);
@@ -490,8 +490,8 @@ fn storage_bench_refuses_invalid_options_and_leaves_no_file() {
         child.try_wait().expect("our child")
     });
     wait_for("files are removed", PATIENCE, || left_on_targets(&cluster).is_empty().then_some(()));
-    // A target also stops a benchmark if the client that started the benchmark no longer asks for
-    // its progress. The target then accepts the next benchmark.
+    // A target ends a benchmark if the client that started it stops asking for its progress. The
+    // target then accepts the next benchmark.
     let mut child = wait_for("the service is back", PATIENCE, || {
         run(&["--targets", &target, "--size", "1m"]).status.success().then(&endless)
     });
@@ -548,8 +548,7 @@ fn bench_keeps_earlier_results_when_the_disk_fills_up() {
     );
     assert!(!left && !Path::new(&file).exists());
 
-    // If there is no result file, the results go to standard error, because standard output is
-    // full.
+    // Without `--result-file`, the results go to standard error if standard output is full.
     let printed = run_on_full(&["io", "-o", &file, "--keep-caches"]);
     let printed = printed.expect_failure();
     assert!(printed.contains("SUMMARY") && printed.contains("--result-file"), "{printed}");

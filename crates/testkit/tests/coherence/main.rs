@@ -46,7 +46,7 @@ const CASES: &[Case<Mounts>] = skep_testkit::cases![coherence:
     truncation_by_the_other_mount_is_visible,
     file_size_may_exceed_the_disks,
     holes_and_copies_are_visible_on_the_other_mount,
-    writers_of_different_parts_keep_all_bytes,
+    concurrent_writers_of_different_ranges_keep_all_bytes,
     both_mounts_list_the_same_entries,
     listing_is_fresh_after_the_directory_time_is_set_back,
     changes_are_visible_immediately_without_caching,
@@ -55,7 +55,7 @@ const CASES: &[Case<Mounts>] = skep_testkit::cases![coherence:
     directories_moved_into_each_other_stay_a_tree,
     inode_numbers_are_never_reused,
     each_page_has_the_bytes_of_one_writer,
-    sizes_are_visible_after_the_report_of_the_writer,
+    sizes_are_visible_after_the_writer_has_reported_them,
 ];
 
 /// Maximum age of cached names and attributes. The tests add [`MARGIN`] for delays of a busy
@@ -337,7 +337,7 @@ fn holes_and_copies_are_visible_on_the_other_mount(mounts: &Mounts) {
     }
 }
 
-fn writers_of_different_parts_keep_all_bytes(mounts: &Mounts) {
+fn concurrent_writers_of_different_ranges_keep_all_bytes(mounts: &Mounts) {
     const PART: usize = 100_001;
     files::create(mounts.one.join("file"));
     std::thread::scope(|scope| {
@@ -584,7 +584,7 @@ fn changes_are_visible_immediately_without_caching(mounts: &Mounts) {
 }
 
 /// docs/semantics.md 2.4.
-fn sizes_are_visible_after_the_report_of_the_writer(mounts: &Mounts) {
+fn sizes_are_visible_after_the_writer_has_reported_them(mounts: &Mounts) {
     let (here, there) = (mounts.one.join("file"), mounts.other.join("file"));
     let file = files::create(&here);
     let is_seen = |len| files::metadata(&there).len() == len;

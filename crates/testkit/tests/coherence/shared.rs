@@ -22,7 +22,7 @@ pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![shared:
     next_read_ends_at_the_size_that_a_truncation_set, write_after_a_truncation_extends_the_file,
     truncated_bytes_of_concurrent_writes_never_reappear,
     reads_of_a_shared_file_do_not_change_its_times, shared_files_can_be_mapped,
-    file_is_cached_again_once_opened_by_one_client,
+    reads_are_correct_after_a_file_is_no_longer_shared,
 ];
 
 fn open(path: &Path) -> File {
@@ -358,7 +358,7 @@ fn shared_files_can_be_mapped(mounts: &Mounts) {
 /// When a file is not shared any more, the kernel caches its pages again after the next open. The
 /// test cannot observe the cache, so it only checks that the contents are correct.
 /// docs/semantics.md 2.2.
-fn file_is_cached_again_once_opened_by_one_client(mounts: &Mounts) {
+fn reads_are_correct_after_a_file_is_no_longer_shared(mounts: &Mounts) {
     let mut random = Random::new(Random::seed_of_run());
     let (here, there) = (mounts.one.join("file"), mounts.other.join("file"));
     let mut model = vec![5; 10_000];

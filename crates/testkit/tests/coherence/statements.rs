@@ -31,7 +31,7 @@ pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![statements:
     directory_removed_by_the_other_mount_is_empty,
     stat_succeeds_on_a_device_removed_by_the_other_mount,
     each_piece_of_a_large_write_has_bytes_of_one_writer,
-    times_are_visible_after_the_report_of_the_writer,
+    times_are_visible_after_the_writer_has_reported_them,
     close_writes_mapped_pages,
     collapse_and_insert_range_are_refused,
     allocated_space_without_data_is_a_hole,
@@ -357,7 +357,7 @@ fn each_piece_of_a_large_write_has_bytes_of_one_writer(mounts: &Mounts) {
 }
 
 /// docs/semantics.md 2.4.
-fn times_are_visible_after_the_report_of_the_writer(mounts: &Mounts) {
+fn times_are_visible_after_the_writer_has_reported_them(mounts: &Mounts) {
     let time = |place: &Path| {
         let found = files::metadata(place.join("file"));
         (found.mtime(), found.mtime_nsec())

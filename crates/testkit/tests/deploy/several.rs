@@ -36,7 +36,7 @@ fn voters(outcome: &Value) -> Vec<String> {
     voters
 }
 
-/// Returns the members of all metadata groups, each as the host and its state.
+/// Returns the members of all metadata groups, each as text with its host and its state.
 fn members(outcome: &Value) -> Vec<String> {
     let groups = outcome["metadata_groups"].as_array().expect("a list").iter();
     let members = groups.flat_map(|group| group["members"].as_array().expect("a list"));
@@ -50,7 +50,7 @@ fn members(outcome: &Value) -> Vec<String> {
 /// Command: skep deploy plan, skep deploy apply, skep deploy status, skep deploy upgrade.
 /// Command: skep deploy remove, skep deploy destroy.
 #[test]
-fn cluster_goes_on_without_the_host_of_the_leader() {
+fn cluster_continues_without_the_host_of_its_leader() {
     let mut site = Site::new(&["a1", "a2", "a3", "s1", "s2", "c1"]);
     let a3 = "[[host]]\nname = \"a3\"\naddress = \"10.0.0.3\"\nroles = [\"management\"]\n";
     let target = "storage_directories = [\"/disk1/skep\"]";
@@ -62,8 +62,8 @@ fn cluster_goes_on_without_the_host_of_the_leader() {
     let planned = outcome(&site, "plan");
     assert_eq!(with_role(&planned, "missing"), ["a1", "a2", "a3"]);
     assert_eq!(members(&planned), ["a1 missing", "a2 missing"]);
-    // After 17 steps, the second management node runs. The run is killed before or while it makes
-    // this node a member.
+    // After 17 steps, the second management node runs. The kill comes before or while `skep deploy`
+    // makes this node a member.
     assert!(site.kill_after("apply", 17), "the run was interrupted");
     let applied = site.deploy("apply").expect_success();
     println!("{applied}");

@@ -39,7 +39,7 @@ fn deployment_tunes_hosts_and_restores_their_settings() {
     assert!(!again.contains(step), "{again}");
     assert!(site.deploy("status").expect_success().contains("The cluster is complete"));
 
-    // The hosts file no longer asks for one of the hosts.
+    // The new hosts file sets `tune = false` for the host `s1`.
     let s1 = storage("s1", 2, "tune = false\nstorage_directories = [\"/disk1/skep\"]");
     site.write_with("tune = true\nmonitor = false\n", &[MANAGEMENT, &s1].concat());
     let restored = site.deploy("apply --output json").expect_success();
@@ -47,7 +47,7 @@ fn deployment_tunes_hosts_and_restores_their_settings() {
     assert_eq!(site.host("s1").run(setting).expect_success().trim(), "60");
     assert_eq!(site.host("m1").run(setting).expect_success().trim(), "10");
 
-    // An administrator tunes the host. The deployment leaves the record of these changes alone.
+    // An administrator now tunes `s1` by hand. The deployment must not undo these changes.
     site.host("s1").run("skep tune apply --role storage").expect_success();
     site.write_with("tune = true\nmonitor = false\n", &hosts);
     let refused = site.deploy("apply").expect_failure();

@@ -110,7 +110,8 @@ pub(crate) fn arrive_in_prometheus(_: &()) {
     let url = format!("remote_write.url=http://{}/api/v1/write", prometheus.address());
     let settings = [url, "remote_write.interval=1s".into()];
     let monitor = Running::monitor(&cluster, &scratch, &settings);
-    // The load must be in an interval of the monitor, which ends with each write.
+    // Wait for the first write, because the load must be in an interval that begins after the
+    // monitor has started. Each write ends an interval.
     wait_for("the first write", PATIENCE, || {
         (prometheus.results("skep_monitor_target_free_bytes") > 0).then_some(())
     });

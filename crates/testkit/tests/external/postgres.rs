@@ -129,8 +129,8 @@ fn kill_tree(root: u32) {
     let mut found = vec![root];
     for entry in files::read_dir("/proc").flatten() {
         let stat = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
-        // In the file, the process name can contain any bytes. The state and the parent follow the
-        // name.
+        // In `/proc/PID/stat`, the process name may contain any bytes, also spaces and parentheses.
+        // The state and the parent process id follow the name.
         let parent = stat.rsplit(") ").next().and_then(|rest| rest.split(' ').nth(1));
         if parent == Some(&root.to_string()) {
             found.extend(entry.file_name().to_str().and_then(|it| it.parse::<u32>().ok()));

@@ -1,8 +1,8 @@
-//! Jobs of a real Slurm on four nodes. A line in its script gives a job a file system on demand.
-//! Nothing of the file system may be left after the end of the job, after `scancel`, and after the
-//! death of a node. All nodes together copy the input of a job, and its results. Lines of a script
-//! ask for input that the prolog copies with the rights of the user, and for results that the
-//! epilog copies.
+//! Jobs of a real Slurm on four nodes. A line in the job script requests an on-demand file system.
+//! Nothing of this file system may be left after the end of the job, after `scancel`, or after the
+//! death of a node. All nodes together copy the input and the results of a job. Further lines in
+//! the script name the input, which the prolog copies with the rights of the user, and the results,
+//! which the epilog copies.
 
 mod results;
 mod site;
@@ -123,8 +123,8 @@ fn expect_input_lines(slurm: &Slurm, all: &[usize]) {
         slurm.control.run(&format!("scancel {job}")).expect_success();
     }
 
-    // Slurm can hold the job too late, after it started the script. On this node, `scontrol`
-    // ignores the request, so that the job is never held.
+    // Slurm may hold a job too late, after its script has started. To simulate this, `scontrol` on
+    // this node ignores the hold request, so the job is never held.
     let late_hold = "cp /usr/bin/scontrol /srv/scontrol\n\
         cat >/srv/late-scontrol <<'END OF FILE'\n#!/bin/sh\n\
         [ \"$1\" != requeuehold ] || exec touch /srv/held\nexec /srv/scontrol \"$@\"\n\

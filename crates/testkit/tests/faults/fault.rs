@@ -27,12 +27,12 @@ pub(crate) enum Fault {
     /// The processes of the node, the primary of a metadata group, and of the leader of management
     /// are killed at the same time, and then started again.
     LeaderAndPrimary,
-    /// The link of a host with a mount is down for longer than the lease of the mount.
+    /// The link of a host with a mount is down for longer than the lease of the mount's client.
     CutMount,
 }
 
 impl Fault {
-    /// Returns the maximum pause of a program on a mount that has its links.
+    /// Returns the maximum pause of a program on a mount that stays connected.
     pub(crate) fn longest_pause(self) -> Duration {
         match self {
             // The take-over of the group needs the next leader.
@@ -42,7 +42,7 @@ impl Fault {
     }
 }
 
-/// The faults that a run causes.
+/// Selects the faults of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Plan {
     /// All faults of all nodes of management and metadata.
@@ -55,10 +55,10 @@ pub(crate) enum Plan {
 
 /// Time for which [`Plan::FrozenDisk`] freezes a disk.
 const FROZEN: Duration = Duration::from_secs(3);
-/// Shortest time of a [`Fault::CutMount`] in milliseconds. It is longer than a lease, with the time
-/// in which management finds out.
+/// Minimum duration of a [`Fault::CutMount`] in milliseconds. It is longer than a lease plus the
+/// time until management notices that the lease has expired.
 const SHORTEST_CUT: usize = 10_000;
-/// Longest time of a [`Fault::Stop`] in milliseconds.
+/// Maximum duration of a [`Fault::Stop`] in milliseconds.
 const LONGEST_STOP: usize = 20_000;
 
 impl Plan {

@@ -80,7 +80,8 @@ impl Histories {
     }
 
     /// Waits until each program has made progress. Then returns the longest pause since the last
-    /// call: of one call on a shared object, or of one operation of a [`Worker`].
+    /// call. A pause is the duration of one call on a shared object, or of one operation of a
+    /// [`Worker`].
     pub(crate) fn take_pause(&self) -> Duration {
         self.wait_until_all_go_on();
         let of_workers = self.workers.iter().map(|(_, longest)| longest.swap(0, Ordering::SeqCst));

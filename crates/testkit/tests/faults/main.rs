@@ -95,7 +95,7 @@ fn suffer_all(
 }
 
 #[test]
-fn many_faults_lose_no_data_and_pause_operations_for_seconds() {
+fn many_faults_lose_no_data_and_pause_programs_only_briefly() {
     let seed = Random::seed_of_run();
     eprintln!("seed {seed}");
     let mut site = Site::new();

@@ -18,8 +18,7 @@ use std::time::Instant;
 
 /// Number of programs on each mount that use the shared objects.
 pub(crate) const SHARING: usize = 2;
-/// Value of an exclusive owner in the counter of the owners of a [`Register`]. The value of a
-/// shared owner is 1.
+/// What an exclusive lock adds to [`Register::owners`]. A shared lock adds 1.
 const EXCLUSIVE: usize = 1 << 16;
 
 /// The time in microseconds of the longest measured call.
@@ -141,8 +140,8 @@ impl Pair {
     }
 }
 
-/// Renames a file without replacing another one. With this flag, the kernel never skips a rename
-/// because it has found the same file at both names while another mount was renaming it.
+/// Renames a file with `RENAME_NOREPLACE`. Without this flag, the kernel skips a rename if it finds
+/// the same file at both names, which may happen while another mount renames the file.
 fn rename(paths: &[PathBuf; 2], from: usize) -> PairOutcome {
     let of_name = |name, outcome| PairOutcome::OfName { name, outcome };
     match renameat_with(CWD, &paths[from], CWD, &paths[1 - from], RenameFlags::NOREPLACE) {
@@ -209,8 +208,9 @@ impl Register {
         Self { path, call, owners: AtomicUsize::new(0), history: History::new() }
     }
 
-    /// Sets a lock. Returns false if `may_wait` is false and another program has the lock. Only
-    /// measures requests that may not wait, because a wait ends when the owner releases the lock.
+    /// Sets a lock. Returns false if `may_wait` is false and another program has the lock. The
+    /// duration of a call that may wait is not measured, because the wait lasts until the owner
+    /// releases the lock.
     fn lock(&self, file: &File, is_writer: bool, may_wait: bool, longest: &LongestCall) -> bool {
         let operation = match (is_writer, may_wait) {
             (true, true) => FlockOperation::LockExclusive,

@@ -38,7 +38,7 @@ const DIRECTORIES: usize = 3;
 /// Nodes whose data is on a disk that can fail: the target of a metadata service, or the directory
 /// of a management node. The directories of all other nodes are so small that a test can fill them.
 pub(crate) const WITH_DISKS: [&str; 3] = ["metadata-2", "metadata-5", "management-3"];
-/// Mount options for the small directory of a node, which a test can fill.
+/// Mount options of the tmpfs for the small directory of a node. A test can fill this tmpfs.
 pub(crate) const SMALL_DISK: &str = "size=1g,huge=never";
 /// A cluster, its hosts and its mounts.
 pub(crate) struct Site {
@@ -308,9 +308,9 @@ impl Site {
         (!nodes.iter().all(is_well)).then(|| status.to_string())
     }
 
-    /// Waits until all nodes serve again after a fault. A member that was unreachable for a short
-    /// time may still count as serving. So first wait until the programs have used names of its
-    /// group.
+    /// Waits until all nodes serve again after a fault. Management may still list a member as
+    /// serving if it was unreachable for a short time. So this function first waits until the
+    /// programs have used names of each group.
     pub(crate) fn wait_until_all_serve(&self, histories: &Histories) {
         histories.wait_until_all_go_on();
         let mut last = None;

@@ -172,7 +172,7 @@ fn random_changes_from_two_mounts_match_a_plain_file() {
 
 /// docs/semantics.md 2.3 and 2.9, while both mounts have the file open.
 #[test]
-fn shared_inline_file_contains_the_last_write() {
+fn read_of_a_shared_inline_file_returns_the_last_write() {
     let (cluster, second) = mounts();
     let paths = [cluster.path().join("file"), second.path().join("file")];
     let files = paths.each_ref().map(|path| open(path));
@@ -219,7 +219,7 @@ fn shared_inline_file_contains_the_last_write() {
 
 /// docs/semantics.md 2.1, 2.7 and 2.11. Commands: skep entry info.
 #[test]
-fn repeatedly_synced_file_becomes_an_ordinary_file() {
+fn repeated_syncs_move_inline_bytes_of_a_file_to_storage() {
     let (cluster, second) = mounts();
     let paths = [cluster.path().join("database"), second.path().join("database")];
     let mut it = Checked { paths, expected: Vec::new() };

@@ -30,7 +30,7 @@ fn killed_metadata_service_loses_no_inline_bytes() {
 /// docs/semantics.md 3.1. The kill may come before, between or after the steps of the move of the
 /// inline bytes.
 #[test]
-fn killed_service_during_a_move_loses_no_bytes() {
+fn kill_of_a_service_during_a_move_loses_no_inline_bytes() {
     let (cluster, second) = mounts();
     let mut moved = 0;
     for (round, role) in ["metadata", "storage"].into_iter().cycle().take(8).enumerate() {
@@ -62,7 +62,7 @@ fn killed_service_during_a_move_loses_no_bytes() {
 /// docs/semantics.md 3.3: after the inline bytes have been moved to storage, no byte of the file
 /// depends on metadata.
 #[test]
-fn moved_bytes_survive_a_power_loss_of_metadata() {
+fn inline_bytes_moved_to_storage_survive_metadata_power_loss() {
     let scratch = Scratch::new();
     let mut disk = Disk::new(&scratch, DISK_BYTES);
     let cluster = with_metadata_on(disk.path());

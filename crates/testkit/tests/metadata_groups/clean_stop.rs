@@ -1,7 +1,7 @@
 //! Clean stops of members, as in an upgrade. A backup member that stops leaves the serving members
-//! of its group before its process ends, so no operation waits until the primary counts it as
-//! silent. A primary that stops first makes the backup member the primary, and then leaves the
-//! group in the same way.
+//! of its group before its process ends. So no operation waits until the primary times out on it. A
+//! primary that stops first makes the backup member the primary, and then leaves the group in the
+//! same way.
 
 use crate::pair::{Pair, after};
 use rustix::process::Signal;
@@ -190,13 +190,13 @@ fn previous_primary_that_stops_after_a_move_releases_its_lease() {
 }
 
 #[test]
-fn group_ends_in_time_if_all_members_stop_concurrently() {
+fn members_that_stop_concurrently_end_in_time() {
     let (mut pair, root) = pair_with_file();
     let epoch = |pair: &Pair| pair.group()["epoch"].as_u64().expect("an epoch");
     for round in 0..STOPS {
         after(Duration::from_secs(1));
         let (before, (primary, backup)) = (epoch(&pair), pair.roles());
-        // The order of the signals differs, as their arrival does on real hosts.
+        // Alternate the order of the signals, because on real hosts either signal may arrive first.
         let names = if round % 2 == 0 { [primary, backup] } else { [backup, primary] };
         let began = Instant::now();
         pair.stop_services(&names);
@@ -204,7 +204,8 @@ fn group_ends_in_time_if_all_members_stop_concurrently() {
         let changes = epoch(&pair) - before;
         eprintln!("all members have stopped after {took:?}, with {changes} changes of the group");
         assert!(took < STOP_OF_ALL, "{took:?}");
-        // If one signal arrives late, the group moves once, and its new primary drops the other.
+        // If one signal arrives late, the group changes its primary once, and the new primary drops
+        // the other member.
         assert!(changes <= 2, "the members do not hand the group to each other in turn");
         for name in names {
             pair.start_service("metadata", name);
@@ -238,8 +239,7 @@ fn stopping_backup_member_leaves_its_group_before_it_exits() {
     start_again(&mut pair, backup);
 }
 
-/// A primary that has died must not become the only serving member by a clean stop of its backup
-/// member.
+/// A clean stop of the backup member must not make its dead primary the only serving member.
 #[test]
 fn backup_member_stopped_after_a_dead_primary_can_take_over() {
     let (mut pair, root) = pair_with_file();

@@ -86,7 +86,8 @@ impl Pair {
     /// Checks that `skep group list` and `skep health check` show the rest of the copy in progress,
     /// and the time until it ends.
     fn check_lag_of_copy(&self) {
-        // On a busy host, the primary may miss a reply of the member, and then knows no rate.
+        // On a busy host, the primary may miss a reply of the member, and then reports no rate of
+        // the copy.
         wait_for("the list of groups shows the rest of the copy", PATIENCE, || {
             let groups = self.json(&["group", "list"]);
             schema::check("group-list", &groups);

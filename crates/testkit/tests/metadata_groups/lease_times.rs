@@ -1,25 +1,25 @@
-//! The lease times of a group as settings of the cluster.
+//! Tests the cluster settings `metadata-lease` and `metadata-take-over-after`.
 
 use crate::pair::{Pair, after};
 use std::time::Duration;
 
-/// Longer than a new setting takes to reach all members.
+/// Time after which all members have received a new setting.
 const SPREAD: Duration = Duration::from_secs(2);
-/// A long time before a take-over, with the lease that it permits.
+/// A long delay of the take-over, and the longest lease that this delay permits.
 const LONG: [(&str, &str); 2] =
     [("metadata-take-over-after", "6000ms"), ("metadata-lease", "5000ms")];
-/// The shortest times. The lease must be lowered first.
+/// The minimum values. The lease must be set first, because it must be shorter than the delay.
 const SHORT: [(&str, &str); 2] =
     [("metadata-lease", "1000ms"), ("metadata-take-over-after", "1250ms")];
-/// Minimum pause with the long times. The last request of the primary may be half a second older
-/// than its end.
+/// Minimum pause with the values of `LONG`. The last request of the primary may be half a second
+/// older than the kill.
 const LEAST_LONG_PAUSE: Duration = Duration::from_millis(5_400);
-/// The last promises under the long times end after this time.
+/// The promises not to take over that members gave under `LONG` end after this time.
 const LONG_PROMISES: Duration = Duration::from_secs(6);
 
 /// Command: skep config set.
 #[test]
-fn pause_after_a_killed_primary_follows_the_settings() {
+fn pause_after_a_killed_primary_follows_the_lease_settings() {
     let mut pair = Pair::begin();
     let (name, value) = LONG[1];
     let refused = pair.ask(&["config", "set", name, value]);

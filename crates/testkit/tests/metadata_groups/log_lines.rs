@@ -4,7 +4,7 @@
 use crate::pair::{METADATA, MOUNTS, Pair};
 use skep_testkit::files;
 
-/// Names of the protocol and of the source, which no page for administrators explains.
+/// Words of the protocol and the sources that no page for administrators explains.
 const INTERNAL: [&str; 12] = [
     "StaleMap",
     "Deposed",
@@ -26,7 +26,7 @@ fn lines(pair: &Pair, name: &str) -> Vec<String> {
 }
 
 #[test]
-fn take_over_is_logged_in_the_words_of_the_commands() {
+fn take_over_log_lines_use_the_terms_of_the_commands() {
     let mut pair = Pair::begin();
     let (primary, backup) = pair.roles();
     files::write(pair.mount_point().join("before"), "x");
@@ -52,8 +52,8 @@ fn take_over_is_logged_in_the_words_of_the_commands() {
     assert!(taken.contains(&format!("({primary}) does not answer")), "{taken}");
     let back = with(" is a serving member").expect("management logs the return");
     assert!(back.contains("INFO target t") && back.contains(primary), "{back}");
-    // The take-over itself is one warning of management. All other warnings are about requests
-    // that waited, or about missing heartbeats.
+    // Management logs one warning about the take-over. All other warnings are about requests that
+    // waited, or about missing heartbeats.
     let expected = [" continues with target t", " took ", "has sent no heartbeat", " is offline, "];
     for name in names {
         let is_loud = |line: &&String| line.contains(" WARN ") || line.contains(" ERROR ");

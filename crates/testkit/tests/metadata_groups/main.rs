@@ -25,7 +25,7 @@ use std::time::Duration;
 
 /// Maximum pause of a program when a member of the group fails.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-/// Time for which a test suspends a process. It is much longer than a take-over takes.
+/// Duration for which a test suspends a process. It is much longer than a take-over.
 const STOPPED: Duration = Duration::from_secs(10);
 /// Makes a stopped member look as if its host had lost power. Changes the file `member-mark`, so
 /// that it names another page cache than the page cache of this host. Also removes the last
@@ -158,7 +158,7 @@ fn longest_log_is_used_after_a_power_loss_of_both_members() {
 /// Command: skep group move.
 /// Command: skep group drop.
 #[test]
-fn administrator_moves_the_primary_and_drops_a_member() {
+fn administrator_can_move_the_primary_and_drop_a_member() {
     let mut pair = Pair::begin();
     let (primary, backup) = pair.roles();
     let id = pair.group()["id"].to_string();

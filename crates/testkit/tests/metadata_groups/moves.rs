@@ -5,9 +5,9 @@
 use crate::pair::{Pair, after};
 use std::time::Duration;
 
-/// Time in which the members exchange requests before the primary is moved again. If the lease of
-/// the primary before the previous one may not have ended, the new primary waits for this lease
-/// too.
+/// Time between two moves, in which the members exchange requests. If the test moved the primary
+/// again sooner, the new primary would also have to wait for the lease of the primary before the
+/// previous one.
 const BETWEEN_MOVES: Duration = Duration::from_secs(3);
 /// Maximum pause of programs in most moves. Without a release, the new primary replies 2.5 s after
 /// the last request of the previous one.

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 pub(crate) const METADATA: [&str; 2] = ["metadata-1", "metadata-2"];
 
 pub(crate) const MOUNTS: [&str; 2] = ["mnt-1", "mnt-2"];
-/// Number of stops after which both members must have been compared.
+/// Maximum number of stops of the cluster until `skep fsck` has compared both members.
 const STOPS: usize = 4;
 
 /// A cluster with one group of two metadata targets, on two services, and its mounts.
@@ -226,8 +226,8 @@ impl Pair {
         })
     }
 
-    /// Unmounts the file systems, and stops all services. Stops the primary after the backup, so
-    /// that it remains the primary.
+    /// Unmounts the file systems, and stops all services. Stops the backup member before the
+    /// primary, so that the primary keeps its role.
     pub(crate) fn stop(&mut self) {
         self.unmount_all();
         let (primary, backup) = self.roles();
@@ -247,14 +247,15 @@ impl Pair {
         }
     }
 
-    /// Stops the cluster, and checks that both members have equal stores. Stops both at the same
-    /// time, so that both remain serving members. If one signal arrives late, its member leaves the
-    /// group, and cannot be compared. Then the cluster runs and stops again.
+    /// Stops the cluster, and checks that both members have equal stores. Stops both members at the
+    /// same time, so that management lists both as serving. If the signals arrive at different
+    /// times, one member leaves the group during the stop, and `skep fsck` does not compare it.
+    /// Then this function starts the cluster and stops it again.
     pub(crate) fn stop_with_equal_members(&mut self) {
         let mut skipped = Vec::new();
         for _ in 0..STOPS {
             self.wait_for_serving(2);
-            // The services store the cluster map at most once a second, for the check.
+            // `skep fsck` reads the cluster map that the services store at most once a second.
             after(Duration::from_secs(2));
             self.unmount_all();
             self.stop_services(&METADATA);

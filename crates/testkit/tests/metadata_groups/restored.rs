@@ -6,8 +6,7 @@ use skep_testkit::{PATIENCE, cluster, files, wait_for};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Time for which a mount makes no requests. It is longer than a lease and the pause of the group
-/// together.
+/// Time for which a mount makes no requests. It is longer than a lease plus the pause of the group.
 const IDLE: Duration = Duration::from_secs(8);
 
 /// Adds or deletes a rule that rejects packets from the host of the first metadata service to

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 const OPENS: usize = 10_000;
 /// Number of open files for each locked file.
 const LOCK_EVERY: usize = 10;
-/// Number of open files for each file that has bytes and no name.
+/// Number of open files for each unlinked open file with bytes.
 const UNNAMED_EVERY: usize = 1_000;
 /// Number of processes that open the files. Many hosts allow only 20,000 open files per process, so
 /// one process is not enough.
@@ -91,7 +91,7 @@ impl Drop for Holder {
     }
 }
 
-/// Creates files until `stop` is set. Returns the end of the longest creation.
+/// Creates files until `stop` is set. Returns the time at which the slowest creation ended.
 fn end_of_pause(root: PathBuf, stop: &AtomicBool) -> Instant {
     let mut longest = (Duration::ZERO, Instant::now());
     for number in 0.. {

@@ -143,8 +143,8 @@ impl Trial {
         &self.effective
     }
 
-    /// Whether a call did not return. In this case the watch has killed the mounts, so running the
-    /// steps again proves nothing.
+    /// Whether a call did not return. The watch has then killed the mounts, so it makes no sense to
+    /// run the steps again.
     pub(crate) fn stood_still(&self) -> bool {
         self.watch.has_bitten()
     }

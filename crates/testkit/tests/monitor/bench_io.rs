@@ -15,18 +15,19 @@ use super::live_figures::{FIELDS, LiveFigures, LiveSample};
 use super::*;
 use rustix::time::{ClockId, clock_gettime};
 
-/// Largest difference between two statistics, as a fraction.
+/// Maximum relative difference between two statistics.
 const TOLERANCE: f64 = 0.03;
 
 /// Number of bytes in one transfer of a benchmark.
 const TRANSFER: u64 = 32 << 10;
 
-/// Largest difference between two divisions of the same second, in bytes. A service takes its
-/// snapshot while the threads of its targets count: a snapshot can have the last transfer of a
-/// thread in one division and not yet in another. Each service has two targets.
+/// Maximum difference in bytes between the totals of two groupings (such as users and jobs) for the
+/// same second. A service takes its snapshot while the threads of its targets count. So a snapshot
+/// may include the last transfer of a thread in one grouping, but not in another. Each service has
+/// two targets.
 const AT_SNAPSHOT: u64 = 4 * TRANSFER;
 
-/// Error of the difference between two clocks of this host, in seconds.
+/// Maximum error of the difference between two clocks of this host, in seconds.
 const CLOCK_ERROR: f64 = 0.001;
 
 /// A phase of one `skep bench io`.
@@ -52,8 +53,8 @@ fn seconds_by(clock: ClockId) -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// Returns the time of the boot in seconds since 1970. Uses the attempt in which the test was
-/// suspended for the shortest time.
+/// Returns the time of the boot in seconds since 1970. Makes several attempts, and uses the one
+/// with the shortest time between its two readings of the boot-time clock.
 fn booted_at() -> f64 {
     let attempt = || {
         let before = seconds_by(ClockId::Boottime);
@@ -168,8 +169,8 @@ fn check_each_second(what: &str, samples: &[LiveSample], runs: &[&BenchRun]) -> 
     exact
 }
 
-/// Checks that the sums of all divisions agree: a sum that was counted later than another one is
-/// not smaller.
+/// Compares the totals of all groupings. If one total was counted later than another one, it must
+/// not be smaller.
 fn check_sums(sums: &[(&str, Vec<LiveSample>)]) {
     let all = || sums.iter().flat_map(|(by, samples)| samples.iter().map(move |it| (by, it)));
     for (by, earlier) in all() {
@@ -182,7 +183,7 @@ fn check_sums(sums: &[(&str, Vec<LiveSample>)]) {
 }
 
 /// Reads the live statistics until they contain the whole load, and compares them with the
-/// benchmarks. `runs` has the benchmarks by the ids of each division.
+/// benchmarks. `runs` contains for each grouping the benchmarks of each object id.
 fn check_live(live: Vec<LiveFigures>, runs: &[RunsById<'_>]) {
     let ended = seconds_by(ClockId::Realtime);
     let mut sums = Vec::new();

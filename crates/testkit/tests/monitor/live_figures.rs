@@ -20,7 +20,7 @@ pub(super) struct LiveSample {
 
 /// A running `skep stats`. Dropping this value kills the process.
 pub(super) struct LiveFigures {
-    /// The division of the load.
+    /// The grouping of the load, as in the option `--by`.
     pub(super) by: &'static str,
     child: Child,
     lines: Receiver<String>,

@@ -174,7 +174,7 @@ fn page_lists_and_opens_reports_but_no_other_files() {
 
 /// Command: skep monitor.
 #[test]
-fn page_shows_placement_and_the_end_of_removals() {
+fn page_shows_placement_and_ends_of_background_removals() {
     let cluster = Cluster::start(monitored());
     let address = address_of(&cluster);
     wait_for("the page has the placement", PATIENCE, || {

@@ -16,7 +16,7 @@ pub(crate) const CASES: &[Test] = skep_testkit::cases![read_write:
     appended_bytes_follow_the_end,
     concurrent_appends_stay_whole,
     writes_to_random_ranges_match_a_model,
-    threads_write_different_parts_of_a_file,
+    concurrent_writes_of_threads_to_one_file_are_all_kept,
     write_on_one_handle_is_read_on_another,
     vectored_writes_and_reads_keep_their_order,
     bytes_are_read_after_reopening,
@@ -145,7 +145,7 @@ fn writes_to_random_ranges_match_a_model(root: &Path) {
     assert!(files::read(&path) == model);
 }
 
-fn threads_write_different_parts_of_a_file(root: &Path) {
+fn concurrent_writes_of_threads_to_one_file_are_all_kept(root: &Path) {
     const PART: usize = 1_300_001;
     let path = root.join("file");
     std::thread::scope(|scope| {

@@ -226,7 +226,7 @@ impl Twins {
 }
 
 impl Change {
-    /// Describes the change as text, without the written bytes.
+    /// Describes the change for failure messages. Omits the written bytes.
     fn shown(&self) -> String {
         match self {
             Self::Write { path, offset, bytes, with } => {

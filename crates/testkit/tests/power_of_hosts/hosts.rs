@@ -19,7 +19,7 @@ use std::process::Command;
 /// Required alignment of direct reads, in bytes.
 const PAGE: u64 = 4096;
 const DISK_BYTES: u64 = 2 << 30;
-/// Number of stops after which the members of a group must have been compared.
+/// Maximum number of stops of the cluster until `skep fsck` has compared the members of a group.
 const STOPS: usize = 4;
 /// The services of a metadata group of two members.
 const METADATA: [&str; 2] = ["metadata-1", "metadata-2"];
@@ -65,8 +65,8 @@ impl Hosts {
         self.cluster.path()
     }
 
-    /// Returns the mount point on which the test looks for losses. This mount has no cached pages
-    /// of the files.
+    /// Returns the mount point through which the test looks for losses. The kernel has no pages of
+    /// the files cached for this mount.
     pub(crate) fn other(&self) -> &Path {
         self.other.as_ref().expect("mounted until the end").path()
     }

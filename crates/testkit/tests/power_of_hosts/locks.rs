@@ -29,8 +29,8 @@ fn wait_for_grant(file: &File) {
     wait_for("the lock is free", PATIENCE, || is_granted(file).then_some(()));
 }
 
-/// Waits until metadata has `count` locked ranges. Requests no lock, so it does not change the
-/// locks.
+/// Waits until metadata lists `count` locked ranges. This function requests no lock itself, so it
+/// does not change the locks.
 fn wait_for_locks(hosts: &Hosts, count: usize) {
     wait_for("the mount restores its locks", PATIENCE, || {
         let listed = hosts.cluster.try_skep(&["lock", "list", "--output", "json"]);

@@ -79,7 +79,7 @@ fn scale_set_servers_get_their_domain_from_the_cloud() {
 }
 
 #[test]
-fn node_script_uses_logical_volumes_that_are_named() {
+fn node_script_formats_the_named_logical_volumes() {
     let mut cloud = Cloud::new("10.75.0");
     let at = cloud.add("all", 10, 3);
     // Nodes of loop devices play the logical volumes. Two of them have the same name in two volume

@@ -18,8 +18,8 @@ use std::sync::mpsc::{Receiver, channel};
 
 /// The alert about the service that the test suspends.
 const RULE: &str = "service-unreachable";
-/// An alert that follows from the same fault. The rules of the repository for Alertmanager leave it
-/// out.
+/// An alert that follows from the same fault. The Alertmanager rules in this repository suppress
+/// it.
 const CONSEQUENCE: &str = "target-offline";
 
 /// A receiver of Alertmanager: an HTTP server of the test.
@@ -87,8 +87,8 @@ impl Alertmanager {
     /// `receiver` is the address that gets the notifications.
     fn start(directory: &Path, receiver: &str) -> Self {
         let settings = directory.join("alertmanager.yml");
-        // The wait of two seconds lets the alert and what follows from it arrive before the first
-        // notification.
+        // Because of the wait of two seconds, the alert and its consequences arrive before
+        // Alertmanager sends the first notification.
         let text_of_settings = format!(
             "route:\n  receiver: test\n  group_by: ['...']\n  group_wait: 2s\n  \
              group_interval: 1s\n  repeat_interval: 1h\n\
@@ -116,7 +116,7 @@ impl Alertmanager {
     }
 }
 
-/// Starts Prometheus with the rules of the repository, which sends the alerts of a monitor to
+/// Starts Prometheus with the rules of the repository. It sends the alerts of a monitor to
 /// Alertmanager.
 fn start_prometheus(directory: &Path, monitor: &str, alertmanager: &str) -> Prometheus {
     let alerting = format!(
@@ -171,8 +171,8 @@ pub(crate) fn begin_and_end_by_the_monitor(_: &()) {
     cluster.stop();
 }
 
-/// Suspends a service until its alert is in Alertmanager and its receiver, and then continues it,
-/// until the alert has ended in both. Calls `during` while the alert holds.
+/// Suspends a service until its alert has reached Alertmanager and the receiver. Then resumes the
+/// service, and waits until the alert has ended in both. Calls `during` while the alert is active.
 fn check(
     cluster: &Cluster,
     alertmanager: &Alertmanager,

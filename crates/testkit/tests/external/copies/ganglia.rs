@@ -1,6 +1,6 @@
-//! Ganglia's own programs read the metrics of the monitor: `gmetad` stores them beside the metrics
-//! of a real `gmond`, and `gstat` lists the servers. The monitor's document has the form that
-//! `gmond` declares in its own document.
+//! Ganglia's own programs read the metrics of the monitor. `gmetad` stores them together with the
+//! metrics of a real `gmond`, and `gstat` lists the servers. The monitor's XML document matches the
+//! document type that `gmond` declares in its own document.
 
 use super::{PATIENCE, Running, free_addresses, port, read_all};
 use crate::text;
@@ -15,10 +15,10 @@ use std::process::Command;
 
 /// Name of the host in the metrics of `gmond`.
 const OTHER_HOST: &str = "host-of-gmond";
-/// Name of the figure that `gmetric` sends to `gmond`.
+/// Name of the metric that `gmetric` sends to `gmond`.
 const OTHER_METRIC: &str = "rack_temperature";
 
-/// The hosts of a document, each with its metrics.
+/// The metrics of a document: pairs of host and metric.
 type Metrics = BTreeSet<(String, String)>;
 
 /// Returns the metrics in a document of `gmond` or `gmetad`.
@@ -82,7 +82,7 @@ fn start_gmetad(directory: &Path, sources: [&str; 2], (xml, queries): (&str, &st
     Running::start(Command::new("gmetad").args(["-d", "1", "-c", text(&settings)]))
 }
 
-/// Checks the monitor's document with the declarations in the document of `gmond`.
+/// Checks the monitor's document against the document type that the document of `gmond` declares.
 fn check_form(directory: &Path, document: &str, of_gmond: &str) {
     let begin = of_gmond.find("<!DOCTYPE").expect("declarations");
     let end = of_gmond.find("]>").expect("the end of the declarations") + 2;
@@ -99,13 +99,13 @@ fn gstat(address: &str) -> Finished {
     finish(Command::new("gstat").args(arguments), PATIENCE)
 }
 
-/// Whether a directory has a file, in any of its directories.
+/// Whether a subdirectory of `directory` contains `file`.
 fn is_in(directory: &Path, file: &Path) -> bool {
     files::read_dir(directory).flatten().any(|it| it.path().join(file).exists())
 }
 
-/// `gmetad` stores each figure of each server beside the metrics of a `gmond`, and `gstat` shows
-/// dead servers.
+/// `gmetad` stores each metric of each server together with the metrics of a `gmond`, and `gstat`
+/// shows dead servers.
 pub(crate) fn programs_read_each_server(_: &()) {
     let cluster = Cluster::start(Shape::default());
     let scratch = Scratch::new();

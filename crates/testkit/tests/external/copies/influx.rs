@@ -86,7 +86,8 @@ impl Influx {
         points
     }
 
-    /// Returns the number of bytes that an object has written, as the sum of its points.
+    /// Returns the number of bytes that an object has written: the sum over its points in the
+    /// database.
     fn written(&self, by: &str, id: &str) -> u64 {
         let query = format!(
             "SELECT SUM(written_bytes) FROM skep_load WHERE \"by\" = '{by}' AND id = '{id}'"
@@ -101,12 +102,12 @@ fn escaped(text: &str) -> String {
     text.bytes().map(|byte| format!("%{byte:02x}")).collect()
 }
 
-/// The writes of the monitor.
+/// The writes of the monitor that a [`Recorder`] has passed on.
 #[derive(Default)]
 struct Recorded {
     writes: usize,
     points: Points,
-    /// Replies of InfluxDB other than its acceptance.
+    /// Replies of InfluxDB that are not its status for an accepted write.
     refusals: Vec<String>,
 }
 
@@ -202,7 +203,7 @@ fn write_as_job(directory: &Path) {
     run("env", std::iter::once("SLURM_JOB_ID=4711").chain(words));
 }
 
-/// Returns the ids of a measurement, or of a part of the load.
+/// Returns the ids of the objects of a measurement. `by` selects one grouping of the load.
 fn ids(points: &Points, measurement: &str, by: Option<&str>) -> BTreeSet<String> {
     let is_it = |tags: &BTreeMap<String, String>| by.is_none_or(|by| tags["by"] == by);
     let series = points.keys().filter(|(name, tags)| name == measurement && is_it(tags));
@@ -256,7 +257,7 @@ pub(crate) fn has_every_point(_: &()) {
     let nodes = nodes.flat_map(|kind| cluster.nodes(kind));
     let nodes: BTreeSet<_> = nodes.map(|node| node["id"].number().to_string()).collect();
     assert_eq!(ids(&found, "skep_memory_bytes", None), nodes);
-    // An idle object has no points of load.
+    // An idle object has no points in the measurement `skep_load`.
     let loaded = |by: &str| ids(&found, "skep_load", Some(by));
     for (by, all) in [("node", &nodes), ("target", &targets), ("log-sync", &targets)] {
         assert!(!loaded(by).is_empty() && loaded(by).is_subset(all), "{by}: {:?}", loaded(by));
