@@ -339,7 +339,7 @@ fn refusal(cluster: &Cluster, arguments: &[&str]) -> String {
 
 /// Command: skep config list, skep config get, skep config set.
 #[test]
-fn settings_change_at_run_time_and_refuse_wrong_values() {
+fn settings_apply_without_a_restart_and_refuse_wrong_values() {
     let cluster = Cluster::start(Shape::small());
     let settings = cluster.skep_json(&["config", "list"]);
     let names: Vec<_> = settings.list().iter().map(|it| &it["name"]).collect();
@@ -409,9 +409,10 @@ fn settings_change_at_run_time_and_refuse_wrong_values() {
 
 /// Command: skep config set, skep health df, skep health check.
 #[test]
-fn limits_of_free_space_are_settings_of_the_cluster() {
+fn cluster_settings_set_the_free_space_limits_of_targets() {
     let scratch = Scratch::new();
-    // The logs and stores of the services take more than a twentieth of this disk.
+    // The logs and stores of the services take more than 5 % of this disk, so each target has less
+    // than 95 % free.
     let disk = Disk::new(&scratch, 512 << 20);
     let cluster = Cluster::start_in(disk.path(), Shape::small());
     let becomes = |pool: &str| {
@@ -433,7 +434,7 @@ fn limits_of_free_space_are_settings_of_the_cluster() {
     set("emergency-percent", "95");
     becomes("emergency");
     assert!(has_problem("target-full"));
-    // Targets with more free bytes than this are never almost full.
+    // A target with more than 1 MiB of free space is never in the pool `emergency`.
     set("emergency-free", "1MiB");
     becomes("low");
     let printed = refusal(&cluster, &["config", "set", "low-percent", "default"]);

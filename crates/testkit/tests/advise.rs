@@ -62,7 +62,7 @@ fn advice_for_a_directory_of_small_files_is_inline_bytes() {
 }
 
 #[test]
-fn advice_for_large_files_keeps_other_parts_of_the_pattern() {
+fn advice_for_large_files_keeps_the_other_pattern_fields() {
     let cluster = start();
     let directory = cluster.path().join("large");
     files::create_dir(&directory);

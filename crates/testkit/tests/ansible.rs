@@ -29,7 +29,7 @@ fn hosts_file(groups: &Value, variables: &Value) -> Finished {
 }
 
 #[test]
-fn inventory_becomes_a_hosts_file() {
+fn inventory_is_converted_to_the_expected_hosts_file() {
     let groups = json!({
         "skep_management": ["m1"],
         "skep_metadata": ["m1", "m2"],
@@ -105,7 +105,7 @@ roles = ["client"]
 }
 
 #[test]
-fn inventory_that_describes_no_cluster_is_refused() {
+fn inventory_without_a_valid_cluster_is_refused() {
     let groups = json!({ "skep_management": ["m1"], "skep_client": ["c1"] });
     let cases = [
         (json!({}), json!({}), "no host has a role"),

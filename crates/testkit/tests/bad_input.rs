@@ -151,7 +151,7 @@ fn ask(address: &str, frame: &[u8]) -> (u16, String) {
 }
 
 #[test]
-fn newer_peer_without_a_common_version_is_refused() {
+fn peer_without_a_common_protocol_version_is_refused() {
     let cluster = Cluster::start(Shape::small());
     let token = token(&cluster);
     let (key, address) = token.split_once('@').expect("a token names an address");

@@ -63,7 +63,7 @@ fn all_threads_of_a_service_run_on_the_cpus_of_its_settings() {
 
 /// Command: skep storage.
 #[test]
-fn service_refuses_cpus_and_nodes_that_it_cannot_use() {
+fn service_refuses_unusable_cpus_and_numa_nodes() {
     let check = |options: &[&str], words: &[&str]| {
         let start = ["storage", "--directory", "/none/d", "--target", "/none/t"];
         let text = skep([&start[..], options].concat()).expect_failure();

@@ -204,7 +204,7 @@ fn frozen_disk_blocks_only_its_files_until_the_thaw() {
         file.write_all_at(&new, 0)?;
         file.sync_all()
     });
-    // The waiting requests are reported as a cause even before the target counts as hung.
+    // `skep why` reports the waiting requests as a cause even before the target counts as hung.
     let object = format!("t{}", scene.failing.0);
     wait_for("`skep why` names the open requests", PATIENCE, || {
         let report = scene.cluster.skep_json(&["why", "--interval", "200ms"]);

@@ -56,7 +56,7 @@ struct FailedDisk {
     cluster: Cluster,
     /// Directory of the target.
     path: PathBuf,
-    /// The files, on all targets.
+    /// The files that programs had written before the failure, on all targets.
     before: Vec<PathBuf>,
 }
 
@@ -78,7 +78,8 @@ impl FailedDisk {
         other.path().join(path.strip_prefix(self.cluster.path()).expect("below"))
     }
 
-    /// Ends the cluster before the file system of the target, which its service uses.
+    /// Kills the cluster, and then unmounts the file system of the target. The order matters,
+    /// because the storage service uses this file system.
     fn end(self) {
         self.cluster.kill_all();
         drop(self.disk);
@@ -162,7 +163,7 @@ fn target_with_a_failed_disk_is_reported_and_gets_no_files() {
 /// truncation the disk refused counted as open until the unmount, and the list had no path for the
 /// file.
 #[test]
-fn an_open_that_a_failed_disk_refuses_leaves_no_open_file() {
+fn failed_open_on_a_failed_disk_leaves_no_file_open() {
     let mut site = FailedDisk::begin();
     // `File::create` opens with `O_TRUNC`.
     let refused: Vec<_> =

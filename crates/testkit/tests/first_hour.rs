@@ -23,7 +23,7 @@ fn start(host: &mut PageHost, command: &str, words: &str) -> String {
 ///
 /// Command: skep storage, skep health check.
 #[test]
-fn target_that_settings_no_longer_name_is_reported() {
+fn target_removed_from_the_settings_is_reported() {
     let network = PageNetwork::new();
     let mut host = network.host("all", "10.0.0.1/24");
     host.run("skep management --init --directory /srv/m").expect_success();
@@ -77,7 +77,7 @@ fn unknown_log_level_of_a_mount_is_refused() {
 ///
 /// Command: skep down.
 #[test]
-fn down_names_a_mount_that_a_program_uses() {
+fn skep_down_names_the_mount_that_a_program_uses() {
     let cluster = Cluster::start(Shape::small());
     let mut program = Command::new("sleep");
     let mut program = program.arg("infinity").current_dir(cluster.path()).spawn().expect("sleep");

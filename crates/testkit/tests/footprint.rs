@@ -19,7 +19,7 @@ fn own_mib(process: &Process) -> u64 {
 
 /// Command: skep management, skep metadata, skep storage, skep monitor, skep mount.
 #[test]
-fn processes_with_little_load_fit_into_small_hosts() {
+fn processes_with_little_load_stay_within_documented_memory() {
     let cluster = Cluster::start(Shape { monitor: true, ..Shape::small() });
     for number in 0..FILES {
         files::write(cluster.path().join(format!("file-{number}")), "a few bytes");
@@ -29,7 +29,7 @@ fn processes_with_little_load_fit_into_small_hosts() {
         // The page has larger limits for large clusters.
         ("management", 64),
         ("monitor", 64),
-        // Cache, tables in memory, and recent records of the log.
+        // The metadata cache, the tables in memory, and the newest records of the log.
         ("metadata", 256 + 128 + 32),
         // Two targets.
         ("storage", 2 * (64 + 20)),

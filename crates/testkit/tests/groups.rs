@@ -37,7 +37,7 @@ fn parse(text: &str) -> Value {
 ///
 /// Command: skep group create.
 #[test]
-fn metadata_target_without_a_group_serves_nothing() {
+fn metadata_target_serves_only_as_a_member_of_a_group() {
     let scratch = Scratch::new();
     let place = |name: &str| scratch.join(name).display().to_string();
     let management = place("m");

@@ -78,7 +78,7 @@ fn check_without_a_monitor_names_the_rules_it_left_out() {
 
 /// Command: skep health check.
 #[test]
-fn balance_of_work_covers_all_busy_metadata_targets() {
+fn work_balance_counts_all_busy_metadata_targets() {
     let shape = Shape { storage_services: 1, targets_per_service: 1, ..Shape::default() };
     let cluster = Cluster::start(shape);
     let directories: Vec<_> =

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
-/// Number of kills with each transport, unless `SKEP_KILLS` sets it.
+/// Number of kills with each transport. `SKEP_KILLS` overrides it.
 const KILLS: usize = 15;
 /// Of this number of kills, one hits the mount process. This kill ends a round of the workload,
 /// because the running operations fail.
@@ -41,8 +41,7 @@ fn under_load(workers: &mut [Worker], violence: impl FnOnce(&mut dyn FnMut(usize
                 scope.spawn(move || worker.run(stop))
             })
             .collect();
-        // This closure waits until all workers together have completed `operations` further
-        // operations.
+        // Waits until all workers together have completed `operations` more operations.
         let mut go_on = |operations: usize| {
             let count = || done.iter().map(|it| it.load(Ordering::Relaxed)).sum::<u64>();
             let goal = count() + operations as u64;
@@ -173,11 +172,11 @@ fn kills_on(transport: Transport) {
 
 /// docs/semantics.md 3.1 and 4.1.
 #[test]
-fn file_system_survives_kills_with_io_uring() {
+fn kills_lose_no_acknowledged_operation_with_io_uring() {
     kills_on(Transport::Uring);
 }
 
 #[test]
-fn file_system_survives_kills_with_dev_fuse() {
+fn kills_lose_no_acknowledged_operation_with_dev_fuse() {
     kills_on(Transport::Device);
 }

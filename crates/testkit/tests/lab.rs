@@ -285,7 +285,7 @@ fn shapes(format: &str) -> String {
 }
 
 #[test]
-fn without_root_a_lab_is_refused() {
+fn lab_without_root_is_refused() {
     let scratch = Scratch::new();
     let lab = Lab::new();
     // Use a copy of the program, because other users may have no access to the build directory.
@@ -384,7 +384,7 @@ fn hog(seconds: u32) -> String {
 
 /// Command: skep lab run.
 #[test]
-fn run_limited_by_processors_is_marked_invalid() {
+fn lab_run_on_a_host_with_busy_cpus_is_marked_invalid() {
     let lab = Lab::new();
     lab.json("up", &SHAPE);
     let script = format!("{}; wait", hog(3));

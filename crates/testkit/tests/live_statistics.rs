@@ -25,7 +25,7 @@ fn start_on(cluster: &Cluster, arguments: &[&str], columns: u16) -> TerminalProg
     TerminalProgram::start(&cluster::program(), &arguments, columns, 24)
 }
 
-/// The names in the rows of the table, which are between the titles and the sum.
+/// Returns the names in the rows of the table, between the header and the line with the sum.
 fn names(screen: &Screen) -> Vec<String> {
     let text = screen.text();
     let rows = text.lines().skip(3).take_while(|line| !line.starts_with("sum "));
@@ -34,7 +34,7 @@ fn names(screen: &Screen) -> Vec<String> {
 
 /// Command: skep stats.
 #[test]
-fn keys_filter_and_lead_from_the_cluster_to_a_target() {
+fn keys_filter_rows_and_open_the_statistics_of_a_target() {
     let cluster = Cluster::start(Shape::small());
     for number in 0..16 {
         let path = cluster.path().join(format!("file-{number}"));
@@ -72,7 +72,7 @@ fn keys_filter_and_lead_from_the_cluster_to_a_target() {
 
 /// Command: skep target stats, skep client stats.
 #[test]
-fn keys_sort_pause_and_choose_the_kind_of_rows() {
+fn keys_sort_rows_pause_updates_and_change_the_grouping() {
     let cluster = Cluster::start(Shape::small());
     fs::write(cluster.path().join("file"), vec![1; 1 << 20]).expect("the file is written");
     let mut shown = start(&cluster, &["target", "stats", "--sort", "target"]);
@@ -141,7 +141,7 @@ fn signals_end_the_live_view_with_a_restored_terminal() {
 
 /// Command: skep stats.
 #[test]
-fn stopped_live_view_gives_the_terminal_back_until_it_continues() {
+fn suspended_live_view_restores_the_terminal_until_it_resumes() {
     let cluster = Cluster::start(Shape::small());
     let mut shown = start(&cluster, &["stats", "--by", "node"]);
     shown.wait_for_texts(&["storage-1", "sum "]);
@@ -197,7 +197,8 @@ fn live_view_of_a_mount_follows_keys_even_if_the_mount_hangs() {
     let arguments = ["stats", "--by", "operation", "--interval", "200ms", "--mount", mount];
     let mut shown = TerminalProgram::start(&cluster::program(), &arguments, 80, 24);
     shown.wait_for_texts(&["cluster  by operation", "? help"]);
-    // The mount counts only while the command asks, so each look at the screen follows a write.
+    // The mount counts requests only while the command asks for its counters. So write again before
+    // each look at the screen.
     let writes = |screen: &Screen, word: &str| {
         fs::write(&file, vec![1; 1 << 20]).expect("the file is written");
         screen.text().contains(word)
@@ -216,7 +217,8 @@ fn live_view_of_a_mount_follows_keys_even_if_the_mount_hangs() {
     shown.press("q");
     shown.wait_for_screen("the view is closed", |screen| !screen.is_alternate());
     shown.check_restored();
-    // The kernel ends no process with a request that the mount has received and not replied to.
+    // The program cannot exit until the suspended mount replies to the request that it has
+    // received.
     hung.signal(Signal::CONT);
     assert!(shown.wait_for_end().success());
 }

@@ -28,7 +28,7 @@ fn read_fails_if_a_chunk_file_of_a_synced_file_is_missing() {
     let bytes = Random::new(3).bytes(300_000);
     let before = cluster.chunk_files();
     files::write(lost, &bytes);
-    // The close has already reported the file's size to metadata. So this sync only reports which
+    // The close has already reported the file's size to metadata, so this sync reports only which
     // chunk files exist.
     files::sync_all(&files::open(lost));
     let mut removed = cluster.chunk_files();

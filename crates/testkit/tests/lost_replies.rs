@@ -136,7 +136,7 @@ fn inode_of(path: &Path) -> [u8; 8] {
 
 /// docs/semantics.md 4.3.
 #[test]
-fn repeated_unlink_does_not_remove_a_newer_file() {
+fn retried_unlink_does_not_remove_a_newer_file() {
     let scene = Scene::new(Transport::Uring);
     for round in 0..ROUNDS {
         let name = format!("unlinked-{round}");
@@ -158,7 +158,7 @@ fn repeated_unlink_does_not_remove_a_newer_file() {
 
 /// docs/semantics.md 4.3 and 1.5.
 #[test]
-fn repeated_rename_does_not_move_a_newer_file() {
+fn retried_rename_does_not_move_a_newer_file() {
     let scene = Scene::new(Transport::Device);
     files::create_dir(scene.ours("other"));
     for round in 0..ROUNDS {
@@ -179,7 +179,7 @@ fn repeated_rename_does_not_move_a_newer_file() {
 
 /// docs/semantics.md 4.3.
 #[test]
-fn repeated_link_makes_only_one_link() {
+fn retried_link_creates_only_one_link() {
     let scene = Scene::new(Transport::Uring);
     files::write(scene.ours("file"), "bytes");
     for round in 0..ROUNDS {
@@ -199,7 +199,7 @@ fn repeated_link_makes_only_one_link() {
 
 /// docs/semantics.md 2.9.
 #[test]
-fn repeated_append_is_written_once() {
+fn retried_append_is_written_once() {
     let scene = Scene::new(Transport::Uring);
     let append =
         |path: PathBuf| files::open_with(OpenOptions::new().append(true).create(true), path);
@@ -229,7 +229,7 @@ fn repeated_append_is_written_once() {
 
 /// docs/semantics.md 2.7 and 4.3.
 #[test]
-fn repeated_truncation_does_not_remove_newer_bytes() {
+fn retried_truncation_does_not_remove_newer_bytes() {
     let scene = Scene::new(Transport::Device);
     for round in 0..ROUNDS {
         let name = format!("truncated-{round}");
@@ -256,7 +256,7 @@ fn repeated_truncation_does_not_remove_newer_bytes() {
 
 /// docs/semantics.md 6.1 and 4.3.
 #[test]
-fn repeated_lock_and_unlock_take_effect_once() {
+fn retried_lock_and_unlock_take_effect_once() {
     let scene = Scene::new(Transport::Uring);
     for round in 0..ROUNDS {
         let name = format!("locked-{round}");

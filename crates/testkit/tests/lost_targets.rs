@@ -56,8 +56,8 @@ fn check_lost_group(cluster: &Cluster, target: &serde_json::Value) {
     assert_eq!((&group["state"], &group["members"][0]["state"]), (&"Lost".into(), &"Lost".into()));
 }
 
-/// Checks the list of files that lose bytes with a target. The file `/wide` has bytes there, and
-/// one other file has only a stripe without bytes.
+/// Checks the list of files that lose bytes if a target is lost. The file `/wide` has bytes on this
+/// target. One other file lists the target in its pattern, but has no bytes there.
 fn check_loss(cluster: &Cluster, id: &str) {
     let loss = cluster.skep_json(&["target", "remove", "--lost", id]);
     check("target-remove-lost", &loss);

@@ -236,7 +236,7 @@ fn changes(cluster: &Cluster, stop: &Arc<AtomicBool>) -> JoinHandle<u64> {
 ///
 /// Command: skep health check.
 #[test]
-fn watched_health_check_continues_without_a_leader() {
+fn health_check_watch_continues_without_a_leader() {
     let cluster = start(3);
     let before = wait_for_all(&cluster, 3);
     let watch = HealthWatch::start(&cluster, &["--interval", "200ms"]);

@@ -14,7 +14,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-/// Time limit for `umount` if no server is reachable.
+/// Time limit for `umount` while no server accepts connections.
 const UMOUNT_PATIENCE: Duration = Duration::from_secs(10);
 /// Time limit for `umount` if servers accept requests but never reply. It is longer, because each
 /// request must time out.
@@ -154,7 +154,7 @@ impl Drop for Locker {
 }
 
 #[test]
-fn mount_can_end_after_a_kill_of_a_program_that_awaited_a_lock() {
+fn umount_succeeds_after_a_kill_of_a_program_in_a_lock_wait() {
     for transport in [Transport::Uring, Transport::Device] {
         let cluster = small();
         let scratch = Scratch::new();
@@ -243,7 +243,7 @@ os.read(file, 65536)
 /// docs/semantics.md 4.4. While the handled SIGINT is pending, the kernel does not turn SIGTERM
 /// into SIGKILL, so the mount has to end the request.
 #[test]
-fn sigterm_ends_a_waiting_program_after_a_handled_sigint() {
+fn sigterm_ends_a_program_in_a_read_after_a_handled_sigint() {
     for transport in [Transport::Uring, Transport::Device] {
         let mut cluster = small();
         files::write(cluster.path().join("file"), vec![b'.'; 65_536]);

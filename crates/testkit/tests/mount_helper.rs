@@ -182,7 +182,7 @@ fn logs_anew(mount_point: &Path, log: &Path) {
 
 /// Command: skep mount, skep umount.
 #[test]
-fn each_mount_option_has_its_effect() {
+fn each_mount_option_takes_effect() {
     let place = Place::new();
     let (mount_point, log) = (place.mount_point(), place.path.join("a.log"));
     let token = place.path.join("token");
@@ -259,7 +259,7 @@ fn each_mount_option_has_its_effect() {
 ///
 /// `direct_io_sends_each_read_and_write_to_storage` in request_counts.rs counts the requests.
 #[test]
-fn direct_io_and_read_ahead_of_a_mount_have_their_effect() {
+fn direct_io_and_read_ahead_options_take_effect() {
     let place = Place::new();
     let mount_point = place.mount_point();
     let path = mount_point.join("file");
@@ -352,7 +352,7 @@ fn umount_returns_when_the_client_has_left_the_cluster() {
 /// `mount -a` compares the kernel's table of mounts with the lines of `fstab`. So it does not mount
 /// a file system that is already mounted.
 #[test]
-fn repeated_mount_of_all_fstab_entries_mounts_once() {
+fn second_mount_of_all_fstab_entries_mounts_nothing_twice() {
     let place = Place::new();
     let (data, mount_point) = (place.cluster.data().display(), place.mount_point());
     let table = format!("{data} {} skep _netdev,transport=device 0 0\n", mount_point.display());
@@ -377,7 +377,8 @@ fn umount_succeeds_while_the_cluster_is_stopped() {
         for role in ["up", "management", "metadata", "storage"] {
             cluster.processes(role).iter().for_each(Process::kill);
         }
-        // Because of this flag, the kernel does not reply from its cache.
+        // With this flag, the kernel requests the attributes from the mount instead of using its
+        // cache.
         let flags = AtFlags::STATX_FORCE_SYNC;
         let found = rustix::fs::statx(rustix::fs::CWD, idle.path(), flags, StatxFlags::BASIC_STATS);
         assert_eq!(found.expect("shown").stx_ino, 1);

@@ -15,7 +15,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 /// The alert about the service that the tests suspend.
 const RULE: &str = "service-unreachable";
 
-/// The behaviour of a receiver at one request.
+/// The reaction of a receiver to one request.
 #[derive(Clone, Copy)]
 enum Behaviour {
     /// Closes the connection without a reply.
@@ -115,7 +115,7 @@ fn alerts_of_rule(request: &Request) -> Vec<Value> {
 ///
 /// Command: skep monitor.
 #[test]
-fn alert_is_sent_until_alertmanager_accepts_its_end() {
+fn alert_is_resent_until_alertmanager_accepts_its_end() {
     let (address, requests) = receiver(
         &[
             Behaviour::Close,

@@ -11,7 +11,7 @@ use std::time::Instant;
 
 /// Command: skep ondemand start, skep ondemand status, skep ondemand stop.
 #[test]
-fn file_system_on_demand_is_made_used_and_removed() {
+fn on_demand_file_system_is_created_mounted_and_removed() {
     let site = SshSite::new(3);
     let all = ["10.0.0.1", "10.0.0.2", "10.0.0.3"];
     let before = site.contents();
@@ -223,7 +223,7 @@ fn ondemand_stop_leaves_foreign_processes_and_files_alone() {
 }
 
 #[test]
-fn nodes_of_a_job_start_and_remove_their_services() {
+fn prolog_and_epilog_start_and_remove_on_demand_services() {
     let site = SshSite::new(3);
     install_scripts(&site, "printf 'n1\\nn2\\nn3\\n'");
     let on_all = |script: &str, job: u32, constraint: &str| on_all(&site, script, job, constraint);
@@ -296,11 +296,11 @@ const SCONTROL: &str = "case \"$1 $2\" in\n\
 const RESULTS: &str = "mkdir -p /mnt/ondemand/out; cd /mnt/ondemand/out; \
     head -c 3M /dev/urandom >file; sha256sum <file";
 
-/// Nodes whose jobs have lines for Skep in their scripts.
+/// Nodes of batch jobs whose scripts contain `#SKEP` lines.
 struct JobSite {
     site: SshSite,
     shared: SharedDirectory,
-    /// The contents of the nodes without a file system on demand.
+    /// The result of [`SshSite::contents`] before any on-demand file system existed.
     before: Vec<String>,
 }
 
@@ -321,7 +321,8 @@ impl JobSite {
         Self { site, shared, before }
     }
 
-    /// Runs the prologs of a job whose script has these lines. The job has ended afterwards.
+    /// Runs the prologs of a job whose script contains `lines`. From then on, the simulated Slurm
+    /// shows the job as ended with `exit_code`.
     fn begin(&self, job: u32, lines: &str, exit_code: &str) {
         let (first, top) = (&self.site.hosts[0], self.shared.path());
         first
@@ -357,7 +358,7 @@ impl JobSite {
 }
 
 #[test]
-fn stage_lines_of_a_job_script_copy_its_results_before_the_end() {
+fn stage_out_lines_copy_results_before_removal_of_the_data() {
     let jobs = JobSite::new();
     let (site, before, top) = (&jobs.site, &jobs.before, jobs.shared.path());
     let [first, second, third] = &site.hosts[..] else { panic!("three hosts") };
@@ -392,7 +393,7 @@ fn stage_lines_of_a_job_script_copy_its_results_before_the_end() {
     let copied = first.run(&format!("cd {top}/out/run-21; stat -c %u file; sha256sum <file"));
     assert_eq!(copied.expect_success(), format!("65534\n{sum}"));
 
-    // A job that has succeeded must have made its results. One that has failed may have none.
+    // A successful job must have created the results that its script names. A failed job need not.
     jobs.begin(22, &format!("#SKEP stage-out none:{top}/out/none"), "0:0");
     let text = finish(&mut epilog_of(first, 22), LONG).expect_failure();
     assert!(text.contains("although the job has succeeded"), "{text}");
@@ -410,7 +411,7 @@ fn stage_lines_of_a_job_script_copy_its_results_before_the_end() {
 }
 
 #[test]
-fn results_stay_until_their_destination_is_repaired() {
+fn job_results_stay_until_their_destination_is_repaired() {
     let jobs = JobSite::new();
     let (site, top) = (&jobs.site, jobs.shared.path());
     let first = &site.hosts[0];

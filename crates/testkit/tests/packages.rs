@@ -309,7 +309,7 @@ fn check_grafana(host: &PageHost) {
 ///
 /// Page: docs/operations/monitoring.md
 #[test]
-fn five_commands_lead_from_nothing_to_dashboards() {
+fn five_documented_commands_set_up_dashboards() {
     let (scratch, network) = (Scratch::new(), PageNetwork::new());
     let (small, built) = (small_program(&scratch), scratch.directory("built"));
     build(&built, &small, |command| {

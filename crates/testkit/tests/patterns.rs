@@ -67,7 +67,7 @@ fn allocations(cluster: &Cluster, chooser: &str, width: u64) -> BTreeSet<(u64, u
 }
 
 #[test]
-fn choosers_allocate_targets_as_in_the_study() {
+fn choosers_allocate_targets_as_in_the_published_study() {
     let cluster = scenario();
     for (width, best) in [(2, (1, 1)), (3, (1, 2)), (4, (2, 2)), (6, (3, 3))] {
         assert_eq!(allocations(&cluster, "balanced", width), BTreeSet::from([best]), "{width}");
@@ -158,8 +158,8 @@ fn domains(cluster: &Cluster) -> Vec<String> {
     by_name.into_values().collect()
 }
 
-/// Creates some files. For each file, forms a string of the names of its servers. Returns the set
-/// of these strings.
+/// Creates some files, and joins the names of each file's servers to one string. Returns the set of
+/// these strings.
 fn servers_of_files(cluster: &Cluster, name: &str) -> BTreeSet<String> {
     let path = |number: usize| cluster.path().join(format!("{name}-{number}"));
     let servers = |number: usize| services_of_new(cluster, &path(number));

@@ -104,7 +104,7 @@ fn plan_predict_uses_a_catalogue_file_and_a_benchmark() {
 
 /// Command: skep plan compare, skep plan calibrate, skep plan catalogue.
 #[test]
-fn published_tables_are_predicted_within_the_promised_errors() {
+fn plan_predicts_published_rates_within_documented_errors() {
     let scratch = Scratch::new();
     let at = scratch.path();
     let median = |value: &Value| value["median_percent"].as_f64().expect("a number");

@@ -194,7 +194,7 @@ impl Way {
 /// docs/semantics.md 3.3. Each way to sync makes data durable, both in new files and in files that
 /// the writes extend.
 #[test]
-fn synced_bytes_survive_a_power_loss_for_each_way_to_sync() {
+fn bytes_synced_by_each_sync_call_survive_a_power_loss() {
     const LENGTHS: [usize; 3] = [10, 300_000, 2_000_000];
     let (scratch, elsewhere) = (Scratch::new(), Scratch::new());
     let mut disk = Disk::new(&scratch, DISK_BYTES);
@@ -259,8 +259,8 @@ fn with_service_on(disk: &Path, name: &str) -> Cluster {
     cluster
 }
 
-/// Kills the service `role` whose disk has lost its power, restores the disk, and lets the
-/// supervisor restart the service.
+/// Kills the service with the role `role`, whose disk has already lost its power. Then restores the
+/// disk, and lets the supervisor restart the service.
 fn lose_power(cluster: &Cluster, role: &str, disk: &mut Disk) {
     let supervisor = cluster.processes("up").remove(0);
     supervisor.signal(Signal::STOP);
@@ -374,7 +374,7 @@ fn unsynced_write_gets_one_error_after_a_storage_power_loss() {
 /// acknowledged and before the timer syncs the log. Afterwards the file has either its old length
 /// and all its bytes, or its new length. Bytes that a program had synced must never be zeros.
 #[test]
-fn metadata_power_loss_after_a_truncation_leaves_no_zeros() {
+fn power_loss_after_a_truncation_zeroes_no_synced_bytes() {
     let scratch = Scratch::new();
     let mut disk = Disk::new(&scratch, DISK_BYTES);
     let cluster = with_service_on(disk.path(), "metadata-1");
@@ -407,7 +407,7 @@ fn metadata_power_loss_after_a_truncation_leaves_no_zeros() {
 /// acknowledged `link`. The mount makes the link again before it unlinks the other name. Regression
 /// test: the `unlink` removed the last name of a synced file.
 #[test]
-fn unlink_after_a_lost_link_keeps_the_file_by_its_other_name() {
+fn unlink_after_a_lost_link_keeps_the_other_name_of_the_file() {
     let scratch = Scratch::new();
     let mut disk = Disk::new(&scratch, DISK_BYTES);
     let mut cluster = with_service_on(disk.path(), "metadata-1");
@@ -435,7 +435,7 @@ fn unlink_after_a_lost_link_keeps_the_file_by_its_other_name() {
 /// docs/semantics.md 3.2. Only a metadata host loses its power. The lost changes of two mounts
 /// depend on each other: one makes a directory, and the other makes and moves files in it.
 #[test]
-fn lost_changes_of_two_mounts_are_made_again_in_their_order() {
+fn lost_changes_of_two_mounts_are_replayed_in_their_order() {
     let scratch = Scratch::new();
     let mut disk = Disk::new(&scratch, DISK_BYTES);
     let mut cluster = with_service_on(disk.path(), "metadata-1");

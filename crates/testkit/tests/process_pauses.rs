@@ -1,14 +1,16 @@
-//! A suspended process logs for how long it stood still, so that its log has the cause of waits.
+//! After a suspended process resumes, its log states how long it was suspended. So the log explains
+//! waits of clients.
 
 use skep_testkit::process::Suspended;
 use skep_testkit::{Cluster, PATIENCE, Shape, files, wait_for};
 
 /// Page: docs/operations/troubleshooting.md, "this process stood still".
 #[test]
-fn a_suspended_service_logs_that_it_stood_still() {
+fn resumed_service_logs_how_long_it_was_suspended() {
     let cluster = Cluster::start(Shape::small());
     let suspended = Suspended::of(cluster.processes("storage"));
-    // This takes a lease, which is longer than the shortest time that gets a line.
+    // Management misses the heartbeats after the lease duration. A suspension of this length is
+    // long enough to be logged.
     wait_for("management misses the heartbeats of storage", PATIENCE, || {
         let nodes = cluster.skep_list(&["node", "list"]);
         let is_missed =

@@ -35,7 +35,7 @@ const CASES: &[Case<Places>] = skep_testkit::cases![programs:
     rsync_copies_a_tree_in_both_directions,
     cp_copies_a_tree_unchanged,
     find_and_du_report_all_files,
-    editors_save_by_renaming,
+    document_is_complete_while_an_editor_saves_it_by_rename,
     sqlite_transactions_are_kept,
     tar_archives_the_mount_unchanged,
     shell_scripts_run_from_the_mount,
@@ -228,7 +228,7 @@ fn find_and_du_report_all_files(places: &Places) {
 
 /// Saves a document as an editor does: writes a new file, syncs it, and renames it over the old
 /// file. At the same time, a reader reads the document.
-fn editors_save_by_renaming(places: &Places) {
+fn document_is_complete_while_an_editor_saves_it_by_rename(places: &Places) {
     let path = places.mount.join("document");
     let text = |version: u32| format!("version {version}\n").repeat(2000);
     files::write(&path, text(0));

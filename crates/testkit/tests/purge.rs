@@ -117,7 +117,7 @@ fn exactly_the_old_files_are_removed_on_all_mounts() {
 }
 
 #[test]
-fn age_counts_from_the_last_change_by_default() {
+fn purge_computes_the_age_from_the_change_time_by_default() {
     let cluster = Cluster::start(Shape::small());
     // The modification times are old, as after the extraction of an archive.
     let directory = scratch(cluster.path(), "echo x >a; echo x >b; old a b");
@@ -163,7 +163,7 @@ fn directory_with_many_files_is_emptied_in_one_run() {
 }
 
 #[test]
-fn links_and_mounts_lead_the_purge_nowhere() {
+fn purge_follows_no_symlinks_and_enters_no_mounts() {
     let cluster = Cluster::start(Shape::small());
     let directory = scratch(
         cluster.path(),
@@ -213,7 +213,7 @@ fn file_that_another_mount_has_open_for_writing_stays() {
 }
 
 #[test]
-fn ended_purge_shows_and_logs_all_removed_files() {
+fn interrupted_purge_prints_and_logs_all_removed_files() {
     let cluster = Cluster::start(Shape::small());
     let directory = scratch(cluster.path(), "seq 100 | xargs touch -d '40 days ago'");
     let outside = Scratch::new();
@@ -234,7 +234,7 @@ fn ended_purge_shows_and_logs_all_removed_files() {
 }
 
 #[test]
-fn dangerous_arguments_are_refused() {
+fn purge_refuses_dangerous_arguments() {
     let cluster = Cluster::start(Shape::small());
     let directory = scratch(cluster.path(), "echo x >file; old file; ln -s . link");
     let outside = Scratch::new();

@@ -104,7 +104,7 @@ impl Counted {
         all
     }
 
-    /// Runs `call` [`CALLS`] times, and compares the rounded average number of requests of one call
+    /// Runs `call` [`CALLS`] times, and compares the average number of requests per call, rounded,
     /// with `expected`. Single calls may differ, because the first call may use cached attributes,
     /// and the mount sends some reports later. `expected` lists the expected requests. For example,
     /// `mount.lookup metadata.lookup` means one request of each of these two kinds.
@@ -316,7 +316,8 @@ fn inline_files_send_the_documented_requests() {
     );
 }
 
-/// A new file that does not fit into its inline component costs as much as without this component.
+/// A new file that does not fit into its inline component causes as many requests as a file without
+/// such a component.
 #[test]
 fn new_files_beyond_inline_bytes_send_the_documented_requests() {
     let counted = Counted::new();
@@ -400,8 +401,8 @@ fn direct_io_sends_each_read_and_write_to_storage() {
         let counted = Counted::with(options);
         let path = counted.path("file");
         files::write(&path, vec![1; 4096 * CALLS]);
-        // While this mount has a file open for writing, the kernel asks for its attributes before
-        // each read from its pages. So the reads use a handle that cannot write.
+        // While this mount has a file open for writing, the kernel requests the attributes before
+        // each read from its page cache. So the reads use a handle that cannot write.
         let file = files::open(&path);
         files::sync_all(&file);
         files::read_exact_at(&file, &mut [0; 4096], 0);
@@ -416,7 +417,7 @@ fn direct_io_sends_each_read_and_write_to_storage() {
 }
 
 #[test]
-fn stream_costs_one_request_per_mib_on_each_target() {
+fn stream_sends_one_request_per_mib_to_each_target() {
     let counted = Counted::new();
     let at = counted.directory("files");
     // The first 4 MiB of the file are on one target. The following bytes are in chunks of 512 KiB

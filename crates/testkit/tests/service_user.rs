@@ -1,6 +1,6 @@
-//! The services run as the user `skep`, without any right of root, as the units of systemd start
-//! them. Administrators still work as root on their directories. The host of the test has no
-//! systemd, so the test runs the commands of the units with the same user and rights.
+//! The services run as the user `skep` without root's rights, like the services that the shipped
+//! systemd units start. Administrators work as root on the directories of the services. The test
+//! host has no systemd, so the test runs the commands of the units with the same user and rights.
 
 use serde_json::Value;
 use skep_testkit::page::{PageHost, PageNetwork};
@@ -49,7 +49,7 @@ fn await_log(host: &PageHost, words: &str) {
     });
 }
 
-/// Runs the command of a unit that root runs before the start.
+/// Runs the command that the unit runs as root before it starts the service.
 fn give(host: &PageHost, unit: &str) -> String {
     let command = setting(unit, "ExecStartPre");
     let command = command.strip_prefix('+').expect("systemd runs the command as root").to_owned();
@@ -73,7 +73,7 @@ fn start(host: &mut PageHost, unit: &str, words: &str) {
 /// Starts management, metadata and storage as their user, in directories that root has initialised.
 fn start_servers(host: &mut PageHost) {
     works(host, "skep management --init --config /etc/skep/management-a.toml");
-    // An older unit has run management as root.
+    // Simulate an older unit that has run management as root.
     host.start("skep management --config /etc/skep/management-a.toml");
     await_log(host, " serves ");
     host.stop();
@@ -136,7 +136,7 @@ fn root_replaces_the_token(host: &PageHost) {
 
 /// Command: skep storage.
 #[test]
-fn files_are_given_only_by_root_to_an_existing_user() {
+fn only_root_can_give_directories_to_an_existing_user() {
     let network = PageNetwork::new();
     let host = host_with_settings(&network);
     works(&host, "skep management --init --config /etc/skep/management-a.toml");
@@ -163,7 +163,7 @@ fn files_are_given_only_by_root_to_an_existing_user() {
 ///
 /// Command: skep target add.
 #[test]
-fn error_of_a_new_target_names_the_command_for_its_directory() {
+fn error_for_a_missing_target_directory_names_the_fix() {
     let network = PageNetwork::new();
     let mut host = host_with_settings(&network);
     start_servers(&mut host);

@@ -136,8 +136,8 @@ fn net_bench_names_a_path_with_a_smaller_mtu() {
     let client = network.host("client", "10.0.2.1/24");
     let router = network.host("router", "10.0.1.254/24");
     let works = |host: &PageHost, commands: &str| host.run(commands).expect_success();
-    // Both networks are behind the same switch. Without this setting, the router would show the
-    // hosts the direct way.
+    // Both networks share one switch. Without this setting, the router would redirect the hosts to
+    // the direct route.
     works(
         &router,
         "ip addr add 10.0.2.254/24 dev eth0; cd /proc/sys/net/ipv4; echo 1 >ip_forward\n\
@@ -354,7 +354,8 @@ fn hosts_know_all_management_nodes_after_their_first_contact() {
         found.stdout.contains("management has no leader").then_some(found.stdout)
     });
     assert!(lost.contains("of its 3 nodes, management-1"), "{lost}");
-    // A host without a mount checks the other services by the map that its last command received.
+    // A host without a mount checks the other services with the cluster map that its last command
+    // received.
     let cached = late.run("skep health check");
     assert_eq!(cached.status.code(), Some(1), "{cached:?}");
     for words in ["of its 3 nodes", "management-2 answers, and knows no leader", "Note: "] {
@@ -412,7 +413,7 @@ fn health_check_names_a_missing_network_of_this_host_first() {
 
 /// A command finds its cluster as docs/operations/administration.md describes.
 #[test]
-fn commands_find_the_cluster_and_services_use_a_new_token() {
+fn commands_find_cluster_and_token_at_each_documented_place() {
     let network = PageNetwork::new();
     let mut host = network.host("all", "10.0.0.1/24");
     start_cluster(&mut host);

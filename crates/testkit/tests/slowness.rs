@@ -242,8 +242,8 @@ fn metadata_storm_of_one_user_is_the_only_reported_cause() {
 fn hot_directory_of_many_users_is_the_only_reported_cause() {
     let mut cluster = Cluster::start(Shape::small());
     let hot = open_directory(cluster.path().join("hot"));
-    // The kernel of a client sends the changes of a directory one after another. So requests wait
-    // for each other only if many clients send them.
+    // The kernel of a client sends changes of one directory one after another. So requests wait for
+    // each other at metadata only if many mounts send them.
     let mounts: Vec<_> = (0..3 * USERS.len()).map(|_| cluster.mount(Transport::Uring)).collect();
     let mut load = Load::new();
     for (number, mounted) in mounts.iter().enumerate() {

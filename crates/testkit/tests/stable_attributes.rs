@@ -125,7 +125,7 @@ fn attributes_are_equal_on_all_mounts_and_after_restart() {
     assert_eq!(state(&third.path().join("all")), before);
     third.unmount();
     second.unmount();
-    // Restart the cluster once after a clean stop, and once after a kill of all processes.
+    // Restart the cluster twice: after a clean stop, and after a kill of all processes.
     for in_order in [true, false] {
         match in_order {
             true => cluster.stop(),

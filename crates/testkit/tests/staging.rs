@@ -258,8 +258,8 @@ fn data_that_was_not_staged_out_is_not_removed() {
     refused("stop", &["/mnt/ondemand/.skep-hold protects its data (no reason)"]);
     site.hosts[0].run("rm /mnt/ondemand/.skep-hold").expect_success();
     wait_for_hold(false);
-    // After a failed copy, the data still counts as not staged out, so `stop` removes no file
-    // system.
+    // After a failed copy, the data still counts as not staged out, so `skep ondemand stop` keeps
+    // the file system.
     refused(
         "stop --stage-out /proc/none/output",
         &["cannot stage out /mnt/ondemand", "/proc/none"],

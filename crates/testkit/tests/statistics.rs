@@ -130,7 +130,7 @@ fn metrics_count_exactly_the_operations_of_the_test() {
 
 /// Each process counts the uses of its caches, and its recoveries with their durations.
 #[test]
-fn cache_uses_and_recoveries_are_counted() {
+fn cache_hits_cache_misses_and_recoveries_are_counted() {
     let cluster = Cluster::start(Shape::small());
     let path = cluster.path().join("file");
     fs::write(&path, vec![7; MIB]).unwrap();
@@ -159,7 +159,8 @@ fn cache_uses_and_recoveries_are_counted() {
     assert_eq!(count(r#"recovery="log_replay""#), cluster.target_ids("metadata").len() as f64);
     assert_eq!(count(r#"recovery="take_over""#), 0.0);
     assert!(metadata.contains("skep_metadata_cache_hits_total"), "{metadata}");
-    // After the restart, the mount compares with the target which changes the target has lost.
+    // After the restart, the mount compares with the target which changes are lost. This counts as
+    // a recovery of the kind `replay`.
     cluster.processes("metadata").into_iter().for_each(|process| process.kill());
     wait_for("a replay of the mount", PATIENCE, || {
         let count = samples(&mount(), "skep_mount_recovery_seconds_count", r#"recovery="replay""#);
@@ -369,7 +370,8 @@ fn filter_and_node_select_rows_in_all_outputs() {
     let xml = cluster.skep(&arguments);
     assert!(xml.contains("storage-1") && !xml.contains("metadata-1"), "{xml}");
 
-    // The load of the storage service is the load of its targets, of its requests and of its users.
+    // The load of the storage service must be equal in each grouping: by target, by request and by
+    // user.
     let of_node = |by| select(&["--by", by, "--node", "storage-1"]);
     assert_eq!((names(&of_node("target")).len(), of_node("node").len()), (2, 1));
     for by in ["node", "target", "client", "user", "group", "operation"] {
@@ -432,7 +434,7 @@ fn disks_of_hosts_are_shown_with_the_statistics_of_iostat() {
     assert!(written["utilisation"].as_f64() <= Some(1.0), "{written}");
     let shown = cluster.skep(&arguments);
     assert!(shown.contains("WRITTEN/s") && shown.contains("UTIL"), "{shown}");
-    // All services of this cluster are on one host, whose disks are shown once.
+    // All services of this cluster are on one host, so each disk must be listed only once.
     let names = |line: &str| line.split_whitespace().any(|cell| cell == written["disk"].text());
     assert_eq!(shown.lines().filter(|line| names(line)).count(), 1, "{shown}");
     is_done.store(true, Ordering::Relaxed);

@@ -281,7 +281,7 @@ fn check_operations(run: &Value) {
 
 /// Command: skep study compare.
 #[test]
-fn study_measures_data_and_names_in_one_table() {
+fn study_shows_data_and_metadata_rates_in_one_table() {
     let (scratch, study) = prepare(OPERATIONS);
     let ended = skep(scratch.path(), &[&RUN[..], &["--output", "json"]].concat());
     let ended = parse(&ended.expect_success());

@@ -37,15 +37,15 @@ entries = [[\"nobody\", \"nogroup\"], [\"daemon\", \"daemon\"]]
 /// Default number of operations on each mount.
 const FSX_OPERATIONS: u64 = 6000;
 const FSX_OPERATIONS_VARIABLE: &str = "SKEP_FSX_OPERATIONS";
-/// Maximum number of operations of one `fsx` process. If it performs more operations, the process
-/// has too many memory mappings.
+/// Maximum number of operations of one `fsx` process. After more operations, the process would
+/// exceed the limit of memory mappings.
 const FSX_LONGEST_RUN: u64 = 20_000;
-/// Number of operations after which the test compares the file on both mounts. These operations
-/// form a segment.
+/// Number of operations in a segment. After each segment, the test compares the file on both
+/// mounts.
 const FSX_SEGMENT: u64 = 2000;
-/// Maximum length of the file in bytes. The file has several chunks on all targets. The minimum
-/// size of an operation in [`FSX`] is 1. Otherwise `fsx` would sometimes call `posix_fallocate`
-/// with a length of 0, which POSIX forbids.
+/// Maximum length of the file in bytes, so that the file has several chunks on each target. The
+/// minimum size of an operation in [`FSX`] is 1, because `posix_fallocate` with a length of 0 is
+/// invalid.
 const FSX_FILE_BYTES: usize = 6_000_000;
 const FSX: &str = "
 flen = 6000000

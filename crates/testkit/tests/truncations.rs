@@ -22,7 +22,7 @@ fn chunk_bytes(cluster: &Cluster, service: &str) -> u64 {
 /// truncated its chunk files. Regression test: the file had its old length again, and bytes that a
 /// program had synced were zeros.
 #[test]
-fn kill_of_all_processes_during_a_truncation_leaves_no_zeros() {
+fn kill_of_all_processes_in_a_truncation_zeroes_no_synced_bytes() {
     let scratch = Scratch::new();
     // Each file is striped over both targets.
     let shape = Shape { metadata_targets: 1, targets_per_service: 1, ..Shape::default() };

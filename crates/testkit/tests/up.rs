@@ -71,7 +71,7 @@ fn lists_show_all_nodes_targets_and_groups_of_a_cluster() {
 
 /// Command: skep up, skep group list, skep management status, skep health check.
 #[test]
-fn one_up_starts_management_nodes_and_metadata_copies() {
+fn one_skep_up_starts_management_nodes_and_metadata_copies() {
     let more = ["--management-nodes", "3", "--metadata-copies", "2"].map(str::to_owned).into();
     let cluster = Cluster::start(Shape { metadata_targets: 2, more, ..Shape::small() });
     let groups = cluster.skep_list(&["group", "list"]);
@@ -346,7 +346,7 @@ fn up_in_the_foreground_prints_hints_and_ends_on_ctrl_c() {
 }
 
 #[test]
-fn up_refuses_a_directory_with_other_files_and_a_damaged_log() {
+fn skep_up_refuses_foreign_directories_and_damaged_logs() {
     let scratch = Scratch::new();
     let taken = scratch.directory("taken");
     files::write(taken.join("thesis.tex"), "");

@@ -13,7 +13,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::SystemTime;
 
-/// A service with the command line that `skep up` used for it. Dropping this value kills the
+/// A service, started with the command line that `skep up` had used. Dropping this value kills the
 /// service.
 struct Service {
     directory: PathBuf,
@@ -59,8 +59,8 @@ impl Drop for Service {
 
 /// A cluster whose services are child processes of the test.
 struct Loose {
-    // This must be the first field. If the cluster were dropped before the services, its drop would
-    // wait for the services to end.
+    // This must be the first field, because fields are dropped in this order. If the cluster were
+    // dropped first, its drop would wait forever for the services to end.
     services: Vec<Service>,
     mount: Mounted,
     cluster: Cluster,

@@ -93,8 +93,8 @@ fn users_query_their_files_through_the_mount() {
     let locks: Value = serde_json::from_str(&locks).expect("JSON");
     assert_eq!(locks[0]["path"], *file, "JSON has the path that the user named");
 
-    // If the token is refused, the message names a form of the command that needs no token, if
-    // there is one.
+    // If the token is refused, the message names a similar command that needs no token, if there is
+    // one.
     let data = text(cluster.data());
     for (command, way_out) in [
         (&["health", "df"][..], "`skep health df PATH`"),
@@ -323,15 +323,16 @@ fn users_see_their_own_load_through_the_mount() {
     showing.kill().expect("it runs");
     showing.wait().expect("ours");
 
-    // Root sees the load of all users. Without the option for the mount, a user gets the mount of
-    // the working directory.
+    // Root sees the load of all users. Without `--mount`, a user gets the load of the mount that
+    // contains the working directory.
     files::write(cluster.path().join("of-root"), vec![1; 1 << 20]);
     let once = ["--interval", "100ms", "--once"];
     let table = user.skep(&[&["client", "stats", "--mount", &mount][..], &once].concat());
     let table = table.expect_success();
     assert!(table.contains("P99") && !table.contains("QUEUED"), "{table}");
-    // The requests of the command itself are no load, although it looks up the path of the mount
-    // whenever it asks the mount. At first, the mount may still close files of the programs above.
+    // The requests of the command itself must not count as load, although the command looks up the
+    // path of the mount for each query. At first, the mount may still close files of the programs
+    // above.
     let idle = ["stats", "--mount", &mount, "--interval", "2s", "--once", "--output", "json"];
     wait_for("an idle user has no load", PATIENCE, || {
         let shown: Value = serde_json::from_str(&user.skep(&idle).expect_success()).expect("JSON");
@@ -367,7 +368,7 @@ fn refusals_to_users_name_one_reason_and_its_fix() {
 
     let token = text(&cluster.data().join("management/join-token"));
     let closed = ["node", "list", "--cluster", "127.0.0.1:1", "--token-file", &token];
-    // The directory of management is closed to the user as well.
+    // The user may not read the directory of management either.
     let directory = text(cluster.data());
     for closed in [&closed[..], &["node", "list", "--cluster", &directory]] {
         let closed = user.skep(closed).expect_failure();
