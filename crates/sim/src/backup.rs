@@ -42,8 +42,8 @@ pub(crate) type Sender = (TargetId, u64);
 /// The second member of a group.
 #[derive(Debug)]
 pub(crate) struct BackupProcess {
-    /// The target whose member is the backup member at the moment. A take-over exchanges the roles
-    /// of a group's two targets.
+    /// The target that is currently the backup member. A take-over exchanges the roles of a group's
+    /// two targets.
     pub(crate) target: TargetId,
     pub(crate) running: Option<Backup<MemoryEngine>>,
     pub(crate) stopped: Option<StoppedState>,
@@ -52,9 +52,8 @@ pub(crate) struct BackupProcess {
     life: u64,
     inbox: Vec<Event>,
     is_scheduled: bool,
-    /// Whether the member has every record that all members had appended. Only such a member is
-    /// allowed to take over. A member that has lost power must first receive all records up to
-    /// `catches_up_at`.
+    /// Whether the member may take over, because it has every record that both members had
+    /// appended. After a power loss, it must first receive all records up to `catches_up_at`.
     pub(crate) is_caught_up: bool,
     pub(crate) catches_up_at: Lsn,
     /// Requests to the backup member that have no reply yet, by the id of their connection. The

@@ -91,11 +91,11 @@ impl World {
         let sender_epoch = match caller {
             Node::Target(index) => self.targets[index].epoch,
             Node::Storage(_) => epoch_of(header.sender_group),
-            // The start number of the target when the client opened this session or last compared
-            // its changes.
+            // A client sends the start number that it received from the target when it opened the
+            // session or last compared its changes.
             Node::Client(client) => Epoch::new(self.start_of(client, header.session)),
         };
-        // Replies of metadata targets have sent these versions to the clients.
+        // Metadata targets have sent these map versions to the clients in replies.
         let fences = self.targets.iter().map(|it| it.fence);
         let is_for_storage = header.group.raw() as usize > self.targets.len();
         let lowest_map = match caller {

@@ -28,8 +28,8 @@ pub(crate) struct Changes {
     pub(crate) inline: Vec<(InodeId, u16, Vec<u8>)>,
     pub(crate) dentries: Vec<(InodeId, u64, Option<DentryRecord>)>,
     pub(crate) locks: Vec<(LockOwner, Option<FileLocksRecord>)>,
-    /// New directories that this target has prepared in a transaction with another target. Each has
-    /// the transaction's step that creates it.
+    /// New directories that this target has prepared in a transaction with another target, each
+    /// with the transaction step that creates it.
     pub(crate) prepared: Vec<(InodeId, Step)>,
     /// Lock owners whose locks were released because their sessions ended.
     pub(crate) freed_by_end: BTreeSet<LockOwner>,

@@ -80,7 +80,7 @@ impl StoredState {
         if let Some(inode) = inode_of(key) {
             self.inodes.insert(inode, decode(key, value)?);
         } else if let Some((inode, part)) = inline_of(key) {
-            // The keys are in ascending order, so the parts before this one are in the map.
+            // The keys are in ascending order, so the map already contains the earlier parts.
             let start = usize::from(part) * INLINE_PART_BYTES as usize;
             let bytes = self.inline.entry(inode).or_default();
             if bytes.len() > start {

@@ -47,11 +47,11 @@ pub(crate) struct Session {
     /// Indexes of the tasks that wait until the session is open.
     waiting: Vec<usize>,
     is_renewing: bool,
-    /// The start number of the target, which the client sends with its changes in this session. It
-    /// is the newest start in which the client has opened the session or compared its changes.
+    /// Start number of the target when the client opened the session or last compared its changes.
+    /// The client sends it with each change in this session.
     pub(crate) start: u64,
-    /// The processes of targets in which the client has opened the session or compared its changes:
-    /// the target and the id of the process.
+    /// The target processes (node and process id) with which the client has opened the session or
+    /// compared its changes.
     pub(crate) compared: Vec<(Node, u64)>,
     pub(crate) replay: SessionReplay,
 }

@@ -21,7 +21,7 @@ impl World {
     }
 
     /// Begins the comparison after a target has refused a request because the target has started
-    /// again. The refused request is sent again after a pause, in the same slot.
+    /// again. After a pause, the client sends the refused request again in the same slot.
     pub(crate) fn compare_and_repeat(&mut self, caller: Node, tag: u64) {
         let Some(call) = self.network.calls.get_mut(&tag) else { return };
         call.connection = None;

@@ -108,8 +108,8 @@ impl LogDisk {
     }
 
     /// Reads the records from `first` to `last` back, at most `most` of them. Returns the LSN of
-    /// the log's first record, the records, and the number of bytes after them. There are no
-    /// records if the log begins after `first`.
+    /// the log's first record, the records, and the number of bytes after them. Returns no records
+    /// if the log begins after `first`.
     pub(crate) fn read_back(&self, first: Lsn, last: Lsn, most: usize) -> (Lsn, Vec<Record>, u64) {
         let begins = self.segments.first().map(|it| it.first).unwrap_or_default();
         let read = |it: &Segment| complete_records(self.owner, it.first, &it.bytes).records;

@@ -63,7 +63,8 @@ impl World {
         }
     }
 
-    /// Draws at random whether a fault affects the backup member of a group or the primary.
+    /// Decides at random whether a fault affects the backup member of a group (true) or the
+    /// primary.
     fn picks_backup(&mut self) -> bool {
         self.knobs.has_backups && self.random.percent(40)
     }

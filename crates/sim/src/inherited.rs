@@ -26,8 +26,8 @@ impl Inode {
         [ACCESS_ACL, DEFAULT_ACL].iter().any(|name| self.xattrs.contains_key(*name))
     }
 
-    /// Returns the new inode that is created in this directory. `directory` is the id of the
-    /// directory.
+    /// Returns a new inode with the settings that it inherits from this directory. `directory` is
+    /// the id of this directory.
     pub(crate) fn child(
         &self,
         directory: InodeId,

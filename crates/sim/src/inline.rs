@@ -18,8 +18,8 @@ use skep_wire::limits::MAX_STARTS;
 use skep_wire::metadata::{OpenMode, ReportWritten};
 use std::collections::BTreeMap;
 
-/// The acknowledged inline writes, and ends of inline components, of a client that the client has
-/// not synced yet.
+/// The inline changes of a client that targets have acknowledged and that the client has not synced
+/// yet: writes, and ends of inline components.
 pub(crate) type UnsyncedWrites = BTreeMap<InodeId, Vec<(InlineMark, InstanceId)>>;
 
 impl World {

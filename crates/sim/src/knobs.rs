@@ -110,7 +110,7 @@ pub enum PlantedBug {
     SkipReplayWindow,
     /// A target creates a replayed inode with another id.
     ReplayWithNewId,
-    /// A target executes replayed changes in the order of the clients instead of their first order.
+    /// A target executes replayed changes client by client instead of in their original order.
     ReplayByClient,
     /// Clients drop acknowledged changes from their lists before the changes are durable.
     DropKeptChanges,

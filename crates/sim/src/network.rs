@@ -77,9 +77,9 @@ pub(crate) struct Call {
     pub(crate) connection: Option<u64>,
     /// Whether the server may have executed an attempt whose reply was lost.
     pub(crate) is_reply_lost: bool,
-    /// The start of the target that the latest attempt has named, if the caller is a client.
+    /// Start number of the target in the latest attempt, if the caller is a client.
     pub(crate) start: u64,
-    /// Number of the change in the reply of a metadata target.
+    /// Number that a metadata target's reply has given to the change.
     pub(crate) change: u64,
     backoff: Duration,
 }
@@ -111,7 +111,8 @@ pub(crate) struct Network {
     pub(crate) calls: BTreeMap<u64, Call>,
     /// The connections, by number.
     pub(crate) connections: BTreeMap<u64, Connection>,
-    /// The numbers of changes in replies in flight, by connection and tag.
+    /// For each reply in flight: the number that the target has given to the change. The key is the
+    /// connection and the tag.
     pub(crate) change_numbers: BTreeMap<(u64, u64), u64>,
     links: BTreeMap<(Node, Node), u64>,
     partitions: BTreeMap<(Node, Node), Duration>,

@@ -22,14 +22,15 @@ use std::collections::{BTreeMap, VecDeque};
 /// A change that a target has acknowledged.
 #[derive(Debug, Clone)]
 pub(crate) struct KeptChange {
-    /// The start of the target in which it was first executed, and its number in this start.
+    /// Where the change was first executed: the start number of the target, and the number of the
+    /// change in this start.
     place: (u64, u64),
-    /// The request that executed the change last.
+    /// The last request that executed the change: the original request or a replay.
     id: InstanceId,
     /// Number of the program's operation.
     operation: u64,
     op: Op,
-    /// The first reply.
+    /// The reply to the original request.
     reply: Vec<u8>,
 }
 
@@ -37,15 +38,16 @@ pub(crate) struct KeptChange {
 #[derive(Debug, Default)]
 pub(crate) struct SessionReplay {
     kept: Vec<KeptChange>,
-    /// Lost changes that are not replayed yet, in the order of their places.
+    /// Lost changes that are not replayed yet, in the order of `place`.
     lost: VecDeque<KeptChange>,
-    /// Sequence of the last replay that has ended.
+    /// Sequence number of the last finished request in the replay slot.
     ended: u64,
 }
 
 impl SessionReplay {
-    /// Moves the changes that the target has lost to `lost`. Returns the change that the target has
-    /// replayed although the client has received no reply.
+    /// Moves to `lost` the changes that the target has lost, according to the sequences of its
+    /// slots. Returns the change that the target has replayed although the client has received no
+    /// reply.
     fn take_lost(&mut self, slots: &[md::SlotSequence]) -> Option<KeptChange> {
         let stored: BTreeMap<u32, u64> = slots.iter().map(|it| (it.slot, it.sequence)).collect();
         let sequence = |slot: u32| stored.get(&slot).copied().unwrap_or(0);
@@ -127,8 +129,8 @@ impl World {
         sessions.find(|it| it.id == id).map(|it| &mut it.replay)
     }
 
-    /// Keeps the change of a task that a target has acknowledged. `place` is the start that the
-    /// request has named, and the number in the reply.
+    /// Keeps the change of a task that a target has acknowledged. `place` is the start number in
+    /// the request, and the number of the change in the reply.
     pub(crate) fn keep_change(
         &mut self,
         client: usize,
@@ -144,8 +146,8 @@ impl World {
         let Some(id) = current.instance.filter(|_| is_replayed(&current.op)) else { return };
         let (op, operation) = (current.op.clone(), current.number);
         let Some(session) = process.sessions.values_mut().find(|it| it.id == id.0) else { return };
-        // If the client has compared its changes since it sent the request, it must not replay an
-        // older change.
+        // Do not keep the change if the request names an earlier start of the target. The client
+        // has compared its changes since it sent the request, so it must not replay this change.
         if session.start == place.0 {
             let reply = reply.to_vec();
             session.replay.kept.push(KeptChange { place, id, operation, op, reply });
@@ -158,7 +160,7 @@ impl World {
         if !self.knobs.replays {
             return;
         }
-        // Requests that name an earlier start must not be sent again under the new one.
+        // Remove replay requests in flight, because they name an earlier start of the target.
         self.network.calls.retain(|_, call| match &call.purpose {
             Purpose::Replay(session) | Purpose::EndReplay(session) => *session != id,
             _ => true,
@@ -192,7 +194,8 @@ impl World {
         self.call(Node::Client(client), group, header, body, Purpose::Replay(id));
     }
 
-    /// Handles the final reply to a replayed change. `number` is the number of the change in it.
+    /// Handles the final reply to a replayed change. `number` is the number of the change in the
+    /// reply.
     pub(crate) fn replay_received(
         &mut self,
         client: usize,
@@ -261,8 +264,9 @@ impl World {
         }
     }
 
-    /// If a target has started again, compares the changes of a session, although the client has
-    /// sent no change since then. `start` is the number in the reply to the renewal of the lease.
+    /// Compares the changes of a session if the target has started again, even if the client has
+    /// sent no change since then. `start` is the target's start number in the reply to the lease
+    /// renewal.
     pub(crate) fn compare_after_renewal(&mut self, client: usize, id: SessionId, start: u64) {
         let sessions = &self.clients[client].sessions;
         let Some((group, session)) = sessions.iter().find(|(_, it)| it.id == id) else { return };
@@ -275,7 +279,7 @@ impl World {
         self.call(Node::Client(client), group, header, body, Purpose::Slots(id));
     }
 
-    /// With the planted bug, drops all kept changes of a session.
+    /// With the planted bug `DropKeptChanges`, drops all kept changes of a session.
     pub(crate) fn plant_at_renewal(&mut self, client: usize, id: SessionId) {
         if self.knobs.plant == Some(PlantedBug::DropKeptChanges)
             && let Some(replay) = self.replay_of(client, id)

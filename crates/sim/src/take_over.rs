@@ -182,7 +182,7 @@ impl World {
         last
     }
 
-    /// Returns the LSN of the first record of a member that the group has lost.
+    /// Returns the LSN of the first of a member's records that the group has lost.
     fn first_lost(&self, index: usize, records: &[Record]) -> Option<Lsn> {
         let ends = &self.targets[index].ends;
         let is_lost = |record: &&Record| {

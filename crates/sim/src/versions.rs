@@ -19,7 +19,7 @@ pub(crate) struct Versions {
 }
 
 impl Versions {
-    /// Returns the newest version of a file that a client has received, or zero.
+    /// Returns the newest version of a file that any client has received, or zero.
     pub(crate) fn newest(&self, inode: InodeId) -> u64 {
         let of_file = self.states.range((inode, 0)..=(inode, u64::MAX));
         of_file.map(|((_, version), _)| *version).next_back().unwrap_or(0)

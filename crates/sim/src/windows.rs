@@ -33,8 +33,9 @@ pub(crate) struct Window {
     /// Whether a power loss has reverted operations during the window. If true, the checker cannot
     /// check the result of a listing.
     pub(crate) is_void: bool,
-    /// Whether the reply comes from a previous primary, which replied before its successor did. Its
-    /// state is older than the reference model, which has the changes of the successor.
+    /// Whether the reply comes from a previous primary, which replied before its successor did. The
+    /// state of this primary is older than the reference model, which has the changes of the
+    /// successor.
     pub(crate) is_of_former_primary: bool,
     /// Oldest version of the inode that the reply may show. This is the newest version that any
     /// client had received when this client sent the request.

@@ -133,7 +133,7 @@ pub(crate) struct Witness {
     /// Whether a disk was full at some moment. If true, a target may have refused operations that
     /// need disk space.
     pub(crate) has_seen_full_disks: bool,
-    /// For each request, the index of the arrival of the attempt that the target executes, in the
+    /// For each request: when the attempt that the target executes has arrived, as an index in the
     /// order of all arrivals.
     arrivals: BTreeMap<InstanceId, u64>,
     next_arrival: u64,

@@ -346,7 +346,8 @@ impl World {
             self.begin(client, task, op, is_durable);
         } else {
             self.clients[client].handles.remove(index);
-            // Like the reports, closes name no pattern: the model does not compare it.
+            // Like the reports of sizes, closes contain no pattern generation, because the model
+            // does not compare it.
             let report = md::ClosingReport { extent: written, pattern_generation: None };
             let written = (handle.end > 0).then_some(report);
             let op = Op::Close(md::Close { inode: handle.inode, open: handle.mode, written });

@@ -52,7 +52,7 @@ fn group_of_several_members_passes_fixed_seeds() {
 }
 
 #[test]
-fn simulation_of_a_group_depends_on_the_seed_only() {
+fn simulation_of_a_group_gives_the_same_run_for_a_seed() {
     let run_one = |seed| run_group(GroupOptions { seed, ..GroupOptions::default() });
     for seed in 1..15 {
         assert_eq!(run_one(seed), run_one(seed), "seed {seed}");

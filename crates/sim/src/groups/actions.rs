@@ -61,7 +61,8 @@ impl Cluster {
             Action::Reply { connection, request, result } => {
                 self.reply(index, connection, &request, result);
             }
-            // Clients renew their leases, and their nodes never leave the cluster.
+            // Members evict no client here, because clients renew their leases, and their nodes
+            // never leave the cluster.
             Action::Evict { .. } => {}
             Action::Call { request, .. } => {
                 self.fail(format!("member {index} sends message {}", request.message));

@@ -80,7 +80,8 @@ pub(super) fn serves(map: &ClusterMap, target: TargetId) -> bool {
     members.iter().any(|it| it.target == target && it.state == MemberState::Serving)
 }
 
-/// Whether a map names other members than `target`, or other serving members.
+/// Whether a map names a member other than `target`. If `serving_only` is true, counts only serving
+/// members.
 pub(super) fn has_others(map: &ClusterMap, target: TargetId, serving_only: bool) -> bool {
     let members = group_of(map).members.iter().filter(|it| it.target != target);
     members.into_iter().any(|it| !serving_only || it.state == MemberState::Serving)

@@ -1,4 +1,4 @@
-//! A client of the group: its session, its calls, and their repetition.
+//! A client of the group: its session, its calls, and the retries of these calls.
 //!
 //! A client sends each call to the primary of its own map, which may be old. The client repeats the
 //! call in the same slot until it gets a final reply, and reads replies only on the connection of
@@ -195,7 +195,7 @@ impl Cluster {
         let member = self.members.iter().position(|it| it.target == primary);
         let running = member.filter(|it| !matches!(self.members[*it].role, Role::Down));
         let Some(member) = running else {
-            // The connection is refused.
+            // No process of the primary runs, so the connection is refused.
             return self.send_later(client, number, 50_000);
         };
         let to = (member, self.members[member].life);
@@ -204,7 +204,7 @@ impl Cluster {
     }
 
     /// Plans that the client sends a call again after a random time, unless the final reply arrives
-    /// before.
+    /// earlier.
     fn send_later(&mut self, client: usize, call: u64, most_micros: u64) {
         let Some(attempt) = self.clients[client].calls.get(&call).map(|it| it.attempt) else {
             return;
@@ -219,8 +219,8 @@ impl Cluster {
         }
     }
 
-    /// Handles the arrival of a cluster map. Sends all calls again if the map names another primary
-    /// or another epoch of the group.
+    /// Handles the arrival of a cluster map. Sends all calls again if the map has another epoch of
+    /// the group.
     pub(super) fn map_of_client(&mut self, client: usize, map: Arc<ClusterMap>) {
         let process = &mut self.clients[client];
         if map.version <= process.map.version {
@@ -273,7 +273,7 @@ impl Cluster {
             if is_new_start && !process.has_call(Purpose::CompareSlots) {
                 self.begin_call(client, Purpose::CompareSlots, message(&md::CompareSlots {}));
             }
-            // The member may have a newer map than the client.
+            // The member may have refused the call because it has a newer map than the client.
             self.send_map(Place::Client(client));
             return self.send_later(client, number, 30_000);
         }

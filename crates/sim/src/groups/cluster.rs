@@ -49,12 +49,12 @@ pub struct GroupReport {
     pub take_overs: u64,
     /// Number of complete copies of the store.
     pub copies: u64,
-    /// Number of leaders of management that have begun after another one.
+    /// Number of changes of management's leader.
     pub leader_changes: u64,
     /// Whether the reference model became incomplete. If it did, the witness could not check all
     /// replies.
     pub is_blind: bool,
-    /// Number of reads of old log records that found records for an absent member.
+    /// Number of reads from the log on a primary's disk that returned records for an absent member.
     pub log_reads: u64,
     /// Simulated duration.
     pub time: Duration,

@@ -11,7 +11,7 @@ use std::time::Duration;
 /// A bug that a test plants to prove that the checks find it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GroupBug {
-    /// A primary replies to clients also after its lease has ended.
+    /// A primary replies to clients even after its lease has ended.
     AnswerWithoutLease,
     /// A member that takes over drops the records that it has not synced yet.
     DropUnsynced,
@@ -167,8 +167,8 @@ pub(super) struct GroupKnobs {
 
 impl GroupKnobs {
     pub(super) fn draw(random: &mut Random, plant: Option<GroupBug>) -> Self {
-        // The values that were added later have random numbers of their own. So a seed still gives
-        // the earlier values.
+        // Values that were added to this struct later come from a separate generator. So a seed
+        // still gives the same earlier values.
         let mut later = Random::new(random.clone().bits());
         let shares_files = later.percent(35) || plant == Some(GroupBug::LoseNotifications);
         let leader_changes = later.percent(40) || plant.is_some_and(GroupBug::needs_leader_changes);

@@ -5,9 +5,10 @@
 //! Random faults rarely cause this order of events. So in some runs, the module delays a request to
 //! take over or to drop a member. Until the request arrives, the links between all other processes
 //! work, no member reaches management, and clients continue. The sender loses power right after a
-//! client has received a reply, because the device of the sender may not have the newest record on
-//! which this reply depends. In some cases, the process of the sender is killed before. Then the
-//! next process finds in the member mark that the request exists.
+//! client has received a reply, because at this moment the sender's disk may lack the newest
+//! record, on which the reply depends. In some cases, the process of the sender is killed before
+//! the power loss. The next process then finds in the member mark that the member has sent a
+//! request.
 //!
 //! The module has random numbers of its own. So runs without late requests do not depend on it.
 
@@ -105,7 +106,7 @@ mod tests {
     use skep_wire::management::AskTakeOver;
 
     #[test]
-    fn only_requests_that_leave_the_sender_alone_are_delayed() {
+    fn only_requests_that_may_leave_a_sole_member_are_delayed() {
         let (group, epoch, target) = (GroupId::new(1), Epoch::new(2), TargetId::new(3));
         let change = |change| Ask::Change(GroupChange { group, epoch, change, target }, epoch);
         assert!(may_leave_alone(&change(MemberChange::Drop)));

@@ -3,15 +3,15 @@
 //!
 //! # Contract
 //! - The leader proposes a command for each request. The command takes effect when a majority has
-//!   stored it (`commit`). Only then is it decided, by compare-and-set on the epoch of the group,
-//!   and only then does the leader reply and publish a map.
+//!   stored it (`commit`). Only then does the leader decide it, by compare-and-set on the epoch of
+//!   the group, send its reply, and publish a map.
 //! - A leader that loses its majority commits nothing from then on. The log of its successor begins
 //!   with some of its proposals, the oldest ones. The senders of these proposals get no reply. All
 //!   other proposals are lost. Members send a request again if they get no reply.
 //! - Until the previous leader notices its loss, it still replies to processes that ask for a map,
-//!   and publishes maps with changes of its soft state, such as free space. It has no change that
-//!   was committed after its loss. Requests to it get a refusal or no reply. At the same time, its
-//!   successor may already serve.
+//!   and publishes maps with changes of its soft state, such as free space. These maps contain no
+//!   change that was committed after its loss. Requests to this leader get a refusal or no reply.
+//!   At the same time, its successor may already serve.
 //! - The versions of a leader's maps contain the number of its own start.
 //! - Loss reports of members are soft state, and a new leader begins without them.
 //!
@@ -78,12 +78,12 @@ pub(super) struct Leaders {
     /// The commands of the newest leader that no majority has stored yet. The oldest is first.
     proposals: VecDeque<Proposal>,
     last_commit: Duration,
-    /// The first commands in the log of the next leader.
+    /// The proposals with which the log of the next leader begins.
     inherited: Vec<Proposal>,
     former: Option<FormerLeader>,
     /// For a planted bug: the state of the next leader, which lacks published changes.
     reverted: Option<Arc<ClusterMap>>,
-    /// Number of leaders that have begun after another one.
+    /// Number of changes of the leader.
     pub(super) changes: u64,
 }
 
@@ -311,7 +311,7 @@ impl Cluster {
         leaders.is_serving = true;
         leaders.changes += 1;
         if is_planted {
-            // The leader continues with the number of its predecessor.
+            // With the planted bug, the leader continues with the start number of its predecessor.
             while leaders.versions.next(leaders.starts) < map.version {}
         } else {
             leaders.starts += 1;
@@ -324,7 +324,7 @@ impl Cluster {
         for proposal in inherited {
             let is_report = matches!(&proposal.ask, Ask::TakeOver(it) if it.lacks_records);
             if !is_report && self.knobs.plant != Some(GroupBug::AnswerBeforeCommit) {
-                // The sender waits for the reply of the previous leader.
+                // Send no reply, because the sender waits for a reply of the previous leader.
                 let _ = self.carry_out(&proposal.ask);
             }
         }
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn simulated_previous_leader_serves_until_its_time_has_passed() {
+    fn previous_leader_is_reached_only_before_its_end_time() {
         let mut leaders = leaders();
         let map = Arc::new(ClusterMap::empty(skep_types::ClusterId::new([1; 16])));
         let until = Duration::from_secs(1);

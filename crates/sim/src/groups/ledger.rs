@@ -1,13 +1,14 @@
-//! The checks of a run. The ledger contains the log of the group whose changes clients can have
-//! seen, and compares the members with this log.
+//! The checks of a run. The ledger contains the log of the group, with all changes that clients may
+//! have seen. It compares the logs and stores of the members with this log.
 //!
 //! # Method
-//! The ledger has the log of the *writer*: the primary of the newest term that has begun. It passes
-//! each record that the writer appends to the witness. Records of a previous primary that still
-//! runs do not count, since no later primary has them. When a primary begins its term, the ledger
-//! takes over the log of this primary. The witness reverts the records that the primary lacks, and
-//! reports a violation if a client has got a reply about one of them. Records of the primary that
-//! the ledger lacks come from a term in which no client got a reply. The ledger adds these records.
+//! The ledger has the log of the *writer*: the primary of the newest term that has begun. The
+//! ledger passes each record that the writer appends to the witness. Records of a previous primary
+//! that still runs do not count, since no later primary has them. When a primary begins its term,
+//! the ledger takes over the log of this primary. The witness reverts the records that the primary
+//! lacks, and reports a violation if a client has got a reply about one of them. If the primary has
+//! records that the ledger lacks, they come from a term in which no client got a reply. The ledger
+//! adds these records.
 //!
 //! When a member confirms records to the writer, the records in its log must be equal to the
 //! records of the ledger.
@@ -26,7 +27,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 type Pairs = BTreeMap<Vec<u8>, Vec<u8>>;
-/// The id of a member's process, and the process of the primary that it confirms records to.
+/// The id of the confirming member's process, and the primary (target and process id) to which it
+/// confirms records.
 type Confirmation = (u64, Option<(TargetId, u64)>);
 
 /// The log of the group, and the state of the checks.
@@ -43,7 +45,7 @@ pub(super) struct Ledger {
     /// Epochs of terms that have begun after all serving members had lost power. The primaries of
     /// these terms may lack changes without a durable reply.
     excused: BTreeSet<Epoch>,
-    /// The last record of each member that the ledger has compared after a confirmation.
+    /// For each member: its last confirmation, and the last record that the ledger has compared.
     compared: BTreeMap<TargetId, (Confirmation, Lsn)>,
 }
 
@@ -68,7 +70,8 @@ impl Ledger {
         self.witness.is_blind
     }
 
-    /// Notes the decision on a new primary.
+    /// Records a decision on the primary of the term `term`. `is_excused` means that this primary
+    /// may lack changes without a durable reply.
     pub(super) fn note_term(&mut self, term: Epoch, is_excused: bool) {
         if is_excused {
             self.excused.insert(term);
@@ -85,7 +88,8 @@ impl Ledger {
         term < self.term
     }
 
-    /// Checks the reply of a primary to a client.
+    /// Checks that no primary of a later term, and no other primary of this term, has replied to a
+    /// client before.
     pub(super) fn check_reply(&mut self, term: Epoch, target: TargetId) -> Result<(), String> {
         let (newest, by) = self.answered;
         if term < newest {

@@ -306,8 +306,8 @@ impl Cluster {
         self.put(index, Event::LogRead { member, first, result });
     }
 
-    /// Handles the end of a checkpoint of a store that had `batches` changes when it began. If the
-    /// store has changed since, the device may have the store as it was before or after.
+    /// Handles the end of a checkpoint of a store that had `batches` changes when the checkpoint
+    /// began. The checkpoint does not cover later changes.
     pub(super) fn checkpointed(&mut self, index: usize, life: u64, (lsn, batches): (Lsn, usize)) {
         let member = &mut self.members[index];
         if member.life != life {

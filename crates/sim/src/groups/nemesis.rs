@@ -64,8 +64,9 @@ impl Cluster {
         }
     }
 
-    /// Called before management publishes a change of the group. In some cases, plans the end of
-    /// all processes, or of the primary's process, before these have stored the new map.
+    /// Called before management publishes a change of the group. In some cases, plans a kill of all
+    /// members' processes, or of the primary's process, before these processes have stored the new
+    /// map.
     pub(super) fn plan_restart(&mut self, change: MemberChange) {
         let faults = self.knobs.faults;
         if !self.is_busy || !faults.kills {

@@ -1,6 +1,6 @@
-//! The bound of a member's promises, which its simulated member mark keeps, and the planted bugs
-//! that break promises. The functions do the same as `service/roles.rs` of `crates/metadata`, but
-//! without files.
+//! The upper bound of a member's promises not to take over, which the simulated member mark
+//! contains. Also has the planted bugs that break promises. The functions do the same as
+//! `service/roles.rs` of `crates/metadata`, but without files.
 
 use super::authority::group_of;
 use super::knobs::GroupBug;
@@ -11,7 +11,7 @@ use skep_metadata::target::Event;
 use std::time::Duration;
 
 impl Member {
-    /// Returns the time before a take-over in the map of the process.
+    /// Returns the setting `take_over_after` in the map of the process.
     fn take_over_after(&self) -> Duration {
         LeaseTimes::of(&self.map.policy).take_over_after
     }
@@ -59,8 +59,8 @@ impl Member {
         };
     }
 
-    /// For a planted bug: returns when a new primary replies to clients, if only the present time
-    /// before a take-over counts for the last promise.
+    /// For a planted bug: returns the time from which a new primary replies to clients if its last
+    /// promise only lasts for the current `take_over_after`.
     pub(super) fn shorten_promise(&self, succession: Succession) -> Succession {
         let shortened = self.granted_at + self.take_over_after();
         Succession::at(shortened.min(succession.answers_from()))

@@ -17,9 +17,9 @@ use skep_wire::frame::Header;
 use skep_wire::log_shipping::{AwaitLogSync, CopyStore, LogHeld, ShipLog, StoreCopied};
 use std::time::Duration;
 
-/// Time that a member may take to reply to another one, as in the service.
+/// Time limit for a reply of another member, as in the service.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Time that management may take to reply.
+/// Time limit for a reply of management.
 const MANAGEMENT_PATIENCE: Duration = Duration::from_secs(1);
 
 impl Cluster {

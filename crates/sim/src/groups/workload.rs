@@ -18,7 +18,7 @@ use skep_wire::limits::LOCK_END;
 use skep_wire::metadata as md;
 
 const NAMES: &[&str] = &["a", "b", "c", "d", "e", "f"];
-/// The operations with this number and all later ones only read.
+/// The operation with this number and all operations with a higher number only read.
 const FIRST_READ: u64 = 80;
 /// Number of recent directories and files that the workload uses.
 const WORKING_SET: usize = 6;

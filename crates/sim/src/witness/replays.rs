@@ -15,9 +15,10 @@ use std::time::Duration;
 /// A change that a client replays.
 #[derive(Debug, Clone)]
 pub(crate) struct ReplayedChange {
-    /// The start of the target in which it was first executed, and its number in this start.
+    /// Where the change was first executed: the start number of the target, and the number of the
+    /// change in this start.
     pub(crate) place: (u64, u64),
-    /// The inode that it has created.
+    /// The inode that the change created.
     pub(crate) created: Option<InodeId>,
     /// The stripe pattern of the file that it has created.
     pub(crate) pattern: Option<StripePattern>,
@@ -39,8 +40,9 @@ pub(super) struct Replays {
     kept: BTreeSet<InstanceId>,
     /// Lost changes whose clients are alive, each with the target that has lost it.
     owed: BTreeMap<InstanceId, usize>,
-    /// For each target that has lost power: whether each of its lost changes is owed. Then each
-    /// replay must succeed, because the changes are executed in their first order.
+    /// For each target that has lost power: whether `owed` contains each change that the target
+    /// lost. If so, each replay must succeed, because the target executes the changes in their
+    /// original order.
     has_all: BTreeMap<usize, bool>,
     /// For each target that has lost power: the time of its last start with a replay.
     opened: BTreeMap<usize, Duration>,
@@ -119,11 +121,12 @@ impl Witness {
     }
 
     /// Records that a target has refused to replay a change, so that its client reports the loss.
-    /// `refused` has the lost change and the request that replays it, `until` the present time and
-    /// the lease.
+    /// `refused` contains the lost change and the request that replays it. `until` contains the
+    /// current time and the duration of a lease.
     ///
     /// # Errors
-    /// Describes a refusal although no client and no other change is missing.
+    /// Describes a refusal without a reason: no client is missing, and `owed` contained each lost
+    /// change.
     pub(crate) fn replay_refused(
         &mut self,
         target: usize,
@@ -159,12 +162,12 @@ impl Witness {
         self.replays.has_all.values_mut().for_each(|it| *it = false);
     }
 
-    /// Checks that a target executes replayed changes in their first order, and no new change while
-    /// a client still has to replay changes. `until` has the present time and the lease, after
-    /// which the target no longer waits.
+    /// Checks that a target executes replayed changes in their original order, and no new change
+    /// while a client still has to replay changes. `until` contains the current time and the
+    /// duration of a lease. The target waits for clients until a lease after its start.
     ///
     /// # Errors
-    /// Describes a change that was executed too early.
+    /// Describes a change that was executed too early or in the wrong order.
     pub(crate) fn check_replay_order(
         &mut self,
         target: usize,
@@ -217,7 +220,8 @@ impl Witness {
     }
 }
 
-/// Returns the reply to an operation from the reply in the record of a slot.
+/// Extracts the reply to an operation from the reply in a slot record. The record of the replay
+/// slot contains it inside a `ReplayReply`.
 pub(super) fn logged_reply(slot: u32, reply: &[u8]) -> Result<Vec<u8>, String> {
     if slot != REPLAY_SLOT {
         return Ok(reply.to_vec());
