@@ -45,7 +45,7 @@ pub(crate) struct Options {
     /// Files of each process in metadata workloads.
     #[arg(long, default_value_t = 5_000)]
     files: u64,
-    /// Transactions of SQLite, and appends with a sync of each process.
+    /// SQLite transactions and synced appends of each process.
     #[arg(long, default_value_t = 1_000)]
     transactions: u64,
     /// Files in the tree that `tar` and `rm` work on.

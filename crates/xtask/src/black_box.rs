@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn name_of_an_absent_program_in_a_list_is_an_error() {
+    fn listed_test_program_that_does_not_exist_is_an_error() {
         assert!(plan(vec![named("advise")]).is_err());
     }
 

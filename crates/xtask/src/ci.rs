@@ -162,7 +162,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
     if steps.iter().any(|step| step.needs_machine) {
         needs::check()?;
     }
-    // The outputs of the last step show that an earlier run has come to its end.
+    // If there are outputs of the last step, an earlier run has completed all steps.
     let is_built = root().join(black_box::LOGS).exists();
     let budget = if is_built { BUDGET_WITHOUT_BUILDS } else { BUDGET };
     let mut report: Vec<(&Step, Duration, Outcome)> = Vec::new();

@@ -1,6 +1,6 @@
-//! `cargo xtask external --only miri`: runs the tests of the buffers in `crates/env` in Miri, which
-//! finds undefined behaviour of `unsafe` code: references to bytes that change meanwhile, accesses
-//! beyond the memory, and leaks.
+//! `cargo xtask external --only miri`: runs the tests of the buffers in `crates/env` in Miri. Miri
+//! finds undefined behaviour of `unsafe` code, such as references to bytes that change meanwhile
+//! and accesses beyond the memory. It also finds leaks.
 //!
 //! Miri needs a nightly compiler and runs no system calls of io_uring. So it runs only the tests of
 //! `buffer.rs`, once for each of the two aliasing models (Stacked Borrows and Tree Borrows).
@@ -8,7 +8,7 @@
 use crate::repository::{Outcome, run as call};
 use std::process::{Command, Stdio};
 
-/// The flags of the runs. Without any, Miri checks Stacked Borrows.
+/// The flags of the runs. Without a flag for the aliasing model, Miri checks Stacked Borrows.
 const MODELS: [&str; 2] = ["-Zmiri-strict-provenance", "-Zmiri-tree-borrows"];
 
 /// Returns how to install Miri if it is missing.

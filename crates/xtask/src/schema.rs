@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn type_spellings_are_parsed() {
+    fn nested_type_notations_are_parsed() {
         let of = Type::parse("Vec<(TargetId, Option<Capacity>)>");
         assert_eq!(names(&of), ["TargetId", "Capacity"]);
         assert_eq!(fixed_bytes(&Type::parse("(TargetId, Timestamp)")), Some(16));

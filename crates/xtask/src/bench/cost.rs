@@ -24,8 +24,8 @@ use std::path::{Path, PathBuf};
 const LIMIT: f64 = 0.02;
 /// Maximum probability that the true median is outside the reported interval.
 const DOUBT: f64 = 0.05;
-/// Duration in seconds that each workload needs, so that a tick of the processor time is small
-/// against the limit.
+/// Minimum duration of each workload in seconds, so that a tick of the processor time is small
+/// compared with the limit.
 const SHORTEST: f64 = 2.0;
 /// Environment variables of a cluster without statistics.
 const OFF: &[(&str, &str)] = &[(STATISTICS_VARIABLE, "off")];
@@ -33,8 +33,8 @@ const OFF: &[(&str, &str)] = &[(STATISTICS_VARIABLE, "off")];
 /// Options of `bench-cost`.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// Number of pairs of clusters. A pair takes about three minutes. With fewer than six pairs
-    /// there is no interval of 95 %.
+    /// Number of pairs of clusters. A pair takes about three minutes. With fewer than six pairs,
+    /// there is no 95 % confidence interval.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(6..=1000))]
     pairs: u32,
     /// Multiplies the amount of work of each workload. On a fast machine, increase this number
@@ -57,7 +57,7 @@ struct Part {
     blocks: u64,
     /// Files of each process.
     files: u64,
-    /// Appends with a sync of each process.
+    /// Synced appends of each process.
     transactions: u64,
 }
 
@@ -153,7 +153,7 @@ fn add_pair(rows: &mut Vec<Row>, counting: &[Measurement], off: &[Measurement]) 
     }
 }
 
-/// Returns the median of sorted values, and an interval around it. `None` if there are too few
+/// Returns the median of sorted values, and its confidence interval. `None` if there are too few
 /// values. The sign test gives the interval: the true median is below the lowest value only if all
 /// values fell on the same side of it, each with a probability of a half. So the interval assumes
 /// nothing about the distribution of the values.
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn interval_of_the_median_leaves_out_only_unlikely_values() {
+    fn confidence_interval_excludes_only_improbable_medians() {
         let values = |count: u32| (1..=count).map(f64::from).collect::<Vec<_>>();
         let of = |count| median_and_interval(&values(count));
         assert_eq!((of(0), of(5)), (None, None));
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn workload_fails_only_if_its_whole_interval_is_too_high() {
+    fn workload_fails_only_if_its_whole_interval_exceeds_the_limit() {
         let row = |name: &str, ratios: [f64; 6]| Row {
             name: name.to_owned(),
             ratios: ratios.to_vec(),

@@ -1,4 +1,4 @@
-//! The dashboards of the causes of load and of the network.
+//! The dashboards about the causes of load, and about the network.
 
 use super::{Panel, lines, query};
 
