@@ -50,8 +50,8 @@ pub(crate) struct Session {
     /// Start number of the target when the client opened the session or last compared its changes.
     /// The client sends it with each change in this session.
     pub(crate) start: u64,
-    /// The target processes (node and process id) with which the client has opened the session or
-    /// compared its changes.
+    /// The target processes (node and process id) that have opened the session for the client or
+    /// have replied to its comparison of changes.
     pub(crate) compared: Vec<(Node, u64)>,
     pub(crate) replay: SessionReplay,
 }

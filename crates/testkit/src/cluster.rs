@@ -45,7 +45,7 @@ impl Transport {
     }
 }
 
-/// How many services and targets a cluster has, and the options with which it starts.
+/// How many services and targets a cluster has, and the options of its start.
 #[derive(Debug, Clone)]
 pub struct Shape {
     /// Number of metadata targets.

@@ -78,7 +78,7 @@ pub(super) struct Leaders {
     /// The commands of the newest leader that no majority has stored yet. The oldest is first.
     proposals: VecDeque<Proposal>,
     last_commit: Duration,
-    /// The proposals with which the log of the next leader begins.
+    /// The oldest proposals of the previous leader, which the log of the next leader contains.
     inherited: Vec<Proposal>,
     former: Option<FormerLeader>,
     /// For a planted bug: the state of the next leader, which lacks published changes.
