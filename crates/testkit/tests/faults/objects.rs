@@ -18,7 +18,7 @@ use std::time::Instant;
 
 /// Number of programs on each mount that use the shared objects.
 pub(crate) const SHARING: usize = 2;
-/// What an exclusive lock adds to [`Register::owners`]. A shared lock adds 1.
+/// Value of an exclusive lock in the counter [`Register::owners`]. A shared lock has the value 1.
 const EXCLUSIVE: usize = 1 << 16;
 
 /// The time in microseconds of the longest measured call.
