@@ -1,5 +1,5 @@
 //! Runs the simulation with several seeds, and prints the results. After SIGINT or SIGTERM, the
-//! program finishes the present seed, prints the number of finished seeds, and ends.
+//! program finishes the current seed, prints the number of finished seeds, and ends.
 
 use clap::Parser;
 use skep_env::Signals;

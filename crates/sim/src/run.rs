@@ -50,12 +50,12 @@ pub struct Report {
     pub violation: Option<String>,
 }
 
-/// Changes the seed for the choice whether targets have backup members, so that this choice does
-/// not depend on the other random choices of the run.
+/// The seed XOR this number determines whether targets have backup members. So this choice does not
+/// depend on the other random choices of the run.
 const BACKUPS_DRAW: u64 = 0x6261_636B_7570;
 /// Share of runs in which targets have backup members, in percent.
 const BACKUPS_PERCENT: u64 = 35;
-/// Changes the seed for the choice whether clients replay lost changes, like [`BACKUPS_DRAW`].
+/// The seed XOR this number determines whether clients replay lost changes.
 const REPLAYS_DRAW: u64 = 0x7265_706C_6179;
 /// Share of the runs without backups in which clients replay lost changes, in percent.
 const REPLAYS_PERCENT: u64 = 60;

@@ -1,7 +1,7 @@
 //! File system calls that a test expects to succeed.
 //!
-//! This module forms the failure message. The message contains the call, the path (which shows the
-//! mount), and the error with its number. A panic reports the source line of the test. The
+//! If a call fails, the function panics. The message contains the call, the path (which shows the
+//! mount), and the error with its number. The panic reports the source line of the test. The
 //! functions have the same names as in `std::fs` and `std::fs::File`. For calls that a test expects
 //! to fail, the test uses the standard library.
 //!

@@ -76,7 +76,7 @@ pub enum Fault {
     Lost,
     /// The store closes the connection after it has sent this number of bytes of the reply's body.
     CutAfter(usize),
-    /// One bit is wrong in the body of the reply or in the stored bytes.
+    /// One bit is wrong: in the stored bytes for a PUT, in the body of the reply for a GET.
     Damage,
     /// Status 403.
     Denied,

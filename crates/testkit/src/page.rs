@@ -71,8 +71,8 @@ pub fn blocks(page: &str) -> Vec<Block> {
 pub struct PageNetwork {
     scratch: Scratch,
     switch: String,
-    /// The program without symbols. Each host has its copy of the program in memory, and symbols
-    /// are most of the program.
+    /// Path of the program `skep` without symbols. Each host copies it into memory, and symbols are
+    /// most of its size.
     program: PathBuf,
 }
 

@@ -6,8 +6,8 @@ use skep_types::cpu_list;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// Returns the CPUs on which a thread may run. `status` is its file below `/proc`. `None` means
-/// that the thread has ended.
+/// Returns the CPUs on which a thread may run. `status` is the path of the thread's status file
+/// below `/proc`. `None` means that the thread has ended.
 fn allowed(status: &Path) -> Option<BTreeSet<usize>> {
     let text = std::fs::read_to_string(status).ok()?;
     let list = text.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));

@@ -1,5 +1,5 @@
-//! Tests the end of mounts that an administrator has started. They are ended by signals and by
-//! `umount`, with and without a reachable cluster.
+//! Tests how the mounts of an administrator end: by signals and by `umount`, with and without a
+//! reachable cluster.
 
 use rustix::process::{Pid, Signal, kill_process};
 use skep_testkit::cluster;

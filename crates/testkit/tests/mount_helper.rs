@@ -280,7 +280,8 @@ fn direct_io_and_read_ahead_options_take_effect() {
     files::read_exact_at(&file, &mut bytes, 4_094);
     let changed = [content[4_094..4_095].to_vec(), b"changed".to_vec(), vec![content[4_102]]];
     assert_eq!(bytes.as_slice(), changed.concat());
-    // docs/semantics.md 2.8: programs can still map files, and see the writes of this mount there.
+    // docs/semantics.md 2.8: programs can still map files, and a mapping shows the writes of this
+    // mount.
     let script = "import mmap, os, sys\n\
                   f = os.open(sys.argv[1], os.O_RDWR)\n\
                   m = mmap.mmap(f, 0)\n\

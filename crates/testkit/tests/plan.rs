@@ -133,8 +133,9 @@ fn plan_predicts_published_rates_within_documented_errors() {
     refused(at, &["compare", "--tables", "tables.toml"], "line 3: invalid write_mb_s 'fast'");
 }
 
-/// The files `deploy/examples/*/rates.csv` have the rates of the reference designs. A new
-/// calibration or another model changes them; then write the rates of the message into the file.
+/// The files `deploy/examples/*/rates.csv` have the rates of the reference designs. If a new
+/// calibration or model changes these rates, write the rates from the failure message into these
+/// files.
 ///
 /// Command: skep plan predict.
 #[test]

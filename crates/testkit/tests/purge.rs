@@ -143,8 +143,8 @@ fn all_names_of_a_file_are_removed_in_one_run() {
         let outcome = purge(&directory, &age);
         (outcome["files"] == 3 && outcome["bytes"] == 3000).then_some(())
     });
-    // Each removal sets the change time of the file. At this rate, the last name would be too young
-    // if the purge took its own removals for a use of the file.
+    // Each removal of a name sets the change time of the file. At this slow rate, the file would be
+    // too young for the removal of its last name if the purge counted its own removals as uses.
     let slowly = ["--apply", "--limit-rate", "2", "--threads", "1"];
     let outcome = purge(&directory, &[&age[..], &slowly].concat());
     assert_eq!((outcome["files"].number(), outcome["bytes"].number()), (3, 3000));

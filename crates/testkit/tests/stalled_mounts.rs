@@ -104,7 +104,8 @@ fn mount_is_reported_while_a_request_waits_for_a_target() {
 /// has no request at the stopped target, but its log and the health check must still explain why
 /// the program hangs.
 ///
-/// After its end, `skep why` names the storage target, and not only the metadata target.
+/// After the truncation has ended, `skep why` names the storage target, and not only the metadata
+/// target.
 ///
 /// Command: skep health check, skep why.
 #[test]
@@ -131,7 +132,7 @@ fn request_that_waits_at_metadata_is_reported_with_its_mount() {
     let by = format!("by process {}", program.id());
     assert!(wait["error"].as_str().is_some_and(|it| it.contains(&by)), "{wait}");
     let report = cluster.skep_json(&["why", "--interval", "200ms"]);
-    // The metadata service reports requests that wait too.
+    // The metadata service also reports its own waiting requests.
     let is_of_program = |it: &Value| {
         it["what"]
             .as_str()

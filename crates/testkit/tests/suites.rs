@@ -1,5 +1,5 @@
 //! External test suites on mounts with both transports: `pjdfstest` (POSIX rules for names,
-//! attributes and errors) and `fsx` (random operations on one file, which checks each read).
+//! attributes and errors) and `fsx` (random operations on one file; `fsx` checks each read).
 //!
 //! `cargo xtask ci --only black-box` installs both programs before it runs this test.
 

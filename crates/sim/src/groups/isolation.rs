@@ -11,8 +11,8 @@
 //! # Planted bugs
 //! Each of these planted bugs needs one order of events, which random faults rarely cause:
 //!
-//! - `IgnoreGrant`: the other members get a map with a shorter time before a take-over, and the
-//!   primary does not. The isolation begins after the promises of these members for the longer time
+//! - `IgnoreGrant`: the other members get a map with a shorter `take_over_after`, and the primary
+//!   does not. The isolation begins after the promises that these members made for the longer time
 //!   have ended.
 //! - `ShortenPromise`: the other members get the map with the shorter time right after the start of
 //!   the isolation.
@@ -37,8 +37,8 @@ use std::time::Duration;
 /// Time before an isolation in which clients begin no change, so that all members have usually
 /// appended the earlier changes.
 const QUIET: Duration = Duration::from_millis(300);
-/// Shorter lease times leave at least this time for a take-over before the lease of the isolated
-/// primary ends.
+/// If the lease times become shorter, at least this time remains for a take-over before the lease
+/// of the isolated primary ends.
 const TAKE_OVER: Duration = Duration::from_millis(200);
 
 impl Cluster {
@@ -125,8 +125,8 @@ impl Cluster {
         self.at(restarted, GroupEvent::Restart { member });
     }
 
-    /// Draws lease times whose time before a take-over is shorter than the present lease of a
-    /// primary. If the settings permit no such time, draws any lease times.
+    /// Draws lease times with a `take_over_after` that is shorter than the current lease of a
+    /// primary. If the limits of the settings permit no such value, draws any lease times.
     fn draw_shorter_times(&mut self, present: LeaseTimes) -> LeaseTimes {
         let most = present.lease.saturating_sub(TAKE_OVER).as_millis() as u64;
         let least = u64::from(MIN_TAKE_OVER_AFTER_MS).max(most / 2);

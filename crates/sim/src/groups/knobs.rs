@@ -45,7 +45,7 @@ pub enum GroupBug {
     /// A process that starts ignores the promises of the previous process of the member, and waits
     /// only for the time in its own map.
     ForgetPromise,
-    /// A map with a shorter time before a take-over shortens the promises that a member has made.
+    /// A map with a shorter `take_over_after` shortens the promises that a member has already made.
     ShortenPromise,
     /// A member ignores that the primary still waits for the leases of earlier primaries.
     IgnoreWait,
@@ -124,8 +124,8 @@ pub(super) struct GroupFaults {
 }
 
 /// Draws lease times that management accepts. Most of them are short, so that many members take
-/// over. Half of the leases are as long as the time before a take-over permits, so that they end as
-/// late as possible.
+/// over. Half of the leases are as long as `take_over_after` permits, so that they end as late as
+/// possible.
 pub(super) fn draw_lease_times(random: &mut Random) -> LeaseTimes {
     let most = if random.percent(60) { 3_000 } else { 10_000 };
     let take_over_after_ms = random.within(MIN_TAKE_OVER_AFTER_MS.into(), most);

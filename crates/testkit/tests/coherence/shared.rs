@@ -126,7 +126,7 @@ fn next_read_returns_the_bytes_of_each_write(mounts: &Mounts) {
 }
 
 /// docs/semantics.md 2.3. The reader opens the file earlier than the writer, so the kernel caches
-/// the pages that it reads.
+/// the pages that the reader reads.
 fn outdated_cached_pages_are_never_read_again(mounts: &Mounts) {
     let mut random = Random::new(Random::seed_of_run());
     for (round, len) in [4096, 100_000, 1_500_000].into_iter().enumerate() {

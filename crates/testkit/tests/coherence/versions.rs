@@ -60,8 +60,7 @@ fn is_mapped(page: usize) -> bool {
 struct Page {
     /// Sequence number of the last change whose call has returned.
     done: AtomicU64,
-    /// Sequence number of the last change that was complete when the writer closed the file the
-    /// last time.
+    /// Sequence number of the last change that was complete when the writer last closed the file.
     closed: AtomicU64,
     /// Sequence number of the last change that has begun.
     begun: AtomicU64,

@@ -5,7 +5,7 @@ use super::*;
 /// The fields of statistics that count bytes, in the order of the phases of `skep bench io`.
 pub(super) const FIELDS: [&str; 2] = ["written_bytes", "read_bytes"];
 
-/// The bytes of one object since the start of the command, at the end of an interval.
+/// The bytes of one object at the end of an interval, counted from the start of the command.
 #[derive(Debug, Clone)]
 pub(super) struct LiveSample {
     /// The time at which the services have counted, in seconds since 1970.

@@ -80,7 +80,7 @@ impl Slurm {
         slurm
     }
 
-    /// Submits a job of root on all nodes. Returns the job's number.
+    /// Submits a job of root on all nodes. Returns the job id.
     pub(super) fn submit(&self, script: &str, constraint: &str) -> String {
         let line = format!(
             "cat >/srv/job.sh <<'END OF FILE'\n#!/bin/sh\n#SBATCH {constraint}\n{script}\n\
@@ -91,8 +91,8 @@ impl Slurm {
     }
 
     /// Submits a job of the user `daemon` on all nodes. `lines` follow the line that asks for the
-    /// file system. The output of the job is `TOP/out/JOB`, where `TOP` is `top`. Returns the job's
-    /// number.
+    /// file system. The output of the job is `TOP/out/JOB`, where `TOP` is `top`. Returns the job
+    /// id.
     pub(super) fn submit_lines(&self, top: &str, lines: &str, commands: &str) -> String {
         let line = format!(
             "cat >{top}/job.sh <<'END OF FILE'\n#!/bin/sh\n#SBATCH --constraint=skep\n{lines}\n\
