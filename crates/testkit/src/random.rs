@@ -2,8 +2,8 @@
 
 use skep_types::random::SplitMix64;
 
-/// A random number generator. A test prints its seed when it fails, so that a developer can run it
-/// again with the same numbers.
+/// A random number generator. A test prints its seed when it fails, so that a developer can run the
+/// test again with the same numbers.
 #[derive(Debug, Clone)]
 pub struct Random(SplitMix64);
 

@@ -39,8 +39,8 @@ impl SshSite {
         let names = (1..=count).map(|it| format!("10.0.0.{it} n{it}\n")).collect::<String>();
         let add = |index: usize| {
             let mut host = network.host(&format!("n{index}"), &format!("10.0.0.{index}/24"));
-            // Give the host its own local disk and its own /run, so that it does not use the files
-            // of this machine.
+            // Give the host its own local disk and its own /run, so that the host does not use the
+            // files of this machine.
             host.run(&format!(
                 "mkdir -p /srv/local /etc/skep\n\
                  mount -t tmpfs tmpfs /run; mount --bind /srv/local /var/lib\n\

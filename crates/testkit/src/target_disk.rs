@@ -40,8 +40,8 @@ pub struct TargetDisk {
 /// A frozen file system. Dropping this value thaws the file system.
 #[derive(Debug)]
 pub struct Frozen {
-    /// A shell that thaws the file system at the end of its input. This also happens if the test's
-    /// process is killed.
+    /// A shell that thaws the file system at the end of its input. The input also ends if the
+    /// test's process is killed.
     shell: Child,
 }
 

@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 
 /// Number of kills with each transport. `SKEP_KILLS` overrides it.
 const KILLS: usize = 15;
-/// Of this number of kills, one hits the mount process. This kill ends a round of the workload,
-/// because the running operations fail.
+/// Of each group of this number of kills, the last one hits the mount process. This kill ends a
+/// round of the workload, because the running operations fail.
 const CLIENT_KILL_EVERY: usize = 5;
 const WORKERS: u64 = 4;
 /// Maximum number of operations of the workload between two kills.

@@ -83,7 +83,8 @@ fn umount_ends_mounts_while_the_cluster_is_stopped() {
             cluster.processes(role).iter().for_each(Process::kill);
         }
         finish(Command::new("umount").arg(&ways[0]), UMOUNT_PATIENCE).expect_success();
-        // `skep umount` also waits for the process, which tries to reach the servers.
+        // `skep umount` also waits until the mount process has exited. This process first tries to
+        // reach the servers.
         finish(Command::new(cluster::program()).arg("umount").arg(&ways[1]), PATIENCE)
             .expect_success();
         assert!(!processes[1].runs(), "skep umount returned before the process had ended");

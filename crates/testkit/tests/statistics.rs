@@ -205,8 +205,8 @@ fn load_is_accounted_by_user_group_and_job() {
     mounted.unmount();
 }
 
-/// The mount option `job_variables` names the environment variables with the id of a job. It
-/// reaches the process of a mount in the background. A wrong name is refused.
+/// The mount option `job_variables` names the environment variables with the id of a job. The
+/// option reaches the process of a background mount. A wrong name is refused.
 ///
 /// Command: skep mount.
 #[test]

@@ -189,8 +189,8 @@ fn ids_resolve_only_to_paths_that_the_user_may_list() {
         let found = user.skep(&["entry", "path", "--mount", &mount, name]).expect_success();
         assert_eq!(found, text(&path) + "\n");
     }
-    // With the token, the query needs no mount. It returns a path that begins at the root of the
-    // file system.
+    // With the token, the query needs no mount. The query returns a path that begins at the root of
+    // the file system.
     assert_eq!(cluster.skep(&["entry", "path", &id]), "/a/b/file\n");
     let open = files::open(&path);
     let listed = cluster.skep(&["client", "files", "--paths"]);

@@ -23,7 +23,7 @@ use std::time::Instant;
 const OF_THE_HOST: &[&str] = &["deploy", "ondemand", "staging"];
 
 /// Programs that wait for timers nearly all of the time: for the ends of leases, time limits and
-/// alerts. A worker of their own runs them, because they need little of a processor.
+/// alerts. A separate worker runs these programs, because they need little processor time.
 const WAITING: &[&str] = &[
     "notifications",
     "mount_ends",

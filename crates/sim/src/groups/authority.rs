@@ -185,8 +185,8 @@ impl Cluster {
         }
     }
 
-    /// An administrator makes a change. Management refuses it if the state of the group does not
-    /// permit it, or if no leader can commit it.
+    /// An administrator makes a change. Management refuses the change if the state of the group
+    /// does not permit it, or if no leader can commit it.
     pub(super) fn administrate(&mut self, change: MemberChange, target: TargetId) -> bool {
         if !self.authority.leaders.is_serving() {
             return false;

@@ -162,7 +162,7 @@ impl Cluster {
         self.links.cut(Place::Management, client, until);
     }
 
-    /// Kills the process of a member. It starts again immediately.
+    /// Kills the process of a member. The process starts again immediately.
     pub(super) fn restart(&mut self, member: usize) {
         self.end_process(member, false);
         let life = self.members[member].life;

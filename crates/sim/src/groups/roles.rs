@@ -37,8 +37,8 @@ struct Opened {
 }
 
 impl Cluster {
-    /// Starts the process of a member, or opens its target again, with the role that its map gives
-    /// it.
+    /// Starts the process of a member, or opens its target again, with the role that the member's
+    /// map names.
     pub(super) fn open(&mut self, index: usize) {
         let reaches = self.links.is_open(Place::Member(index), Place::Management, self.now)
             && self.links.is_open(Place::Management, Place::Member(index), self.now)
@@ -345,7 +345,7 @@ impl Cluster {
         }
     }
 
-    /// Kills the process of a member, or lets its host lose power. It starts again later.
+    /// Kills the process of a member, or lets its host lose power. The process starts again later.
     pub(super) fn end_process(&mut self, index: usize, is_power_loss: bool) {
         self.note(|| format!("member {index} ends, power loss: {is_power_loss}"));
         self.keep_store(index);

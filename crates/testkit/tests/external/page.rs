@@ -13,8 +13,8 @@ use std::time::Duration;
 /// Time limit for the whole audit, which pauses in each view until the view has its metrics.
 const LONG: Duration = Duration::from_secs(900);
 
-/// Returns the directory of the packages of npm. It stays after the test if the suite has a
-/// directory for results, so that a repetition downloads nothing.
+/// Returns the directory of the packages of npm. The directory stays after the test if the suite
+/// has a directory for results. So a later run downloads nothing.
 fn packages(scratch: &Scratch) -> PathBuf {
     let results = std::env::var_os("SKEP_EXTERNAL_RESULTS").map(PathBuf::from);
     let packages = results.unwrap_or_else(|| scratch.path().to_owned()).join("packages");

@@ -74,7 +74,7 @@ impl Plan {
         }
     }
 
-    /// Chooses the next fault. Returns it with its node and its duration.
+    /// Chooses the next fault. Returns the fault, its node and its duration.
     pub(crate) fn choose(
         self,
         random: &mut Random,

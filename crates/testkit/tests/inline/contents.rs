@@ -137,7 +137,7 @@ fn aligned(byte: u8) -> Page {
 }
 
 /// Makes random changes near the end of a file's inline bytes. Each change happens on a random
-/// mount. It closes the file before the next change opens the file.
+/// mount, and closes the file before the next change opens it.
 #[test]
 fn random_changes_from_two_mounts_match_a_plain_file() {
     let (cluster, second) = mounts();

@@ -23,8 +23,8 @@ const PROGRAMS: usize = 6;
 /// Maximum time from the map that names the new primary to its first reply.
 const LONGEST_START: Duration = Duration::from_secs(1);
 
-/// Python program that creates files and keeps them open. It prints a line when it has them. After
-/// a line of input it checks the bytes of the files without names, and ends.
+/// Python program that creates files and keeps them open. It prints a line when all its files are
+/// open. After a line of input it checks the bytes of the files without names, and ends.
 const PROGRAM: &str = "\
 import fcntl, os, sys\n\
 directory, first, count, step, lock_every, unnamed_every = sys.argv[1], *map(int, sys.argv[2:])\n\

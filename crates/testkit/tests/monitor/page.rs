@@ -39,8 +39,8 @@ fn unauthorized_requests_and_wrong_options_are_refused() {
     refused(cluster.try_skep(&history), "--monitor-password-file");
     let with_password = [&history[..], &["--monitor-password-file", password]].concat();
     cluster.skep(&with_password);
-    // A second monitor in the same directory is refused. Both monitors would write frames to the
-    // same files.
+    // A second monitor in the same directory is refused, because both monitors would write frames
+    // to the same files.
     let second = Command::new(cluster::program())
         .args(["monitor", "--directory", directory_text, "--listen", "127.0.0.1:0", "--cluster"])
         .arg(cluster.data())

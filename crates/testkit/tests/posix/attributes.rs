@@ -281,7 +281,7 @@ fn fstat_shows_attributes_of_an_open_file(root: &Path) {
     assert_eq!(text, "12345");
 }
 
-/// A `chown` that changes neither user nor group also clears the set-user-id and set-group-id bits.
+/// Even a `chown` that changes neither user nor group clears the set-user-id and set-group-id bits.
 /// docs/semantics.md 1.10.
 fn chown_clears_setuid(root: &Path) {
     let (file, directory) = (root.join("file"), root.join("directory"));

@@ -1,5 +1,5 @@
 //! A cluster in which selected services are on simulated hosts of their own. Each of these services
-//! has a separate disk, and both lose their power at the same moment.
+//! has a separate disk. A service and its disk lose their power at the same moment.
 
 use rustix::fs::OFlags;
 use rustix::process::Signal;

@@ -1,6 +1,6 @@
 //! The templates in `deploy/`. Hosts run the user data of the templates' instances, and must become
-//! a mounted cluster. Each host has a separate network, root directory and disks. It gets the
-//! program as a package from a web server, as an instance in a cloud does. The module `kubernetes`
+//! a mounted cluster. Each host has a separate network, root directory and disks. A host gets the
+//! program as a package from a web server, like an instance in a cloud. The module `kubernetes`
 //! runs the containers of the manifests for Kubernetes. The module `servers` has the choices of
 //! disks and failure domains, and the module `image` hosts that start from an image with Skep.
 //!

@@ -4,9 +4,9 @@
 //! Compares clusters with statistics and with the monitor to clusters of the same program that have
 //! neither (`skep_metrics::is_off`). The two kinds of clusters take turns in the order A B B A, so
 //! that a slow change in the machine's speed affects both alike. The measured value is the
-//! processor time of the whole machine for the same work. It depends less on other load than rates
-//! do. The kernel counts this time in ticks of 10 ms, so each workload must last for at least
-//! [`SHORTEST`].
+//! processor time of the whole machine for the same work. Processor time depends less on other load
+//! than rates do. The kernel counts this time in ticks of 10 ms, so each workload must last for at
+//! least [`SHORTEST`].
 //!
 //! This module owns the comparison. The module `workload` has the workloads, and `system` starts
 //! the clusters.

@@ -20,7 +20,7 @@ use std::path::Path;
 use std::sync::Mutex;
 
 const IN_HEADER_BYTES: usize = 40;
-/// The version of the FUSE protocol. The kernel uses the lower one of both sides' versions.
+/// The version of the FUSE protocol. The kernel uses this version or its own, whichever is lower.
 const VERSION: [u32; 2] = [7, 31];
 const MAX_WRITE_BYTES: u32 = 1 << 20;
 const MAX_PAGES: u32 = MAX_WRITE_BYTES / 4096;
