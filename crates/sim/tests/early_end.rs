@@ -33,7 +33,7 @@ fn assert_counts(lines: &[String], reason: &str) {
 }
 
 #[test]
-fn signal_ends_the_simulator_with_the_count_of_seeds() {
+fn simulator_ended_by_a_signal_prints_the_count_of_seeds() {
     let child = simulation(&[]).stdout(Stdio::piped()).spawn().expect("the program starts");
     let mut running = Running(child);
     let output = running.0.stdout.take().expect("a pipe");
@@ -50,7 +50,7 @@ fn signal_ends_the_simulator_with_the_count_of_seeds() {
 }
 
 #[test]
-fn time_limit_ends_the_simulator_with_the_count_of_seeds() {
+fn simulator_ended_by_its_time_limit_prints_the_seed_count() {
     let output = simulation(&["--seconds", "1"]).output().expect("the program runs");
     assert!(output.status.success(), "{output:?}");
     let text = String::from_utf8(output.stdout).expect("text");

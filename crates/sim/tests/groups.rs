@@ -32,7 +32,7 @@ fn explain(reports: &[GroupReport]) -> String {
 }
 
 #[test]
-fn group_of_several_members_passes_fixed_seeds() {
+fn simulation_of_a_group_with_fixed_seeds_finds_no_violation() {
     let reports = reports(1..501);
     let failed = explain(&reports);
     assert!(failed.is_empty(), "{failed}");

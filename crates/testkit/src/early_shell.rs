@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shell_runs_one_command_after_the_other() {
+    fn shell_runs_several_commands_in_order() {
         let shell = EarlyShell::new();
         shell.run(&["true"]);
         shell.run(&["test", "-d", "/"]);

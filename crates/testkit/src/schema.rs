@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn ndjson_lists_have_one_line_per_element() {
+    fn check_requires_one_ndjson_line_per_list_element() {
         let two = check_lines("study-plans", &(line("a") + "\n" + &line("b") + "\n"));
         assert_eq!((&two[0]["name"], &two[1]["name"]), (&json!("a"), &json!("b")));
         let whole =

@@ -64,7 +64,7 @@ fn old_backup_is_reported_until_the_next_backup() {
 
 /// Command: skep health check.
 #[test]
-fn check_without_a_monitor_names_the_rules_it_left_out() {
+fn health_check_without_a_monitor_names_the_skipped_rules() {
     let cluster = Cluster::start(Shape::small());
     let scratch = Scratch::new();
     with_old_backup(&cluster, &scratch);

@@ -230,7 +230,7 @@ fn mount_waits_for_management_until_its_time_limit() {
 }
 
 #[test]
-fn killed_waiting_mount_leaves_no_process_or_mount() {
+fn mount_killed_while_it_waits_leaves_no_process_or_mount() {
     let host = Host::new();
     let mut by_mount = host.begin_by_mount("by-mount", "retry=forever");
     let mut by_helper = host.begin("by-helper", "retry=forever");

@@ -172,7 +172,7 @@ fn write_program(path: &Path, output: &Path) {
 }
 
 #[test]
-fn failing_webhook_gets_each_notification_and_delays_no_program() {
+fn failing_webhook_gets_each_alert_and_delays_no_other_receiver() {
     let scratch = Scratch::new();
     let (program, output) = (scratch.join("notify"), scratch.join("notified"));
     write_program(&program, &output);
@@ -212,7 +212,7 @@ fn failing_webhook_gets_each_notification_and_delays_no_program() {
 /// If a receiver does not exist, the monitor logs only one line about it, and continues to watch
 /// the cluster.
 #[test]
-fn absent_receivers_are_logged_once() {
+fn absent_receivers_of_alerts_are_logged_once() {
     // The port of a connected socket refuses connections, and no other test can get it meanwhile.
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let place = listener.local_addr().expect("an address");

@@ -98,7 +98,7 @@ fn tree_is_copied_to_a_store_and_back() {
 }
 
 #[test]
-fn name_of_a_copied_object_or_file_follows_from_its_destination() {
+fn destination_determines_the_name_of_a_copied_object_or_file() {
     let scratch = Scratch::new();
     let store = ObjectStore::start();
     let at = |path: &str| text(&scratch.path().join(path));
@@ -124,7 +124,7 @@ fn name_of_a_copied_object_or_file_follows_from_its_destination() {
 }
 
 #[test]
-fn credentials_come_from_variables_or_a_profile() {
+fn credentials_come_from_the_environment_or_a_profile() {
     let scratch = Scratch::new();
     let store = ObjectStore::start();
     files::write(scratch.path().join("file"), b"1");

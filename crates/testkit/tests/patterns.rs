@@ -167,7 +167,7 @@ fn servers_of_files(cluster: &Cluster, name: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn files_of_two_targets_lie_in_two_failure_domains() {
+fn two_targets_of_a_file_are_in_different_failure_domains() {
     let scratch = Scratch::new();
     let racks = [(1, "rack-1"), (2, "rack-1"), (3, "rack-2"), (4, "rack-2")];
     let cluster = with_domains(scratch.path(), &racks);
@@ -586,7 +586,7 @@ fn progressive_files_use_more_targets_as_they_grow() {
 }
 
 #[test]
-fn mount_with_job_patterns_uses_the_environment_of_programs() {
+fn job_patterns_option_applies_patterns_from_the_environment() {
     let cluster = scenario();
     let scratch = Scratch::new();
     let mount_point = scratch.join("jobs");

@@ -57,7 +57,7 @@ const OLD: [&str; 4] = ["--by", "mtime", "--older-than", "30d"];
 
 /// Command: skep purge.
 #[test]
-fn exactly_the_old_files_are_removed_on_all_mounts() {
+fn purge_removes_exactly_the_old_files_on_all_mounts() {
     let mut cluster = Cluster::start(Shape::small());
     let second = cluster.mount(Transport::Device);
     let directory = scratch(
@@ -132,7 +132,7 @@ fn purge_computes_the_age_from_the_change_time_by_default() {
 }
 
 #[test]
-fn all_names_of_a_file_are_removed_in_one_run() {
+fn purge_removes_all_names_of_a_file_in_one_run() {
     let cluster = Cluster::start(Shape::small());
     let directory = scratch(
         cluster.path(),
@@ -152,7 +152,7 @@ fn all_names_of_a_file_are_removed_in_one_run() {
 }
 
 #[test]
-fn directory_with_many_files_is_emptied_in_one_run() {
+fn purge_empties_a_directory_with_many_files_in_one_run() {
     let cluster = Cluster::start(Shape::small());
     let script = "mkdir many; cd many; seq 5000 | xargs touch -d '40 days ago'; echo x >young";
     let directory = scratch(cluster.path(), script);
@@ -190,7 +190,7 @@ fn purge_follows_no_symlinks_and_enters_no_mounts() {
 }
 
 #[test]
-fn file_that_another_mount_has_open_for_writing_stays() {
+fn purge_keeps_a_file_that_another_mount_has_open_to_write() {
     let mut cluster = Cluster::start(Shape::small());
     let second = cluster.mount(Transport::Device);
     let directory = scratch(cluster.path(), "echo x >written; echo x >read; old written read");

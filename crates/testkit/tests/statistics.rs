@@ -344,7 +344,7 @@ fn stats_refuses_wrong_options_and_names_missing_services() {
 
 /// Command: skep stats, skep client stats.
 #[test]
-fn filter_and_node_select_rows_in_all_outputs() {
+fn filter_and_node_options_select_rows_in_all_formats() {
     let cluster = Cluster::start(Shape::small());
     let bytes = 5 * MIB as u64;
     write_and_read(&cluster.path().join("file"), 5);

@@ -37,7 +37,7 @@ fn is_whole(disk: &Disk, name: &str) -> bool {
 }
 
 #[test]
-fn synced_files_survive_and_unsynced_files_are_lost() {
+fn power_loss_keeps_synced_files_and_loses_unsynced_ones() {
     on_each_file_system(|disk| {
         for round in 0..6 {
             let [synced, unsynced] = ["synced", "unsynced"].map(|it| format!("{it}-{round}"));

@@ -91,7 +91,7 @@ fn io_bench_verifies_data_that_another_mount_wrote() {
 
 /// Command: skep bench io, skep bench metadata.
 #[test]
-fn options_replace_those_of_a_bench_preset() {
+fn bench_options_override_the_values_of_a_preset() {
     let scratch = Scratch::new();
     let path = scratch.join("file").display().to_string();
     let measured = |arguments: &[&str]| {
@@ -292,7 +292,7 @@ fn before_phase_command_can_remount_the_clients() {
 }
 
 #[test]
-fn external_tools_follow_the_protocol_of_skep_bench() {
+fn external_tools_run_the_phases_of_skep_bench_on_all_hosts() {
     let mut cluster = small_cluster();
     let _second = cluster.mount(Transport::Device);
     let place = cluster.path().parent().expect("a directory").join("{host}/file");

@@ -44,7 +44,7 @@ const CASES: &[Case<Mounts>] = skep_testkit::cases![coherence:
     open_handle_survives_removal_by_the_other_mount,
     concurrent_renames_over_one_name_leave_one_file,
     truncation_by_the_other_mount_is_visible,
-    file_size_may_exceed_the_disks,
+    file_size_may_exceed_the_free_space_of_the_disks,
     holes_and_copies_are_visible_on_the_other_mount,
     concurrent_writers_of_different_ranges_keep_all_bytes,
     both_mounts_list_the_same_entries,
@@ -293,7 +293,7 @@ fn truncation_by_the_other_mount_is_visible(mounts: &Mounts) {
 /// Setting the size of a file allocates no space, so the size may exceed the free space of the
 /// disks. The test also sets sizes while a writer has the file open. In this state, metadata does
 /// not know the lengths of the chunk files. docs/semantics.md 2.10.
-fn file_size_may_exceed_the_disks(mounts: &Mounts) {
+fn file_size_may_exceed_the_free_space_of_the_disks(mounts: &Mounts) {
     let (here, there) = (mounts.one.join("file"), mounts.other.join("file"));
     let writer = files::create(&here);
     files::write_all_at(&writer, b"text", 0);

@@ -38,7 +38,7 @@ pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![statements:
     copies_have_the_holes_of_their_source,
     copies_end_at_the_cached_end_of_the_source,
     unsupported_flags_are_refused,
-    removed_files_can_be_written,
+    removed_open_file_can_still_be_written,
 ];
 
 fn new(path: &Path, bytes: &[u8]) -> File {
@@ -498,7 +498,7 @@ fn unsupported_flags_are_refused(mounts: &Mounts) {
 }
 
 /// docs/semantics.md 4.9.
-fn removed_files_can_be_written(mounts: &Mounts) {
+fn removed_open_file_can_still_be_written(mounts: &Mounts) {
     let mut expected = Random::new(8).bytes(1_000_000);
     files::write(mounts.one.join("file"), &expected);
     let path = mounts.other.join("file");

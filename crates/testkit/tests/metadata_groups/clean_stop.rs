@@ -161,7 +161,7 @@ fn primary_that_stops_cleanly_pauses_its_group_only_briefly() {
 }
 
 #[test]
-fn primary_of_an_idle_group_hands_it_over_before_it_stops() {
+fn primary_of_an_idle_group_hands_over_before_it_stops() {
     let (mut pair, root) = pair_with_file();
     after(Duration::from_secs(1));
     let (primary, backup) = pair.roles();

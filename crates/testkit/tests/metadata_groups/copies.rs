@@ -237,7 +237,7 @@ fn member_that_lacks_removed_log_records_returns_by_a_copy() {
 
 /// Command: skep group remove.
 #[test]
-fn new_target_replaces_a_member_without_its_disk() {
+fn new_target_replaces_a_member_that_lost_its_disk() {
     let mut pair = Pair::begin();
     let (primary, backup) = pair.roles();
     let root = pair.mount_point();

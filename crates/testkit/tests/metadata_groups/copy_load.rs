@@ -61,7 +61,7 @@ fn rate_during(created: &AtomicU64, work: impl FnOnce()) -> f64 {
 }
 
 #[test]
-fn creates_continue_while_a_new_disk_gets_its_copy() {
+fn creates_continue_while_a_member_receives_a_store_copy() {
     let (count, is_timed) = shape();
     let mut pair = Pair::begin();
     make_files(&pair, count);

@@ -106,7 +106,7 @@ fn end_of_pause(root: PathBuf, stop: &AtomicBool) -> Instant {
 }
 
 #[test]
-fn new_primary_of_many_opens_and_locks_replies_immediately() {
+fn new_primary_with_many_opens_and_locks_replies_promptly() {
     let opens = number_of_opens();
     let mut pair = Pair::begin();
     let [here, there] = MOUNTS.map(|name| pair.scratch.join(name));

@@ -126,7 +126,7 @@ fn monitor_history_has_all_operations_and_survives_a_kill() {
 ///
 /// Command: skep mount, skep monitor.
 #[test]
-fn monitor_lists_the_pages_of_hosts_with_mounts() {
+fn monitor_lists_the_metrics_pages_of_hosts_with_mounts() {
     // The port of this listener is free again after the drop.
     let free = TcpListener::bind("127.0.0.1:0").unwrap();
     let page = free.local_addr().unwrap();
@@ -297,7 +297,7 @@ fn silent_connections_block_neither_page_nor_mount() {
 
 /// Command: skep monitor, skep why.
 #[test]
-fn slow_operation_is_on_the_page_in_the_words_of_skep_why() {
+fn monitor_page_explains_a_slow_operation_like_skep_why() {
     let rate = ["--set", "storage:emulation.rate=1MB"].map(String::from).to_vec();
     let cluster = Cluster::start(Shape { more: rate, ..monitored() });
     let address = address_of(&cluster);

@@ -55,7 +55,7 @@ fn domains(host: &PageHost, kind: &str) -> BTreeMap<String, Option<String>> {
 }
 
 #[test]
-fn scale_set_servers_get_their_domain_from_the_cloud() {
+fn scale_set_servers_get_failure_domains_from_the_cloud() {
     let mut cloud = Cloud::new("10.75.0");
     start_metadata_service(&mut cloud);
     let mut parameters = strings(&["accessNetwork=192.0.2.0/24", "sshKey=ssh-ed25519"]);
