@@ -51,8 +51,8 @@ pub(crate) struct Inode {
     pub(crate) opens: BTreeMap<SessionId, (u32, u32)>,
     /// Locked ranges of each lock owner.
     pub(crate) locks: BTreeMap<Owner, LockRanges<LockMode>>,
-    /// Whether the inode can still get a name. This holds if it was created without a name, and has
-    /// had no name since then.
+    /// Whether the inode can still get a name. True if the inode was created without a name, and
+    /// has had no name since then.
     pub(crate) may_be_named: bool,
     /// The stripe pattern of a file, without the groups that a placement policy has chosen. For a
     /// directory, its default pattern.

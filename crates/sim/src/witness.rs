@@ -120,8 +120,8 @@ pub(crate) struct Witness {
     ended: BTreeMap<SessionId, (usize, Lsn)>,
     windows: BTreeMap<u64, Window>,
     next_window: u64,
-    /// New directories that targets have prepared in transactions. Each has the step that creates
-    /// it.
+    /// New directories that targets have prepared in transactions, each with the transaction step
+    /// that creates it.
     prepared: BTreeMap<InodeId, Step>,
     /// Number of committed operations.
     pub(crate) commits: u64,

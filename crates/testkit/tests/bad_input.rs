@@ -321,7 +321,7 @@ fn take_all(path: &Path) {
 }
 
 /// Waits until the metadata target has noticed the full disk and refuses new entries. Checks that
-/// it returns no other error than ENOSPC.
+/// the target returns no other error than ENOSPC.
 #[track_caller]
 fn takes_nothing_new(root: &Path) {
     let probe = root.join("probe");

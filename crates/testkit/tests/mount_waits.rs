@@ -68,7 +68,7 @@ impl Host {
         Begun::new(self, name, self.helper(name, &self.token(), options))
     }
 
-    /// Starts to mount by mount(8). mount(8) looks for helpers only in `/sbin`, so it runs in a
+    /// Starts to mount by mount(8), which looks for helpers only in `/sbin`. So mount(8) runs in a
     /// mount namespace whose `/sbin` contains the helper.
     fn begin_by_mount(&self, name: &str, options: &str) -> Begun {
         let mount_point = self.path.join(name);

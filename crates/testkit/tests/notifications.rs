@@ -77,7 +77,7 @@ fn serve(listener: &TcpListener, first: &[Behaviour], last: Behaviour, sender: &
         let Some(mut request) = read_request(&stream) else { continue };
         let behaviour = *first.get(number).unwrap_or(&last);
         request.is_accepted = matches!(behaviour, Behaviour::Reply("200 OK", _));
-        // An error means that the monitor has closed the connection, which it may do.
+        // An error means that the monitor has closed the connection. This is allowed.
         let _ = behave(stream, behaviour);
         if sender.send(request).is_err() {
             return;

@@ -376,7 +376,7 @@ fn stage_out_lines_copy_results_before_removal_of_the_data() {
             (third.run(reader).stdout == "waits").then_some(())
         });
         assert!(third.run("mountpoint -q /mnt/ondemand").status.success());
-        // slurmd kills the epilog of the first node while it waits for the second node.
+        // slurmd kills the epilog of the first node while this epilog waits for the second node.
         let mut killed = epilog_of(first, 21).spawn().expect("nsenter can be started");
         wait_for("the results are copied", LONG, || {
             let results = "getfattr -n trusted.skep.results --only-values /mnt/ondemand";

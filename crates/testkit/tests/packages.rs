@@ -48,8 +48,8 @@ echo 'APT::Get::Assume-Yes \"true\";' >/etc/apt/apt.conf.d/90test
 apt-get update
 ";
 
-/// A script that replaces `systemctl`. It keeps a copy of the settings that a service reads at its
-/// restart.
+/// A script that replaces `systemctl`. When a service restarts, the script stores a copy of the
+/// settings that this service reads.
 const SYSTEMCTL: &str = r#"#!/bin/sh
 set -e
 [ "$1" = restart ]

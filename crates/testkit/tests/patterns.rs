@@ -437,8 +437,8 @@ fn users_can_set_patterns_of_own_files_within_limits() {
     denied(&["--num-targets", "all"]);
     denied(&["--chunk-size", "2MiB"]);
     as_user(&["create", "--num-targets", "4"], &own.join("at-most")).expect_success();
-    // The limits do not apply to root. Files inherit a pattern that root has set even if it exceeds
-    // the limits.
+    // The limits do not apply to root. Files inherit a pattern that root has set, even if the
+    // pattern exceeds the limits.
     entry_json(&["set", "--num-targets", "8", "--chunk-size", "4MiB"], &own);
     files::write(own.join("inherited"), "x");
     assert_eq!(targets(&cluster, &own.join("inherited")).len(), 8);

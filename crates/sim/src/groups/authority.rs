@@ -107,7 +107,7 @@ impl Cluster {
         }
     }
 
-    /// Decides on the request of a member to become the primary, which the member sends when it
+    /// Decides on a member's request to become the primary. A member sends this request when it
     /// receives nothing from the primary.
     fn decide_take_over(&mut self, request: &AskTakeOver) -> Result<()> {
         let AskTakeOver { group, epoch, target, lacks_records, last_epoch, last } = *request;

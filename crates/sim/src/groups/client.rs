@@ -273,7 +273,8 @@ impl Cluster {
             if is_new_start && !process.has_call(Purpose::CompareSlots) {
                 self.begin_call(client, Purpose::CompareSlots, message(&md::CompareSlots {}));
             }
-            // The member may have refused the call because it has a newer map than the client.
+            // The member may have refused the call because the member's map is newer than the
+            // client's.
             self.send_map(Place::Client(client));
             return self.send_later(client, number, 30_000);
         }

@@ -109,7 +109,7 @@ impl Message {
         }
     }
 
-    /// Returns the member that receives the message, if it is one.
+    /// Returns the index of the receiving member. `None` means that the receiver is not a member.
     pub(super) fn receiving_member(&self) -> Option<usize> {
         match self.link().1 {
             Place::Member(member) => Some(member),
@@ -140,7 +140,8 @@ impl Links {
         self.cuts.clear();
     }
 
-    /// Returns the end of the cut of a direction, if it is cut now.
+    /// Returns the time at which the cut of a link direction ends. `None` means that the direction
+    /// is not cut now.
     fn cut_until(&self, link: (Place, Place), now: Duration) -> Option<Duration> {
         self.cuts.get(&link).copied().filter(|until| *until > now)
     }

@@ -94,7 +94,8 @@ impl Site {
         finish(&mut self.admin.shell(&line), LONG)
     }
 
-    /// Runs `skep deploy`, and kills it after `steps` steps. Returns false if it ended before that.
+    /// Runs `skep deploy`, and kills it after `steps` steps. Returns false if the command ended
+    /// earlier.
     pub(crate) fn kill_after(&self, arguments: &str, steps: usize) -> bool {
         let line = format!("exec skep deploy {arguments} --hosts ~root/hosts.toml");
         let mut command = self.admin.shell(&line);

@@ -308,9 +308,9 @@ impl Site {
         (!nodes.iter().all(is_well)).then(|| status.to_string())
     }
 
-    /// Waits until all nodes serve again after a fault. Management may still list a member as
-    /// serving if it was unreachable for a short time. So this function first waits until the
-    /// programs have used names of each group.
+    /// Waits until all nodes serve again after a fault. If a member was unreachable for a short
+    /// time, management may still list the member as serving. So this function first waits until
+    /// the programs have used names of each group.
     pub(crate) fn wait_until_all_serve(&self, histories: &Histories) {
         histories.wait_until_all_go_on();
         let mut last = None;

@@ -257,8 +257,8 @@ fn number(path: &Path) -> u64 {
     text.parse().expect("a number")
 }
 
-/// docs/semantics.md 6.6. Each program has the file open all the time. Under the lock, it must read
-/// the bytes that the other programs have written.
+/// docs/semantics.md 6.6. Each program has the file open all the time. A program that has the lock
+/// must read the bytes that the other programs have written.
 fn counter_under_locks_loses_no_update(mounts: &Mounts) {
     let mut expected = 0;
     for kind in KINDS {

@@ -24,7 +24,7 @@ const STOPS: usize = 3;
 /// them waits for less than a second for the others.
 const STOP_OF_ALL: Duration = Duration::from_secs(4);
 /// Maximum time in which a primary stops while management does not reply. The primary waits 2 s for
-/// a new primary, and its node 5 s for management's confirmation that it leaves.
+/// a new primary. Its node waits 5 s until management confirms that the node leaves.
 const STOP_WITHOUT_MANAGEMENT: Duration = Duration::from_secs(15);
 
 /// The longest operation of a program, in microseconds, and the number of its rounds.

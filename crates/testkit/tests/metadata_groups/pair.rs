@@ -487,7 +487,7 @@ fn probe(root: &std::path::Path, number: usize, stop: &AtomicBool, pauses: &Paus
     }
 }
 
-/// Waits for a time.
+/// Waits until `time` has passed.
 pub(crate) fn after(time: Duration) {
     let began = Instant::now();
     wait_for("time passes", PATIENCE, || (began.elapsed() >= time).then_some(()));

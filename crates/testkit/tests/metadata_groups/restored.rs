@@ -60,7 +60,8 @@ fn idle_mount_stays_in_the_cluster_after_a_restore() {
     await_log(&pair, primary, "is now the primary of metadata group");
     pair.wait_for_serving(2);
     // One mount makes requests and the other mount makes none. If neither made requests, management
-    // would evict neither of them, because it would suspect the network of the metadata target.
+    // would evict neither of them, because management would suspect the network of the metadata
+    // target.
     let until = Instant::now() + IDLE;
     while Instant::now() < until {
         files::write(pair.scratch.join(MOUNTS[1]).join("active"), "active");

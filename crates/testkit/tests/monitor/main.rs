@@ -146,7 +146,7 @@ fn monitor_lists_the_metrics_pages_of_hosts_with_mounts() {
         let pages = get(&address, "/api/prometheus/mounts");
         (!pages.list().is_empty()).then_some(pages)
     });
-    // Both mounts of the cluster are on this host, so it has one page.
+    // Both mounts of the cluster are on this host, so the list contains one page.
     assert_eq!(pages.list().len(), 1, "{pages}");
     let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
     assert_eq!(pages[0]["targets"][0], format!("{}:{}", host.trim(), page.port()));

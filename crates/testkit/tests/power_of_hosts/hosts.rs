@@ -49,8 +49,8 @@ impl Hosts {
             run("cp", [Path::new("-a"), &directory, disk.path()]);
             files::remove_dir_all(&directory);
             files::symlink(disk.path().join(name), &directory);
-            // Sync the disk now, because it may lose its power before the service has synced any of
-            // its files.
+            // Sync the disk now, because the disk may lose its power before the service has synced
+            // any of its files.
             files::syncfs(disk.path());
             disks.insert((*name).to_owned(), disk);
         }

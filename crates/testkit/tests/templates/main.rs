@@ -122,8 +122,9 @@ impl Cloud {
         self.hosts.len() - 1
     }
 
-    /// Adds the hosts of a template, and starts the user data of each host. Clients start first.
-    /// This tests that they wait for the other hosts. Management has the address `management`.
+    /// Adds the hosts of a template, and starts the user data of each host. Clients start first. So
+    /// the test checks that clients wait for the other hosts. Management has the address
+    /// `management`.
     fn boot(&mut self, hosts: &Hosts, management: u64) {
         let mut next = management + 1;
         for (roles, (user_data, number)) in hosts {
@@ -166,8 +167,8 @@ impl Cloud {
         self.hosts.iter().filter(|host| host.name().starts_with(prefix)).collect()
     }
 
-    /// Checks that all clients have mounted the same healthy cluster, and that it has these numbers
-    /// of targets.
+    /// Checks that all clients have mounted the same healthy cluster, and that this cluster has the
+    /// given numbers of targets.
     fn expect_cluster(&self, mount: &str, metadata: usize, storage: usize) {
         let clients: Vec<_> = self
             .hosts

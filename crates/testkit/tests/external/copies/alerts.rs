@@ -22,7 +22,7 @@ const RULE: &str = "service-unreachable";
 /// it.
 const CONSEQUENCE: &str = "target-offline";
 
-/// A receiver of Alertmanager: an HTTP server of the test.
+/// A notification receiver of Alertmanager: an HTTP server of the test.
 struct Notified {
     address: String,
     requests: Receiver<Value>,
@@ -62,7 +62,8 @@ impl Notified {
         &self.alerts
     }
 
-    /// Waits until the receiver knows that the alert of the test has begun, or that it has ended.
+    /// Waits for a notification that the alert of the test has begun, or (if `is_ended`) that it
+    /// has ended.
     fn wait_for(&mut self, is_ended: bool) {
         let what = format!("a notification about {RULE}, ended: {is_ended}");
         wait_for(&what, PATIENCE, || {

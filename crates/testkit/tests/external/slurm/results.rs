@@ -38,8 +38,8 @@ fn lines(top: &str) -> String {
     format!("#SKEP stage-in {top}/input\n#SKEP stage-out output:{top}/out/run-%j")
 }
 
-/// Submits a job that computes its results, and then runs until it is ended. Waits until all
-/// results are there.
+/// Submits a job that computes its results, and then runs until the test ends the job. Waits until
+/// all results are there.
 fn submit_and_compute(slurm: &Slurm, top: &str, lines: &str, rest: &str) -> String {
     let commands = format!("{COMPUTE}\ntouch {top}/out/computed-$SLURM_JOB_ID\n{rest}");
     let job = slurm.submit_lines(top, lines, &commands);
@@ -99,7 +99,8 @@ pub(super) fn expect_lost_node(slurm: &mut Slurm) {
     make_input(slurm, top);
     // Without this option, Slurm starts the job again.
     let lines = format!("#SBATCH --no-requeue\n{}", lines(top));
-    // The job has no step on the lost node, so only the death of this node ends the job.
+    // The job runs no step on the node that the test kills, so only the death of this node ends the
+    // job.
     let job = submit_and_compute(slurm, top, &lines, "sleep 600");
     slurm.kill_node(3);
     slurm.await_state_within(LONG, &job, "NODE_FAIL");

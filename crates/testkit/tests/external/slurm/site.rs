@@ -1,5 +1,6 @@
-//! A real Slurm on four nodes, each with its own network and root directory. Waits for states of
-//! jobs and nodes, and explains what it found if they do not come.
+//! A real Slurm on four nodes, each with its own network and root directory. The functions wait for
+//! states of jobs and nodes. If a state does not come in time, they panic with the states that they
+//! found.
 
 use skep_testkit::page::{PageHost, PageNetwork};
 use skep_testkit::program::Finished;
