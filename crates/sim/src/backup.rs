@@ -56,9 +56,9 @@ pub(crate) struct BackupProcess {
     /// appended. After a power loss, it must first receive all records up to `catches_up_at`.
     pub(crate) is_caught_up: bool,
     pub(crate) catches_up_at: Lsn,
-    /// Requests to the backup member that have no reply yet, by the id of their connection. The
-    /// simulation gives each request a connection id of its own. The value is the sender, and the
-    /// sender's id for the request.
+    /// Requests to the backup member that have no reply yet. The key is a connection id, which the
+    /// simulation assigns to each request. The value is the sender, and the sender's id for the
+    /// request.
     requests: BTreeMap<u64, (Sender, u64)>,
     /// Latest arrival time of the messages that arrive in the order of their sending. The first
     /// element is for messages to the backup member, the second for messages to the primary.
@@ -311,7 +311,7 @@ impl World {
         }
     }
 
-    /// Handles the end of a timer of the backup member.
+    /// Handles the expiry of a timer of the backup member.
     pub(crate) fn tick_backup(&mut self, index: usize, life: u64) {
         let is_it = |it: &&mut BackupProcess| it.life == life && it.running.is_some();
         let Some(backup) = self.targets[index].backup.as_mut().filter(is_it) else { return };

@@ -218,8 +218,8 @@ impl World {
     }
 
     /// Checks the fencing of ended sessions. When a metadata target asks a storage target for the
-    /// size of a chunk file, it has already ended some sessions. From then on, the storage target
-    /// must not execute writes of these sessions.
+    /// size of a chunk file, the metadata target has already ended some sessions. From then on, the
+    /// storage target must not execute writes of these sessions.
     fn check_fence(&mut self, caller: Node, storage: usize, header: &Header) {
         if let (Node::Target(target), STAT) = (caller, header.message) {
             let ended = self.witness.ended_at(target);

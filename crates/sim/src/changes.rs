@@ -100,8 +100,8 @@ fn prepared_directory(record: PreparedRecord) -> Option<(InodeId, Step)> {
     record.attributes.first().map(|attributes| (attributes.inode, step))
 }
 
-/// Checks that a new directory equals its prepared step. Compares only the inherited settings. The
-/// other values may differ, because the same batch may also have changed the parent directory.
+/// Checks that a new directory has the inherited settings that its prepared step contains. Does not
+/// compare other values, because the same batch may also have changed the parent directory.
 pub(crate) fn fits_prepared(new: &Inode, prepared: &Step) -> Result<(), String> {
     let Step::MakeDirectoryInode {
         pattern,
@@ -171,8 +171,8 @@ fn fits_locks(model: &Model, changes: &Changes, early: bool) -> Result<(), Strin
     Ok(())
 }
 
-/// Compares the settings of an inode with the reference model, both the settings that were set and
-/// the settings that were inherited.
+/// Compares the settings of an inode with the reference model, both explicitly set and inherited
+/// ones.
 fn fits_settings(record: &InodeRecord, expected: &Inode) -> Result<(), String> {
     let attributes = &record.attributes;
     let inode = attributes.inode;

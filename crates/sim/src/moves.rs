@@ -75,7 +75,7 @@ impl StoredFirstBytes {
 
 impl World {
     /// Begins to move the inline bytes of an open file. Returns `false` if the file cannot move. A
-    /// real client reads the bytes, and keeps its own writes away until the end of the move. The
+    /// real client reads the bytes, and delays its own writes until the end of the move. The
     /// simulated client takes the bytes from the reference, and does not stop its inline writes, so
     /// that the target must detect them.
     pub(crate) fn move_inline(&mut self, client: usize, task: usize, index: usize) -> bool {

@@ -27,7 +27,7 @@ pub(crate) struct KeptChange {
     place: (u64, u64),
     /// The last request that executed the change: the original request or a replay.
     id: InstanceId,
-    /// Number of the program's operation.
+    /// Id of the program's operation.
     operation: u64,
     op: Op,
     /// The reply to the original request.

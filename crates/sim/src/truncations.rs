@@ -34,7 +34,8 @@ impl World {
     }
 
     /// Remembers the pending truncations that a log record contains. If the bug `TruncateTooSoon`
-    /// is planted, the target sends their requests to storage now, before it has synced the record.
+    /// is planted, the target sends the requests for these truncations to storage now, before it
+    /// has synced the record.
     pub(crate) fn note_truncations(&mut self, target: usize, lsn: Lsn, payload: &[u8]) {
         for change in Batch::from_bytes(payload).map(|it| it.mutations).unwrap_or_default() {
             let (Some(inode), Some(value)) = (truncation_of(&change.key.0), change.value) else {

@@ -25,8 +25,8 @@
 //!   must be an outcome of the reference model at some moment between request and reply;
 //! - after a power loss, the slots that a target sends to a client show exactly the acknowledged
 //!   changes that are lost;
-//! - if clients replay lost changes: each lost change is replayed with the same inode or reported
-//!   while its client is alive, and the target executes no new change before (`replays`);
+//! - if clients replay lost changes: as long as its client is alive, each lost change is replayed
+//!   with the same inode, or reported. Until then, the target executes no new change (`replays`);
 //! - a power loss reverts the operations whose records are lost. It must not revert an operation
 //!   that was acknowledged as durable. It must not revert an operation on which an operation of
 //!   another target depends either, because the later operation would then contradict the model.

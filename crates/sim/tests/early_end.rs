@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
-/// A running simulator. It is killed if the test fails before its end.
+/// A running simulator. Dropping this value kills it.
 struct Running(Child);
 
 impl Drop for Running {

@@ -48,7 +48,7 @@ pub(super) struct Authority {
     /// Time at which management begins to reply again after its newest stop.
     pub(super) is_back: Duration,
     /// The epoch of the group, and the loss reports that members have sent in this epoch. Each
-    /// report has the end of the member's log and its arrival time.
+    /// report contains the end of the member's log, and the arrival time of the report.
     reports: (Epoch, BTreeMap<TargetId, (LogEnd, Duration)>),
     pub(super) leaders: Leaders,
     published: PublishedMaps,

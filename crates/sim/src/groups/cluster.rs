@@ -178,7 +178,7 @@ pub(super) struct Cluster {
     /// last.
     pub(super) directories: Vec<InodeId>,
     pub(super) files: Vec<InodeId>,
-    /// The time in which clients begin no change, because the module `isolation` isolates the
+    /// The time range in which clients begin no change, because the module `isolation` isolates the
     /// primary.
     pub(super) only_reads: Range<Duration>,
     pub(super) is_busy: bool,
@@ -363,9 +363,9 @@ impl Cluster {
         self.violation.clone().map_or(Ok(()), Err)
     }
 
-    /// Returns the time at which the stopped process of an event continues. `None` means that the
-    /// process is not stopped. Messages to a stopped process wait in its sockets, and its disk
-    /// still completes syncs.
+    /// If an event belongs to a stopped process, returns the time at which this process continues.
+    /// `None` means that the process is not stopped. Messages to a stopped process wait in its
+    /// sockets, and its disk still completes syncs.
     fn stopped_until(&self, event: &GroupEvent) -> Option<Duration> {
         let member = match event {
             GroupEvent::Arrival(message) => message.receiving_member()?,

@@ -68,7 +68,7 @@ impl Cluster {
         self.publish(map);
     }
 
-    /// Isolates the primary about the time at which all other members get other lease times. In
+    /// Isolates the primary around the time at which all other members get other lease times. In
     /// some cases, also kills the processes of these members.
     pub(super) fn isolate_with_other_times(&mut self) {
         let present = LeaseTimes::of(&self.map().policy);

@@ -31,7 +31,7 @@ pub enum GroupBug {
     LoseCopiedChanges,
     /// A member with an incomplete copy of the store counts it as complete.
     OpenIncompleteCopy,
-    /// A member counts a copy as complete before all pairs are on its device.
+    /// A member counts a copy as complete before all key-value pairs are on its device.
     TrustUnsyncedCopy,
     /// A primary sends later records in place of records that a member lacks and that the log of
     /// the primary no longer has.

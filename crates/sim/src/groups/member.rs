@@ -86,7 +86,7 @@ pub(super) struct Member {
     /// First epoch of the term, if the role is that of the primary.
     pub(super) term: Epoch,
     pub(super) disk: LogDisk,
-    /// The store, while no role has it.
+    /// The store, while no role owns it.
     pub(super) engine: MemoryEngine,
     pub(super) mark: Mark,
     /// The newest map that the process has.
@@ -183,7 +183,8 @@ impl Member {
         self.former_maps.clear();
     }
 
-    /// Ends the process: everything in its memory is gone, except the role.
+    /// Clears the memory of an ended process, except its role. `life` is the id of the next
+    /// process.
     pub(super) fn clear_memory(&mut self, life: u64) {
         self.life = life;
         self.inbox.clear();

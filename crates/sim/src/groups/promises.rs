@@ -1,5 +1,5 @@
-//! The upper bound of a member's promises not to take over, which the simulated member mark
-//! contains. Also has the planted bugs that break promises. The functions do the same as
+//! The upper bound on a member's promises not to take over. The simulated member mark contains this
+//! bound. Also has the planted bugs that break promises. The functions do the same as
 //! `service/roles.rs` of `crates/metadata`, but without files.
 
 use super::authority::group_of;

@@ -162,8 +162,8 @@ impl Model {
         Ok(Summary::Success)
     }
 
-    /// Returns an error if all entries of the directory `to` must have a project that differs from
-    /// the project of the inode.
+    /// Returns an error if the directory `to` accepts only entries of one project, and the inode
+    /// has another project.
     fn check_project(&self, moved: InodeId, to: InodeId) -> Result<(), ErrorCode> {
         let (moved, to) = (self.inode(moved)?, self.directory(to)?);
         if to.hands_down_project && to.project != moved.project {

@@ -44,7 +44,8 @@ pub(super) struct Replays {
     /// lost. If so, each replay must succeed, because the target executes the changes in their
     /// original order.
     has_all: BTreeMap<usize, bool>,
-    /// For each target that has lost power: the time of its last start with a replay.
+    /// For each target that has lost power: the time of its last start after which it waits for
+    /// replays.
     opened: BTreeMap<usize, Duration>,
     /// For each such target: the place of the last change that it has replayed since then.
     last_place: BTreeMap<usize, (u64, u64)>,
