@@ -413,7 +413,7 @@ fn full_metadata_target_refuses_only_new_entries() {
 
 /// The service must log each change, even if the change itself needs no space. If the disk has no
 /// space for the log, the service logs a message and waits for space. No acknowledged change is
-/// lost, and waiting clients continue when the disk has space again, without a new process.
+/// lost. When the disk has space again, waiting clients continue without a restart of the service.
 /// docs/semantics.md 4.8.
 #[test]
 fn metadata_service_without_log_space_waits_and_continues() {
@@ -516,7 +516,7 @@ fn flipped_bit_in_the_log_is_reported_with_its_file() {
     let cluster = with_a_log();
     let (last, bytes) = last_segment(&cluster);
     let file = files::open_with(OpenOptions::new().write(true), &last);
-    // Damage a byte in the first third of the log. The records behind it were synced, so the
+    // Damage a byte in the first third of the log. The records after this byte were synced, so the
     // service must not treat the damage as a torn write.
     let at = bytes.len() / 3;
     files::write_all_at(&file, &[bytes[at] ^ 0x10], at as u64);

@@ -156,7 +156,7 @@ fn every_command_of_the_pages_on_daily_work_succeeds() {
     }
 }
 
-/// Messages that the kernel or the C library creates.
+/// Messages that come from the kernel or the C library, so the sources do not contain them.
 const OF_THE_SYSTEM: &[&str] = &["Connection refused"];
 
 /// Returns the messages in the first column of the tables on the page.

@@ -159,9 +159,9 @@ fn target_with_a_failed_disk_is_reported_and_gets_no_files() {
     site.end();
 }
 
-/// docs/semantics.md 4.8; skep client files, skep target files. Before the fix, each open whose
-/// truncation the disk refused counted as open until the unmount, and the list had no path for the
-/// file.
+/// docs/semantics.md 4.8; skep client files, skep target files. Regression test: if the disk
+/// refused the truncation of an open, the file counted as open until the unmount, and `skep target
+/// files` listed it without a path.
 #[test]
 fn failed_open_on_a_failed_disk_leaves_no_file_open() {
     let mut site = FailedDisk::begin();

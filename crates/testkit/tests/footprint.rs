@@ -26,7 +26,7 @@ fn processes_with_little_load_stay_within_documented_memory() {
     }
     let processors = std::thread::available_parallelism().map_or(1, |it| it.get() as u64);
     for (role, most) in [
-        // The page has larger limits for large clusters.
+        // The page on sizing has larger limits for large clusters.
         ("management", 64),
         ("monitor", 64),
         // The metadata cache, the tables in memory, and the newest records of the log.

@@ -83,7 +83,7 @@ fn metadata_target_serves_only_as_a_member_of_a_group() {
 
     let created = parse(&ask(&["group", "create", &id]).expect_success());
     check("group-create", &created);
-    // If the administrator repeats the command, it has no further effect, and reports this.
+    // A repetition of the command has no further effect, and reports this.
     let again = parse(&ask(&["group", "create", &id]).expect_success());
     check("group-create", &again);
     for field in ["id", "target", "targets", "map_version"] {

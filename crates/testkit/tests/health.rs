@@ -1,6 +1,6 @@
-//! Findings of `skep health check` that leave a cluster healthy: missing backups, balances, and
-//! findings that the command takes from a monitor. Other tests cover problems of services and
-//! targets.
+//! Findings of `skep health check` that leave a cluster healthy: missing backups, the balance of
+//! work between targets, and findings that the command gets from a monitor. Other tests cover
+//! problems of services and targets.
 
 use serde_json::Value;
 use skep_testkit::view::Typed;
@@ -33,7 +33,8 @@ fn backup(directory: &Path, copy: &Path) {
     cluster::skep(["cluster", "backup", "--directory", &directory, &path(copy)]).expect_success();
 }
 
-/// Makes a backup of management and moves its time ten days back. Returns management's directory.
+/// Makes a backup of management, and sets the time of the backup to ten days ago. Returns
+/// management's directory.
 fn with_old_backup(cluster: &Cluster, scratch: &Scratch) -> PathBuf {
     let directory = cluster.data().join("management");
     backup(&directory, &scratch.path().join("old"));

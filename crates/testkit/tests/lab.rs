@@ -113,7 +113,7 @@ fn lab_links_and_targets_have_the_requested_rates() {
     }
 
     // A single target is slower than the client's link, and two targets together are faster than
-    // it. Target 1 is the metadata target.
+    // this link. Target 1 is the metadata target.
     assert_rate(&lab, "2", TARGET);
     assert_rate(&lab, "2,3", LINK);
     let status = lab.json("status", &[]);

@@ -153,7 +153,7 @@ fn suspended_live_view_restores_the_terminal_until_it_resumes() {
         shown.wait_for_texts(&["storage-1", "sum ", "? help"]);
         assert!(shown.screen().is_alternate());
     }
-    // The view goes on after a failed request, and reports the service.
+    // After a failed request, the view continues, and names the service that did not reply.
     let stopped = cluster.processes("storage").remove(0);
     stopped.signal(Signal::STOP);
     shown.wait_for_texts(&["no statistics from storage-1"]);
@@ -177,7 +177,7 @@ fn wrong_options_leave_the_terminal_unchanged() {
         (&["stats", "--by", "users"], "a similar value exists: 'user'"),
         (&["stats", "--filter", ""], "a part of a name"),
     ] {
-        // Messages are not broken into lines on a terminal of this width.
+        // On a terminal of this width, no message is wrapped.
         let mut shown = start_on(&cluster, arguments, 400);
         shown.wait_for_texts(&[message]);
         assert!(!shown.wait_for_end().success(), "{arguments:?}");

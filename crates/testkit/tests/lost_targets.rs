@@ -99,7 +99,7 @@ fn reads_of_a_target_marked_as_lost_fail_immediately() {
         (state("condition").as_deref() == Some("Down")).then_some(())
     });
 
-    // Read on the second mount, because it has no cached pages of the file.
+    // Read on the second mount, because this mount has no cached pages of the file.
     let mut reader = Command::new("cat");
     reader.arg(second.path().join("wide")).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut reader = reader.spawn().expect("cat can be started");

@@ -96,7 +96,7 @@ fn umount_ends_mounts_while_the_cluster_is_stopped() {
     }
 }
 
-/// A bind mount keeps the file system in use, so `skep umount` must not wait for the process.
+/// A bind mount keeps the file system in use, so `skep umount` must not wait for the mount process.
 #[test]
 fn umount_names_a_bind_mount_that_keeps_the_file_system_in_use() {
     let cluster = small();

@@ -338,14 +338,14 @@ fn umount_returns_when_the_client_has_left_the_cluster() {
     };
     assert!(listed(before), "{before}");
     assert!(!listed(after), "{after}");
-    // A mount that programs use is not unmounted, and the exit code is that of umount(8).
+    // If programs use the mount, it is not unmounted, and the exit code is that of umount(8).
     let printed = place.with_mount(&format!(
         "{mount}; exec 9<mnt/file; umount $PWD/mnt 2>&1 || echo exit code $?; umount -l $PWD/mnt; \
          {gone}; cat <&9"
     ));
     assert!(printed.contains("target is busy"), "{printed}");
     assert!(printed.ends_with("exit code 32\nhello\n"), "{printed}");
-    // A forced unmount, which umount(8) itself makes.
+    // umount(8) itself does a forced unmount, without the helper.
     place.with_mount(&format!("{mount}; umount -l -f $PWD/mnt; {gone}"));
     place.cluster.stop();
 }

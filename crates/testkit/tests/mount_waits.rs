@@ -159,7 +159,7 @@ impl Drop for Begun {
     }
 }
 
-/// Runs a command that must fail on its own. Returns its message.
+/// Runs a command that must fail without being killed. Returns its message.
 fn refusal(mut command: Command) -> String {
     let finished: Finished = finish(&mut command, PATIENCE);
     finished.expect_failure()

@@ -56,7 +56,7 @@ fn give(host: &PageHost, unit: &str) -> String {
     works(host, &format!("umask {}; {command}", setting(unit, "UMask")))
 }
 
-/// Starts a service as systemd does, and waits for the words in its log.
+/// Starts a service as systemd does, and waits until its log contains `words`.
 fn start(host: &mut PageHost, unit: &str, words: &str) {
     give(host, unit);
     let (user, group) = (setting(unit, "User"), setting(unit, "Group"));

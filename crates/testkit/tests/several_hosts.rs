@@ -170,8 +170,8 @@ fn net_bench_names_a_path_with_a_smaller_mtu() {
     server.stop();
 }
 
-/// If a client connects to a storage service instead of management, it fails immediately with the
-/// reason. A mount of an unformatted cluster also fails immediately with the reason.
+/// If a client connects to a storage service instead of management, the client fails immediately
+/// with the reason. A mount of an unformatted cluster also fails immediately with the reason.
 #[test]
 fn errors_name_wrong_addresses_and_unformatted_clusters() {
     let network = PageNetwork::new();
@@ -290,7 +290,8 @@ fn management_recovers_from_a_full_disk() {
     host.stop();
 }
 
-/// Starts a further management node on a host, and makes it a member on the host `first`.
+/// Starts a further management node on a host, and runs the command on the host `first` that makes
+/// this node a member.
 fn add_management(host: &mut PageHost, first: &PageHost) {
     let join = "skep management --init --join --token-file /etc/skep/token --directory /srv/m";
     host.run(join).expect_success();
