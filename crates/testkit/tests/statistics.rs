@@ -234,7 +234,7 @@ fn jobs_are_found_by_the_variables_of_the_mount_option() {
     let one = [("MY_JOB", "82"), ("LSB_JOBID", "")];
     for (job, mib, variables) in [("77", 3, &all[..]), ("82", 2, &one[..])] {
         // On a busy host, the mount may not read the variables of a program in time, and then
-        // counts the load of this program without a job. So other programs follow.
+        // counts the load of this program without a job. So the test starts more programs.
         wait_for(&format!("the load of job {job}"), PATIENCE, || {
             write(job, mib, variables);
             let jobs = lines(&cluster, "job");

@@ -190,7 +190,8 @@ fn trace_shows_names_and_errors(directory: &Path, other: &Path) {
         ("create", "a\nforged\u{1b}[2J", ""),
         ("symlink", "link", ""),
         ("unlink", "link", ""),
-        // This file exists for less time than there is between two listings of the directory.
+        // This file exists for a shorter time than the interval between two listings of the
+        // directory.
         ("fsync", "short", ""),
     ];
     let mut number = 0;

@@ -146,7 +146,8 @@ fn why_shows_users_the_lock_that_blocks_their_program() {
     // The file lies two levels below the directory.
     let below = user.skep(&["why", "--interval", "200ms", &text(&directory)]).expect_success();
     assert!(below.contains(&words) && !below.contains("elsewhere"), "{below}");
-    // A report about another file does not contain the wait, but names the command that shows it.
+    // A report about another file does not contain the wait, but names the command that shows the
+    // wait.
     let other = text(&cluster.path().join("other"));
     files::write(Path::new(&other), "x");
     let of_other = user.skep(&["why", "--interval", "200ms", &other]).expect_success();

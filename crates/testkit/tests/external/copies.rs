@@ -81,7 +81,8 @@ fn port(address: &str) -> &str {
     address.rsplit_once(':').expect("host:port").1
 }
 
-/// Returns all that a program sends to a new connection. `None` means that it does not listen.
+/// Returns all that a program sends to a new connection. `None` means that the program does not
+/// listen.
 fn read_all(address: &str) -> Option<String> {
     let mut text = String::new();
     TcpStream::connect(address).ok()?.read_to_string(&mut text).ok()?;

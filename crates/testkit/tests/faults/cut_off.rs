@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Name of the program's directory below a mount point.
 const DIRECTORY: &str = "cut-off";
-/// Maximum number of files that the program leaves.
+/// Maximum number of files that the program keeps.
 const FILES: usize = 500;
 /// Number of further files that show that the program goes on.
 const ROUNDS: u64 = 10;

@@ -1,4 +1,4 @@
-//! Compares the contents of files with inline bytes, which two mounts change, with the expected
+//! Two mounts change files with inline bytes. The tests compare the contents with the expected
 //! bytes.
 
 use super::*;

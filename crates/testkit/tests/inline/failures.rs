@@ -149,8 +149,8 @@ fn unsynced_inline_write_gets_one_error_after_a_power_loss() {
     cluster.stop();
 }
 
-/// docs/semantics.md 3.5. The power loss reverts the record that the bytes of an empty file, which
-/// another mount has created, are on storage.
+/// docs/semantics.md 3.5. Another mount has created the empty file. The power loss reverts the
+/// record that the bytes of the first write are on storage.
 #[test]
 fn unsynced_large_first_write_gets_one_error_after_a_power_loss() {
     let scratch = Scratch::new();

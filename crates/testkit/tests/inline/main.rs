@@ -192,7 +192,7 @@ fn change_both(it: &mut Checked, file: &File, byte: u8) {
     it.write(file, 10_000, &[byte; 100]);
 }
 
-/// Writes a file in two steps. Its first write fits into the inline bytes, so that the file gets
+/// Writes a file in two steps. The first write fits into the inline bytes, so that the file gets
 /// inline bytes.
 fn write_twice(it: &mut Checked, file: &File, bytes: &[u8]) {
     it.write(file, 0, &bytes[..1000]);

@@ -34,8 +34,8 @@ pub(crate) struct Hosts {
 }
 
 impl Hosts {
-    /// Starts a cluster, and moves the directories of `services` to disks with the file systems
-    /// XFS and ext4 in turn. The seed of the run determines the first one.
+    /// Starts a cluster, and moves the directories of `services` to disks with the file systems XFS
+    /// and ext4 in turn. The seed of the run determines which of the two comes first.
     pub(crate) fn start(shape: Shape, services: &[&str]) -> Self {
         let scratch = Scratch::new();
         let cluster = Cluster::start(shape);

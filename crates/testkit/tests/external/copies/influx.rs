@@ -233,7 +233,7 @@ pub(crate) fn has_every_point(_: &()) {
         });
     }
     drop(monitor);
-    // A write that the monitor began before its end may still be under way.
+    // A write that the monitor began before the monitor ended may still be under way.
     let (written, mut found) = (|| recorder.read(|it| it.points.clone()), Points::new());
     let is_equal = eventually(PATIENCE, || {
         found = influx.points();
