@@ -16,8 +16,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// Maximum time for `skep up` and `skep down` to exit. Both commands wait less than this for a
-/// service to start or stop.
+/// Maximum time for `skep up` and `skep down` to exit. Both commands wait for a shorter time until
+/// a service has started or stopped.
 const UP_PATIENCE: Duration = Duration::from_secs(200);
 /// Extended attribute of a mount's root directory that contains the name of the transport.
 const TRANSPORT_ATTRIBUTE: &str = "user.skep.transport";
@@ -310,7 +310,7 @@ impl Cluster {
         Ok(report["skipped"].list().iter().map(|it| it.text().to_owned()).collect())
     }
 
-    /// Runs `skep down`, and checks that it has left no process and no mount of the cluster.
+    /// Runs `skep down`, and checks that no process and no mount of the cluster remains.
     ///
     /// # Panics
     /// Panics if `skep down` fails, or if it has left a process or a mount.
@@ -336,8 +336,8 @@ impl Cluster {
         &self.data
     }
 
-    /// Waits until the mount that `skep up` created replies again. For tests that have killed the
-    /// mount process.
+    /// Waits until the mount that `skep up` created replies again. A test calls this function after
+    /// it has killed the mount process.
     ///
     /// # Panics
     /// Panics if the mount does not reply within a minute.

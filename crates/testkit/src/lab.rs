@@ -11,8 +11,8 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// Maximum run time of a `skep lab` command. It is long, because such a command may start a whole
-/// cluster in network namespaces.
+/// Maximum run time of a `skep lab` command. The limit is long, because such a command may start a
+/// whole cluster in network namespaces.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 static NEXT: AtomicU32 = AtomicU32::new(1);

@@ -79,8 +79,8 @@ pub struct Host {
     pub our_address: String,
     /// Address of the host.
     pub address: String,
-    /// The shell that changes the link. [`Host::new`] starts it before the test opens files on
-    /// mounts, because the start of a process could later wait for a mount ([`EarlyShell`]).
+    /// The shell that changes the link. [`Host::new`] starts the shell before the test opens files
+    /// on mounts, because the start of a process could later wait for a mount ([`EarlyShell`]).
     shell: EarlyShell,
 }
 

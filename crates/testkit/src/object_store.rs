@@ -136,7 +136,8 @@ pub struct ObjectStore {
     namespace: Option<PathBuf>,
 }
 
-/// Calls a function in a network namespace. The sockets that it creates belong to this namespace.
+/// Calls a function in a network namespace. The sockets that the function creates belong to this
+/// namespace.
 fn within<T: Send + 'static>(
     namespace: Option<&PathBuf>,
     call: impl FnOnce() -> T + Send + 'static,

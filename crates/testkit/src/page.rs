@@ -71,8 +71,8 @@ pub fn blocks(page: &str) -> Vec<Block> {
 pub struct PageNetwork {
     scratch: Scratch,
     switch: String,
-    /// Path of the program `skep` without symbols. Each host copies it into memory, and symbols are
-    /// most of its size.
+    /// Path of the program `skep` without symbols. Each host copies the program into memory, and
+    /// symbols would be most of the program's size.
     program: PathBuf,
 }
 
@@ -213,8 +213,8 @@ impl PageHost {
         self.running.push(command.spawn().expect("nsenter can be started"));
     }
 
-    /// Starts `sshd` on the host, and waits until it listens. `sshd` accepts the public key `key`
-    /// for root.
+    /// Starts `sshd` on the host, and waits until `sshd` listens. `sshd` accepts the public key
+    /// `key` for root.
     ///
     /// # Panics
     /// Panics if `sshd` does not listen.

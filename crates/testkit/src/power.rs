@@ -176,7 +176,7 @@ impl Disk {
         self.command("ignore-flushes");
     }
 
-    /// Stops the disk. From now on it completes no request.
+    /// Stops the disk. From now on, the disk completes no request.
     pub fn stall(&mut self) {
         self.command("stall");
     }

@@ -102,7 +102,8 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Creates a network namespace, and listens in it on the ports `ports` of 127.0.0.1.
+    /// Creates a network namespace, and listens on the ports `ports` of 127.0.0.1 in this
+    /// namespace.
     ///
     /// # Panics
     /// Panics if the test does not run as root, or if the kernel has no network namespaces.
@@ -159,7 +160,7 @@ impl Drop for Proxy {
         self.state.is_ending.store(true, Ordering::Relaxed);
         self.state.set(Aim::Idle);
         // Wake the threads that accept connections, so that they end. If the namespace does not
-        // exist any more, they end together with the process.
+        // exist any more, these threads end together with the process.
         let _woken = self.in_namespace(TcpStream::connect::<SocketAddr>);
         let mut remove = Command::new("ip");
         clean_up(remove.args(["netns", "delete", &self.namespace]));

@@ -12,14 +12,15 @@ use std::time::Duration;
 static NEXT: AtomicU32 = AtomicU32::new(1);
 
 /// A new directory. Dropping this value (also during a panic) kills the Skep processes that use the
-/// directory, unmounts all mounts below it, and removes the directory. If `SKEP_TEST_KEEP` is set,
-/// it does not remove the directory.
+/// directory, unmounts all mounts below it, and removes the directory. If the environment variable
+/// `SKEP_TEST_KEEP` is set, the directory is not removed.
 #[derive(Debug)]
 pub struct Scratch(PathBuf);
 
 impl Scratch {
     /// Creates a directory in the directory that the environment variable `SKEP_TEST_DIRECTORY`
-    /// names. If the variable is not set, creates it in the system's directory for temporary files.
+    /// names. If the variable is not set, creates the new directory in the system's directory for
+    /// temporary files.
     ///
     /// # Panics
     /// Panics if the directory cannot be created.

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Time limit of one command. It is long, because the machine may be busy with other work.
+/// Time limit of one command. The limit is long, because the machine may be busy with other work.
 pub const LONG: Duration = Duration::from_secs(180);
 
 /// The hosts n1, n2, ... with the addresses 10.0.0.1, 10.0.0.2, ..., and a host of the

@@ -12,8 +12,8 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// Size in bytes of the file system. Its image is a sparse file, so it occupies little space. It is
-/// large, because Skep prefers targets with much free space for new files.
+/// Size in bytes of the file system. The image is a sparse file, so it occupies little space. The
+/// file system is large, because Skep prefers targets with much free space for new files.
 const BYTES: u64 = 64 << 30;
 
 /// The file system of a [`TargetDisk`].

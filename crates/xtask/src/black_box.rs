@@ -159,8 +159,9 @@ fn plan(mut programs: Vec<Program>) -> Outcome<Plan> {
 /// Returns the command that runs a program as `cargo test` does.
 ///
 /// Each program has its own mount namespace. A mount stays until the last mount namespace with a
-/// copy of it ends, and programs create such namespaces (`ip netns exec` does). Without this, a
-/// namespace of one program could keep the mounts of another program that runs at the same time.
+/// copy of the mount ends. Test programs create mount namespaces, for example by `ip netns exec`.
+/// If all programs shared one namespace, such a namespace of one program could keep the mounts of
+/// another program that runs at the same time.
 fn command(program: &Program) -> Command {
     let mut command = Command::new("unshare");
     command
@@ -195,7 +196,7 @@ mod tests {
         programs.iter().map(|program| program.name.as_str()).collect()
     }
 
-    /// Returns a program for each name in a list, and one that is in no list.
+    /// Returns a program for each name in a list, and one program that is in no list.
     fn all() -> Vec<Program> {
         let long = SECONDS.iter().map(|(name, _)| *name);
         let listed = OF_THE_HOST.iter().chain(WAITING).copied().chain(long);

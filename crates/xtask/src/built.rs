@@ -1,4 +1,4 @@
-//! The builds of CI, and the programs that cargo makes in them.
+//! The builds of CI, and the programs that cargo makes in these builds.
 //!
 //! Cargo selects the features of libraries by the packages and targets that one call names. If two
 //! calls select different features of one library, cargo compiles this library, and all crates that
@@ -33,7 +33,7 @@ pub(crate) struct Program {
 }
 
 /// Builds everything that cargo would run for these arguments of `cargo test`. Returns the test
-/// programs, and also the programs that they start.
+/// programs, and also the programs that the tests start.
 ///
 /// # Errors
 /// Fails if a package cannot be compiled.

@@ -23,14 +23,14 @@ struct Step {
     name: &'static str,
     /// Whether the step needs root, or programs that do not belong to Rust's tools.
     needs_machine: bool,
-    /// Maximum time on a host with two cores, in seconds. It includes builds that begin with an
-    /// empty target directory.
+    /// Maximum time on a host with two cores, in seconds. This time includes builds that begin with
+    /// an empty target directory.
     budget: u64,
     run: fn() -> Outcome,
 }
 
-/// Maximum time of all steps from an empty target directory, in seconds. A step that needs a larger
-/// budget takes it from another step.
+/// Maximum time of all steps from an empty target directory, in seconds. If a step needs a larger
+/// budget, the budget of another step must become smaller.
 const BUDGET: u64 = 55 * 60;
 
 /// Maximum time of all steps if an earlier run has built everything, in seconds.
@@ -81,7 +81,7 @@ fn check_vectors() -> Outcome {
     call("python3", &["tools/vectors.py"], &[])
 }
 
-/// Programs with unit tests that take long. They start first.
+/// Programs with unit tests that take long. These programs start first.
 const LONG: &[&str] =
     &["scale", "skep_management", "skep_metadata", "skep_copy", "skep_storage", "skep_cluster"];
 

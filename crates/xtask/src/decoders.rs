@@ -12,8 +12,8 @@ use skep_wire::frame::{HEADER_BYTES, Header};
 pub struct Decoder {
     /// Name of the decoder, and of its fuzz target in `fuzz/`.
     pub name: &'static str,
-    /// Decodes bytes. Panics if the decoder accepts them but the value is not encoded to the same
-    /// bytes again.
+    /// Decodes bytes. Panics if the decoder accepts the bytes but the value is not encoded to the
+    /// same bytes again.
     pub check: fn(&[u8]),
     /// Returns valid inputs of the decoder. Valid inputs of the decoders for messages are in
     /// `vectors/wire` instead.

@@ -73,7 +73,7 @@ enum Command {
     Package(package::Options),
     /// Measures Skep, the local file system and installed peers in one run.
     Bench(bench::Options),
-    /// Measures what counting, records of operations and the monitor cost.
+    /// Measures the cost of counting, of records of operations, and of the monitor.
     BenchCost(bench::cost::Options),
     /// Runs one worker process of a workload of `bench`.
     #[command(hide = true)]

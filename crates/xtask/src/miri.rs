@@ -1,6 +1,6 @@
 //! `cargo xtask external --only miri`: runs the tests of the buffers in `crates/env` in Miri. Miri
-//! finds undefined behaviour of `unsafe` code, such as references to bytes that change meanwhile
-//! and accesses beyond the memory. It also finds leaks.
+//! finds undefined behaviour of `unsafe` code, such as a reference to bytes that change while the
+//! reference exists, or an access beyond the end of a buffer. It also finds leaks.
 //!
 //! Miri needs a nightly compiler and runs no system calls of io_uring. So it runs only the tests of
 //! `buffer.rs`, once for each of the two aliasing models (Stacked Borrows and Tree Borrows).

@@ -20,7 +20,8 @@ use skep_metrics::STATISTICS_VARIABLE;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The cost that the project promises: at most this share of the processor time.
+/// The project promises that statistics and the monitor cost at most this share of the processor
+/// time.
 const LIMIT: f64 = 0.02;
 /// Maximum probability that the true median is outside the reported interval.
 const DOUBT: f64 = 0.05;

@@ -46,7 +46,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("skep-study", &["skep-env", "skep-bench", "skep-lab"]),
     // Predicts rates and cost from data files. This crate does no I/O.
     ("skep-plan", &[]),
-    // Changes settings of the host. It replaces files durably, in the same way as services.
+    // Changes settings of the host. This crate replaces files durably, in the same way as services.
     ("skep-tune", &["skep-store"]),
     // Asks services as a client does, and reads settings as a service does.
     ("skep-monitor", &["skep-wire", "skep-cluster", "skep-env", "skep-rpc", "skep-metrics",

@@ -72,8 +72,8 @@ fn has_script(text: &str, form: &Form, script: &str) -> bool {
     }
 }
 
-/// Returns the differences between the parameters of the two templates: each parameter that is
-/// missing in one of them or has another default there.
+/// Returns the differences between the parameters of the two templates: each parameter that only
+/// one template has, and each parameter whose defaults differ.
 fn differences(arm: &str, bicep: &str) -> Problems {
     let template: Value = serde_json::from_str(arm).unwrap_or_default();
     let Some(parameters) = template["parameters"].as_object() else {

@@ -156,7 +156,8 @@ impl Cache {
         let mut offset = write.offset;
         let mut rest = &write.bytes[..];
         while !rest.is_empty() {
-            // If a write begins within a sector, its first piece ends with this sector.
+            // If a write begins in the middle of a sector, the first piece of the write ends with
+            // this sector.
             let within = usize::try_from(offset).expect("64 bits") % sector;
             let (piece, after) = rest.split_at(rest.len().min(sector - within));
             let survives = match fate {
@@ -239,7 +240,7 @@ mod tests {
         let mut mixed = 0;
         for seed in 0..64 {
             let mut cache = cache(&scratch, seed);
-            // This write begins and ends within a sector.
+            // This write begins and ends in the middle of a sector.
             cache.write(100, &[3; 8 * SECTOR]).unwrap();
             let found = after_loss(&mut cache);
             let sectors: Vec<_> = found[..9 * SECTOR].chunks(SECTOR).map(|it| it[200]).collect();
