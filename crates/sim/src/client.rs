@@ -48,7 +48,7 @@ pub(crate) struct Session {
     waiting: Vec<usize>,
     is_renewing: bool,
     /// Start number of the target when the client opened the session or last compared its changes.
-    /// The client sends it with each change in this session.
+    /// The client sends this number with each change in this session.
     pub(crate) start: u64,
     /// The target processes (node and process id) that have opened the session for the client or
     /// have replied to its comparison of changes.

@@ -33,8 +33,8 @@ impl World {
         if most == 0 {
             return None;
         }
-        // In half of the cases, use the truncate generation in the handle. It may be too old, and
-        // then the target refuses the write.
+        // In half of the cases, use the truncate generation in the handle. This generation may be
+        // too old, and then the target refuses the write.
         let is_current = self.random.percent(50);
         let truncate_generation = if is_current { u64::MAX } else { truncate_generation };
         let offset = self.random.below(most);

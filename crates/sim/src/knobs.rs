@@ -88,7 +88,7 @@ pub enum PlantedBug {
     /// Storage targets execute writes of clients that management has removed from the cluster map.
     WriteForEvicted,
     /// Storage targets check the sender of a write only when the write arrives. They do not check
-    /// it again after the write has waited.
+    /// the sender again after the write has waited.
     CheckBeforeWait,
     /// Storage targets report all chunk files as empty.
     HideSizes,

@@ -36,7 +36,7 @@ impl World {
         }
     }
 
-    /// Restarts management. It continues with the same map, because its state is durable.
+    /// Restarts management. Management continues with the same map, because its state is durable.
     pub(crate) fn restart_management(&mut self) {
         self.faults += 1;
         self.management_is_back = self.now + self.random.micros(10_000, 2_500_000);

@@ -428,7 +428,7 @@ impl Witness {
     }
 
     /// Reverts the records of a target after `last`. At the take-over, the new primary of the
-    /// target's group did not have them.
+    /// target's group did not have these records.
     ///
     /// # Errors
     /// Describes a lost change whose reply a client has received, or on which a change of another

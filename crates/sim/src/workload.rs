@@ -274,8 +274,8 @@ impl World {
             .map(|it| closed(it.inode, it.mode))
             .collect();
         let group = self.map.shard_group(files[0].inode.shard());
-        // Use a directory as the inode that is not open. If it were a file, the log would not show
-        // whether another task had opened the file before this close.
+        // Use a directory as the inode that is not open. If this inode were a file, the log would
+        // not show whether another task had opened the file before this close.
         let other = self.any_directory();
         if self.map.shard_group(other.shard()) == group && self.random.percent(50) {
             files.push(closed(other, md::OpenMode::Read));
@@ -332,8 +332,8 @@ impl World {
         } else if is_writer && self.random.percent(50) && handle.pattern.is_some() {
             self.write(client, task, index);
         } else if is_writer && handle.end > 0 && self.random.percent(30) {
-            // A real client sends this only for a file that it has created and that has no inline
-            // bytes. The target must refuse it for other files.
+            // A real client sends this request only for a file that it has created and that has no
+            // inline bytes. The target must refuse the request for other files.
             let inline = handle.pattern.as_ref().filter(|it| it.inline_bytes() > 0);
             let ends_inline = inline
                 .filter(|_| !handle.is_shared && self.random.percent(30))

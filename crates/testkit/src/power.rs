@@ -77,8 +77,8 @@ pub struct Disk {
     program: Child,
     commands: Option<ChildStdin>,
     replies: BufReader<ChildStdout>,
-    /// The shell that mounts and unmounts the disk, even while a Skep mount waits for a service on
-    /// it.
+    /// The shell that mounts and unmounts the disk, even while a Skep mount waits for a service
+    /// whose data is on the disk.
     shell: EarlyShell,
 }
 

@@ -137,7 +137,7 @@ impl TargetDisk {
     /// Freezes the file system. Writes to the file system wait until the caller drops the result.
     ///
     /// # Panics
-    /// Panics if the kernel refuses to freeze it.
+    /// Panics if the kernel refuses to freeze the file system.
     #[must_use]
     pub fn freeze(&self) -> Frozen {
         Frozen::new(&self.path)
@@ -181,7 +181,7 @@ impl Frozen {
     /// Freezes the file system that is mounted at `path`.
     ///
     /// # Panics
-    /// Panics if the kernel refuses to freeze it.
+    /// Panics if the kernel refuses to freeze the file system.
     #[must_use]
     pub fn new(path: &Path) -> Self {
         let script = "fsfreeze --freeze \"$0\" && echo frozen && read -r _; \
@@ -204,7 +204,7 @@ impl Frozen {
 impl Drop for Frozen {
     fn drop(&mut self) {
         drop(self.shell.stdin.take());
-        // Wait until the shell has ended. It ends after it has thawed the file system.
+        // Wait until the shell has ended. The shell ends after it has thawed the file system.
         let _ended = self.shell.wait();
     }
 }

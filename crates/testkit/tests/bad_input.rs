@@ -111,9 +111,9 @@ fn crc32c(bytes: &[u8]) -> u32 {
     !crc
 }
 
-/// Returns the first frame of a connection. It offers the protocol versions `oldest` to `newest`,
-/// and the secret with the id `secret`. The test builds the frame as docs/protocol describes it,
-/// without Skep's own code.
+/// Returns the first frame of a connection. The frame offers the protocol versions `oldest` to
+/// `newest`, and the secret with the id `secret`. The test builds the frame as docs/protocol
+/// describes it, without Skep's own code.
 fn hello(cluster: [u8; 16], oldest: u16, newest: u16, secret: u64) -> Vec<u8> {
     let mut body = cluster.to_vec();
     body.extend(oldest.to_le_bytes());

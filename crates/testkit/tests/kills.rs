@@ -62,7 +62,7 @@ fn verify(workers: &mut [Worker], crash: &Crash, round: &str) {
     assert!(problems.is_empty(), "{round}:\n{}", problems.join("\n"));
 }
 
-/// Selects a random service to kill. It selects metadata and storage more often than management.
+/// Selects a random service to kill. Selects metadata and storage more often than management.
 fn victim(cluster: &Cluster, random: &mut Random) -> Process {
     let role = random.one_of(&["management", "metadata", "metadata", "storage", "storage"]);
     wait_for("a service to kill", PATIENCE, || {

@@ -35,7 +35,7 @@ fn name(index: usize) -> String {
     format!("file-{index:06}")
 }
 
-/// Prints the duration of each step of a test. This explains the duration of the whole test.
+/// Prints the duration of each step of a test. These lines explain the duration of the whole test.
 struct Timer(Instant);
 
 impl Default for Timer {

@@ -1,5 +1,5 @@
-//! The live view of `skep stats` on a terminal: keys, the size of the terminal, and the terminal
-//! after each end.
+//! The live view of `skep stats` on a terminal: keys, the size of the terminal, and the state of
+//! the terminal after the command has ended.
 
 use rustix::process::Signal;
 use skep_testkit::cluster;

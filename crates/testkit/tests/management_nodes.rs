@@ -115,7 +115,7 @@ impl Load {
 }
 
 /// A suspended supervisor. While it is suspended, it restarts no process. Dropping this value
-/// resumes it.
+/// resumes the supervisor.
 struct WithoutSupervisor(Process);
 
 impl WithoutSupervisor {

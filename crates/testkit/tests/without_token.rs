@@ -1,7 +1,7 @@
-//! Queries of ordinary users without the token. A mount replies to these queries. They return the
-//! clients that use a file, the file's locks, the path of a file with a given id, and the space on
-//! targets. The kernel and the permissions of directories restrict each query to files that the
-//! user may read.
+//! Queries of ordinary users without the token. A mount replies to these queries. The replies
+//! contain the clients that use a file, the file's locks, the path of a file with a given id, and
+//! the space on targets. The kernel and the permissions of directories restrict each query to files
+//! that the user may read.
 
 use serde_json::Value;
 use skep_testkit::program::{Finished, finish};

@@ -50,7 +50,8 @@ pub enum GroupBug {
     /// A member ignores that the primary still waits for the leases of earlier primaries.
     IgnoreWait,
     /// A primary that has taken over does not notify the holders of a file before it replies to an
-    /// open that a client repeats. It assumes that its predecessor has notified them.
+    /// open that a client repeats. The primary assumes that its predecessor has notified the
+    /// holders.
     LoseNotifications,
     /// A new leader of management continues with the start number of its predecessor, so both
     /// leaders publish maps with the same versions.

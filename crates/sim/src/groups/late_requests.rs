@@ -10,7 +10,8 @@
 //! the power loss. The next process then finds in the member mark that the member has sent a
 //! request.
 //!
-//! The module has random numbers of its own. So runs without late requests do not depend on it.
+//! The module has random numbers of its own. So runs without late requests do not depend on these
+//! numbers.
 
 use super::cluster::{Cluster, GroupEvent};
 use super::member::Role;

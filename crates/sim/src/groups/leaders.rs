@@ -3,11 +3,13 @@
 //!
 //! # Contract
 //! - The leader proposes a command for each request. The command takes effect when a majority has
-//!   stored it (`commit`). Only then does the leader decide it, by compare-and-set on the epoch of
-//!   the group, send its reply, and publish a map.
-//! - A leader that loses its majority commits nothing from then on. The log of its successor begins
-//!   with some of its proposals, the oldest ones. The senders of these proposals get no reply. All
-//!   other proposals are lost. Members send a request again if they get no reply.
+//!   stored it (`commit`). Only then does the leader carry out the command. It changes the group
+//!   only if the command contains the current epoch of the group (compare-and-set). Then the leader
+//!   sends its reply, and publishes a map.
+//! - A leader that loses its majority commits nothing from then on. Its successor inherits a random
+//!   number of its uncommitted proposals, the oldest ones first. The senders of these proposals get
+//!   no reply. All other uncommitted proposals are lost. Members send a request again if they get
+//!   no reply.
 //! - Until the previous leader notices its loss, it still replies to processes that ask for a map,
 //!   and publishes maps with changes of its soft state, such as free space. These maps contain no
 //!   change that was committed after its loss. Requests to this leader get a refusal or no reply.
@@ -16,7 +18,7 @@
 //! - Loss reports of members are soft state, and a new leader begins without them.
 //!
 //! The module has random numbers of its own. So runs without changes of the leader do not depend on
-//! it.
+//! these numbers.
 
 use super::authority::Authority;
 use super::cluster::{Cluster, GroupEvent};
@@ -230,7 +232,7 @@ impl Cluster {
         }
     }
 
-    /// Lets the leader stall, or takes its majority from it.
+    /// Lets the leader stall, or lets it lose its majority.
     pub(super) fn leader_fault(&mut self) {
         if !self.is_busy {
             return;

@@ -168,7 +168,8 @@ impl Ledger {
     /// to the writer that it has all records up to `appended`. Skips records that an earlier
     /// confirmation of the same process to the same writer has covered.
     ///
-    /// Does not report missing records. If they matter, a take-over or a power loss shows them.
+    /// Does not report missing records. If the missing records matter, a take-over or a power loss
+    /// shows them.
     fn check_confirmed(&mut self, member: &Member, appended: Lsn) -> Result<(), String> {
         let confirmation = (member.life, self.writer);
         let before = self.compared.get(&member.target).filter(|it| it.0 == confirmation);

@@ -97,8 +97,8 @@ pub(super) struct Member {
     /// Whether the host has lost power since the member last had all records.
     pub(super) lost_power: bool,
     /// Whether all serving members, including this one, have lost power at one time since this
-    /// member last had all records. Then it may lack changes without a durable reply, and serve
-    /// alone.
+    /// member last had all records. Then this member may lack changes without a durable reply, and
+    /// may serve alone.
     pub(super) is_excused: bool,
     pub(super) stopped_until: Duration,
     /// Difference between the clock of the host and the simulated time, in millionths.

@@ -131,8 +131,8 @@ impl Cluster {
         }
     }
 
-    /// Whether the map of a process names it as the primary, and the process may act as the
-    /// primary. `log_epoch` is the highest epoch of a record in its log.
+    /// Whether the map of a process names this process as the primary, and the process may act as
+    /// the primary. `log_epoch` is the highest epoch of a record in its log.
     fn may_lead(&self, index: usize, log_epoch: Epoch) -> bool {
         let member = &self.members[index];
         let group = group_of(&member.map);

@@ -185,8 +185,8 @@ impl Witness {
 }
 
 /// Returns a reply in the form that is stored in the record of its slot. This form has no truncated
-/// chunk files, because the target adds them after storage has truncated them. The stored form has
-/// neither bytes of the file nor attributes of the directory.
+/// chunk files, because the target adds these chunk files after storage has truncated them. The
+/// stored form has neither bytes of the file nor attributes of the directory.
 fn as_logged(op: &Op, reply: &[u8]) -> Vec<u8> {
     let (truncated, inline, directory) = (Vec::new(), None, None);
     let logged = match op {

@@ -22,7 +22,7 @@ fn children(parent: u32) -> Vec<process::Process> {
     found
 }
 
-/// A benchmark run that ends only when the test stops it.
+/// A benchmark run that ends only when the test stops the run.
 struct Endless {
     child: Child,
     scratch: Scratch,

@@ -127,10 +127,10 @@ fn acl_changes_are_visible_under_recreated_names(mounts: &Mounts) {
     assert_eq!(list(there), list(here));
 }
 
-/// The kernel itself checks the owner before a chmod. It must use the owner that its last lookup of
-/// the name returned. This also holds if the kernel drops the cached access control list at the
-/// same time, or if the file has a new name. The kernel must not detach another file system that is
-/// mounted on the file. docs/semantics.md 1.2 and 1.17.
+/// The kernel itself checks the owner before a chmod. The kernel must use the owner that its last
+/// lookup of the name returned. This also holds if the kernel drops the cached access control list
+/// at the same time, or if the file has a new name. The kernel must not detach another file system
+/// that is mounted on the file. docs/semantics.md 1.2 and 1.17.
 fn former_owner_cannot_change_a_file_with_an_acl(mounts: &Mounts) {
     let (here, there) = (&mounts.one, &mounts.at_once);
     for place in [here, there] {

@@ -114,8 +114,8 @@ fn fanotify_reports_writes_of_its_own_mount_only(mounts: &Mounts) {
 }
 
 /// A program that takes a write lease on a file. After the first line of input, it prints whether
-/// it still has the lease. Then it waits until the kernel asks it to release the lease, and
-/// releases the lease.
+/// it still has the lease. Then the program waits until the kernel requests the release of the
+/// lease, and releases the lease.
 const LEASER: &str = "
 import fcntl, os, signal, sys
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGIO])

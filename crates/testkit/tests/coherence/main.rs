@@ -81,9 +81,9 @@ fn open_after_a_close_reads_the_written_bytes(mounts: &Mounts) {
     }
 }
 
-/// The kernel does not read beyond its cached length of a file. So it must know the new length even
-/// if the program does not call stat. (`fs::read` calls stat, and requests the creation time, which
-/// the kernel never caches.) docs/semantics.md 2.2.
+/// The kernel does not read beyond its cached length of a file. So the kernel must know the new
+/// length even if the program does not call stat. (`fs::read` calls stat, and requests the creation
+/// time, which the kernel never caches.) docs/semantics.md 2.2.
 fn later_open_reads_the_new_length(mounts: &Mounts) {
     let mut found = vec![0; 1_000_000];
     for round in 0..30_u64 {

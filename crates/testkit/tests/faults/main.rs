@@ -1,7 +1,7 @@
 //! Many random faults of management and metadata. In the cluster of this test, both have several
 //! members: 3 management nodes, 2 groups of 2 metadata targets, and 1 group of 3 metadata targets.
 //! Each node runs on a host of its own, in a network namespace. Two mounts create, rename and
-//! remove files. They also share objects in directories of all groups: names, pairs of names
+//! remove files. The mounts also share objects in directories of all groups: names, pairs of names
 //! between which they rename files, and registers that they read and overwrite under locks. A third
 //! mount has a host of its own, which a fault disconnects for longer than the lease of the mount.
 //!
@@ -10,7 +10,7 @@
 //! locks, and no pause of a program on the two mounts may be longer than [`Fault::longest_pause`].
 //! The test prints a table of the pauses. The environment variable `SKEP_FAULTS` sets the number of
 //! faults, `SKEP_FAULT_PLAN` their kind ([`Plan`]), and `SKEP_TEST_SEED` the seed that determines
-//! them.
+//! the faults.
 
 mod cut_off;
 mod fault;

@@ -1,7 +1,7 @@
 //! Clean stops of members, as in an upgrade. A backup member that stops leaves the serving members
-//! of its group before its process ends. So no operation waits until the primary times out on it. A
-//! primary that stops first makes the backup member the primary, and then leaves the group in the
-//! same way.
+//! of its group before its process ends. So no operation waits until the primary stops waiting for
+//! this member. A primary that stops first makes the backup member the primary, and then leaves the
+//! group in the same way.
 
 use crate::pair::{Pair, after};
 use rustix::process::Signal;

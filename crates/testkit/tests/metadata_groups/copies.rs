@@ -103,7 +103,7 @@ impl Pair {
         });
     }
 
-    /// Waits until a copy has more than `bytes` bytes. Returns the number of bytes that it has.
+    /// Waits until a copy has more than `bytes` bytes. Returns the number of bytes of the copy.
     fn wait_for_copied(&self, bytes: u64) -> u64 {
         wait_for("the copy goes on", PATIENCE, || {
             let copied = self.copy()?["bytes"].as_u64()?;

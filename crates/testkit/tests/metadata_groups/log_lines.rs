@@ -1,5 +1,5 @@
-//! The log lines of a take-over. Administrators read them, so they name nodes, targets and groups
-//! as the commands do, and only lines about a degraded cluster are warnings.
+//! The log lines of a take-over. Administrators read these lines. So the lines name nodes, targets
+//! and groups as the commands do, and only lines about a degraded cluster are warnings.
 
 use crate::pair::{METADATA, MOUNTS, Pair};
 use skep_testkit::files;

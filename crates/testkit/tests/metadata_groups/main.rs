@@ -2,8 +2,8 @@
 //! or loses power while programs on two mounts create, rename and lock files. No program may get an
 //! error, no acknowledged operation may be lost, and the longest pause must be a few seconds.
 //!
-//! The service `metadata-1` runs in a network namespace, so that a test can disconnect its link. It
-//! is not always the primary, because take-overs exchange the roles of the members.
+//! The service `metadata-1` runs in a network namespace, so that a test can disconnect its link.
+//! The service is not always the primary, because take-overs exchange the roles of the members.
 
 mod clean_stop;
 mod copies;

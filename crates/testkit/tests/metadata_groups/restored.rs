@@ -19,8 +19,8 @@ fn change_rule(pair: &Pair, verb: &str, port: &str) {
 
 /// Regression test: when the role of a target changed, the target's thread ended, but connections
 /// to the target stayed open. If a mount had received the new map earlier than the target, the
-/// mount waited for replies on such a connection. It did not renew its lease any more, and was
-/// evicted.
+/// mount waited for replies on such a connection. Then the mount did not renew its lease any more,
+/// and was evicted.
 ///
 /// Command: skep cluster restore.
 #[test]

@@ -16,8 +16,8 @@ const PATIENCE: Duration = Duration::from_secs(120);
 #[derive(Debug)]
 pub(crate) struct Watch {
     begins: Sender<()>,
-    /// The current step. The watching thread prints it if it takes too long. Empty between two
-    /// runs.
+    /// The current step. The watching thread prints the step if the step takes too long. Empty
+    /// between two runs.
     step: Arc<Mutex<String>>,
     has_bitten: Arc<AtomicBool>,
 }

@@ -174,8 +174,8 @@ fn changed_entries_change_the_times_of_a_directory(root: &Path) {
 fn directory_shows_every_completed_change_of_its_entries(root: &Path) {
     let directory = root.join("directory");
     files::create_dir(&directory);
-    // Call `stat(2)`, because the kernel can reply to it from its cache. The standard library calls
-    // `statx(2)`, which requests the creation time.
+    // Call `stat(2)`, because the kernel can reply to this call from its cache. The standard
+    // library calls `statx(2)`, which requests the creation time.
     let stat = |path: &Path| rustix::fs::stat(path).or_fail("stat", path);
     let found = || stat(&directory);
     let mode = || found().st_mode & 0o7777;

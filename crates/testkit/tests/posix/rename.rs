@@ -404,8 +404,8 @@ fn concurrent_exchanges_never_create_a_loop(root: &Path) {
             let second = scope.spawn(|| usize::from(exchange(&b, &a.join("in")).is_ok()));
             first.join().expect("no panic") + second.join().expect("no panic")
         });
-        // The second exchange may begin after the first one has exchanged the names. It then
-        // exchanges them back.
+        // The second exchange may begin after the first one has exchanged the names. The second
+        // exchange then restores the names.
         assert!(swapped >= 1, "round {round}");
         assert_eq!(usize::from(a.is_dir()) + usize::from(b.is_dir()), 1, "round {round}");
     }

@@ -40,8 +40,8 @@ fn wait_for_locks(hosts: &Hosts, count: usize) {
     });
 }
 
-/// docs/semantics.md 6.8. If a power loss reverts a lock, the mount sets the lock again. If it
-/// reverts the release of a lock, the mount releases the lock again.
+/// docs/semantics.md 6.8. If a power loss reverts a lock, the mount sets the lock again. If a power
+/// loss reverts the release of a lock, the mount releases the lock again.
 #[test]
 fn lock_and_unlock_survive_a_power_loss_of_metadata() {
     let mut hosts = Hosts::start(small(&[]), &["metadata-1"]);

@@ -26,7 +26,7 @@ class Service(BaseHTTPRequestHandler):
 HTTPServer(("169.254.169.254", 80), Service).serve_forever()
 "#;
 
-/// Starts the metadata service on the web server. Hosts that are added later can reach it.
+/// Starts the metadata service on the web server. Hosts that are added later can reach the service.
 fn start_metadata_service(cloud: &mut Cloud) {
     cloud.web.run("ip addr add 169.254.169.254/32 dev eth0").expect_success();
     // The web server of the package listens on all addresses.

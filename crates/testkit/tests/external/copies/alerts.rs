@@ -117,7 +117,7 @@ impl Alertmanager {
     }
 }
 
-/// Starts Prometheus with the rules of the repository. It sends the alerts of a monitor to
+/// Starts Prometheus with the rules of the repository. Prometheus sends the alerts of a monitor to
 /// Alertmanager.
 fn start_prometheus(directory: &Path, monitor: &str, alertmanager: &str) -> Prometheus {
     let alerting = format!(
