@@ -29,7 +29,7 @@ fn hosts_file(groups: &Value, variables: &Value) -> Finished {
 }
 
 #[test]
-fn inventory_is_converted_to_the_expected_hosts_file() {
+fn hosts_file_has_the_skep_hosts_and_settings_of_the_inventory() {
     let groups = json!({
         "skep_management": ["m1"],
         "skep_metadata": ["m1", "m2"],

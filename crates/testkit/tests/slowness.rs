@@ -354,7 +354,7 @@ fn slow_link_of_a_client_is_the_only_reported_cause() {
 
 /// Command: skep why.
 #[test]
-fn idle_cluster_has_no_cause_and_bad_input_is_explained() {
+fn why_finds_no_cause_in_idle_clusters_and_explains_bad_input() {
     let cluster = Cluster::start(Shape::small());
     let report = cluster.skep_json(&["why", "--interval", "500ms"]);
     schema::check("why", &report);

@@ -241,7 +241,7 @@ fn stopping_backup_member_leaves_its_group_before_it_exits() {
 
 /// A clean stop of the backup member must not make its dead primary the only serving member.
 #[test]
-fn backup_member_stopped_after_a_dead_primary_can_take_over() {
+fn backup_member_stopped_after_its_primary_died_can_take_over() {
     let (mut pair, root) = pair_with_file();
     let (primary, backup) = pair.roles();
     pair.kill(primary);

@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_lengths_and_columns_are_checked() {
+    fn missing_headers_long_files_and_long_lines_are_refused() {
         let long = "//! Owns.\n".to_owned() + &"x\n".repeat(MAX_LINES);
         assert_eq!(check_rust("a.rs", &long).len(), 1);
         let tested =
