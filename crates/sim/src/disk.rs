@@ -125,8 +125,8 @@ impl LogDisk {
         (begins, records, bytes_after)
     }
 
-    /// Returns the records from `first` to `last` that the log has. Reads only the segments from
-    /// the one with `first`.
+    /// Returns the records from `first` to `last` that the log has. Reads only the segment with
+    /// `first` and later segments.
     pub(crate) fn records_within(&self, first: Lsn, last: Lsn) -> Vec<Record> {
         let skipped = self.segments.iter().rposition(|it| it.first <= first).unwrap_or_default();
         let read = |it: &Segment| complete_records(self.owner, it.first, &it.bytes).records;

@@ -417,8 +417,8 @@ fn job_results_stay_until_their_destination_is_repaired() {
     let first = &site.hosts[0];
     jobs.begin(31, &format!("#SKEP stage-out out:{top}/closed/run"), "0:0");
     let sum = jobs.compute(1);
-    // First the destination is full. Then its file system is gone, and the mount point belongs to
-    // root. All nodes keep the data.
+    // First the destination is full. Then the file system of the destination is gone, and the mount
+    // point belongs to root. All nodes keep the data.
     let full = format!("mount -t tmpfs -o size=1m full {top}/closed");
     let cases = [(full, "the destination is full"), (format!("umount {top}/closed"), "ermission")];
     for (change, reason) in cases {

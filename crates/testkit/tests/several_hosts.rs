@@ -1,5 +1,5 @@
-//! Runs the commands in `docs/operations/several-hosts.md` unchanged. They create a cluster on
-//! several hosts. In the test, each host has a separate network and root directory.
+//! Runs the commands in `docs/operations/several-hosts.md` unchanged. These commands create a
+//! cluster on several hosts. In the test, each host has a separate network and root directory.
 
 use serde_json::Value;
 use skep_testkit::page::{Block, PageHost, PageNetwork, blocks};

@@ -233,7 +233,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
         call(env!("CARGO"), &["build", "--release", "--package", "skep-ctl"], &[])?;
     }
     // The path must be canonical like the paths in `/proc/mounts`, because
-    // `MountedSystem::is_mounted` compares the two.
+    // `MountedSystem::is_mounted` compares this path with these paths.
     let named = |error: std::io::Error| format!("{}: {error}", options.directory.display());
     fs::create_dir_all(&options.directory).map_err(named)?;
     let top = options.directory.canonicalize().map_err(named)?;

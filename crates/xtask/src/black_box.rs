@@ -17,9 +17,10 @@ use std::thread;
 use std::time::Instant;
 
 /// Programs that compare the directories of simulated hosts before and after a test. The root
-/// directory of a simulated host is an overlay over that of the real host, in which other programs
-/// change files. So these programs start when all others have ended. Each simulated host has its
-/// own `/run`, so these programs do not see each other's networks and can run at the same time.
+/// directory of a simulated host is an overlay over the root directory of the real host, in which
+/// other programs change files. So these programs start when all others have ended. Each simulated
+/// host has its own `/run`, so these programs do not see each other's networks and can run at the
+/// same time.
 const OF_THE_HOST: &[&str] = &["deploy", "ondemand", "staging"];
 
 /// Programs that wait for timers nearly all of the time: for the ends of leases, time limits and

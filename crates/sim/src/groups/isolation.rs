@@ -12,8 +12,8 @@
 //! Each of these planted bugs needs one order of events, which random faults rarely cause:
 //!
 //! - `IgnoreGrant`: the other members get a map with a shorter `take_over_after`, and the primary
-//!   does not. The isolation begins after the promises that these members made for the longer time
-//!   have ended.
+//!   does not get this map. The isolation begins after the promises that these members made for the
+//!   longer time have ended.
 //! - `ShortenPromise`: the other members get the map with the shorter time right after the start of
 //!   the isolation.
 //! - `ForgetPromise`: the processes of the other members are killed right after the isolation, and

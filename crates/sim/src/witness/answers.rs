@@ -56,7 +56,7 @@ impl Witness {
                     return Err(format!("{id:?} {op:?} was acknowledged and is not in a log"));
                 }
                 // The refusal is correct. The target may still execute an earlier attempt, so the
-                // client asks for its outcome.
+                // client asks for the outcome of that attempt.
                 (Err(error), _) if is_lost(error) && is_reply_lost => {
                     instance.answered = false;
                     return Ok(());

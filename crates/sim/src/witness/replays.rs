@@ -57,8 +57,8 @@ impl Witness {
         self.replays.is_tracked = true;
     }
 
-    /// Records which changes a target has lost in a power loss. The caller has not reverted them
-    /// yet.
+    /// Records which changes a target has lost in a power loss. The caller has not reverted these
+    /// changes yet.
     pub(super) fn note_losses(&mut self, target: usize, last: Lsn) {
         if !self.replays.is_tracked {
             return;

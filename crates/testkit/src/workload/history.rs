@@ -144,8 +144,8 @@ impl History {
         self.0.entry(name.to_owned()).or_default().push(record);
     }
 
-    /// Records that the file system has acknowledged an operation. After it, the name has the state
-    /// `state`.
+    /// Records that the file system has acknowledged an operation. After the operation, the name
+    /// has the state `state`.
     pub(crate) fn settles(&mut self, name: &str, started: Instant, state: State, durable: bool) {
         let now = Instant::now();
         let records = self.0.entry(name.to_owned()).or_default();

@@ -229,8 +229,8 @@ impl Writer<'_> {
     }
 
     fn reopen(&mut self) {
-        // Open the file a second time, because the test must have an open file before it closes the
-        // old one.
+        // Open the file a second time, because the test must have the file open when it closes the
+        // old handle.
         let file = open(&self.path);
         drop(std::mem::replace(&mut self.file, file));
         for page in (0..PAGES).filter(|page| !is_mapped(*page)) {

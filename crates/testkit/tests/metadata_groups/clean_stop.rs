@@ -20,8 +20,8 @@ const LONGEST_OPERATION: Duration = Duration::from_secs(1);
 const LONGEST_AT_A_MOVE: Duration = Duration::from_millis(1_900);
 /// Number of clean stops of a member under load.
 const STOPS: usize = 3;
-/// Maximum time in which all members stop if an administrator stops them at the same time. Each of
-/// them waits for less than a second for the others.
+/// Maximum time in which all members stop if an administrator stops them at the same time. Each
+/// member waits less than a second for the other members.
 const STOP_OF_ALL: Duration = Duration::from_secs(4);
 /// Maximum time in which a primary stops while management does not reply. The primary waits 2 s for
 /// a new primary. Its node waits 5 s until management confirms that the node leaves.
@@ -73,7 +73,8 @@ fn write_until(end: &AtomicBool, root: &Path, operations: &Operations) {
     }
 }
 
-/// Starts a group with two members, and writes the file `before`. The path is the mount point.
+/// Starts a group with two members, and writes the file `before`. In the result, the path is the
+/// mount point.
 fn pair_with_file() -> (Pair, PathBuf) {
     let pair = Pair::begin();
     let root = pair.mount_point();

@@ -439,8 +439,8 @@ impl Pair {
     }
 }
 
-/// Sends a signal to a process that the launcher has started. The launcher must not have reaped it
-/// yet.
+/// Sends a signal to a process that the launcher has started. The launcher must not have reaped
+/// this process yet.
 fn send(process: u32, signal: Signal) {
     let process = i32::try_from(process).ok().and_then(Pid::from_raw).expect("a process id");
     kill_process(process, signal).expect("our own process");

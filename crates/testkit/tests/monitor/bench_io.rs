@@ -52,7 +52,7 @@ fn seconds_by(clock: ClockId) -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// Returns the time of the boot in seconds since 1970. Makes several attempts, and uses the one
+/// Returns the time of the boot in seconds since 1970. Makes several attempts, and uses the attempt
 /// with the shortest time between its two readings of the boot-time clock.
 fn booted_at() -> f64 {
     let attempt = || {

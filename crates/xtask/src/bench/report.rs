@@ -149,8 +149,8 @@ impl Report {
         self.measurements.iter().find(|m| m.is_of(system, workload, processes))
     }
 
-    /// Returns the measured workloads, each with each measured number of processes. The order is
-    /// that of `Workload::ALL`.
+    /// Returns the measured workloads, each with each measured number of processes. The workloads
+    /// are in the order of `Workload::ALL`.
     fn rows(&self) -> Vec<(Workload, u64)> {
         let of = |workload| {
             let measured = self.measurements.iter().filter(move |m| m.workload == workload);

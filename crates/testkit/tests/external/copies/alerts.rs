@@ -173,7 +173,8 @@ pub(crate) fn begin_and_end_by_the_monitor(_: &()) {
 }
 
 /// Suspends a service until its alert has reached Alertmanager and the receiver. Then resumes the
-/// service, and waits until the alert has ended in both. Calls `during` while the alert is active.
+/// service, and waits until the alert has ended at Alertmanager and at the receiver. Calls `during`
+/// while the alert is active.
 fn check(
     cluster: &Cluster,
     alertmanager: &Alertmanager,

@@ -39,7 +39,7 @@ fn lines(top: &str) -> String {
 }
 
 /// Submits a job that computes its results, and then runs until the test ends the job. Waits until
-/// all results are there.
+/// all results exist.
 fn submit_and_compute(slurm: &Slurm, top: &str, lines: &str, rest: &str) -> String {
     let commands = format!("{COMPUTE}\ntouch {top}/out/computed-$SLURM_JOB_ID\n{rest}");
     let job = slurm.submit_lines(top, lines, &commands);
