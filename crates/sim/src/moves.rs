@@ -28,7 +28,7 @@ const MOST_INLINE_BYTES: u64 = 8 << 10;
 /// The contents of a chunk file at the offset of the inline bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum FirstBytes {
-    /// No client has written there.
+    /// No client has written at this offset.
     #[default]
     Hole,
     /// A copy of the inline bytes with this checksum.

@@ -40,7 +40,8 @@ struct Request {
     is_accepted: bool,
 }
 
-/// Reads one request. `None` means that the sender has closed the connection before its end.
+/// Reads one request. `None` means that the sender has closed the connection before the end of the
+/// request.
 fn read_request(stream: &TcpStream) -> Option<Request> {
     let request = HttpRequest::read(stream, PATIENCE)?;
     assert!(request.head.starts_with("POST "), "{}", request.head);

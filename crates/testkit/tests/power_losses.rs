@@ -403,9 +403,9 @@ fn power_loss_after_a_truncation_zeroes_no_synced_bytes() {
     cluster.stop_except(&["orphan"]);
 }
 
-/// docs/semantics.md 3.2, hole H20. Only a metadata host loses its power, and this reverts an
-/// acknowledged `link`. The mount makes the link again before it unlinks the other name. Regression
-/// test: the `unlink` removed the last name of a synced file.
+/// docs/semantics.md 3.2, hole H20. Only a metadata host loses its power, and this power loss
+/// reverts an acknowledged `link`. The mount makes the link again before it unlinks the other name.
+/// Regression test: the `unlink` removed the last name of a synced file.
 #[test]
 fn unlink_after_a_lost_link_keeps_the_other_name_of_the_file() {
     let scratch = Scratch::new();
@@ -498,8 +498,8 @@ fn fsync_makes_truncations_durable_at_storage() {
     cluster.stop_except(&["orphan"]);
 }
 
-/// docs/semantics.md 4.9. A metadata host loses its power, and this reverts an acknowledged open.
-/// The mount repeats the open before another mount unlinks the file.
+/// docs/semantics.md 4.9. A metadata host loses its power, and this power loss reverts an
+/// acknowledged open. The mount repeats the open before another mount unlinks the file.
 #[test]
 fn mount_restores_an_open_that_a_metadata_power_loss_lost() {
     let scratch = Scratch::new();

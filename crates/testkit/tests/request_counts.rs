@@ -391,7 +391,8 @@ fn writes_and_syncs_send_the_documented_requests() {
     );
 }
 
-/// The mount option `direct_io`. Without it, the kernel answers the repeated reads from its pages.
+/// The mount option `direct_io`. Without this option, the kernel returns the bytes of repeated
+/// reads from its pages.
 #[test]
 fn direct_io_sends_each_read_and_write_to_storage() {
     for (options, expected) in [

@@ -26,7 +26,7 @@ fn run_block(block: &Block, hosts: &mut [PageHost]) {
     for name in &block.hosts {
         let index = hosts.iter().position(|host| host.name() == name.as_str());
         let index = index.unwrap_or_else(|| panic!("the page has an unknown host {name}"));
-        // Copy the tokens to all other hosts, as the page asks its reader to do.
+        // Copy the tokens to all other hosts, as the page asks the reader to do.
         for token in [TOKEN, NEW_TOKEN] {
             if index > 0 && !has(&hosts[index], token) && has(&hosts[0], token) {
                 hosts[index].copy_from(&hosts[0], Path::new(token));

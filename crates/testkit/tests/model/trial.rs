@@ -174,7 +174,7 @@ struct Run<'a> {
     views: [View; 2],
     /// The roots of the reference tree and of the trees on both mounts.
     places: [PathBuf; 3],
-    /// For each slot, the mount on which its file is open.
+    /// For each slot, the mount on which the file of the slot is open.
     opened_on: [usize; SLOTS],
     /// The mount that made the last call, and the time of that call.
     last: Option<(usize, Instant)>,
