@@ -139,8 +139,8 @@ fn target_with_a_failed_disk_is_reported_and_gets_no_files() {
     assert!(problem.contains("ead-only"), "{problem}");
     let health = site.cluster.try_skep(&["health", "check"]);
     assert!(!health.status.success() && health.stdout.contains("refuses writes"));
-    // When the mount has received a cluster map with the target's condition, it places new files on
-    // other targets.
+    // When the mount has received a cluster map with the target's new condition, it places new
+    // files on other targets.
     let during = wait_for("new files avoid the target", PATIENCE, || {
         let directory = site.cluster.path().join("probe");
         let _old = std::fs::remove_dir_all(&directory);

@@ -282,8 +282,8 @@ fn prolog_and_epilog_start_and_remove_on_demand_services() {
     }
 }
 
-/// A replacement of `scontrol` that reads the script and the facts of one job in `TOP`. It refuses
-/// to change the comment of a job that has ended, as Slurm does.
+/// A replacement of `scontrol` that reads the script and the properties of one job from files in
+/// `TOP`. It refuses to change the comment of a job that has ended, as Slurm does.
 const SCONTROL: &str = "case \"$1 $2\" in\n\
     'show hostnames') printf 'n1\\nn2\\nn3\\n' ;;\n\
     'write batch_script') cat TOP/script ;;\n\
@@ -387,7 +387,8 @@ fn stage_out_lines_copy_results_before_removal_of_the_data() {
         finish(&mut epilog_of(second, 21), LONG).expect_success();
         early.join().expect("no panic").expect_success();
     });
-    // The other nodes have removed their parts, so this epilog must not copy again.
+    // The other nodes have removed their parts of the file system, so this epilog must not copy
+    // again.
     finish(&mut epilog_of(first, 21), LONG).expect_success();
     site.expect_unchanged(before);
     let copied = first.run(&format!("cd {top}/out/run-21; stat -c %u file; sha256sum <file"));

@@ -234,7 +234,8 @@ fn data_that_was_not_staged_out_is_not_removed() {
         "stop",
         &["/mnt/ondemand/.skep-hold protects its data (run 7 is not saved)", "--discard"],
     );
-    // The epilog of the job removes the part of one node, but not the parts of the other nodes.
+    // An epilog would remove only its own node's part of the file system. The hold makes the epilog
+    // fail, too.
     let epilog = "SLURM_JOB_ID=1 skep ondemand stop --job --name ondemand";
     let text = site.hosts[2].run(epilog).expect_failure();
     assert!(text.contains(".skep-hold protects the data of ondemand (run 7"), "{text}");

@@ -236,7 +236,7 @@ fn trace_shows_names_and_errors(directory: &Path, other: &Path) {
 
 /// Command: skep why.
 #[test]
-fn users_see_only_their_own_slow_operations_and_parts() {
+fn users_see_only_their_own_slow_operations_and_their_stages() {
     const USER: &str = "60001";
     let more = ["--set", "storage:emulation.rate=1MB"].map(String::from).to_vec();
     let cluster = Cluster::start(Shape { more, ..Shape::small() });

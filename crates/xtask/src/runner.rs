@@ -14,7 +14,7 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::Instant;
 
-/// The way in which test programs run.
+/// The settings of a run of test programs.
 pub(crate) struct Runner<'a> {
     /// Directory for the outputs of the programs, relative to the repository.
     pub(crate) logs: &'a str,

@@ -146,7 +146,7 @@ impl Cluster {
         Op::SetLock(SetLock { lock, wait: 0 })
     }
 
-    /// Applies a reply to the state of the workload.
+    /// Records the inodes and open handles in a reply, so that later operations can use them.
     pub(super) fn apply_reply(
         &mut self,
         client: usize,

@@ -1,4 +1,5 @@
-//! Builds the program for the packages. Reads from the built file the facts that the packages need.
+//! Builds the program for the packages. Reads the architecture and the required version of the C
+//! library from the built file.
 
 use crate::repository::{Outcome, output, root, run as call};
 use clap::ValueEnum;

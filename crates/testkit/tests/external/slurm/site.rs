@@ -173,7 +173,7 @@ impl Slurm {
     }
 
     /// Runs `skep ondemand` on a node under the node's own name, as slurmd does. The command
-    /// refuses to stop the parts on other hosts.
+    /// refuses to stop the parts of the file system on other hosts.
     pub(super) fn ondemand(&self, node: usize, job: &str, arguments: &str) -> Finished {
         let line = format!("hostname n{node}; SLURM_JOB_ID={job} skep ondemand {arguments} --job");
         self.nodes[node - 1].run(&format!("unshare --uts sh -ec '{line}'"))
