@@ -27,7 +27,7 @@
 //! - After a primary has replied to a client, no primary of an earlier term replies.
 //! - A member that becomes the primary has every change about which a client has got a reply, and
 //!   no records of another log. Exception: if all serving members have lost power at one time, the
-//!   new primary only needs every change with a durable reply. The exception does not apply if only
+//!   new primary needs only the changes with a durable reply. The exception does not apply if only
 //!   the new primary has lost power, even if it serves alone now: at the time of the power loss,
 //!   another member may have served.
 //! - All replies are linearizable, and each operation takes effect once (`crate::witness`). The

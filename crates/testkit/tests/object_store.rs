@@ -72,7 +72,7 @@ fn tree_is_copied_to_a_store_and_back() {
     let again = copy(&store, &["--resume", "--verify", &from, "s3://data/run"]);
     assert_eq!((count(&again, "files"), count(&again, "skipped")), (0, 44));
 
-    // A killed copy leaves no incomplete object. The next copy only sends the objects that are
+    // A killed copy leaves no incomplete object. The next copy sends only the objects that are
     // missing.
     store.forget();
     let mut running = command(&store, &["--rate", "3MiB", &from, "s3://data/killed"])

@@ -60,7 +60,7 @@ impl Member {
     }
 
     /// For a planted bug: returns the time from which a new primary replies to clients if its last
-    /// promise only lasts for the current `take_over_after`.
+    /// promise lasts only for the current `take_over_after`.
     pub(super) fn shorten_promise(&self, succession: Succession) -> Succession {
         let shortened = self.granted_at + self.take_over_after();
         Succession::at(shortened.min(succession.answers_from()))

@@ -31,7 +31,8 @@ fn writers(count: &str, of: &[(&str, &Path)]) {
     });
 }
 
-/// With a rollback journal, SQLite on several hosts only requires correct file locks and `fsync`.
+/// With a rollback journal, SQLite on several hosts requires nothing but correct file locks and
+/// `fsync`.
 pub(crate) fn sqlite_writers_on_both_mounts_lose_no_transfer(places: &Places) {
     sqlite(&["make", &base(&places.one), "delete"]);
     writers("60", &[("a", &places.one), ("b", &places.other), ("c", &places.one)]);

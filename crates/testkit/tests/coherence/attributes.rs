@@ -268,7 +268,7 @@ fn new_entries_inherit_the_project(mounts: &Mounts) {
     assert!(!refused.status.success());
 }
 
-/// A directory with a project id. If new entries inherit the project, the directory only accepts
+/// A directory with a project id. If new entries inherit the project, the directory accepts only
 /// entries with the same project.
 struct ProjectDirectory {
     path: PathBuf,

@@ -181,7 +181,7 @@ fn unsynced_large_first_write_gets_one_error_after_a_power_loss() {
 }
 
 /// docs/semantics.md 3.3 and 3.5. The power loss reverts the report of the first write to a new
-/// file. The bytes are on storage, so the `fsync` only has to report them again.
+/// file. The bytes are on storage, so the `fsync` need only report them to metadata again.
 #[test]
 fn large_first_write_to_a_new_file_survives_a_power_loss() {
     let scratch = Scratch::new();

@@ -247,7 +247,7 @@ fn attribute_changes_update_the_change_time(root: &Path) {
             if changed() > before {
                 return Some(());
             }
-            // The steps that create, rename or remove a name can only run once.
+            // The steps that create, rename or remove a name can run only once.
             (2..5).contains(&number).then(|| assert!(changed() >= before, "step {number}"))
         });
     }
