@@ -27,8 +27,8 @@ pub struct Faults {
     pub storage_stops: bool,
     /// Whether disks of targets become full for a while.
     pub full_disks: bool,
-    /// Whether management restarts. During a restart it removes no client, and no server receives a
-    /// newer map. However, evicted clients can still register again.
+    /// Whether management restarts. During a restart, management removes no client, and no server
+    /// receives a newer map. However, evicted clients can still register again.
     pub management_restarts: bool,
     /// Whether the capacity pool and the reachability of storage targets change in the map.
     pub map_changes: bool,

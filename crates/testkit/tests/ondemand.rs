@@ -39,9 +39,9 @@ fn on_demand_file_system_is_created_mounted_and_removed() {
     assert_eq!(report["cost"]["hosts"], 3, "{report}");
     assert!(report["problem"].is_null(), "{report}");
 
-    // A second start with the same name is refused. A start with another name and the same mount
-    // point is refused, too. Neither of them changes any host, not even a host that the first start
-    // did not use.
+    // A second start with the same name is refused, both for the same hosts and for one of these
+    // hosts. A start with another name and the same mount point is refused, too. The refused starts
+    // change no host.
     let refused = site.ondemand("start", &all).expect_failure();
     for word in ["ondemand is running since 20", "on hosts 10.0.0.1, 10.0.0.2", "stop it first"] {
         assert!(refused.contains(word), "{word}: {refused}");

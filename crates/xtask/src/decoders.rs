@@ -75,8 +75,8 @@ fn check_body(bytes: &[u8]) {
     }
 }
 
-/// Checks the decoder of kernel requests. The property only requires that it never panics, because
-/// kernel requests have no encoder.
+/// Checks the decoder of kernel requests. The check requires only that the decoder never panics,
+/// because kernel requests have no encoder.
 fn check_fuse_request(bytes: &[u8]) {
     let _ = skep_fuse::is_request(bytes);
 }

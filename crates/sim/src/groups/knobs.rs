@@ -21,7 +21,8 @@ pub enum GroupBug {
     AcceptOlderEpoch,
     /// A backup member replies before it has appended the records.
     AcknowledgeBeforeAppend,
-    /// A primary no longer waits for a silent backup member, without a decision of management.
+    /// A primary treats a silent backup member as dropped before management has dropped this
+    /// member.
     DropAlone,
     /// A primary continues in its role after management has named another one.
     GoOnDeposed,

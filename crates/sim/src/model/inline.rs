@@ -62,7 +62,7 @@ impl Inode {
     }
 
     /// Applies the removal of inline bytes, and checks that the target may remove them. Does not
-    /// check that no other client has the file open, because the model closes the files of ended
+    /// check whether another client has the file open, because the model closes the files of ended
     /// sessions only after all requests of a batch. `World::inline_removed` checks this.
     pub(super) fn remove_inline(
         &mut self,

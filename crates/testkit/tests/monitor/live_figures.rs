@@ -45,7 +45,7 @@ impl LiveFigures {
         assert!(announcement.contains("--once prints one interval"), "{announcement}");
         let output = BufReader::new(child.stdout.take().expect("piped"));
         let (sender, lines) = channel();
-        // A thread reads the lines, so that the test does not wait for them without a limit.
+        // A thread reads the lines, so that the test can limit its wait for the next line.
         std::thread::spawn(move || {
             output.lines().map_while(Result::ok).try_for_each(|line| sender.send(line).ok())
         });
