@@ -113,7 +113,7 @@ pub(super) struct GroupFaults {
     pub(super) slowness: bool,
     /// Management does not reply for some seconds.
     pub(super) management_stops: bool,
-    /// Leaders of management lose their majority, and others follow them.
+    /// Leaders of management lose their majority, and other nodes become the leader.
     pub(super) leader_changes: bool,
     /// Requests to take over or to drop a member arrive late, after a power loss of their sender.
     pub(super) late_requests: bool,
