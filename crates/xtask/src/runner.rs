@@ -32,7 +32,7 @@ pub(crate) struct Ended {
 }
 
 impl Runner<'_> {
-    /// Runs programs. Starts them in their order.
+    /// Runs programs. Starts the programs in the order of `programs`.
     ///
     /// # Errors
     /// Fails if a program cannot be started.

@@ -20,7 +20,7 @@
 //!   start again with the shorter time.
 //! - `IgnoreWait`: an administrator moves the role of the isolated primary to a second member, and
 //!   drops the isolated one. Then the administrator moves the role to a third member, while the
-//!   second one still waits.
+//!   second member still waits for the lease of the isolated primary.
 //! - `ForgetCounted`: the primary is isolated and killed while management marks another member as
 //!   in sync.
 

@@ -105,9 +105,10 @@ impl Witness {
         }
     }
 
-    /// Whether an operation may correctly have had no effect, although the reference model refuses
-    /// it now. This happens for a rename to another name of the same file. The coordinator looked
-    /// up the old name on another target, and since then a client has removed the old name.
+    /// Whether an operation that the reference model would refuse now may have been executed
+    /// correctly, without an effect. This happens for a rename to another name of the same file.
+    /// The coordinator looked up the old name on another target, and since then a client has
+    /// removed the old name.
     fn may_have_no_effect(&self, op: &Op) -> bool {
         let (from, to, name) = match op {
             Op::Rename(it) => (it.from_directory, it.to_directory, &it.to_name),

@@ -45,7 +45,8 @@ impl State {
     }
 }
 
-/// A kill of processes, or a power loss. Also states which operations must survive the crash.
+/// A kill of processes, or a power loss. The value also states which operations must survive the
+/// crash.
 #[derive(Debug, Clone, Copy)]
 pub struct Crash {
     /// An operation that was acknowledged before this moment must survive.

@@ -1,5 +1,5 @@
 //! Clean stops of members, as in an upgrade. A backup member that stops leaves the serving members
-//! of its group before its process ends. So no operation waits until the primary stops waiting for
+//! of its group before its process ends. So no operation is delayed by the primary's timeout for
 //! this member. A primary that stops first makes the backup member the primary, and then leaves the
 //! group in the same way.
 
