@@ -97,7 +97,8 @@ fn keys_sort_rows_pause_updates_and_change_the_grouping() {
     shown.wait_for_texts(&["Keys", "reverse the order"]);
     shown.press("x");
     shown.wait_for_texts(&["by user"]);
-    // A narrow terminal loses the least important columns, and a low one loses rows.
+    // On a narrow terminal, the view omits the least important columns. On a terminal with few
+    // lines, it omits rows.
     shown.press("3");
     shown.resize(40, 9);
     shown.wait_for_screen("the screen has the new size", |screen| {

@@ -214,7 +214,8 @@ fn failing_webhook_gets_each_alert_and_delays_no_other_receiver() {
 /// the cluster.
 #[test]
 fn absent_receivers_of_alerts_are_logged_once() {
-    // The port of a connected socket refuses connections, and no other test can get it meanwhile.
+    // The port of a connected socket refuses connections, and no other test can get this port
+    // during the test.
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let place = listener.local_addr().expect("an address");
     let reserved = TcpStream::connect(place).expect("a connection");

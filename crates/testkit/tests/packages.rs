@@ -97,8 +97,8 @@ fn host_without_program(network: &PageNetwork, name: &str, address: &str) -> Pag
 }
 
 /// Returns the paths of all files on a host that are in directories into which a package installs
-/// files. Leaves out the lock and the copies that are made when a user is created, because the user
-/// stays.
+/// files. Omits the lock file and the backup copies of the user database. They exist since the
+/// creation of the user, and a removal of the package does not remove the user.
 fn contents(host: &PageHost) -> BTreeSet<String> {
     let find = "find /etc /usr -xdev ! -path '/etc/*-' ! -path /etc/.pwd.lock";
     let list = host.run(find).expect_success();

@@ -122,8 +122,8 @@ fn run_test(scratch: &Scratch, tree: &Path, test: &str, patience: Duration) -> E
     let mut child = command.spawn().expect("unshare is installed");
     let ended = eventually(patience, || child.try_wait().expect("our own child"));
     if ended.is_none() {
-        // This kills the first process of the namespace. When it exits, the kernel ends all other
-        // processes of the namespace.
+        // This kills the first process of the namespace. When that process exits, the kernel ends
+        // all other processes of the namespace.
         child.kill().expect("our own child");
         child.wait().expect("our own child");
         return Ended::TimedOut;

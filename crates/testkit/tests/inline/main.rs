@@ -1,7 +1,7 @@
 //! Files whose first bytes (inline bytes) are stored in metadata. On every mount, these files must
-//! behave like other files. The tests of this file check the number of their chunk files and their
-//! printed patterns. Its modules check their contents ([`contents`]), also after kills and power
-//! losses ([`failures`]).
+//! behave like other files. The tests in this module check the number of chunk files and the
+//! printed patterns. The submodules check the contents of files ([`contents`]), also after kills
+//! and power losses ([`failures`]).
 
 mod contents;
 mod failures;

@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Maximum time of one operation while a backup member stops, and of the longest operation in most
-/// stops of a primary. Without the clean stop, operations wait for the time of a lease, which is 2
-/// s.
+/// Maximum time of one operation while a backup member stops. In most stops of a primary, no
+/// operation takes longer either. Without the clean stop, operations wait for the time of a lease,
+/// which is 2 s.
 const LONGEST_OPERATION: Duration = Duration::from_secs(1);
 /// Maximum time of one operation while a primary stops. Without the clean stop, the new primary
 /// replies 2.5 s after the last request of the previous one.

@@ -98,7 +98,7 @@ fn creates_continue_while_a_member_receives_a_store_copy() {
         assert!(during >= SLOWEST * before, "{during:.0} creates/s instead of {before:.0}");
     }
 
-    // The member has the copy, and all files that were created meanwhile.
+    // The member has the copy, and all files that were created during the copy.
     pair.kill(primary);
     pair.wait_for_primary(backup);
     check_files(&pair, count);

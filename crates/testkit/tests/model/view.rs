@@ -278,8 +278,8 @@ impl View {
     }
 
     /// Calls `stat` afterwards, so that the mount reports the write's time. Otherwise the mount
-    /// could report it later, and so replace a time that another mount has set in the meantime
-    /// (docs/semantics.md 2.4).
+    /// could report this time later, and so replace a time that another mount has set in the
+    /// meantime (docs/semantics.md 2.4).
     pub(crate) fn write_open(&self, slot: usize, at: u64, bytes: &[u8]) -> Outcome {
         let file = self.file(slot)?;
         file.metadata()?;

@@ -7,8 +7,8 @@
 //! counted, and the error of this time. A service counts a transfer just before it replies, and a
 //! benchmark has one transfer in progress. So a live value is at least the bytes of the benchmarks
 //! at the earliest possible time, and at most their bytes at the latest possible time plus the
-//! transfers in progress. The test allows 3 % of the bytes of one second beyond these bounds. It
-//! also checks that in several seconds, the bounds are at most 3 % apart.
+//! transfers in progress. The test allows 3 % of the bytes of one second beyond these bounds. The
+//! test also checks that in several seconds, the bounds are at most 3 % apart.
 
 use super::live_figures::{FIELDS, LiveFigures, LiveSample};
 use super::*;

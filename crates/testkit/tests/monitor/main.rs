@@ -178,8 +178,8 @@ fn suspended_service_causes_an_alert_and_a_notification() {
     assert_eq!(rules("holding"), Vec::<String>::new(), "a healthy cluster has no alert");
     let stopped = &cluster.processes("storage")[0];
     stopped.signal(Signal::STOP);
-    // The targets of the service are offline too, but this follows from the suspension of the
-    // service.
+    // The targets of the service are offline, too. This is a consequence of the suspension, and no
+    // separate problem.
     let consequences = |list: &str| -> Vec<String> {
         let alerts = get(&address, "/api/alerts");
         let alert = alerts[list].list().iter().find(|it| it["rule"] == "service-unreachable");

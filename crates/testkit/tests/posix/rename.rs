@@ -248,8 +248,8 @@ fn concurrent_moves_never_create_a_loop(root: &Path) {
     }
 }
 
-/// Exchanges files within one directory, and between it and sixteen other directories. Some of
-/// these directories are on the other metadata target. docs/semantics.md 1.4.
+/// Exchanges files within one directory, and between this directory and sixteen other directories.
+/// Some of these directories are on the other metadata target. docs/semantics.md 1.4.
 fn exchange_swaps_two_files(root: &Path) {
     files::write(root.join("a"), "of a");
     files::write(root.join("b"), "of b");

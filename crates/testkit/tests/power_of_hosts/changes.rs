@@ -212,8 +212,8 @@ impl Twins {
         }
     }
 
-    /// Makes `count` changes in both trees. It makes each change first in the local tree, so that
-    /// the mount performs the last call.
+    /// Makes `count` changes in both trees. Makes each change first in the local tree, so that the
+    /// mount performs the last call.
     pub(crate) fn change(&mut self, count: usize) {
         for _ in 0..count {
             let change = self.next();

@@ -146,7 +146,8 @@ impl Hosts {
     /// must be equal.
     ///
     /// If the signals to the services arrive at different times, a member may leave its group
-    /// during the stop, and cannot be compared. Then the cluster runs and stops again.
+    /// during the stop, and `skep fsck` does not compare this member. Then this function starts and
+    /// stops the cluster again.
     pub(crate) fn end_with_equal_members(mut self) {
         self.other.take().expect("mounted").unmount();
         let mut skipped = Vec::new();

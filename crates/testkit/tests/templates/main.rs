@@ -209,8 +209,8 @@ fn cloudformation_cluster_boots_with_default_host_counts() {
     cloud.expect_cluster("/sharedscratch", 1, 8);
     let management = cloud.named("managem")[0];
     management.run("kill -0 $(cat /run/skep/monitor.pid)").expect_success();
-    // Each server has already formatted its disk. A second run of its user data must have no
-    // further effect.
+    // Each server has already formatted its disk. A second run of the server's user data must have
+    // no further effect.
     let at = cloud.hosts.iter().position(|it| it.name() == "storage1").expect("a storage server");
     let before = cloud.hosts[at].run("grep xfs /proc/mounts; cat /etc/fstab").expect_success();
     assert!(before.contains("/dev/nvme1n1 /srv/skep/disks/nvme1n1 xfs"), "{before}");

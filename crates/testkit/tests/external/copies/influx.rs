@@ -195,7 +195,7 @@ fn add(points: &mut Points, line: &str) {
     points.entry(series).or_default().insert(time, fields.collect());
 }
 
-/// Writes files as a job of a batch system, whose bytes the monitor counts separately.
+/// Writes files as a job of a batch system. The monitor counts the bytes of this job separately.
 fn write_as_job(directory: &Path) {
     let file = format!("of={}", text(&directory.join("file of a job")));
     let count = format!("count={WRITTEN_MIB}");

@@ -67,8 +67,8 @@ fn expect_saved(slurm: &Slurm, top: &str, job: &str) {
     );
 }
 
-/// Checks that the results of a job that ends by itself, and of a job that is cancelled, are copied
-/// before the file system is removed.
+/// Checks two jobs: one ends by itself, the other one is cancelled. In both cases, the results must
+/// be copied before the file system is removed.
 pub(super) fn expect_results_of_ended_jobs(slurm: &Slurm, all: &[usize]) {
     let shared = SharedDirectory::new("results");
     let top = shared.path();

@@ -200,8 +200,8 @@ impl Slurm {
             .expect_success();
     }
 
-    /// Starts slurmd on a node whose slurmd has been killed, and runs a job on all nodes, which
-    /// removes what the death has left on the node.
+    /// Starts slurmd on a node whose slurmd has been killed. Then runs a job on all nodes, because
+    /// a job removes the files that the death has left on the node.
     pub(super) fn revive_node(&mut self, node: usize) {
         start(&mut self.nodes[node - 1], &format!("slurmd -D -N n{node}"));
         let job = self.submit("mountpoint /mnt/ondemand", "--constraint=skep");
