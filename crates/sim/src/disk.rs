@@ -202,8 +202,8 @@ impl LogDisk {
                 }
                 continue;
             }
-            // Remove zeros at the end of a segment, because they are no record. The next segment
-            // must begin with the record that follows the last record of this segment.
+            // Remove zeros at the end of a segment, because zeros are not a record. The next
+            // segment must begin with the record that follows the last record of this segment.
             segment.bytes.truncate(found.end);
             segment.synced = found.end;
             next = Lsn::new(next.raw() + found.records.len() as u64);

@@ -58,7 +58,7 @@ impl World {
         self.publish(map);
     }
 
-    /// Publishes a new cluster map. Each server receives it after a random delay of its own.
+    /// Publishes a new cluster map. Each server receives the map after a random delay of its own.
     pub(crate) fn publish(&mut self, mut map: ClusterMap) {
         map.version = MapVersion::new(map.version.raw() + 1);
         self.map = Arc::new(map);

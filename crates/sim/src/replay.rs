@@ -1,7 +1,8 @@
 //! The replay of a simulated client: it keeps the changes that targets have acknowledged, and sends
 //! the lost ones again after a comparison of slots (`comparison`), before the target executes new
-//! changes. The simulated client does what `crates/client/src/session/replay.rs` does, except that
-//! it never drops a change from its list, since a durable change is never lost.
+//! changes. The simulated client does what `crates/client/src/session/replay.rs` does, with one
+//! exception: it never drops a durable change from its list. This does not affect the replay,
+//! because a durable change is never lost.
 //!
 //! The witness checks the replays (`witness::replays`).
 

@@ -3,13 +3,13 @@
 //!
 //! # Contract
 //! - The leader proposes a command for each request. The command takes effect when a majority has
-//!   stored it (`commit`). Only then does the leader carry out the command. It changes the group
-//!   only if the command contains the current epoch of the group (compare-and-set). Then the leader
+//!   stored it (`commit`). Only then does the leader carry out the command. The command changes the
+//!   group only if it contains the current epoch of the group (compare-and-set). Then the leader
 //!   sends its reply, and publishes a map.
-//! - A leader that loses its majority commits nothing from then on. Its successor inherits a random
-//!   number of its uncommitted proposals, the oldest ones first. The senders of these proposals get
-//!   no reply. All other uncommitted proposals are lost. Members send a request again if they get
-//!   no reply.
+//! - A leader that loses its majority commits nothing from then on. The successor of this leader
+//!   inherits a random number of the uncommitted proposals, the oldest ones first. The senders of
+//!   these proposals get no reply. All other uncommitted proposals are lost. Members send a request
+//!   again if they get no reply.
 //! - Until the previous leader notices its loss, it still replies to processes that ask for a map,
 //!   and publishes maps with changes of its soft state, such as free space. These maps contain no
 //!   change that was committed after its loss. Requests to this leader get a refusal or no reply.

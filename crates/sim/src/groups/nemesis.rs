@@ -149,7 +149,8 @@ impl Cluster {
         }
     }
 
-    /// An administrator replaces a member that is not the primary by a new target without data.
+    /// An administrator replaces a member by a new target without data. The primary is never
+    /// replaced.
     fn replace(&mut self) {
         let may_add = self.members.len() < self.knobs.members + MAX_REPLACEMENTS;
         if !may_add || !self.authority.leaders.is_serving() {

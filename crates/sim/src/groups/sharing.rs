@@ -83,10 +83,10 @@ impl Cluster {
 
     /// Checks that each client that has a shared file open was notified that the file is shared.
     ///
-    /// Ignores a client if a power loss has reverted any of its opens of the file. The primary only
-    /// counts the opens of each session. So if the client closes a reverted open, the primary
-    /// subtracts one from the count of the other opens. Then the primary may not notify the client,
-    /// although the client has the file open.
+    /// Ignores a client if a power loss has reverted any of its opens of the file. The primary has
+    /// only a count of the opens of each session. So if the client closes a reverted open, the
+    /// primary subtracts one from the count of the other opens. Then the primary may not notify the
+    /// client, although the client has the file open.
     fn check_sharing(&mut self, inode: InodeId) {
         if self.ledger.is_blind() {
             return;

@@ -248,10 +248,10 @@ impl Model {
         refused.map_or(Ok(Summary::Success), Err)
     }
 
-    /// Accepts that a rename that exchanges two entries on different targets succeeds although the
-    /// project check of the model fails. Such a rename locks only the name in the first directory,
-    /// and not the directory itself. So the directory's project settings may change in the
-    /// meantime.
+    /// Accepts the success of a rename that exchanges two entries on different targets, although
+    /// the project check of the model fails. Such a rename locks only the name in the first
+    /// directory, and not the directory itself. So the directory's project settings may change in
+    /// the meantime.
     pub(super) fn accept_unlocked_exchange(&self, op: &Op, code: ErrorCode) -> Outcome {
         match op {
             Op::Exchange(it)
