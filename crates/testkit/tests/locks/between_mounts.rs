@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![locks:
     lock_excludes_programs_on_all_mounts,
-    flock_conflicts_with_ofd_locks_but_not_with_posix_locks,
+    posix_locks_conflict_with_ofd_locks_but_not_with_flock,
     lock_wait_ends_when_the_lock_is_free,
     signal_ends_a_lock_wait,
     locked_ranges_split_merge_and_change_their_mode,
@@ -89,7 +89,7 @@ fn locks_on_special_files_are_local_to_the_mount(mounts: &Mounts) {
 }
 
 /// docs/semantics.md 6.1.
-fn flock_conflicts_with_ofd_locks_but_not_with_posix_locks(mounts: &Mounts) {
+fn posix_locks_conflict_with_ofd_locks_but_not_with_flock(mounts: &Mounts) {
     let (mut one, mut other) = (Program::on(&mounts.one), Program::on(&mounts.other));
     assert_eq!(one.try_lock("posix", "exclusive"), "ok");
     assert_eq!(other.try_lock("flock", "exclusive"), "ok");
