@@ -74,9 +74,14 @@ impl EntryInfo {
         self.0["pattern"]["components"].list().iter().cloned().map(Component).collect()
     }
 
-    /// Returns the component at the beginning of the file.
+    /// Returns the first component whose bytes are on storage targets.
+    ///
+    /// # Panics
+    /// Panics if the pattern has only a component with inline bytes.
     pub fn first_component(&self) -> Component {
-        Component(self.0["pattern"]["components"][0].clone())
+        let mut components = self.components().into_iter();
+        let on_targets = components.find(|it| it.redundancy() != "inline");
+        on_targets.unwrap_or_else(|| panic!("no component is on storage targets: {:#}", self.0))
     }
 
     /// Returns for each server the number of the first component's targets on it.

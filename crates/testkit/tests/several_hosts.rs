@@ -223,7 +223,8 @@ const METADATA: &str = "skep metadata --directory /srv/meta --target /nvme0/skep
 const STORAGE: &str = "skep storage --directory /srv/storage --target /disk1/skep";
 
 /// When a group does not reply, the log of the mount names the group. When the group replies again,
-/// the log has another line.
+/// the log has another line. The file is larger than its inline bytes, so writes need the storage
+/// service.
 #[test]
 fn mount_logs_the_loss_and_return_of_a_group() {
     let network = PageNetwork::new();
@@ -238,7 +239,7 @@ fn mount_logs_the_loss_and_return_of_a_group() {
     storage.start(STORAGE);
     await_service(&storage);
     host.run("skep cluster format; mkdir -p /mnt/a; skep mount /mnt/a").expect_success();
-    host.run("echo before > /mnt/a/file; sync /mnt/a/file").expect_success();
+    host.run("head -c 100K /dev/urandom > /mnt/a/file; sync /mnt/a/file").expect_success();
     storage.stop();
     host.start("sh -c 'echo more >> /mnt/a/file; exec sleep infinity'");
     let logs = |words: &str| {

@@ -167,7 +167,7 @@ fn invalid_inline_patterns_are_refused_with_the_reason() {
 #[test]
 fn cluster_setting_inline_bytes_applies_to_new_files() {
     let cluster = Cluster::start(Shape::default());
-    let redundancy = |path: &Path| entry_info(path).first_component().redundancy().to_owned();
+    let redundancy = |path: &Path| entry_info(path).components()[0].redundancy().to_owned();
     let before = cluster.path().join("before");
     files::write(&before, "x");
     assert_eq!(redundancy(&before), "stripe", "the default");
@@ -205,7 +205,7 @@ fn commit(it: &mut Checked, file: &File, byte: u8) {
 }
 
 fn is_inline(path: &Path) -> bool {
-    entry_info(path).first_component().redundancy() == "inline"
+    entry_info(path).components()[0].redundancy() == "inline"
 }
 
 /// docs/semantics.md 2.1. Commands: skep entry info.
