@@ -10,6 +10,7 @@
 //! for users. The protocol is that of F. Boito, G. Pallez, L. Teylo, "The role of storage target
 //! allocation in applications' I/O performance with BeeGFS", CLUSTER 2022.
 
+pub mod acceptance;
 pub mod aggregate;
 pub mod journal;
 pub mod lab;

@@ -134,6 +134,27 @@ fn study_report_needs_only_the_journal() {
     assert!(shown.contains("40 of 40 runs") && shown.contains("index.html"), "{shown}");
 }
 
+/// Command: skep study report.
+#[test]
+fn study_report_fails_below_the_required_share() {
+    let scratch = Scratch::new();
+    let study = scratch.join("study");
+    files::create_dir(&study);
+    // The two servers can move 120 MB/s, and the best result is 100 MB/s.
+    let limit = "{\"limit\":{\"server_bytes_per_second\":60000000},";
+    files::write(study.join("journal.ndjson"), journal().replacen('{', limit, 1));
+    let report = ["study", "report", "study", "--least-share"];
+    let value = checked(scratch.path(), &[&report[..], &["80"]].concat(), "study-report");
+    let best = value["best_results"].list();
+    assert_eq!(best.len(), 1, "{best:?}");
+    assert!((0.83..0.84).contains(&best[0]["share"].float()), "{best:?}");
+    let low = skep(scratch.path(), &[&report[..], &["90"]].concat());
+    assert_eq!(low.status.code(), Some(1), "{low:?}");
+    files::write(study.join("journal.ndjson"), journal());
+    let none = skep(scratch.path(), &[&report[..], &["90"]].concat()).expect_failure();
+    assert!(none.contains("no result with a limit"), "{none}");
+}
+
 #[test]
 fn directory_without_a_study_has_no_report() {
     let scratch = Scratch::new();

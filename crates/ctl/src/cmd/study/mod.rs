@@ -28,7 +28,7 @@ impl StudyVerb {
             Self::Plans(args) => done(plans::run(args)),
             Self::Plan(args) => done(plan::run(&args)),
             Self::Run(args) => done(run::run(&args)),
-            Self::Report(args) => done(report::run(&args)),
+            Self::Report(args) => report::run(&args),
             Self::Compare(args) => done(compare::run(&args)),
         }
     }
