@@ -18,6 +18,7 @@ pub mod limits;
 pub mod order;
 pub mod plan;
 pub mod plans;
+pub mod published;
 pub mod record;
 pub mod report;
 pub mod runner;

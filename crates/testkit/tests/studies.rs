@@ -155,6 +155,35 @@ fn study_report_fails_below_the_required_share() {
     assert!(none.contains("no result with a limit"), "{none}");
 }
 
+/// Command: skep study published.
+#[test]
+fn published_points_are_beside_the_results_of_a_study() {
+    let scratch = Scratch::new();
+    let studies = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/studies");
+    let directory = |name: &str| studies.join(name).display().to_string();
+    let scenario = directory("scenario1");
+    let value = checked(scratch.path(), &["study", "published", &scenario], "study-published");
+    let series = value["series"].list();
+    let targets = series.iter().find(|it| it["name"] == "boito-figure8-scenario1").expect("one");
+    assert_eq!(targets["points"].list().len(), 3, "{targets}");
+    assert!(targets["largest_difference"].float() < 0.01, "{targets}");
+    let shown = skep(scratch.path(), &["study", "published", &scenario]).expect_success();
+    assert!(shown.contains("4 targets as (1,3)") && shown.contains("1460 MiB/s"), "{shown}");
+
+    let none = skep(scratch.path(), &["study", "published", &directory("six-targets")]);
+    assert_eq!(none.status.code(), Some(4), "{none:?}");
+    let own = skep(scratch.path(), &["study", "published", "--print-series"]).expect_success();
+    let own = own.replace("plan = \"scenario1\"", "plan = \"six-targets\"");
+    files::write(scratch.join("own.toml"), own.replace("allocation = \"(4,4)\"", "place = 1"));
+    let line = ["study", "published", &scenario, "--series", "own.toml"];
+    let refused = skep(scratch.path(), &line).expect_failure();
+    assert!(refused.contains("boito-figure8-scenario1") && refused.contains("`at.place`"));
+    files::write(scratch.join("own.toml"), own);
+    let line = ["study", "published", &directory("six-targets"), "--series", "own.toml"];
+    let shown = skep(scratch.path(), &line).expect_success();
+    assert!(shown.contains("Without results for two points: "), "{shown}");
+}
+
 #[test]
 fn directory_without_a_study_has_no_report() {
     let scratch = Scratch::new();

@@ -3,6 +3,7 @@
 mod compare;
 mod plan;
 mod plans;
+mod published;
 mod report;
 mod run;
 
@@ -19,6 +20,7 @@ pub(crate) enum StudyVerb {
     Run(run::RunArgs),
     Report(report::ReportArgs),
     Compare(compare::CompareArgs),
+    Published(published::PublishedArgs),
 }
 
 impl StudyVerb {
@@ -30,6 +32,7 @@ impl StudyVerb {
             Self::Run(args) => done(run::run(&args)),
             Self::Report(args) => report::run(&args),
             Self::Compare(args) => done(compare::run(&args)),
+            Self::Published(args) => done(published::run(&args)),
         }
     }
 }
