@@ -14,6 +14,7 @@
 
 pub mod changes;
 pub mod check;
+pub mod interrupts;
 mod keep;
 pub mod numa;
 pub mod rules;

@@ -36,6 +36,21 @@ impl Tree {
         directories.map(|it| it.join(name)).find_map(|it| std::fs::read_to_string(it).ok())
     }
 
+    /// Returns the sorted names of the entries of the directory `name`, which is in the nearest
+    /// directory that has it: first in `path`, after its symbolic links are followed, and then in
+    /// each directory above. The list is empty if no directory has it.
+    pub(crate) fn names_above(&self, path: &str, name: &str) -> Vec<String> {
+        let canonical = |path: &Path| path.canonicalize().ok();
+        let (Some(root), Some(first)) = (canonical(&self.root), canonical(&self.real(path))) else {
+            return Vec::new();
+        };
+        let mut directories = first.ancestors().take_while(|it| it.starts_with(&root));
+        match directories.find(|it| it.join(name).is_dir()) {
+            Some(directory) => names_in(&directory.join(name)),
+            None => Vec::new(),
+        }
+    }
+
     /// Returns the text of a file. `None` means that the file does not exist.
     pub(crate) fn read_if_exists(&self, path: &str) -> Result<Option<String>> {
         match std::fs::read_to_string(self.real(path)) {
@@ -83,11 +98,7 @@ impl Tree {
     /// Returns the sorted names of the entries of a directory. The list is empty if the directory
     /// cannot be read.
     pub(crate) fn names(&self, path: &str) -> Vec<String> {
-        let entries = std::fs::read_dir(self.real(path)).into_iter().flatten().flatten();
-        let mut names: Vec<String> =
-            entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
-        names.sort();
-        names
+        names_in(&self.real(path))
     }
 
     /// Returns the paths of all existing files that match a pattern. Each component of the pattern
@@ -111,4 +122,14 @@ impl Tree {
         found.retain(|path| self.real(path).is_file());
         found
     }
+}
+
+/// Returns the sorted names of the entries of a directory. The list is empty if the directory
+/// cannot be read.
+fn names_in(directory: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut names: Vec<String> =
+        entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    names.sort();
+    names
 }
