@@ -109,12 +109,16 @@ fn plan_predicts_published_rates_within_documented_errors() {
     let at = scratch.path();
     let median = |value: &Value| value["median_percent"].as_f64().expect("a number");
     assert!(median(&checked(at, &["compare", "--html", "page.html"])["errors"]) <= 5.0);
-    assert!(median(&checked(at, &["compare", "--left-out"])["errors"]) <= 10.0);
+    let by_table = checked(at, &["compare", "--left-out"]);
+    assert!(median(&by_table["errors"]) <= 10.0, "{by_table}");
+    assert_eq!(by_table, checked(at, &["compare", "--left-out=table"]));
+    let by_study = checked(at, &["compare", "--left-out=study"]);
     let page = std::fs::read_to_string(at.join("page.html")).expect("a page");
     assert!(page.contains("<svg") && page.contains("boito-scenario1"));
     let calibrated = checked(at, &["calibrate"]);
     assert_eq!(calibrated["measured_points"], 45);
     assert!(median(&calibrated["one_study_left_out"]) <= 10.0, "{calibrated}");
+    assert_eq!(by_study["errors"], calibrated["one_study_left_out"]);
     let listed = checked(at, &["catalogue"]);
     assert!(listed["servers"].as_array().map_or(0, Vec::len) > 15);
     let own = run(at, &["catalogue", "--print-file", "own.toml"]).expect_success();

@@ -3,6 +3,7 @@
 use super::args::{DataArgs, rate, write};
 use crate::help::{Example, examples};
 use crate::output::{print, render, say, table};
+use clap::ValueEnum;
 use serde::Serialize;
 use skep_plan::validation::{Comparison, Errors, Group, compare, cross_validate, errors};
 use skep_plan::{Calibration, page};
@@ -16,6 +17,10 @@ const EXAMPLES: &[Example] = &[
         "skep plan compare --left-out",
     ),
     (
+        "the same without all tables of its study, so that its hardware is unknown to the model",
+        "skep plan compare --left-out=study",
+    ),
+    (
         "compare your own tables with predictions that are calibrated by the published tables only",
         "skep plan compare --tables mine.toml",
     ),
@@ -27,9 +32,11 @@ const EXAMPLES: &[Example] = &[
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct CompareArgs {
-    /// Predict each table with a calibration that lacks this table
-    #[arg(long, conflicts_with = "tables")]
-    left_out: bool,
+    /// Predict each table with a calibration that lacks this table (the default of GROUP), or all
+    /// tables of its study
+    #[arg(long, value_enum, value_name = "GROUP", conflicts_with = "tables")]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "table")]
+    left_out: Option<LeftOut>,
     /// Print the description of the built-in tables instead
     #[arg(long)]
     print_tables: bool,
@@ -38,6 +45,15 @@ pub(crate) struct CompareArgs {
     html: Option<PathBuf>,
     #[command(flatten)]
     data: DataArgs,
+}
+
+/// The tables that a calibration leaves out together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum LeftOut {
+    /// The predicted table
+    Table,
+    /// All tables of the same study: of the same hardware and authors
+    Study,
 }
 
 /// The JSON output: the comparison.
@@ -55,8 +71,9 @@ pub(crate) fn run(args: &CompareArgs) -> Result<()> {
     let built_in = skep_plan::table::built_in(&catalogue);
     let own = args.data.own_tables(&catalogue)?;
     let tables = match args.left_out {
-        true => cross_validate(&built_in, Group::Table).tables,
-        false => {
+        Some(LeftOut::Table) => cross_validate(&built_in, Group::Table).tables,
+        Some(LeftOut::Study) => cross_validate(&built_in, Group::Study).tables,
+        None => {
             let calibration = Calibration::fit(&built_in);
             let tables = if own.is_empty() { &built_in } else { &own };
             tables.iter().map(|table| compare(&calibration, table)).collect()
