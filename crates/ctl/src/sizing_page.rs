@@ -4,6 +4,7 @@
 use skep_cluster::limits as cluster;
 use skep_deploy::hosts::{Deployment, Role};
 use skep_format::metadata::{DentryRecord, InlineRecord, InodeRecord, Key};
+use skep_plan::sizing;
 use skep_types::codec::{Bytes, Codec};
 use skep_types::pattern::{MAX_COMPONENTS, MAX_INLINE_BYTES, MAX_STRIPE_WIDTH};
 use skep_types::{
@@ -14,6 +15,7 @@ use skep_wire::limits as wire;
 use std::collections::BTreeSet;
 
 const PAGE: &str = include_str!("../../../docs/operations/sizing.md");
+const STORAGE_UNIT: &str = include_str!("../../../packaging/systemd/skep-storage@.service");
 
 fn check(text: &str) {
     assert!(PAGE.contains(text), "docs/operations/sizing.md lacks: {text}");
@@ -102,6 +104,7 @@ fn sizing_page_has_the_sizes_of_records() {
     for targets in [8, 32] {
         let records = key + file_bytes(targets) + name;
         let each = (records + 2 * 12) * 11 / 10;
+        assert_eq!(sized(20, targets as u64, 0), each as u64);
         let gigabytes = |files: usize| (each * files) as f64 / 1e9;
         check(&format!(
             "| {targets} | {each} | {:.2} GB | {:.1} GB |",
@@ -109,6 +112,44 @@ fn sizing_page_has_the_sizes_of_records() {
             gigabytes(100_000_000)
         ));
     }
+}
+
+/// Returns the metadata of a file of 1 MiB in the result of `skep plan size`.
+fn sized(name_bytes: u64, stripe_width: u64, inline_bytes: u64) -> u64 {
+    let hosts = sizing::Hosts { hosts: 1, targets: 32 };
+    let needs = sizing::Needs {
+        files: 1,
+        mean_bytes: 1 << 20,
+        files_in_use: 1,
+        name_bytes,
+        stripe_width,
+        inline_bytes,
+        copies: 1,
+        metadata: hosts,
+        storage: hosts,
+        clients: 1,
+        client_cpus: 1,
+    };
+    sizing::size(&needs).unwrap().metadata_bytes_of_file
+}
+
+#[test]
+fn sizing_command_uses_the_sizes_and_limits_of_the_program() {
+    let key = |key: Key<'_>| key.to_bytes().len() as u64;
+    let value =
+        |bytes| InlineRecord { checksum: 0, bytes: Bytes(vec![0; bytes]) }.to_bytes().len() as u64;
+    // The key of the first part is shorter than those of the others. The command uses the longer
+    // one for all parts.
+    let part = key(Key::Inline(InodeId::ROOT, 1)) + value(1 << 10);
+    let records = (key(Key::Inode(InodeId::ROOT)) + file_bytes(1) as u64)
+        + (key(Key::Dentry(InodeId::ROOT, 256)) + name_bytes("name") as u64);
+    assert_eq!(sized(4, 1, 4 << 10), (records + 2 * 12 + 4 * (part + 12)) * 11 / 10);
+    assert_eq!(sizing::MAX_HOSTS, cluster::MAX_SERVERS as u64);
+    assert_eq!(sizing::MAX_TARGETS, cluster::MAX_TARGETS_PER_NODE as u64);
+    assert_eq!(sizing::MAX_CLIENTS, cluster::MAX_CLIENTS as u64);
+    assert_eq!(sizing::MAX_COPIES, u64::from(cluster::MAX_METADATA_COPIES));
+    check("half of `LimitNOFILE=`");
+    assert!(STORAGE_UNIT.contains(&format!("LimitNOFILE={}\n", 2 * sizing::MAX_CONNECTIONS)));
 }
 
 #[test]

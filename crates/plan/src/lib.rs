@@ -1,9 +1,9 @@
 //! Predicts the speed and the cost of a system before it is bought (`skep plan`).
 //!
 //! The crate owns the catalogue of servers, disks and prices, and the model that predicts rates. It
-//! also owns the calibration of the model by measurements, and the search for systems that meet
-//! given needs. All of this is pure. The callers read and write the files.
-//! `docs/design/0013-planning-model.md` explains the model.
+//! also owns the calibration of the model by measurements, the search for systems that meet given
+//! needs, and the sizes of disks, memory and processors. All of this is pure. The callers read and
+//! write the files. `docs/design/0013-planning-model.md` explains the model.
 //!
 //! `skep-bench` and `skep-study` make the measurements, and `skep-ctl` prints the results.
 //!
@@ -17,6 +17,7 @@ pub mod model;
 pub mod page;
 mod parameter;
 pub mod propose;
+pub mod sizing;
 pub mod system;
 pub mod table;
 pub mod validation;

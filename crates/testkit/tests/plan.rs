@@ -137,6 +137,26 @@ fn plan_predicts_published_rates_within_documented_errors() {
     refused(at, &["compare", "--tables", "tables.toml"], "line 3: invalid write_mb_s 'fast'");
 }
 
+/// Command: skep plan size.
+#[test]
+fn plan_size_prints_disks_memory_and_cores_of_hosts() {
+    let scratch = Scratch::new();
+    let at = scratch.path();
+    let hosts = ["size", "--files", "100M", "--metadata", "2x2", "--storage", "4x8"];
+    let value = checked(at, &hosts);
+    // The page about sizing has these bytes for each file with 32 targets.
+    assert_eq!(value["size"]["metadata_bytes_of_file"], 460, "{value}");
+    assert_eq!(value["size"]["metadata"]["disk_bytes_of_target"], 11_500_000_000_u64 + (2 << 30));
+    assert_eq!(value["size"]["storage"]["cores"], 12);
+    let many = [&hosts[..], &["--clients", "2000"]].concat();
+    let shown = run(at, &many).expect_success();
+    assert!(shown.contains("metadata.cache = \"1097 MiB\""), "{shown}");
+    assert!(shown.contains("Problem: a storage service with 8 targets"), "{shown}");
+    refused(at, &[&hosts[..], &["--stripe-width", "33"]].concat(), "have 32 targets");
+    refused(at, &[&hosts[..], &["--copies", "3"]].concat(), "different hosts");
+    refused(at, &["size", "--files", "many"], "200M");
+}
+
 /// The files `deploy/examples/*/rates.csv` have the rates of the reference designs. If a new
 /// calibration or model changes these rates, write the rates from the failure message into these
 /// files.

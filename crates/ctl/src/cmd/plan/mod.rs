@@ -7,6 +7,7 @@ mod compare;
 mod explain;
 mod predict;
 mod propose;
+mod size;
 
 pub(super) use args::catalogue_with;
 
@@ -21,6 +22,7 @@ pub(crate) enum PlanVerb {
     Propose(propose::ProposeArgs),
     Predict(predict::PredictArgs),
     Explain(explain::ExplainArgs),
+    Size(size::SizeArgs),
     Compare(compare::CompareArgs),
     Calibrate(calibrate::CalibrateArgs),
     Catalogue(catalogue::CatalogueArgs),
@@ -33,6 +35,7 @@ impl PlanVerb {
             Self::Propose(args) => done(propose::run(&args)),
             Self::Predict(args) => done(predict::run(&args)),
             Self::Explain(args) => done(explain::run(&args)),
+            Self::Size(args) => done(size::run(&args)),
             Self::Compare(args) => done(compare::run(&args)),
             Self::Calibrate(args) => done(calibrate::run(&args)),
             Self::Catalogue(args) => done(catalogue::run(&args)),
