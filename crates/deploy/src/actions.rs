@@ -85,6 +85,8 @@ pub fn script(
         Action::Format(disk) => {
             let (device, uuid) = (&disk.device, disk_uuid(deployment, host, &disk.device));
             let point = disk.mount_point();
+            let options: String =
+                deployment.disks.mkfs(disk.role).map(|word| format!(" {word}")).collect();
             // The script checks again that the disk is empty, because time has passed since the
             // facts were read.
             format!(
@@ -92,11 +94,11 @@ pub fn script(
                  [ -z \"$(blkid -p -o export {device} 2>/dev/null)\" ] ||\n\
                  die \"{device} holds data\"\n\
                  record 'disk {device} {uuid} {point}'\n\
-                 mkfs.xfs -q -m uuid={uuid} {device} >/dev/null\n\
+                 mkfs.xfs -q{options} -m uuid={uuid} {device} >/dev/null\n\
                  fi\n"
             )
         }
-        Action::MountDisks => mount_disks(host),
+        Action::MountDisks => mount_disks(deployment, host),
         Action::WriteToken => {
             format!("write_file /etc/skep/token 600 <<'END'\n{}\nEND\n", secrets.token.trim())
         }
@@ -227,15 +229,17 @@ fn write_units(host: &Host) -> String {
     format!("{}write_units {}\n", units::FUNCTIONS, units::options(host))
 }
 
-fn mount_disks(host: &Host) -> String {
+fn mount_disks(deployment: &Deployment, host: &Host) -> String {
     let mut text = String::new();
     for disk in &host.disks {
         let (device, point) = (&disk.device, disk.mount_point());
+        let options = deployment.disks.mount(disk.role);
         // The script names the device and not the UUID, because a host without udev has no links
         // for UUIDs.
         let _ = writeln!(
             text,
-            "make_dir {point} 755\nis_mounted {point} || mount -t xfs -o noatime {device} {point}"
+            "make_dir {point} 755\nis_mounted {point} || mount -t xfs -o {options} {device} \
+             {point}"
         );
     }
     text

@@ -63,7 +63,8 @@ pub fn fstab(deployment: &Deployment, host: &Host) -> String {
     let mut text = String::new();
     for disk in &host.disks {
         let uuid = disk_uuid(deployment, host, &disk.device);
-        let _ = writeln!(text, "UUID={uuid} {} xfs noatime,nofail 0 0", disk.mount_point());
+        let (point, options) = (disk.mount_point(), deployment.disks.mount(disk.role));
+        let _ = writeln!(text, "UUID={uuid} {point} xfs {options},nofail 0 0");
     }
     if host.has(Role::Client) {
         let (source, mount) = (mount_source(deployment), &deployment.mount);

@@ -5,7 +5,10 @@
 //! reports all problems of a file together. `rules` has the checks that concern several settings or
 //! several hosts.
 
+mod disk_settings;
 mod rules;
+
+pub use disk_settings::DiskSettings;
 
 use rules::{check_binding, check_places, place_monitor};
 use serde::{Deserialize, Serialize};
@@ -204,6 +207,8 @@ pub struct Deployment {
     pub ssh: SshSettings,
     /// How clients mount the cluster.
     pub mount: MountSettings,
+    /// Options for the file systems on disks.
+    pub disks: DiskSettings,
     /// Number of copies of metadata. `None` means that a new cluster has one copy, and that the
     /// deployment does not change the number in an existing cluster.
     pub copies: Option<u32>,
@@ -223,6 +228,8 @@ struct File {
     ssh: SshSettings,
     #[serde(default)]
     mount: MountSettings,
+    #[serde(default)]
+    disks: DiskSettings,
     #[serde(default = "default_monitor")]
     monitor: bool,
     copies: Option<u32>,
@@ -300,6 +307,7 @@ impl Deployment {
             cluster: file.cluster,
             ssh: file.ssh,
             mount: file.mount,
+            disks: file.disks,
             copies: file.copies,
             hosts,
             directory: PathBuf::new(),

@@ -11,7 +11,7 @@ mod stage_out;
 
 use crate::execute::in_parallel;
 use crate::hosts::{
-    Deployment, Host, MountSettings, Role, SshSettings, is_address, is_name, is_path,
+    Deployment, DiskSettings, Host, MountSettings, Role, SshSettings, is_address, is_name, is_path,
 };
 use crate::ssh::{HostProblem, Ssh, run_here};
 use serde::Serialize;
@@ -432,6 +432,7 @@ pub fn deployment(name: &str, mount: &str, hosts: &[String]) -> Deployment {
         cluster: name.to_owned(),
         ssh: SshSettings::default(),
         mount: MountSettings { point: mount.to_owned(), options: String::new() },
+        disks: DiskSettings::default(),
         copies: None,
         hosts: hosts.iter().map(host).collect(),
         directory: PathBuf::new(),

@@ -47,7 +47,7 @@ fn hosts_file_has_the_skep_hosts_and_settings_of_the_inventory() {
     let variables = json!({
         "m1": with(json!({
             "skep_cluster": "scratch", "skep_copies": 2, "skep_mount_point": "/mnt/skep",
-            "ansible_host": "10.0.0.1",
+            "ansible_host": "10.0.0.1", "skep_storage_mkfs": "-d su=128k,sw=8",
             "skep_metadata_directories": ["/nvme0/skep"], "skep_ssh_options": ["ProxyJump=gate"],
         })),
         "m2": with(json!({ "skep_metadata_disks": ["/dev/sdb"], "skep_network": ["10.1.0.2"] })),
@@ -70,6 +70,9 @@ options = ["ProxyJump=gate"]
 
 [mount]
 point = "/mnt/skep"
+
+[disks]
+storage_mkfs = "-d su=128k,sw=8"
 
 [[host]]
 name = "m1"

@@ -128,6 +128,30 @@ fn configuration_has_targets_and_addresses_of_the_host() {
     assert!(text.contains("listen = \"[::]:7420\""), "{text}");
 }
 
+#[test]
+fn disks_are_made_and_mounted_with_the_options_of_their_service() {
+    let disks = "[disks]\nstorage_mkfs = \"-i size=512 -d su=128k,sw=8\"\n\
+        storage_mount = \"noatime,largeio\"\nmetadata_mkfs = \"-n size=8192\"\n[mount]";
+    let scripts = |text: &str| {
+        let deployment = Deployment::parse(text).unwrap();
+        let host = deployment.host("s1").unwrap();
+        let secrets = Secrets { token: "skep:secret", program_hash: "abc" };
+        let format = Action::Format(host.disks[0].clone());
+        [format, Action::MountDisks, Action::Configure]
+            .map(|action| script(&deployment, host, &action, secrets))
+    };
+    let [format, mount, configure] = scripts(&GOOD.replace("[mount]", disks));
+    let mkfs = "mkfs.xfs -q -i size=512 -d su=128k,sw=8 -m uuid=";
+    assert!(format.contains(mkfs) && !format.contains("8192"), "{format}");
+    assert!(mount.contains("-o noatime,largeio /dev/nvme1n1 "), "{mount}");
+    assert!(configure.contains(" xfs noatime,largeio,nofail 0 0\n"), "{configure}");
+    // Without the settings, scripts and lines are those of earlier versions.
+    let [format, mount, configure] = scripts(GOOD);
+    assert!(format.contains("mkfs.xfs -q -m uuid="), "{format}");
+    assert!(mount.contains("mount -t xfs -o noatime /dev/nvme1n1 "), "{mount}");
+    assert!(configure.contains(" xfs noatime,nofail 0 0\n"), "{configure}");
+}
+
 /// One health check can take seconds on a busy cluster. A limit for the number of attempts would
 /// not limit the time.
 #[test]

@@ -29,6 +29,7 @@ pub(super) fn check(file: &Deployment, problems: &mut Vec<String>) {
     if !file.mount.options.chars().all(|it| it.is_ascii_graphic() && !"'\"\\".contains(it)) {
         problems.push("invalid mount.options: expected options separated by commas".into());
     }
+    problems.extend(file.disks.problems());
     let mut names: BTreeMap<&str, u32> = BTreeMap::new();
     let mut addresses: BTreeMap<&str, &str> = BTreeMap::new();
     for host in &file.hosts {

@@ -115,6 +115,8 @@ fn each_mistake_is_reported_with_its_host_and_a_remedy() {
     check("10.0.0.2\"\nnetwork", "10.0.0.1\"\nnetwork", &["m1 and s1 have the same address"]);
     check("name = \"s1\"", "name = \"m1\"", &["m1 appears twice"]);
     check("point = \"/scratch\"", "point = \"/\"", &["mount.point '/'"]);
+    check("[mount]", "[disks]\nstorage_mkfs = \"-f\"\n[mount]", &["disks.storage_mkfs", "-f"]);
+    check("[mount]", "[disks]\nmkfs = \"-K\"\n[mount]", &["unknown field `mkfs`"]);
     check("cluster = \"scratch\"", "cluster = \"$(x)\"", &["invalid cluster"]);
     check("\"client\",", "\"monitor\", \"monitor\",", &["s1", "monitor appears twice"]);
     check("domain", "domian", &["unknown field `domian`"]);

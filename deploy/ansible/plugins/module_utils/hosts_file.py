@@ -80,6 +80,10 @@ def hosts_file(groups, variables, directory):
     lines += _settings(cluster, {"skep_ssh_options": ("options", list)})
     mount = {"skep_mount_point": ("point", str), "skep_mount_options": ("options", str)}
     lines += ["", "[mount]"] + _settings(cluster, mount)
+    keys = ("metadata_mkfs", "metadata_mount", "storage_mkfs", "storage_mount")
+    disks = _settings(cluster, {"skep_" + key: (key, str) for key in keys})
+    if disks:
+        lines += ["", "[disks]"] + disks
     for name in roles:
         lines += ["", "[[host]]"] + _host(name, roles[name], variables[name])
     return "\n".join(lines) + "\n"
