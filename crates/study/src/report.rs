@@ -252,7 +252,7 @@ pub fn analyse(contents: &Contents, includes_invalid: bool) -> Report {
         runs_with_caches: last.values().filter(|run| lacks_dropped_caches(run)).count(),
         calibrated,
         table: table::of_study(contents, &experiments),
-        conclusions: conclusions::draw(&experiments, calibrated.as_ref()),
+        conclusions: conclusions::draw(contents, &experiments, calibrated.as_ref()),
         experiments,
     }
 }

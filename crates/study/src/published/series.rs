@@ -160,7 +160,9 @@ mod tests {
 
     #[test]
     fn points_select_runs_by_factors_and_allocation() {
-        let [series] = &parse(TWO).expect("a series")[..] else { panic!("one series") };
+        let all = parse(TWO).expect("a series");
+        assert_eq!(all.len(), 1);
+        let series = &all[0];
         assert_eq!(series.at.experiment.as_deref(), Some("e"));
         assert_eq!(series.at.factors, [(Factor::Servers, "4".to_owned())]);
         assert_eq!(series.points[0].at.factors, [(Factor::Clients, "1x1".to_owned())]);

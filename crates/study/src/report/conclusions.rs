@@ -4,8 +4,10 @@
 //! support a sentence, it is left out.
 
 mod limits;
+mod warm_up;
 
 use super::{Comparison, ExperimentReport, Factor, Group, label, mib};
+use crate::journal::Contents;
 use crate::record::CalibratedRecord;
 use crate::statistics::{Welch, mean, welch};
 use serde::Serialize;
@@ -27,7 +29,7 @@ const DIP: f64 = 0.15;
 /// A conclusion: one or more sentences about one subject.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Conclusion {
-    /// The subject: `limit`, `modes`, `calibration`, or the name of a factor.
+    /// The subject: `limit`, `modes`, `calibration`, `warm-up`, or the name of a factor.
     pub about: &'static str,
     /// Name of the experiment from which the conclusion follows.
     pub experiment: String,
@@ -62,11 +64,13 @@ fn number(what: impl Into<String>, value: f64) -> Figure {
 
 /// Returns all conclusions that the results support.
 pub(super) fn draw(
+    contents: &Contents,
     experiments: &[ExperimentReport],
     calibrated: Option<&CalibratedRecord>,
 ) -> Vec<Conclusion> {
     let mut all = Vec::new();
     all.extend(calibrated.map(first_step));
+    all.extend(warm_up::draw(contents));
     all.extend(limits::draw(experiments));
     for experiment in experiments {
         if !experiment.quantity.is_bandwidth() {

@@ -213,6 +213,33 @@ fn negligible_difference_is_not_reported() {
 }
 
 #[test]
+fn report_names_a_warm_up_of_the_first_runs() {
+    let scratch = tempfile::tempdir().expect("a directory");
+    // The runs of each block are in the order of their numbers, and a block has at most ten.
+    let with_first = |share: f64, every: usize| {
+        let mut contents = study(&scratch.path().join(format!("{share}-{every}")), Limit::Links);
+        let mut blocks = BTreeMap::new();
+        for record in &mut contents.records {
+            let Record::Run(run) = record else { continue };
+            run.bytes_per_second = 100.0 * MIB;
+            let number = blocks.len();
+            let first = *blocks.entry(run.block).or_insert((run.run, number));
+            if first.0 == run.run && first.1.is_multiple_of(every) {
+                run.bytes_per_second *= share;
+            }
+        }
+        analyse(&contents, false)
+    };
+    let report = with_first(0.8, 1);
+    let found = about(&report, "warm-up");
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].text.contains("20 % below the other runs"), "{}", found[0].text);
+    // Too small a difference, and too few slow blocks.
+    assert!(about(&with_first(0.97, 1), "warm-up").is_empty());
+    assert!(about(&with_first(0.8, 2), "warm-up").is_empty());
+}
+
+#[test]
 fn report_names_a_data_size_at_which_bandwidth_drops() {
     let of = |it: &Settings| if it.data_bytes == 256 << 20 { 50.0 } else { 80.0 };
     let sizes = "data-size = ['64MiB', '128MiB', '256MiB', '512MiB']";

@@ -1,0 +1,72 @@
+//! Finds a warm-up: the first run of a block, which follows a run of another condition or a pause,
+//! is slower than the other runs of the block.
+
+use super::{Conclusion, Figure, number, percent};
+use crate::journal::Contents;
+use crate::record::{Record, RunRecord, Settings};
+use crate::statistics::{Summary, mean};
+use std::collections::BTreeMap;
+
+/// Smallest number of blocks from which a warm-up can be concluded.
+const LEAST_BLOCKS: usize = 4;
+/// The first run of a block counts as slow if its result is lower than the mean of the other runs
+/// by at least this fraction.
+const SLOWER: f64 = 0.05;
+
+/// The first run of a block, compared with the other runs of the block.
+struct FirstRun {
+    /// Its result, divided by the mean of the others.
+    ratio: f64,
+    /// Whether its result is lower than all others.
+    is_slowest: bool,
+}
+
+/// Returns the conclusion about a warm-up. `None` means that the runs show none: in half of the
+/// blocks or more, the first run is not the slowest one, or in the median of the blocks it is
+/// slower by less than 5 %.
+pub(super) fn draw(contents: &Contents) -> Option<Conclusion> {
+    let mut blocks: BTreeMap<(u32, &Settings), BTreeMap<u32, &RunRecord>> = BTreeMap::new();
+    for record in &contents.records {
+        let Record::Run(run) = record else { continue };
+        // A repetition of an invalid run is not in its place in the block, so only the first record
+        // of each run counts.
+        blocks.entry((run.block, &run.settings)).or_default().entry(run.run).or_insert(run);
+    }
+    let firsts: Vec<FirstRun> = blocks.values().filter_map(first_run).collect();
+    let slowest = firsts.iter().filter(|it| it.is_slowest).count();
+    if firsts.len() < LEAST_BLOCKS || slowest * 2 <= firsts.len() {
+        return None;
+    }
+    let ratios: Vec<f64> = firsts.iter().map(|it| it.ratio).collect();
+    let below = 1.0 - Summary::of(&ratios)?.median;
+    if below < SLOWER {
+        return None;
+    }
+    let text = format!(
+        "The first run of a block is slower, as in a warm-up: in {slowest} of {} blocks it is the \
+         slowest run, and in the median of the blocks it is {:.0} % below the other runs. It \
+         lowers the means; larger blocks have fewer first runs.",
+        firsts.len(),
+        below * 100.0
+    );
+    let figures: Vec<Figure> = vec![
+        number("blocks with three runs or more", firsts.len() as f64),
+        number("blocks whose first run is the slowest", slowest as f64),
+        percent("first run below the others, median of the blocks", below),
+    ];
+    Some(Conclusion { about: "warm-up", experiment: "all experiments".to_owned(), text, figures })
+}
+
+/// Compares the first run of a block with the others. `None` means that the first run is invalid,
+/// or that fewer than two others are valid.
+fn first_run(runs: &BTreeMap<u32, &RunRecord>) -> Option<FirstRun> {
+    let (_, first) = runs.first_key_value()?;
+    let valid = runs.values().skip(1).filter(|run| run.is_valid);
+    let others: Vec<f64> = valid.map(|run| run.value()).collect();
+    let middle = mean(&others);
+    if !first.is_valid || others.len() < 2 || middle <= 0.0 {
+        return None;
+    }
+    let is_slowest = others.iter().all(|other| first.value() < *other);
+    Some(FirstRun { ratio: first.value() / middle, is_slowest })
+}
