@@ -33,6 +33,22 @@ impl Summary {
     }
 }
 
+/// Smallest share by which the first repetition must be below the mean of the others to count as a
+/// warm-up.
+const WARM_UP: f64 = 0.05;
+
+/// Returns the share by which the first of repeated measurements is below the mean of the others.
+/// `None` means that they show no warm-up: there are fewer than three values, the share is less
+/// than 5 %, or the first value is not farther from the lowest of the others than these are from
+/// each other.
+pub fn warm_up(values: &[f64]) -> Option<f64> {
+    let (first, others) = values.split_first()?;
+    let of_others = Summary::of(others).filter(|_| others.len() > 1)?;
+    let below = 1.0 - first / of_others.mean;
+    let is_apart = of_others.min - first > of_others.max - of_others.min;
+    (below >= WARM_UP && is_apart).then_some(below)
+}
+
 /// Returns the median. If the number of values is even, this is the mean of the two middle values.
 pub fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
@@ -63,6 +79,18 @@ mod tests {
         let summary = Summary::of(&[2.0, 4.0, 4.0, 4.0, 5.0, 5.0, 7.0, 9.0]).unwrap();
         assert_eq!(summary, Summary { max: 9.0, min: 2.0, mean: 5.0, std_dev: 2.0 });
         assert_eq!(Summary::of(&[]), None);
+    }
+
+    #[test]
+    fn slow_first_repetition_is_a_warm_up() {
+        assert_eq!(warm_up(&[75.0, 100.0, 98.0, 102.0]), Some(0.25));
+        // Too few values, a small difference, values that vary as much, and a fast first one.
+        assert_eq!(warm_up(&[75.0, 100.0]), None);
+        assert_eq!(warm_up(&[97.0, 100.0, 101.0]), None);
+        assert_eq!(warm_up(&[75.0, 80.0, 100.0]), None);
+        assert_eq!(warm_up(&[120.0, 100.0, 98.0]), None);
+        assert_eq!(warm_up(&[0.0, 0.0, 0.0]), None);
+        assert_eq!(warm_up(&[]), None);
     }
 
     #[test]

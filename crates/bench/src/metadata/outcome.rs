@@ -6,12 +6,16 @@ use crate::statistics::Summary;
 use crate::workload::Outcome;
 
 impl Outcome<Plan> {
+    /// Returns the operations per second of a phase in all repetitions.
+    pub fn rates(&self, phase: &str) -> Vec<f64> {
+        let of_phase = self.phases.iter().filter(|record| record.phase == phase);
+        of_phase.map(|record| record.operations_per_s).collect()
+    }
+
     /// Returns a summary of a phase's operations per second over all repetitions, or `None` if the
     /// phase has no result.
     pub fn summary(&self, phase: &str) -> Option<Summary> {
-        let of_phase = self.phases.iter().filter(|record| record.phase == phase);
-        let rates: Vec<f64> = of_phase.map(|record| record.operations_per_s).collect();
-        Summary::of(&rates)
+        Summary::of(&self.rates(phase))
     }
 
     /// Returns the latencies of a phase over all repetitions, or `None` if the phase has none.

@@ -4,7 +4,7 @@ use super::args::{CacheArgs, HostArgs, ResultArgs, RunnerArgs, parse_size, parse
 use super::presets::{self, IoPreset};
 use super::results::Size;
 use super::witness::Witness;
-use super::{by, end_on_signals, hosts, microseconds, named, path_on_hosts, runner};
+use super::{by, end_on_signals, hosts, microseconds, named, path_on_hosts, runner, warm_ups};
 use crate::help::{Example, examples};
 use crate::output::{render, table};
 use skep_bench::io::{Outcome, Plan};
@@ -254,7 +254,8 @@ fn as_table(outcome: &Outcome) -> String {
         let cells = numbers.iter().map(|number| format!("{number:.2}"));
         summaries.add_row([phase.to_owned()].into_iter().chain(cells));
     }
-    format!("{}\n{}\n{}", about(outcome), render(&shown), render(&summaries))
+    let notes = warm_ups(["write", "read"].map(|phase| (phase, outcome.bandwidths(phase))));
+    format!("{}\n{}\n{}{notes}", about(outcome), render(&shown), render(&summaries))
 }
 
 /// Function that returns the result of a phase as a share of a limit. 1 means that the phase

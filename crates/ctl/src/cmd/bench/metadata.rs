@@ -5,7 +5,7 @@ use super::args::{CacheArgs, HostArgs, ResultArgs, RunnerArgs, parse_size};
 use super::presets::{self, MetadataPreset};
 use super::results::Size;
 use super::witness::Witness;
-use super::{by, end_on_signals, hosts, microseconds, named, path_on_hosts, runner};
+use super::{by, end_on_signals, hosts, microseconds, named, path_on_hosts, runner, warm_ups};
 use crate::help::{Example, examples};
 use crate::output::{render, table};
 use skep_bench::metadata::{OPERATIONS, Outcome, Plan};
@@ -187,9 +187,10 @@ fn as_table(outcome: &Outcome) -> String {
     let skew = outcome.phases.iter().map(|phase| phase.start_skew_s).fold(0.0, f64::max);
     let preset = outcome.plan.preset.as_ref();
     let preset = preset.map_or_else(String::new, |it| format!("preset {it}: "));
+    let notes = warm_ups(OPERATIONS.map(|(phase, title)| (title, outcome.rates(phase))));
     format!(
         "{preset}{}{}: {} processes on {hosts} hosts, {} items each, {} times; processes started at \
-         most {:.1} ms apart\n\n{}",
+         most {:.1} ms apart\n\n{}{notes}",
         by(&outcome.tool),
         outcome.plan.directory,
         outcome.processes,

@@ -17,6 +17,7 @@ use args::{HostArgs, RunnerArgs};
 use clap::Subcommand;
 use skep_bench::Host;
 use skep_bench::environment::ProgramReport;
+use skep_bench::statistics::warm_up;
 use skep_bench::tool::{Runner, Tool};
 use skep_types::{Error, ErrorCode, Result};
 use std::path::{Path, PathBuf};
@@ -159,6 +160,19 @@ pub(super) fn named(names: &[String], enter: &str) -> Vec<Host> {
     names.iter().map(host).collect()
 }
 
+/// Returns a line for each phase whose first repetition shows a warm-up. `phases` has the name of
+/// each phase and its rates in all repetitions.
+fn warm_ups(phases: impl IntoIterator<Item = (&'static str, Vec<f64>)>) -> String {
+    let line = |(phase, rates): (&'static str, Vec<f64>)| {
+        let percent = warm_up(&rates)? * 100.0;
+        Some(format!(
+            "\n{phase}: the first repetition is {percent:.0} % below the others, as in a warm-up, \
+             and lowers the mean\n"
+        ))
+    };
+    phases.into_iter().filter_map(line).collect()
+}
+
 /// Makes Ctrl-C and SIGTERM interrupt the run. An interrupted run cleans up and reports the results
 /// that it has so far. Must be called before any other thread starts.
 fn end_on_signals() -> Result<()> {
@@ -182,6 +196,14 @@ fn end_on_signals() -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn phases_with_a_warm_up_are_named() {
+        let slow_first = vec![60.0, 100.0, 100.0];
+        let text = warm_ups([("write", slow_first), ("read", vec![100.0; 3])]);
+        assert!(text.contains("write: the first repetition is 40 % below"), "{text}");
+        assert_eq!(text.trim().lines().count(), 1, "{text}");
+    }
 
     #[test]
     fn remote_hosts_are_reached_by_the_configured_command() {
