@@ -10,6 +10,7 @@ const READY: &[(&str, &str)] = &[
     ("scenario1", include_str!("../plans/scenario1.toml")),
     ("scenario2", include_str!("../plans/scenario2.toml")),
     ("concurrent", include_str!("../plans/concurrent.toml")),
+    ("reads", include_str!("../plans/reads.toml")),
     ("small", include_str!("../plans/small.toml")),
     ("site", include_str!("../plans/site.toml")),
     ("alces", include_str!("../plans/alces.toml")),
@@ -87,7 +88,7 @@ mod tests {
                 let shape = lab::description(lab).expect("a shape of the lab");
                 let targets = vec![u32::from(shape.targets); usize::from(shape.servers)];
                 let hosts = u32::from(shape.clients);
-                if ["scenario1", "scenario2", "concurrent", "small"].contains(name) {
+                if ["scenario1", "scenario2", "concurrent", "reads", "small"].contains(name) {
                     assert_eq!(targets, [4, 4], "the published cluster has this size");
                 }
                 let system = System { hosts, targets_per_server: Some(targets) };
