@@ -61,6 +61,55 @@ fn tune_apply_corrects_settings_and_undo_restores_them() {
     assert!(again.stderr.contains("cannot undo"), "{}", again.stderr);
 }
 
+/// Command: skep tune measure.
+#[test]
+fn tune_measure_compares_values_and_restores_them() {
+    let scratch = Scratch::new();
+    let root = scratch.path();
+    let swappiness = root.join("proc/sys/vm/swappiness");
+    put(root, "proc/sys/vm/swappiness", "60\n");
+    put(root, "sys/kernel/mm/transparent_hugepage/enabled", "[always] madvise never\n");
+    let at = root.display().to_string();
+    let with = |more: &[&str], command: &[&str]| {
+        let of_host = ["measure", "--root", at.as_str(), "--role", "storage"];
+        run(&[&of_host[..], more, &["--"], command].concat())
+    };
+    // The command prints the value of one setting, so only the rule of this setting has a gain.
+    let file = swappiness.display().to_string();
+    let number = ["--number", "--repetitions", "2", "--output", "json"];
+    let measured = with(&number, &["cat", &file]).expect_success();
+    let report: Value = serde_json::from_str(&measured).expect("JSON");
+    check("tune-measure", &report);
+    let rules = report["rules"].as_array().expect("rules");
+    assert_eq!(rules.len(), 2, "{report}");
+    let of = |name: &str| rules.iter().find(|it| it["rule"] == name).expect("a rule");
+    assert_eq!(of("swappiness")["former"], serde_json::json!([60.0, 60.0]), "{report}");
+    assert_eq!(of("swappiness")["changed"], serde_json::json!([10.0, 10.0]), "{report}");
+    let gain = of("swappiness")["gain"].as_f64().expect("a number");
+    assert!((gain + 5.0 / 6.0).abs() < 1e-9, "{report}");
+    assert_eq!(of("transparent-huge-pages")["gain"], 0.0, "{report}");
+    let is_restored = || {
+        assert_eq!(fs::read_to_string(&swappiness).expect("read"), "60\n");
+        assert!(!root.join("var/lib/skep/tune/state.json").exists());
+        assert!(!root.join("etc/sysctl.d/90-skep.conf").exists());
+    };
+    is_restored();
+    let shown = with(&["--only", "swappiness"], &["true"]).expect_success();
+    assert!(shown.contains("seconds of the command"), "{shown}");
+    // Fails only with the recommended value.
+    let fails = with(&["--only", "swappiness"], &["grep", "-q", "60", &file]);
+    assert!(
+        !fails.status.success() && fails.stderr.contains("cannot measure command"),
+        "{fails:?}"
+    );
+    is_restored();
+    let text = with(&["--only", "swappiness", "--number"], &["echo", "fast"]);
+    assert!(text.stderr.contains("'fast' is not a number"), "{}", text.stderr);
+    run(&["apply", "--root", &at, "--role", "storage"]).expect_success();
+    let refused = with(&[], &["true"]);
+    assert!(refused.stderr.contains("run `skep tune undo` first"), "{}", refused.stderr);
+}
+
 #[test]
 fn tune_check_runs_on_any_host_and_refuses_wrong_arguments() {
     let checked = run(&["check", "--role", "metadata,storage", "--all", "--output", "json"]);

@@ -167,6 +167,14 @@ pub fn apply(tree: &Tree, findings: &[&Finding]) -> Result<Outcome> {
     Ok(outcome)
 }
 
+/// Whether there are changes that have not been undone.
+///
+/// # Errors
+/// The record exists and cannot be read.
+pub fn is_changed(tree: &Tree) -> Result<bool> {
+    Ok(read(tree)?.is_some())
+}
+
 /// Restores the recorded contents of all changed files: first the files that set values at boot,
 /// then the files of the kernel. Removes the record when all files are restored.
 ///

@@ -4,10 +4,12 @@ mod apply;
 mod args;
 mod check;
 mod deviations;
+mod measure;
 mod undo;
 
 pub(super) use deviations::deviating_rules;
 
+use crate::cmd::done;
 use clap::Subcommand;
 use skep_types::Result;
 use std::process::ExitCode;
@@ -17,6 +19,7 @@ use std::process::ExitCode;
 pub(crate) enum TuneVerb {
     Check(check::CheckArgs),
     Apply(apply::ApplyArgs),
+    Measure(measure::MeasureArgs),
     Undo(undo::UndoArgs),
 }
 
@@ -26,6 +29,7 @@ impl TuneVerb {
         match self {
             Self::Check(args) => check::run(&args),
             Self::Apply(args) => apply::run(&args),
+            Self::Measure(args) => done(measure::run(&args)),
             Self::Undo(args) => undo::run(&args),
         }
     }
