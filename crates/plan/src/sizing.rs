@@ -126,7 +126,7 @@ pub struct ClusterSize {
     pub metadata_bytes: u64,
     /// Setting `metadata.cache` of each metadata service, in bytes for each target.
     pub cache_bytes_of_target: u64,
-    /// Number of chunk files of one file, each of which needs an inode on a target.
+    /// Number of chunk files of one file. Each needs an inode on a target.
     pub chunk_files_of_file: u64,
     /// Bytes of all files on storage targets, with checksums.
     pub data_bytes: u64,

@@ -18,9 +18,9 @@ pub struct BestResult {
     pub operation: Operation,
     /// Whether caches were dropped before the operation.
     pub cache: Cache,
-    /// Number of client hosts with which the result was measured.
+    /// Number of client hosts in the measurement.
     pub clients: u32,
-    /// Number of processes with which the result was measured.
+    /// Number of processes in the measurement.
     pub processes: u64,
     /// The result: the highest mean, in bytes or operations per second.
     pub mean: f64,

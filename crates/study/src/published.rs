@@ -1,9 +1,9 @@
 //! Published measurements beside the results of a study, point by point.
 //!
 //! An emulated cluster is slower than the published systems, so rates cannot be compared. This
-//! module compares shapes: it divides each rate by the highest rate of its series, once for the
-//! published rates and once for those of the study. The published points are data
-//! (`published/series.toml`); docs/operations/studies.md describes the format.
+//! module compares shapes: it divides each published rate by the highest published rate of its
+//! series, and each rate of the study by the highest rate of the study. The published points are
+//! data (`published/series.toml`); docs/operations/studies.md describes the format.
 
 mod series;
 

@@ -11,9 +11,9 @@ fn put(root: &Path, path: &str, text: &str) {
     fs::write(path, text).expect("written");
 }
 
-/// Creates a host with four CPUs. Two disks have one controller with three interrupts, of which one
-/// is not in use. A network interface has two interrupts. `disk` and `network` are the CPUs of
-/// their interrupts.
+/// Creates a host with four CPUs. Two disks have one controller with three interrupts, and one of
+/// the interrupts is not in use. A network interface has two interrupts. `disk` and `network` are
+/// the CPUs of their interrupts.
 fn host(disk: [&str; 2], network: [&str; 2]) -> tempfile::TempDir {
     let directory = tempfile::tempdir().expect("a directory");
     let root = directory.path();

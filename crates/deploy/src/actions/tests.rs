@@ -145,7 +145,7 @@ fn disks_are_made_and_mounted_with_the_options_of_their_service() {
     assert!(format.contains(mkfs) && !format.contains("8192"), "{format}");
     assert!(mount.contains("-o noatime,largeio /dev/nvme1n1 "), "{mount}");
     assert!(configure.contains(" xfs noatime,largeio,nofail 0 0\n"), "{configure}");
-    // Without the settings, scripts and lines are those of earlier versions.
+    // Without the settings, scripts and lines are as in earlier versions.
     let [format, mount, configure] = scripts(GOOD);
     assert!(format.contains("mkfs.xfs -q -m uuid="), "{format}");
     assert!(mount.contains("mount -t xfs -o noatime /dev/nvme1n1 "), "{mount}");

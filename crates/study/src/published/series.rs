@@ -30,7 +30,7 @@ pub struct Point {
     pub label: String,
     /// The published rate.
     pub rate: f64,
-    /// Selects the runs that belong to the point, among those of the series.
+    /// Selects the runs that belong to the point, among the runs of the series.
     pub at: Runs,
 }
 

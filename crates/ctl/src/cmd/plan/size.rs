@@ -25,7 +25,7 @@ const USUAL_WIDTH: u64 = 32;
 
 /// Size the disks, memory and processors of metadata and storage hosts
 ///
-/// The sizes are those of the formats, and limits of the programs. docs/operations/sizing.md
+/// The sizes follow from the formats and the limits of the programs. docs/operations/sizing.md
 /// explains each of them. `skep plan propose` finds servers for a rate, a capacity and a budget.
 #[derive(Debug, Args)]
 #[command(after_help = examples(EXAMPLES))]

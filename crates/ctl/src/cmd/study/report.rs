@@ -16,7 +16,7 @@ const EXAMPLES: &[Example] = &[
     ("write a page for people, skep-study/report/index.html", "skep study report skep-study"),
     ("print the findings for a program", "skep study report skep-study --output json"),
     (
-        "fail unless each number of servers reaches 90 % of what its links and disks can move",
+        "fail unless each number of servers reaches 90 % of the limit of its links and disks",
         "skep study report skep-study --least-share 90",
     ),
 ];

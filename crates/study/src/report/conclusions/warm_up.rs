@@ -21,9 +21,9 @@ struct FirstRun {
     is_slowest: bool,
 }
 
-/// Returns the conclusion about a warm-up. `None` means that the runs show none: in half of the
-/// blocks or more, the first run is not the slowest one, or in the median of the blocks it is
-/// slower by less than 5 %.
+/// Returns the conclusion about a warm-up. `None` means that the runs show no warm-up: in half
+/// of the blocks or more, the first run is not the slowest one, or in the median of the blocks it
+/// is slower by less than 5 %.
 pub(super) fn draw(contents: &Contents) -> Option<Conclusion> {
     let mut blocks: BTreeMap<(u32, &Settings), BTreeMap<u32, &RunRecord>> = BTreeMap::new();
     for record in &contents.records {
