@@ -107,7 +107,15 @@ mod tests {
     /// Returns a row with one result. Each server moves 100 bytes per second, and each client 60.
     fn row(servers: u32, clients: u32, operation: Operation, mean: f64) -> Row {
         let limit = f64::from(servers * 100).min(f64::from(clients * 60));
-        let cell = Cell { operation, cache: Cache::Dropped, runs: 2, mean, of_limit: None };
+        let cell = Cell {
+            operation,
+            cache: Cache::Dropped,
+            runs: 2,
+            mean,
+            of_limit: None,
+            latency_p50_us: None,
+            latency_p99_us: None,
+        };
         Row {
             system: "x".to_owned(),
             servers: Some(servers),

@@ -272,6 +272,13 @@ impl RunRecord {
         self.operations_per_second.unwrap_or(self.bytes_per_second)
     }
 
+    /// Returns a percentile of the latencies of the run, in microseconds. Of several applications,
+    /// the one with the longest latency counts. `None` if the run has no latencies.
+    pub fn latency_us(&self, of: fn(&Latency) -> f64) -> Option<f64> {
+        let all = self.applications.iter().filter_map(|it| it.latency.as_ref()).map(of);
+        all.reduce(f64::max)
+    }
+
     /// Returns the allocation of the run. `None` if the run has several applications, or if the
     /// file system does not report targets.
     pub fn allocation(&self) -> Option<MinMax> {

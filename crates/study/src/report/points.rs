@@ -66,10 +66,8 @@ fn line(text: &mut String, kind: &str, run: &RunRecord, has_more: bool) {
         run.caches_dropped.to_string(),
     ];
     if has_more {
-        // If the run has several applications, the line contains the longest of their latencies.
         let latency = |of: fn(&Latency) -> f64| {
-            let all = run.applications.iter().filter_map(|it| it.latency.as_ref()).map(of);
-            all.reduce(f64::max).map(|it| format!("{it:.1}")).unwrap_or_default()
+            run.latency_us(of).map(|it| format!("{it:.1}")).unwrap_or_default()
         };
         fields.extend([
             it.data_per.word().to_owned(),

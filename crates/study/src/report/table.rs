@@ -6,7 +6,7 @@ use super::points::quoted;
 use super::{ExperimentReport, Factor, Group, label};
 use crate::journal::Contents;
 use crate::plan::{Cache, Operation, Quantity};
-use crate::record::{LimitRecord, Settings};
+use crate::record::{LimitRecord, Record, Settings};
 use crate::statistics::mean;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -50,6 +50,11 @@ pub struct Cell {
     /// `mean` as a share of the limit. `None` if there is no limit, and also for unchanged caches,
     /// because reads from the caches of clients can exceed the limit.
     pub of_limit: Option<f64>,
+    /// The latency that half of the operations do not exceed, in microseconds: the mean of all
+    /// valid runs. `None` if the journal has no latencies.
+    pub latency_p50_us: Option<f64>,
+    /// The latency that 99 % of the operations do not exceed, as `latency_p50_us`.
+    pub latency_p99_us: Option<f64>,
 }
 
 /// The factors other than servers, clients and processes that can distinguish rows.
@@ -67,7 +72,18 @@ const OTHERS: [Factor; 8] = [
 /// The values that distinguish a row: servers, clients, processes, and the other factors that vary.
 type Key = (Option<u32>, u32, u64, String);
 /// The results of all runs of a row, by operation and state of the caches.
-type Results = BTreeMap<(Operation, Cache), Vec<f64>>;
+type Results = BTreeMap<(Operation, Cache), Measured>;
+
+/// The results of an operation in a row.
+#[derive(Debug, Default)]
+struct Measured {
+    /// The result of each run, in bytes or operations per second.
+    values: Vec<f64>,
+    latencies: Vec<Percentiles>,
+}
+
+/// The latencies of one run that 50 % and 99 % of the operations do not exceed, in microseconds.
+type Percentiles = [f64; 2];
 
 /// Returns the table of a study. Empty if the journal does not have the rates of the hardware.
 pub(super) fn of_study(contents: &Contents, experiments: &[ExperimentReport]) -> Vec<Row> {
@@ -92,6 +108,7 @@ pub(super) fn rows(
     let groups: Vec<&Group> =
         experiments.iter().filter(is_planned).flat_map(|it| &it.groups).collect();
     let varied = varied(&groups);
+    let latencies = latencies(contents);
     let all_servers = contents.study.targets_per_server.as_ref().map(|it| it.len() as u32);
     let mut found: BTreeMap<Key, Results> = BTreeMap::new();
     for group in groups {
@@ -102,9 +119,10 @@ pub(super) fn rows(
             settings.processes_of_application() * u64::from(settings.applications),
             condition(settings, &varied),
         );
-        let values = found.entry(key).or_default();
-        let values = values.entry((settings.operation, settings.cache)).or_default();
-        values.extend_from_slice(&group.values);
+        let results = found.entry(key).or_default();
+        let measured = results.entry((settings.operation, settings.cache)).or_default();
+        measured.values.extend_from_slice(&group.values);
+        measured.latencies.extend(latencies.get(settings).into_iter().flatten());
     }
     let limit = contents.plan.limit;
     let server = limit.server_bytes_per_second.or(recorded.server_bytes_per_second);
@@ -124,10 +142,23 @@ pub(super) fn rows(
             limit_operations_per_second: of_servers(operations),
             cells: Vec::new(),
         };
-        row.cells = results.iter().map(|(which, values)| cell(&row, *which, values)).collect();
+        row.cells = results.iter().map(|(which, measured)| cell(&row, *which, measured)).collect();
         row
     };
     found.into_iter().map(row).collect()
+}
+
+/// Returns the latencies of all valid runs with each condition.
+fn latencies(contents: &Contents) -> BTreeMap<&Settings, Vec<Percentiles>> {
+    let mut found: BTreeMap<&Settings, Vec<Percentiles>> = BTreeMap::new();
+    for record in &contents.records {
+        let Record::Run(run) = record else { continue };
+        let percentiles = run.latency_us(|it| it.p50_us).zip(run.latency_us(|it| it.p99_us));
+        if let (true, Some((half, most))) = (run.is_valid, percentiles) {
+            found.entry(&run.settings).or_default().push([half, most]);
+        }
+    }
+    found
 }
 
 /// Returns the factors of [`OTHERS`] that vary among the groups of each quantity. Factors that have
@@ -154,15 +185,26 @@ fn condition(settings: &Settings, varied: &BTreeMap<Quantity, Vec<Factor>>) -> S
     }
 }
 
-fn cell(row: &Row, (operation, cache): (Operation, Cache), values: &[f64]) -> Cell {
+fn cell(row: &Row, (operation, cache): (Operation, Cache), measured: &Measured) -> Cell {
     let limit = match operation.quantity() {
         Quantity::Bandwidth => row.limit_bytes_per_second,
         Quantity::Transfers => row.limit_operations_per_second,
         Quantity::Names => None,
     };
-    let mean = mean(values);
-    let of_limit = limit.filter(|_| cache != Cache::Kept).map(|limit| mean / limit);
-    Cell { operation, cache, runs: values.len(), mean, of_limit }
+    let latency = |which: usize| {
+        let all: Vec<f64> = measured.latencies.iter().map(|it| it[which]).collect();
+        (!all.is_empty()).then(|| mean(&all))
+    };
+    let result = mean(&measured.values);
+    Cell {
+        operation,
+        cache,
+        runs: measured.values.len(),
+        mean: result,
+        of_limit: limit.filter(|_| cache != Cache::Kept).map(|limit| result / limit),
+        latency_p50_us: latency(0),
+        latency_p99_us: latency(1),
+    }
 }
 
 impl Row {
@@ -206,6 +248,12 @@ impl Shown {
             let title = format!("{}{} % of limit", cached(cache), operation.word());
             let share = |cell: &Cell| cell.of_limit.map(|share| format!("{:.1}", share * 100.0));
             shown.add(&title, &|it| it.cell(operation, cache).and_then(share));
+        }
+        let is_counted = |it: &&(Operation, Cache)| !it.0.quantity().is_bandwidth();
+        for (operation, cache) in columns_of(rows).iter().filter(is_counted).copied() {
+            let title = format!("{}{} P99 us", cached(cache), operation.word());
+            let latency = |cell: &Cell| cell.latency_p99_us.map(|it| format!("{it:.0}"));
+            shown.add(&title, &|it| it.cell(operation, cache).and_then(latency));
         }
         let columns = shown.columns;
         let line = |row: usize| -> Vec<String> {
@@ -279,6 +327,10 @@ pub(super) fn csv(rows: &[Row]) -> String {
         format!("{}_of_limit", spaced(operation.word(), *cache))
     };
     titles.extend(limited.iter().map(share));
+    for (operation, cache) in &all {
+        let word = spaced(operation.word(), *cache);
+        titles.extend(["p50", "p99"].map(|percentile| format!("{word}_{percentile}_us")));
+    }
     let mut text = titles.join(",") + "\n";
     let number = |value: Option<f64>, digits: usize| {
         value.map(|value| format!("{value:.digits$}")).unwrap_or_default()
@@ -300,6 +352,12 @@ pub(super) fn csv(rows: &[Row]) -> String {
         fields.extend(limited.iter().map(|&(operation, cache)| {
             let cell = row.cell(operation, cache);
             number(cell.and_then(|it| it.of_limit), 4)
+        }));
+        fields.extend(all.iter().flat_map(|(operation, cache)| {
+            let cell = row.cell(*operation, *cache);
+            let half = cell.and_then(|it| it.latency_p50_us);
+            let most = cell.and_then(|it| it.latency_p99_us);
+            [half, most].map(|latency| number(latency, 1))
         }));
         let _ = writeln!(text, "{}", fields.join(","));
     }

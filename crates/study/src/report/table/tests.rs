@@ -6,6 +6,7 @@ use crate::journal::FORMAT;
 use crate::order;
 use crate::plan::Plan;
 use crate::record::{ApplicationRecord, ProcessRecord, Record, RunRecord, StudyRecord};
+use skep_bench::latency::Latency;
 
 const MIB: f64 = (1 << 20) as f64;
 const PLAN: &str = "name = 'scale'\ntitle = 'Scale'\nrepetitions = 2\n\
@@ -147,6 +148,42 @@ fn table_is_in_the_files_of_the_report() {
     let points = text("points.csv");
     assert!(points.lines().all(|line| line.split(',').count() == 32), "{points}");
     assert!(points.contains(",process,4,dropped,,3200.00,"), "{points}");
+}
+
+#[test]
+fn table_has_the_latencies_of_valid_runs() {
+    let mut contents = study(PLAN, Some(LimitRecord::default()));
+    let mut milliseconds = 0.0;
+    for record in &mut contents.records {
+        let Record::Run(run) = record else { continue };
+        if run.settings.operation != Operation::RandomRead || run.settings.servers != Some(1) {
+            continue;
+        }
+        // The two runs have 1 and 3 ms.
+        milliseconds += if milliseconds == 0.0 { 1.0 } else { 2.0 };
+        run.applications[0].latency = Some(Latency {
+            p50_us: 500.0 * milliseconds,
+            p90_us: 0.0,
+            p99_us: 1000.0 * milliseconds,
+            p999_us: 0.0,
+            max_us: 0.0,
+            histogram: Vec::new(),
+        });
+    }
+    let report = analyse(&contents, false);
+    let cell = report.table[0].cell(Operation::RandomRead, Cache::Dropped).expect("a result");
+    assert_eq!((cell.latency_p50_us, cell.latency_p99_us), (Some(1000.0), Some(2000.0)));
+    let other = report.table[1].cell(Operation::RandomRead, Cache::Dropped).expect("a result");
+    assert_eq!(other.latency_p99_us, None);
+    let shown = Shown::of(&report.table);
+    let column = shown.titles.iter().position(|it| it == "random-read P99 us").expect("a column");
+    assert_eq!([&shown.rows[0][column], &shown.rows[1][column]], ["2000", "-"]);
+    assert!(!shown.titles.iter().any(|it| it.starts_with("write P99")), "{:?}", shown.titles);
+    let csv = csv(&report.table);
+    let titles: Vec<&str> = csv.lines().next().expect("titles").split(',').collect();
+    let column = titles.iter().position(|it| *it == "random_read_p50_us").expect("a column");
+    let first: Vec<&str> = csv.lines().nth(1).expect("a line").split(',').collect();
+    assert_eq!((first[column], first[column + 1], first.len()), ("1000.0", "2000.0", titles.len()));
 }
 
 #[test]
