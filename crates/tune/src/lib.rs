@@ -12,6 +12,7 @@
 //!
 //! The settings of Skep's services are not a part of this crate. `skep-ctl` prints the results.
 
+pub mod acceleration;
 pub mod changes;
 pub mod check;
 pub mod interrupts;

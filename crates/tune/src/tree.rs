@@ -51,6 +51,13 @@ impl Tree {
         }
     }
 
+    /// Returns the last name of the path to which a symbolic link points. `None` means that the
+    /// link does not exist.
+    pub(crate) fn link_name(&self, path: &str) -> Option<String> {
+        let target = std::fs::read_link(self.real(path)).ok()?;
+        Some(target.file_name()?.to_string_lossy().into_owned())
+    }
+
     /// Returns the text of a file. `None` means that the file does not exist.
     pub(crate) fn read_if_exists(&self, path: &str) -> Result<Option<String>> {
         match std::fs::read_to_string(self.real(path)) {

@@ -5,7 +5,7 @@ use crate::help::{Example, examples};
 use crate::output::{print, render, table};
 use serde::Serialize;
 use skep_tune::check::{Advice, Finding, advice, check};
-use skep_tune::{Rules, interrupts, numa};
+use skep_tune::{Rules, acceleration, interrupts, numa};
 use skep_types::Result;
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -47,6 +47,7 @@ pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode> {
     let mut findings = check(&tree, &rules, &scope);
     findings.extend(numa::findings(&tree, &scope));
     findings.extend(interrupts::findings(&tree, &scope));
+    findings.extend(acceleration::findings(&tree, &scope));
     let (checked, deviations) = (findings.len(), findings.iter().filter(|it| !it.passes).count());
     findings.retain(|it| args.all || !it.passes);
     let advice = if args.all { advice(&rules, &scope) } else { Vec::new() };
