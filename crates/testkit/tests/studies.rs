@@ -170,7 +170,8 @@ fn published_points_are_beside_the_results_of_a_study() {
     let shown = skep(scratch.path(), &["study", "published", &scenario]).expect_success();
     assert!(shown.contains("4 targets as (1,3)") && shown.contains("1460 MiB/s"), "{shown}");
 
-    let none = skep(scratch.path(), &["study", "published", &directory("six-targets")]);
+    let other = directory("six-targets");
+    let none = skep(scratch.path(), &["study", "published", &other]);
     assert_eq!(none.status.code(), Some(4), "{none:?}");
     let own = skep(scratch.path(), &["study", "published", "--print-series"]).expect_success();
     let own = own.replace("plan = \"scenario1\"", "plan = \"six-targets\"");
@@ -179,7 +180,7 @@ fn published_points_are_beside_the_results_of_a_study() {
     let refused = skep(scratch.path(), &line).expect_failure();
     assert!(refused.contains("boito-figure8-scenario1") && refused.contains("`at.place`"));
     files::write(scratch.join("own.toml"), own);
-    let line = ["study", "published", &directory("six-targets"), "--series", "own.toml"];
+    let line = ["study", "published", &other, "--series", "own.toml"];
     let shown = skep(scratch.path(), &line).expect_success();
     assert!(shown.contains("Without results for two points: "), "{shown}");
 }
