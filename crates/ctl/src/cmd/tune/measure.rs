@@ -137,8 +137,8 @@ fn measure_rule(
     };
     for repetition in 0..args.repetitions {
         // The order alternates, so that a slow change of the host affects both values alike.
-        let is_first = repetition % 2 == 1;
-        for is_changed in [is_first, !is_first] {
+        let begins_changed = repetition % 2 == 1;
+        for is_changed in [begins_changed, !begins_changed] {
             if !is_changed {
                 measured.former.push(result(args)?);
                 continue;
