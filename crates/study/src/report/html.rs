@@ -21,8 +21,7 @@ const EXPLANATION: &str = "<p>Each value is the mean of all its runs. Servers ar
     whose targets the runs could use. The limit is the smaller rate of these servers and of the \
     clients, as the plan or the lab states it, and % of limit is the reached share of it. Cached \
     operations began with unchanged caches, and used data that the same host had written, so they \
-    measure the clients. 99 % of the operations \
-    take no longer than P99 us, in microseconds.</p>\n";
+    measure the clients. 99 % of the operations take no longer than P99 us, in microseconds.</p>\n";
 
 /// Escapes a text for HTML.
 fn escaped(text: &str) -> String {
