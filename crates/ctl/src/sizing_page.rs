@@ -1,6 +1,7 @@
 //! Compares the page docs/operations/sizing.md with the formats and limits of this program, and
 //! checks the reference designs of the page.
 
+use crate::output::size as bytes;
 use skep_cluster::limits as cluster;
 use skep_deploy::hosts::{Deployment, Role};
 use skep_format::metadata::{DentryRecord, InlineRecord, InodeRecord, Key};
@@ -150,6 +151,43 @@ fn sizing_command_uses_the_sizes_and_limits_of_the_program() {
     assert_eq!(sizing::MAX_COPIES, u64::from(cluster::MAX_METADATA_COPIES));
     check("half of `LimitNOFILE=`");
     assert!(STORAGE_UNIT.contains(&format!("LimitNOFILE={}\n", 2 * sizing::MAX_CONNECTIONS)));
+}
+
+#[test]
+fn sizing_page_has_the_output_of_its_example() {
+    let example = "skep plan size --files 100M --mean-size 1MiB --metadata 2x2 --storage 2x16 \
+                   --clients 100";
+    check(example);
+    let needs = sizing::Needs {
+        files: 100_000_000,
+        mean_bytes: 1 << 20,
+        files_in_use: 10_000_000,
+        name_bytes: 20,
+        stripe_width: 32,
+        inline_bytes: 0,
+        copies: 1,
+        metadata: sizing::Hosts { hosts: 2, targets: 2 },
+        storage: sizing::Hosts { hosts: 2, targets: 16 },
+        clients: 100,
+        client_cpus: 64,
+    };
+    let size = sizing::size(&needs).unwrap();
+    let share = size.metadata_share.unwrap() * 100.0;
+    check(&format!(
+        "{} bytes of metadata each, {} together, {share:.3} % of the data",
+        size.metadata_bytes_of_file,
+        bytes(size.metadata_bytes)
+    ));
+    check(&format!("Data with checksums: {}, chunk files", bytes(size.data_bytes)));
+    check(&format!("metadata.cache = \"{} MiB\"", size.cache_bytes_of_target.div_ceil(1 << 20)));
+    for (role, host) in [("metadata", size.metadata), ("storage", size.storage)] {
+        let is_row = |line: &&str| line.starts_with(role) && line.contains("iB  ");
+        let row = PAGE.lines().find(is_row).unwrap();
+        let cells: Vec<&str> = row.split_whitespace().skip(3).collect();
+        let (disk, memory) = (bytes(host.disk_bytes_of_target), bytes(host.memory_bytes));
+        let (cores, connections) = (host.cores.to_string(), host.connections.to_string());
+        assert_eq!(cells, [disk, memory, cores, connections], "{row}");
+    }
 }
 
 #[test]
