@@ -17,8 +17,10 @@ use std::time::Instant;
 fn cluster_is_deployed_extended_upgraded_and_destroyed() {
     let mut site = Site::new(&["m1", "s1", "s2", "c1", "c2", "s3"]);
     let disk = LoopDevice::with_size(DISK_BYTES);
+    let options =
+        "[disks]\nstorage_mkfs = \"-K -i size=512\"\nstorage_mount = \"noatime,largeio\"\n";
     let base = [
-        MANAGEMENT.to_owned(),
+        format!("{options}{MANAGEMENT}"),
         storage("s1", 2, &format!("storage_disks = [\"{}\"]", disk.path())),
         storage("s2", 3, "storage_directories = [\"/disk1/skep\", \"/disk2/skep\"]"),
         client("c1", 4),
@@ -44,6 +46,9 @@ fn cluster_is_deployed_extended_upgraded_and_destroyed() {
     assert_eq!(status.matches(" mounted").count(), 2, "{status}");
     assert!(status.contains("monitor running"), "{status}");
     site.expect_monitored("m1", 4);
+    let mounts = site.host("s1").run("grep ' /srv/skep/disks/' /proc/mounts").expect_success();
+    assert!(mounts.contains("largeio"), "{mounts}");
+    site.host("s1").run("grep ' xfs noatime,largeio,nofail 0 0' /etc/fstab").expect_success();
     let mode = site.host("c1").run("stat -c %a /etc/skep/token").expect_success();
     assert_eq!(mode.trim(), "600");
     site.host("c1").run("echo kept >/mnt/skep/file; sync /mnt/skep/file").expect_success();
