@@ -40,6 +40,9 @@ pub struct ComparedSeries {
     pub name: String,
     /// The publication.
     pub source: String,
+    /// The condition of the runs that belong to the series, in words. Empty if all runs belong to
+    /// it.
+    pub condition: String,
     /// Unit of the published rates.
     pub published_unit: String,
     /// Unit of the measured rates.
@@ -59,6 +62,8 @@ pub struct ComparedSeries {
 pub struct ComparedPoint {
     /// The published condition, in words.
     pub label: String,
+    /// The condition of the runs in the study, in words.
+    pub condition: String,
     /// The published rate, in the unit of the publication.
     pub published: f64,
     /// The published rate as a share of the highest published rate in this comparison.
@@ -149,6 +154,7 @@ fn compare_series(report: &Report, series: &Series) -> Result<Option<ComparedSer
         let measured_share = share(*mean, top_measured);
         ComparedPoint {
             label: point.label.clone(),
+            condition: point.at.in_words(),
             published: point.rate,
             published_share,
             measured: quantity.shown(*mean),
@@ -162,6 +168,7 @@ fn compare_series(report: &Report, series: &Series) -> Result<Option<ComparedSer
     Ok(Some(ComparedSeries {
         name: series.name.clone(),
         source: series.source.clone(),
+        condition: series.at.in_words(),
         published_unit: series.unit.clone(),
         measured_unit: quantity.unit(),
         points_without_results: series.points.len() - points.len(),

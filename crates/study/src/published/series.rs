@@ -45,6 +45,22 @@ pub struct Runs {
     pub factors: Vec<(Factor, String)>,
 }
 
+impl Runs {
+    /// Describes the selected runs, such as `servers 4, operation write`. Empty if all runs are
+    /// selected.
+    pub fn in_words(&self) -> String {
+        let named = |key: &str, value: &Option<String>| {
+            value.as_ref().map(|value| format!("{key} {value}"))
+        };
+        let factors = self.factors.iter();
+        let factors = factors.map(|(factor, text)| format!("{} {text}", factor.word()));
+        let mut words: Vec<String> = named("experiment", &self.experiment).into_iter().collect();
+        words.extend(factors);
+        words.extend(named("allocation", &self.allocation));
+        words.join(", ")
+    }
+}
+
 /// The keys of a document.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -168,6 +184,9 @@ mod tests {
         assert_eq!(series.points[0].at.factors, [(Factor::Clients, "1x1".to_owned())]);
         assert_eq!(series.points[1].at.allocation.as_deref(), Some("(1,3)"));
         assert_eq!((series.points[0].rate, series.points[1].rate), (5.0, 9.5));
+        assert_eq!(series.at.in_words(), "experiment e, servers 4");
+        assert_eq!(series.points[1].at.in_words(), "allocation (1,3)");
+        assert_eq!(Runs::default().in_words(), "");
     }
 
     #[test]

@@ -53,6 +53,8 @@ fn shape_of_allocations_is_that_of_the_published_study() {
     assert_eq!(percent(targets), [(50, 50), (66, 67), (100, 100)]);
     assert!(targets.largest_difference < 0.01, "{targets:?}");
     assert_eq!((targets.measured_unit, targets.points[1].runs), ("MiB/s", 10));
+    assert_eq!(targets.points[1].condition, "count 4, allocation (1,3)");
+    assert_eq!(targets.condition, "experiment count");
     let allocations = series(&found, "boito-allocations-scenario1");
     assert_eq!(percent(allocations), [(67, 68), (100, 100)]);
     // One client host of the lab nearly saturates the links, and one published node does not.

@@ -78,7 +78,8 @@ fn as_text(comparison: &Comparison) -> String {
 
 fn series_as_text(series: &ComparedSeries) -> String {
     let mut shown = table(&[
-        "Point",
+        "Published for",
+        "Measured for",
         ">Published",
         ">Measured",
         ">Published %",
@@ -89,6 +90,7 @@ fn series_as_text(series: &ComparedSeries) -> String {
     for it in &series.points {
         shown.add_row([
             it.label.clone(),
+            it.condition.clone(),
             rate(it.published, &series.published_unit),
             rate(it.measured, series.measured_unit),
             format!("{:.0}", it.published_share * 100.0),
@@ -102,9 +104,11 @@ fn series_as_text(series: &ComparedSeries) -> String {
         number => format!("; points without results: {number}"),
     };
     format!(
-        "{} ({})\n{}\nDifference: {:.1} points on average, at most {:.1}{missing}\n\n",
+        "{} ({})\nRuns of the study: {}\n{}\nDifference: {:.1} points on average, at most \
+         {:.1}{missing}\n\n",
         series.name,
         series.source,
+        if series.condition.is_empty() { "all" } else { series.condition.as_str() },
         render(&shown).trim_end(),
         series.mean_difference * 100.0,
         series.largest_difference * 100.0
