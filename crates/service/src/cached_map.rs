@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn start_without_management_logs_age_of_map_and_what_waits() {
+    fn start_without_management_logs_map_age_and_waiting_operations() {
         let directory = tempfile::tempdir().unwrap();
         let map = ClusterMap::empty(ClusterId::new([1; 16]));
         let without_file = start_line(directory.path(), &map);

@@ -113,7 +113,7 @@ fn replayed_change_is_kept_until_it_is_durable() {
 }
 
 #[test]
-fn change_whose_reply_came_after_a_restart_is_not_replayed() {
+fn change_is_not_replayed_if_its_reply_came_after_a_restart() {
     let changes = opened();
     let attempt = changes.attempt(GROUP, SESSION);
     assert!(changes.lost(2, &[]).is_empty());
