@@ -61,9 +61,9 @@ pub(super) fn record_end<E: Engine>(
     let record = context.get::<SessionRecord>(&Key::Session(session))?;
     let map = &context.shared.map;
     if record.is_some_and(|record| map.has_removed(record.client)) {
-        // The target may now grant locks and opens to other clients that conflict with those of
-        // this session. Storage must refuse the removed client from now on, so the version of this
-        // map becomes the fence.
+        // The target may now grant locks and opens to other clients, although they conflict with
+        // the locks and opens of this session. Storage must refuse the removed client from now on,
+        // so the version of this map becomes the fence.
         let version = map.version;
         context.put(&Key::Fence, &version);
     }

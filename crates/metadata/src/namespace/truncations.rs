@@ -104,8 +104,9 @@ fn chunk_files_beyond(
         .collect()
 }
 
-/// Removes from the set of synced chunk files those that have no bytes below the file size `size`.
-/// Without such a chunk file, the file has all its bytes, so its absence must not be an error.
+/// Removes the chunk files without bytes below the file size `size` from the set of synced chunk
+/// files. The file has all its bytes without such a chunk file, so the absence of the chunk file
+/// must not be an error.
 fn forget_empty(record: &mut InodeRecord, size: u64) {
     let Some(pattern) = record.pattern.as_ref().filter(|_| !record.synced_chunk_files.is_empty())
     else {
@@ -270,7 +271,7 @@ impl<E: Engine> Context<'_, E> {
 }
 
 /// Returns the error for a request that waits for the truncation of the file `inode`. `error` is
-/// the error with which storage has refused the truncation.
+/// the error of a failed attempt to truncate the chunk files.
 pub(crate) fn unfinished(inode: InodeId, error: &Error) -> Error {
     let error = of_another(error.clone());
     error.within(format_args!(

@@ -126,10 +126,10 @@ pub(super) fn send(shell: &Rc<Shell>, request: MemberRequest) {
     .detach();
 }
 
-/// Stores in the member mark of this target which requests to management `actions` contain, because
-/// management may carry them out after the end of this process. `version` is the version of the
-/// cluster map with which the state machine made the requests. The caller must call this before it
-/// performs the actions.
+/// Adds to the member mark of this target the members that the requests to management in `actions`
+/// concern, because management may carry out the requests after the end of this process. `version`
+/// is the version of the cluster map that the state machine had when it made the requests. The
+/// caller must call this before it performs the actions.
 pub(super) fn note_requests(
     shell: &Shell,
     actions: &[Action],

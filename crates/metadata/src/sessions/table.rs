@@ -233,8 +233,8 @@ impl Sessions {
         self.all.contains_key(&session)
     }
 
-    /// Returns the error with which the target refuses the requests of a session. `None` means that
-    /// the target accepts them.
+    /// Returns the error for the requests of a session that has ended or expired. `None` means that
+    /// the target accepts the requests of this session.
     pub(crate) fn refusal(&self, session: SessionId) -> Option<Error> {
         match self.all.get(&session) {
             Some(Session { is_expired: false, .. }) => None,

@@ -359,8 +359,8 @@ impl MemberLink {
         !self.standing.needs_copy && appended >= needed.appended && synced >= needed.synced
     }
 
-    /// Whether the member lacks at most [`JOIN_LAG`] records, all of which are in the primary's
-    /// memory. A member with an incomplete store needs more than these records, even if the
+    /// Whether the member lacks at most [`JOIN_LAG`] records, and the primary has all these records
+    /// in memory. A member with an incomplete store needs more than these records, even if the
     /// primary's memory has all records since the first one.
     pub(super) fn is_close_to(&self, window: &RecordWindow) -> bool {
         let appended = self.progress.appended;

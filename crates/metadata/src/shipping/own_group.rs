@@ -18,7 +18,8 @@ use skep_wire::log_shipping::{AwaitLogSync, CopyStore, ShipLog};
 use skep_wire::senders::SenderEpochs;
 use std::sync::Arc;
 
-/// What a backup member knows of its group: its own target, and the newest cluster map.
+/// The facts that a backup member uses to check each request: the ids of its group and its target,
+/// its newest cluster map, and the highest epochs that it has seen.
 #[derive(Debug)]
 pub(super) struct OwnGroup {
     pub(super) group: GroupId,

@@ -72,8 +72,8 @@ pub enum Event {
     },
     /// The caller has measured the free space on the disk of the log and the engine.
     FreeSpace {
-        /// `None` means that there is enough free space. Otherwise this is the error message with
-        /// which the target refuses requests that need space, until the next `FreeSpace` event. The
+        /// `None` means that there is enough free space. Otherwise, until the next `FreeSpace`
+        /// event, the target refuses the requests that need space, with this error message. The
         /// message names a way to free space.
         shortage: Option<String>,
     },

@@ -165,8 +165,8 @@ impl Story {
         self.replies.clear();
     }
 
-    /// Passes an event to the target, and then the events that result from it, until there are
-    /// none. Each sync ends in the next batch.
+    /// Passes an event to the target, and then the events that result from each batch, until a
+    /// batch produces no events. Each sync ends in the next batch.
     fn happens(&mut self, event: Event) {
         self.happen_together(vec![event]);
     }

@@ -143,8 +143,8 @@ pub(crate) struct Shared {
     pub(crate) starts: StartNumbers,
     pub(crate) removal: RemovalGuard,
     pub(crate) limits: Limits,
-    /// While the disk is almost full, the error message with which the target refuses requests that
-    /// need space. `None` means that the disk has enough free space.
+    /// The error message for requests that need space, which the target refuses while the disk is
+    /// almost full. `None` means that the disk has enough free space.
     pub(crate) shortage: Option<String>,
     /// Time on a monotonic clock, for leases and pauses.
     pub(crate) now: Duration,

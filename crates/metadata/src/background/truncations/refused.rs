@@ -33,7 +33,8 @@ impl RefusedFiles {
         }
     }
 
-    /// Removes the files like [`Self::retain`]. Returns the log line, or `None` if there is none.
+    /// Removes the files like [`Self::retain`]. Returns the log line if this removes the last file.
+    /// `None` means that `files` was empty before, or still has a file.
     fn line_after(
         &mut self,
         is_refused: impl Fn(InodeId) -> bool,

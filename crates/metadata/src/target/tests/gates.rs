@@ -192,8 +192,8 @@ fn reply_waits_until_the_second_member_has_the_record() {
     assert_eq!(pair.answered(), [101]);
 }
 
-/// The old map of the restarted process says that the second member does not serve. In a newer map,
-/// which this process has not received yet, the second member serves.
+/// In the old map of the restarted process, the second member does not serve. In a newer map, which
+/// this process has not received yet, the second member serves.
 #[test]
 fn restart_stores_no_record_that_a_serving_member_may_lack() {
     let mut pair = begin_pair();
