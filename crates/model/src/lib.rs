@@ -5,7 +5,7 @@
 //!
 //! The protocol is that of `docs/design/0014-metadata-groups.md`, whose section "Model" states what
 //! the model covers, and what it does not. The comment of each module lists the source files whose
-//! rules it repeats. Whoever changes such a rule must change the model too.
+//! rules it repeats. A commit that changes such a rule must change the model too.
 //!
 //! # Time
 //! The model has no clock. A backup member may ask to take over at any time. The promises of a

@@ -169,7 +169,7 @@ impl Progress {
         Self { appended: self.appended.max(other.appended), synced: self.synced.max(other.synced) }
     }
 
-    /// Whether both fields are at least those of `other`.
+    /// Whether `appended` and `synced` are at least as high as in `other`.
     pub fn reaches(self, other: Self) -> bool {
         self.appended >= other.appended && self.synced >= other.synced
     }

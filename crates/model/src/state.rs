@@ -19,9 +19,9 @@ pub struct State {
     pub group: Group,
     /// Members that the primary has asked management to mark as in sync in this epoch.
     pub mark_requests: Members,
-    /// The message that the network has delayed. `None` means that there is none.
+    /// The message that the network delays. `None` means that the network delays no message.
     pub late: Option<LateMessage>,
-    /// The delayed request to management in this epoch. `None` means that there is none.
+    /// The delayed request to management in this epoch. `None` means that no request is delayed.
     pub late_change: Option<LateChange>,
     /// Numbers of operations and faults that may still happen.
     pub left: Faults,

@@ -1,4 +1,4 @@
-//! The record of the files with several names (hard links) of which this run has removed a name.
+//! The record of the files with several names (hard links) that have lost a name in this run.
 //!
 //! The removal of a name sets the change time of the file. Without this record, the purge would
 //! take its own removal for a recent use of the file, and the other names would stay.

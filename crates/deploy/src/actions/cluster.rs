@@ -49,7 +49,8 @@ pub(super) fn remove_member(node: u32) -> String {
 }
 
 /// Returns the script that removes the directory and the configuration file of a host's management
-/// node, and their entries in the list of what the deployment has created on the host.
+/// node. The script also removes their entries from `/etc/skep/deploy.list`. `remove.sh` reads this
+/// list to find all that the deployment has created on the host.
 pub(super) fn discard_management() -> String {
     "stop_service management\n\
      config=/etc/skep/management-$CLUSTER.toml\n\

@@ -56,7 +56,7 @@ fn different_stores_at_the_same_record_are_found() {
 #[test]
 fn fsck_applies_missing_log_records_before_it_compares_members() {
     let (renamed, rename) = renamed();
-    // The log record that changes the records of the second store back to those of the first store.
+    // The log record that reverts the rename. With it, the second store equals the first one.
     let mut back = Mutations::from([(entry(InodeId::ROOT, "b").to_bytes(), None)]);
     put_entry(&mut back, InodeId::ROOT, "a", inode(5), FileKind::Regular);
     let serving = MemberState::Serving;

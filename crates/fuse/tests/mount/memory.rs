@@ -45,7 +45,7 @@ impl Node {
     }
 }
 
-/// Owner of a lock: the kind of the lock, and the id by which the kernel identifies the owner.
+/// Owner of a lock: the kind of the lock, and the id that the kernel has given to the owner.
 type Owner = (LockKind, u64);
 
 #[derive(Default)]

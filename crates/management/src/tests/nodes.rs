@@ -99,7 +99,7 @@ const LONG: Duration = Duration::from_secs(20);
 #[derive(Default)]
 struct ReceivedMaps {
     by_version: RefCell<BTreeMap<u64, skep_types::ClusterMap>>,
-    /// The versions with which two different maps have arrived.
+    /// The versions for which two different maps have arrived.
     ambiguous: RefCell<Vec<u64>>,
     is_over: Cell<bool>,
 }
