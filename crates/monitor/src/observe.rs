@@ -10,8 +10,8 @@ use skep_stats::{By, Round, Row, ServiceFigures, label, tables};
 use skep_types::ClusterMap;
 use skep_wire::node::StatisticsSeries;
 
-/// The labels by which services divide their load, each with the dimension under which a frame
-/// stores the divided load.
+/// The kinds of objects whose loads [`Observer::observe`] stores in a frame. Each kind has a
+/// variant of `By` in the statistics of services, and a variant of `Dimension` in frames.
 const DIVISIONS: [(By, Dimension); 7] = [
     (By::Node, Dimension::Node),
     (By::Target, Dimension::Target),

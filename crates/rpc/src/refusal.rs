@@ -26,9 +26,10 @@ thread_local! {
 ///   `Disconnected`.
 /// - Every other error becomes `Disconnected`.
 ///
-/// If the peer has refused a member's token, the context of the member's error says so, because an
-/// administrator must replace the token. Otherwise the context says that the process at `address`
-/// is not the service.
+/// The context of an error that becomes `Disconnected` names the problem. For
+/// `AuthenticationFailed`, the problem is the token of this process, which an administrator must
+/// replace. For all other errors, the problem is that the process at `address` does not behave like
+/// a service of this cluster.
 ///
 /// For a member, logs the errors that become `Disconnected`, at most once in
 /// [`COMPLAINT_INTERVAL`].

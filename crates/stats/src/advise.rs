@@ -138,8 +138,9 @@ pub struct Load {
 
 impl Load {
     /// Adds up rows, such as the rows of one job or of the whole cluster. The rules about requests
-    /// use only rows that name their service ([`crate::rows_by_service`]), since metadata requests
-    /// move no file data, and their durations cannot be compared with those of storage requests.
+    /// use only rows that name their service ([`crate::rows_by_service`]). These rules must not mix
+    /// storage requests with metadata requests, because metadata requests move no file data, and
+    /// their durations are not comparable.
     pub fn of<'a>(rows: impl IntoIterator<Item = &'a crate::Row>, seconds: f64) -> Self {
         let mut load = Self { seconds, ..Self::default() };
         for row in rows {

@@ -4,7 +4,7 @@
 //!
 //! A replay is a separate task, because a killed program drops its future, and the mount sends no
 //! other change of the session until the replay has ended. `acknowledged` has the lost changes.
-//! `compare_slots` finds them, and reports those that stay lost.
+//! `compare_slots` finds them, and reports the changes that stay lost.
 
 use crate::client::Client;
 use crate::limits::CONTENTION_PAUSE;

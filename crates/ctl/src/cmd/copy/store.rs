@@ -66,7 +66,7 @@ pub(in crate::cmd) fn is_store(path: &Path) -> bool {
     path.to_str().is_some_and(is_location)
 }
 
-/// The settings and credentials with which one copy accesses object stores.
+/// The settings and credentials that one copy uses to access object stores.
 #[derive(Debug)]
 pub(in crate::cmd) struct Stores {
     settings: Settings,

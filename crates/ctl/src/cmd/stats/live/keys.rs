@@ -28,9 +28,9 @@ pub(super) enum Key {
     End,
     /// Ctrl-C, if the terminal sends it as a character.
     Interrupt,
-    /// Ctrl-L, with which users request a new drawing of the screen.
+    /// Ctrl-L. The view draws the whole screen again.
     Redraw,
-    /// Ctrl-U, with which users remove the text that they have typed.
+    /// Ctrl-U. The view removes the text of the filter that the user is typing.
     ClearText,
 }
 
