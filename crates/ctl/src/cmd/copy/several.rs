@@ -28,7 +28,7 @@ pub(in crate::cmd) enum Transport {
     /// Processes are started by ssh on the hosts of a deployment.
     Ssh {
         /// The hosts and how to reach them.
-        deployment: Deployment,
+        deployment: Box<Deployment>,
         /// Whether the processes run as root instead of as the user who logs in by ssh.
         as_root: bool,
     },
@@ -58,7 +58,7 @@ impl Transport {
 
     /// Returns the transport that reaches `hosts` by ssh.
     pub(in crate::cmd) fn ssh(hosts: &[String], as_root: bool) -> Self {
-        Self::Ssh { deployment: deployment("copy", "", hosts), as_root }
+        Self::Ssh { deployment: Box::new(deployment("copy", "", hosts)), as_root }
     }
 
     fn names(&self) -> Vec<String> {
