@@ -44,7 +44,7 @@ pub fn plan(
     let mut plan = GroupPlan::default();
     for group in existing {
         let hosts = group.members.iter().map(|it| it.place.host.as_str());
-        let mut used: BTreeSet<String> = hosts.map(|host| domain(deployment, host)).collect();
+        let mut used: BTreeSet<Domain> = hosts.map(|host| domain(deployment, host)).collect();
         for found in group.members.len()..copies as usize {
             let place = free.take(&used).ok_or_else(|| {
                 let members: Vec<_> = group.members.iter().map(|it| it.place.to_string()).collect();
@@ -84,13 +84,21 @@ pub fn plan(
     Ok(plan)
 }
 
+/// A failure domain of hosts.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Domain {
+    /// The domain with this name in the hosts file.
+    Named(String),
+    /// The host with this name. The hosts file names no domain for the host.
+    Host(String),
+}
+
 /// Returns the failure domain of a host. A host without a domain is a domain by itself.
-fn domain(deployment: &Deployment, host: &str) -> String {
+fn domain(deployment: &Deployment, host: &str) -> Domain {
     let found = deployment.hosts.iter().find(|it| it.name == host);
     match found.map(|it| it.domain.as_str()) {
-        // The prefix distinguishes this domain from a named domain that has the name of the host.
-        None | Some("") => format!("host {host}"),
-        Some(domain) => domain.to_owned(),
+        None | Some("") => Domain::Host(host.to_owned()),
+        Some(domain) => Domain::Named(domain.to_owned()),
     }
 }
 
@@ -136,8 +144,8 @@ impl<'a> FreeTargets<'a> {
 
     /// Takes a target outside of the failure domains `used`. Takes it from the domain with the most
     /// targets, because otherwise targets of this domain could remain at the end.
-    fn take(&mut self, used: &BTreeSet<String>) -> Option<Place> {
-        let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    fn take(&mut self, used: &BTreeSet<Domain>) -> Option<Place> {
+        let mut counts: BTreeMap<Domain, usize> = BTreeMap::new();
         for place in &self.places {
             *counts.entry(domain(self.deployment, &place.host)).or_default() += 1;
         }

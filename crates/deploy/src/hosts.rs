@@ -10,7 +10,7 @@ mod rules;
 
 pub use disk_settings::DiskSettings;
 
-use rules::{check_binding, check_places, place_monitor};
+use rules::{check_binding, check_domain, check_places, place_monitor};
 use serde::{Deserialize, Serialize};
 use skep_types::{Error, ErrorCode, Result};
 use std::fmt::{self, Display};
@@ -413,6 +413,7 @@ fn host(entry: HostEntry, tune: bool, problems: &mut Vec<String>) -> Host {
     check_places(&name, &disks, &directories, problems);
     let (cpus, numa_node) = (entry.cpus, entry.numa_node);
     check_binding(&name, &cpus, numa_node, problems);
+    check_domain(&name, &entry.domain, problems);
     let (domain, tune) = (entry.domain, entry.tune.unwrap_or(tune));
     Host { name, address, network, roles, domain, disks, directories, tune, cpus, numa_node }
 }

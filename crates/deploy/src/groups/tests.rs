@@ -52,6 +52,8 @@ fn members_of_a_group_lie_on_different_hosts() {
 fn members_of_a_group_lie_in_different_failure_domains() {
     let hosts = [("a", 1, "rack-1"), ("b", 1, "rack-1"), ("c", 1, "rack-2"), ("d", 1, "rack-2")];
     assert_eq!(groups_of(&file(2, &hosts)), ["a:/disk1/t c:/disk1/t", "b:/disk1/t d:/disk1/t"]);
+    // The domain of host a has the name of host b, which has no domain.
+    assert_eq!(groups_of(&file(2, &[("a", 1, "b"), ("b", 1, "")])), ["a:/disk1/t b:/disk1/t"]);
 }
 
 #[test]

@@ -5,6 +5,7 @@
 use super::{Deployment, Disk, Host, Role, is_name, is_path};
 use crate::groups;
 use skep_types::cpu_list;
+use skep_types::registration::domain_problem;
 use std::collections::BTreeMap;
 
 /// Numbers of management nodes that a cluster may have.
@@ -125,6 +126,14 @@ pub(super) fn check_binding(
     }
     if !cpus.is_empty() && numa_node.is_some() {
         problems.push(format!("host {name}: cpus and numa_node are both set; set one of them"));
+    }
+}
+
+/// Checks the name of a failure domain in the same way as the services of the host. An empty name
+/// means that the host has no domain.
+pub(super) fn check_domain(name: &str, domain: &str, problems: &mut Vec<String>) {
+    if let Some(problem) = domain_problem(domain).filter(|_| !domain.is_empty()) {
+        problems.push(format!("host {name}: {problem}"));
     }
 }
 

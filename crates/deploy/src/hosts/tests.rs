@@ -120,6 +120,7 @@ fn each_mistake_is_reported_with_its_host_and_a_remedy() {
     check("cluster = \"scratch\"", "cluster = \"$(x)\"", &["invalid cluster"]);
     check("\"client\",", "\"monitor\", \"monitor\",", &["s1", "monitor appears twice"]);
     check("domain", "domian", &["unknown field `domian`"]);
+    check("\"rack-1\"", "\"rack 1\"", &["s1: 'rack 1' cannot name a failure domain"]);
     check("domain =", "cpus = \"3-1\"\ndomain =", &["s1: invalid cpus '3-1'", "0-7,16"]);
     check("domain =", "cpus = \"3\"\nnuma_node = 0\ndomain =", &["s1: cpus and numa_node"]);
     check("address = \"10.0.0.2\"", "address = \"-oProxyCommand=x\"", &["invalid address"]);
