@@ -152,9 +152,11 @@ definitions! {
     /// Duration of the checkpoints of a metadata target.
     CHECKPOINT = Definition::histogram("skep_metadata_checkpoint_seconds", TARGET,
         "Duration of the checkpoints of a metadata target's key-value store.");
-    /// Bytes that a metadata target has appended to its log since its last checkpoint began.
+    /// Bytes that a metadata target has appended to its log since its last completed checkpoint
+    /// began.
     SINCE_CHECKPOINT = Definition::gauge("skep_metadata_log_since_checkpoint_bytes", Unit::Bytes,
-        TARGET, "Bytes in a metadata target's log since the last completed checkpoint began.");
+        TARGET, "Bytes that a metadata target has appended to its log since its last completed \
+         checkpoint began.");
     /// Batches of events that the thread of a metadata target has handled.
     BATCHES = Definition::counter("skep_metadata_batches", Unit::Count, TARGET,
         "Batches in which a metadata target has handled events.");
