@@ -75,7 +75,8 @@ pub struct TlsSettings {
     /// authority. The monitor reads a changed file within ten seconds. Empty: no encryption.
     pub certificate: PathBuf,
     /// File with the private key of the certificate in PEM, without a password. The monitor refuses
-    /// a file that all users can access. Empty: no encryption.
+    /// a file whose mode gives other users any access, for example mode 644: set it to 600. Empty:
+    /// no encryption.
     pub key: PathBuf,
 }
 
@@ -102,12 +103,14 @@ pub struct AlertSettings {
     /// `https://host/path`. If the server is busy or cannot be reached, the monitor tries again for
     /// some minutes. Empty: no address.
     pub webhook: String,
-    /// Addresses of Alertmanagers, as `http://host:9093`, at most 8. Each gets all alerts by its
-    /// own interface, again and again while they hold. So each member of a group of Alertmanagers
-    /// needs an entry. Empty: no Alertmanager. Leave it empty if Prometheus sends these alerts.
+    /// Addresses of Alertmanagers, as `http://host:9093`, at most 8. The monitor sends all current
+    /// alerts to each of them, and repeats this as long as the alerts last. So each member of a
+    /// group of Alertmanagers needs an entry. Empty: no Alertmanager. Leave it empty if Prometheus
+    /// sends these alerts.
     pub alertmanagers: Vec<String>,
     /// A target with a mean latency of this many times the median of its peers is reported as
-    /// slow. Disks of one kind differ by less than 2 under the same load.
+    /// slow. The latencies of disks of one kind differ by a factor of less than 2 under the same
+    /// load.
     pub slow_factor: u32,
     /// Only mean latencies above this time count as slow, since short latencies differ by chance.
     pub slow_from: Interval,
