@@ -312,8 +312,8 @@ fn note_of_copies(lines: &[TargetLine]) -> String {
     }
     match members.values().max() {
         Some(copies @ 2..) => format!(
-            "\nA metadata group stores the same on each of its {copies} targets. The total counts all \
-             of them.\n"
+            "\nThe {copies} targets of a metadata group store the same data. The total counts the \
+             space of each of them.\n"
         ),
         _ => String::new(),
     }

@@ -178,7 +178,7 @@ fn reason_to_drop(map: &ClusterMap, silent: Duration) -> String {
     let heartbeat = Duration::from_millis(map.policy.heartbeat_ms.into());
     match silent > 2 * heartbeat {
         true => format!("whose server has sent no heartbeat for {:.1} s", silent.as_secs_f64()),
-        false => "which stops, or does not answer the primary".to_owned(),
+        false => "whose service is shutting down, or does not answer the primary".to_owned(),
     }
 }
 

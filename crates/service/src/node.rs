@@ -33,10 +33,10 @@ pub struct NodeSettings {
     /// later start.
     pub listen: String,
     /// Addresses or names under which other nodes reach this service, as `host:port` or `host`,
-    /// best first. Set it when the host has several networks or is behind a translated address.
-    /// Empty: the address on which the service listens. If it listens on all addresses, this host's
-    /// address on the route to management; for management itself, the only address of this host or
-    /// its address on the default route.
+    /// best first. Needed if other nodes reach the host through several networks or through network
+    /// address translation (NAT). Empty: the address on which the service listens. If it listens on
+    /// all addresses, this host's address on the route to management; for management itself, the
+    /// only address of this host or its address on the default route.
     pub advertise: Vec<String>,
     /// Address of the HTTP page `/metrics` with the metrics of this service, as `host:port`, for
     /// Prometheus and compatible programs. Set an address of the network, such as `0.0.0.0:7421`,

@@ -168,7 +168,7 @@ fn overrides(args: &ServiceArgs, targets: &str) -> Result<Vec<(String, String)>>
         overrides.extend(value.iter().map(|value| (key.to_owned(), value.clone())));
     }
     if !args.advertise.is_empty() {
-        let list = serde_json::to_string(&args.advertise).expect("texts can be written");
+        let list = serde_json::to_string(&args.advertise).expect("a list of strings has a JSON form");
         overrides.push(("node.advertise".to_owned(), list));
     }
     if !args.target.is_empty() {
@@ -178,7 +178,7 @@ fn overrides(args: &ServiceArgs, targets: &str) -> Result<Vec<(String, String)>>
             return Err(Error::new(ErrorCode::Configuration, what));
         }
         // A JSON list of strings is also a TOML list, and escapes every path correctly.
-        let list = serde_json::to_string(&args.target).expect("texts can be written");
+        let list = serde_json::to_string(&args.target).expect("a list of strings has a JSON form");
         overrides.push((targets.to_owned(), list));
     }
     Ok(overrides)

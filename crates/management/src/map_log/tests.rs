@@ -262,7 +262,7 @@ fn line_about_a_dropped_member_names_reason_and_copies_left() {
     let made = GroupChange { group, epoch, change, target };
     let text =
         |silent_ms| change_line(&map, &made, Asker::Member, Duration::from_millis(silent_ms)).1;
-    assert!(text(0).contains("which stops, or does not answer the primary"), "{}", text(0));
+    assert!(text(0).contains("whose service is shutting down"), "{}", text(0));
     let dead = text(7_500);
     assert!(dead.contains("has sent no heartbeat for 7.5 s"), "{dead}");
     assert!(dead.contains("one copy left, and its files wait if target t1 (metadata-1)"), "{dead}");

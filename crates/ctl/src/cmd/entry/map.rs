@@ -26,11 +26,11 @@ const EXAMPLES: &[Example] = &[
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct MapArgs {
-    /// Split a range of the file into pieces by target, from this byte on: a number, or a number
-    /// with KiB, MiB, ...
+    /// Also show the target of each piece of a range of the file. The range begins at this offset
+    /// in bytes: a number, or a number with KiB, MiB, ... [default with --length: 0]
     #[arg(long)]
     offset: Option<ByteSize>,
-    /// Length of the range [default: to the end of the file]
+    /// Length of this range in bytes [default with --offset: up to the end of the file]
     #[arg(long)]
     length: Option<ByteSize>,
     /// Path of a file in a mount

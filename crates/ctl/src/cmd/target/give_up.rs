@@ -33,7 +33,7 @@ struct Loss {
     /// The files that lose bytes, or may lose bytes.
     files: Vec<DamagedFile>,
     /// Number of files that have no bytes on the target, but whose patterns name the target. These
-    /// files lose nothing, but later writes after their present end can fail with EIO.
+    /// files lose nothing, but later writes beyond their current size can fail with EIO.
     unwritten_files: usize,
     /// The paths of the directories whose patterns name the target.
     directories: Vec<String>,
