@@ -203,8 +203,8 @@ fn as_text(loss: &Loss) -> String {
         let _ = writeln!(
             text,
             "Further files without bytes on the target, whose stripe patterns name it: \
-             {unwritten_files}. They lose nothing, but after the loss writes behind their present \
-             end can fail with EIO. `skep target files --paths {id}` lists them too; `cp -a FILE \
+             {unwritten_files}. They lose nothing, but after the loss writes beyond their current \
+             size can fail with EIO. `skep target files --paths {id}` lists them too; `cp -a FILE \
              FILE.new && mv FILE.new FILE` places such a file on other targets."
         );
     }
