@@ -71,7 +71,9 @@ struct Kept {
     /// Lost changes that are not replayed yet, in the order of their places.
     lost: VecDeque<Change>,
     is_replaying: bool,
-    /// Sequence of the last request in [`REPLAY_SLOT`].
+    /// The highest sequence in [`REPLAY_SLOT`] that is used or skipped. Each lost change takes one
+    /// sequence, also a change that the client skips without a request. So the target may see gaps
+    /// between the sequences. It only requires that they rise, as in all slots.
     replays: u64,
 }
 
@@ -115,8 +117,9 @@ impl Kept {
         }
     }
 
-    /// Removes and returns the first lost change, and counts a request in [`REPLAY_SLOT`].
-    fn take_sent(&mut self) -> Option<Change> {
+    /// Removes and returns the first lost change, and takes its sequence in [`REPLAY_SLOT`]. The
+    /// client has replayed the change, or skips it.
+    fn take_first(&mut self) -> Option<Change> {
         let change = self.lost.pop_front()?;
         self.replays += 1;
         Some(change)
@@ -310,7 +313,7 @@ impl AcknowledgedChanges {
     /// durable yet, adds it to the list of acknowledged changes again.
     pub(crate) fn replayed(&self, group: GroupId, session: SessionId, is_durable: bool) {
         self.of(group, session, |kept| {
-            let Some(change) = kept.take_sent() else { return };
+            let Some(change) = kept.take_first() else { return };
             if !is_durable {
                 kept.push(Change { slot: REPLAY_SLOT, sequence: kept.replays, ..change });
             }
@@ -319,7 +322,7 @@ impl AcknowledgedChanges {
 
     /// Removes and returns the change of [`Self::next_lost`], because it stays lost.
     pub(crate) fn replay_failed(&self, group: GroupId, session: SessionId) -> Option<Change> {
-        self.of(group, session, Kept::take_sent).flatten()
+        self.of(group, session, Kept::take_first).flatten()
     }
 
     /// Compares the changes again, because the target has started again during the replay. Returns

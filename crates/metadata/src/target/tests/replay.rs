@@ -173,6 +173,27 @@ fn no_unlink_is_replayed_after_a_failed_replay() {
     assert_eq!(story.lookup(InodeId::ROOT, "a").unwrap().inode, file);
 }
 
+/// A client takes a sequence for each lost change, also for a change that it skips without a
+/// request.
+#[test]
+fn replay_slot_accepts_gaps_between_its_sequences() {
+    let mut story = Story::begin();
+    let file = story.create(1, (0, 1));
+    let durable = story.log.len();
+    story.ask(1, 1, (0, 2), &link(file, "b")).unwrap();
+    story.ask(1, 1, (1, 1), &link(file, "c")).unwrap();
+    story.lose_power_and_await_replay(durable);
+    story.end_replay(2);
+    let replay = |change, name| md::Replay { inode: file, ..again(change, &link(file, name)) };
+    story.ask(1, 1, (REPLAY_SLOT, 2), &replay(2, "b")).unwrap();
+    story.ask(1, 1, (REPLAY_SLOT, 5), &replay(3, "c")).unwrap();
+    let late = story.ask(1, 1, (REPLAY_SLOT, 4), &replay(3, "d")).unwrap_err();
+    assert_eq!(late.code(), ErrorCode::Stale, "a late request with a skipped sequence never runs");
+    story.end_replay(1);
+    assert_eq!(story.lookup(InodeId::ROOT, "c").unwrap().inode, file);
+    assert_eq!(story.lookup(InodeId::ROOT, "d").unwrap_err().code(), ErrorCode::NotFound);
+}
+
 #[test]
 fn replay_ends_after_a_lease_without_progress() {
     let mut story = Story::begin();
