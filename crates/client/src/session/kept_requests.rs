@@ -133,6 +133,7 @@ pub(crate) fn names_of(request: &dyn Any) -> Vec<(InodeId, Bytes)> {
 mod tests {
     use super::*;
     use skep_types::{Attributes, FileKind, Timestamp};
+    use skep_wire::file_locks::{LockKind, LockMode, LockRequest, SetLock, WaitLock};
 
     const FILE: InodeId = InodeId::new(9);
 
@@ -195,6 +196,18 @@ mod tests {
         let new = md::NewInode { permissions: 0o755, umask: 0, uid: 0, gid: 0 };
         let make = md::MakeDirectory { directory, name, new };
         assert!(replay_of(&make, &reply, (3, 4)).unwrap().created);
+    }
+
+    /// `restore_locks` restores the locks of a mount. A replayed request for a lock could set a lock
+    /// again that the program has released since then.
+    #[test]
+    fn locks_are_not_kept_for_a_replay() {
+        for kind in LockKind::ALL {
+            let mode = Some(LockMode::Exclusive);
+            let lock = LockRequest { inode: FILE, kind, owner: 1, mode, start: 0, end: 9, pid: 2 };
+            assert!(!is_kept(&SetLock { lock, wait: 0 }));
+            assert!(!is_kept(&WaitLock { lock, wait: 1 }));
+        }
     }
 
     #[test]
