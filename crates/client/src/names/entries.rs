@@ -14,8 +14,10 @@ use skep_wire::metadata::{
 
 /// Reads and changes the entries of directories.
 ///
-/// A function that changes an entry returns `Io` if the session was lost and the client cannot find
-/// out whether metadata executed the change.
+/// # Errors
+/// In addition to the errors in its own documentation, each function that changes an entry returns
+/// `Io` if the session was lost and the client cannot find out whether metadata executed the
+/// change.
 pub trait Names {
     /// Finds an entry, and returns the attributes of its inode.
     ///
@@ -118,7 +120,6 @@ pub trait Names {
     /// - `NotFound` if one of the names does not exist.
     /// - `NotDirectory` if one of the parents is not a directory.
     /// - `InvalidArgument` if a directory would become its own descendant.
-    /// - `Io` if it is unknown whether metadata executed the exchange.
     fn exchange(
         &self,
         from_directory: InodeId,

@@ -114,7 +114,7 @@ impl Client {
 fn replaced(group: GroupId, id: SessionId) -> Error {
     let what = format!(
         "cannot check whether group {group} has lost changes of session {id}: this mount has \
-         replaced the session by a newer one, in which it continues"
+         replaced the session, and continues its operations in a newer one"
     );
     Error::new(ErrorCode::StaleSession, what)
 }
