@@ -26,7 +26,8 @@ pub struct Client(pub(crate) Rc<Worker>);
 pub(crate) struct Worker {
     pub(crate) mount: Arc<Mount>,
     pub(crate) router: Rc<Router>,
-    /// Index of this worker, from zero; selects its range of slots in each session.
+    /// Index of this worker, from zero. It selects the worker's range of slots in each session.
+    /// The background work of the mount has the highest index.
     pub(crate) index: usize,
     pub(crate) sessions: RefCell<HashMap<GroupId, Rc<ThreadSession>>>,
     /// Limits the number of chunk pieces in flight to [`MAX_PIECES`].
@@ -39,11 +40,12 @@ pub(crate) struct Worker {
 impl Client {
     /// Creates the client of one worker. `worker_index` is less than the `workers` in the mount's
     /// options. Call this function once for each worker, on the worker's thread, inside
-    /// `skep_env::block_on`.
+    /// `skep_env::block_on`. The index `workers` itself belongs to the background work of the mount
+    /// ([`Mount::run_background`]).
     ///
     /// # Errors
-    /// Returns `InvalidArgument` if the worker has a client already, or if there is no worker with
-    /// this index.
+    /// Returns `InvalidArgument` if another client has this index already, or if the index is
+    /// larger than `workers`.
     pub fn new(mount: Arc<Mount>, worker_index: usize) -> Result<Self> {
         mount.take_worker(worker_index)?;
         let router =

@@ -161,18 +161,23 @@ impl Mount {
         }
     }
 
-    /// Assigns a worker's range of slots to the caller. Assigns each range only once, because only
+    /// Assigns the range of slots with this index to the caller. The last range belongs to the
+    /// background work, each other range to a worker. Assigns each range only once, because only
     /// the [`Client`](crate::Client) that has used a slot knows its last sequence number.
     pub(crate) fn take_worker(&self, index: usize) -> Result<()> {
         let mut taken = self.lifecycle.taken_workers.lock().unwrap_or_else(PoisonError::into_inner);
-        if index <= self.options.workers && taken.insert(index) {
+        let background = self.options.workers;
+        let problem = if index > background {
+            format!(
+                "the workers of this mount have indexes below {background}, and its background \
+                 work has the index {background}"
+            )
+        } else if taken.insert(index) {
             return Ok(());
-        }
-        let text = format!(
-            "cannot create the client of worker {index}: this client exists already, or the index \
-             is larger than the number of workers, {}",
-            self.options.workers
-        );
+        } else {
+            "another client of this mount has this index; use an index only once".to_owned()
+        };
+        let text = format!("cannot create a client with the index {index}: {problem}");
         Err(Error::new(ErrorCode::InvalidArgument, text))
     }
 
