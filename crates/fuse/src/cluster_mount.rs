@@ -117,8 +117,8 @@ pub fn mount(cluster: ClusterOptions, options: ServeOptions) -> Result<()> {
     }
     if let Ok(Err(error)) = background.join() {
         tracing::warn!(
-            "the thread for the leases of {} had failed before the mount ended: {error}; since \
-             then the mount renewed no leases",
+            "the thread that renews the leases of the mount {} failed while the mount served: \
+             {error}; without leases, the cluster may have released locks of the mount early",
             mount_point.display()
         );
     }

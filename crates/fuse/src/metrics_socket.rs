@@ -40,7 +40,7 @@ pub(crate) fn start(
             }
             Err(error) => tracing::warn!(
                 "this mount has no page of metrics, since it cannot create its socket in {}: \
-                 {error}; all else works",
+                 {error}; files of the mount are not affected",
                 directory.display()
             ),
         }
@@ -58,7 +58,9 @@ pub(crate) fn start(
         return None;
     }
     if let Err(error) = serve(listeners, registry) {
-        tracing::warn!("this mount has no page of metrics: {error}; all else works");
+        tracing::warn!(
+            "this mount has no page of metrics: {error}; files of the mount are not affected"
+        );
         return None;
     }
     socket
@@ -89,8 +91,8 @@ fn serve(listeners: Vec<OwnedFd>, registry: Arc<Registry>) -> std::io::Result<()
         });
         if let Err(error) = served {
             tracing::warn!(
-                "this mount has no page of metrics any more: {error}; all else works, and mounting \
-                 again brings the page back"
+                "this mount has no page of metrics any more: {error}; files of the mount are not \
+                 affected; to get the page again, unmount and mount again"
             );
         }
     })?;

@@ -22,7 +22,9 @@ pub async fn start(
     let page = match listen_for_page(&wanted, &settings.directory).await {
         Ok(page) => page,
         Err(error) => {
-            tracing::warn!("this service has no page of metrics: {error}; all else works");
+            tracing::warn!(
+                "this service has no page of metrics: {error}; files and clients are not affected"
+            );
             return None;
         }
     };
