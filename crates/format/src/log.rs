@@ -153,7 +153,8 @@ pub fn complete_records(owner: LogOwner, first: Lsn, bytes: &[u8]) -> Scan {
 pub fn scan(owner: LogOwner, first: Lsn, bytes: &[u8]) -> Result<Scan> {
     if bytes.starts_with(&MAGIC_OF_VERSION_1) {
         let what = "cannot read the log: its records have version 1, and this program reads \
-                    version 2; copy the files into a new cluster, with the program that wrote the log";
+                    version 2; copy the files into a new cluster, with the program that wrote the \
+                    log";
         return Err(Error::new(ErrorCode::Unsupported, what));
     }
     let Scan { records, end } = complete_records(owner, first, bytes);

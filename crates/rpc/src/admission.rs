@@ -213,7 +213,10 @@ impl Admission {
         for entry in under_way.values() {
             let count = counts.entry(entry.network).or_default();
             *count += 1;
-            assert!(*count <= MAX_HANDSHAKES_PER_ADDRESS, "each address has its bound");
+            assert!(
+                *count <= MAX_HANDSHAKES_PER_ADDRESS,
+                "the number of handshakes of each address is bounded"
+            );
         }
     }
 }

@@ -239,9 +239,9 @@ impl Secrets {
         let refused = |what: &str| Error::new(ErrorCode::AuthenticationFailed, what);
         let Some(first) = common.first() else {
             return Err(refused(
-                "the token is wrong, not of this cluster, or revoked: it does not contain the secret \
-                 of the service at this address; `skep cluster token --cluster DIRECTORY` on the \
-                 management host prints the newest token",
+                "the token is wrong, not of this cluster, or revoked: it does not contain the \
+                 secret of the service at this address; `skep cluster token --cluster DIRECTORY` \
+                 on the management host prints the newest token",
             ));
         };
         let open = common.iter().find(|it| !it.is_closed);

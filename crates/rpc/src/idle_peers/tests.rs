@@ -40,7 +40,7 @@ async fn receive(mut requests: IncomingStream, outbox: &Outbox) -> Task<Result<b
             skep_env::yield_now().await;
         }
     };
-    skep_env::timeout(PATIENCE, idle).await.expect("the connection is idle in time");
+    skep_env::timeout(PATIENCE, idle).await.expect("the connection becomes idle within PATIENCE");
     task
 }
 
