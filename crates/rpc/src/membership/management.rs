@@ -268,6 +268,7 @@ impl Management {
         let deadline = patience.map(|patience| skep_env::now() + patience);
         let mut backoff = FIRST_BACKOFF;
         let mut has_warned = false;
+        let begun = skep_env::now();
         let sequence = self.new_request();
         // Retry: a request to management. The first pause is 2 ms, each further pause is twice as
         // long, up to 1 s. The retries end after `patience`.
@@ -277,7 +278,7 @@ impl Management {
                 {
                     Ok(reply) => {
                         if has_warned {
-                            tracing::info!("management answers");
+                            self.log_return(skep_env::now().saturating_sub(begun));
                         }
                         return Ok(reply);
                     }
@@ -297,6 +298,14 @@ impl Management {
             skep_env::sleep(backoff).await;
             backoff = (backoff * 2).min(LONGEST_MANAGEMENT_BACKOFF);
         }
+    }
+
+    /// Logs that management answers again after a request has waited for `waited`. Another task may
+    /// have closed the connection since then, so its address may be missing.
+    fn log_return(&self, waited: Duration) {
+        let open = self.connection.borrow();
+        let at = open.as_ref().map_or_else(String::new, |open| format!(" at {}", open.address));
+        tracing::info!("management{at} answers again after {:.1} s", waited.as_secs_f64());
     }
 
     async fn connection(&self) -> Result<OpenConnection> {
