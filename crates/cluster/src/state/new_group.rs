@@ -26,12 +26,22 @@ pub(super) fn advice(map: &ClusterMap) -> String {
     if members.len() >= wanted {
         return format!("`skep group create {ids}` creates a group");
     }
+    let waiting = match members.len() {
+        0 => "no such target waits".to_owned(),
+        1 => "only 1 such target waits".to_owned(),
+        count => format!("only {count} such targets wait"),
+    };
+    let fewer = match members.is_empty() {
+        true => String::new(),
+        false => format!(
+            ". `skep group create {ids}` creates a group with fewer copies, to which `skep group \
+             add` adds targets later"
+        ),
+    };
     format!(
         "the setting metadata-copies asks for groups of {wanted} targets on different nodes and in \
-         different failure domains, and only {} of them waits: start a metadata service with a new \
-         target on another host. `skep group create {ids}` creates a group with fewer copies, to \
-         which `skep group add` adds targets later",
-        members.len()
+         different failure domains, and {waiting}: start a metadata service with a new target on \
+         another host{fewer}"
     )
 }
 
@@ -89,7 +99,13 @@ mod tests {
     #[test]
     fn advice_gives_number_of_targets_that_can_form_a_group() {
         let found = advice(&map(2, &["a", "a"]));
-        assert!(found.contains("groups of 2 targets") && found.contains("only 1 of"), "{found}");
+        assert!(found.contains("groups of 2 targets"), "{found}");
+        assert!(found.contains("only 1 such target waits"), "{found}");
         assert!(found.contains("`skep group create 1` creates a group with fewer"), "{found}");
+        let found = advice(&map(3, &["a", "b"]));
+        assert!(found.contains("only 2 such targets wait"), "{found}");
+        let found = advice(&map(2, &[]));
+        assert!(found.contains("no such target waits: start"), "{found}");
+        assert!(!found.contains("skep group create"), "{found}");
     }
 }
