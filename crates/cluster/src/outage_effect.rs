@@ -4,7 +4,7 @@
 //! over the cluster map. Does not own the detection of outages, nor their remedies.
 
 use skep_types::map::{Condition, Consistency, MemberState, Reachability, TargetHealth};
-use skep_types::{ClusterMap, Node, NodeKind, Target, TargetId};
+use skep_types::{ClusterMap, Group, Node, NodeKind, Target, TargetId};
 
 /// The effect of the outage of one target on the group of the target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,7 +52,7 @@ pub fn effect_of_outage(map: &ClusterMap, node: &Node) -> OutageEffect {
     let kept = own.filter(|target| target.consistency != Consistency::Bad);
     let effects: Vec<_> = kept.filter_map(|it| Some((it.id, effect(map, it)?))).collect();
     let is_blocking = effects.iter().any(|(_, effect)| effect.is_blocking());
-    let absent = members_with_data(map, &effects);
+    let absent = absent_groups(map, &effects);
     let is_group_absent = !absent.is_empty();
     // If a group waits for this service itself (`Effect::Waits`), the return of another service is
     // not enough.
@@ -92,17 +92,21 @@ fn effect_of_management(map: &ClusterMap) -> &'static str {
     }
 }
 
-/// Returns the serving members of the groups in which all serving members are absent.
-fn members_with_data(map: &ClusterMap, effects: &[(TargetId, Effect)]) -> Vec<TargetId> {
+/// Returns the groups in which all serving members are absent. Each group is the list of these
+/// members.
+fn absent_groups(map: &ClusterMap, effects: &[(TargetId, Effect)]) -> Vec<Vec<TargetId>> {
     let waiting = effects.iter().filter(|(_, effect)| *effect == Effect::WaitsForAny);
     let groups = waiting.filter_map(|(target, _)| map.group_of(*target));
-    let members = groups.flat_map(|group| &group.members);
-    members.filter(|it| it.state == MemberState::Serving).map(|it| it.target).collect()
+    let serving = |group: &Group| -> Vec<TargetId> {
+        let members = group.members.iter().filter(|it| it.state == MemberState::Serving);
+        members.map(|it| it.target).collect()
+    };
+    groups.map(serving).collect()
 }
 
-/// Returns the effects on the groups of a service as a clause. Any one of the members `absent` is
-/// enough to serve their group.
-fn effect_on_targets(effects: &[(TargetId, Effect)], absent: &[TargetId]) -> String {
+/// Returns the effects on the groups of a service as a clause. `absent` has the groups in which all
+/// serving members are absent. Any one of these members is enough to serve its group.
+fn effect_on_targets(effects: &[(TargetId, Effect)], absent: &[Vec<TargetId>]) -> String {
     let of = |effect| effects.iter().filter(move |it| it.1 == effect);
     let blocking = effects.iter().filter(|(_, effect)| effect.is_blocking());
     let waiting: Vec<_> = blocking.map(|(target, _)| target.to_string()).collect();
@@ -118,15 +122,11 @@ fn effect_on_targets(effects: &[(TargetId, Effect)], absent: &[TargetId]) -> Str
              its groups take over"
                 .into()
         }
-        (_, waiting, _) if !absent.is_empty() => {
-            let absent: Vec<_> = absent.iter().map(ToString::to_string).collect();
-            format!(
-                "operations on files of {} wait, since all members of the group are absent: one of \
-                 {} is enough to serve it",
-                waiting.join(", "),
-                absent.join(", ")
-            )
-        }
+        (_, waiting, _) if !absent.is_empty() => format!(
+            "operations on files of {} wait, since all members of {}",
+            waiting.join(", "),
+            reason_and_remedy(absent)
+        ),
         (_, _, 0) if is_all => {
             "operations on files of this service wait until the service is back; other files are \
              not affected"
@@ -137,6 +137,21 @@ fn effect_on_targets(effects: &[(TargetId, Effect)], absent: &[TargetId]) -> Str
              groups of its other targets",
             waiting.join(", ")
         ),
+    }
+}
+
+/// Returns the end of the clause about groups in which all serving members are absent.
+fn reason_and_remedy(absent: &[Vec<TargetId>]) -> String {
+    let one_of = |members: &Vec<TargetId>| {
+        let members: Vec<_> = members.iter().map(ToString::to_string).collect();
+        format!("one of {}", members.join(", "))
+    };
+    let needed: Vec<_> = absent.iter().map(one_of).collect();
+    match &needed[..] {
+        [one] => format!("the group are absent: {one} is enough to serve it"),
+        several => {
+            format!("their groups are absent: {} are enough to serve them", several.join(" and "))
+        }
     }
 }
 
@@ -210,7 +225,7 @@ mod tests {
 
     fn of(map: &ClusterMap, node: usize) -> String {
         let OutageEffect { is_blocking, text, .. } = effect_of_outage(map, &map.nodes[node]);
-        let says_so = ["until the service is back", "all members of the group are absent"];
+        let says_so = ["until the service is back", " are absent: one of "];
         assert_eq!(is_blocking, says_so.iter().any(|it| text.contains(it)), "{text}");
         text
     }
@@ -246,6 +261,19 @@ mod tests {
                 assert!(of(&map, node).contains(expected), "{}", of(&map, node));
             }
         }
+    }
+
+    #[test]
+    fn each_group_without_a_member_needs_one_of_its_members() {
+        let mut map = map();
+        let fourth = Target::new(TargetId::new(4), TargetKind::Metadata, NodeId::new(2), "/d");
+        map.targets.push(fourth);
+        let pair = [TargetId::new(3), TargetId::new(4)];
+        map.groups[1] = groups::create(GroupId::new(6), TargetKind::Metadata, &pair).unwrap();
+        map.targets.iter_mut().for_each(|target| target.reachability = Reachability::Offline);
+        let expected = "operations on files of t1, t3 wait, since all members of their groups are \
+                        absent: one of t1, t2 and one of t3, t4 are enough to serve them";
+        assert_eq!(of(&map, 0), expected);
     }
 
     #[test]
