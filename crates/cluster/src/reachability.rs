@@ -57,7 +57,7 @@ struct Fault {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Outage {
     /// The duration in milliseconds, as far as the current leader of management has observed it.
-    pub since_ms: u64,
+    pub lasted_ms: u64,
     /// Whether the outage may have begun before the current leader of management started to lead.
     pub may_be_longer: bool,
 }
@@ -140,7 +140,7 @@ impl SoftState {
         let before = self.nodes.get(&node);
         let is_return = before.is_none_or(|before| before.reachability != Reachability::Online);
         let outage = |contact: &Contact| Outage {
-            since_ms: now_ms.saturating_sub(contact.silent_since_ms),
+            lasted_ms: now_ms.saturating_sub(contact.silent_since_ms),
             may_be_longer: contact.is_unheard,
         };
         let last_outage = match is_return {
@@ -241,8 +241,8 @@ impl SoftState {
     pub fn silent_nodes(&self, now_ms: u64) -> impl Iterator<Item = (NodeId, Outage)> {
         let silent = self.nodes.iter().filter(|(_, it)| it.reachability != Reachability::Online);
         silent.map(move |(node, contact)| {
-            let since_ms = now_ms.saturating_sub(contact.silent_since_ms);
-            (*node, Outage { since_ms, may_be_longer: contact.is_unheard })
+            let lasted_ms = now_ms.saturating_sub(contact.silent_since_ms);
+            (*node, Outage { lasted_ms, may_be_longer: contact.is_unheard })
         })
     }
 
@@ -256,8 +256,8 @@ impl SoftState {
     /// condition.
     pub fn faulty_targets(&self, now_ms: u64) -> impl Iterator<Item = (TargetId, Outage)> {
         self.faults.iter().map(move |(target, fault)| {
-            let since_ms = now_ms.saturating_sub(fault.since_ms);
-            (*target, Outage { since_ms, may_be_longer: fault.is_older })
+            let lasted_ms = now_ms.saturating_sub(fault.since_ms);
+            (*target, Outage { lasted_ms, may_be_longer: fault.is_older })
         })
     }
 
@@ -583,18 +583,18 @@ mod tests {
         soft.report_health(3_000, target, &hung("no answer for 6 s"));
         tick_to(&mut soft, &state, 0, 1_000 + LEASE);
         let silent: Vec<_> = soft.silent_nodes(9_000).filter(|(node, _)| *node == server).collect();
-        assert_eq!(silent, [(server, Outage { since_ms: 8_000, may_be_longer: false })]);
+        assert_eq!(silent, [(server, Outage { lasted_ms: 8_000, may_be_longer: false })]);
         let faulty: Vec<_> = soft.faulty_targets(9_000).collect();
-        assert_eq!(faulty, [(target, Outage { since_ms: 7_000, may_be_longer: false })]);
+        assert_eq!(faulty, [(target, Outage { lasted_ms: 7_000, may_be_longer: false })]);
         // The next leader of management did not observe the beginning of the outage.
         let mut last = state.map().clone();
         soft.overlay(&mut last);
         let next = SoftState::of_map(10_000, &state, &last);
-        let later = Outage { since_ms: 500, may_be_longer: true };
+        let later = Outage { lasted_ms: 500, may_be_longer: true };
         assert!(next.silent_nodes(10_500).any(|it| it == (server, later)));
         assert_eq!(next.faulty_targets(10_500).collect::<Vec<_>>(), [(target, later)]);
         soft.report_health(9_500, target, &TargetHealth::new(Condition::Down, "no disk"));
-        assert_eq!(soft.faulty_targets(9_600).next().unwrap().1.since_ms, 100);
+        assert_eq!(soft.faulty_targets(9_600).next().unwrap().1.lasted_ms, 100);
     }
 
     #[test]

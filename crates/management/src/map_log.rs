@@ -61,9 +61,9 @@ fn online_line(server: &str, former: Reachability, outage: Option<Outage>) -> Op
             return None;
         }
         None => format!("{server} is online"),
-        Some(Outage { since_ms, may_be_longer }) => {
+        Some(Outage { lasted_ms, may_be_longer }) => {
             let at_least = if may_be_longer { "at least " } else { "" };
-            format!("{server} is online again, after {at_least}{}", seconds(since_ms))
+            format!("{server} is online again, after {at_least}{}", seconds(lasted_ms))
         }
     };
     Some(Line(Level::Info, text))

@@ -105,15 +105,15 @@ impl Authority {
         let Some(lead) = &inner.lead else { return OutageList::default() };
         let is_server = |id: NodeId| map.node(id).is_some_and(|node| node.kind != NodeKind::Client);
         let nodes = lead.soft.silent_nodes(now_ms()).filter(|(node, _)| is_server(*node));
-        let nodes = nodes.map(|(node, Outage { since_ms, may_be_longer })| NodeOutage {
+        let nodes = nodes.map(|(node, Outage { lasted_ms, may_be_longer })| NodeOutage {
             node,
-            since_ms,
+            since_ms: lasted_ms,
             may_be_longer,
         });
         let targets = lead.soft.faulty_targets(now_ms());
-        let targets = targets.map(|(target, Outage { since_ms, may_be_longer })| TargetOutage {
+        let targets = targets.map(|(target, Outage { lasted_ms, may_be_longer })| TargetOutage {
             target,
-            since_ms,
+            since_ms: lasted_ms,
             may_be_longer,
         });
         OutageList { nodes: nodes.collect(), targets: targets.collect() }

@@ -99,7 +99,7 @@ fn returning_server_is_logged_with_the_length_of_its_outage() {
         let mut lines = reachability_lines(&before, &now, |_| outage);
         lines.pop().map(|Line(_, text)| text)
     };
-    let outage = |may_be_longer| Some(Outage { since_ms: 20_340, may_be_longer });
+    let outage = |may_be_longer| Some(Outage { lasted_ms: 20_340, may_be_longer });
     let again = |after| Some(format!("storage-1 (n4) at 10.0.0.4:7400 is online again, {after}"));
     assert_eq!(text(ProbablyOffline, outage(false)), again("after 20.3 s"));
     assert_eq!(text(Offline, outage(true)), again("after at least 20.3 s"));
