@@ -41,6 +41,12 @@ await() { # description, command...
     sleep 1
   done
 }
+# Runs a command that makes an object. If an earlier run has made it, the command ends with code 7.
+make_once() { # command...
+  status=0
+  text=$("$@" 2>&1) || status=$?
+  case $status in 0 | 7) ;; *) die "'$*' failed: $text" ;; esac
+}
 install_packages() {
   if command -v apt-get >/dev/null; then
     apt-get -q update && DEBIAN_FRONTEND=noninteractive apt-get -qy install "$@"
@@ -189,12 +195,8 @@ start_service() { # kind, port, directories for its targets
     if [ "$kind" = management ]; then echo "advertise = [\"$SKEP_MANAGEMENT\"]"; fi
     if [ -n "$SKEP_DOMAIN" ]; then echo "domain = \"$SKEP_DOMAIN\""; fi
   } >"$config"
-  # It is not an error if an earlier run has already initialised the service.
-  text=$(skep "$kind" --init --config "$config" --token-file /etc/skep/token 2>&1) ||
-    case "$text" in
-      *already*'start without --init'* | *'another process serves this directory'*) ;;
-      *) die "cannot initialise $kind: $text" ;;
-    esac
+  is_running "$kind" "$kind@skep" ||
+    make_once skep "$kind" --init --config "$config" --token-file /etc/skep/token
   run_service "$kind" "$kind@skep" --config "$config"
   serves() {
     awk -v port=":$(printf %04X "$port")" '$4 == "0A" && index($2, port) { found = 1 }
@@ -202,6 +204,13 @@ start_service() { # kind, port, directories for its targets
   }
   await "$kind did not listen on port $port" serves
   say "$kind serves"
+}
+is_running() { # kind, unit
+  if has_systemd; then
+    pid=$(systemctl show --property=MainPID --value "skep-$2.service") && [ "${pid:-0}" != 0 ]
+  else
+    kill -0 "$(cat "/run/skep/$1.pid" 2>/dev/null || echo none)" 2>/dev/null
+  fi
 }
 run_service() { # kind, unit, options of the service
   unit=skep-$2.service; kind=$1; shift 2
@@ -213,7 +222,7 @@ run_service() { # kind, unit, options of the service
   fi
   # Without systemd, as in a container, nothing starts the service again after a crash.
   mkdir -p /run/skep /var/log/skep
-  kill -0 "$(cat "/run/skep/$kind.pid" 2>/dev/null || echo none)" 2>/dev/null && return
+  is_running "$kind" && return
   setsid skep "$kind" "$@" </dev/null >>"/var/log/skep/$kind.log" 2>&1 &
   echo $! >"/run/skep/$kind.pid"
 }
@@ -243,11 +252,7 @@ format_cluster() { # numbers of metadata and storage servers
   }
   has_all() { [ "$(registered metadata)" -ge $(($1)) ] && [ "$(registered storage)" -ge $(($2)) ]; }
   await "not all of $1 metadata and $2 storage servers have registered" has_all "$@"
-  text=$(skep cluster format --cluster "$SKEP_MANAGEMENT" 2>&1) ||
-    case "$text" in
-      *'formatted already'*) ;;
-      *) die "cannot format the cluster: $text" ;;
-    esac
+  make_once skep cluster format --cluster "$SKEP_MANAGEMENT"
   say "the cluster is formatted"
 }
 mount_client() {

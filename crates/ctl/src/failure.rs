@@ -23,6 +23,9 @@ const REFUSED: u8 = 5;
 /// Exit code: the command succeeded in part, on some hosts or for some values. It can be repeated
 /// for the rest.
 pub(crate) const PARTIAL: u8 = 6;
+/// Exit code: the object that the command would make exists already. For example, the cluster is
+/// formatted, or the directory of a service is initialised.
+const EXISTS: u8 = 7;
 
 /// The JSON that a failed command prints with `--output json`.
 #[derive(Debug, Serialize)]
@@ -135,6 +138,7 @@ fn exit_code(code: ErrorCode) -> u8 {
         | ErrorCode::PermissionDenied
         | ErrorCode::NotPermitted
         | ErrorCode::VersionMismatch => REFUSED,
+        ErrorCode::Exists => EXISTS,
         _ => FAILED,
     }
 }
@@ -147,6 +151,7 @@ pub(crate) fn code_of_exit(exit_code: i32) -> ErrorCode {
         Ok(UNREACHABLE) => ErrorCode::NotReady,
         Ok(NOT_FOUND) => ErrorCode::NotFound,
         Ok(REFUSED) => ErrorCode::PermissionDenied,
+        Ok(EXISTS) => ErrorCode::Exists,
         _ => ErrorCode::Io,
     }
 }
@@ -160,6 +165,15 @@ mod tests {
         let error = std::io::Error::from_raw_os_error(107);
         let message = describe(&Error::from(error).within("/mnt/skep/file"));
         assert!(message.starts_with("/mnt/skep/file: ") && message.contains("`skep mount`"));
+    }
+
+    #[test]
+    fn exit_code_of_another_process_stays_the_same() {
+        for (code, ..) in ErrorCode::ALL {
+            let exit = exit_code(*code);
+            assert_eq!(exit_code(code_of_exit(exit.into())), exit, "{code}");
+        }
+        assert_eq!(exit_code(ErrorCode::Exists), EXISTS);
     }
 
     #[test]

@@ -273,11 +273,7 @@ fn initialise(host: &Host, role: Role, joins: bool) -> String {
         text,
         "record 'dir /srv/skep/{role}'\n\
          config=/etc/skep/{role}-$CLUSTER.toml\n\
-         text=$(/usr/bin/skep {role} --init --config $config{token} 2>&1) ||\n\
-         case \"$text\" in\n\
-         *already*'start without --init'*) ;;\n\
-         *) die \"$text\" ;;\n\
-         esac\n\
+         make_once /usr/bin/skep {role} --init --config $config{token}\n\
          record 'initialised {role}'\n"
     );
     text
@@ -298,11 +294,7 @@ fn format_cluster(deployment: &Deployment) -> String {
          }}\n\
          await 60 'not all of {metadata} metadata and {storage} storage targets are registered \
          after 60 s; skep target list shows those that are' has_all\n\
-         text=$(/usr/bin/skep cluster format --cluster /srv/skep/management 2>&1) ||\n\
-         case \"$text\" in\n\
-         *'formatted already'*) ;;\n\
-         *) die \"$text\" ;;\n\
-         esac\n\
+         make_once /usr/bin/skep cluster format --cluster /srv/skep/management\n\
          record formatted\n"
     )
 }

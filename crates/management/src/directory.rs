@@ -43,6 +43,7 @@ const JOIN_PATIENCE: Duration = Duration::from_secs(30);
 /// `settings`.
 ///
 /// # Errors
+/// - `Exists` if the directory is initialised already.
 /// - `Configuration` if the directory is not blank.
 /// - `Configuration` if the settings must name the address of management, because this host has no
 ///   address for other hosts, or has several and none of them is on the default route.

@@ -67,7 +67,8 @@ fn host(settings: &MetadataSettings) -> Host {
 /// service, initialises only the targets that were added to its settings, and replaces its token.
 ///
 /// # Errors
-/// `Configuration` if a directory is not blank. The error names the directory.
+/// - `Exists` if the service and all its targets are initialised already, with this token.
+/// - `Configuration` if a directory is not blank. The error names the directory.
 pub fn initialise(settings: &MetadataSettings, token: Option<JoinToken>) -> Result<Initialised> {
     host(settings).initialise(token)
 }

@@ -25,6 +25,7 @@ impl NodeDirectory {
     /// Initialises a blank directory for a new node of the cluster to which `token` belongs.
     ///
     /// # Errors
+    /// - `Exists` if the directory is initialised already.
     /// - `Configuration` if the directory is not blank.
     /// - Errors of the file system.
     pub fn initialise(path: &Path, kind: DirectoryKind, token: JoinToken) -> Result<Self> {

@@ -23,7 +23,7 @@ fn host(settings: &StorageSettings) -> Host {
 /// service, initialises only the targets that were added to its settings, and replaces its token.
 ///
 /// # Errors
-/// - `Configuration` if the service and all its targets are initialised already, with this token.
+/// - `Exists` if the service and all its targets are initialised already, with this token.
 /// - `Configuration` if a directory is not blank, or belongs to another cluster or node.
 ///
 /// The context of the error has a hint on how to fix the problem.

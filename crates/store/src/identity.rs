@@ -46,19 +46,19 @@ impl Directory {
     /// Initialises a blank directory durably, and opens it. Creates the directory if necessary.
     ///
     /// # Errors
-    /// - `Configuration` if the directory has an identity already, contains any other file, or is
-    ///   in use by another process.
+    /// - `Exists` if the directory has an identity already.
+    /// - `Configuration` if it contains any other file, or is in use by another process.
     /// - Errors of the file system.
     pub fn initialise(path: &Path, identity: Identity) -> Result<Self> {
         create_private(path)?;
         if let Some(found) = read_identity(path)? {
-            return Err(refused(
-                path,
-                format_args!(
-                    "is a {} of cluster {} already; start without --init",
-                    found.kind, found.cluster
-                ),
-            ));
+            let what = format!(
+                "{}: is a {} of cluster {} already; start without --init",
+                path.display(),
+                found.kind,
+                found.cluster
+            );
+            return Err(Error::new(ErrorCode::Exists, what));
         }
         // Check this before the first change, because the directory may belong to another program.
         refuse_used(path)?;
@@ -413,7 +413,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("lost+found")).unwrap();
         drop(Directory::initialise(dir.path(), identity(1)).unwrap());
-        assert!(message(Directory::initialise(dir.path(), identity(1))).contains("already"));
+        let again = Directory::initialise(dir.path(), identity(1)).unwrap_err();
+        assert_eq!(again.code(), ErrorCode::Exists, "{again}");
         let other = tempfile::tempdir().unwrap();
         std::fs::write(other.path().join("thesis.tex"), "x").unwrap();
         let readable = std::fs::Permissions::from_mode(0o755);

@@ -282,6 +282,17 @@ fn target_joins_a_group_only_once() {
     assert!(text.contains("group add 3 11 --cluster"), "{text}");
 }
 
+#[test]
+fn step_continues_if_an_earlier_run_has_made_its_object() {
+    let body = "make_once fake_skep cluster format\necho done\n";
+    for code in [0, 7] {
+        let fake = format!("echo \"$*\" >&2; return {code}");
+        assert_eq!(run_with(&fake, body), (Some(0), "done\n".into()));
+    }
+    let (code, text) = run_with("echo 'it is formatted already' >&2; return 1", body);
+    assert_eq!((code, text.as_str()), (Some(1), "at 100: it is formatted already\n"));
+}
+
 /// The first attempts fail, because the previous leader has stopped and management elects another.
 #[test]
 fn removal_of_a_management_node_waits_for_the_next_leader() {

@@ -71,6 +71,13 @@ await() { # seconds, description, command...
     sleep 0.2
   done
 }
+# Runs a command that makes an object. If an earlier run of the script has made it, the command ends
+# with the exit code 7 (docs/operations/output.md).
+make_once() { # command...
+  status=0
+  text=$("$@" 2>&1) || status=$?
+  case $status in 0 | 7) ;; *) die "$text" ;; esac
+}
 stop_service() { # kind
   if has_systemd; then
     systemctl disable --now "$(unit_of "$1").service" 2>/dev/null || true

@@ -38,8 +38,8 @@ impl Host {
     /// Only a new node needs a token.
     ///
     /// # Errors
-    /// - `Configuration` if there is nothing to initialise, or if the token of a new node is
-    ///   missing.
+    /// - `Exists` if there is nothing to initialise.
+    /// - `Configuration` if the token of a new node is missing.
     /// - `Configuration` if a directory is not blank, belongs to another cluster or node, or is
     ///   below a mount point of `/etc/fstab` on which nothing is mounted.
     ///
@@ -77,11 +77,13 @@ impl Host {
             new_targets += 1;
         }
         if !is_new && !has_new_token && new_targets == 0 {
-            let problem = "is initialised already with all its targets and this token; start \
-                           without --init. If its node was removed from the cluster and must join \
-                           as a new node, first move this directory and the directories of all its \
-                           targets away";
-            return Err(refused(path, problem));
+            let what = format!(
+                "{}: is initialised already with all its targets and this token; start without \
+                 --init. If its node was removed from the cluster and must join as a new node, \
+                 first move this directory and the directories of all its targets away",
+                path.display()
+            );
+            return Err(Error::new(ErrorCode::Exists, what));
         }
         Ok(Initialised { cluster: node.token.cluster, is_new, has_new_token, new_targets })
     }
@@ -378,6 +380,7 @@ mod tests {
         // token.
         let added = with_targets(&["a", "b"]).initialise(None).unwrap();
         assert_eq!((added.has_new_token, added.new_targets), (false, 1));
-        assert!(with_targets(&["a", "b"]).initialise(None).is_err());
+        let again = with_targets(&["a", "b"]).initialise(None).unwrap_err();
+        assert_eq!(again.code(), ErrorCode::Exists, "{again}");
     }
 }
