@@ -81,7 +81,9 @@ pub fn script(
     let body = match action {
         Action::Install => return install_script(deployment, secrets.program_hash),
         Action::Configure => configure(deployment, host),
-        Action::WriteUnits => format!("{}systemctl daemon-reload\n", write_units(host)),
+        Action::WriteUnits => {
+            format!("{}systemctl daemon-reload\n", write_units(deployment, host))
+        }
         Action::Format(disk) => {
             let (device, uuid) = (&disk.device, disk_uuid(deployment, host, &disk.device));
             let point = disk.mount_point();
@@ -207,26 +209,21 @@ fn configure(deployment: &Deployment, host: &Host) -> String {
         let _ = write!(text, "write_file {path} 600 <<'END'\n{config}END\n");
     }
     text += "if has_systemd; then\n";
-    text += &write_units(host);
-    for role in host.services() {
-        let disks = host.disks.iter().filter(|disk| disk.role == role);
-        let points: Vec<_> = disks.map(|disk| disk.mount_point()).collect();
-        if !points.is_empty() {
-            let _ = write!(
-                text,
-                "write_file /etc/systemd/system/skep-{role}@{}.service.d/disks.conf 644 <<'END'\n\
-                 [Unit]\nRequiresMountsFor={}\nEND\n",
-                deployment.cluster,
-                points.join(" ")
-            );
-        }
-    }
+    text += &write_units(deployment, host);
     format!("{text}:\nfi\nwrite_fstab <<'END'\n{}END\n", fstab(deployment, host))
 }
 
-/// Returns the script that writes the units, and creates the user that runs the services.
-fn write_units(host: &Host) -> String {
-    format!("{}write_units {}\n", units::FUNCTIONS, units::options(host))
+/// Returns the script that writes the units with their drop-in files, and creates the user that runs
+/// the services.
+fn write_units(deployment: &Deployment, host: &Host) -> String {
+    let mut text = format!("{}write_units {}\n", units::FUNCTIONS, units::options(host));
+    for role in host.services() {
+        if let Some(drop_in) = units::drop_in(host, role) {
+            let path = units::drop_in_path(&deployment.cluster, role);
+            let _ = write!(text, "write_file {path} 644 <<'END'\n{drop_in}END\n");
+        }
+    }
+    text
 }
 
 fn mount_disks(deployment: &Deployment, host: &Host) -> String {

@@ -67,6 +67,8 @@ pub struct Platform {
     /// Whether the host has systemd, and its systemd units of Skep differ from the units of its
     /// program.
     pub has_old_units: bool,
+    /// Hashes of the drop-in files with the disks of the services, on a host with systemd.
+    pub drop_ins: BTreeMap<Role, String>,
     /// Whether FUSE is available.
     pub has_fuse: bool,
     /// Required programs that are not installed.
@@ -159,6 +161,9 @@ impl Facts {
                 }
                 "directory" => drop(facts.places.insert(first.to_owned(), directory(rest))),
                 "config" => facts.configs.extend(role.map(|role| (role, rest.to_owned()))),
+                "drop_in" => {
+                    facts.platform.drop_ins.extend(role.map(|role| (role, rest.to_owned())));
+                }
                 "initialised" => facts.initialised.extend(role),
                 "foreign" => facts.foreign.extend(role),
                 "running" => {
@@ -286,7 +291,8 @@ pub(crate) mod tests {
             "noise of a login shell\nkernel\t5.14.0-427.el9\nmemory_kib\t1024\nmissing\tflock\n\
              disk_uuid\t/dev/nvme1n1 {own}\ndisk\t/dev/nvme1n1 mounted\n\
              disk\t/dev/mapper/data holds xfs\ndirectory\t/data/skep data\n\
-             config\tstorage abc\ninitialised\tstorage\nrunning\tstorage old\ntoken\tforeign\n\
+             config\tstorage abc\ndrop_in\tstorage def\ninitialised\tstorage\n\
+             running\tstorage old\ntoken\tforeign\n\
              token_addresses\t10.0.0.1:7400,[2001:db8::1]:7400\nfstab\tdef\n\
              tuned\tstorage /data/skep, client\nmount\tskep\nlistening\t7420\n\
              listening\t22\nclock\t1020.0\n"
@@ -294,6 +300,7 @@ pub(crate) mod tests {
         let facts = parse(&deployment, host, &text);
         assert_eq!(facts.platform.kernel, "5.14.0-427.el9");
         assert_eq!(facts.platform.missing, ["flock"]);
+        assert_eq!(facts.platform.drop_ins[&Role::Storage], "def");
         assert_eq!(facts.places["/dev/nvme1n1"], Contents::Mounted);
         assert_eq!(facts.places["/dev/mapper/data"], Contents::Data("it holds xfs".into()));
         assert_eq!(facts.places["/data/skep"], Contents::Data("it is not empty".into()));

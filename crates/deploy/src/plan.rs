@@ -42,6 +42,7 @@ use crate::facts::{Contents, Facts, Running, Tuning};
 use crate::groups::{self, GroupPlan};
 use crate::hosts::{Deployment, Disk, Host, Role};
 use crate::tuning;
+use crate::units;
 use std::collections::BTreeMap;
 
 /// The steps of one host in one phase.
@@ -217,11 +218,18 @@ fn install(deployment: &Deployment, program: &Program, host: &Host, facts: &Fact
     actions
 }
 
-/// Whether a host in the cluster may have other systemd units than its program. `is_replaced` means
-/// that the host gets another program.
+/// Whether a host in the cluster may have other systemd units than its program, or lacks the drop-in
+/// file of a service with disks. `is_replaced` means that the host gets another program.
 fn has_other_units(host: &Host, facts: &Facts, is_replaced: bool) -> bool {
-    let starts_services = facts.platform.has_systemd && host.services().next().is_some();
-    facts.platform.has_old_units || (is_replaced && starts_services)
+    let platform = &facts.platform;
+    let has_drop_in = |role| {
+        let wanted = units::drop_in_hash(host, role);
+        wanted.is_none_or(|wanted| platform.drop_ins.get(&role) == Some(&wanted))
+    };
+    let lacks_drop_in = !host.services().all(has_drop_in);
+    let starts_services = host.services().next().is_some();
+    platform.has_old_units
+        || platform.has_systemd && (lacks_drop_in || is_replaced && starts_services)
 }
 
 fn is_new(facts: &Facts, disk: &Disk) -> bool {

@@ -1,10 +1,11 @@
 //! The systemd units of the services, and the user that runs them, as files of a host.
 //!
 //! The texts belong to this program. A deployment lets the program of each host print its own
-//! (`skep deploy units`), since it may install a program of another version. The module does no
-//! I/O. It does not own the unit files that depend on the disks of a host ([`crate::actions`]).
+//! (`skep deploy units`), since it may install a program of another version. Only the drop-in files
+//! that depend on the disks of a host come from the program that deploys. The module does no I/O.
 
 use crate::hosts::{Host, Role};
+use crate::text_hash::text_hash;
 
 /// The user that the units need, for `systemd-sysusers`.
 const USER: (&str, &str) =
@@ -52,6 +53,24 @@ pub fn text(path: &str) -> Option<&'static str> {
 /// Returns the options of `skep deploy units` for a host.
 pub(crate) fn options(host: &Host) -> &'static str {
     if host.has(Role::Monitor) { "--monitor" } else { "" }
+}
+
+/// Returns the path of the drop-in file with the disks of a service.
+pub(crate) fn drop_in_path(cluster: &str, role: Role) -> String {
+    format!("/etc/systemd/system/skep-{role}@{cluster}.service.d/disks.conf")
+}
+
+/// Returns the drop-in file for the unit of a service. systemd starts the service only after it has
+/// mounted the disks of the service. `None` means that the service has no disks.
+pub(crate) fn drop_in(host: &Host, role: Role) -> Option<String> {
+    let disks = host.disks.iter().filter(|disk| disk.role == role);
+    let points: Vec<_> = disks.map(|disk| disk.mount_point()).collect();
+    (!points.is_empty()).then(|| format!("[Unit]\nRequiresMountsFor={}\n", points.join(" ")))
+}
+
+/// Returns the hash of [`drop_in`].
+pub(crate) fn drop_in_hash(host: &Host, role: Role) -> Option<String> {
+    drop_in(host, role).map(|text| text_hash(&text))
 }
 
 #[cfg(test)]

@@ -92,6 +92,8 @@ fn hosts_get_the_units_of_the_installed_program() {
     for (name, script) in scripts {
         assert!(!script.contains("ExecStart="), "{name}");
         assert_eq!(script.contains("\nwrite_units --monitor\n"), name.contains("m1"), "{name}");
+        let drop_in = "/etc/systemd/system/skep-storage@scratch.service.d/disks.conf";
+        assert_eq!(script.contains(drop_in), name.contains("s1"), "{name}");
     }
 }
 

@@ -72,6 +72,8 @@ for kind in management metadata storage monitor; do
     fi
   fi
   if [ -d /run/systemd/system ]; then
+    drop_in=/etc/systemd/system/$unit.service.d/disks.conf
+    [ -e "$drop_in" ] && fact drop_in "$kind $(sha256sum <"$drop_in" | cut -c1-64)"
     pid=$(systemctl show --property=MainPID --value "$unit" 2>/dev/null)
   else
     pid=$(cat "/run/skep/$kind.pid" 2>/dev/null)
