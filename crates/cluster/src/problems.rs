@@ -268,7 +268,7 @@ fn condition(map: &ClusterMap, target: &Target) -> Option<Problem> {
             ("target-hung", Critical),
             &format!(" hangs: {reason}"),
             "check the disk of this target and the kernel's log on its host; operations on its \
-             files wait",
+             files wait, unless another member of its group serves them",
         )),
         // The target serves again after a moment, so this is no problem.
         Condition::Down if reason == TargetHealth::REOPENS => None,
@@ -277,7 +277,8 @@ fn condition(map: &ClusterMap, target: &Target) -> Option<Problem> {
             ("target-down", Critical),
             &format!(" is not served: {reason}"),
             "add the directory of this target to `targets` in the settings of its service, and \
-             restart the service; operations on its files wait",
+             restart the service; operations on its files wait, unless another member of its group \
+             serves them",
         )),
         Condition::Down if reason == COMPARED_AFTER_RESTORE => Some(problem(
             (map, target),
@@ -291,8 +292,8 @@ fn condition(map: &ClusterMap, target: &Target) -> Option<Problem> {
             (map, target),
             ("target-down", Critical),
             &format!(" is not served: {reason}"),
-            "solve the problem; the service of this target tries again at most a minute later, and \
-             operations on files of the target wait until then",
+            "solve the problem; the service of this target tries again within a minute; operations \
+             on its files wait, unless another member of its group serves them",
         )),
     }
 }
