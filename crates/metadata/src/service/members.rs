@@ -285,8 +285,9 @@ pub(super) fn ask_to_take_over(shell: &Rc<Shell>, request: AskTakeOver) {
         if let Err(error) = asked {
             tracing::warn!(
                 "target {target} cannot become the primary of metadata group {group} yet: {error}; \
-                 if target {primary} answers again before that, its replies also wait for the disk \
-                 of target {target} until the group changes: skep group move ends this"
+                 management may still carry out this request later. If target {primary} answers \
+                 before that, replies of the group wait for the disk of target {target} too; if \
+                 operations are then slow, move the primary of the group with skep group move"
             );
         }
         shell.membership.is_changing.set(false);

@@ -87,7 +87,7 @@ impl RestoredMarks {
         restored::mark(&self.directory, RESTORED_MARK)?;
         let what = format!(
             "{} is an old backup: storage has bytes of inode {inode}, which this target has not \
-             assigned; after its next start, the target assigns higher numbers",
+             assigned. The target stops; after its next start, it assigns higher numbers",
             self.directory.display()
         );
         Err(Error::new(ErrorCode::Configuration, what))

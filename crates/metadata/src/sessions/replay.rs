@@ -63,9 +63,9 @@ impl<E: Engine> MetadataTarget<E> {
         let sessions: Vec<_> = self.sessions.after(SessionId::default()).map(|it| it.0).collect();
         if !sessions.is_empty() {
             tracing::warn!(
-                "target {} may have lost acknowledged changes: it serves again when the clients of \
-                 its {} sessions have repeated them, or at the latest one lease after the last \
-                 repeated change",
+                "target {} may have lost acknowledged changes. It waits until the clients of its {} sessions have repeated these \
+                 changes, or until no client has repeated one for the time of a lease; other \
+                 operations wait until then",
                 self.target,
                 sessions.len()
             );
@@ -160,8 +160,8 @@ impl<E: Engine> MetadataTarget<E> {
             return;
         }
         tracing::warn!(
-            "target {}: {} clients have not repeated their lost changes for the time of a lease; \
-             these changes stay lost",
+            "target {}: the clients of {} sessions have repeated no lost changes for the time of a \
+             lease, so the target no longer waits for them; their lost changes stay lost",
             self.target,
             sessions.len()
         );

@@ -155,7 +155,9 @@ impl<E: Engine> MetadataTarget<E> {
         if let Some(inode) = handlers::home_inode(header.message, body)
             && self.shared.map.shard_group(inode.shard()) != Some(self.shared.group)
         {
-            let what = format!("shard {} is not served by {}", inode.shard(), self.shared.group);
+            let (shard, group) = (inode.shard(), self.shared.group);
+            let what =
+                format!("cannot use inode {inode}: group {group} does not serve its shard {shard}");
             return Err(Error::new(ErrorCode::StaleMap, what));
         }
         self.check_transaction(header, body)?;

@@ -232,10 +232,10 @@ impl Shipper {
             };
             if !fails && link.standing.take_undecided_drop(now) {
                 tracing::warn!(
-                    "target {member} follows its primary again, but management may still carry out \
-                     an earlier request to drop it: until its group changes, replies wait for the \
-                     disk of the primary too; if operations are slow, move the primary of the \
-                     group with skep group move"
+                    "target {member} answers its primary again, but management may still carry out \
+                     an earlier request to drop target {member} from the group. Until it has \
+                     decided, replies of the group wait for the disk of the primary too; if \
+                     operations are slow, move the primary of the group with skep group move"
                 );
             }
             let change = match link.standing.role {

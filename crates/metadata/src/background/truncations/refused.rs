@@ -71,8 +71,8 @@ pub(super) fn refusal_line(
         count => format!(" ({count} failed attempts since the last such line)"),
     };
     format!(
-        "cannot truncate file {inode} on {target}{attempts}: programs that open or truncate the \
-         file get EIO, until a new attempt, which follows each second, succeeds: {error}"
+        "cannot truncate file {inode} on {target}{attempts}, and retries each second; until a \
+         retry succeeds, programs that open or truncate the file get EIO: {error}"
     )
 }
 
