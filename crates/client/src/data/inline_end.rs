@@ -95,9 +95,12 @@ impl Client {
         if !has_inline || !state.end_refused(generation) {
             return refusal;
         }
-        let text = "the first bytes that programs have written to a new file are lost, since \
-                    another client has used the file after metadata had lost its open; write the \
-                    data again";
+        let text = format!(
+            "file {}: the first bytes that programs on this mount have written to the new file are \
+             lost. Metadata had lost the record that this mount has the file open, and another \
+             client has used the file since; write the data again",
+            state.id
+        );
         Error::new(ErrorCode::Io, text)
     }
 }

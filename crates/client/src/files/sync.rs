@@ -208,8 +208,8 @@ impl Client {
             return Ok(());
         }
         tracing::warn!(
-            "file {}: the metadata host lost power before the reported size was durable; reporting \
-             the size again",
+            "file {}: the metadata host lost power before the size that this mount had reported \
+             was durable; the mount reports the size again",
             state.id
         );
         let durable = ModifyOptions { is_durable: true, ..ModifyOptions::default() };

@@ -20,9 +20,10 @@ impl Client {
             for state in self.mount().inodes.all() {
                 if let Err(error) = self.report_written(&state, ModifyOptions::default()).await {
                     tracing::error!(
-                        "cannot report the last writes to metadata at the unmount: {error}; \
-                         metadata asks storage for the size of this file when the session of this \
-                         mount has ended"
+                        "cannot report the last writes to file {} to metadata at the unmount: \
+                         {error}; metadata asks storage for the size of the file when the session \
+                         of this mount has ended",
+                        state.id
                     );
                 }
             }

@@ -57,12 +57,15 @@ impl Client {
         let reported = lost.iter().filter_map(|it| Some((it.request, it.inodes?)));
         let reported: Vec<_> = reported.collect();
         for (request, inodes) in reported.iter().take(NAMED_CHANGES) {
+            let [first, second] = inodes;
+            let of = match first == second {
+                true => format!("inode {first}"),
+                false => format!("inodes {first} and {second}"),
+            };
             tracing::error!(
-                "a power loss has reverted an acknowledged {request} of inodes {} and {} at the \
-                 metadata target of group {group}, and this mount cannot repeat it; the next fsync \
-                 or change of these inodes fails once",
-                inodes[0],
-                inodes[1]
+                "a power loss has reverted an acknowledged {request} of {of} at the metadata \
+                 target of group {group}, and this mount cannot repeat it; the next fsync or \
+                 change of {of} fails once"
             );
         }
         if reported.len() > NAMED_CHANGES {

@@ -41,7 +41,8 @@ impl ThreadSession {
         if share == 0 {
             let text = format!(
                 "cannot use the session at group {group}: the group grants {slots} slots, and each \
-                 of the {ranges} threads of this mount needs one"
+                 of the {ranges} threads of this mount needs one; mount with the option `workers=` \
+                 for fewer threads"
             );
             return Err(Error::new(ErrorCode::Configuration, text));
         }

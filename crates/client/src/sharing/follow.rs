@@ -54,7 +54,7 @@ pub(crate) async fn follow_sessions(client: Client) {
 fn log_end(error: &std::io::Error) {
     tracing::error!(
         "this mount gets no notifications that files become shared: {error}; other mounts wait \
-         when they open a file that this mount has open; unmount it, and mount again"
+         when they open a file that this mount has open; unmount this mount, and mount again"
     );
 }
 
