@@ -239,7 +239,10 @@ fn continue_copy(
     let node = state.apply(&Command::RegisterServer(own))?.node;
     let member = member_settings(&path, cluster, node);
     skep_consensus::replace_member(&member, addresses.to_vec(), &Machine::new(state))?;
-    tracing::info!("management node {} continues as node {node}", identity.node);
+    tracing::info!(
+        "this management node had the id {} in the former state, and has the new id {node}",
+        identity.node
+    );
     directory.become_node(uuid, node)
 }
 

@@ -46,8 +46,8 @@ impl ServingNode {
             let left: Vec<_> =
                 self.running.borrow().iter().map(|it| it.target.to_string()).collect();
             tracing::error!(
-                "target {} did not stop within {} s; this service ends without it, and its next \
-                 start checks its last writes",
+                "target {} did not stop within {} s; this service ends nevertheless, and its next \
+                 start checks the last writes to the target",
                 left.join(", target "),
                 STOP_TIMEOUT.as_secs()
             );
@@ -121,8 +121,8 @@ fn stop_line(map: &ClusterMap, target: TargetId) -> String {
 
 fn log_failure(path: &Path, error: &Error) {
     tracing::warn!(
-        "cannot open {} again, whose role in its group has changed: {error}; operations of the \
-         group may wait for a few seconds",
+        "the role of the target in {} has changed, and this service cannot open the target again \
+         to stop it in its new role: {error}; operations of its group may wait for a few seconds",
         path.display()
     );
 }

@@ -205,8 +205,8 @@ impl ServingNode {
         for forgotten in self.unnamed_targets(map, *node) {
             tracing::error!(
                 "target {} ({}) belongs to this service, but the settings do not name it. So the \
-                 target is not served, and operations on its files wait: add its directory to \
-                 `targets`, and restart the service",
+                 target is not served, and operations on its files wait, unless another member of \
+                 its group serves them: add its directory to `targets`, and restart the service",
                 forgotten.id,
                 forgotten.path
             );
