@@ -163,7 +163,10 @@ where
             }
         }
     }
-    let what = format!("cannot use transport {}: this kernel refused it", options.transport);
+    let what = format!(
+        "cannot use transport {}: this kernel refused it; mount with the option transport=device",
+        options.transport
+    );
     Err(Error::new(ErrorCode::Unsupported, what))
 }
 

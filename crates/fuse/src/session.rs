@@ -333,7 +333,8 @@ impl Supervisor {
             }
             Event::Signal if self.is_ending => {
                 tracing::warn!(
-                    "a second signal arrived: aborting the mount on {}",
+                    "a second signal arrived: the mount on {} ends immediately, and programs that \
+                     use it get errors",
                     self.mount_point.display()
                 );
                 let _ = mount_point::unmount(&self.mount_point, Unmount::Abort);
