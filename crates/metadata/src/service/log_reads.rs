@@ -76,8 +76,8 @@ pub(super) fn read(shell: &Rc<Shell>, log: &Log, read: LogRead) {
             }
             Ok(_) => {}
             Err(error) => tracing::error!(
-                "cannot read the log for target {member}, so the target gets a copy of the store: \
-                 {error}"
+                "cannot read the log records that target {member} lacks: {error}; target {member} \
+                 gets a copy of the whole store instead"
             ),
         }
         let result = found.map(|it| FoundRecords {
