@@ -213,8 +213,8 @@ fn configure(deployment: &Deployment, host: &Host) -> String {
     format!("{text}:\nfi\nwrite_fstab <<'END'\n{}END\n", fstab(deployment, host))
 }
 
-/// Returns the script that writes the units with their drop-in files, and creates the user that runs
-/// the services.
+/// Returns the script that writes the units with their drop-in files, and creates the user that
+/// runs the services.
 fn write_units(deployment: &Deployment, host: &Host) -> String {
     let mut text = format!("{}write_units {}\n", units::FUNCTIONS, units::options(host));
     for role in host.services() {

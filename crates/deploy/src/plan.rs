@@ -218,8 +218,8 @@ fn install(deployment: &Deployment, program: &Program, host: &Host, facts: &Fact
     actions
 }
 
-/// Whether a host in the cluster may have other systemd units than its program, or lacks the drop-in
-/// file of a service with disks. `is_replaced` means that the host gets another program.
+/// Whether a host in the cluster may have other systemd units than its program, or lacks the
+/// drop-in file of a service with disks. `is_replaced` means that the host gets another program.
 fn has_other_units(host: &Host, facts: &Facts, is_replaced: bool) -> bool {
     let platform = &facts.platform;
     let has_drop_in = |role| {
