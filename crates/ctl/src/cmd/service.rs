@@ -168,7 +168,8 @@ fn overrides(args: &ServiceArgs, targets: &str) -> Result<Vec<(String, String)>>
         overrides.extend(value.iter().map(|value| (key.to_owned(), value.clone())));
     }
     if !args.advertise.is_empty() {
-        let list = serde_json::to_string(&args.advertise).expect("a list of strings has a JSON form");
+        let list =
+            serde_json::to_string(&args.advertise).expect("a list of strings has a JSON form");
         overrides.push(("node.advertise".to_owned(), list));
     }
     if !args.target.is_empty() {
