@@ -10,8 +10,8 @@
 //! A cycle of such waits counts as a deadlock, because a program that waits releases no lock. A
 //! program with several threads is an exception: while one thread waits, another thread may release
 //! a lock of the same owner. POSIX and Linux ignore this case too, since their rule for `EDEADLK`
-//! concerns the owners of locks, which are processes, and not threads. So the wait of such a program
-//! may end with `EDEADLK`, although it would have ended by itself.
+//! concerns the owners of locks, which are processes, and not threads. So the wait of such a
+//! program may end with `EDEADLK`, although it would have ended by itself.
 //!
 //! # Invariants
 //! `count` is the number of waits in the map. [`LockWaits::check_invariants`] asserts this.

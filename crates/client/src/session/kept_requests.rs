@@ -198,8 +198,8 @@ mod tests {
         assert!(replay_of(&make, &reply, (3, 4)).unwrap().created);
     }
 
-    /// `restore_locks` restores the locks of a mount. A replayed request could set a lock again that
-    /// the program has released since then.
+    /// `restore_locks` restores the locks of a mount. A replayed request could set a lock again
+    /// that the program has released since then.
     #[test]
     fn locks_are_not_kept_for_a_replay() {
         for kind in LockKind::ALL {
