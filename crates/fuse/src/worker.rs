@@ -171,7 +171,8 @@ pub(crate) async fn run<F: FileSystem, P: Port>(
     if skep_env::timeout(limits::END_GRACE, all_end).await.is_none() {
         let under_way = worker.slots.borrow().len() - worker.ended.get();
         tracing::warn!(
-            "the mount has ended with {under_way} unfinished requests, which get no reply"
+            "the mount has ended with {under_way} unfinished requests; the programs that wait for \
+             them get errors"
         );
         let slots = worker.slots.take();
         slots.iter().for_each(|slot| drop(slot.task.take()));

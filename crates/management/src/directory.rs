@@ -264,7 +264,11 @@ pub(crate) fn registered_addresses(directory: &Directory) -> Option<Vec<String>>
 pub(crate) fn read(path: &Path, cluster: ClusterId) -> Result<StoredState<Machine>> {
     let empty = Machine::new(ClusterState::new(cluster));
     if !has_log(path) && !has_snapshot(path) {
-        let what = format!("{} has no state of management", path.display());
+        let what = format!(
+            "{} has no state of management; restore this directory from a backup, or name the \
+             directory of another management node",
+            path.display()
+        );
         return Err(Error::new(ErrorCode::Configuration, what));
     }
     read_state(path, cluster, empty)

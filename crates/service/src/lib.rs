@@ -72,5 +72,5 @@ pub fn host_name() -> String {
 /// `Io` if the process has no free file descriptor.
 pub fn end_signals() -> Result<skep_env::Signals> {
     skep_env::Signals::take(&[libc::SIGTERM, libc::SIGINT])
-        .map_err(|error| Error::new(ErrorCode::Io, format!("cannot take over signals: {error}")))
+        .map_err(|error| Error::new(ErrorCode::Io, format!("cannot handle signals: {error}")))
 }

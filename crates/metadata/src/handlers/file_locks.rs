@@ -46,7 +46,8 @@ pub(crate) fn set<E: Engine>(
             // range into two.
             if record.ranges.len() > MAX_LOCK_RANGES || is_full && lock.mode.is_some() {
                 let what = format!(
-                    "cannot lock file {}: the target or the owner has too many locks",
+                    "cannot lock file {}: the metadata target of the file, or the owner of the \
+                     lock, has the maximum number of locks; release other locks first",
                     lock.inode
                 );
                 return Err(Error::new(ErrorCode::TooManyLocks, what).into());

@@ -55,8 +55,9 @@ impl<E: Engine> MetadataTarget<E> {
             return Err(Error::new(
                 ErrorCode::TooManyLocks,
                 format!(
-                    "cannot wait for a lock on file {}: too many requests wait for locks",
-                    lock.inode
+                    "cannot wait for a lock on file {}: {} requests already wait for locks of its \
+                     metadata target, which is the limit; try again later",
+                    lock.inode, limits.lock_waits
                 ),
             ));
         }

@@ -64,7 +64,8 @@ impl<E: Engine> Context<'_, E> {
             }
         }
         let context = format!(
-            "cannot add a name to directory {directory}: it has 256 names with the same hash"
+            "cannot add a name to directory {directory}: it has 256 names with the same hash, \
+             which is the limit; use another name"
         );
         Err(Error::new(ErrorCode::NoSpace, context).into())
     }
