@@ -14,7 +14,8 @@ const EXAMPLES: &[Example] = &[(
     "skep cluster format --cluster /srv/skep/management",
 )];
 
-/// Divide the namespace over the metadata targets, once, before the first mount
+/// Divide the namespace over the metadata targets, once, before the first mount. Exit code 7 means
+/// that the cluster is formatted already
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct FormatArgs {
