@@ -44,8 +44,8 @@ pub(super) struct ServiceArgs {
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub(super) set: Vec<String>,
     /// Initialise empty directories for a new node (for management: a new cluster), and exit. For
-    /// an existing node: initialise added targets, and replace the token. Exit code 7 means that all
-    /// directories are initialised already
+    /// an existing node: initialise added targets, and replace the token. Exit code 7 means that
+    /// all directories are initialised already
     #[arg(long)]
     pub(super) init: bool,
     /// With --init: file that holds the token of the cluster to join (`skep cluster token` prints
