@@ -41,6 +41,7 @@ mod early_shell;
 pub mod files;
 pub mod health_watch;
 pub mod http_request;
+pub mod inline_bytes;
 pub mod lab;
 pub mod linearizable;
 pub mod loop_device;

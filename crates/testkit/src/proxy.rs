@@ -45,6 +45,8 @@ pub enum Message {
     Rename = 53,
     /// Sets or releases a lock.
     SetLock = 64,
+    /// Writes inline bytes of a file.
+    WriteInline = 72,
     /// Writes bytes of a chunk file.
     WriteChunk = 96,
 }

@@ -31,7 +31,9 @@ fn only(report: &Value) -> &Value {
 
 fn start() -> Cluster {
     let shape = Shape { storage_services: 2, targets_per_service: 2, ..Shape::default() };
-    Cluster::start(Shape { metadata_targets: 1, ..shape })
+    let cluster = Cluster::start(Shape { metadata_targets: 1, ..shape });
+    cluster.turn_off_inline_bytes();
+    cluster
 }
 
 /// Command: skep advise.

@@ -361,10 +361,13 @@ fn full_metadata_target_refuses_only_new_entries() {
     let disk = Disk::new(&scratch, 512 << 20);
     let cluster = with_metadata_on(disk.path());
     let at = |number: u32| cluster.path().join(format!("file-{number}"));
-    let content = |number: u32, version: u32| format!("{number}, version {version}");
+    // The files are larger than the inline bytes, so their bytes are on storage.
+    let content = |number: u32, version: u32| format!("{number}, version {version}").repeat(2_000);
     for number in 0..200 {
         files::write(at(number), content(number, 1));
     }
+    let small = cluster.path().join("small");
+    files::write(&small, "small");
     files::create_dir(cluster.path().join("directory"));
     let stranger = disk.path().join("stranger");
     take_all(&stranger);
@@ -374,8 +377,10 @@ fn full_metadata_target_refuses_only_new_entries() {
         let metadata = targets.as_array()?.iter().find(|it| it["kind"] == "metadata")?;
         (metadata["pool"] == "emergency").then_some(())
     });
-    // Existing files can still be read, overwritten, extended, renamed and removed. This also holds
-    // after the target was killed.
+    let refused = fs::write(&small, "other bytes").map_err(|error| error.kind());
+    assert_eq!(refused, Err(std::io::ErrorKind::StorageFull), "metadata has the bytes of the file");
+    // Other existing files can still be read, overwritten, extended, renamed and removed. This also
+    // holds after the target was killed.
     for (version, first) in [(2, 0), (3, 100)] {
         for number in first..first + 50 {
             files::write(at(number), content(number, version));

@@ -68,6 +68,7 @@ impl FailedDisk {
         let disk = TargetDisk::under(&path, DiskKind::Ext4);
         cluster.up().expect_success();
         wait_for_condition(&cluster, &path, "Serving");
+        cluster.turn_off_inline_bytes();
         let before = write_files(&cluster, "before", 60);
         disk.trigger_error();
         Self { disk, cluster, path, before }
@@ -95,6 +96,7 @@ fn assert_read(paths: &[PathBuf]) {
 #[test]
 fn targets_serve_while_another_target_cannot_be_opened() {
     let cluster = Cluster::start(three_targets());
+    cluster.turn_off_inline_bytes();
     let before = write_files(&cluster, "before", 30);
     let path = first_storage_target(&cluster);
     cluster.stop();

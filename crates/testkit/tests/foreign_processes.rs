@@ -116,6 +116,7 @@ impl Drop for Stranger {
 #[test]
 fn mount_waits_while_a_foreign_process_has_a_services_port() {
     let cluster = Cluster::start(Shape::small());
+    cluster.turn_off_inline_bytes();
     let path = cluster.path().join("file");
     let mut file = files::create(&path);
     file.write_all(b"before").expect("the file is written");
@@ -205,7 +206,7 @@ fn open_to_others(directory: &Path) -> Vec<String> {
 #[test]
 fn other_users_cannot_read_data_of_services() {
     let cluster = Cluster::start(Shape::small());
-    files::write(cluster.path().join("file"), "text");
+    files::write(cluster.path().join("file"), vec![1; 100_000]);
     assert!(!cluster.chunk_files().is_empty());
     let found = open_to_others(cluster.data());
     assert!(found.is_empty(), "{found:#?}");

@@ -201,20 +201,26 @@ fn retried_link_creates_only_one_link() {
 #[test]
 fn retried_append_is_written_once() {
     let scene = Scene::new(Transport::Uring);
+    append_without_replies(&scene, "small", Vec::new(), Message::WriteInline);
+    // The first write is larger than the inline bytes, so all bytes are on storage.
+    append_without_replies(&scene, "large", vec![b'x'; 20_000], Message::WriteChunk);
+    scene.end();
+}
+
+/// Appends lines to a file by both mounts in turn. The replies to the requests of one mount are
+/// lost. `expected` is the content of the file before.
+fn append_without_replies(scene: &Scene, name: &str, mut expected: Vec<u8>, message: Message) {
     let append =
         |path: PathBuf| files::open_with(OpenOptions::new().append(true).create(true), path);
-    let mut expected = Vec::new();
-    let mut theirs = append(scene.theirs("log"));
-    let ours = Arc::new(append(scene.ours("log")));
-    let inode = inode_of(&scene.theirs("log"));
+    let mut theirs = append(scene.theirs(name));
+    theirs.write_all(&expected).expect("the other mount writes the content");
+    let ours = Arc::new(append(scene.ours(name)));
+    let inode = inode_of(&scene.theirs(name));
     for round in 0..ROUNDS {
         let line = format!("ours {round}\n");
         let (file, written) = (Arc::clone(&ours), line.clone());
-        let result = scene.lose(
-            (Message::WriteChunk, &inode),
-            move || (&*file).write_all(written.as_bytes()),
-            || {},
-        );
+        let result =
+            scene.lose((message, &inode), move || (&*file).write_all(written.as_bytes()), || {});
         result.expect("the line was appended once");
         expected.extend_from_slice(line.as_bytes());
         let line = format!("theirs {round}\n");
@@ -222,9 +228,8 @@ fn retried_append_is_written_once() {
         expected.extend_from_slice(line.as_bytes());
     }
     drop((ours, theirs));
-    let found = files::read(scene.theirs("log"));
+    let found = files::read(scene.theirs(name));
     assert_eq!(found.escape_ascii().to_string(), expected.escape_ascii().to_string());
-    scene.end();
 }
 
 /// docs/semantics.md 2.7 and 4.3.
@@ -234,7 +239,7 @@ fn retried_truncation_does_not_remove_newer_bytes() {
     for round in 0..ROUNDS {
         let name = format!("truncated-{round}");
         let path = scene.ours(&name);
-        files::write(&path, [b'1'; 10_000]);
+        files::write(&path, [b'1'; 40_000]);
         let inode = inode_of(&path);
         let ours = files::open_with(OpenOptions::new().write(true), &path);
         let result = scene.lose(

@@ -74,6 +74,7 @@ impl Counted {
 
     fn with(mount_options: &str) -> Self {
         let mut cluster = Cluster::start(Shape::small());
+        cluster.turn_off_inline_bytes();
         let mount = cluster.mount_with(Transport::Uring, mount_options);
         Self { cluster, mount }
     }

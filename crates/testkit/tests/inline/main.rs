@@ -167,22 +167,25 @@ fn invalid_inline_patterns_are_refused_with_the_reason() {
 #[test]
 fn cluster_setting_inline_bytes_applies_to_new_files() {
     let cluster = Cluster::start(Shape::default());
-    let redundancy = |path: &Path| entry_info(path).components()[0].redundancy().to_owned();
+    let inline_bytes = |path: &Path| match &entry_info(path).components()[..] {
+        [first, second, ..] if first.redundancy() == "inline" => second.start_byte(),
+        _ => 0,
+    };
     let before = cluster.path().join("before");
     files::write(&before, "x");
-    assert_eq!(redundancy(&before), "stripe", "the default");
+    assert_eq!(inline_bytes(&before), 16 << 10, "the default");
     cluster.skep(&["config", "set", "inline-bytes", "8KiB"]);
     let mut number = 0;
     wait_for("new files follow the setting", PATIENCE, || {
         number += 1;
         let path = cluster.path().join(format!("new-{number}"));
         files::write(&path, "x");
-        (redundancy(&path) == "inline").then_some(())
+        (inline_bytes(&path) == 8 << 10).then_some(())
     });
-    assert_eq!(redundancy(&before), "stripe", "the pattern of an existing file stays");
+    assert_eq!(inline_bytes(&before), 16 << 10, "the pattern of an existing file stays");
     let asked = cluster.path().join("asked");
     entry_json(&["create", "--pattern", "count=2"], &asked);
-    assert_eq!(redundancy(&asked), "stripe");
+    assert_eq!(inline_bytes(&asked), 0);
     cluster.stop();
 }
 
