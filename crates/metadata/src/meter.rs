@@ -128,6 +128,30 @@ fn stage_of(reason: WaitReason) -> Stage {
     }
 }
 
+/// Numbers of the requests without a reply that do not count as running.
+#[derive(Debug, Default)]
+struct IdleRequests {
+    /// Number of requests that no batch has taken yet.
+    waiting: usize,
+    /// Number of `WaitNotifications` requests that a batch has taken.
+    standing: usize,
+}
+
+impl IdleRequests {
+    fn count(&self) -> usize {
+        self.waiting + self.standing
+    }
+
+    /// Removes a request that ends.
+    fn remove(&mut self, arrival: &Arrival) {
+        if !arrival.is_taken() {
+            self.waiting -= 1;
+        } else if arrival.is_standing {
+            self.standing -= 1;
+        }
+    }
+}
+
 /// The metrics of the log, the store, and the queued removals of chunk files.
 #[derive(Debug)]
 struct LogFigures {
@@ -157,8 +181,7 @@ pub(crate) struct Meter {
     log: LogFigures,
     arrivals: HashMap<RequestKey, Arrival, BuildHasherDefault<KeyHasher>>,
     open: OpenRequests,
-    /// Number of `WaitNotifications` requests that a batch has taken and that have no reply yet.
-    standing: usize,
+    idle: IdleRequests,
     /// Keys of the requests that the batch in progress has taken.
     taken: Vec<RequestKey>,
     /// The sync of the log in progress, with the number of records that it covers.
@@ -214,7 +237,7 @@ impl Meter {
             log,
             arrivals: HashMap::default(),
             open,
-            standing: 0,
+            idle: IdleRequests::default(),
             taken: Vec::new(),
             running_sync: Running::default(),
             running_checkpoint: Running::default(),
@@ -241,19 +264,16 @@ impl Meter {
     /// sent.
     pub(crate) fn disconnected(&mut self, connection: ConnectionId) {
         self.table.connections().add(-1);
-        let open = &mut self.open;
+        let (open, idle) = (&mut self.open, &mut self.idle);
         self.arrivals.retain(|(of, _), arrival| {
             let stays = *of != connection;
             if !stays {
                 arrival.open.into_iter().for_each(|number| open.end(number));
+                idle.remove(arrival);
             }
             stays
         });
-        let is_waiting = |arrival: &&Arrival| !arrival.is_taken();
-        let waiting = self.arrivals.values().filter(is_waiting).count();
-        let is_standing = |arrival: &&Arrival| arrival.is_standing && !is_waiting(arrival);
-        self.standing = self.arrivals.values().filter(is_standing).count();
-        self.show_queues(waiting);
+        self.show_queues();
     }
 
     /// Handles the arrival of a request of `client`.
@@ -288,10 +308,14 @@ impl Meter {
             awaited: None,
         };
         let before = self.arrivals.insert((connection, header.tag), arrival);
-        // A faulty peer may use the tag of a request that has no reply yet. Remove that request
-        // from the list of open requests.
-        before.and_then(|it| it.open).into_iter().for_each(|number| self.open.end(number));
-        self.table.queued().add(1);
+        // A faulty peer may use the tag of a request that has no reply yet. Stop counting that
+        // request.
+        if let Some(before) = before {
+            before.open.into_iter().for_each(|number| self.open.end(number));
+            self.idle.remove(&before);
+        }
+        self.idle.waiting += 1;
+        self.show_queues();
     }
 
     /// Handles the beginning of a batch, which takes `events`.
@@ -303,9 +327,11 @@ impl Meter {
             match event {
                 Event::Request { connection, header, .. } => {
                     let key = (*connection, header.tag);
-                    if let Some(arrival) = self.arrivals.get_mut(&key) {
+                    let arrival = self.arrivals.get_mut(&key);
+                    if let Some(arrival) = arrival.filter(|it| !it.is_taken()) {
                         arrival.enter(Stage::Processing, now);
-                        self.standing += usize::from(arrival.is_standing);
+                        self.idle.waiting -= 1;
+                        self.idle.standing += usize::from(arrival.is_standing);
                         self.taken.push(key);
                     }
                 }
@@ -382,13 +408,12 @@ impl Meter {
             }
         }
         for RequestWait { connection, tag, reason } in waits {
-            if let Some(arrival) = self.arrivals.get_mut(&(*connection, *tag)) {
+            let arrival = self.arrivals.get_mut(&(*connection, *tag));
+            if let Some(arrival) = arrival.filter(|it| it.is_taken()) {
                 arrival.enter(stage_of(*reason), now);
             }
         }
-        // A batch normally takes all requests that have arrived. If some are left, the gauges count
-        // them as running.
-        self.show_queues(0);
+        self.show_queues();
     }
 
     /// Adds the working time of the thread since the last call: the time until `now`, minus the
@@ -423,7 +448,7 @@ impl Meter {
     ) {
         let Some(mut arrival) = self.arrivals.remove(&(connection, request.tag)) else { return };
         arrival.open.into_iter().for_each(|number| self.open.end(number));
-        self.standing -= usize::from(arrival.is_standing && arrival.is_taken());
+        self.idle.remove(&arrival);
         let last = arrival.stage;
         arrival.enter(last, now);
         let sent = match (request.message, result) {
@@ -459,11 +484,10 @@ impl Meter {
         }
     }
 
-    /// Updates the gauges of queued and running requests. `waiting` is the number of requests that
-    /// no batch has taken yet.
-    fn show_queues(&self, waiting: usize) {
-        self.table.queued().set(waiting as i64);
-        self.table.busy().set((self.arrivals.len() - waiting - self.standing) as i64);
+    /// Updates the gauges of queued and running requests.
+    fn show_queues(&self) {
+        self.table.queued().set(self.idle.waiting as i64);
+        self.table.busy().set((self.arrivals.len() - self.idle.count()) as i64);
     }
 }
 

@@ -158,6 +158,55 @@ fn request_that_waits_for_notifications_is_not_counted_as_busy() {
 }
 
 #[test]
+fn request_that_no_batch_has_taken_is_queued_and_not_busy() {
+    let registry = Registry::new();
+    let mut meter = Meter::new(&registry, TargetId::new(3));
+    meter.connected();
+    let queued_and_busy = || {
+        let figures = Figures::of(&registry);
+        let number = |name| figures.number(name, "3");
+        (number("skep_metadata_requests_queued"), number("skep_metadata_requests_busy"))
+    };
+    let [first, second, third] = [(Lookup::ID, 1), (Lookup::ID, 2), (WaitNotifications::ID, 3)]
+        .map(|(message, tag)| arrive(&mut meter, message, tag, MS));
+    meter.begin_batch(&[first], MS);
+    meter.end_batch(&mut [], &[], MS);
+    assert_eq!(queued_and_busy(), (2, 1));
+    meter.begin_batch(&[second], MS);
+    meter.end_batch(&mut [reply(Lookup::ID, 1, Ok(Vec::new()))], &[], MS);
+    assert_eq!(queued_and_busy(), (1, 1));
+    meter.begin_batch(&[third], MS);
+    meter.end_batch(&mut [], &[], MS);
+    assert_eq!(queued_and_busy(), (0, 1));
+    meter.disconnected(1);
+    assert_eq!(queued_and_busy(), (0, 0));
+}
+
+/// Only a faulty client uses the tag of a request that has no reply yet.
+#[test]
+fn requests_with_the_same_tag_are_counted_once() {
+    let registry = Registry::new();
+    let mut meter = Meter::new(&registry, TargetId::new(3));
+    meter.connected();
+    let number = |name| Figures::of(&registry).number(name, "3");
+    let events = [WaitNotifications::ID, WaitNotifications::ID, Lookup::ID]
+        .map(|message| arrive(&mut meter, message, 1, MS));
+    assert_eq!(number("skep_metadata_requests_queued"), 1);
+    meter.begin_batch(&events, MS);
+    meter.end_batch(&mut [], &[], MS);
+    assert_eq!(number("skep_metadata_requests_queued"), 0);
+    assert_eq!(number("skep_metadata_requests_busy"), 1);
+    // The first request still waits when the next request with its tag arrives.
+    arrive(&mut meter, Lookup::ID, 1, MS);
+    meter.end_batch(&mut [], &[wait(1, WaitReason::Others)], MS);
+    assert_eq!(number("skep_metadata_requests_queued"), 1);
+    assert_eq!(number("skep_metadata_requests_busy"), 0);
+    meter.end_batch(&mut [reply(Lookup::ID, 1, Ok(Vec::new()))], &[], MS);
+    assert_eq!(number("skep_metadata_requests_queued"), 0);
+    assert_eq!(number("skep_metadata_requests_busy"), 0);
+}
+
+#[test]
 fn message_lengths_in_metrics_equal_the_encoded_lengths() {
     let bytes = Bytes(vec![7; 100]);
     let write = WriteInline {
