@@ -119,7 +119,7 @@ impl Shipper {
 
     /// Whether replies wait for a member that does not serve. Such a member gets only records that
     /// the primary has synced.
-    pub(crate) fn ships_after_sync(&self) -> bool {
+    pub(crate) fn counts_nonserving_member(&self) -> bool {
         self.links.values().any(|link| link.standing.role == LinkRole::Counted)
     }
 

@@ -97,7 +97,7 @@ impl<E: Engine> MetadataTarget<E> {
             let PendingReply { connection, request, result } = reply;
             Action::Reply { connection, request, result }
         }));
-        if self.shipper.ships_after_sync() || self.gates.holds_only_synced() {
+        if self.shipper.counts_nonserving_member() || self.gates.holds_only_synced() {
             // Replies wait for a sync of this target, either directly or because a counted member
             // gets only synced records. So sync now.
             self.gates.request_own_sync();

@@ -174,7 +174,7 @@ fn absent_member_gets_only_records_that_the_primary_has_synced() {
         let requests = primary.requests();
         primary.reply(&requests, 3, false);
         assert_eq!(!primary.shipper.begin_to_count().is_empty(), !serves);
-        assert_eq!(primary.shipper.ships_after_sync(), !serves);
+        assert_eq!(primary.shipper.counts_nonserving_member(), !serves);
         primary.last = 4;
         let (epoch, lsn) = (Epoch::new(4), Lsn::new(4));
         primary.shipper.append(epoch, lsn, Lsn::new(3), &record(4, 4).payload);
