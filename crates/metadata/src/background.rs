@@ -197,7 +197,7 @@ impl Background {
             | InternalWork::MakeRoot
             | InternalWork::RecordStart
             | InternalWork::RecordConfirmation { .. }
-            | InternalWork::TakeBackOpen(_) => {}
+            | InternalWork::RemoveOpen(_) => {}
         }
         Ok(())
     }
@@ -279,7 +279,7 @@ pub(crate) fn run<E: Engine>(
         InternalWork::SettleTruncation { inode, generation, lost } => {
             context.settle_truncation(*inode, *generation, lost)
         }
-        InternalWork::TakeBackOpen(open) => context.take_back_open(open),
+        InternalWork::RemoveOpen(open) => context.remove_open(open),
         InternalWork::RecordSize { inode, size, question } => {
             size_recovery::record_size(context, *inode, *size, *question)
         }

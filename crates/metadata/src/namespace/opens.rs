@@ -142,7 +142,7 @@ impl<E: Engine> Context<'_, E> {
     /// the slot of the request, so that a retry runs again, and `AskOutcome` reports that the
     /// request was not executed. The slot gets the previous sequence number, so that `CompareSlots`
     /// still shows the client's acknowledged requests.
-    pub(crate) fn take_back_open(&mut self, open: &CountedOpen) -> Result<(), Stop> {
+    pub(crate) fn remove_open(&mut self, open: &CountedOpen) -> Result<(), Stop> {
         let CountedOpen { session, slot, sequence, inode, mode } = *open;
         let key = Key::Slot(session, slot);
         let record = self.get::<SlotRecord>(&key)?;

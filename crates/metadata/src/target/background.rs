@@ -66,7 +66,7 @@ impl<E: Engine> MetadataTarget<E> {
     pub(super) fn after_internal(&mut self, work: InternalWork, lsn: Lsn) -> Result<()> {
         match work {
             InternalWork::RecordStart => self.shared.starts.logged(lsn),
-            InternalWork::TakeBackOpen(open) => self.open_taken_back(&open),
+            InternalWork::RemoveOpen(open) => self.open_removed(&open),
             work => {
                 return self
                     .with_jobs(|background, context| background.after_commit(work, lsn, context));

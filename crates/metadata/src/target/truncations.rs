@@ -148,11 +148,11 @@ impl<E: Engine> MetadataTarget<E> {
         }
         let refused = RefusedOpen { error, requests: vec![(reply, after)] };
         self.truncation_replies.refused.insert(opened, refused);
-        self.start_internal(InternalWork::TakeBackOpen(opened));
+        self.start_internal(InternalWork::RemoveOpen(opened));
     }
 
     /// Replies with the error to an `Open` request, after the target has removed its open.
-    pub(super) fn open_taken_back(&mut self, opened: &CountedOpen) {
+    pub(super) fn open_removed(&mut self, opened: &CountedOpen) {
         let Some(refused) = self.truncation_replies.refused.remove(opened) else { return };
         let slot = (opened.session, opened.slot);
         if self.sessions.refused(slot).is_none_or(|(sequence, _)| *sequence < opened.sequence) {

@@ -50,7 +50,7 @@ pub(crate) enum InternalWork {
     SettleTruncation { inode: InodeId, generation: u64, lost: Vec<usize> },
     /// Removes an open whose truncation storage has refused, because its client gets an error and
     /// will not close the file.
-    TakeBackOpen(CountedOpen),
+    RemoveOpen(CountedOpen),
     /// Stores the size of a file whose writer has died. The target has recovered this size from the
     /// chunk files.
     RecordSize { inode: InodeId, size: u64, question: RecoveryQuestion },
