@@ -117,7 +117,7 @@ fn close_after_death<E: Engine>(
         && context.end_unused_inline(record, session)?
     {
         // The client may have written the first bytes of the file to storage without a report. This
-        // transaction removes the inline component together with the open, so that no client writes
+        // transaction ends the inline component and removes the open, so that no client writes
         // inline bytes before the size recovery has found the bytes at storage.
         context.put_inode(record);
     }

@@ -23,8 +23,8 @@ pub(crate) fn run<E: Engine>(
         // If the inode does not exist, the file was removed together with its opens.
         let Some(mut record) = context.find_inode(file.inode)? else { continue };
         let has_ended = record.pattern.as_ref().is_some_and(StripePattern::has_moved_inline);
-        // An earlier report may already have removed the inline component, but a power loss may
-        // have reverted that removal. So remove it here if it still exists.
+        // An earlier report may already have ended the inline component, but a power loss may have
+        // reverted that end. So end the component here if it still exists.
         if file.ends_inline.is_some()
             && !has_ended
             && context.end_inline_as_reported(&mut record, file.ends_inline)?

@@ -1,5 +1,5 @@
-//! `RemoveInline`: removes the inline bytes and the inline component of a file. Either the client
-//! has copied the inline bytes to storage, or the file is empty
+//! `RemoveInline`: removes the inline bytes of a file and ends its inline component. Either the
+//! client has copied the inline bytes to storage, or the file is empty
 //! (docs/design/0009-first-bytes-in-metadata.md, "Moving the bytes").
 
 use crate::engine::Engine;
@@ -29,7 +29,7 @@ pub(crate) fn run<E: Engine>(
     let reply = |is_removed| RemoveInlineReply { is_removed, is_lost, mark };
     let pattern = record.pattern.as_ref();
     if pattern.is_some_and(StripePattern::has_moved_inline) {
-        // An earlier request of the client has removed the component, and its reply was lost.
+        // An earlier request of the client has ended the component, and its reply was lost.
         return Ok(reply(true));
     }
     let Some(moved) = pattern.and_then(striping::without_inline) else {

@@ -18,7 +18,7 @@ pub(crate) fn run<E: Engine>(
     if record.attributes.kind != FileKind::Regular {
         return Err(ErrorCode::InvalidArgument.into());
     }
-    // Compare only the generation: the removal of an inline component does not change it.
+    // Compare only the generation: the end of an inline component does not change it.
     if let Some(synced) = &request.synced {
         check_generation(&record, synced.pattern_generation)?;
     }

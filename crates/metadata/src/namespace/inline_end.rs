@@ -1,12 +1,12 @@
-//! Removes the inline component from the stripe pattern of a file that has no inline bytes
+//! Ends the inline component in the stripe pattern of a file that has no inline bytes
 //! (docs/design/0009-first-bytes-in-metadata.md, "Files that are large from the first write").
 //!
 //! The client that has created a file may write its first bytes to storage instead of metadata, and
-//! reports this later. The target removes the inline component at the next report or close of this
+//! reports this later. The target ends the inline component at the next report or close of this
 //! client, or when its session ends.
 //!
 //! # Invariants
-//! - Until the component is removed, no other session has the file open, so no other client reads
+//! - Until the component has ended, no other session has the file open, so no other client reads
 //!   or writes the first bytes of the file.
 
 use crate::engine::Engine;
@@ -17,9 +17,9 @@ use skep_format::metadata::{InodeRecord, Key, OpenCounts};
 use skep_types::{Error, ErrorCode, FileKind, InodeId, Result, SessionId, StripePattern};
 
 impl<E: Engine> Context<'_, E> {
-    /// Removes the inline component of a file if a report or a close of a writer asks for it.
+    /// Ends the inline component of a file if a report or a close of a writer asks for it.
     /// `ends_inline` is the generation of the pattern with this component. The caller stores the
-    /// inode. Returns `false` if the component cannot be removed.
+    /// inode. Returns `false` if the component cannot end.
     pub(crate) fn end_inline_as_reported(
         &mut self,
         record: &mut InodeRecord,
@@ -28,7 +28,7 @@ impl<E: Engine> Context<'_, E> {
         let Some(generation) = ends_inline else { return Ok(true) };
         let named = record.pattern.as_ref().filter(|it| it.generation == generation);
         if named.is_some_and(StripePattern::has_moved_inline) {
-            // An earlier report of the client has removed the component.
+            // An earlier report of the client has ended the component.
             return Ok(true);
         }
         if named.is_none() {
@@ -38,9 +38,9 @@ impl<E: Engine> Context<'_, E> {
         self.end_unused_inline(record, session)
     }
 
-    /// Removes the inline component of a file if no client has written inline bytes, and only
+    /// Ends the inline component of a file if no client has written inline bytes, and only
     /// `session` has the file open for writing. The caller stores the inode. Returns whether the
-    /// component was removed.
+    /// component has ended.
     pub(crate) fn end_unused_inline(
         &mut self,
         record: &mut InodeRecord,
@@ -88,7 +88,7 @@ impl<E: Engine> Context<'_, E> {
     }
 }
 
-/// Returns the error for a report that asks to remove an inline component which must stay.
+/// Returns the error for a report that asks to end an inline component which must stay.
 pub(crate) fn refusal(inode: InodeId) -> Error {
     let what = format!(
         "cannot end the inline component of file {inode}: another client has the file open, or a \

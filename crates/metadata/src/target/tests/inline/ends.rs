@@ -1,4 +1,4 @@
-//! Tests of the removal of an inline component without bytes. The target removes it when a client
+//! Tests of the end of an inline component without bytes. The target ends it when a client
 //! reports that it has written the first bytes to storage, and after the death of this client.
 
 use super::*;
@@ -25,14 +25,14 @@ impl Story {
         self.ask(1, 2, (0, 0), &request).unwrap().pattern.unwrap()
     }
 
-    /// Whether the inline component of a file has been removed.
+    /// Whether the inline component of a file has ended.
     fn has_ended(&mut self, inode: InodeId) -> bool {
         self.pattern_now(inode).has_moved_inline()
     }
 }
 
 #[test]
-fn report_removes_an_unused_inline_component() {
+fn report_ends_an_unused_inline_component() {
     let mut story = Story::begin();
     let inode = story.inline_file();
     let before = story.pattern_now(inode);
@@ -42,13 +42,13 @@ fn report_removes_an_unused_inline_component() {
     assert_eq!(Some(&after), skep_cluster::striping::without_inline(&before).as_ref());
     assert_eq!(story.size(inode), 5000);
     assert_eq!(story.refused(1, &write(inode, 0, b"x")), ErrorCode::Stale);
-    // The client repeats the removal in its reports, until it knows that the removal is durable.
+    // The client repeats the end in its reports, until it knows that the end is durable.
     story.ask(1, 1, (0, 3), &ending(inode)).unwrap();
     assert_eq!(story.pattern_now(inode), after);
 }
 
 #[test]
-fn refused_removal_of_an_inline_component_changes_nothing() {
+fn refused_end_of_an_inline_component_changes_nothing() {
     let mut story = Story::begin();
     let inode = story.inline_file();
     let other = report(inode, extent(Some(2)));
@@ -91,7 +91,7 @@ fn truncated_file_keeps_its_inline_component() {
 }
 
 #[test]
-fn close_removes_an_unused_inline_component() {
+fn close_ends_an_unused_inline_component() {
     let mut story = Story::begin();
     let inode = story.inline_file();
     let close = close_with(inode, extent(Some(1)));
@@ -101,7 +101,7 @@ fn close_removes_an_unused_inline_component() {
 
 /// docs/semantics.md 3.1: a mount that dies loses no acknowledged write, also before its report.
 #[test]
-fn death_of_the_only_writer_removes_an_unused_inline_component() {
+fn death_of_the_only_writer_ends_an_unused_inline_component() {
     let mut story = Story::begin();
     let inode = story.inline_file();
     story.ask(1, 1, (0, 0), &md::CloseSession {}).unwrap();
@@ -132,16 +132,16 @@ fn death_of_a_writer_keeps_a_used_inline_component() {
     }
 }
 
-/// Returns the close after a report of the removal. It repeats the removal, but no other report.
+/// Returns the close after a report of the end. It repeats the end, but no other report.
 fn close_again(inode: InodeId) -> md::CloseMany {
     let (open, ends_inline) = (md::OpenMode::Write, Some(1));
     md::CloseMany { files: vec![md::ClosedFile { inode, open, ends_inline }] }
 }
 
-/// If the target did not remove the inline component again, another client could open the file and
+/// If the target did not end the inline component again, another client could open the file and
 /// write inline bytes, without a notification to the client that created the file.
 #[test]
-fn close_after_a_power_loss_repeats_the_lost_inline_removal() {
+fn close_after_a_power_loss_repeats_the_lost_inline_end() {
     let mut story = Story::begin();
     let inode = story.inline_file();
     let log_bytes = story.log.len();
@@ -171,9 +171,8 @@ fn is_open(story: &Story, inode: InodeId) -> bool {
     story.target.table.get(&Key::Opens(inode).to_bytes()).unwrap().is_some()
 }
 
-/// Runs a request of session 1 that removes an inline component, together with an open. Returns
-/// whether the open waits until the removal is safe, and its reply has the pattern after the
-/// removal.
+/// Runs a request of session 1 that ends an inline component, together with an open. Returns
+/// whether the open waits until the end is safe, and its reply has the pattern after the end.
 fn is_awaited_by_an_open<R: Request>(story: &mut Story, end: &R, inode: InodeId) -> bool {
     story.now += Duration::from_millis(11);
     let open = open_of(inode, md::OpenMode::Write);
@@ -189,10 +188,10 @@ fn is_awaited_by_an_open<R: Request>(story: &mut Story, end: &R, inode: InodeId)
     opened.pattern.unwrap().has_moved_inline()
 }
 
-/// Without this wait, a power loss could revert the removal and the open. The client that opened
+/// Without this wait, a power loss could revert the end and the open. The client that opened
 /// the file would then write its first bytes to storage, while readers look for inline bytes.
 #[test]
-fn open_waits_until_a_reported_inline_removal_is_safe() {
+fn open_waits_until_a_reported_inline_end_is_safe() {
     let begin = || {
         let mut story = Story::begin();
         let inode = story.inline_file();
@@ -207,10 +206,10 @@ fn open_waits_until_a_reported_inline_removal_is_safe() {
     assert!(is_awaited_by_an_open(&mut story, &close_again(inode), inode));
 }
 
-/// Without this wait, a power loss could revert the removal and the open, as in the previous test.
-/// Here, the removal follows the death of the only writer.
+/// Without this wait, a power loss could revert the end and the open, as in the previous test.
+/// Here, the end follows the death of the only writer.
 #[test]
-fn open_waits_until_an_inline_removal_after_a_death_is_safe() {
+fn open_waits_until_an_inline_end_after_a_death_is_safe() {
     let mut story = Story::begin();
     let inode = story.inline_file();
     let mut next = vec![arrival(1, 1, (0, 0), &md::CloseSession {})];

@@ -203,7 +203,7 @@ fn refused_move_of_inline_bytes_delays_no_open() {
 
 /// The pattern does not show the loss, because a second request has removed the component again.
 #[test]
-fn lost_removal_of_an_inline_component_is_found_by_its_mark() {
+fn lost_end_of_an_inline_component_is_found_by_its_mark() {
     let mut story = Story::begin();
     let inode = story.inline_file();
     let log_bytes = story.log.len();
