@@ -327,7 +327,7 @@ mod tests {
         request(2000, 7, START);
         let expected = [(Some(1000), 7, 2), (Some(1000), 9, 1), (Some(2000), 7, 1)];
         assert_eq!(counted(&load, START), (first, expected.to_vec()));
-        assert_eq!(counted(&load, START).1, expected, "the counts grow");
+        assert_eq!(counted(&load, START).1, expected, "a query does not reset the counts");
         let sum = load.ask(LASTS, START, |_, table| {
             let mut sum = RequestCounts::default();
             table.values().for_each(|it| sum.add(it));

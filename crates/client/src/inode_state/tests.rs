@@ -386,7 +386,7 @@ fn inline_move_is_due_after_fsyncs_of_metadata_and_storage() {
     let each_third = [false, false, true, false, false, true, false];
     assert_eq!(due(&unsynced(5000), false), each_third);
     let first = [true, false, false, true, false, false, true];
-    assert_eq!(due(&unsynced(5000), true), first, "an old file");
+    assert_eq!(due(&unsynced(5000), true), first, "the file was large when it was opened");
     assert_eq!(due(&unsynced(INLINE), true), [false; 7], "the file has only inline bytes");
     let shared = unsynced(5000);
     shared.opened();
@@ -414,7 +414,11 @@ fn open_reply_with_inline_bytes_reverts_an_unconfirmed_move() {
     state.empty_inline_ended(1, mark(1, 9));
     state.pattern_opened(&pattern(0));
     assert!(state.has_moved_inline(1));
-    assert_eq!(state.unconfirmed_move().map(|it| it.mark), Some(mark(1, 9)), "not this move");
+    assert_eq!(
+        state.unconfirmed_move().map(|it| it.mark),
+        Some(mark(1, 9)),
+        "a pattern without inline bytes reverts no move"
+    );
     state.pattern_opened(&pattern(4096));
     assert!(!state.has_moved_inline(1), "a power loss has reverted the move");
     assert_eq!(state.unconfirmed_move().map(|it| it.mark), Some(mark(1, 9)));
@@ -435,7 +439,7 @@ fn pattern_of_the_newest_open_is_known_until_the_last_close() {
     }
     assert!(state.pattern().unwrap().inline_bytes() > 0);
     state.empty_inline_ended(2, mark(1, 9));
-    assert_eq!(state.pattern().unwrap().inline_bytes(), 0, "its bytes are on storage");
+    assert_eq!(state.pattern().unwrap().inline_bytes(), 0, "the first bytes are on storage");
     for left in [Some(2), None] {
         state.closing(false, false);
         state.closed();

@@ -61,7 +61,7 @@ mod tests {
         assert!(report.plan() && !report.plan());
         assert!(report.begin());
         report.begin_change();
-        assert!(report.is_sending(), "the change waits");
+        assert!(report.is_sending(), "the change waits for the report");
         report.end();
         assert!(!report.is_sending());
         assert!(report.plan());

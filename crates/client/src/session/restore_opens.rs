@@ -218,7 +218,7 @@ mod tests {
         assert_eq!(lost([all, all, all], 3), (0, 0));
         assert_eq!(lost([all, all, all], 2), (0, 1));
         assert_eq!(lost([all, all, &all[1..]], 2), (0, 1), "the close has ended since");
-        assert_eq!(lost([all, &all[1..], &all[1..]], 2), (0, 0), "it had ended before");
+        assert_eq!(lost([all, &all[1..], &all[1..]], 2), (0, 0), "the close had ended before");
     }
 
     #[test]

@@ -198,6 +198,6 @@ fn acknowledgement_does_not_wait_for_a_long_renewal() {
         client.attributes(inode).await.unwrap();
         // The mount reports the times after the renewal, before it reads the attributes, or at both
         // moments.
-        assert!(fake.count::<ReportWritten>() > reports, "the times arrive later");
+        assert!(fake.count::<ReportWritten>() > reports, "the mount reports the times later");
     });
 }

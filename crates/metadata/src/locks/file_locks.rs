@@ -418,8 +418,8 @@ impl FileLocks {
                 waits.insert((wait.claim.owner, ((*inode, *kind), wait.number)));
             }
         }
-        assert_eq!(self.ranges, ranges, "ranges in all files");
-        assert_eq!(self.waits, waits.len(), "waits in all queues");
+        assert_eq!(self.ranges, ranges, "the count of ranges in all files");
+        assert_eq!(self.waits, waits.len(), "the count of waits in all queues");
         let by_owner = self.waiting.iter();
         let by_owner: BTreeSet<_> =
             by_owner.flat_map(|(owner, all)| all.iter().map(move |it| (*owner, *it))).collect();

@@ -97,10 +97,14 @@ fn time_of_a_request_is_split_into_stages() {
     assert_eq!(sum("copies"), MS * 2);
     assert_eq!(sum("log_sync"), MS * 19);
     let total = figures.histogram("skep_metadata_operation_seconds", "lookup");
-    assert_eq!(Duration::from_nanos(total.sum_ns), MS * 5 + MS * 24, "stages cover all time");
+    assert_eq!(
+        Duration::from_nanos(total.sum_ns),
+        MS * 5 + MS * 24,
+        "the stages cover the whole time"
+    );
     assert_eq!(figures.histogram("skep_metadata_log_sync_seconds", "3").count(), 1);
-    assert_eq!(figures.number("skep_load_operations", "1000"), 2, "of user 1000");
-    assert_eq!(figures.number("skep_load_operations", "12"), 2, "of client 12");
+    assert_eq!(figures.number("skep_load_operations", "1000"), 2, "operations of user 1000");
+    assert_eq!(figures.number("skep_load_operations", "12"), 2, "operations of client 12");
 }
 
 #[test]

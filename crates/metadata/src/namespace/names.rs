@@ -116,7 +116,7 @@ impl<E: Engine> Context<'_, E> {
         if cfg!(debug_assertions) {
             let prefix = Key::dentries_of(directory.attributes.inode);
             let found = self.scan_keys(&prefix, &[], 1)?;
-            assert_eq!(found.is_empty(), is_empty, "the count of entries");
+            assert_eq!(found.is_empty(), is_empty, "the size is the count of entries");
         }
         Ok(is_empty)
     }

@@ -150,11 +150,14 @@ mod tests {
         assert!(is_expected(&backup(serving, online)));
         assert!(is_expected(&backup(serving, Reachability::ProbablyOffline)));
         assert!(!is_expected(&backup(serving, Reachability::Offline)), "the primary has stopped");
-        assert!(!is_expected(&backup(MemberState::Waiting, online)), "no reply waits for it");
+        assert!(
+            !is_expected(&backup(MemberState::Waiting, online)),
+            "no reply waits for this member"
+        );
         let primary = Membership { target: TargetId::new(1), ..backup(serving, online) };
-        assert!(!is_expected(&primary), "the primary itself");
+        assert!(!is_expected(&primary), "the primary does not wait for its own target");
         let removed = Membership { target: TargetId::new(9), ..backup(serving, online) };
-        assert!(!is_expected(&removed), "not a member");
+        assert!(!is_expected(&removed), "the target is not a member");
     }
 
     #[test]
@@ -168,6 +171,9 @@ mod tests {
         let ended = backup(MemberState::Serving, Reachability::Offline);
         assert!(!LastAcknowledgement::default().waits(&ended, now), "the primary has stopped");
         let waiting = backup(MemberState::Waiting, Reachability::Online);
-        assert!(!LastAcknowledgement::default().waits(&waiting, now), "no reply waits for it");
+        assert!(
+            !LastAcknowledgement::default().waits(&waiting, now),
+            "no reply waits for this member"
+        );
     }
 }

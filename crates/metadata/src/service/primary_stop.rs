@@ -180,7 +180,7 @@ mod tests {
         let found = stop.step(&membership, &others(&[], &[SECOND]), NOW + LOOK);
         assert_eq!(found, hand_over(SECOND), "target 3 has more free space, but may be silent");
         let again = stop.step(&membership, &others(&[], &[SECOND, THIRD]), NOW + 2 * LOOK);
-        assert_eq!(again, StopStep::Serve, "not again immediately");
+        assert_eq!(again, StopStep::Serve, "the next request follows later");
         let later = NOW + LOOK + ASK_PAUSE;
         let found = stop.step(&membership, &others(&[], &[SECOND, THIRD]), later);
         assert_eq!(found, hand_over(THIRD));

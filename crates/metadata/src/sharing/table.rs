@@ -296,7 +296,7 @@ impl Sharing {
             .collect();
         assert_eq!(pending, awaited, "each awaited session has its notification pending");
         let due: BTreeSet<_> = self.polls.iter().map(|(id, poll)| (poll.until, *id)).collect();
-        assert_eq!(due, self.due, "each poll is due once");
+        assert_eq!(due, self.due, "each poll has one entry in the list of due polls");
         assert!(self.completed.is_empty(), "the opens that waited for a notification have run");
     }
 

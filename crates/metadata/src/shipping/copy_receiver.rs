@@ -363,6 +363,9 @@ impl<E: Engine> CopyReceiver<E> {
     pub fn check_invariants(&self) {
         let is_complete = self.outcome == CopyOutcome::Complete;
         assert!(!is_complete || self.is_whole, "only a whole copy is complete");
-        assert!(self.applied.is_some() || self.copy.after.0.is_empty(), "no part, no key");
+        assert!(
+            self.applied.is_some() || self.copy.after.0.is_empty(),
+            "the copy has no position before its first part is applied"
+        );
     }
 }

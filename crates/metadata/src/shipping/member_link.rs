@@ -494,7 +494,7 @@ impl MemberLink {
             "a member has synced only records that it has appended"
         );
         assert!(self.next <= following(window.last()), "only records that exist are shipped");
-        assert!(self.under_way.len() <= SHIPPED_REQUESTS, "few requests are under way");
+        assert!(self.under_way.len() <= SHIPPED_REQUESTS, "requests under way have a limit");
         self.copy.iter().for_each(CopySender::check_invariants);
     }
 }

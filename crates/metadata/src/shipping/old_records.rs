@@ -141,7 +141,7 @@ mod tests {
     fn log_on_disk_is_read_in_adjacent_pieces_one_at_a_time() {
         let mut old = OldRecords::default();
         assert_eq!(wanted(&mut old, 5, 20), Some((4, 20)));
-        assert_eq!(wanted(&mut old, 5, 20), None, "one read at a time");
+        assert_eq!(wanted(&mut old, 5, 20), None, "the first read has not ended");
         assert_eq!(old.read(Lsn::new(9), found(1, 9..=12)), ReadOutcome::Ignored);
         assert_eq!(old.read(Lsn::new(4), found(1, 4..=8)), ReadOutcome::Available);
         assert!(old.has(Lsn::new(5)) && old.has(Lsn::new(8)) && !old.has(Lsn::new(9)));

@@ -127,7 +127,10 @@ impl RecordWindow {
     /// Panics if the LSN of the record does not follow the last LSN.
     pub(crate) fn push(&mut self, record: Record) {
         assert_eq!(record.lsn, following(self.last()), "records are consecutive");
-        assert!(self.last_epoch().is_none_or(|last| last <= record.epoch), "epochs never fall");
+        assert!(
+            self.last_epoch().is_none_or(|last| last <= record.epoch),
+            "no record has a lower epoch than an earlier one"
+        );
         self.bytes += record_bytes(&record);
         self.records.push_back(record);
     }
@@ -245,9 +248,9 @@ mod tests {
         window.take_up_to(Lsn::new(7));
         assert_eq!(window.epoch_before(), Epoch::new(3));
         window.take_up_to(Lsn::new(6));
-        assert_eq!(window.epoch_before(), Epoch::new(3), "nothing was removed");
+        assert_eq!(window.epoch_before(), Epoch::new(3), "the call removed no record");
         window.take_up_to(Lsn::new(9));
-        assert_eq!(window.epoch_before(), Epoch::default(), "record 9 was never here");
+        assert_eq!(window.epoch_before(), Epoch::default(), "the window never contained record 9");
         window.set_epoch_of(Lsn::new(7), Epoch::new(3));
         assert_eq!(window.epoch_before(), Epoch::default(), "record 7 is not the one before");
         window.set_epoch_of(Lsn::new(9), Epoch::new(4));

@@ -55,6 +55,6 @@ impl SyncWaits {
 
     /// Panics if too many requests wait.
     pub(super) fn check_invariants(&self) {
-        assert!(self.0.len() <= MAX_SYNC_WAITS, "few waits");
+        assert!(self.0.len() <= MAX_SYNC_WAITS, "at most MAX_SYNC_WAITS requests wait");
     }
 }

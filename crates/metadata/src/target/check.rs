@@ -92,7 +92,7 @@ impl<E: Engine> MetadataTarget<E> {
             assert_eq!(held.as_ref(), Some(&record), "the table has the locks of {owner:?}");
             ranges += record.ranges.len();
         }
-        assert_eq!(self.shared.file_locks.range_count(), ranges, "each lock has its record");
+        assert_eq!(self.shared.file_locks.range_count(), ranges, "each lock in memory is stored");
         Ok(())
     }
 }

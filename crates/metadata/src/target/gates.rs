@@ -114,7 +114,7 @@ impl SyncGates {
     /// members, because a member that lost power may have fewer records than it reported in an
     /// earlier epoch.
     pub(crate) fn begin_epoch(&mut self, epoch: Epoch) {
-        debug_assert!(epoch > self.epoch, "epochs rise");
+        debug_assert!(epoch > self.epoch, "a new epoch is higher than the present one");
         self.epoch = epoch;
         self.watermarks.forget_others();
     }

@@ -221,7 +221,11 @@ mod tests {
         assert_eq!((group.held(), group.safe()), (lsn(5), lsn(4)));
         group.append(lsn(8));
         group.acknowledge(BACKUP, progress(7, 7));
-        assert_eq!((group.held(), group.safe()), (lsn(7), lsn(5)), "this target has synced 5");
+        assert_eq!(
+            (group.held(), group.safe()),
+            (lsn(7), lsn(5)),
+            "this target has synced only up to 5"
+        );
     }
 
     #[test]

@@ -133,7 +133,10 @@ impl DirtyRegions {
         let files = self.files.borrow();
         let count: usize = files.values().map(BTreeMap::len).sum();
         assert_eq!(self.count.get(), count, "the count of dirty regions");
-        assert!(files.values().all(|changes| !changes.is_empty()), "each file has a region");
+        assert!(
+            files.values().all(|changes| !changes.is_empty()),
+            "each listed file has a dirty region"
+        );
         let last = files.values().flat_map(BTreeMap::values).map(|change| change.last).max();
         assert!(last.unwrap_or(0) <= self.next.get(), "change numbers are below the next one");
     }

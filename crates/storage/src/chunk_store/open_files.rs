@@ -202,7 +202,7 @@ impl OpenFiles {
         let pages: usize = self.files.values().map(|file| file.regions.borrow().len()).sum();
         assert_eq!(self.pages, pages, "the count of cached pages");
         let clock: HashSet<_> = self.clock.iter().collect();
-        assert!(self.files.keys().all(|key| clock.contains(key)), "the clock has each file");
+        assert!(self.files.keys().all(|key| clock.contains(key)), "the clock contains each file");
         assert!(
             self.files.iter().all(|(key, file)| *key == file.key),
             "files are under their keys"

@@ -111,7 +111,10 @@ impl RangeLock {
     pub(crate) fn check_invariants(&self) {
         let queue = self.queue.borrow();
         let tickets = queue.iter().map(|entry| entry.ticket);
-        assert!(tickets.is_sorted_by(|first, second| first < second), "tickets rise");
+        assert!(
+            tickets.is_sorted_by(|first, second| first < second),
+            "the queue is in the order of the tickets"
+        );
         let last = queue.back().map(|entry| entry.ticket);
         assert!(last < Some(self.next_ticket.get()), "all tickets are below the next ticket");
         for (index, entry) in queue.iter().enumerate() {

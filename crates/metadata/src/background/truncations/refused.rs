@@ -90,7 +90,11 @@ mod tests {
         refused.add(first, at(10));
         refused.add(second, at(12));
         refused.add(first, at(13));
-        assert_eq!(refused.line_after(|it| it != first, at(20)), None, "one file is left");
+        assert_eq!(
+            refused.line_after(|it| it != first, at(20)),
+            None,
+            "storage still refuses one truncation"
+        );
         let line = refused.line_after(|it| it != second, at(27)).expect("the last file");
         assert!(line.starts_with("truncations finished: "), "{line}");
         assert!(line.ends_with("(2 files, after 17 s)"), "{line}");

@@ -160,7 +160,7 @@ fn a_waiter_that_polls_again_keeps_its_queue_position() {
     // The client ends wait 2, so the target wakes waiter 3.
     locks.end_wait((FILE, LockKind::Posix), (session_of(2), 2));
     assert_eq!(woken(&mut locks, asked_again), [(3, true)]);
-    assert!(locks.end_waits_of(session_of(3)).is_empty(), "its request was answered");
+    assert!(locks.end_waits_of(session_of(3)).is_empty(), "the request has its reply");
     assert_eq!((locks.wait_count(), locks.files.len()), (0, 0));
 }
 

@@ -88,7 +88,7 @@ fn backup_member_replaces_no_record_during_a_sync_of_the_record() {
     member.handle(vec![arrival(1, 4, &other)], NOW);
     let (_, result) = member.replies.pop().unwrap();
     let held = result.unwrap();
-    assert_eq!((held.appended, held.synced), (Lsn::new(3), Lsn::new(2)), "the new one is unsynced");
+    assert_eq!((held.appended, held.synced), (Lsn::new(3), Lsn::new(2)), "record 3 is not synced");
     assert_eq!(epochs(&member), [1, 1, 4]);
 }
 
@@ -227,7 +227,7 @@ fn backup_member_asks_to_take_over_after_the_primary_was_silent() {
     }
     now += step;
     assert_eq!(asks(&mut member, now), Some(false));
-    assert_eq!(asks(&mut member, now + step), None, "not again immediately");
+    assert_eq!(asks(&mut member, now + step), None, "the next request follows later");
     assert_eq!(asks(&mut member, now + 6 * step), Some(false));
 }
 
@@ -318,9 +318,13 @@ fn release_by_the_previous_primary_shortens_the_lease_wait() {
     let mut succession = succession(NOW, last, 4);
     assert_eq!(succession.answers_from(), last + TAKE_OVER_AFTER);
     succession.on_report(BACKUP);
-    assert_eq!(succession.answers_from(), last + TAKE_OVER_AFTER, "another member");
+    assert_eq!(
+        succession.answers_from(),
+        last + TAKE_OVER_AFTER,
+        "the report of another member changes nothing"
+    );
     succession.on_report(PRIMARY);
-    assert_eq!(succession.answers_from(), NOW + WAIT, "before the present");
+    assert_eq!(succession.answers_from(), NOW + WAIT, "the release has ended the wait");
 }
 
 /// The previous primary may itself have waited for the end of its predecessor's lease.
@@ -358,7 +362,7 @@ fn only_a_reply_in_the_present_term_releases_previous_leases() {
     let mut next = ClusterMap::clone(&map(5));
     next.groups[0].primary_since = Epoch::new(5);
     member.handle(vec![Event::Map(Arc::new(next))], NOW);
-    assert!(!member.backup.has_acknowledged_primary(), "another term has begun");
+    assert!(!member.backup.has_acknowledged_primary(), "the primary of another term has begun");
     let beat = ShipLog { epoch: Epoch::new(5), ..ship(3..3, 3, 0) };
     member.handle(vec![arrival(1, 5, &beat)], NOW);
     assert!(member.backup.has_acknowledged_primary());
@@ -434,7 +438,11 @@ fn release_by_previous_primary_is_ignored_after_a_skipped_epoch() {
     let last = NOW + 4 * TAKE_OVER_AFTER;
     let mut succession = succession(NOW, last, 5);
     succession.on_report(PRIMARY);
-    assert_eq!(succession.answers_from(), last + TAKE_OVER_AFTER, "epoch 4 is not known");
+    assert_eq!(
+        succession.answers_from(),
+        last + TAKE_OVER_AFTER,
+        "the member has not seen epoch 4"
+    );
 }
 
 /// The same target is the primary in two terms, and another target is the primary between them.

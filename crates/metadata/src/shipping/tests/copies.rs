@@ -174,7 +174,7 @@ fn serving_member_refuses_a_copy_that_would_replace_its_store() {
     };
     let now = Duration::from_secs(1);
     let actions = member.backup.handle([arrival(1, 3, &begin)], now).unwrap();
-    assert_eq!(actions.len(), 1, "only a reply");
+    assert_eq!(actions.len(), 1, "the only action is a reply");
     assert!(!member.backup.discards());
     member.backup.handle([Event::Map(waiting_map(4)), arrival(2, 3, &begin)], now).unwrap();
     assert!(!member.backup.discards(), "the request has an earlier epoch");
@@ -259,7 +259,7 @@ fn copy_pauses_after_a_part_for_as_long_as_its_transfer() {
     let (began, parts_before) = (source.now, source.parts);
     let delay = Duration::from_millis(200);
     while source.parts < parts_before + 5 {
-        assert!(source.now < began + Duration::from_secs(60), "the copy stands still");
+        assert!(source.now < began + Duration::from_secs(60), "the copy makes progress");
         source.ship(delay);
         source.advance(Duration::from_millis(10), delay);
     }

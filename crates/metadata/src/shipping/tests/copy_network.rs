@@ -128,7 +128,11 @@ impl Receiver {
                 }
                 Action::Checkpoint { lsn } => {
                     let batches = self.engine().batches_since_checkpoint();
-                    assert_eq!(self.checkpoint.replace((lsn, batches)), None, "one at a time");
+                    assert_eq!(
+                        self.checkpoint.replace((lsn, batches)),
+                        None,
+                        "one checkpoint at a time"
+                    );
                 }
                 other => panic!("a member without a complete store does not ask for {other:?}"),
             }

@@ -92,7 +92,7 @@ fn member_without_replies_for_a_lease_is_dropped() {
     }
     let silent = dropped_at.expect("the member is dropped") - began;
     assert!(silent >= LEASE && silent <= LEASE + 2 * LEASE_RENEWAL, "{silent:?}");
-    assert_eq!(primary.changes(), [], "not again immediately");
+    assert_eq!(primary.changes(), [], "the next drop follows later");
 }
 
 /// Replies to the first request as a member whose service stops.
@@ -144,7 +144,7 @@ fn member_is_complete_only_by_replies_of_its_present_process() {
     primary.now += LEASE_RENEWAL;
     let requests = primary.requests();
     refuse_as_stopping(&mut primary, &requests);
-    assert_eq!(primary.shipper.complete_since(later), [], "its service stops");
+    assert_eq!(primary.shipper.complete_since(later), [], "the service of the member stops");
 }
 
 #[test]
@@ -163,7 +163,7 @@ fn restarted_member_is_not_dropped_for_its_earlier_stop() {
 fn undecided_drop_of_a_member_is_reported_once_after_a_while() {
     let mut standing = Standing::new(LinkRole::Serving);
     let asked = Duration::from_secs(100);
-    assert!(!standing.take_undecided_drop(asked), "no request");
+    assert!(!standing.take_undecided_drop(asked), "no drop was requested");
     standing.note_drop(asked);
     assert!(!standing.take_undecided_drop(asked + UNDECIDED_DROP / 2));
     assert!(standing.take_undecided_drop(asked + UNDECIDED_DROP));

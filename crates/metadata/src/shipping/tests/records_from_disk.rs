@@ -60,7 +60,7 @@ fn member_gets_older_records_from_the_log_on_disk() {
     assert_eq!((before.needs_copy, before.missing_bytes), (false, None));
     let last = Lsn::new(9 - primary.shipper.kept_bytes() / payload_of(1).len() as u64);
     assert_eq!(read, [LogRead { member: BACKUP, first: Lsn::new(1), last }]);
-    assert!(primary.shipper.log_reads().is_empty(), "one read at a time");
+    assert!(primary.shipper.log_reads().is_empty(), "the first read has not ended");
     assert_eq!(primary.shipper.next_due(Lsn::new(9)), None, "the end of the read is an event");
     primary.shipper.on_log_read(BACKUP, Lsn::new(1), on_disk(1, 1..=4));
     let piece = 3 * record_bytes(&Record { payload: payload_of(1), ..record(1, 4) }) as u64;
@@ -86,7 +86,7 @@ fn member_gets_older_records_from_the_log_on_disk() {
     assert_eq!(shipped_after_epoch_4(&requests), [5, 6], "the limit of bytes under way");
     primary.reply(&requests, 6, false);
     let requests = primary.requests();
-    assert_eq!(shipped_after_epoch_4(&requests), [7, 8], "from memory");
+    assert_eq!(shipped_after_epoch_4(&requests), [7, 8], "the primary has these records in memory");
     primary.reply(&requests, 8, false);
     let requests = primary.requests();
     assert_eq!(shipped_after_epoch_4(&requests), [9]);

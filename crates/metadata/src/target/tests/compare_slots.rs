@@ -26,7 +26,7 @@ fn changes_are_refused_until_the_client_has_compared_its_slots() {
     let refused = story.ask(1, 1, (3, 1), &unlink).unwrap_err();
     assert_eq!(refused.code(), ErrorCode::StaleStart);
     let attributes = story.ask(1, 1, (0, 0), &md::GetAttributes { inode: file }).unwrap();
-    assert_eq!(attributes.attributes.links, 1, "reads go on");
+    assert_eq!(attributes.attributes.links, 1, "the target still serves reads");
     let (start, slots) = compare(&mut story);
     assert_eq!(slots, [(0, 1)], "the link in slot 2 is not there");
     assert!(story.ask(1, 1, (3, 1), &unlink).is_err(), "the request names the former start");

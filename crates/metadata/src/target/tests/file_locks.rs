@@ -214,7 +214,7 @@ fn lock_ranges_and_lock_waits_are_limited() {
     let of_another = LockRequest { owner: 6, ..one_more };
     assert_eq!(set(&mut story, of_another), Ok(true));
     let beyond = LockRequest { owner: 7, start: 1 << 40, end: LOCK_END, ..one_more };
-    assert_eq!(set(&mut story, beyond), Err(ErrorCode::TooManyLocks), "of the target");
+    assert_eq!(set(&mut story, beyond), Err(ErrorCode::TooManyLocks), "the limit of the target");
     for (start, end) in [(5, 5), (6, 5), (0, LOCK_END + 1)] {
         let bad = LockRequest { start, end, ..one_more };
         assert_eq!(set(&mut story, bad), Err(ErrorCode::InvalidArgument));

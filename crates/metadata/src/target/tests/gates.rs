@@ -325,13 +325,13 @@ fn wait_reason_shows_whether_a_sync_or_a_copy_is_missing() {
     let open = md::OpenSession { client: NodeId::new(9), slots: 4 };
     pair.run(vec![arrival(7, 3, (0, 0), &open)]);
     let lsn = pair.target.last_logged();
-    assert_eq!(reasons(&pair), [(7, WaitReason::Copies)], "not held");
+    assert_eq!(reasons(&pair), [(7, WaitReason::Copies)], "the backup has not appended it");
     pair.confirm(lsn, before);
-    assert_eq!(reasons(&pair), [(7, WaitReason::OwnSync)], "held, not safe");
+    assert_eq!(reasons(&pair), [(7, WaitReason::OwnSync)], "no member has synced it");
     pair.run(vec![Event::Synced { lsn }]);
-    assert_eq!(reasons(&pair), [(7, WaitReason::Copies)], "only synced here");
+    assert_eq!(reasons(&pair), [(7, WaitReason::Copies)], "only this target has synced it");
     pair.confirm(lsn, lsn);
-    assert_eq!(reasons(&pair), [], "safe");
+    assert_eq!(reasons(&pair), [], "both members have synced it");
     assert_eq!(pair.answered(), [7]);
 }
 

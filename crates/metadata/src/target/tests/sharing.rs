@@ -109,7 +109,11 @@ fn file_becomes_shared_when_a_client_opens_it_for_writing() {
     story.ask(1, 3, (0, 0), &open).unwrap();
     let inode = story.create(1, (0, 1));
     let closed = md::Close { inode, open: WRITE, written: None };
-    assert_eq!(story.opens(1, (0, 2), inode, READ), Some(false), "it is alone");
+    assert_eq!(
+        story.opens(1, (0, 2), inode, READ),
+        Some(false),
+        "no other session has the file open"
+    );
     story.ask(1, 1, (0, 3), &closed).unwrap();
     assert_eq!(story.opens(2, (0, 1), inode, READ), Some(false));
     assert_eq!(story.opens(2, (0, 2), inode, WRITE), None);
@@ -204,7 +208,7 @@ fn old_acknowledgement_is_invalid_after_a_reopen_of_the_file() {
     let index = story.replies.iter().position(|(on, _)| *on == 6).expect("an answer");
     let opened =
         md::OpenReply::from_bytes(story.replies.remove(index).1.as_ref().unwrap()).unwrap();
-    assert!(!opened.is_shared, "it is alone");
+    assert!(!opened.is_shared, "no other session has the file open");
     assert_eq!(story.opened(), None, "the first session has not acknowledged");
     story.learns_that_it_shares(1, inode);
     assert_eq!(story.opened(), Some(true));

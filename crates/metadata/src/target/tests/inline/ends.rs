@@ -73,7 +73,11 @@ fn inline_component_stays_while_another_client_has_it_open() {
     assert!(!story.has_ended(inode));
     let close = close_with(inode, extent(Some(1)));
     story.ask(1, 1, (0, 3), &close).unwrap();
-    assert_eq!((story.size(inode), story.has_ended(inode)), (0, false), "as a refused report");
+    assert_eq!(
+        (story.size(inode), story.has_ended(inode)),
+        (0, false),
+        "a refused close changes as little as a refused report"
+    );
     let again = open_of(inode, md::OpenMode::Write);
     let opened = story.ask(1, 2, (0, 2), &again).unwrap();
     assert!(!opened.is_shared, "the refused end has not kept the file open");
