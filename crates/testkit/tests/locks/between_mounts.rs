@@ -90,10 +90,23 @@ fn locks_on_special_files_are_local_to_the_mount(mounts: &Mounts) {
 
 /// docs/semantics.md 6.1.
 fn posix_locks_conflict_with_ofd_locks_but_not_with_flock(mounts: &Mounts) {
-    let (mut one, mut other) = (Program::on(&mounts.one), Program::on(&mounts.other));
-    assert_eq!(one.try_lock("posix", "exclusive"), "ok");
-    assert_eq!(other.try_lock("flock", "exclusive"), "ok");
-    assert_eq!(other.try_lock("ofd", "shared"), "EAGAIN", "flock and OFD locks exclude each other");
+    mounts.both_ways(|here, there| {
+        let (mut one, mut other) = (Program::on(here), Program::on(there));
+        for held in ["posix", "ofd"] {
+            assert_eq!(one.try_lock(held, "exclusive"), "ok");
+            for wanted in ["posix", "ofd"] {
+                let reply = other.try_lock(wanted, "shared");
+                assert_eq!(reply, "EAGAIN", "a {held} lock excludes a {wanted} lock");
+            }
+            let reply = other.try_lock("flock", "exclusive");
+            assert_eq!(reply, "ok", "a {held} lock does not affect a flock lock");
+            one.unlock(held);
+            let reply = one.try_lock(held, "exclusive");
+            assert_eq!(reply, "ok", "a flock lock does not affect a {held} lock");
+            one.unlock(held);
+            other.unlock("flock");
+        }
+    });
 }
 
 /// docs/semantics.md 6.4.
