@@ -72,6 +72,13 @@ fn unknown_log_level_of_a_mount_is_refused() {
     cluster.stop();
 }
 
+/// Case: D36.
+#[test]
+fn unknown_command_is_refused_with_a_similar_one() {
+    let refused = cluster::skep(["status"]).expect_failure();
+    assert!(refused.contains("try `skep health check`"), "{refused}");
+}
+
 /// Case: D23. The error message of `skep down` names the mount that a program uses, and how to find
 /// the program.
 ///

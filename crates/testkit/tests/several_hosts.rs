@@ -208,14 +208,19 @@ fn start_management(host: &mut PageHost) {
     .expect_success();
 }
 
-/// Starts management, a metadata and a storage service on one host, and formats the cluster.
-fn start_cluster(host: &mut PageHost) {
+/// Starts management, a metadata and a storage service on one host.
+fn start_services(host: &mut PageHost) {
     start_management(host);
     for service in [METADATA, STORAGE] {
         host.run(&format!("{service} --init --token-file {TOKEN}")).expect_success();
         host.start(service);
         await_service(host);
     }
+}
+
+/// Starts the services of a cluster on one host, and formats the cluster.
+fn start_cluster(host: &mut PageHost) {
+    start_services(host);
     host.run("skep cluster format").expect_success();
 }
 
@@ -419,11 +424,10 @@ fn commands_find_cluster_and_token_at_each_documented_place() {
     let network = PageNetwork::new();
     let mut host = network.host("all", "10.0.0.1/24");
     start_cluster(&mut host);
-    let fails = |command: &str| host.run(command).expect_failure();
     let works = |command: &str| host.run(command).expect_success();
     works("skep node list; skep node list --cluster 10.0.0.1");
     works("mv /etc/skep/token /srv/token");
-    let none = fails("skep node list");
+    let none = host.run("skep node list").expect_failure();
     assert!(none.contains("/etc/skep/client.toml") && none.contains("SKEP_CLUSTER"), "{none}");
     works("SKEP_TOKEN_FILE=/srv/token skep node list");
     works("SKEP_CLUSTER=10.0.0.1 SKEP_TOKEN_FILE=/srv/token skep node list");
@@ -433,28 +437,61 @@ fn commands_find_cluster_and_token_at_each_documented_place() {
            --token-file /srv/token",
     );
     works("mkdir -p /mnt/a; skep mount --cluster work /mnt/a; findmnt -t fuse.skep work");
-    works("echo x > /mnt/a/file; rm /etc/skep/client.toml; mv /srv/token /srv/away");
-    // A query about the targets of a file needs no token, because the mount replies to it.
+    works("skep umount /mnt/a");
+    host.stop();
+}
+
+/// The mount itself replies to queries about the targets of a file, if the user may read the file.
+///
+/// Command: skep entry info.
+#[test]
+fn file_info_through_a_mount_needs_read_permission_but_no_token() {
+    let network = PageNetwork::new();
+    let mut host = network.host("all", "10.0.0.1/24");
+    start_cluster(&mut host);
+    let works = |command: &str| host.run(command).expect_success();
+    works("mkdir -p /mnt/a; skep mount /mnt/a; echo x > /mnt/a/file; mv /etc/skep/token /srv");
     let info = works("skep entry info /mnt/a/file");
     assert!(info.contains("Storage targets") && info.contains("storage-1"), "{info}");
     assert!(works("skep entry info /mnt/a").contains("Entry type: directory"));
     works("chmod 711 /mnt/a; chmod 600 /mnt/a/file");
     let user = "setpriv --reuid=65534 --regid=65534 --clear-groups skep entry info /mnt/a/file";
-    let refused = fails(user);
+    let refused = host.run(user).expect_failure();
     assert!(refused.contains("may not read this file"), "{refused}");
     works("chmod 644 /mnt/a/file");
     works(user);
-    works("skep umount /mnt/a; mv /srv/away /etc/skep/token");
-    let typo = fails("skep node log-level storage-1 inof");
-    assert!(typo.contains("unknown level 'inof'"), "{typo}");
-    let names = works("cat /proc/[0-9]*/comm | grep '^skep-' | sort -u | tr '\n' ' '");
-    for name in ["skep-management", "skep-metadata", "skep-storage"] {
-        assert!(names.contains(name), "{name}: {names}");
-    }
-    let near = fails("skep status");
-    assert!(near.contains("try `skep health check`"), "{near}");
-
+    works("skep umount /mnt/a");
     host.stop();
+}
+
+#[test]
+fn processes_are_named_after_their_services() {
+    let network = PageNetwork::new();
+    let mut host = network.host("all", "10.0.0.1/24");
+    start_services(&mut host);
+    // All hosts of the test share the process ids of this machine, so compare network namespaces.
+    let names = "own=$(readlink /proc/self/ns/net)\n\
+                 for process in /proc/[0-9]*; do\n\
+                 if [ \"$(readlink $process/ns/net)\" = \"$own\" ]; then cat $process/comm || true; fi\n\
+                 done 2>/dev/null | grep '^skep' | sort -u";
+    let names = host.run(names).expect_success();
+    assert_eq!(names, "skep-management\nskep-metadata\nskep-storage\n");
+    host.stop();
+}
+
+/// Initialises a storage service on a host, and ends the management that it needs for this.
+fn initialise_storage(host: &mut PageHost) {
+    start_management(host);
+    host.run(&format!("{STORAGE} --init --token-file {TOKEN}")).expect_success();
+    host.stop();
+}
+
+/// Command: skep storage.
+#[test]
+fn repeated_initialisation_replaces_only_the_token_of_a_service() {
+    let network = PageNetwork::new();
+    let mut host = network.host("all", "10.0.0.1/24");
+    initialise_storage(&mut host);
     host.run("umask 077; sed s/@.*/@management.example:7400/ /etc/skep/token > /srv/new")
         .expect_success();
     let replace = format!("{STORAGE} --init --token-file /srv/new");
@@ -463,11 +500,18 @@ fn commands_find_cluster_and_token_at_each_documented_place() {
     host.run("cmp /srv/new /srv/storage/join-token").expect_success();
     let again = host.run(&replace).expect_failure();
     assert!(again.contains("and this token"), "{again}");
-    // Adding another target needs no token.
+}
+
+/// Command: skep storage.
+#[test]
+fn further_target_needs_no_token_but_its_mounted_disk() {
+    let network = PageNetwork::new();
+    let mut host = network.host("all", "10.0.0.1/24");
+    initialise_storage(&mut host);
     let more = format!("{STORAGE} --target /disk2/skep --init");
     let more = host.run(&more).expect_success();
     assert!(more.contains("Initialised 1 more target."), "{more}");
-    // A target directory below a mount point is refused as long as the disk is not mounted there.
+    // The disk of `/disk3` is in fstab, but it is not mounted.
     host.run("echo '/dev/none /disk3 ext4 noauto 0 0' >> /etc/fstab; umount /disk3")
         .expect_success();
     let unmounted = format!("{STORAGE} --target /disk2/skep --target /disk3/skep --init");
