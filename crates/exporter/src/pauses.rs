@@ -1,4 +1,4 @@
-//! Logs for how long the process stood still: none of its threads ran, because a signal or a
+//! Logs for how long the process did not run: none of its threads ran, because a signal or a
 //! debugger has stopped it, its host was suspended, or other programs used all processors. Without
 //! this line, the log of a server that other processes reported as silent would not show the cause.
 
@@ -35,7 +35,7 @@ async fn next_pause(period: Duration, least: Duration) -> (Duration, Timestamp) 
 
 fn line(late: Duration, since: Timestamp) -> String {
     format!(
-        "this process stood still for {} s, from {}: it or its host was suspended, or other \
+        "this process did not run for {} s, from {}: it or its host was suspended, or other \
          programs used all processors of the host; requests waited meanwhile",
         late.as_secs(),
         utc(since)
@@ -68,6 +68,6 @@ mod tests {
     fn pause_of_the_event_loop_is_logged_with_its_start() {
         let since = Timestamp { seconds: 1_795_982_559, nanoseconds: 0 };
         let line = line(Duration::from_millis(620_400), since);
-        assert!(line.starts_with("this process stood still for 620 s, from 2026-11-29T"), "{line}");
+        assert!(line.starts_with("this process did not run for 620 s, from 2026-11-29T"), "{line}");
     }
 }

@@ -379,7 +379,7 @@ impl Place {
             Self::Stall { target } => {
                 let name = names::target(map, target);
                 let what = format!(
-                    "waiting for {name} to take the request: its process or its host stood still, \
+                    "waiting for {name} to take the request: its process or its host did not run, \
                      or the network was interrupted"
                 );
                 (target, "link", what)

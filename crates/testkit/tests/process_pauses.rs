@@ -4,7 +4,7 @@
 use skep_testkit::process::Suspended;
 use skep_testkit::{Cluster, PATIENCE, Shape, files, wait_for};
 
-/// Page: docs/operations/troubleshooting.md, "this process stood still".
+/// Page: docs/operations/troubleshooting.md, "this process did not run".
 #[test]
 fn resumed_service_logs_how_long_it_was_suspended() {
     let cluster = Cluster::start(Shape::small());
@@ -20,6 +20,6 @@ fn resumed_service_logs_how_long_it_was_suspended() {
     drop(suspended);
     wait_for("the line in the log", PATIENCE, || {
         let log = files::read_to_string(cluster.data().join("logs/storage-1.log"));
-        log.contains("WARN this process stood still for ").then_some(())
+        log.contains("WARN this process did not run for ").then_some(())
     });
 }

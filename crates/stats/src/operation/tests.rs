@@ -130,7 +130,7 @@ fn wait_for_a_suspended_service_is_not_blamed_on_the_network() {
         explained(&[record]).parts[0].what.clone()
     };
     let expected = "waiting for storage target t5 on storage-2 to take the request: its process or \
-                    its host stood still, or the network was interrupted";
+                    its host did not run, or the network was interrupted";
     assert_eq!(of(621_000_000), expected);
     assert_eq!(of(900_000), "in the network to storage target t5 on storage-2 and back");
 }

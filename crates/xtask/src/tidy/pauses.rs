@@ -44,7 +44,7 @@ const PAUSES: &[(&str, &str)] = &[
     ("crates/ctl/src/local/readiness.rs", "poll: readiness of a child process"),
     ("crates/ctl/src/local/supervisor.rs", "period: looks at its child processes; delay: before it restarts one"),
     ("crates/exporter/src/http.rs", "retry: accepting a connection"),
-    ("crates/exporter/src/pauses.rs", "period: looks whether the process stood still"),
+    ("crates/exporter/src/pauses.rs", "period: looks whether the process has run"),
     ("crates/exporter/src/tls.rs", "period: looks for a changed certificate"),
     ("crates/fuse/src/ops/holds.rs", "delay: how long the mount holds a file for a repeated open"),
     ("crates/fuse/src/session.rs", "delay: time for programs to leave a detached mount"),
