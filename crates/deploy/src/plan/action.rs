@@ -108,7 +108,7 @@ impl Display for Action {
             Self::AwaitHealth => "wait until the cluster is healthy",
             Self::AwaitMembers => "wait until all copies of metadata and management are complete",
             Self::Tune => "tune the kernel for the roles of the host",
-            Self::RestoreTuning => "restore the former settings of the kernel",
+            Self::RestoreTuning => "restore the previous kernel settings",
             Self::Mount => "mount the cluster",
             Self::Unmount => "unmount the cluster",
             Self::WriteCheck => "write a file through the mount",

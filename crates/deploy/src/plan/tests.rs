@@ -183,7 +183,7 @@ fn hosts_are_tuned_again_only_for_other_roles_or_targets() {
     assert_eq!(of_tuning(&with, Tuning::Ours("unfinished".into())), tune);
     let more = with.replace("[\"/data/skep\"]", "[\"/data/skep\", \"/data/more\"]");
     assert_eq!(of_tuning(&more, Tuning::Ours(of_s1.clone())), tune);
-    let restored = ["tune: s1: restore the former settings of the kernel"];
+    let restored = ["tune: s1: restore the previous kernel settings"];
     assert_eq!(of_tuning(GOOD, Tuning::Ours(of_s1)), restored);
 }
 

@@ -43,7 +43,7 @@ fn deployment_tunes_hosts_and_restores_their_settings() {
     let s1 = storage("s1", 2, "tune = false\nstorage_directories = [\"/disk1/skep\"]");
     site.write_with("tune = true\nmonitor = false\n", &[MANAGEMENT, &s1].concat());
     let restored = site.deploy("apply --output json").expect_success();
-    assert!(restored.contains("restore the former settings of the kernel"), "{restored}");
+    assert!(restored.contains("restore the previous kernel settings"), "{restored}");
     assert_eq!(site.host("s1").run(setting).expect_success().trim(), "60");
     assert_eq!(site.host("m1").run(setting).expect_success().trim(), "10");
 
