@@ -190,8 +190,9 @@ pub fn check<O: Outcome>(operations: &[Operation<O>]) -> Result<(), String> {
                 .filter(|it| it.ended >= first && it.began <= events[at].0)
                 .collect();
             return Err(format!(
-                "operation {index} could not return {:?}: before it the object was one of {before:?}, \
-                 and the operations around it were {close:#?}",
+                "no order of the operations explains that operation {index} returned {:?}; possible \
+                 states of the object before its return: {before:?}; operations around it: \
+                 {close:#?}",
                 operations[*index].outcome
             ));
         }

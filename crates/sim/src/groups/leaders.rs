@@ -297,7 +297,7 @@ impl Cluster {
         }
         let map = Arc::new(map);
         former.map = Arc::clone(&map);
-        self.note(|| format!("a former leader publishes {}", map.version));
+        self.note(|| format!("the previous leader publishes {}", map.version));
         self.announce(&map);
     }
 
