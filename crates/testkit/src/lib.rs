@@ -11,6 +11,7 @@
 //! - [`proxy`]: drops the reply to a chosen request
 //! - [`page`]: the commands on a page of the documentation, and hosts that run these commands
 //! - [`ssh_site`]: hosts that each run an `sshd`
+//! - [`deploy_site`]: hosts to which `skep deploy` deploys clusters
 //! - [`lab`]: labs of `skep lab`
 //! - [`linearizable`]: checks whether recorded operations are linearizable
 //! - [`files`]: file system calls that must succeed
@@ -37,6 +38,7 @@
 
 pub mod cluster;
 pub mod connections;
+pub mod deploy_site;
 mod early_shell;
 pub mod files;
 pub mod health_watch;

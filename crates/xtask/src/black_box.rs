@@ -21,7 +21,7 @@ use std::time::Instant;
 /// other programs change files. So these programs start when all others have ended. Each simulated
 /// host has its own `/run`, so these programs do not see each other's networks and can run at the
 /// same time.
-const OF_THE_HOST: &[&str] = &["deploy", "ondemand", "staging"];
+const OF_THE_HOST: &[&str] = &["deploy", "deploy_copies", "ondemand", "staging"];
 
 /// Programs that wait for timers nearly all of the time: for the ends of leases, time limits and
 /// alerts. A separate worker runs these programs, because they need little processor time.
@@ -42,7 +42,8 @@ const WAITING: &[&str] = &[
 /// prints.
 #[rustfmt::skip]
 const SECONDS: &[(&str, u64)] = &[
-    ("deploy", 450), ("metadata_groups", 290), ("packages", 220), ("ondemand", 180),
+    ("deploy", 320), ("metadata_groups", 290), ("packages", 220), ("deploy_copies", 190),
+    ("ondemand", 180),
     ("power_losses", 110), ("locks", 100), ("posix", 100), ("notifications", 85),
     ("several_hosts", 85), ("staging", 80), ("bench", 76), ("coherence", 76), ("mount_ends", 76),
     ("studies", 73), ("output", 73), ("kills", 70), ("large", 70), ("monitor", 63), ("lab", 60),

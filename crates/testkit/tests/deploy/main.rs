@@ -1,11 +1,10 @@
 //! `skep deploy` over real `sshd`s, to hosts with separate networks and root directories. The tests
-//! begin with a hosts file, deploy and mount a cluster, and then remove Skep from all hosts.
+//! begin with a hosts file, deploy and mount a cluster, and then remove Skep from all hosts. The
+//! program `deploy_copies` has the tests of clusters with several copies.
 
-mod several;
-mod site;
 mod tuning;
 
-use site::{DISK_BYTES, LOAD, MANAGEMENT, Site, client, storage};
+use skep_testkit::deploy_site::{DISK_BYTES, DeploySite, LOAD, MANAGEMENT, client, storage};
 use skep_testkit::loop_device::LoopDevice;
 use skep_testkit::program::run;
 use skep_testkit::{PATIENCE, schema, wait_for};
@@ -15,7 +14,7 @@ use std::time::Instant;
 /// Command: skep deploy upgrade, skep deploy remove, skep deploy destroy.
 #[test]
 fn cluster_is_deployed_extended_upgraded_and_destroyed() {
-    let mut site = Site::new(&["m1", "s1", "s2", "c1", "c2", "s3"]);
+    let mut site = DeploySite::new(&["m1", "s1", "s2", "c1", "c2", "s3"]);
     let disk = LoopDevice::with_size(DISK_BYTES);
     let options =
         "[disks]\nstorage_mkfs = \"-K -i size=512\"\nstorage_mount = \"noatime,largeio\"\n";
@@ -109,64 +108,9 @@ fn cluster_is_deployed_extended_upgraded_and_destroyed() {
     assert!(again.contains(" 0 steps"), "{again}");
 }
 
-/// While a member of a metadata group gets its copy, the only complete member must not stop. Then
-/// the cluster gets two more management nodes, and one of them moves to another host.
-///
-/// Command: skep deploy upgrade, skep deploy apply.
-#[test]
-fn upgrade_waits_until_a_member_has_its_copy() {
-    let mut site = Site::new(&["m1", "s1", "c1", "a2"]);
-    let s1 = storage("s1", 2, "storage_directories = [\"/disk1/skep\"]");
-    let base = [MANAGEMENT, &s1, &client("c1", 3)].concat();
-    site.write(&base);
-    site.deploy("apply").expect_success();
-    let many = "for number in $(seq 10000); do : >/mnt/skep/$number; done; sync /mnt/skep/1";
-    site.host("c1").run(many).expect_success();
-    // The slowest copy takes longer than all other waits of the upgrade.
-    let settings = "skep config set metadata-copies 2 && skep config set metadata-copy-rate 65536";
-    site.host("m1").run(settings).expect_success();
-    let second = "[[host]]\nname = \"a2\"\naddress = \"10.0.0.4\"\nroles = [\"metadata\"]\n\
-                  metadata_directories = [\"/nvme0/skep\"]\n";
-    site.write(&format!("{base}{second}"));
-    site.deploy("add a2").expect_success();
-    let m1 = site.host("m1");
-    let list = |noun: &str| -> serde_json::Value {
-        let text = m1.run(&format!("skep {noun} list --output json")).expect_success();
-        serde_json::from_str(&text).expect("one JSON value")
-    };
-    let metadata_group = || {
-        let groups = list("group");
-        let groups = groups.as_array().expect("a list").clone();
-        groups.into_iter().find(|it| it["kind"] == "metadata").expect("a metadata group")
-    };
-    let targets = list("target");
-    let is_new = |it: &&serde_json::Value| it["kind"] == "metadata" && it["group"].is_null();
-    let new = targets.as_array().expect("a list").iter().find(is_new).expect("a new target");
-    let add = format!("skep group add {} {}", metadata_group()["id"], new["id"]);
-    m1.run(&add).expect_success();
-
-    site.admin.run("cp /usr/bin/skep ~root/newer; echo >>~root/newer").expect_success();
-    let upgraded = site.deploy("upgrade --program ~root/newer --output json").expect_success();
-    let upgraded: serde_json::Value = serde_json::from_str(&upgraded).expect("one JSON value");
-    let steps = upgraded["steps"].as_array().expect("steps");
-    let wait = "wait until all copies of metadata and management are complete";
-    let first = steps.iter().find(|it| it["step"] == wait).expect("the upgrade waits");
-    assert!(first["seconds"].as_f64().is_some_and(|it| it > 2.0), "{first}");
-    let m1 = site.host("m1");
-    let groups = m1.run("skep group list --output json").expect_success();
-    let groups: serde_json::Value = serde_json::from_str(&groups).expect("one JSON value");
-    let group = groups.as_array().expect("a list").iter().find(|it| it["kind"] == "metadata");
-    let members = group.expect("a metadata group")["members"].as_array().expect("members");
-    assert_eq!(members.len(), 2, "{members:?}");
-    assert!(members.iter().all(|it| it["state"] == "Serving"), "{members:?}");
-    let found = site.host("c1").run("ls /mnt/skep | wc -l").expect_success();
-    assert_eq!(found.trim(), "10000");
-    several::management_grows_and_moves(&mut site, &format!("{base}{second}"));
-}
-
 #[test]
 fn interrupted_deployment_and_removal_continue() {
-    let site = Site::new(&["m1", "s1", "c1"]);
+    let site = DeploySite::new(&["m1", "s1", "c1"]);
     let disk = LoopDevice::with_size(DISK_BYTES);
     let storage = storage("s1", 2, &format!("storage_disks = [\"{}\"]", disk.path()));
     site.write(&[MANAGEMENT, &storage, &client("c1", 3)].concat());
@@ -191,14 +135,14 @@ fn interrupted_deployment_and_removal_continue() {
 
 #[test]
 fn deploy_refuses_a_bad_host_and_names_the_fix() {
-    let mut site = Site::new(&["m1", "s1"]);
+    let mut site = DeploySite::new(&["m1", "s1"]);
     let disk = LoopDevice::with_size(DISK_BYTES);
     let good = storage("s1", 2, "storage_directories = [\"/disk1/skep\"]");
     let with_disk = storage("s1", 2, &format!("storage_disks = [\"{}\"]", disk.path()));
     site.write(&[MANAGEMENT, &good].concat());
     site.deploy("plan").expect_success();
     let before = site.contents();
-    let check = |site: &Site, body: &str, words: &[&str]| {
+    let check = |site: &DeploySite, body: &str, words: &[&str]| {
         site.write(body);
         let text = site.deploy("apply").expect_failure();
         for word in words {

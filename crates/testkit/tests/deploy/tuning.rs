@@ -1,7 +1,7 @@
 //! Hosts that `skep deploy` tunes. Other mounts hide the kernel's files on these hosts, so the test
 //! changes no setting of this machine.
 
-use crate::site::{MANAGEMENT, Site, storage};
+use skep_testkit::deploy_site::{DeploySite, MANAGEMENT, storage};
 
 /// Hides `/sys`, and replaces `/proc/sys` by one setting and the files that services read.
 const HIDE_KERNEL: &str = "mount -t tmpfs tmpfs /sys\n\
@@ -14,7 +14,7 @@ const HIDE_KERNEL: &str = "mount -t tmpfs tmpfs /sys\n\
 /// Command: skep deploy plan, skep deploy apply, skep deploy status, skep deploy destroy.
 #[test]
 fn deployment_tunes_hosts_and_restores_their_settings() {
-    let mut site = Site::new(&["m1", "s1"]);
+    let mut site = DeploySite::new(&["m1", "s1"]);
     for name in ["m1", "s1"] {
         site.host(name).run(HIDE_KERNEL).expect_success();
     }

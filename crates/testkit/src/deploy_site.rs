@@ -1,9 +1,9 @@
-//! The hosts of the tests: a deploying host and hosts with `sshd`, and the parts of their hosts
-//! files.
+//! The hosts of tests of `skep deploy`: a deploying host and hosts with `sshd`, and the parts of
+//! their hosts files.
 
-use skep_testkit::page::{PageHost, PageNetwork};
-use skep_testkit::program::{Finished, finish};
-use skep_testkit::{PATIENCE, wait_for};
+use crate::page::{PageHost, PageNetwork};
+use crate::program::{Finished, finish};
+use crate::wait::{PATIENCE, wait_for};
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
@@ -12,21 +12,22 @@ use std::time::Duration;
 /// Time limit for a whole deployment. It is long, because the machine may be busy with other work.
 const LONG: Duration = Duration::from_secs(300);
 /// Size in bytes of a disk.
-pub(crate) const DISK_BYTES: u64 = 400 << 20;
+pub const DISK_BYTES: u64 = 400 << 20;
 /// The directories in which a deployment creates files.
 const PLACES: &str = "/etc /usr/bin /usr/sbin /srv /var /run /mnt /nvme0 /disk1 /disk2 /root";
 
 /// A deploying host, and the hosts that it deploys to. Each of these hosts runs an `sshd`.
-pub(crate) struct Site {
+pub struct DeploySite {
     // Fields are dropped in this order, because the hosts must end before their switch.
     hosts: Vec<PageHost>,
-    pub(crate) admin: PageHost,
+    /// The deploying host.
+    pub admin: PageHost,
     _network: PageNetwork,
 }
 
-impl Site {
+impl DeploySite {
     /// Starts hosts with these names and the addresses 10.0.0.1, 10.0.0.2, ...
-    pub(crate) fn new(names: &[&str]) -> Self {
+    pub fn new(names: &[&str]) -> Self {
         let network = PageNetwork::new();
         let admin = network.host("admin", "10.0.0.99/24");
         admin
@@ -48,18 +49,31 @@ impl Site {
         Self { hosts, admin, _network: network }
     }
 
-    pub(crate) fn host(&mut self, name: &str) -> &mut PageHost {
+    /// Returns the host with this name.
+    ///
+    /// # Panics
+    /// Panics if there is no such host.
+    pub fn host(&mut self, name: &str) -> &mut PageHost {
         let host = self.hosts.iter_mut().find(|host| host.name() == name);
         host.unwrap_or_else(|| panic!("no host {name}"))
     }
 
+    /// Runs shell commands on the host with this name.
+    ///
+    /// # Panics
+    /// Panics if there is no such host.
+    pub fn run_on(&self, name: &str, commands: &str) -> Finished {
+        let host = self.hosts.iter().find(|host| host.name() == name);
+        host.unwrap_or_else(|| panic!("no host {name}")).run(commands)
+    }
+
     /// Writes the hosts file.
-    pub(crate) fn write(&self, body: &str) {
+    pub fn write(&self, body: &str) {
         self.write_with("", body);
     }
 
     /// Writes the hosts file, with further settings of the cluster.
-    pub(crate) fn write_with(&self, settings: &str, body: &str) {
+    pub fn write_with(&self, settings: &str, body: &str) {
         let head = "[ssh]\nuser = \"root\"\nidentity = \"key\"\n\
             options = [\"StrictHostKeyChecking=accept-new\", \"UserKnownHostsFile=~/known\", \
             \"HashKnownHosts=no\"]\n";
@@ -68,7 +82,7 @@ impl Site {
     }
 
     /// Waits until the program [`LOAD`] on a client has completed some more operations.
-    pub(crate) fn await_load(&mut self, client: &str) {
+    pub fn await_load(&mut self, client: &str) {
         let client = self.host(client);
         let count =
             || client.run("cat /srv/count").stdout.trim().parse::<u32>().unwrap_or_default();
@@ -77,7 +91,7 @@ impl Site {
     }
 
     /// Ends the program [`LOAD`] on a client, and checks that none of its operations has failed.
-    pub(crate) fn end_load(&mut self, client: &str) {
+    pub fn end_load(&mut self, client: &str) {
         let client = self.host(client);
         client.run("touch /srv/stop").expect_success();
         wait_for("the load ends", PATIENCE, || {
@@ -89,14 +103,14 @@ impl Site {
     }
 
     /// Runs `skep deploy` on the deploying host.
-    pub(crate) fn deploy(&self, arguments: &str) -> Finished {
+    pub fn deploy(&self, arguments: &str) -> Finished {
         let line = format!("skep deploy {arguments} --hosts ~root/hosts.toml");
         finish(&mut self.admin.shell(&line), LONG)
     }
 
     /// Runs `skep deploy`, and kills it after `steps` steps. Returns false if the command ended
     /// earlier.
-    pub(crate) fn kill_after(&self, arguments: &str, steps: usize) -> bool {
+    pub fn kill_after(&self, arguments: &str, steps: usize) -> bool {
         let line = format!("exec skep deploy {arguments} --hosts ~root/hosts.toml");
         let mut command = self.admin.shell(&line);
         let mut child = command
@@ -117,7 +131,7 @@ impl Site {
 
     /// Checks that the monitor serves its page only on the loopback address of the host `name`, and
     /// that the page shows all services.
-    pub(crate) fn expect_monitored(&self, name: &str, services: usize) {
+    pub fn expect_monitored(&self, name: &str, services: usize) {
         let host = self.hosts.iter().find(|host| host.name() == name).expect("a host");
         let read = |path: &str| {
             let line = format!(
@@ -142,7 +156,7 @@ impl Site {
 
     /// Returns the paths in the directories in which a deployment creates files, and the contents
     /// of fstab. There is one text for each host.
-    pub(crate) fn contents(&self) -> Vec<String> {
+    pub fn contents(&self) -> Vec<String> {
         let list = |host: &PageHost| {
             // Ignore /run/mount, where mount(8) stores its own table.
             let line = format!(
@@ -155,7 +169,7 @@ impl Site {
 
     /// Checks that all hosts have exactly the files in `before`, and that no process of Skep runs
     /// on them.
-    pub(crate) fn expect_unchanged(&self, before: &[String]) {
+    pub fn expect_unchanged(&self, before: &[String]) {
         for ((host, before), after) in self.hosts.iter().zip(before).zip(self.contents()) {
             let [before, after] = [before, &after].map(|it| it.lines().collect::<BTreeSet<_>>());
             let differences: Vec<_> = before.symmetric_difference(&after).collect();
@@ -171,23 +185,28 @@ impl Site {
     }
 }
 
-pub(crate) const MANAGEMENT: &str = "[[host]]\nname = \"m1\"\naddress = \"10.0.0.1\"\n\
+/// The entry in the hosts file of the host `m1`, which has the address 10.0.0.1. This host runs
+/// management and a metadata service.
+pub const MANAGEMENT: &str = "[[host]]\nname = \"m1\"\naddress = \"10.0.0.1\"\n\
     roles = [\"management\", \"metadata\"]\nmetadata_directories = [\"/nvme0/skep\"]\n";
 
-pub(crate) fn storage(name: &str, address: u8, targets: &str) -> String {
+/// Returns the entry in the hosts file of a storage server. `address` is the last number of its
+/// address, and `targets` are the lines that name its disks or directories.
+pub fn storage(name: &str, address: u8, targets: &str) -> String {
     format!(
         "[[host]]\nname = \"{name}\"\naddress = \"10.0.0.{address}\"\n\
          roles = [\"storage\"]\n{targets}\n"
     )
 }
 
-pub(crate) fn client(name: &str, address: u8) -> String {
+/// Returns the entry in the hosts file of a client. `address` is the last number of its address.
+pub fn client(name: &str, address: u8) -> String {
     format!("[[host]]\nname = \"{name}\"\naddress = \"10.0.0.{address}\"\nroles = [\"client\"]\n")
 }
 
 /// A program that causes load on a client. It runs until the file `/srv/stop` exists, and fails if
 /// any operation fails.
-pub(crate) const LOAD: &str = "sh -c 'mkdir -p /mnt/skep/load; n=0
+pub const LOAD: &str = "sh -c 'mkdir -p /mnt/skep/load; n=0
     while [ ! -e /srv/stop ]; do
       n=$((n + 1)); file=/mnt/skep/load/$((n % 50))
       { head -c 300000 /dev/urandom >/srv/data && cp /srv/data $file && cmp /srv/data $file &&

@@ -1,8 +1,16 @@
-//! Clusters without a single point of failure: three management nodes and two copies of metadata.
+//! `skep deploy` and clusters without a single point of failure: three management nodes and two
+//! copies of metadata. Such clusters are deployed, and other clusters become such clusters. The
+//! program `deploy` has the tests of other clusters.
 
-use crate::site::{LOAD, Site, client, storage};
 use serde_json::Value;
+use skep_testkit::deploy_site::{DeploySite, LOAD, MANAGEMENT, client, storage};
 use skep_testkit::{PATIENCE, schema, wait_for};
+use std::time::{Duration, Instant};
+
+/// Number of files in a metadata store that is copied during an upgrade.
+const FILES: usize = 10_000;
+/// Time for which an upgrade waits for a copy at the slowest rate. Then the test raises the rate.
+const WAIT_FOR_COPY: Duration = Duration::from_secs(3);
 
 /// Returns the entry of a host that runs management and serves metadata.
 fn server(name: &str, address: u8) -> String {
@@ -13,7 +21,7 @@ fn server(name: &str, address: u8) -> String {
 }
 
 /// Runs a command of `skep deploy` that succeeds, and returns its JSON output.
-fn outcome(site: &Site, arguments: &str) -> Value {
+fn outcome(site: &DeploySite, arguments: &str) -> Value {
     let text = site.deploy(&format!("{arguments} --output json")).expect_success();
     let outcome = serde_json::from_str(&text).expect("one JSON value");
     schema::check("deploy", &outcome);
@@ -51,7 +59,7 @@ fn members(outcome: &Value) -> Vec<String> {
 /// Command: skep deploy remove, skep deploy destroy.
 #[test]
 fn cluster_continues_without_the_host_of_its_leader() {
-    let mut site = Site::new(&["a1", "a2", "a3", "s1", "s2", "c1"]);
+    let mut site = DeploySite::new(&["a1", "a2", "a3", "s1", "s2", "c1"]);
     let a3 = "[[host]]\nname = \"a3\"\naddress = \"10.0.0.3\"\nroles = [\"management\"]\n";
     let target = "storage_directories = [\"/disk1/skep\"]";
     let servers = [server("a1", 1), server("a2", 2), a3.to_owned()].concat();
@@ -107,9 +115,88 @@ fn cluster_continues_without_the_host_of_its_leader() {
     site.expect_unchanged(&before);
 }
 
+/// Upgrades all hosts while a member of a metadata group gets its copy at the slowest rate. Checks
+/// that the upgrade first waits for this copy. Raises the rate when the upgrade has waited for a
+/// while.
+fn upgrade_during_a_copy(site: &DeploySite) {
+    site.admin.run("cp /usr/bin/skep ~root/newer; echo >>~root/newer").expect_success();
+    std::thread::scope(|scope| {
+        let upgrading =
+            scope.spawn(|| site.deploy("upgrade --program ~root/newer 2>~root/progress"));
+        // This step comes immediately before the first wait for copies.
+        wait_for("the upgrade has found a healthy cluster", PATIENCE, || {
+            let progress = site.admin.run("cat ~root/progress").stdout;
+            progress.contains("wait until the cluster is healthy").then_some(())
+        });
+        let began = Instant::now();
+        wait_for("the upgrade waits for the copy", PATIENCE, || {
+            (began.elapsed() >= WAIT_FOR_COPY).then_some(())
+        });
+        site.run_on("m1", "skep config set metadata-copy-rate 67108864").expect_success();
+        upgrading.join().expect("no panic").expect_success();
+    });
+    let progress = site.admin.run("cat ~root/progress").expect_success();
+    println!("{progress}");
+    let wait = "wait until all copies of metadata and management are complete";
+    let first = progress.lines().find(|line| line.contains(wait)).expect("the upgrade waits");
+    // The line ends with the duration of the step: `(3.1 s)`.
+    let seconds = first.rsplit_once('(').and_then(|(_, end)| end.strip_suffix(" s)"));
+    let seconds = seconds.and_then(|it| it.parse::<f64>().ok());
+    assert!(seconds.is_some_and(|it| it > 2.0), "{first}");
+}
+
+/// While a member of a metadata group gets its copy, the only complete member must not stop. Then
+/// the cluster gets two more management nodes, and one of them moves to another host.
+///
+/// Command: skep deploy upgrade, skep deploy apply.
+#[test]
+fn upgrade_waits_until_a_member_has_its_copy() {
+    let mut site = DeploySite::new(&["m1", "s1", "c1", "a2"]);
+    let s1 = storage("s1", 2, "storage_directories = [\"/disk1/skep\"]");
+    let base = [MANAGEMENT, &s1, &client("c1", 3)].concat();
+    site.write(&base);
+    site.deploy("apply").expect_success();
+    let many =
+        format!("for number in $(seq {FILES}); do : >/mnt/skep/$number; done; sync /mnt/skep/1");
+    site.host("c1").run(&many).expect_success();
+    // At the slowest rate, the copy does not end before the upgrade waits for it.
+    let settings = "skep config set metadata-copies 2 && skep config set metadata-copy-rate 65536";
+    site.host("m1").run(settings).expect_success();
+    let second = "[[host]]\nname = \"a2\"\naddress = \"10.0.0.4\"\nroles = [\"metadata\"]\n\
+                  metadata_directories = [\"/nvme0/skep\"]\n";
+    site.write(&format!("{base}{second}"));
+    site.deploy("add a2").expect_success();
+    let m1 = site.host("m1");
+    let list = |noun: &str| -> Value {
+        let text = m1.run(&format!("skep {noun} list --output json")).expect_success();
+        serde_json::from_str(&text).expect("one JSON value")
+    };
+    let metadata_group = || {
+        let groups = list("group");
+        let groups = groups.as_array().expect("a list").clone();
+        groups.into_iter().find(|it| it["kind"] == "metadata").expect("a metadata group")
+    };
+    let targets = list("target");
+    let is_new = |it: &&Value| it["kind"] == "metadata" && it["group"].is_null();
+    let new = targets.as_array().expect("a list").iter().find(is_new).expect("a new target");
+    let add = format!("skep group add {} {}", metadata_group()["id"], new["id"]);
+    m1.run(&add).expect_success();
+
+    upgrade_during_a_copy(&site);
+    let groups = site.host("m1").run("skep group list --output json").expect_success();
+    let groups: Value = serde_json::from_str(&groups).expect("one JSON value");
+    let group = groups.as_array().expect("a list").iter().find(|it| it["kind"] == "metadata");
+    let members = group.expect("a metadata group")["members"].as_array().expect("members");
+    assert_eq!(members.len(), 2, "{members:?}");
+    assert!(members.iter().all(|it| it["state"] == "Serving"), "{members:?}");
+    let found = site.host("c1").run("ls /mnt/skep | wc -l").expect_success();
+    assert_eq!(found.trim(), FILES.to_string());
+    management_grows_and_moves(&mut site, &format!("{base}{second}"));
+}
+
 /// Gives a running cluster with one management node two more nodes, and then moves one of them to
 /// the client `c1`. `hosts` describes the hosts `m1`, `s1`, `c1` and `a2`.
-pub(crate) fn management_grows_and_moves(site: &mut Site, hosts: &str) {
+fn management_grows_and_moves(site: &mut DeploySite, hosts: &str) {
     let settings = "copies = 2\n";
     let with = |text: &str, role: &str| {
         let roles = format!("roles = [\"{role}\"]");
@@ -129,5 +216,5 @@ pub(crate) fn management_grows_and_moves(site: &mut Site, hosts: &str) {
     assert_eq!(status["management"].as_array().map(Vec::len), Some(3), "{status}");
     site.host("a2").run("test -e /srv/skep/management").expect_failure();
     let found = site.host("c1").run("ls /mnt/skep | wc -l").expect_success();
-    assert_eq!(found.trim(), "10000");
+    assert_eq!(found.trim(), FILES.to_string());
 }
