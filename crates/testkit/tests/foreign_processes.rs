@@ -66,6 +66,7 @@ fn read_hello(stream: &mut TcpStream) -> std::io::Result<()> {
 /// A process that listens at the address of a dead service. It replies to each `Hello` with an
 /// error, and uses all error codes one after another.
 struct Stranger {
+    address: String,
     stop: Arc<AtomicBool>,
     answered: Arc<AtomicUsize>,
     thread: Option<std::thread::JoinHandle<()>>,
@@ -74,16 +75,13 @@ struct Stranger {
 impl Stranger {
     fn at(address: &str) -> Self {
         let listener = wait_for("the port is free", PATIENCE, || TcpListener::bind(address).ok());
-        listener.set_nonblocking(true).expect("a socket can be set up");
         let (stop, answered) = (Arc::<AtomicBool>::default(), Arc::<AtomicUsize>::default());
         let (is_over, count) = (Arc::clone(&stop), Arc::clone(&answered));
         let thread = std::thread::spawn(move || {
-            while !is_over.load(Ordering::Acquire) {
-                let Ok((mut stream, _)) = listener.accept() else {
-                    std::thread::yield_now();
-                    continue;
-                };
-                stream.set_nonblocking(false).expect("a socket can be set up");
+            while let Ok((mut stream, _)) = listener.accept() {
+                if is_over.load(Ordering::Acquire) {
+                    break;
+                }
                 stream.set_read_timeout(Some(Duration::from_secs(1))).expect("a socket");
                 let status = count.load(Ordering::Acquire) % 41 + 1;
                 if read_hello(&mut stream).is_ok() {
@@ -96,13 +94,15 @@ impl Stranger {
                 }
             }
         });
-        Self { stop, answered, thread: Some(thread) }
+        Self { address: address.to_owned(), stop, answered, thread: Some(thread) }
     }
 }
 
 impl Drop for Stranger {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
+        // The thread waits for a connection.
+        drop(TcpStream::connect(&self.address));
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
