@@ -7,8 +7,16 @@ use std::time::{Duration, Instant};
 /// is far longer than any condition or command takes. If a test uses a different limit, a comment
 /// gives the reason.
 pub const PATIENCE: Duration = Duration::from_secs(60);
-/// Pause between two evaluations of a condition.
+/// Shortest pause between two evaluations of a condition.
 const INTERVAL: Duration = Duration::from_millis(10);
+/// Longest pause between two evaluations of a condition.
+const LONGEST_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Pauses before the next evaluation of a condition, for as long as the last one took. Many
+/// conditions start a program, and would otherwise take processor time from the services.
+fn pause_after(evaluation: Duration) {
+    std::thread::sleep(evaluation.clamp(INTERVAL, LONGEST_INTERVAL));
+}
 
 /// Polls `condition` until it returns a value. Returns that value with the elapsed time, or `None`
 /// if the condition returned no value within `patience`.
@@ -18,13 +26,14 @@ pub fn eventually<T>(
 ) -> Option<(T, Duration)> {
     let start = Instant::now();
     loop {
+        let began = start.elapsed();
         if let Some(value) = condition() {
             return Some((value, start.elapsed()));
         }
         if start.elapsed() > patience {
             return None;
         }
-        std::thread::sleep(INTERVAL);
+        pause_after(start.elapsed() - began);
     }
 }
 
