@@ -97,6 +97,8 @@ pub(crate) fn run() -> Outcome {
     let Plan { waiting, of_the_host, others } = plan(programs)?;
     let runner = Runner { logs: LOGS, workers: WORKERS, command };
     let one_at_a_time = Runner { workers: 1, ..runner };
+    // No program of `WAITING` runs meanwhile, so one more of these programs can run.
+    let at_the_end = Runner { workers: WORKERS + 1, ..runner };
     let begin = Instant::now();
     let (waiting, others) = thread::scope(|scope| {
         let waiting = scope.spawn(|| one_at_a_time.run(waiting));
@@ -105,7 +107,7 @@ pub(crate) fn run() -> Outcome {
     });
     let mut ended = waiting?;
     ended.extend(others?);
-    ended.extend(runner.run(of_the_host)?);
+    ended.extend(at_the_end.run(of_the_host)?);
     println!("\n{}", table(&mut ended));
     println!("{} programs ran for {:.1} s", ended.len(), begin.elapsed().as_secs_f64());
     ended.iter().filter_map(warning).for_each(|line| println!("{line}"));
