@@ -123,9 +123,10 @@ fn effect_on_targets(effects: &[(TargetId, Effect)], absent: &[Vec<TargetId>]) -
                 .into()
         }
         (_, waiting, _) if !absent.is_empty() => format!(
-            "operations on files of {} wait, since all members of {}",
+            "operations on files of {} wait, since no group member with complete data is \
+             reachable: start the {}",
             waiting.join(", "),
-            reason_and_remedy(absent)
+            needed_services(absent)
         ),
         (_, _, 0) if is_all => {
             "operations on files of this service wait until the service is back; other files are \
@@ -140,18 +141,17 @@ fn effect_on_targets(effects: &[(TargetId, Effect)], absent: &[Vec<TargetId>]) -
     }
 }
 
-/// Returns the end of the clause about groups in which all serving members are absent.
-fn reason_and_remedy(absent: &[Vec<TargetId>]) -> String {
+/// Returns the services of which one for each group must start. `absent` has the serving members of
+/// each group in which all of them are absent.
+fn needed_services(absent: &[Vec<TargetId>]) -> String {
     let one_of = |members: &Vec<TargetId>| {
         let members: Vec<_> = members.iter().map(ToString::to_string).collect();
         format!("one of {}", members.join(", "))
     };
     let needed: Vec<_> = absent.iter().map(one_of).collect();
     match &needed[..] {
-        [one] => format!("the group are absent: {one} is enough to serve it"),
-        several => {
-            format!("their groups are absent: {} are enough to serve them", several.join(" and "))
-        }
+        [one] => format!("service of {one}"),
+        several => format!("services of {}", several.join(" and of ")),
     }
 }
 
@@ -225,7 +225,7 @@ mod tests {
 
     fn of(map: &ClusterMap, node: usize) -> String {
         let OutageEffect { is_blocking, text, .. } = effect_of_outage(map, &map.nodes[node]);
-        let says_so = ["until the service is back", " are absent: one of "];
+        let says_so = ["until the service is back", "start the service of one of "];
         assert_eq!(is_blocking, says_so.iter().any(|it| text.contains(it)), "{text}");
         text
     }
@@ -255,8 +255,8 @@ mod tests {
         map.groups.pop();
         for absent in [Reachability::ProbablyOffline, Reachability::Offline] {
             map.targets[..2].iter_mut().for_each(|target| target.reachability = absent);
-            let expected = "wait, since all members of the group are absent: one of t1, t2 is \
-                            enough to serve it";
+            let expected = "wait, since no group member with complete data is reachable: start the \
+                            service of one of t1, t2";
             for node in [0, 1] {
                 assert!(of(&map, node).contains(expected), "{}", of(&map, node));
             }
@@ -271,8 +271,9 @@ mod tests {
         let pair = [TargetId::new(3), TargetId::new(4)];
         map.groups[1] = groups::create(GroupId::new(6), TargetKind::Metadata, &pair).unwrap();
         map.targets.iter_mut().for_each(|target| target.reachability = Reachability::Offline);
-        let expected = "operations on files of t1, t3 wait, since all members of their groups are \
-                        absent: one of t1, t2 and one of t3, t4 are enough to serve them";
+        let expected = "operations on files of t1, t3 wait, since no group member with complete \
+                        data is reachable: start the services of one of t1, t2 and of one of t3, \
+                        t4";
         assert_eq!(of(&map, 0), expected);
     }
 

@@ -126,8 +126,8 @@ fn operations_wait_if_both_members_of_a_group_are_absent() {
     let mut now = before.clone();
     set(&mut now, METADATA[1], Reachability::ProbablyOffline);
     let lines = reachability_lines(&before, &now, |_| None);
-    let effect = "operations on files of t2 wait, since all members of the group are absent: one \
-                  of t1, t2 is enough to serve it";
+    let effect = "operations on files of t2 wait, since no group member with complete data is \
+                  reachable: start the service of one of t1, t2";
     assert!(lines[0].1.ends_with(effect), "{lines:?}");
     // If both servers stop at the same moment, each line names both targets.
     let before = cluster();

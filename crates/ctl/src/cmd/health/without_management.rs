@@ -311,7 +311,7 @@ mod tests {
         assert_eq!(found[0].0, "management does not answer at a, b: a: no", "{found:?}");
         assert!(found[0].1.starts_with("I/O on files waits"), "{found:?}");
         for (_, remedy) in &found[1..3] {
-            assert!(remedy.contains("one of t2, t3 is enough to serve it"), "{remedy}");
+            assert!(remedy.contains("start the service of one of t2, t3"), "{remedy}");
         }
     }
 
