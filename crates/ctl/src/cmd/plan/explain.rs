@@ -74,8 +74,8 @@ pub(crate) fn run(args: &ExplainArgs) -> Result<()> {
 fn as_text(it: &Explanation) -> String {
     let Explanation { unit, prediction, parameters, .. } = it;
     let mut text = format!(
-        "{} by {} clients: {} {unit}, with a probability of 90 % {} {unit}\nLimited by: {}. The \
-         rate is {:.0} % of the hardware's limit, {} {unit}.\n\n",
+        "{} by {} clients: {} {unit} (90 % interval: {} {unit})\nLimited by: {}. The rate is {:.0} \
+         % of the hardware's limit, {} {unit}.\n\n",
         it.operation,
         prediction.clients,
         rate(prediction.rate),
