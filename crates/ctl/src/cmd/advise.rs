@@ -72,7 +72,7 @@ pub(crate) struct AdviseArgs {
     /// Measure the load for this time [default with --job: 3s]
     #[arg(long, value_name = "SPAN", value_parser = interval, conflicts_with = "history")]
     interval: Option<Duration>,
-    /// Use the load of this past span, as the monitor has stored it
+    /// Use the load of the last SPAN from the history of the monitor
     #[arg(long, value_name = "SPAN", value_parser = interval)]
     history: Option<Duration>,
     #[command(flatten)]

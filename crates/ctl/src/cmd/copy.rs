@@ -68,10 +68,10 @@ pub(crate) struct CopyArgs {
     /// Files and directories to copy, and the destination as the last path
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<PathBuf>,
-    /// As in `cp`: accepted for scripts, since trees are always copied
+    /// No effect: trees are always copied. Accepted so that scripts for `cp` work
     #[arg(short = 'r', short_alias = 'R', long, hide = true)]
     recursive: bool,
-    /// As in `cp`: accepted for scripts, since attributes are always kept
+    /// No effect: attributes are always preserved. Accepted so that scripts for `cp` work
     #[arg(short, long, hide = true)]
     archive: bool,
     /// File with one host per line; these hosts copy together, by ssh as the ssh login user

@@ -85,10 +85,11 @@ pub(crate) struct WhyArgs {
     /// Time for which the command measures
     #[arg(long, default_value = "3s", value_parser = interval)]
     interval: Duration,
-    /// Explain this past span, such as 30s or 5m, as the monitor has measured it; at most 10m
+    /// Explain the last SPAN, such as 30s or 5m, from the monitor's measurements; at most 10m
     #[arg(long, value_name = "SPAN", value_parser = interval, conflicts_with = "interval")]
     since: Option<Duration>,
-    /// Explain the operation with this trace id; PATH then only selects its mount or cluster
+    /// Explain the operation with this trace id; PATH then selects only the mount or the cluster to
+    /// ask
     #[arg(long, value_name = "ID", value_parser = traces::trace_id)]
     #[arg(conflicts_with_all = ["client", "user", "job", "target", "interval", "since"])]
     op: Option<u128>,

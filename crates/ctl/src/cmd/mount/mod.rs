@@ -84,7 +84,8 @@ pub(crate) struct MountArgs {
     /// Stay in the foreground, and log to standard error; Ctrl-C unmounts the cluster
     #[arg(short = 'f', long = "foreground")]
     in_foreground: bool,
-    /// Accepted for scripts: a mount goes to the background unless --foreground is given.
+    /// No effect: a mount goes to the background unless --foreground is given. Accepted so that
+    /// older scripts work.
     #[arg(long, hide = true, conflicts_with = "in_foreground")]
     detach: bool,
     /// Set for the process that stays in the background.

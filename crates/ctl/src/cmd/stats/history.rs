@@ -11,7 +11,7 @@ use std::time::Duration;
 /// The options that select a past span of time and the monitor.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct MonitorQuery {
-    /// Show the load of this past span, such as 10min, 1h or 7d, as the monitor has stored it
+    /// Show the load of the last SPAN, such as 10min, 1h or 7d, from the history of the monitor
     #[arg(long, value_name = "SPAN", value_parser = super::interval,
         conflicts_with_all = ["once", "total", "interval"])]
     pub(super) history: Option<Duration>,
