@@ -39,16 +39,16 @@ pub(crate) struct Options {
     /// MiB of data in each data workload, divided over its processes.
     #[arg(long, default_value_t = 2048)]
     data_mib: u64,
-    /// Random blocks in each random workload, divided over its processes.
+    /// Number of blocks in each random workload, divided over its processes.
     #[arg(long, default_value_t = 32_768)]
     blocks: u64,
-    /// Files of each process in metadata workloads.
+    /// Number of files of each process in metadata workloads.
     #[arg(long, default_value_t = 5_000)]
     files: u64,
-    /// SQLite transactions and synced appends of each process.
+    /// Number of SQLite transactions, and of synced appends, of each process.
     #[arg(long, default_value_t = 1_000)]
     transactions: u64,
-    /// Files in the tree that `tar` and `rm` work on.
+    /// Number of files in the tree that `tar` and `rm` work on.
     #[arg(long, default_value_t = 20_000)]
     tree_files: u64,
     /// Number of rounds on each file system. The best result of each workload is reported.

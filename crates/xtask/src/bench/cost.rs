@@ -223,7 +223,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
         add_pair(&mut rows, counting.measurements(), off.measurements());
     }
     let (text, above) = judged(&rows);
-    println!("\nprocessor time with statistics and monitor, against neither\n{text}");
+    println!("\nprocessor time with statistics and monitor, compared with both off\n{text}");
     match above.is_empty() {
         true => Ok(()),
         false => Err(format!("more than {:.0} %: {}", LIMIT * 100.0, above.join("; "))),
