@@ -7,7 +7,8 @@
 //! runtime.
 //!
 //! The number of connections, the length of a request, the time until it is complete, and the time
-//! until the peer has received the reply are bounded. No request can change any state.
+//! until the server has written the reply to the socket are bounded. No request can change any
+//! state.
 
 use crate::failed_accepts::FailedAccepts;
 use crate::tls::{ServerTls, Stream};
@@ -52,8 +53,8 @@ pub enum Answer {
     Later(Pin<Box<dyn Future<Output = HeldReply>>>),
 }
 
-/// A reply, and a permit that the server holds until the peer has received the reply. So a handler
-/// can limit the memory of large replies.
+/// A reply, and a permit that the server holds until it has written the reply to the socket, or has
+/// given up after 10 s. So a handler can limit the memory of large replies.
 pub type HeldReply = (Reply, Option<Permit>);
 
 impl std::fmt::Debug for Answer {
