@@ -288,8 +288,8 @@ fn refusal(closed: &ClosedGroup, origin: PatternOrigin) -> Error {
     Error::new(ErrorCode::NoSpace, what)
 }
 
-/// Drops the narrow first component if the next component also has a single group, because the next
-/// component alone then maps each byte to the same chunk file and offset.
+/// Drops the narrow first component if the next component also has a single group, so that the next
+/// component alone stores the file, except inline bytes, in one chunk file.
 fn drop_needless_narrow(components: &mut Vec<Component>) {
     let first = components.iter().take_while(|component| component.is_inline()).count();
     if let [narrow, wide] = &components[first..]
