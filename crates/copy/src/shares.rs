@@ -194,7 +194,7 @@ mod tests {
         }
 
         #[test]
-        fn prepare_share_and_finish_survive_formatting_and_parsing(
+        fn parts_of_a_shared_copy_survive_formatting_and_parsing(
             count in 1..=MOST_SHARES,
             index in 0..MOST_SHARES,
             has_large in any::<bool>(),

@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_of_a_program_never_become_options_of_setpriv() {
+    fn program_arguments_never_become_options_of_setpriv() {
         let account = Account { user: 7, group: 8 };
         let words = ["skep".to_owned(), "--reuid=0".to_owned(), "; id".to_owned()];
         let command = account.command(9, &words);

@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn state_with_other_settings_names_the_version_that_wrote_it() {
+    fn restore_error_names_the_version_that_wrote_the_state() {
         let mut machine = Machine::new(ClusterState::new(ClusterId::new([7; 16])));
         let error = machine.restore(&snapshot_with_fewer_settings("0.0.7")).unwrap_err();
         for part in ["version 0.0.7 has", PROGRAM_VERSION, "start management with the program"] {

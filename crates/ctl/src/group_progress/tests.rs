@@ -99,7 +99,7 @@ fn lag_of_a_copied_member_is_the_missing_part_of_its_copy() {
 }
 
 #[test]
-fn unknown_lag_of_a_member_has_its_reason() {
+fn unknown_lag_of_a_member_is_shown_with_the_reason() {
     let silent = MemberProgress { silent_ms: None, ..member(0, None) };
     let text = words(&sample(0, reply(silent)), None);
     let reason = "the target has not answered its primary since the group changed";

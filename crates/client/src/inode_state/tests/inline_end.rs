@@ -105,7 +105,7 @@ fn reopened_shared_file_uses_its_inline_component_again() {
 
 /// After a failed write, the durable size does not show that the component has ended.
 #[test]
-fn durable_pattern_shows_that_the_inline_component_has_ended() {
+fn only_a_durable_pattern_confirms_the_end_of_inline_bytes() {
     let ended = || {
         let state = with_ended_inline();
         let report = state.unreported().unwrap();

@@ -13,7 +13,7 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 #[test]
-fn event_loop_starts_and_ends_a_target_without_disk_writes() {
+fn event_loop_never_writes_to_disk_to_start_or_end_a_target() {
     let dir = tempfile::tempdir().unwrap();
     let Some(disk) = ThinDisk::new(dir.path(), 100) else { return };
     let target = disk.path().join("target");
