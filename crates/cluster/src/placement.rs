@@ -99,7 +99,7 @@ impl Candidates {
         self.tiers.iter().map(|tier| tier.len).sum()
     }
 
-    /// Whether a group gets no new files, since its target is closed or lost.
+    /// Whether a group gets no new files: its target is closed or lost.
     pub fn is_closed(&self, group: GroupId) -> bool {
         self.closed(group).is_some()
     }

@@ -467,8 +467,8 @@ impl<S: StateMachine> Member<S> {
         Ok(arriving.take_if(is_complete).map(|it| it.state))
     }
 
-    /// Whether the member has ended, because it could not write its files, could not apply a
-    /// command, or because of [`Self::end`].
+    /// Whether the member has ended: it could not write its files, it could not apply a command, or
+    /// the caller has called [`Self::end`].
     pub fn has_ended(&self) -> bool {
         self.raft.metrics().borrow().running_state.is_err()
     }

@@ -27,8 +27,9 @@ pub(crate) struct Files<'a> {
     pub(crate) destination: &'a File,
 }
 
-/// Whether a source may have holes, because its blocks have fewer bytes than the file. All other
-/// sources are read as a whole, which is also correct for a source with holes.
+/// Whether the allocated blocks of a source have fewer bytes than the file, so that the source may
+/// have holes. All other sources are read as a whole, which is also correct for a source with
+/// holes.
 pub(crate) fn is_sparse(source: &File) -> Result<bool, Failure> {
     let metadata = source.metadata().map_err(Failure::of("read the attributes"))?;
     let is_sparse = metadata.blocks().saturating_mul(512) < metadata.len();

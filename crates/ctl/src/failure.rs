@@ -72,7 +72,7 @@ pub(crate) fn without_errno(text: &str) -> String {
     shown
 }
 
-/// Whether this process writes a log, because it is a running service or mount.
+/// Whether this process is a running service or mount, and so writes a log.
 static KEEPS_LOG: AtomicBool = AtomicBool::new(false);
 
 /// Makes [`report`] write the failure of this process to the log, with time and priority. If

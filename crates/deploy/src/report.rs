@@ -81,8 +81,8 @@ pub struct Outcome {
     pub hosts: Vec<HostReport>,
     /// The management nodes, as they were at the start. The nodes of the hosts file come first.
     pub management: Vec<ManagementReport>,
-    /// Number of copies of metadata in the hosts file. If the file has no such number, the number
-    /// in the cluster.
+    /// Number of metadata copies that the hosts file sets. If it sets none, the number that the
+    /// cluster has.
     pub copies: u32,
     /// The metadata groups, as they were at the start, and the groups that the plan creates.
     pub metadata_groups: Vec<GroupReport>,

@@ -40,9 +40,9 @@ impl Sender {
         Self { thread, process }
     }
 
-    /// Returns whether no program waits for the reply, because the sender is being killed or has
-    /// ended. `may_be_asynchronous` means that a program may wait for the reply although the thread
-    /// has ended.
+    /// Returns whether no program waits for the reply: the sender is being killed or has ended.
+    /// `may_be_asynchronous` means that a program may wait for the reply although the thread has
+    /// ended.
     pub(crate) fn is_being_killed(self, may_be_asynchronous: bool) -> bool {
         let is_of_another = |process| self.process.is_some_and(|noted| noted != process);
         match state(self.thread) {

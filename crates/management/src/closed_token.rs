@@ -14,9 +14,9 @@ use skep_types::{Error, ErrorCode, Result};
 use skep_wire::Request;
 use skep_wire::management::{RegisterClient, RegisterServer};
 
-/// Whether a connection on which a registration has arrived must end, because an administrator has
-/// revoked the peer's token since the connection was opened. The peer then opens a new connection,
-/// and proves its newest token in the handshake.
+/// Whether a connection on which a registration has arrived must end: an administrator has revoked
+/// the peer's token since the connection was opened. The peer then opens a new connection, and
+/// proves its newest token in the handshake.
 pub(crate) fn must_prove_again(secrets: &Secrets, peer: Peer, incoming: &Incoming) -> bool {
     let registers = [RegisterServer::ID, RegisterClient::ID].contains(&incoming.header.message);
     registers && !peer.has_closed_secret && !secrets.is_open(peer.secret)

@@ -51,7 +51,8 @@ pub const LONGEST_PAUSE: Duration = Duration::from_millis(64);
 pub const MAX_REVALIDATIONS: u32 = 16;
 /// Maximum time that a target waits for an event.
 pub const LONGEST_WAIT: Duration = Duration::from_millis(250);
-/// Age of a prepared transaction at which the participant asks the coordinator for its decision.
+/// Age of a prepared transaction at which the participant asks the transaction's coordinator for
+/// the decision.
 pub const ASK_AFTER: Duration = Duration::from_secs(1);
 /// Pause before a background job repeats a call that another group has refused, such as a removal
 /// of chunk files, a request for the size of a chunk file, a truncation, or a decision.
@@ -62,8 +63,8 @@ pub const RESOLVABLE_AFTER: Duration = Duration::from_secs(10);
 /// Pause of a participant that could not carry out a decision, before it asks the coordinator
 /// again.
 pub const STUCK_PAUSE: Duration = Duration::from_secs(60);
-/// Maximum number of prepared transactions of other groups. Each of them keeps locks, and the
-/// target asks its coordinator for the decision.
+/// Maximum number of prepared transactions of other groups. Each of them holds locks until the
+/// target has received the decision from the transaction's coordinator.
 pub const MAX_PREPARED: usize = 4096;
 /// Largest accepted step of the host's clock between two batches. The step is the difference
 /// between the host's clock and the time that the target expects from the clock since boot. Time

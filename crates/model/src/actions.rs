@@ -270,8 +270,8 @@ fn may_stop(link: &Link, bug: Option<PlantedBug>) -> bool {
     !link.may_serve || bug == Some(PlantedBug::StopCountingAsked)
 }
 
-/// Whether `member` may ask to take over in the present epoch, because it is a serving backup
-/// member with a synced log and lacks no records.
+/// Whether `member` may ask to take over in the present epoch: it is a serving backup member with a
+/// synced log, and lacks no records.
 fn may_ask_to_take_over(state: &State, member: Index, bug: Option<PlantedBug>) -> bool {
     let asker = &state.members[member];
     let lacks_records = asker.lacks_records && bug != Some(PlantedBug::PromoteAfterPowerLoss);

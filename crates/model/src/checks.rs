@@ -12,7 +12,7 @@ use std::time::Duration;
 /// A model with its bounds, and a name for its output.
 #[derive(Debug, Clone)]
 pub struct Check {
-    /// The faults and operations that the bounds permit.
+    /// Name of the check: the faults and operations that its bounds permit.
     pub name: &'static str,
     /// The model with its bounds.
     pub model: GroupModel,

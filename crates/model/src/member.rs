@@ -19,8 +19,8 @@ pub struct Member {
     pub synced: u8,
     /// Last record in the store. All records of the store are safe.
     pub stored: u8,
-    /// Whether the host may have lost records that the member has confirmed, because it has lost
-    /// its page cache.
+    /// Whether the host has lost its page cache, and possibly records in it that the member has
+    /// confirmed.
     pub lacks_records: bool,
     /// The member mark on the device: the newest epoch in which this member was the primary or has
     /// confirmed records, and the members that it has asked management to mark as in sync in this

@@ -41,8 +41,8 @@ pub struct Reply {
     pub has_sender: bool,
     /// The records that the member has, as far as it has compared them in this epoch.
     pub progress: Progress,
-    /// Whether the member could not append the records, since it lacks the record before the first
-    /// one.
+    /// Whether the member lacks the record before the first record of the request, so that it
+    /// appended none of the records.
     pub is_behind: bool,
     /// Whether the lease that this reply grants has not ended yet.
     pub grants: bool,

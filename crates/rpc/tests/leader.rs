@@ -13,13 +13,13 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// The reply of a member to requests.
+/// How a fake member reacts to requests.
 #[derive(Clone)]
 enum Role {
     Leader,
     /// Refuses requests, and names these addresses of the leader.
     Follower(Vec<String>),
-    /// The kernel accepts connections, and the process does nothing.
+    /// Never replies, as if the process were stopped: only the kernel accepts its connections.
     Stopped,
 }
 

@@ -78,7 +78,8 @@ fn storage_server_can_be_removed_when_it_has_no_files() {
     let refused = refusal(&cluster, &["target", "remove", &old[0]]);
     assert!(refused.contains("files lie on it, and "), "{refused}");
 
-    // Empty the targets in the way that the message recommends.
+    // Empty the targets as the error of `target remove` recommends: copy each file, and rename the
+    // copy over the original.
     for path in paths.iter().chain([&late]) {
         let new = path.with_extension("new");
         run("cp", [path, &new].map(|it| it.display().to_string()));

@@ -77,8 +77,7 @@ impl ComponentRequest {
         matches!(self.placement, Some(Placement::Groups(_)))
     }
 
-    /// Whether the number of groups is open, because the request has neither a width nor a list of
-    /// groups.
+    /// Whether the number of groups is open: the request has neither a width nor a list of groups.
     pub fn has_open_width(&self) -> bool {
         self.width.is_none() && !self.is_listed()
     }

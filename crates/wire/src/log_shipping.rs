@@ -51,7 +51,8 @@ record! {
         /// LSN of the last record that every serving member has synced. The member may write the
         /// records up to this one to its store.
         pub safe: Lsn,
-        /// Whether the member must sync its log immediately, because a reply waits for the sync.
+        /// Whether the member must sync its log immediately. The primary sets this if a reply waits
+        /// for the sync.
         pub syncs_at_once: bool,
         /// Time in milliseconds for which the primary still waits before it replies to clients,
         /// because an earlier primary may have a lease. Zero means that all earlier leases have
@@ -89,8 +90,8 @@ record! {
         /// is the last record of the member's log, or an earlier record if the last records come
         /// from an earlier primary.
         pub ship_after: Lsn,
-        /// Whether the member did not append the records of the request, because it does not have
-        /// the record before `first`.
+        /// Whether the member lacks the record before `first`, so that it appended none of the
+        /// records of the request.
         pub is_behind: bool,
         /// Whether the member's store is incomplete. Records cannot bring such a store up to date.
         pub needs_copy: bool,
@@ -271,8 +272,8 @@ record! {
         pub held: Lsn,
         /// LSN of the last record that every serving member has synced.
         pub safe: Lsn,
-        /// Whether the primary may reply to requests, because every serving member has acknowledged
-        /// a recent message.
+        /// Whether the primary may reply to requests. This holds only if every serving member has
+        /// acknowledged a recent message.
         pub may_answer: bool,
         /// Bytes of the records that the primary keeps in memory for other members.
         pub kept_bytes: u64,

@@ -33,8 +33,9 @@ record! {
         /// `EndMoved` if it has executed a newer truncation of the chunk file, because that
         /// truncation must also remove the bytes of this write.
         pub truncate_generation: u64,
-        /// Whether the chunk file must exist, because it was synced before. If set and the chunk
-        /// file is missing, the target returns `Corrupt` instead of creating it.
+        /// Whether the client knows that the chunk file was synced before, so that the file must
+        /// exist. If set and the chunk file is missing, the target returns `Corrupt` instead of
+        /// creating it.
         pub must_exist: bool,
         /// CRC-32C of each piece of the data. The pieces end at multiples of 4,096 in the chunk
         /// file.

@@ -61,7 +61,7 @@ impl Client {
     /// moment.
     async fn move_inline(&self, file: &Arc<OpenFile>) -> Result<bool> {
         let state = &file.inode;
-        // Do not wait for the claim. A truncation may have it, and the next sync tries again.
+        // Do not wait for the claim: a truncation may hold it. The next sync starts the move again.
         let Some(claim) = state.try_truncate() else { return Ok(false) };
         let Some(_alone) = state.try_alone() else { return Ok(false) };
         self.await_writes(&claim).await;

@@ -87,9 +87,9 @@ impl InlineMove {
 
 impl InodeState {
     /// Counts a sync that begins now. Returns whether the sync should move the inline bytes of the
-    /// file to storage, because several syncs have had to sync the metadata target and storage. One
-    /// such sync is enough if the file was larger than its inline bytes when it was opened
-    /// (`was_grown`). `inline` is the number of inline bytes.
+    /// file to storage. This holds after several syncs that had to sync both the metadata target
+    /// and storage. One such sync is enough if the file was larger than its inline bytes when it
+    /// was opened (`was_grown`). `inline` is the number of inline bytes.
     pub(crate) fn count_sync_of_both(&self, inline: u64, was_grown: bool) -> bool {
         self.with(|parts| {
             let has_both = parts.unsynced.has_both_places();
@@ -161,8 +161,8 @@ impl InodeState {
 
     /// Compares the end of the inline component with the durable pattern of the file. `has_ended`
     /// is whether this pattern shows the end. `None` means that the pattern was replaced or the
-    /// file was removed, so the mount has nothing to report. Returns whether the mount must report
-    /// the end again, because a power loss of metadata has reverted the report.
+    /// file was removed, so the mount has nothing to report. Returns whether a power loss of
+    /// metadata has reverted the report, so that the mount must report the end again.
     pub(crate) fn compare_end(&self, has_ended: Option<bool>) -> bool {
         self.with(|parts| {
             match has_ended {

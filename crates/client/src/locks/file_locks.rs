@@ -47,8 +47,8 @@ pub enum LockOutcome {
     Refused,
     /// Metadata granted the lock or unlocked the range.
     Granted {
-        /// Whether the kernel's page cache of the file is still valid, because no other client has
-        /// changed the file since this mount last opened or locked it.
+        /// Whether the mount knows that the kernel's page cache of the file is still valid: no
+        /// other client has changed the file since this mount last opened or locked it.
         keep_cache: bool,
         /// Whether the attributes of the file that the mount last sent to the kernel are still
         /// valid.

@@ -46,13 +46,12 @@ impl Replayed {
         self.failed.push(change);
     }
 
-    /// Whether a change must not be replayed, because an earlier change of this replay was skipped.
-    /// First case: the change writes bytes of a file that a skipped change concerns, or reports the
-    /// size of this file. For example, a size reported after a lost truncation would show zeros in
-    /// place of bytes. Second case: the change removes a name after a skipped change of names. This
-    /// name may be the last name of a file, because the skipped change has created the other one.
-    /// After a change that the target itself has refused, the target makes this check for all
-    /// clients.
+    /// Whether a change must not be replayed after the changes that this replay has skipped. First
+    /// case: the change writes bytes of a file that a skipped change concerns, or reports the size
+    /// of this file. For example, a size reported after a lost truncation would show zeros in place
+    /// of bytes. Second case: the change removes a name after a skipped change of names. This name
+    /// may be the last name of a file, because the skipped change has created the other one. After
+    /// a change that the target itself has refused, the target makes this check for all clients.
     fn depends_on_skipped(&self, change: &Replay) -> bool {
         let removes = [Unlink::ID, RemoveDirectory::ID, Rename::ID, Exchange::ID];
         if self.lacks_names && removes.contains(&change.message) {

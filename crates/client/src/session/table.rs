@@ -179,9 +179,9 @@ impl GroupSessions {
         });
     }
 
-    /// Returns whether the target of a group may have lost opens of a session, because it has
-    /// started again. `start` is the start number in the target's reply. Zero means that the start
-    /// number is unknown.
+    /// Returns whether the target of a group has started again since the session last recorded its
+    /// start number, so that the target may have lost opens of the session. `start` is the start
+    /// number in the target's reply. Zero means that the start number is unknown.
     pub(crate) fn may_have_lost_opens(&self, group: GroupId, id: SessionId, start: u64) -> bool {
         let mut is_new = false;
         self.update(group, id, |session| is_new = start != 0 && session.start != start);

@@ -79,8 +79,9 @@ pub(crate) fn run<E: Engine>(
     };
     let mut wanted = vec![(request.from_directory, leave)];
     // A directory that changes its parent always needs the step `SetParent`. Any other inode needs
-    // it if the new directory hands down a project, because the step checks the project. Otherwise
-    // the step would only raise the change time, so it is used only if this group serves the inode.
+    // it if the new directory passes its project on to new entries, because the step checks the
+    // project. In all other cases, the step would update only the parent and the change time that
+    // the inode records. This group then omits the step if another group serves the inode.
     if (is_directory && changes_parent) || project.is_some() || context.is_local(inode)? {
         let step = Step::SetParent { inode, parent: request.to_directory, project };
         wanted.push((inode, step));

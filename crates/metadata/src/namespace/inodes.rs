@@ -170,8 +170,8 @@ impl<E: Engine> Context<'_, E> {
         Ok(if unknown { skep_types::MAX_FILE_BYTES } else { record.high_water })
     }
 
-    /// Returns whether the size of an inode must be recovered, because a client has died that had
-    /// the file open for writing.
+    /// Returns whether the size of an inode must be recovered: a client that had the file open for
+    /// writing has died, and the recovery has not finished.
     pub(crate) fn has_size_recovery(&self, inode: InodeId) -> Result<bool> {
         Ok(self.get_raw(&Key::SizeRecovery(inode))?.is_some())
     }

@@ -51,9 +51,8 @@ pub(super) struct LastAcknowledgement {
 }
 
 impl LastAcknowledgement {
-    /// Whether the backup member must continue in its role, because its process has not
-    /// acknowledged a request of the primary yet. `membership` has the group and the target of this
-    /// member.
+    /// Whether the backup member must continue in its role to acknowledge a last request of the
+    /// primary. `membership` has the group and the target of this member.
     pub(super) fn is_due(
         &mut self,
         shell: &Shell,

@@ -32,8 +32,8 @@ const MANAGEMENT_PATIENCE: Duration = Duration::from_secs(1);
 /// The state of a target's thread that is used only in groups of several members.
 #[derive(Debug, Default)]
 pub(super) struct MembershipState {
-    /// Whether the target accepts no further requests, because too many log records in memory wait
-    /// for the confirmation of another member.
+    /// Whether the target accepts no further requests. This holds while too many log records in
+    /// memory wait for the confirmation of another member.
     pub(super) is_backlogged: Cell<bool>,
     /// Whether a request to management about the group is in flight.
     is_changing: Cell<bool>,
@@ -75,8 +75,8 @@ impl MembershipState {
         }
     }
 
-    /// Whether this primary must not send `change`, because the change drops a stopping member and
-    /// the primary's own service stops too (`is_stopping`). If all members stop, each of them thus
+    /// Whether this primary must not send `change`: the change drops a stopping member, and the
+    /// primary's own service stops too (`is_stopping`). If all members stop, each of them thus
     /// stays a serving member, and after their next start any of them can become the primary. If
     /// another member becomes the primary before that, it asks management to drop the stopping
     /// member.

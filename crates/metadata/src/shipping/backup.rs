@@ -208,8 +208,8 @@ impl<E: Engine> Backup<E> {
         self.completeness.lacks_records
     }
 
-    /// Whether the member must remove its store and its log, because the primary begins to send a
-    /// copy of the primary's store. If so, the caller ends this role.
+    /// Whether the member must remove its store and its log. This holds after the member has agreed
+    /// to receive a copy of the primary's store. The caller then ends this role.
     pub fn discards(&self) -> bool {
         self.completeness.discards
     }

@@ -30,7 +30,8 @@ pub(super) struct Completeness {
     /// A request that the primary sent before a power loss of this host has the id of the earlier
     /// process, and may contain an older last record.
     goal: Option<Lsn>,
-    /// Whether the primary has asked this member to remove its store and to begin a copy.
+    /// Whether the member has agreed to remove its store and to receive a copy of the primary's
+    /// store.
     pub(super) discards: bool,
 }
 

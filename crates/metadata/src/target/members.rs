@@ -94,8 +94,8 @@ impl<E: Engine> MetadataTarget<E> {
         changes.into_iter().map(of).collect()
     }
 
-    /// Whether replies wait for the syncs of this target too, because it has asked management to
-    /// drop a member in this epoch.
+    /// Whether replies wait for the syncs of this target too. This holds after the target has asked
+    /// management to drop a member in this epoch.
     pub(crate) fn replies_wait_for_own_disk(&self) -> bool {
         self.gates.holds_only_synced()
     }

@@ -282,7 +282,7 @@ mod tests {
                         proptest::prop_assert!(table.layers.len() <= MAX_LAYERS);
                     }
                     2 => {
-                        // Some of the layers are *safe* now.
+                        // All records up to a random LSN are *safe* now.
                         let safe = Lsn::new(lsn.saturating_sub(u64::from(key) % 4));
                         table.store(safe).unwrap();
                         let is_left = |layer: &Layer| layer.last > safe;

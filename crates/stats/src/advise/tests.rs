@@ -236,7 +236,7 @@ fn requests_of_unknown_kind_do_not_count_as_storage_requests() {
         (1_000, 500_000, storage)
     );
     assert_eq!(load.storage_busy_seconds, 2.0);
-    // The monitor stores the load of the same job without the kinds of the services.
+    // In the monitor's history, the load of a job is not divided by kind of service.
     let load = Load::of(&[row("", 501_000, storage)], 10.0);
     assert_eq!((load.storage_requests, load.other_requests, load.bytes), (0, 501_000, storage));
     assert_eq!(advise(&Observation { load: Some(load), ..seen(DEFAULT) }), []);

@@ -2,8 +2,8 @@
 //!
 //! The evidence about the focus is in `evidence`.
 
-/// The client, user or job whose requests are the subject of a report. The evidence always has an
-/// entry for it, even if others cause more load.
+/// The client, user or job whose requests are the subject of a report. If a target has more entries
+/// than its evidence may hold, the entry of this client, user or job stays in the evidence.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Focus {
     /// Node id of the client.

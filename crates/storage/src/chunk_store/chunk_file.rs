@@ -80,9 +80,9 @@ pub(crate) struct WritesInProgress {
     pub(crate) failed_write_back: RefCell<Option<std::io::Error>>,
     /// The ends of the ranges of the writes, which may lie beyond the size of the file.
     ends: RefCell<Vec<u64>>,
-    /// Whether the file may be longer than its logical size, since the target undid a failed write
-    /// while other writes of the file were in progress. The last write in progress sets the length
-    /// of the file.
+    /// Whether the target undid a failed write while other writes of the file were in progress. The
+    /// file may then be longer than its logical size. The last write in progress sets the length of
+    /// the file.
     pub(crate) must_shrink: Cell<bool>,
 }
 

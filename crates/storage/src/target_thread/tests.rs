@@ -301,8 +301,8 @@ fn requests_for_another_group_or_epoch_are_refused() {
     });
 }
 
-/// Before the fix, only senders with the newer map refused requests, and the target itself
-/// continued to serve requests.
+/// Before the fix, a lost target continued to serve requests. Only senders whose cluster map marked
+/// the target as lost sent it no requests.
 #[test]
 fn lost_target_refuses_requests_even_after_a_restart() {
     run(|dir| async move {

@@ -121,9 +121,9 @@ pub(super) fn usable<'a>(settings: &Settings, all: &'a [Target]) -> &'a [Target]
     }
 }
 
-/// Whether the study assigns targets to each file separately, because each process has its own file
-/// and the run uses only some of the servers. With one pattern for all files, all processes would
-/// begin on the same target.
+/// Whether the study assigns targets to each file separately: each process has its own file, and
+/// the run uses only some of the servers. With one pattern for all files, all processes would begin
+/// on the same target.
 pub(super) fn has_pattern_for_each_file(settings: &Settings) -> bool {
     settings.servers.is_some() && settings.access == Access::FilePerProcess
 }

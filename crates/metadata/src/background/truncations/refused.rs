@@ -25,16 +25,16 @@ impl RefusedFiles {
         self.count += usize::from(self.files.insert(inode));
     }
 
-    /// Keeps only the files for which `is_refused` holds. Logs a line if this removes the last
-    /// file.
+    /// Keeps only the files for which `is_refused` holds. Logs a line if this call removes the last
+    /// file from the set.
     pub(super) fn retain(&mut self, is_refused: impl Fn(InodeId) -> bool, now: Duration) {
         if let Some(line) = self.line_after(is_refused, now) {
             tracing::info!("{line}");
         }
     }
 
-    /// Removes the files like [`Self::retain`]. Returns the log line if this removes the last file.
-    /// `None` means that `files` was empty before, or still has a file.
+    /// Keeps only the files for which `is_refused` holds. Returns the log line for
+    /// [`Self::retain`], or `None` if there is none.
     fn line_after(
         &mut self,
         is_refused: impl Fn(InodeId) -> bool,
