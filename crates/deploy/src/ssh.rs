@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn exit_of_a_remote_program_is_explained() {
+    fn ssh_error_states_why_the_remote_program_failed() {
         use std::os::unix::process::ExitStatusExt;
         let deployment = Deployment::parse(crate::hosts::tests::GOOD).unwrap();
         let (ssh, host) = (Ssh::new(&deployment), &deployment.hosts[1]);

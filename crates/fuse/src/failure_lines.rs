@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sync_and_close_of_a_file_have_one_limit() {
+    fn failures_of_sync_and_close_share_one_log_line_limit() {
         let (inode, at) = (u64::MAX, Duration::from_secs(100));
         let failed = |opcode: Opcode| count(inode, opcode as u32, ErrorCode::DeviceFailed, at);
         assert_eq!(failed(Opcode::Fsync), Some(1));

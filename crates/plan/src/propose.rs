@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn refusal_of_impossible_needs_names_changes_that_help() {
+    fn error_for_impossible_needs_names_changes_that_help() {
         let few = Needs { clients: 1, processes: 1, ..needs() };
         assert!(refused(&few).contains("more clients"), "{}", refused(&few));
         let poor = Needs { budget_usd_per_hour: Some(0.5), ..needs() };

@@ -66,7 +66,7 @@ mod tests {
     use proptest::prelude::{prop_assert_eq, proptest};
 
     #[test]
-    fn times_of_the_protocol_are_read_and_written() {
+    fn times_have_the_formats_of_the_s3_protocol() {
         assert_eq!(basic(1_369_353_600), "20130524T000000Z");
         assert_eq!(basic(951_827_696), "20000229T123456Z");
         assert_eq!(parse_iso("2013-05-24T00:00:00.000Z"), Some(1_369_353_600));

@@ -449,7 +449,7 @@ fn interrupted_study_ends_after_its_run_and_resumes() {
 }
 
 #[test]
-fn full_disk_ends_a_study_without_loss_of_its_results() {
+fn study_that_fills_its_disk_ends_and_keeps_its_results() {
     let (scratch, study) = prepare(QUICK);
     files::create_dir(&study);
     let mount = |options: &str| {

@@ -224,7 +224,7 @@ fn chunk_files_written_during_a_sync_stay_unsynced() {
 }
 
 #[test]
-fn changed_host_incarnation_at_sync_or_write_means_lost_writes() {
+fn mount_counts_a_loss_if_a_host_has_another_incarnation() {
     let state = opened(0);
     write(&state, 10, 0, 1);
     state.synced(&state.unsynced()[0], HostIncarnation::new(2));

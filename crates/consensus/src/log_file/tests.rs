@@ -187,7 +187,7 @@ impl Drop for Unmount {
 /// An earlier version of the log had a bug: once the disk had been full, management accepted no
 /// change until its restart.
 #[test]
-fn full_disk_refuses_commands_beyond_reserved_space() {
+fn log_on_a_full_disk_refuses_commands_beyond_its_reserve() {
     let parent = tempfile::tempdir().unwrap();
     let Some(_unmount) = small_disk(parent.path()) else {
         eprintln!("skipped: mounting a file system needs root");

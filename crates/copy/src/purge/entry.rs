@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn age_counts_from_the_newer_time_or_from_the_modification() {
+    fn file_age_begins_at_the_newer_time_or_at_the_mtime() {
         let check = |modified, changed, by_change, by_modification| {
             let entry = with_times(modified, changed);
             let begin = |basis| entry.age_begin(basis, at(1000));

@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn own_removal_of_a_name_does_not_make_a_file_younger() {
+    fn file_age_ignores_removals_of_names_by_the_purge_itself() {
         let names = RemovedNames::new();
         assert!(names.known(70).is_none());
         names.lock(70).removed(&file(3, 10), Some(file(2, 1000)));

@@ -128,7 +128,7 @@ fn old_files_are_removed_and_young_ones_stay() {
 }
 
 #[test]
-fn old_time_of_an_unpacked_file_does_not_count_by_default() {
+fn purge_keeps_an_unpacked_file_with_an_old_mtime_by_default() {
     let site = Site::new(&[("unpacked", 1)]);
     site.make_old("unpacked");
     let outcome = site.purge(&Options { age: AgeBasis::Change, ..old() });

@@ -321,7 +321,7 @@ mod tests {
     use skep_stats::why::Phase;
 
     #[test]
-    fn phase_line_shows_share_target_and_latency_of_peer_targets() {
+    fn phase_line_has_its_share_and_the_latency_of_peers() {
         let phase = Phase {
             share: 0.82,
             target: 7,

@@ -134,7 +134,7 @@ fn list_of_connections_does_not_grow_with_ended_connections() {
 
 /// The thread that accepts connections is not a thread that serves them.
 #[test]
-fn each_thread_ends_connections_when_the_process_needs_them() {
+fn each_thread_ends_idle_connections_on_request() {
     let serve = || {
         std::thread::spawn(|| {
             block_on(async {

@@ -155,7 +155,7 @@ impl Drop for Disk {
 }
 
 #[test]
-fn full_disk_refuses_appends_only_after_reserved_space_is_used() {
+fn log_refuses_appends_only_after_its_reserved_space_is_used() {
     let disk = Disk(tempfile::tempdir().unwrap());
     let (root, payload) = (disk.0.path(), vec![7; 1 << 20]);
     if !succeeds("mount", &["-t", "tmpfs", "-o", "size=90m", "log", root.to_str().unwrap()]) {

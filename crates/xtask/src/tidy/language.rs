@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn clear_sentences_and_code_have_no_marks() {
+    fn style_check_ignores_clear_sentences_and_code() {
         assert_eq!(count("Returns the sessions that have the file open."), 0);
         assert_eq!(count("The target sends `told` to each client."), 0);
         assert_eq!(count("Which file is open?"), 0);

@@ -56,7 +56,7 @@ fn reports_contain_the_end_of_inline_bytes_until_it_is_durable() {
 }
 
 #[test]
-fn durable_size_shows_that_the_inline_component_has_ended() {
+fn client_learns_the_inline_end_from_the_durable_size() {
     let state = with_reported_end();
     let sent = state.reported_extent();
     assert_eq!(state.compare(&sent, &attributes(0, 0, 1)), ReportLoss::End);
@@ -105,7 +105,7 @@ fn reopened_shared_file_uses_its_inline_component_again() {
 
 /// After a failed write, the durable size does not show that the component has ended.
 #[test]
-fn only_a_durable_pattern_confirms_the_end_of_inline_bytes() {
+fn client_learns_the_inline_end_from_the_durable_pattern() {
     let ended = || {
         let state = with_ended_inline();
         let report = state.unreported().unwrap();
@@ -128,7 +128,7 @@ fn only_a_durable_pattern_confirms_the_end_of_inline_bytes() {
 
 /// Metadata lets no client truncate the file before metadata has recorded the end of the component.
 #[test]
-fn durable_truncation_shows_that_the_inline_component_has_ended() {
+fn client_learns_the_inline_end_from_a_durable_truncation() {
     let state = with_reported_end();
     let sent = state.reported_extent();
     assert_eq!(state.compare(&sent, &attributes(0, 1, 3)), ReportLoss::Nothing);

@@ -64,7 +64,7 @@ fn shares_copy_each_file_once_and_all_kinds_of_entries() {
 }
 
 #[test]
-fn finish_copies_the_entries_that_no_host_has_copied() {
+fn finish_part_copies_entries_that_no_host_has_copied() {
     let site = Site::new();
     fill(&site.source(""));
     add_large(&site);

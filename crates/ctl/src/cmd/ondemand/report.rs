@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn report_names_silent_services_as_its_problem() {
+    fn report_names_services_that_did_not_reply() {
         let price = Price { usd_per_hour: 1.5, source: "--price".into() };
         let silent = read(FIGURES, 3, None);
         assert_eq!(silent.problem.unwrap(), "1 of 3 storage servers did not reply");

@@ -45,7 +45,7 @@ where
 }
 
 #[test]
-fn full_disk_refuses_requests_that_need_space() {
+fn target_on_a_full_disk_refuses_requests_that_need_space() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     story.happens(short());
@@ -67,7 +67,7 @@ fn full_disk_refuses_requests_that_need_space() {
 }
 
 #[test]
-fn a_full_disk_serves_reads_and_removals() {
+fn target_on_a_full_disk_serves_reads_and_removals() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     let root = InodeId::ROOT;
@@ -119,7 +119,7 @@ fn a_full_disk_serves_reads_and_removals() {
 }
 
 #[test]
-fn full_disk_refuses_new_prepare_requests_only_if_they_add_data() {
+fn target_on_a_full_disk_refuses_only_prepares_that_add_data() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     let prepare = |number, step| md::Prepare {

@@ -244,7 +244,7 @@ fn invalid_inline_requests_are_refused_with_an_error_code() {
 }
 
 #[test]
-fn a_full_disk_accepts_writes_that_need_no_space() {
+fn full_target_accepts_inline_writes_that_need_no_space() {
     let mut story = Story::begin();
     let inode = story.inline_file();
     story.written(1, &write(inode, 0, b"0123456789"));

@@ -129,7 +129,7 @@ fn target_starts_on_a_full_disk_and_removes_files() {
 }
 
 #[test]
-fn full_disk_refuses_entire_writes_and_serves_other_requests() {
+fn refused_write_on_a_full_disk_leaves_no_bytes_and_no_file() {
     on_small_disks(16, |dir| async move {
         let store = open(&dir);
         let free_space = free_bytes(&dir);
@@ -253,7 +253,7 @@ fn write_beyond_the_maximum_size_changes_no_byte() {
 }
 
 #[test]
-fn full_disk_accepts_writes_into_reserved_space() {
+fn store_on_a_full_disk_accepts_writes_into_reserved_space() {
     // The test does not use tmpfs, since tmpfs does not report reserved space.
     on_small_disks_of(&["ext4", "xfs"], 16, |dir| async move {
         let store = open(&dir);

@@ -111,7 +111,7 @@ fn table_has_limit_and_efficiency_by_servers() {
 }
 
 #[test]
-fn table_is_in_the_files_of_the_report() {
+fn report_files_contain_the_table_of_conditions() {
     let contents = study(PLAN, Some(LimitRecord::default()));
     let report = analyse(&contents, false);
     let files = super::super::files(&contents, &report).expect("drawn");
