@@ -103,8 +103,8 @@ pub(super) fn clean_up<E: Engine>(
     Ok(())
 }
 
-/// Closes one file of an ended session. Disposes of the file if it has no name and no open any
-/// more. If the session was a writer, adds a size recovery of the file.
+/// Closes one file of an ended session. If the file then has no name and no open any more, disposes
+/// of it. In all other cases, adds a size recovery of the file if the session was a writer.
 fn close_after_death<E: Engine>(
     context: &mut Context<'_, E>,
     session: SessionId,

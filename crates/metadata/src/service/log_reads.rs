@@ -21,8 +21,8 @@ use std::rc::Rc;
 /// For each member, the position in the log from which the next read continues.
 pub(super) type LogPlaces = RefCell<HashMap<TargetId, LogPlace>>;
 
-/// Returns how many bytes of segments the log keeps although their changes are in the store. The
-/// result is zero if all members serve, or if the disk has little free space.
+/// Returns the maximum number of bytes of segments that the log keeps although their changes are in
+/// the store. The result is zero if all members serve, or if the disk has little free space.
 pub(super) fn kept_bytes(map: &ClusterMap, group: GroupId, is_space_low: bool) -> u64 {
     let members = map.group(group).map_or(&[][..], |group| &group.members);
     let has_absent = members.iter().any(|member| member.state != MemberState::Serving);

@@ -90,8 +90,8 @@ impl<E: Engine> MetadataTarget<E> {
     }
 
     /// Replies to a request whose operation was committed. If the request has truncated a file, the
-    /// reply waits until storage has truncated the chunk files, and then contains the state of the
-    /// truncation.
+    /// reply waits until storage has truncated the chunk files, and then also lists the truncated
+    /// chunk files.
     pub(crate) fn reply_committed(
         &mut self,
         body: &[u8],

@@ -14,7 +14,7 @@ use super::live_figures::{FIELDS, LiveFigures, LiveSample};
 use super::*;
 use rustix::time::{ClockId, clock_gettime};
 
-/// Maximum relative difference between two statistics.
+/// Maximum relative difference between a measured value and its expected value.
 const TOLERANCE: f64 = 0.03;
 
 /// Number of bytes in one transfer of a benchmark.
@@ -122,7 +122,7 @@ fn seconds_of(address: &str, query: &str, field: &str) -> BTreeMap<u64, f64> {
     at.zip(rates).filter_map(|(at, rate)| Some((at, rate?))).collect()
 }
 
-/// Whether two statistics differ by at most 3 %.
+/// Whether a measured value differs from the expected one by at most 3 %.
 fn is_near(found: f64, expected: f64) -> bool {
     (found - expected).abs() <= expected * TOLERANCE
 }
@@ -136,7 +136,8 @@ fn bytes_of(runs: &[&BenchRun]) -> [u64; 2] {
 }
 
 /// Compares the live statistics of one object with the benchmarks that cause its load. Returns the
-/// number of statistics whose time is known so exactly that their bounds are 3 % of a second apart.
+/// number of samples whose time is known so exactly that the smallest and the largest possible
+/// number of bytes differ by at most 3 % of the bytes of a second.
 fn check_each_second(what: &str, samples: &[LiveSample], runs: &[&BenchRun]) -> usize {
     let mut exact = 0;
     for (phase, field) in FIELDS.iter().enumerate() {

@@ -1,6 +1,6 @@
 //! The balance of work and of used space in the output of `skep health check`.
 //!
-//! `skep_stats::balance` computes the statistics.
+//! `skep_stats::balance` computes the balance values.
 
 use super::from_monitor::MonitorHealth;
 use serde::Serialize;

@@ -3,7 +3,7 @@
 //!
 //! Unlike the tables of other commands, the table never grows beyond the terminal: names become
 //! shorter, and then columns of lower importance are left out. Widths have a minimum, so that
-//! columns do not move each time the statistics change.
+//! columns do not move each time a value changes.
 
 use super::super::Division;
 use super::super::show::{self, Line, full_name};
@@ -72,7 +72,7 @@ impl Column {
         }
     }
 
-    /// Returns the minimum width of the column. Usual statistics are not wider.
+    /// Returns the minimum width of the column. Usual values are not wider.
     fn usual_width(self) -> usize {
         match self {
             Self::Read => "100.0MiB".len(),
@@ -96,7 +96,7 @@ impl Column {
         }
     }
 
-    /// Compares two lines by this column: names in alphabetical order, statistics with the largest
+    /// Compares two lines by this column: names in alphabetical order, numbers with the largest
     /// first.
     pub(super) fn compare(self, one: &Line, other: &Line, by: Division) -> Ordering {
         match self {

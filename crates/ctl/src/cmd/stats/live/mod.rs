@@ -149,7 +149,7 @@ fn apply_layout(view: &mut View) -> Result<bool> {
         None => Order { column: None, is_reversed: false },
         Some((at, is_descending)) => {
             let is_name = columns[at] == Column::Name;
-            // The usual order of names is ascending, and that of statistics is descending.
+            // The usual order of names is ascending, and that of numbers is descending.
             Order { column: Some(columns[at]), is_reversed: is_descending == is_name }
         }
     };

@@ -68,8 +68,8 @@ struct Cursor {
 pub(super) struct Order {
     /// The column that sorts the rows. `None` means by load, as the rows of other outputs.
     pub(super) column: Option<Column>,
-    /// Whether the order is the reverse of the usual one: names in alphabetical order, statistics
-    /// with the largest first.
+    /// Whether the order is the reverse of the usual one: names in alphabetical order, numbers with
+    /// the largest first.
     pub(super) is_reversed: bool,
 }
 
