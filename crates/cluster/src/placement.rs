@@ -47,7 +47,8 @@ pub struct Candidates {
 }
 
 impl Candidates {
-    /// Sorts the storage groups of a map into tiers.
+    /// Returns the candidates for new files in a cluster map: its storage groups, sorted into
+    /// tiers.
     pub fn new(map: &ClusterMap) -> Self {
         let mut by_fitness: BTreeMap<Fitness, BTreeMap<NodeId, Vec<(GroupId, u64)>>> =
             BTreeMap::new();

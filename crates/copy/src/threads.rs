@@ -20,7 +20,8 @@ struct State<W> {
 /// Units of work that wait for a thread.
 #[derive(Debug)]
 struct Queue<W> {
-    /// The lock protects only the state. It is not held during system calls on files.
+    /// The units that wait, and the number of busy threads. No thread holds the lock during a
+    /// system call on a file.
     state: Mutex<State<W>>,
     changed: Condvar,
 }

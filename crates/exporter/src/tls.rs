@@ -284,7 +284,8 @@ pub struct TlsStream {
 }
 
 impl TlsStream {
-    /// Encrypts a connection. `tls` is the state of the connection in rustls.
+    /// Creates the TLS stream of the connection `socket`. `tls` is the state of the connection in
+    /// rustls.
     pub fn new(socket: TcpStream, tls: Connection) -> Self {
         let (buffer, plain) = (Buf::new(BUFFER_BYTES), Vec::new());
         Self { socket, tls, buffer, plain, has_begun: false, has_ended: false }

@@ -24,7 +24,8 @@ pub struct CacheUse {
 }
 
 impl CacheUse {
-    /// Counts the uses of a cache by the calling thread, as metrics of `registry`.
+    /// Creates the counts of one cache of the calling thread, and adds them to `registry` as
+    /// metrics.
     pub fn new(registry: &Registry, family: &'static CacheFamily, labels: Labels) -> Arc<Self> {
         let uses = Arc::<Self>::default();
         uses.add_to(registry, family, labels);

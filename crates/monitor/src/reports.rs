@@ -94,7 +94,8 @@ enum Refusal {
 }
 
 impl Reports {
-    /// Creates the reports of a directory. An empty path means that the settings name no directory.
+    /// Creates the access to the reports in a directory. Reads nothing yet. An empty path means
+    /// that the settings name no directory.
     pub(crate) fn new(directory: &Path) -> Rc<Self> {
         let directory = (!directory.as_os_str().is_empty()).then(|| directory.to_owned());
         let (readers, sent) = (MAX_REPORT_READERS, MAX_SENT_REPORTS);

@@ -91,7 +91,7 @@ pub(crate) fn serve(
 /// A target that its event loop has stopped serving.
 struct Ended {
     directory: Directory,
-    /// The error that ended the target.
+    /// `Ok` after an ordinary stop, or the error that ended the target.
     result: Result<()>,
     clean: Result<CleanEnd>,
 }

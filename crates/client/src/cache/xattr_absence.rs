@@ -92,7 +92,8 @@ impl XattrAbsence {
         }
     }
 
-    /// Records that a program sets this extended attribute.
+    /// Forgets the absence of extended attributes of an inode, because a program sets the attribute
+    /// `name`.
     pub(crate) fn forget(&self, inode: InodeId, name: &[u8], now: Duration) {
         if is_asked_by_kernel(name) {
             self.all.note(inode, Absence::NotUntil(now + LATE_ATTRIBUTES));

@@ -34,7 +34,8 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(crate) struct UnfinishedWrite<'a> {
     writing: &'a WriteGuard,
-    /// `None` means that storage has answered all requests.
+    /// Offset at which the write ends. `None` means that storage has answered all requests of the
+    /// write.
     end: Option<u64>,
 }
 

@@ -108,7 +108,8 @@ pub(crate) struct OpenedBytesPolicy {
 }
 
 impl OpenedBytesPolicy {
-    /// `attribute_timeout` is the time for which the mount may use attributes from metadata.
+    /// Creates the policy of a mount. `attribute_timeout` is the time for which the mount may use
+    /// attributes from metadata.
     pub(crate) fn new(attribute_timeout: Duration) -> Self {
         let max_age = attribute_timeout.min(SIZE_TRUSTED_FOR);
         Self { held: Arc::default(), max_age, has_dropped_pages: AtomicBool::new(false) }

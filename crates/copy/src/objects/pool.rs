@@ -23,7 +23,8 @@ struct State<W> {
 
 /// A queue of units of work.
 pub(super) struct Pool<W> {
-    /// The lock is not held during requests, nor during system calls on files.
+    /// The units that wait, and the number of busy threads. No thread holds the lock during a
+    /// request or a system call on a file.
     state: Mutex<State<W>>,
     changed: Condvar,
 }

@@ -45,7 +45,7 @@ pub enum Action {
     AddCopy {
         /// Id of the group.
         group: u32,
-        /// The target.
+        /// Host and directory of the new member.
         place: Place,
     },
     /// Wait until all targets are registered, and then divide the namespace among the metadata

@@ -50,8 +50,8 @@ pub(crate) struct XattrChange {
     pub(crate) inode: InodeId,
     pub(crate) name: Vec<u8>,
     pub(crate) value: Vec<u8>,
-    /// `None` means that the caller set both `XATTR_CREATE` and `XATTR_REPLACE`, which can never
-    /// succeed.
+    /// Whether the attribute may or must exist already. `None` means that the caller set both
+    /// `XATTR_CREATE` and `XATTR_REPLACE`, which can never succeed.
     pub(crate) mode: Option<XattrMode>,
     pub(crate) clear_set_group_id: bool,
     pub(crate) uid: u32,

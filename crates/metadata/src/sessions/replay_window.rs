@@ -64,12 +64,12 @@ impl ReplayWindow {
         *self = Self { silent: sessions.collect(), progress_at: now, ..Self::default() };
     }
 
-    /// Whether a session still takes part.
+    /// Whether at least one session still takes part in the replay.
     pub(crate) fn is_open(&self) -> bool {
         !self.silent.is_empty() || !self.announced.is_empty()
     }
 
-    /// Whether this session takes part.
+    /// Whether this session takes part in the replay: it is silent, or has announced a change.
     pub(crate) fn takes_part(&self, session: SessionId) -> bool {
         self.silent.contains(&session) || self.announced.contains_key(&session)
     }

@@ -34,8 +34,8 @@ const SILENCE: Duration = STALL;
 /// Time for which the first node waits until the others have read the final state. The epilogs of
 /// all nodes begin at about the same time.
 const READERS: Duration = Duration::from_secs(120);
-/// If the first node has failed to copy the output, the other nodes wait for this time until it
-/// tries again.
+/// Time after which the other nodes no longer wait for another attempt of the first node, which has
+/// failed to copy the output.
 const NEW_ATTEMPT: Duration = Duration::from_secs(30);
 /// Time for which a mount may show an older state of names and sizes (`docs/semantics.md` 1.2).
 const CACHED: Duration = Duration::from_millis(1500);

@@ -144,8 +144,8 @@ pub(super) struct Reported<'a> {
     pub(super) report: Option<Report>,
 }
 
-/// Prints the seconds since the start, a new line, and the JSON of `skep stats`. Prints only the
-/// first line if management does not reply.
+/// Script that prints the seconds since the start, a new line, and the JSON of `skep stats`. Prints
+/// only the first line if management does not reply.
 const SCRIPT: &str = r#"
 PATH=/usr/sbin:/usr/bin:/sbin:/bin
 export PATH LC_ALL=C

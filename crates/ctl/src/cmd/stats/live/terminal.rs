@@ -28,11 +28,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Mutex, Once, PoisonError};
 use std::time::Duration;
 
-/// Chooses the alternate screen, hides the cursor, truncates long lines, and clears the screen.
+/// Control sequences that choose the alternate screen, hide the cursor, truncate long lines, and
+/// clear the screen.
 const ENTER: &[u8] = b"\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[2J";
-/// Undoes [`ENTER`].
+/// Control sequences that undo [`ENTER`].
 const LEAVE: &[u8] = b"\x1b[0m\x1b[?7h\x1b[?25h\x1b[?1049l";
-/// Clears the screen.
+/// Control sequence that clears the screen.
 const CLEAR: &str = "\x1b[2J";
 /// Time after which a single ESC byte counts as the Escape key, and not as the start of an escape
 /// sequence. Terminals send the bytes of a sequence together, but a network may deliver them in
