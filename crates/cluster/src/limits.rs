@@ -47,8 +47,8 @@ pub const MAX_COPY_RATE: u64 = 1 << 40;
 pub const MAX_LOG_KEPT: u64 = 1 << 40;
 /// Minimum value of the setting `metadata-lease`. A primary renews its lease twice in this time.
 pub const MIN_METADATA_LEASE_MS: u32 = 1_000;
-/// Maximum value of the setting `metadata-lease`. If a primary fails, its group serves no requests
-/// for longer than one lease.
+/// Maximum value of the setting `metadata-lease`. If a primary fails, more than one lease passes
+/// before its group serves requests again.
 pub const MAX_METADATA_LEASE_MS: u32 = 60_000;
 /// Minimum value of the setting `metadata-take-over-after`. With this value, a member grants leases
 /// of at least [`MIN_METADATA_LEASE_MS`].

@@ -71,7 +71,7 @@ pub struct Cluster {
 /// The output of `skep management status`.
 #[derive(Deserialize)]
 struct Status {
-    /// Versions of `skep` that are older than this field do not print it.
+    /// Whether the cluster is formatted. Older versions of `skep` do not print this field.
     #[serde(default)]
     formatted: bool,
     nodes: Vec<ManagementNode>,

@@ -1,8 +1,8 @@
 //! The log of a listener that cannot accept connections, for example because the process has no
 //! free file descriptor.
 //!
-//! A listener tries again after a short pause, so a line for each failure would fill the log. The
-//! listeners pause themselves, since their pauses differ.
+//! After a failed accept, a listener accepts again after a short pause, so a line for each failure
+//! would fill the log. The listeners pause themselves, since their pauses differ.
 
 use skep_metrics::LineLimit;
 use std::io;

@@ -252,7 +252,7 @@ async fn accept(listener: TcpListener, service: Rc<Service>) {
             }
             Err(error) => {
                 // The most probable reason is that the process has no free file descriptor. Each
-                // connection that ends frees one, so try again after a pause.
+                // connection that ends frees one, so accept again after a pause.
                 refusals.note("an unknown address", error);
                 skep_env::sleep(limits::TICK).await;
             }

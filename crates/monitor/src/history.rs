@@ -113,7 +113,7 @@ impl History {
     }
 
     /// Writes a frame to tier `index`. If the disk is full, removes the oldest file of the tier
-    /// that has the most bytes, and tries again.
+    /// that has the most bytes, and repeats the write.
     fn store(&mut self, index: usize, frame: &Frame) {
         // The loop ends at some time, because each iteration removes a file.
         let error = loop {

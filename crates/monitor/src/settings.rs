@@ -100,8 +100,8 @@ pub struct AlertSettings {
     /// program.
     pub command: Vec<String>,
     /// Address that gets each alert as an HTTP POST with JSON, as `http://host:port/path` or
-    /// `https://host/path`. If the server is busy or cannot be reached, the monitor tries again for
-    /// some minutes. Empty: no address.
+    /// `https://host/path`. If the server is busy or cannot be reached, the monitor repeats the
+    /// POST for some minutes. Empty: no address.
     pub webhook: String,
     /// Addresses of Alertmanagers, as `http://host:9093`, at most 8. The monitor sends all current
     /// alerts to each of them, and repeats this as long as the alerts last. So each member of a

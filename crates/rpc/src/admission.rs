@@ -104,8 +104,8 @@ fn too_many(most: u64) -> String {
     )
 }
 
-/// Whether an event may happen again at `now`, at least `interval` after `last`, the time of the
-/// last such event. `None` means that there was no such event.
+/// Whether an event may happen again at `now`: at least `interval` has passed since `last`, the
+/// time of the last such event. `None` means that there was no such event.
 fn is_due(last: Option<Duration>, interval: Duration, now: Duration) -> bool {
     last.is_none_or(|last| now.saturating_sub(last) >= interval)
 }
@@ -165,7 +165,8 @@ impl Admission {
     }
 
     /// Ends idle connections of clients if the process has `open` connections at `now`, and this is
-    /// near its limit. Returns whether it has asked the threads of the process to do so.
+    /// near its limit. Returns whether it has asked the threads of the process to end idle
+    /// connections.
     fn end_idle_if_few_left(&self, open: u64, now: Duration) -> bool {
         let is_near = open >= self.max_connections / 10 * FEW_CONNECTIONS_LEFT_TENTHS;
         if !is_near || !is_due(self.asked_at.get(), IDLE_PEER_INTERVAL, now) {

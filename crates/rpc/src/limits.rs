@@ -5,7 +5,8 @@ use std::time::Duration;
 /// Time limit for a handshake. A slower peer is dead or not a node of the cluster.
 pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest time until a host accepts a connection; a slower host counts as dead, and the caller
-/// tries again. A lost packet costs one attempt, since the kernel resends it only after 1 s.
+/// begins a new attempt. A lost packet costs one attempt, since the kernel resends it only after 1
+/// s.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time after which the caller also tries the next address of a host, while the attempt at the
 /// first address continues.
@@ -57,7 +58,7 @@ pub(crate) const IDLE_PEER_SHARE: usize = 8;
 /// Minimum interval between two log lines of a process that ends idle connections.
 pub(crate) const FEW_CONNECTIONS_LOG_INTERVAL: Duration = Duration::from_secs(600);
 /// Minimum interval between two log lines about refused connections of one host. A mount with a
-/// wrong token tries again each second.
+/// wrong token connects again each second.
 pub(crate) const REFUSAL_LOG_INTERVAL: Duration = Duration::from_secs(60);
 /// Maximum number of hosts whose refused connections have lines of their own. All further hosts
 /// share one line.

@@ -49,7 +49,7 @@ impl Loss {
 
     /// If the target is lost in `map`, marks the directory of the target durably, and logs the loss
     /// once. If the mark file cannot be written, the target still refuses requests until the
-    /// process ends, and this function tries again with each newer map. This call blocks.
+    /// process ends, and this function repeats the write with each newer map. This call blocks.
     pub(crate) fn note(&self, map: &ClusterMap) {
         let is_bad = |target: &skep_types::Target| target.consistency == Consistency::Bad;
         if self.is_marked.get() || !map.target(self.target).is_some_and(is_bad) {

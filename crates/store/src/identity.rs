@@ -259,7 +259,7 @@ pub fn read_identity(path: &Path) -> Result<Option<Identity>> {
 
 /// Locks a directory for this process. The kernel releases the lock when the returned file is
 /// closed, also after `kill -9`. A killed process may hold the lock until its exit is complete, so
-/// this function tries again for up to 200 ms.
+/// this function repeats the attempt to lock for up to 200 ms.
 fn lock(path: &Path) -> Result<File> {
     let file_path = path.join(LOCK_FILE);
     // Another user may own the directory. If root opens the directory, a symbolic link must not

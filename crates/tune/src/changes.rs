@@ -184,7 +184,7 @@ pub fn is_changed(tree: &Tree) -> Result<bool> {
 ///   be restored.
 ///
 /// If a kernel file cannot be restored, this is not an error. The outcome lists the file as a
-/// failure. The file stays in the record, so that the next call tries again.
+/// failure. The file stays in the record, so that the next call restores it.
 pub fn undo(tree: &Tree) -> Result<Outcome> {
     let Some(mut record) = read(tree)? else {
         return Err(Error::new(

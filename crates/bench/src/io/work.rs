@@ -63,8 +63,9 @@ impl IoEngine {
     fn data_of(&self, phase: Phase) -> u32 {
         match phase {
             Phase::Write | Phase::Remove => self.seat.rank,
-            // With `-C`, the process reads data that another host has written. The check does so
-            // too, because a host may still cache the data that its own processes have written.
+            // With `-C`, the process reads data that another host has written. The check reads such
+            // data too, because a host may still cache the data that its own processes have
+            // written.
             Phase::Check | Phase::Read => reads_data_of(&self.plan, self.seat.rank, self.seat.of),
         }
     }

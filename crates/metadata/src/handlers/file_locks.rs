@@ -20,8 +20,8 @@ pub(crate) fn set<E: Engine>(
     let attributes = context.inode(lock.inode)?.attributes;
     if lock.mode.is_some() && context.has_size_recovery(lock.inode)? {
         // A client that had the file open for writing has died, perhaps while it held this lock.
-        // The next holder must see the file's size after all acknowledged writes, so try again
-        // after a pause, until the size is recovered.
+        // The next holder must see the file's size after all acknowledged writes, so the operation
+        // runs again after a pause, until the size is recovered.
         context.op.awaited_size = Some(lock.inode);
         return Err(Stop::Busy);
     }

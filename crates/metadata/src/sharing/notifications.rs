@@ -62,7 +62,8 @@ impl<E: Engine> MetadataTarget<E> {
         Ok(())
     }
 
-    /// Wakes the waiting opens of each file about which all notified sessions have acknowledged.
+    /// Wakes the waiting opens of each file whose notification all notified sessions have
+    /// acknowledged.
     pub(crate) fn end_notifications(&mut self) {
         for inode in self.shared.sharing.take_completed() {
             self.release(Owner::Holders(inode));

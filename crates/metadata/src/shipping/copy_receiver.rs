@@ -157,8 +157,8 @@ impl<E: Engine> CopyReceiver<E> {
         self.now + crate::limits::LONGEST_WAIT
     }
 
-    /// Returns whether the role continues. Unless the result is [`CopyOutcome::Running`], the
-    /// caller must end the role.
+    /// Returns [`CopyOutcome::Running`] while the role continues. For any other result, the caller
+    /// must end the role.
     pub fn outcome(&self) -> CopyOutcome {
         self.outcome
     }

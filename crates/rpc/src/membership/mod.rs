@@ -270,8 +270,8 @@ impl Membership {
         Ok(())
     }
 
-    /// Registers a node that management has removed from its state. After an error, the task tries
-    /// again with the next heartbeat.
+    /// Registers a node that management has removed from its state. After an error, the task
+    /// repeats the registration with the next heartbeat.
     async fn register_again(&self, on_change: &impl Fn(Change)) {
         let request = self.request.borrow().clone();
         match self.management.call_once(&request, MANAGEMENT_DEADLINE).await {

@@ -17,8 +17,8 @@ impl ChunkStore {
     /// Runs a round every `CLEAN_INTERVAL`, or earlier if many regions are dirty, until the
     /// target fails. Cancel-safe.
     pub async fn clean_forever(self: &Rc<Self>) {
-        // Retry: after an error, the cleaner tries again after `CLEAN_INTERVAL`, until the target
-        // fails.
+        // Retry: after an error, the next round begins after `CLEAN_INTERVAL` at the latest, until
+        // the target fails.
         while self.failure().is_none() {
             skep_env::timeout(CLEAN_INTERVAL, self.cleaner.wanted.wait()).await;
             if let Err(error) = self.clean().await {

@@ -223,7 +223,7 @@ impl GroupSync {
             match sync_all(paths).await {
                 Ok(()) => self.ended.set(self.begun.get()),
                 // The process lacks descriptors or memory. The directories of this round stay
-                // pending, and the caller tries again.
+                // pending, and the caller repeats the sync.
                 Err(error) if error.code() == ErrorCode::LimitReached => return Err(error),
                 Err(error) => *self.failure.borrow_mut() = Some(error),
             }

@@ -49,7 +49,7 @@ fn release(directory: &Path) -> bool {
 }
 
 /// Allocates the space of the file `reserved`, unless the file has it already. If the disk has too
-/// little space, a later call tries again.
+/// little space, a later call repeats the allocation.
 pub(super) fn hold(directory: &Path) {
     let path = directory.join(RESERVED_FILE);
     let Ok(space) = skep_env::space(directory) else { return };
