@@ -60,8 +60,8 @@ impl From<Command> for Proposal {
 /// One change of management's state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command {
-    /// Begins the range of map versions of one leader of management. After its election, the leader
-    /// proposes this command before it publishes maps.
+    /// Begins a new range of map versions. After its election, each leader of management proposes
+    /// this command before it publishes maps.
     Start,
     /// Registers a server with its targets, for the first time or again.
     RegisterServer(ServerRegistration),

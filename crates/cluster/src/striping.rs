@@ -134,8 +134,8 @@ pub struct ChunkFileSize {
     pub size: u64,
 }
 
-/// Returns the size of each chunk file of a file of `size` bytes without holes, in the order of the
-/// pattern. A truncation to `size` truncates the chunk files to these sizes. Components without
+/// Returns how large each chunk file is if the file has `size` bytes and no holes, in the order of
+/// the pattern. A truncation to `size` truncates the chunk files to these sizes. Components without
 /// groups, such as the inline component, have no chunk files.
 pub fn chunk_sizes(
     pattern: &StripePattern,

@@ -168,9 +168,8 @@ pub fn copy(hosts: &Hosts<'_>, report: &dyn Fn(&Progress)) -> Result<HostsOutcom
     Ok(HostsOutcome { outcome, hosts: run.results })
 }
 
-/// Returns the sum of the results of all shares and of the last part. The last part counts the
-/// entries that the shares have copied as skipped, so this function subtracts them from the skipped
-/// entries.
+/// Adds up the results of all shares and of the last part. The last part counts the entries that
+/// the shares have copied as skipped, so this function subtracts them from the skipped entries.
 fn merged(shares: &[Outcome], last: Outcome) -> Outcome {
     let mut all = Outcome { problems: Vec::new(), problem_count: 0, skipped: 0, ..last.clone() };
     let mut named = BTreeSet::new();

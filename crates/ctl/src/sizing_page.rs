@@ -46,7 +46,7 @@ fn component(start: u64, groups: u32) -> Component {
     }
 }
 
-/// Returns the number of bytes of the record of an inode with a pattern of these components.
+/// Returns the length in bytes of an inode record whose pattern has these components.
 fn inode_bytes(kind: FileKind, components: Vec<Component>) -> usize {
     let attributes = Attributes::new(InodeId::ROOT, kind, 0o644, Timestamp::default());
     let mut synced_chunk_files = ChunkFileSet::default();

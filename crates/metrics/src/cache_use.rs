@@ -7,7 +7,7 @@ use crate::snapshot::{Labels, Snapshot};
 use crate::switch::is_off;
 use std::sync::Arc;
 
-/// The definitions of the two metrics of the caches of one kind of process.
+/// The two metrics that a kind of process has for its caches.
 #[derive(Debug)]
 pub struct CacheFamily {
     /// Number of hits: uses in which the cache had the wanted item.

@@ -41,8 +41,8 @@ pub const MAX_CONSEQUENCES: usize = 64;
 pub const MAX_FINDING_BYTES: usize = 4 << 10;
 /// Maximum number of past alerts that the monitor has in memory for its web page.
 pub const KEPT_ALERTS: usize = 200;
-/// Maximum length of the queue of notifications of one receiver. If there are more, the monitor
-/// drops the oldest notifications and logs their number.
+/// Maximum number of notifications that wait for one receiver. If there are more, the monitor drops
+/// the oldest notifications and logs their number.
 pub const MAX_PENDING: usize = 256;
 /// Maximum number of attempts to send a notification to a webhook. With the pauses between the
 /// attempts, the monitor tries for two minutes. Most programs can be restarted in this time.

@@ -54,8 +54,8 @@ impl TargetFigures {
             .unwrap_or((target.capacity.total_bytes, target.capacity.free_bytes))
     }
 
-    /// Returns the numbers of all inodes and of free inodes of the file system of a target, from
-    /// its newest reply, or otherwise from the cluster map.
+    /// Returns how many inodes the file system of a target has, and how many of them are free. Uses
+    /// the newest reply of the target, or the cluster map if there is no reply.
     fn inodes(&self, target: &Target) -> (u64, u64) {
         let id = target.id.raw();
         let inodes = self.get(&catalog::TARGET_INODES, id);
@@ -71,7 +71,7 @@ impl TargetFigures {
         Capacity { total_bytes, free_bytes, total_inodes, free_inodes, file_system }
     }
 
-    /// Returns the number of used inodes of the file system of a target. `None` means that the file
+    /// Returns how many inodes of a target's file system are used. `None` means that the file
     /// system has no limit of inodes, so that it counts none.
     pub(crate) fn used_inodes(&self, target: &Target) -> Option<u64> {
         let (all, free) = self.inodes(target);

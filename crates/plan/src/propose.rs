@@ -51,7 +51,7 @@ pub struct Candidate {
     pub system: System,
     /// Provider, region and date of the server's price.
     pub origin: crate::catalogue::Origin,
-    /// Source of the numbers and of the price of the server.
+    /// Source of the server's data and price.
     pub source: String,
     /// Cost of the system. It contains the rates with all clients.
     pub cost: Cost,

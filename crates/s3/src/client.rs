@@ -33,7 +33,8 @@ const BUFFER: usize = 256 << 10;
 const MOST_REPLY: u64 = 16 << 20;
 /// Maximum number of entries in a page of a listing, as the value of a query parameter.
 const PAGE: &str = "1000";
-/// Maximum length of a text of the service or of the network library in an error message.
+/// Maximum length of a text that an error message quotes from the service or from the network
+/// library.
 const MOST_TEXT: usize = 300;
 /// Prefix of the headers that contain metadata of an object.
 const METADATA: &str = "x-amz-meta-";

@@ -8,7 +8,7 @@ use crate::change::{Change, changes, seconds};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Prefix of the names of metrics of disks.
+/// Prefix of the names of all disk metrics.
 const PREFIX: &str = "skep_host_disk_";
 
 /// The load of one disk in a time span. The kernel counts the requests of all programs.

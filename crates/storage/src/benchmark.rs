@@ -54,8 +54,8 @@ struct Run {
     phase: RefCell<Rc<Phase>>,
 }
 
-/// Guard of a removal of the files of a run. [`Run::is_removing`] is set until the guard is
-/// dropped.
+/// Guard that a call holds while it removes the files of a run. [`Run::is_removing`] is set until
+/// the guard is dropped.
 struct Removal<'a>(&'a Run);
 
 impl<'a> Removal<'a> {

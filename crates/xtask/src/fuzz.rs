@@ -19,7 +19,7 @@ pub(crate) struct Options {
     /// Seed of the sequence of mutations [default: a new one from the clock, which is printed].
     #[arg(long)]
     seed: Option<u64>,
-    /// Mutations for each decoder.
+    /// Number of mutations for each decoder.
     #[arg(long, default_value_t = DEFAULT.rounds)]
     rounds: u64,
     /// Only write the seeds to the corpus of libFuzzer below fuzz/.

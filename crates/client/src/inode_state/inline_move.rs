@@ -20,7 +20,7 @@ pub(crate) struct UnconfirmedMove {
     pub(crate) mark: InlineMark,
 }
 
-/// The state of the move of the inline bytes of one file.
+/// How far this mount has moved the inline bytes of one file.
 #[derive(Debug, Default)]
 pub(super) struct InlineMove {
     /// Number of syncs at which the file had unsynced bytes both at metadata and at storage, since

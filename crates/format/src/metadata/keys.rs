@@ -247,7 +247,7 @@ impl Key<'_> {
         of_target(kind::REMOVAL, &[&group.raw().to_be_bytes()])
     }
 
-    /// Returns the prefix of the keys of all inodes of a shard.
+    /// Returns the prefix of the keys that belong to the inodes of a shard.
     pub fn inodes_of(shard: ShardId) -> Vec<u8> {
         let mut key = of_shard(InodeId::first_of(shard), kind::INODE);
         key.truncate(4);
@@ -269,7 +269,7 @@ impl Key<'_> {
         of_target(kind::PREPARED, &[])
     }
 
-    /// Returns the prefix of the keys of all starts of the target.
+    /// Returns the prefix of the keys that belong to the starts of the target.
     pub fn starts() -> Vec<u8> {
         of_target(kind::START, &[])
     }
@@ -279,7 +279,7 @@ impl Key<'_> {
         of_target(kind::DECISION, &[])
     }
 
-    /// Returns the prefix of the keys of all transactions of other groups that have ended.
+    /// Returns the prefix of the keys that belong to ended transactions of other groups.
     pub fn finished() -> Vec<u8> {
         of_target(kind::FINISHED, &[])
     }
@@ -294,7 +294,7 @@ impl Key<'_> {
         of_shard(inode, kind::XATTR)
     }
 
-    /// Returns the prefix of the keys of all parts of a file's inline bytes.
+    /// Returns the prefix of the keys that belong to the parts of a file's inline bytes.
     pub fn inline_parts_of(inode: InodeId) -> Vec<u8> {
         of_shard(inode, kind::INLINE)
     }

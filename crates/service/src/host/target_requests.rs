@@ -164,7 +164,7 @@ impl ServingNode {
         warnings
     }
 
-    /// Refuses a directory that is a copy of the directory of another target of this node.
+    /// Refuses a directory that was copied from the directory of another target on this node.
     fn check_copy(&self, directory: &Directory) -> Result<()> {
         let target = directory.identity().target;
         match self.path_of(target) {

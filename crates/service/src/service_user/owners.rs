@@ -78,8 +78,8 @@ pub(super) struct OwnerChange<'a> {
 }
 
 impl<'a> OwnerChange<'a> {
-    /// Changes the owner of a directory and of all files of root in it. Returns the number of files
-    /// and directories that have changed.
+    /// Makes `user` the owner of a directory, and of all files in it that belong to root. Returns
+    /// the number of files and directories that have changed.
     ///
     /// # Errors
     /// - `Configuration` for a file that may be part of the host, for directories that are nested

@@ -7,7 +7,7 @@ use crate::{Round, ServiceFigures};
 use skep_types::Node;
 use std::collections::BTreeMap;
 
-/// Prefix of the names of metrics of hosts.
+/// Prefix of the names of all host metrics.
 const PREFIX: &str = "skep_host_";
 
 /// The state of the host of one service in a time span.

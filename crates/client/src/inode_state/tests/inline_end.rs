@@ -1,5 +1,5 @@
-//! Tests of the end of the inline component of a new file: the write that ends it, and the contents
-//! of the reports.
+//! Tests how the inline component of a new file ends: the write that ends it, and the contents of
+//! the reports.
 
 use super::*;
 

@@ -95,8 +95,9 @@ pub(crate) struct MetadataArgs {
     /// Sync each file after writing
     #[arg(short = 'y', long)]
     sync: bool,
-    /// Let each process stat items of another process, with a number that is higher by this value.
-    /// Reads use twice the value, and removals three times; 1 means a process on the next host
+    /// Let each process stat the items of the process whose number is higher by this value. For
+    /// reads the number is higher by twice the value, and for removals by three times; 1 means a
+    /// process on the next host
     #[arg(short = 'N', long, default_value_t = 0, value_name = "NUMBER")]
     stride: u32,
     /// Number of metadata servers of the file system; the table also shows the mean rate of each

@@ -155,8 +155,8 @@ static METADATA: [MetadataPreset; 1] = [MetadataPreset {
 }];
 
 impl Block {
-    /// Returns the number of bytes of each of `processes` processes. It is a multiple of
-    /// `transfer_bytes`.
+    /// Returns the number of bytes for each process, if there are `processes` processes. It is a
+    /// multiple of `transfer_bytes`.
     pub(super) fn bytes(self, processes: u64, transfer_bytes: u64) -> u64 {
         match self {
             Self::Each(bytes) => bytes,
