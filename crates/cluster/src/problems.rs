@@ -292,8 +292,8 @@ fn condition(map: &ClusterMap, target: &Target) -> Option<Problem> {
             (map, target),
             ("target-down", Critical),
             &format!(" is not served: {reason}"),
-            "solve the problem; the service of this target tries again within a minute; operations \
-             on its files wait, unless another member of its group serves them",
+            "solve the problem; the service opens the target again at most a minute later; until \
+             then, operations on its files wait, unless another member of its group serves them",
         )),
     }
 }

@@ -164,7 +164,7 @@ where
         }
     }
     let what = format!(
-        "cannot use transport {}: this kernel refused it; mount with the option transport=device",
+        "cannot use transport {}: this kernel refused it; mount with the option `transport=device`",
         options.transport
     );
     Err(Error::new(ErrorCode::Unsupported, what))

@@ -109,7 +109,7 @@ impl Client {
                 Err(error) => {
                     tracing::error!(
                         "this mount cannot use metadata group {group}: it cannot open a session: \
-                         {error}; the next operation on a file of the group tries again"
+                         {error}; the next operation on a file of the group opens a session again"
                     );
                     return false;
                 }

@@ -320,9 +320,8 @@ pub const SETTINGS: &[Setting] = &[
         min: MIN_METADATA_LEASE_MS as u64,
         max: MAX_METADATA_LEASE_MS as u64,
         is_power_of_two: false,
-        meaning: "time since the last contact with the other members of its group for which the \
-                  primary of a metadata group serves, and after which it goes on without a silent \
-                  member",
+        meaning: "maximum time for which the primary of a metadata group serves after its last \
+                  contact with the other members; then it goes on without a silent member",
         field: Field::Policy {
             get: |policy| u64::from(policy.metadata_lease_ms),
             put: |policy, value| policy.metadata_lease_ms = small(value),

@@ -135,7 +135,9 @@ impl Durable {
         check_text("the name", name)?;
         let wrong = |what: String| Err(Error::new(ErrorCode::InvalidArgument, what));
         let Some(node) = self.map.node(id) else {
-            let what = format!("cannot rename node {id}: it does not exist");
+            let what = format!(
+                "cannot rename node {id}: it does not exist; `skep node list` shows all nodes"
+            );
             return Err(Error::new(ErrorCode::NotFound, what));
         };
         if node.kind == NodeKind::Client {

@@ -275,7 +275,7 @@ impl<E: Engine> Context<'_, E> {
 pub(crate) fn unfinished(inode: InodeId, error: &Error) -> Error {
     let error = of_another(error.clone());
     error.within(format_args!(
-        "cannot finish the truncation of file {inode}; the target tries again"
+        "cannot finish the truncation of file {inode}; the target repeats the truncation"
     ))
 }
 

@@ -181,7 +181,7 @@ fn remove(name: &str) -> Result<()> {
     let removed = skep_lab::down(name).map(drop);
     removed.map_err(|error| {
         error.within(format_args!(
-            "cannot remove lab {name} (`skep lab down --name {name}` tries again)"
+            "cannot remove lab {name} (repeat with `skep lab down --name {name}`)"
         ))
     })
 }
