@@ -158,9 +158,10 @@ impl File {
     /// Makes an io_uring worker begin to write the dirty pages of a range to the device. Returns
     /// when the write requests are in the device's queue.
     ///
-    /// # Errors Returns the errors of `sync_file_range(2)`. If the device fails, the next sync of
-    /// the file returns its error. An error of the file system, such as `ENOSPC`, may appear only
-    /// in the result of this call, and not in the next sync.
+    /// # Errors
+    /// Returns the errors of `sync_file_range(2)`. If the device fails, the next sync of the file
+    /// returns its error. An error of the file system, such as `ENOSPC`, may appear only in the
+    /// result of this call, and not in the next sync.
     pub async fn begin_write_back(&self, range: std::ops::Range<u64>) -> io::Result<()> {
         let len = (range.end - range.start).min(u64::from(u32::MAX)) as u32;
         let entry = opcode::SyncFileRange::new(self.fd(), len)

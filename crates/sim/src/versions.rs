@@ -28,8 +28,9 @@ impl Versions {
     /// Checks the attributes in a reply. `oldest` is the newest version of the file that any client
     /// had received when this client sent the request.
     ///
-    /// # Errors Describes the wrong version: either a target has assigned this version to two
-    /// states of a file, or the version is lower than an earlier one.
+    /// # Errors
+    /// Describes the wrong version: either a target has assigned this version to two states of a
+    /// file, or the version is lower than an earlier one.
     pub(crate) fn check(&mut self, attributes: &Attributes, oldest: u64) -> Result<(), String> {
         let (inode, version) = (attributes.inode, attributes.change_counter);
         if version < oldest {

@@ -158,8 +158,9 @@ fn extend<O: Outcome>(
 /// Checks whether the operations on an object are linearizable. The run time grows linearly with
 /// the number of operations, and exponentially with the number of concurrent operations.
 ///
-/// # Errors Describes the first operation whose outcome no order of the operations explains, with
-/// the operations around it.
+/// # Errors
+/// Describes the first operation whose outcome no order of the operations explains, with the
+/// operations around it.
 pub fn check<O: Outcome>(operations: &[Operation<O>]) -> Result<(), String> {
     let begins = operations.iter().enumerate().map(|(index, it)| (it.began, false, index));
     let ends = operations.iter().enumerate().map(|(index, it)| (it.ended, true, index));

@@ -1,14 +1,15 @@
 //! Compares the statistics of the services, of the live output and of the monitor with the results
 //! of `skep bench io`.
 //!
-//! # Each second The live output and the benchmarks run in different processes, so their seconds
-//! begin at different times. Therefore the test compares sums since the start. A benchmark reports
-//! the exact time of the end of each transfer. A live value contains the time at which the services
-//! counted, and the error of this time. A service counts a transfer just before it replies, and a
-//! benchmark has one transfer in progress. So a live value is at least the bytes of the benchmarks
-//! at the earliest possible time, and at most their bytes at the latest possible time plus the
-//! transfers in progress. The test allows 3 % of the bytes of one second beyond these bounds. The
-//! test also checks that in several seconds, the bounds are at most 3 % apart.
+//! # Each second
+//! The live output and the benchmarks run in different processes, so their seconds begin at
+//! different times. Therefore the test compares sums since the start. A benchmark reports the exact
+//! time of the end of each transfer. A live value contains the time at which the services counted,
+//! and the error of this time. A service counts a transfer just before it replies, and a benchmark
+//! has one transfer in progress. So a live value is at least the bytes of the benchmarks at the
+//! earliest possible time, and at most their bytes at the latest possible time plus the transfers
+//! in progress. The test allows 3 % of the bytes of one second beyond these bounds. The test also
+//! checks that in several seconds, the bounds are at most 3 % apart.
 
 use super::live_figures::{FIELDS, LiveFigures, LiveSample};
 use super::*;
