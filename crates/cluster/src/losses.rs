@@ -19,9 +19,9 @@ pub type LogEnd = (Epoch, Lsn);
 /// mark a member as in sync, and must not lead as long as this request may succeed. The drop of a
 /// member that does not serve begins a new epoch, which revokes the request.
 ///
-/// Every log has all safe records, because a member syncs a record before it confirms that the
-/// record is safe. Some logs may lack records that are not safe, and the longest log contains the
-/// most of these records.
+/// Every log has all safe records, because a record is safe only when every serving member has
+/// synced it. Some logs may lack records that are not safe, and the longest log contains the most
+/// of these records.
 pub fn changes(
     group: &Group,
     reports: &BTreeMap<TargetId, LogEnd>,

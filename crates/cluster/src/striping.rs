@@ -249,8 +249,7 @@ pub fn component_end(pattern: &StripePattern, component: usize) -> u64 {
 /// Returns the pattern that a file has after its inline bytes were moved to storage: the component
 /// behind the inline component begins at byte 0. All other bytes stay in their chunk files, at the
 /// same offsets. `None` means that the file has no inline bytes, or that the next component cannot
-/// store them: it has no groups yet, or its start is a multiple of its chunk size, so its first
-/// chunk begins at this start.
+/// store them: it has no groups yet, or its chunk 0 does not begin at byte 0 of the file.
 pub fn without_inline(pattern: &StripePattern) -> Option<StripePattern> {
     if pattern.inline_bytes() == 0 {
         return None;

@@ -158,7 +158,7 @@ impl Glob {
     }
 
     /// Sets the flag of `state`, and of the states that the automaton reaches from it without a
-    /// further byte. `begins_name` means that the next byte is the first byte of a name.
+    /// further byte. `begins_name` is whether the next byte is the first byte of a name.
     fn enter(&self, states: &mut [bool], mut state: usize, begins_name: bool) {
         loop {
             states[state] = true;

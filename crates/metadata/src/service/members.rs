@@ -21,9 +21,9 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Maximum time for which a call to a member waits for the reply. A member replies after its
-/// append, or at the latest after [`crate::limits::AWAIT_SYNC`]. If the reply takes longer, the
-/// process of the member has probably stopped.
+/// Maximum time for which a call to a member waits for the reply. A member replies to records after
+/// its append, and to `AwaitLogSync` after at most [`crate::limits::AWAIT_SYNC`]. If the reply
+/// takes longer, the process of the member has probably stopped.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Maximum time for which a call to management waits for the reply. The state machines decide
 /// independently of this time when they repeat a request.

@@ -30,7 +30,7 @@ pub(super) struct Contents {
     pub(super) previous: (Lsn, Epoch),
     /// The last synced log record. `None` means that all records are synced.
     pub(super) synced: Option<Lsn>,
-    /// From when on the target may reply to clients as the primary.
+    /// The time from which the target may reply to clients as the primary.
     pub(super) succession: Succession,
     /// Whether management was restored from a backup after the epoch of the last record.
     pub(super) is_restored: bool,

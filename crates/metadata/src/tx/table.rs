@@ -229,8 +229,8 @@ impl<E: Engine> Table<E> {
     }
 }
 
-/// Returns the number of bytes that a change takes in a log record: the key and its length, a flag
-/// that is set if the change has a value, and then this value and its length.
+/// Returns the number of bytes that a change takes in a log record: the key, the value, the lengths
+/// of both, and a flag for the presence of a value.
 pub(crate) fn logged_bytes(key: &[u8], value: Option<&[u8]>) -> usize {
     4 + key.len() + 1 + value.map_or(0, |value| 4 + value.len())
 }

@@ -39,7 +39,7 @@ fn restored_target_reuses_no_inode_number_or_version() {
 }
 
 /// If a restored target replied that an inode does not exist, storage would remove the chunk files
-/// of the inode. But a client may have created this inode after the backup.
+/// of the inode, although the target may have created the inode after the backup.
 #[test]
 fn restored_target_reports_missing_inodes_only_if_permitted() {
     let mut story = Story::begin();
