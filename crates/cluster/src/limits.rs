@@ -13,9 +13,8 @@ pub const LEASES_UNTIL_OFFLINE: u64 = 3;
 /// reach management, but does reach the metadata targets, works until this limit.
 pub const LEASES_UNTIL_REMOVED: u64 = 60;
 
-/// Maximum number of evictions of clients that management remembers. An administrator who looks for
-/// the evictions after a network failure does not read more entries. The list takes less than 80
-/// KiB.
+/// Maximum number of evictions of clients that management remembers. Administrators who look for
+/// the evictions after a network failure need no more entries. The list takes less than 80 KiB.
 pub const MAX_EVICTIONS: usize = 64;
 
 /// Newest feature level whose records this program can write.

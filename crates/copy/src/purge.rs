@@ -131,7 +131,7 @@ impl PurgeOutcome {
 /// The progress of a running purge.
 #[derive(Debug, Clone, Default)]
 pub struct PurgeProgress {
-    /// Whether files are being removed. Otherwise they are being counted.
+    /// Whether files are being removed. `false` means that they are being counted.
     pub is_removing: bool,
     /// Number of files of any age that were found.
     pub scanned: u64,

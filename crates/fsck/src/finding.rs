@@ -7,8 +7,9 @@ use skep_types::{ChunkFileKey, FileKind, GroupId, InodeId, Lsn, SessionId, Shard
 use skep_wire::metadata::TransactionId;
 use std::fmt;
 
-/// Maximum number of findings that a report lists. Further findings are only counted. Otherwise the
-/// findings could fill the memory, for example if a directory of a large cluster is missing.
+/// Maximum number of findings that a report lists. Further findings are only counted. Without this
+/// limit, the findings could fill the memory, for example if a directory of a large cluster is
+/// missing.
 pub const MAX_FINDINGS: usize = 1_000;
 
 /// A violation of a rule, which a check has found in the stores of a cluster.

@@ -228,8 +228,8 @@ fn stuck_queues<F: FileSystem, P: Port>(worker: &Worker<F, P>) -> BTreeSet<u16> 
     with_waits.difference(&idle).copied().collect()
 }
 
-/// Adds a slot to a queue for each request of the queue that waits for a lock. Otherwise the
-/// waiting requests would occupy all slots, and the unlock could not arrive.
+/// Adds a slot to a queue for each request of the queue that waits for a lock. Without these slots,
+/// the waiting requests would occupy all slots, and the request for the unlock could not arrive.
 async fn replace_waiting<F: FileSystem, P: Port>(worker: Rc<Worker<F, P>>) {
     let mut added: HashMap<u16, usize> = HashMap::new();
     loop {

@@ -28,7 +28,8 @@ pub struct Request {
     /// Whether an acknowledgement of this request still grants a lease. The lease begins when the
     /// primary sends the request, so it may end before a late acknowledgement.
     pub is_fresh: bool,
-    /// Whether the process that has sent the request still exists. Otherwise the reply is lost.
+    /// Whether the process that has sent the request still exists. `false` means that the reply
+    /// will be lost.
     pub has_sender: bool,
 }
 

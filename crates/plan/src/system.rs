@@ -41,8 +41,8 @@ pub struct Disks {
     pub count: u32,
     /// Type of the disks.
     pub of: DiskType,
-    /// Whether the disks are attached to the server and paid for separately. Otherwise they are
-    /// built into the server.
+    /// Whether the disks are attached to the server and paid for separately. `false` means that
+    /// they are built into the server.
     pub are_attached: bool,
     /// Redundancy of the disks that form one target.
     pub redundancy: Redundancy,

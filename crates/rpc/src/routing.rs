@@ -455,8 +455,8 @@ fn check_not_lost(target: &Target) -> Result<()> {
     Err(Error::new(ErrorCode::TargetLost, what))
 }
 
-/// Whether a final result is a reply of the group. Otherwise this process itself has ended the
-/// request, after a time limit or because it must not send the request.
+/// Whether a final result is a reply of the group. `false` means that this process itself has ended
+/// the request, after a time limit or because it must not send the request.
 fn is_answer<T>(result: &Result<T>) -> bool {
     let own = [ErrorCode::TimedOut, ErrorCode::Evicted, ErrorCode::Deposed, ErrorCode::TargetLost];
     result.as_ref().err().is_none_or(|error| !own.contains(&error.code()))

@@ -35,8 +35,8 @@ pub struct Screen {
     column: usize,
     is_reverse: bool,
     is_cursor_hidden: bool,
-    /// Whether a character beyond the last column goes to the next line. Otherwise such a character
-    /// replaces the last character of its line.
+    /// Whether a character beyond the last column goes to the next line. `false` means that such a
+    /// character replaces the last character of its line.
     wraps: bool,
     fits: bool,
     /// Bytes of an incomplete character or control sequence.

@@ -86,8 +86,8 @@ record! {
 record! {
     /// Requests of a node that wait for a group, because attempts to send them fail.
     pub struct RequestWait {
-        /// The group. Zero means that the attempts succeed: servers have accepted the requests of
-        /// programs and have not replied.
+        /// The group. Zero means that the mount reaches servers: they have accepted the requests of
+        /// programs, and have not replied.
         pub group: GroupId,
         /// Time since the first failed attempt, or since the oldest request without a reply, in
         /// milliseconds.

@@ -26,8 +26,8 @@ pub struct Plan {
     pub from_hosts: bool,
     /// Whether to measure the links between services.
     pub between_servers: bool,
-    /// Whether all hosts send to all services at the same time. Otherwise only one pair at a time
-    /// uses the network. Round trips are always measured for one pair at a time.
+    /// Whether all hosts send to all services at the same time. `false` means that only one pair at
+    /// a time uses the network. Round trips are always measured for one pair at a time.
     pub all_at_once: bool,
     /// Time limit for a host or service to answer, in seconds.
     pub patience_s: u32,

@@ -196,7 +196,8 @@ pub struct ClosedGroup {
     pub group: GroupId,
     /// The closed or lost target of the group.
     pub target: TargetId,
-    /// Whether the target was marked as lost. Otherwise an administrator has closed it.
+    /// Whether the target was marked as lost. `false` means that an administrator has closed it to
+    /// new files.
     pub is_lost: bool,
 }
 

@@ -34,8 +34,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const ENTRIES: usize = 32;
 
 /// Number of levels below the top at which a thread lists [`BATCH`] entries of a directory at a
-/// time. Below them it lists [`ENTRIES`]. Otherwise a user could create a tree in which each of
-/// 2048 levels has a batch of directories with long names, which wait in memory at the same time.
+/// time. Below them it lists [`ENTRIES`]. Without the smaller batches, a user could create a tree
+/// in which each of 2048 levels has a batch of directories with long names, which wait in memory at
+/// the same time.
 const WIDE_LEVELS: usize = 32;
 
 /// A unit of work for a thread.

@@ -156,8 +156,8 @@ pub(crate) struct Copy {
     pub(crate) to: (HandleId, u64),
     pub(crate) length: u64,
     pub(crate) uid: u32,
-    /// Whether the reply contains the number of copied bytes as a 64-bit number. Otherwise it has
-    /// 32 bits.
+    /// Whether the reply contains the number of copied bytes as a 64-bit number. `false` means that
+    /// the number has 32 bits.
     pub(crate) is_long: bool,
 }
 

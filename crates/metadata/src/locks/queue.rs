@@ -123,7 +123,7 @@ impl Wait {
 pub(crate) struct WaitAnswer {
     pub(crate) connection: ConnectionId,
     pub(crate) header: Header,
-    /// Whether the client can set its lock now. Otherwise it must poll again.
+    /// Whether the client can set its lock now. `false` means that the client must poll again.
     pub(crate) is_woken: bool,
 }
 

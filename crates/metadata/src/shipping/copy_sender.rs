@@ -45,7 +45,7 @@ pub(crate) struct StorePage {
 pub(crate) struct WantedPart {
     /// The pairs begin after this key.
     pub(crate) after: Vec<u8>,
-    /// Whether the part has key-value pairs. Otherwise it has only log records.
+    /// Whether the part has key-value pairs. `false` means that the part has only log records.
     pub(crate) has_pairs: bool,
 }
 

@@ -34,8 +34,8 @@ pub(super) struct HostResult {
 #[derive(Debug)]
 pub(super) struct OtherHosts {
     pub(super) deployment: Deployment,
-    /// Whether the hosts write their archives as root. Otherwise they write them as the ssh login
-    /// user.
+    /// Whether the hosts write their archives as root. `false` means that they write them as the
+    /// ssh login user.
     pub(super) as_root: bool,
 }
 

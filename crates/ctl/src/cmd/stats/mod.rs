@@ -258,8 +258,8 @@ struct Report {
     sum: Row,
     by: Division,
     is_total: bool,
-    /// Whether the statistics come from a mount, which has no queues of requests. Otherwise, they
-    /// come from services.
+    /// Whether the statistics come from a mount, which has no queues of requests. `false` means
+    /// that they come from services.
     is_own: bool,
     unreachable: Vec<String>,
     /// When the statistics were collected.

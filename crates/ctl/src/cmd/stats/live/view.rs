@@ -66,7 +66,8 @@ struct Cursor {
 /// The order of the rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Order {
-    /// The column that sorts the rows. `None` means by load, as the rows of other outputs.
+    /// The column that sorts the rows. `None` means that the load sorts the rows, as in other
+    /// outputs.
     pub(super) column: Option<Column>,
     /// Whether the order is the reverse of the usual one: names in alphabetical order, numbers with
     /// the largest first.
