@@ -59,7 +59,7 @@ pub(crate) fn describe(error: &Error) -> String {
 }
 
 /// Removes the numbers of errors, as in `No such file or directory (os error 2)`. The words before
-/// the number have the same meaning. JSON output and logs contain the numbers.
+/// the number already name the error. JSON output and logs contain the numbers.
 pub(crate) fn without_errno(text: &str) -> String {
     let mut parts = text.split(" (os error ");
     let mut shown = parts.next().unwrap_or_default().to_owned();

@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn consequence_is_a_part_of_the_alert_of_its_cause() {
+    fn alert_of_a_cause_lists_its_consequences() {
         let (found, book) = changes_of_two(10..40, 20..40);
         assert_eq!(found, [(15, "cause", true), (55, "cause", false)]);
         assert_eq!(book.ended().len(), 1);

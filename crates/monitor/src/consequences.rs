@@ -96,9 +96,9 @@ fn host_of_management(map: &ClusterMap) -> Option<String> {
     nodes.all(|node| host_of(node).as_ref() == Some(&host)).then_some(host)
 }
 
-/// Returns a finding for each host that has several services, if none of these services replies. A
-/// host with only one service gets no finding, because the finding about this service reports the
-/// same outage.
+/// Returns a finding for each host that has several services, if none of these services replies. If
+/// a host has only one service, the finding about this service is enough, so the host gets no
+/// finding.
 fn unreachable_hosts(map: &ClusterMap, collected: &Collected) -> Vec<Finding> {
     let mut hosts: BTreeMap<String, Vec<&Node>> = BTreeMap::new();
     let services = map.nodes.iter().filter(|node| node.kind != NodeKind::Client);

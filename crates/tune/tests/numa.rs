@@ -56,7 +56,7 @@ fn service_on_another_node_than_its_devices_is_found() {
 }
 
 #[test]
-fn service_on_the_node_of_its_devices_passes() {
+fn numa_check_accepts_a_service_on_the_node_of_its_devices() {
     for cpus in ["4-7", "5", "0-7"] {
         let found = findings(host(cpus).path());
         assert!(found.len() == 2 && found.iter().all(|it| it.passes), "{cpus}: {found:?}");

@@ -1,5 +1,5 @@
 //! Deferred closes. If the mount has already reported all sizes of a file to metadata, it sends the
-//! close of the file a few milliseconds later. Other closes of the thread go in the same message.
+//! close of the file a few milliseconds later. The thread sends other closes in the same message.
 //! No caller waits for this message. So metadata executes one transaction less for each file that a
 //! program creates and closes.
 

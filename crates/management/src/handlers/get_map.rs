@@ -2,8 +2,8 @@
 //! member of management leads. Replies at the latest shortly before the request's deadline.
 //!
 //! Many nodes wait at the same time, and each of them gets the whole map. So before it sends a map,
-//! management pauses for a time that grows with the number of waiting nodes. Changes during the
-//! pause are in the same map.
+//! management pauses for a time that grows with the number of waiting nodes. So the map that it
+//! sends then contains the changes during the pause too.
 
 use super::{answer_map, longest_wait};
 use crate::authority::Authority;

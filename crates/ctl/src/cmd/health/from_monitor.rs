@@ -14,7 +14,7 @@ use skep_types::text::escape_controls;
 use skep_types::{Error, ErrorCode, Result, Timestamp};
 use std::time::Duration;
 
-/// Time limit for the reply of the monitor. The measurement of the command takes the same time.
+/// Time limit for the reply of the monitor. The command's own measurement takes as long.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// The rule about backups. The maximum age of a backup is a setting of the monitor. So this command
 /// evaluates the rule itself only if the monitor does not answer.

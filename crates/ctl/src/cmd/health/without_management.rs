@@ -169,7 +169,8 @@ fn is_of_management(problem: &Problem, nodes: &[NodeReport]) -> bool {
 /// has checked.
 pub(super) fn management_unreachable(error: &Error, nodes: &[NodeReport]) -> Problem {
     const WHAT: &str = "management does not answer";
-    // The error may begin with the same words, or with the name of the service. Do not repeat them.
+    // The error may begin with the words in `WHAT`, or with the name of the service. Do not repeat
+    // these words.
     let context = error.context();
     let what = match context.strip_prefix("management: ") {
         None if context.starts_with(WHAT) => context.to_owned(),

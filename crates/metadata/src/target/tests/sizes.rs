@@ -100,7 +100,8 @@ fn the_next_lock_holder_waits_for_the_recovered_size() {
         story.target.waits().iter().any(|it| it.reason == WaitReason::Storage(storage))
     };
     assert!(is_named(&story), "{:?}", story.target.waits());
-    // After a refusal, the recovery pauses, and the lock still waits for the same target.
+    // After a refusal, the recovery pauses, and the lock still waits for the storage target
+    // `storage`.
     let (call, _) = story.calls.remove(0);
     let result = Err(Error::new(ErrorCode::DeviceFailed, "a broken disk"));
     story.happens(Event::Answer { call, result });
