@@ -265,8 +265,8 @@ impl Authority {
         Rc::clone(&self.inner.borrow().published)
     }
 
-    /// Returns the capacity of all storage targets together. `None` means that this member is not
-    /// the leader, or that it began to lead less than one lease of a node ago and some storage
+    /// Returns the capacity of the whole cluster for file data. `None` means that this member is
+    /// not the leader, or that it began to lead less than one lease of a node ago and some storage
     /// targets have not reported to it yet.
     pub(crate) fn total_capacity(&self) -> Option<Capacity> {
         self.inner.borrow().lead.as_ref()?.total_capacity

@@ -45,7 +45,7 @@ pub(super) fn advice(map: &ClusterMap) -> String {
     )
 }
 
-/// Whether at least one of the two targets remains after each single failure of a node or of a
+/// Whether at least one of the two targets remains after any single failure of a node or of a
 /// failure domain.
 fn are_apart(map: &ClusterMap, one: &Target, other: &Target) -> bool {
     let domain = |node: Option<&Node>| node.map(|it| it.domain.clone()).unwrap_or_default();
