@@ -6,7 +6,8 @@
 //!
 //! The second condition keeps a large target `Normal` if its free percentage is low but its free
 //! space is still large. `Emergency` has the same rule with `emergency-percent`, `emergency-free`
-//! and [`EMERGENCY_FREE_INODES`]. A value of zero in one of these settings switches the rule off.
+//! and [`EMERGENCY_FREE_INODES`]. A percentage of zero switches a rule off. A value of zero in
+//! `low-free` or `emergency-free` switches the rule off only for bytes.
 
 use crate::limits::{EMERGENCY_FREE_INODES, LOW_FREE_INODES};
 use skep_types::map::{Capacity, CapacityPool, Policy};
@@ -20,7 +21,7 @@ struct Limit {
 }
 
 impl Limit {
-    /// Whether a target with this capacity has fewer free bytes or free inodes than the limit.
+    /// Whether a target with this capacity is below the limit, by its bytes or by its inodes.
     fn is_above(self, capacity: &Capacity) -> bool {
         let is_scarce = |free: u64, total: u64, most: u64| {
             let percent = u128::from(self.percent);

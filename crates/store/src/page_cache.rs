@@ -233,6 +233,7 @@ impl MemberMarkFile {
     }
 
     /// At the end of the process, stores durably in the member mark that the device has all
+    /// records. Does nothing if the directory has no member mark, or if the member may lack
     /// records. Blocks.
     ///
     /// # Errors
