@@ -206,7 +206,10 @@ impl Shipper {
 
     /// Returns the changes of the group that the primary requests from management now:
     ///
-    /// - Mark a counted member as in sync, if it has made the progress `needed`.
+    /// - Mark a counted member as in sync, if it has made the progress `needed`. A primary that still
+    ///   waits for the leases of earlier primaries does not request this: the member may have
+    ///   granted none of these leases, so no promise of its own would delay its replies if it took
+    ///   over.
     /// - Drop a serving member that no longer confirms records.
     /// - Drop a counted member that no longer confirms records, if the primary has requested to
     ///   mark it as in sync. The drop revokes that request.
@@ -222,6 +225,7 @@ impl Shipper {
         now: Duration,
     ) -> Vec<(MemberChange, TargetId)> {
         let may_drop = needed.appended <= synced;
+        let may_mark = now >= self.answers_from();
         let mut changes = Vec::new();
         for (member, link) in &mut self.links {
             let fails = match link.standing.role {
@@ -240,7 +244,9 @@ impl Shipper {
             }
             let change = match link.standing.role {
                 _ if fails && may_drop => MemberChange::Drop,
-                LinkRole::Counted if !fails && link.has_all(needed) => MemberChange::MarkInSync,
+                LinkRole::Counted if may_mark && !fails && link.has_all(needed) => {
+                    MemberChange::MarkInSync
+                }
                 _ => continue,
             };
             if link.standing.may_change(now) {

@@ -3,6 +3,7 @@
 use super::*;
 use crate::limits::{LEASE_RENEWAL, UNDECIDED_DROP};
 use crate::shipping::standing::{LinkRole, Standing};
+use crate::shipping::succession::Succession;
 use skep_types::Error;
 use skep_types::group_change::MemberChange;
 
@@ -214,6 +215,25 @@ fn primary_counts_a_caught_up_member_before_it_serves() {
     assert_eq!(primary.changes(), [MemberChange::MarkInSync]);
     primary.shipper.set_members(&[], &[BACKUP]);
     assert_eq!(primary.shipper.counted(), [BACKUP], "management may have marked it");
+}
+
+/// An earlier primary may still reply, and the member may have promised nothing to it. So the
+/// member must not become the primary before the leases of the earlier primary have ended (hole
+/// H44).
+#[test]
+fn primary_marks_no_member_before_the_end_of_earlier_leases() {
+    let mut primary = Primary::begin(5);
+    let (wait, millisecond) = (Duration::from_secs(9), Duration::from_millis(1));
+    primary.shipper.succeed(Succession::at(primary.now + wait));
+    primary.shipper.set_members(&[], &[BACKUP]);
+    let requests = primary.requests();
+    primary.reply(&requests, 5, false);
+    assert_eq!(primary.shipper.begin_to_count().len(), 1);
+    assert_eq!(primary.changes(), []);
+    primary.now += wait - millisecond;
+    assert_eq!(primary.changes(), []);
+    primary.now += millisecond;
+    assert_eq!(primary.changes(), [MemberChange::MarkInSync]);
 }
 
 /// The primary may have sent replies that promise durability before it counted the member.
