@@ -5,6 +5,15 @@
 //! until its own promises end ([`super::silence`]): with each lease that it granted as a backup
 //! member, it promised to reply to no client before the end of the lease.
 //!
+//! # Leases that this member has not granted
+//! A member that began to serve after an earlier primary was cut off has promised nothing to that
+//! primary. Such a member serves only after the leases of all earlier primaries have ended, because
+//! the primary that it follows first ends its own wait, and only then asks management to mark the
+//! member as in sync ([`super::shipper`]). As a second safeguard, a new primary never waits less
+//! than the previous primary would have waited. It knows that time from the requests. This covers
+//! a previous primary of a version that lacks the first rule, and a restore of management, after
+//! which all members serve.
+//!
 //! # Release
 //! The wait ends earlier if the previous primary itself confirms that it is no longer the primary.
 //! A [`LogHeld`] in an epoch of the new primary is this confirmation: a target sends it only as a
@@ -85,7 +94,7 @@ impl Succession {
 
     /// Creates the state of a member that becomes the primary in the group epoch `epoch`. Its
     /// promises end at `promised_until`, and `term` is the term of the last request that it has
-    /// received.
+    /// received. The wait is at least as long as the remaining wait of the primary of `term`.
     pub(super) fn of_backup(
         promised_until: Duration,
         term: Option<ReceivedTerm>,
@@ -93,7 +102,8 @@ impl Succession {
     ) -> Self {
         let direct = term.filter(|it| it.epoch.raw().checked_add(1) == Some(epoch.raw()));
         let former = direct.and_then(|it| Some((it.primary, it.earlier_end?)));
-        Self { answers_from: promised_until, former }
+        let earlier_end = term.and_then(|it| it.earlier_end).unwrap_or_default();
+        Self { answers_from: promised_until.max(earlier_end), former }
     }
 
     /// Returns the time before which the primary replies to no client.

@@ -336,6 +336,20 @@ fn release_by_a_previous_primary_does_not_end_earlier_leases() {
     assert_eq!(succession.answers_from(), NOW + WAIT);
 }
 
+/// The member has granted no lease to the primaries for whose leases its own primary still waits.
+#[test]
+fn new_primary_waits_at_least_as_long_as_its_predecessor() {
+    let mut member = with_log(&[3, 3]);
+    let waiting = ShipLog { wait_ms: 60_000, ..ship(3..3, 3, 0) };
+    member.handle(vec![arrival(1, 3, &waiting)], NOW);
+    member.handle(vec![Event::Map(map(4))], NOW);
+    let mut succession = member.backup.into_stopped().succession;
+    let end = NOW + Duration::from_millis(61_500);
+    assert_eq!(succession.answers_from(), end, "with the largest drift between the two clocks");
+    succession.on_report(PRIMARY);
+    assert_eq!(succession.answers_from(), end, "the previous primary did not hold these leases");
+}
+
 /// A request without a wait shows that the wait of the primary has ended.
 #[test]
 fn release_by_a_previous_primary_counts_after_its_own_wait() {
