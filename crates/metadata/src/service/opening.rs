@@ -18,6 +18,7 @@ use skep_store::page_cache::MemberMarkFile;
 use skep_types::{Epoch, Error, ErrorCode, Lsn, Result, TargetId};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The store and the log records of a target at the beginning of a role.
 pub(super) struct Contents {
@@ -61,6 +62,24 @@ pub(super) fn start_of(
         map: Arc::clone(&membership.map),
         now: skep_env::now(),
         wall: skep_env::wall_time(),
+    }
+}
+
+/// Returns from when on a process that starts at `now` as the primary may reply to clients.
+/// `promise_bound` is the bound in its member mark.
+///
+/// An earlier process of this target may have acknowledged a request of the previous primary, whose
+/// lease may not have ended yet. This holds even if the group has no other member any more, because
+/// the previous primary may not know that it was removed. The bound is zero if the earlier process
+/// has already waited.
+pub(super) fn succession_at_start(
+    membership: &Membership,
+    promise_bound: Duration,
+    now: Duration,
+) -> Succession {
+    match membership.had_other_primary() {
+        true => Succession::at(now + promise_bound),
+        false => Succession::default(),
     }
 }
 
@@ -124,4 +143,28 @@ fn refuse_used(path: &Path, membership: &Membership, contents: &Contents) -> Res
         membership.group
     );
     Err(Error::new(ErrorCode::Configuration, context))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use skep_types::{ClusterId, ClusterMap, Group, GroupId, TargetKind};
+
+    /// The previous primary may still hold its lease when an administrator has removed it from the
+    /// group.
+    #[test]
+    fn restarted_primary_waits_for_the_lease_of_a_removed_one() {
+        let (group, target) = (GroupId::new(1), TargetId::new(2));
+        let now = Duration::from_secs(100);
+        let answers_from = |since, bound| {
+            let mut map = ClusterMap::empty(ClusterId::default());
+            map.groups.push(Group::of_one(group, TargetKind::Metadata, target));
+            map.groups[0].primary_since = Epoch::new(since);
+            let membership = Membership { group, target, map: Arc::new(map) };
+            succession_at_start(&membership, Duration::from_secs(bound), now).answers_from()
+        };
+        assert_eq!(answers_from(2, 12), Duration::from_secs(112));
+        assert_eq!(answers_from(2, 0), now, "an earlier process has waited");
+        assert_eq!(answers_from(1, 12), Duration::ZERO, "no other primary exists");
+    }
 }

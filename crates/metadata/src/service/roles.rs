@@ -29,7 +29,7 @@
 
 use super::hand_over::HandOver;
 use super::leaving::LastAcknowledgement;
-use super::opening::{Contents, open_whole, start_of};
+use super::opening::{Contents, open_whole, start_of, succession_at_start};
 use super::primary_stop::{OtherMembers, PrimaryStop, StopStep};
 use super::restored::RestoredMarks;
 use super::{Shell, copying, leaving, log_reads, members, open_engine};
@@ -38,7 +38,6 @@ use crate::free_space::FreeSpaceGauge;
 use crate::meter::Meter;
 use crate::shipping::backup::{Backup, Stopped};
 use crate::shipping::copy_receiver::CopyReceiver;
-use crate::shipping::succession::Succession;
 use crate::target::{Action, Event, MetadataTarget, SyncPolicy};
 use crate::term::{self, Membership};
 use skep_cluster::lease_times::{LeaseTimes, bound_of_primary, lowered_bound, raised_bound};
@@ -182,12 +181,9 @@ impl Parts<'_> {
                 self.target,
                 membership.group
             );
-        } else if membership.has_others(self.target, false) && membership.had_other_primary() {
-            // An earlier process of this target may have acknowledged a request of the previous
-            // primary, whose lease may not have ended yet. So wait for the end of that lease. The
-            // bound is zero if the earlier process has already waited.
-            let wait = self.mark.promise_bound();
-            contents.succession = Succession::at(skep_env::now() + wait);
+        } else {
+            let (bound, now) = (self.mark.promise_bound(), skep_env::now());
+            contents.succession = succession_at_start(&membership, bound, now);
         }
         let target = self.open_primary(&membership, contents)?;
         if let Some(begins) = begins.take() {

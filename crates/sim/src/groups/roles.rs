@@ -116,8 +116,7 @@ impl Cluster {
         if plant == Some(GroupBug::TrustAfterPowerLoss) {
             member.mark.lacks_records = false;
         }
-        let had_other =
-            has_others(&member.map, member.target, false) && group.primary_since.raw() > 1;
+        let had_other = group.primary_since.raw() > 1;
         let succession = match had_other {
             true => Succession::at(now + self.members[index].promise_bound(plant)),
             false => Succession::default(),
