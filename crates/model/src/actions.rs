@@ -36,7 +36,8 @@ pub enum Action {
     Count(Index, Index),
     /// A primary stops counting a member.
     StopCounting(Index, Index),
-    /// A primary asks management to mark a counted member as in sync.
+    /// A primary asks management to mark a counted member as in sync. A primary that still waits
+    /// for the end of its promises to earlier primaries does not ask.
     AskToMark(Index, Index),
     /// Management marks a member as in sync.
     MarkInSync(Index),
@@ -241,6 +242,7 @@ fn perform_counting(
     let member = &mut state.members[own];
     let Role::Primary(primary) = &mut member.role else { return false };
     let needed = primary.needed_to_serve(bug);
+    let may_mark = !member.has_promised || bug == Some(PlantedBug::MarkDuringWait);
     let link = &mut primary.links[other];
     match (action, link.standing) {
         // The member has compared its log in this epoch.
@@ -250,7 +252,7 @@ fn perform_counting(
         (Action::StopCounting(..), Standing::Counted) if may_stop(link, bug) => {
             link.standing = Standing::Absent;
         }
-        (Action::AskToMark(..), Standing::Counted) if link.progress.reaches(needed) => {
+        (Action::AskToMark(..), Standing::Counted) if may_mark && link.progress.reaches(needed) => {
             link.may_serve = true;
             let epoch = member.map.epoch;
             let before =

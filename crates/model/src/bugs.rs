@@ -69,11 +69,14 @@ pub enum PlantedBug {
     /// A backup member with an old cluster map asks to take over, and thereby removes from its
     /// member mark the members that it has asked to mark as in sync in a later epoch (hole H36).
     ForgetLaterEpoch,
+    /// A new primary asks management to mark a member as in sync although its promises to earlier
+    /// primaries have not ended. The member may have promised nothing to them (hole H44).
+    MarkDuringWait,
 }
 
 impl PlantedBug {
     /// All bugs.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 27] = [
         Self::ReplyBeforeHeld,
         Self::ReplyDurableBeforeSafe,
         Self::ServeAfterAppend,
@@ -100,5 +103,6 @@ impl PlantedBug {
         Self::ReplyAfterAsking,
         Self::ForgetAsked,
         Self::ForgetLaterEpoch,
+        Self::MarkDuringWait,
     ];
 }

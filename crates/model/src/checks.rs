@@ -41,6 +41,23 @@ const fn check(name: &'static str, bounds: Bounds, expects: &'static [&'static s
     Check { name, model: GroupModel { bounds, bug: None, begin: &[], expects } }
 }
 
+/// Member 0 has a lease of member 1 only. Member 1 becomes the primary, and waits for this lease.
+/// Member 2 gets all records of member 1 and is counted.
+pub const COUNTED_DURING_WAIT: &[Action] = &[
+    Action::Drop(0, 2),
+    Action::ReceiveMap(0),
+    Action::ReceiveMap(1),
+    Action::Exchange(0, 1),
+    Action::TakeOver(1),
+    Action::ReceiveMap(1),
+    Action::ReceiveMap(2),
+    Action::Sync(1),
+    Action::Exchange(1, 2),
+    Action::Sync(2),
+    Action::Exchange(1, 2),
+    Action::Count(1, 2),
+];
+
 /// The checks of `cargo test`. Each visits all states within some seconds.
 pub const SMALL: &[Check] = &[
     check(
@@ -175,6 +192,15 @@ pub const LARGE: &[Check] = &[
         &[TAKE_OVER, RETURN],
     ),
     check("leases of three members", leases(3, 3, NO_FAULTS), &[TAKE_OVER, RETURN, RELEASE]),
+    Check {
+        name: "leases of three members, return during a lease wait",
+        model: GroupModel {
+            bounds: leases(3, 5, NO_FAULTS),
+            bug: None,
+            begin: COUNTED_DURING_WAIT,
+            expects: &[TAKE_OVER, RETURN, RELEASE],
+        },
+    },
 ];
 
 const MANY: Faults =
@@ -231,7 +257,18 @@ pub fn run(model: &GroupModel, threads: usize) -> Result<usize, String> {
 /// Returns the steps to a state that violates `property` in the protocol with the error `bug`.
 /// `None` means that the property holds in all states.
 pub fn violation(bug: PlantedBug, bounds: Bounds, property: &'static str) -> Option<Vec<Action>> {
-    let model = GroupModel { bounds, bug: Some(bug), begin: &[], expects: &[] };
+    violation_after(&[], bug, bounds, property)
+}
+
+/// Returns the steps after the steps `begin` to a state that violates `property`, like
+/// [`violation`].
+pub fn violation_after(
+    begin: &'static [Action],
+    bug: PlantedBug,
+    bounds: Bounds,
+    property: &'static str,
+) -> Option<Vec<Action>> {
+    let model = GroupModel { bounds, bug: Some(bug), begin, expects: &[] };
     let until = HasDiscoveries::AnyOf([property].into());
     let checker = model.checker().finish_when(until).spawn_bfs().join();
     checker.discovery(property).map(|path| path.into_actions())

@@ -2,7 +2,9 @@
 
 use skep_model::bounds::{Bounds, Faults};
 use skep_model::bugs::PlantedBug;
-use skep_model::checks::{NO_FAULTS, leases, moved, records, violation};
+use skep_model::checks::{
+    COUNTED_DURING_WAIT, NO_FAULTS, leases, moved, records, violation, violation_after,
+};
 use skep_model::properties::{
     COMPLETE_PRIMARY, DURABLE_ON_DEVICES, MEMBERS_HAVE_RECORDS, NO_LATE_REPLY, ONE_REPLIES,
     PRIMARY_HAS_RECORDS,
@@ -159,4 +161,12 @@ fn checker_finds_a_restart_that_forgets_a_request() {
 fn checker_finds_an_old_request_that_drops_counted_members() {
     let bounds = records(2, 3, Faults { old_maps: 1, ..NO_FAULTS });
     check(PlantedBug::ForgetLaterEpoch, bounds, MEMBERS_HAVE_RECORDS);
+}
+
+#[test]
+fn checker_finds_a_member_marked_during_a_lease_wait() {
+    let bounds = leases(3, 5, NO_FAULTS);
+    let begin = COUNTED_DURING_WAIT;
+    let steps = violation_after(begin, PlantedBug::MarkDuringWait, bounds, ONE_REPLIES);
+    assert!(steps.is_some(), "{ONE_REPLIES}");
 }
