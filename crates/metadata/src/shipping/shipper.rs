@@ -206,10 +206,9 @@ impl Shipper {
 
     /// Returns the changes of the group that the primary requests from management now:
     ///
-    /// - Mark a counted member as in sync, if it has made the progress `needed`. A primary that still
-    ///   waits for the leases of earlier primaries does not request this: the member may have
-    ///   granted none of these leases, so no promise of its own would delay its replies if it took
-    ///   over.
+    /// - Mark a counted member as in sync, if it has made the progress `needed`. A primary that
+    ///   still waits for the leases of earlier primaries does not request this. The member may have
+    ///   granted none of these leases. If it took over, no promise would delay its replies.
     /// - Drop a serving member that no longer confirms records.
     /// - Drop a counted member that no longer confirms records, if the primary has requested to
     ///   mark it as in sync. The drop revokes that request.

@@ -7,12 +7,13 @@
 //!
 //! # Leases that this member has not granted
 //! A member that began to serve after an earlier primary was cut off has promised nothing to that
-//! primary. Such a member serves only after the leases of all earlier primaries have ended, because
-//! the primary that it follows first ends its own wait, and only then asks management to mark the
-//! member as in sync ([`super::shipper`]). As a second safeguard, a new primary never waits less
-//! than the previous primary would have waited. It knows that time from the requests. This covers
-//! a previous primary of a version that lacks the first rule, and a restore of management, after
-//! which all members serve.
+//! primary. Such a member serves only after the leases of all earlier primaries have ended: the
+//! primary that it follows asks management to mark it as in sync only when its own wait has ended
+//! ([`super::shipper`]).
+//!
+//! The first rule does not hold for a primary of an earlier version, and after a restore of
+//! management all members serve. So there is a second rule: a new primary waits at least as long
+//! as the previous primary would still have waited. It knows that time from the requests.
 //!
 //! # Release
 //! The wait ends earlier if the previous primary itself confirms that it is no longer the primary.
