@@ -1,9 +1,11 @@
 //! Tests how long a primary waits for the leases of earlier primaries. After `skep group move`, the
 //! previous primary releases its lease, so the new primary does not wait for the end of this lease.
-//! After a restart, a primary does not wait again for leases that have ended.
+//! After a restart, a primary does not wait again for leases that have ended, but it waits for all
+//! others.
 
 use crate::pair::{Pair, after};
-use std::time::Duration;
+use rustix::process::Signal;
+use std::time::{Duration, Instant};
 
 /// Time between two moves, in which the members exchange requests. If the test moved the primary
 /// again sooner, the new primary would also have to wait for the lease of the primary before the
@@ -15,6 +17,13 @@ const USUAL_PAUSE: Duration = Duration::from_millis(1_900);
 const MOVES: usize = 5;
 /// Number of kills and restarts of the primary.
 const RESTARTS: usize = 3;
+
+/// Lease times during which the test can move and restart the primary.
+const LONG: [(&str, &str); 2] = [("metadata-take-over-after", "10s"), ("metadata-lease", "8s")];
+/// The promises that members gave under `LONG` end after this time.
+const LONG_PROMISES: Duration = Duration::from_secs(10);
+/// Time after which all services have received and stored a new cluster map.
+const SPREAD: Duration = Duration::from_secs(2);
 
 /// A restarted primary that waits for the leases of earlier primaries replies 2.5 s after its
 /// start. The test restarts it immediately, so the backup member does not take over.
@@ -57,4 +66,36 @@ fn moved_primary_does_not_wait_for_the_end_of_the_lease() {
     eprintln!("pauses of the moves: {moves:?}");
     moves.sort();
     assert!(moves[MOVES / 2] < USUAL_PAUSE, "{moves:?}");
+}
+
+/// The removed member is suspended, so it does not know that it is no longer the primary, and may
+/// still hold a lease.
+///
+/// Command: skep group remove.
+#[test]
+fn restarted_primary_waits_for_the_lease_of_a_removed_member() {
+    let mut pair = Pair::begin();
+    pair.under_load(43, |pair, pauses| {
+        for (name, value) in LONG {
+            pair.ask(&["config", "set", name, value]).expect_success();
+        }
+        after(SPREAD);
+        let (former, group) = (pair.roles().0, pair.group());
+        let members = group["members"].as_array().expect("members");
+        let primary = members.iter().find(|it| it["is_primary"] == true).expect("a primary");
+        let (id, target) = (group["id"].to_string(), primary["target"].to_string());
+        pair.signal(former, Signal::STOP);
+        let name = pair.move_primary();
+        for verb in ["drop", "remove"] {
+            pair.ask(&["group", verb, &id, &target]).expect_success();
+        }
+        after(SPREAD);
+        let began = Instant::now();
+        pair.kill(name);
+        pair.start_service("metadata", name);
+        pauses.take();
+        let waited = began.elapsed();
+        pair.signal(former, Signal::CONT);
+        assert!(waited >= LONG_PROMISES, "{waited:?}");
+    });
 }
