@@ -198,11 +198,16 @@ impl Client {
         let attempt = async |session: &Rc<ThreadSession>| {
             let slot = session.take_slot().await;
             // This check must come after the choice of the session. A handle that passes the check
-            // was then opened with the client id of this session.
-            file.check_live()?;
-            send_attempt(Rc::clone(&self.0), slot, Rc::clone(request), options, None).await
+            // was then opened with the client id of this session. A failed check is the result of
+            // the operation. It says nothing about the session, although a fenced handle has the
+            // error code `Evicted`, for which `in_session` would join the cluster again.
+            if let Err(refusal) = file.check_live() {
+                return Ok(Err(refusal));
+            }
+            let sending = send_attempt(Rc::clone(&self.0), slot, Rc::clone(request), options, None);
+            sending.await.map(Ok)
         };
-        self.in_session(file.inode.id, attempt).await
+        self.in_session(file.inode.id, attempt).await?
     }
 
     /// Runs `attempt` in the session at the group that serves an inode. If the group refuses the

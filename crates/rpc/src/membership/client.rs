@@ -10,7 +10,9 @@ use super::management::is_final;
 use super::map::{FollowedMap, MapChange};
 use super::{Management, heartbeat_timeout};
 use crate::access::{Identity, JoinToken};
-use crate::limits::{CLIENT_JOIN_PAUSE, LONGEST_MANAGEMENT_BACKOFF, MANAGEMENT_DEADLINE};
+use crate::limits::{
+    CLIENT_JOIN_PAUSE, LEAST_TIME_OF_AN_ID, LONGEST_MANAGEMENT_BACKOFF, MANAGEMENT_DEADLINE,
+};
 use crate::map_cell::MapCell;
 use crate::outages::{self, ManagementOutage};
 use skep_env::SharedNotify;
@@ -24,7 +26,7 @@ use skep_wire::node::LogLevel;
 use skep_wire::senders::Sender;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Limits after which a client stops trying to join.
@@ -66,6 +68,8 @@ pub struct ClientMembership {
     cell: Arc<MapCell>,
     /// The latest removed id of this client for which a thread has started a new registration.
     removed: AtomicU32,
+    /// Time of the last registration under a new id, in milliseconds of `skep_env::now`.
+    joined_again_ms: AtomicU64,
     is_leaving: AtomicBool,
     /// Notifies waiting tasks when the client has a new id, and when it begins to leave.
     changed: SharedNotify,
@@ -106,6 +110,7 @@ impl ClientMembership {
             request,
             cell: MapCell::new(registered.map, registered.node),
             removed: AtomicU32::new(0),
+            joined_again_ms: AtomicU64::new(0),
             is_leaving: AtomicBool::new(false),
             changed: SharedNotify::default(),
         }))
@@ -170,8 +175,14 @@ impl ClientMembership {
     }
 
     /// Registers the client under a new id, after [`Self::begin_rejoin`] returned `true`. Retries
-    /// until management accepts the registration or the client leaves.
+    /// until management accepts the registration or the client leaves. A client gets at most one new
+    /// id in each [`LEAST_TIME_OF_AN_ID`].
     pub async fn register_again(&self) {
+        let joined = Duration::from_millis(self.joined_again_ms.load(Ordering::Acquire));
+        if !joined.is_zero() {
+            let since = skep_env::now().saturating_sub(joined);
+            skep_env::sleep(LEAST_TIME_OF_AN_ID.saturating_sub(since)).await;
+        }
         let mut management = self.management();
         let mut logged = None;
         // Retry: a removed client tries to register again every `CLIENT_JOIN_PAUSE`, until it
@@ -181,6 +192,8 @@ impl ClientMembership {
                 Ok(registered) => {
                     self.cell.update(registered.map);
                     self.cell.set_node(registered.node);
+                    let now = skep_env::now().as_millis() as u64;
+                    self.joined_again_ms.store(now, Ordering::Release);
                     self.changed.notify();
                     return;
                 }
