@@ -38,8 +38,9 @@ const DIRECTORIES: usize = 4;
 /// Number of names in each subdirectory. There are few names, so that operations often use the same
 /// name.
 const NAMES: usize = 12;
-/// Lengths of plain files in bytes: zero, within a granule, and across chunk boundaries.
-const LENGTHS: &[usize] = &[0, 1, 100, 4096, 20_000, 300_000, 1_500_000];
+/// Lengths of plain files in bytes: zero, within the inline bytes, and across chunk boundaries. All
+/// bytes of a longer file are on storage, because its first write is larger than the inline bytes.
+const LENGTHS: &[usize] = &[0, 1, 100, 4096, 16_384, 17_000, 20_000, 300_000, 1_500_000];
 
 /// The part of the workload that one thread runs.
 #[derive(Debug)]

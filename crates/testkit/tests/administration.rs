@@ -278,8 +278,11 @@ fn evicted_client_loses_its_open_files_and_locks() {
     assert_eq!(fields.map(|field| evicted[0][field].clone()), expected, "{evicted}");
     other.try_lock().expect("the lock is free");
     files::write_all_at(&other, b"ours", 0);
-    let refused = held.write_all_at(b"late", 0).expect_err("the mount has the lock");
-    assert_eq!(refused.raw_os_error(), Some(EIO), "{refused}");
+    // The bytes at the first offset are in metadata, the bytes at the second offset on storage.
+    for offset in [0, 100_000] {
+        let refused = held.write_all_at(b"late", offset).expect_err("the client is evicted");
+        assert_eq!(refused.raw_os_error(), Some(EIO), "{refused}");
+    }
     assert_eq!(files::read(cluster.path().join("held")), b"oursle");
     drop(held);
 

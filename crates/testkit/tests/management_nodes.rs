@@ -74,7 +74,8 @@ fn heartbeat(cluster: &Cluster) -> String {
     cluster.skep(&["config", "get", "heartbeat"])
 }
 
-/// A thread that writes and reads files on a mount until the test ends the thread.
+/// A thread that writes and reads files on a mount until the test ends the thread. The bytes of
+/// every second file are in metadata, and the bytes of the other files are on storage.
 struct Load {
     stop: Arc<AtomicBool>,
     longest: Arc<Mutex<Duration>>,
@@ -92,7 +93,7 @@ impl Load {
             while !ends.load(Ordering::Relaxed) {
                 let begun = Instant::now();
                 let path = directory.join(format!("load-{}", count % 50));
-                let text = format!("{count}").repeat(1000);
+                let text = format!("{count}").repeat(if count % 2 == 0 { 1000 } else { 20_000 });
                 files::write(&path, &text);
                 assert_eq!(files::read(&path), text.as_bytes());
                 let mut longest = pause.lock().expect("no panic");

@@ -191,7 +191,8 @@ impl LockCall {
 }
 
 /// Eight bytes in a file, which programs read under a shared lock and overwrite under an exclusive
-/// lock.
+/// lock. The bytes of a register for `flock` are in metadata. A file for `fcntl` is larger than the
+/// inline bytes, so its bytes are on storage.
 pub(crate) struct Register {
     path: PathBuf,
     call: LockCall,
@@ -204,7 +205,11 @@ pub(crate) struct Register {
 impl Register {
     /// Creates the register at `path`, relative to the mount point `mount`.
     pub(crate) fn new(mount: &Path, path: PathBuf, call: LockCall) -> Self {
-        files::write(mount.join(&path), 0_u64.to_le_bytes());
+        let len = match call {
+            LockCall::Flock => 8,
+            LockCall::Fcntl => 20_000,
+        };
+        files::write(mount.join(&path), vec![0; len]);
         Self { path, call, owners: AtomicUsize::new(0), history: History::new() }
     }
 

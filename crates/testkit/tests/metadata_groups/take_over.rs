@@ -15,7 +15,8 @@ use std::time::{Duration, Instant};
 const OPENS: usize = 10_000;
 /// Number of open files for each locked file.
 const LOCK_EVERY: usize = 10;
-/// Number of open files for each unlinked open file with bytes.
+/// Number of open files for each unlinked open file with bytes. The bytes of every second one of
+/// these files are on storage, because its first write is larger than the inline bytes.
 const UNNAMED_EVERY: usize = 1_000;
 /// Number of processes that open the files. Many hosts allow only 20,000 open files per process, so
 /// one process is not enough.
@@ -35,12 +36,13 @@ for number in range(first, count, step):\n\
 \x20   file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR)\n\
 \x20   if number % lock_every == 1: fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)\n\
 \x20   if number % unnamed_every == 0:\n\
-\x20       os.write(file, name.encode())\n\
+\x20       is_large = number % (2 * unnamed_every) == 0\n\
+\x20       os.write(file, name.encode().ljust(20000 if is_large else 0))\n\
 \x20       os.unlink(path)\n\
 \x20       unnamed.append((file, name))\n\
 print('open', flush=True)\n\
 sys.stdin.readline()\n\
-for file, name in unnamed: assert os.pread(file, 100, 0) == name.encode(), name\n\
+for file, name in unnamed: assert os.pread(file, 100, 0).split() == [name.encode()], name\n\
 print('checked', flush=True)\n";
 
 fn number_of_opens() -> usize {
