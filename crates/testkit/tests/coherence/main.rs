@@ -74,9 +74,11 @@ fn open_after_a_close_reads_the_written_bytes(mounts: &Mounts) {
         };
         let len = [0, 10, 4096, 600_000, 2_000_000][random.below(5)];
         let bytes = random.bytes(len);
-        files::write(from.join("file"), &bytes);
+        // The first write of a file decides whether the file has inline bytes.
+        let name = format!("file-{}", round / 6);
+        files::write(from.join(&name), &bytes);
         // Each open gets the attributes again, so an open after the write reads all bytes.
-        let found = files::read(to.join("file"));
+        let found = files::read(to.join(&name));
         assert!(found == bytes, "round {round}: {} bytes, not {len}", found.len());
     }
 }
@@ -127,7 +129,9 @@ fn recreated_name_opens_the_new_file(mounts: &Mounts) {
     for round in 0..20 {
         let name = format!("file-{round}");
         let (here, there) = (mounts.one.join(&name), mounts.other.join(&name));
-        files::write(&here, "old");
+        // The bytes of a short file are in metadata.
+        let [old, new_bytes] = ["old", "new"].map(|it| it.repeat(1 + round % 8 / 4 * 10_000));
+        files::write(&here, &old);
         let kept = (round % 2 == 0).then(|| files::open(&here));
         assert!(there.exists());
         files::remove_file(&here);
@@ -140,13 +144,13 @@ fn recreated_name_opens_the_new_file(mounts: &Mounts) {
             .create(true)
             .open(&there);
         let mut new = new.expect("opened");
-        new.write_all(b"new").expect("written");
+        new.write_all(new_bytes.as_bytes()).expect("written");
         drop(new);
-        assert_eq!(files::read(&here), b"new", "round {round}");
+        assert!(files::read(&here) == new_bytes.as_bytes(), "round {round}");
         if let Some(mut kept) = kept {
             let mut text = String::new();
             kept.read_to_string(&mut text).expect("read");
-            assert_eq!(text, "old", "round {round}: the open part is not truncated");
+            assert!(text == old, "round {round}: the open part is not truncated");
         }
     }
 }
@@ -509,17 +513,24 @@ fn inode_numbers_are_never_reused(mounts: &Mounts) {
     }
 }
 
-/// docs/semantics.md 2.5.
+/// docs/semantics.md 2.5. The bytes of one file are in metadata, and the bytes of the other file
+/// are on storage.
 fn each_page_has_the_bytes_of_one_writer(mounts: &Mounts) {
+    for (name, pages) in [("small", 3), ("large", 9)] {
+        write_one_page_on_both_mounts(mounts, name, pages);
+    }
+}
+
+/// Both mounts overwrite the second page of a file, while the test reads the page.
+fn write_one_page_on_both_mounts(mounts: &Mounts, name: &str, pages: usize) {
     const PAGE: usize = 4096;
-    files::write(mounts.one.join("file"), [0; 3 * PAGE]);
+    files::write(mounts.one.join(name), vec![0; pages * PAGE]);
     let is_done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for (index, place) in [&mounts.one, &mounts.other].into_iter().enumerate() {
             let is_done = &is_done;
             scope.spawn(move || {
-                let path = place.join("file");
-                let file = files::open_with(OpenOptions::new().write(true), path);
+                let file = files::open_with(OpenOptions::new().write(true), place.join(name));
                 let mut round = 0;
                 while !is_done.load(Ordering::Relaxed) {
                     let page = [(2 * round + index) as u8; PAGE];
@@ -532,7 +543,7 @@ fn each_page_has_the_bytes_of_one_writer(mounts: &Mounts) {
             for _ in 0..200 {
                 // Open the file each time, because a new open reads the current contents, and not
                 // cached contents.
-                let bytes = files::read(mounts.other.join("file"));
+                let bytes = files::read(mounts.other.join(name));
                 let page = &bytes[PAGE..2 * PAGE];
                 assert!(
                     page.iter().all(|byte| *byte == page[0]),
@@ -585,18 +596,23 @@ fn changes_are_visible_immediately_without_caching(mounts: &Mounts) {
 
 /// docs/semantics.md 2.4.
 fn sizes_are_visible_after_the_writer_has_reported_them(mounts: &Mounts) {
-    let (here, there) = (mounts.one.join("file"), mounts.other.join("file"));
-    let file = files::create(&here);
-    let is_seen = |len| files::metadata(&there).len() == len;
-    files::write_all_at(&file, &[1; 1000], 0);
-    files::sync_all(&file);
-    within_a_second("a size after fsync", || is_seen(1000));
-    files::write_all_at(&file, &[1; 1000], 1000);
-    assert_eq!(files::metadata_of(&file).len(), 2000);
-    within_a_second("a size after the writer's stat", || is_seen(2000));
-    files::write_all_at(&file, &[1; 1000], 2000);
-    drop(file);
-    within_a_second("a size after close", || is_seen(3000));
+    // The bytes of the first file are in metadata, and the bytes of the second file on storage.
+    for len in [1000_u64, 20_000] {
+        let name = format!("file-{len}");
+        let (here, there) = (mounts.one.join(&name), mounts.other.join(&name));
+        let file = files::create(&here);
+        let is_seen = |len| files::metadata(&there).len() == len;
+        let bytes = vec![1_u8; len as usize];
+        files::write_all_at(&file, &bytes, 0);
+        files::sync_all(&file);
+        within_a_second("a size after fsync", || is_seen(len));
+        files::write_all_at(&file, &bytes, len);
+        assert_eq!(files::metadata_of(&file).len(), 2 * len);
+        within_a_second("a size after the writer's stat", || is_seen(2 * len));
+        files::write_all_at(&file, &bytes, 2 * len);
+        drop(file);
+        within_a_second("a size after close", || is_seen(3 * len));
+    }
 }
 
 fn main() -> ExitCode {

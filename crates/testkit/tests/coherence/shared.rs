@@ -49,7 +49,7 @@ fn write_some(random: &mut Random, by: &File, model: &mut Vec<u8>) {
 }
 
 /// docs/semantics.md 2.3, 2.7 and 2.9. The writing mount still has a cached size that is older than
-/// the truncation by the other mount.
+/// the truncation by the other mount. Half of the files are larger than the inline bytes.
 fn write_after_a_truncation_extends_the_file(mounts: &Mounts) {
     for round in 0..20_u64 {
         let name = format!("file-{round}");
@@ -58,7 +58,8 @@ fn write_after_a_truncation_extends_the_file(mounts: &Mounts) {
             _ => (mounts.other.join(&name), mounts.one.join(&name)),
         };
         let (truncating, writing) = (open(&here), open(&there));
-        files::write_all_at(&writing, &[1; 10_000], 0);
+        let len = if round % 4 < 2 { 10_000 } else { 30_000 };
+        files::write_all_at(&writing, &vec![1; len], 0);
         files::set_len(&truncating, 0);
         files::write_all_at(&writing, b"acknowledged", 100);
         // Do not call `stat`, because it would make the writing mount report the size.
@@ -320,39 +321,37 @@ fn next_read_ends_at_the_size_that_a_truncation_set(mounts: &Mounts) {
 /// docs/semantics.md 1.9. When a program reads a shared file, the mount drops the kernel's cached
 /// pages. This must not change the times of the file.
 fn reads_of_a_shared_file_do_not_change_its_times(mounts: &Mounts) {
-    files::write(mounts.one.join("file"), [1; 9000]);
-    let reader = files::open(mounts.one.join("file"));
-    let writer = open(&mounts.other.join("file"));
-    let times = || {
-        let found = [reader.metadata(), fs::metadata(mounts.one.join("file")), writer.metadata()];
-        found.map(|it| it.map(|it| (it.mtime(), it.mtime_nsec())).expect("there"))
-    };
-    let first = times();
-    assert!(first.iter().all(|it| *it == first[0]), "{first:?}");
-    for _ in 0..20 {
-        assert_eq!(all(&reader), [1; 9000]);
-        assert_eq!(times(), first);
+    for (name, len) in [("small", 9000), ("large", 90_000)] {
+        files::write(mounts.one.join(name), vec![1; len]);
+        let reader = files::open(mounts.one.join(name));
+        let writer = open(&mounts.other.join(name));
+        let times = || {
+            let found = [reader.metadata(), fs::metadata(mounts.one.join(name)), writer.metadata()];
+            found.map(|it| it.map(|it| (it.mtime(), it.mtime_nsec())).expect("there"))
+        };
+        let first = times();
+        assert!(first.iter().all(|it| *it == first[0]), "{name}: {first:?}");
+        for _ in 0..20 {
+            assert!(all(&reader) == vec![1; len], "{name}");
+            assert_eq!(times(), first, "{name}");
+        }
     }
 }
 
 /// docs/semantics.md 2.8.
 fn shared_files_can_be_mapped(mounts: &Mounts) {
-    let here = open(&mounts.one.join("file"));
-    files::write_all_at(&here, &[1; 8192], 0);
-    run_in(
-        &mounts.other,
-        "python3",
-        [
-            "-c",
-            "import mmap\n\
-             with open('file', 'r+b') as file:\n\
-             \x20   mapped = mmap.mmap(file.fileno(), 0)\n\
-             \x20   assert mapped[:] == bytes([1]) * 8192\n\
-             \x20   mapped[5000] = 7\n\
-             \x20   mapped.flush()\n",
-        ],
-    );
-    assert_eq!(all(&here)[5000], 7);
+    const PROGRAM: &str = "import mmap, sys\n\
+        with open(sys.argv[1], 'r+b') as file:\n\
+        \x20   mapped = mmap.mmap(file.fileno(), 0)\n\
+        \x20   assert mapped[:] == bytes([1]) * int(sys.argv[2])\n\
+        \x20   mapped[5000] = 7\n\
+        \x20   mapped.flush()\n";
+    for (name, len) in [("small", 8192), ("large", 81_920)] {
+        let here = open(&mounts.one.join(name));
+        files::write_all_at(&here, &vec![1; len], 0);
+        run_in(&mounts.other, "python3", ["-c", PROGRAM, name, &len.to_string()]);
+        assert_eq!(all(&here)[5000], 7, "{name}");
+    }
 }
 
 /// When a file is not shared any more, the kernel caches its pages again after the next open. The
