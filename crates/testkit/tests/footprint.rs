@@ -4,7 +4,8 @@ use skep_testkit::files;
 use skep_testkit::process::Process;
 use skep_testkit::{Cluster, Shape};
 
-/// Number of small files that the test writes before it measures.
+/// Number of files that the test writes before it measures. The bytes of every second file are in
+/// metadata, and the bytes of the other files are on storage.
 const FILES: u32 = 500;
 
 /// Returns the memory that only this process uses, in MiB. Pages of files, such as the program, do
@@ -22,7 +23,8 @@ fn own_mib(process: &Process) -> u64 {
 fn processes_with_little_load_stay_within_documented_memory() {
     let cluster = Cluster::start(Shape { monitor: true, ..Shape::small() });
     for number in 0..FILES {
-        files::write(cluster.path().join(format!("file-{number}")), "a few bytes");
+        let len = if number % 2 == 0 { 12 } else { 20_000 };
+        files::write(cluster.path().join(format!("file-{number}")), vec![7; len]);
     }
     let processors = std::thread::available_parallelism().map_or(1, |it| it.get() as u64);
     for (role, most) in [

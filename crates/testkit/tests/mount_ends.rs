@@ -79,6 +79,7 @@ fn umount_ends_mounts_while_the_cluster_is_stopped() {
         let ways = ["fresh", "used", "told"].map(|name| scratch.join(name));
         let processes = ways.each_ref().map(|path| detach(&cluster, transport, path));
         files::write(ways[1].join("file"), "text");
+        files::write(ways[1].join("large"), vec![b'.'; 65_536]);
         for role in SERVICES {
             cluster.processes(role).iter().for_each(Process::kill);
         }

@@ -232,7 +232,11 @@ fn metadata_storm_of_one_user_is_the_only_reported_cause() {
         load.add(USERS[0], move |round| use_names(&directory, "name", round));
     }
     let directory = open_directory(cluster.path().join("other"));
-    load.add(USERS[1], move |round| write_file(&directory.join((round % 9).to_string()), 1));
+    // The bytes of these files are on storage, so the other user does not use metadata more than
+    // necessary.
+    load.add(USERS[1], move |round| {
+        write_file(&directory.join((round % 9).to_string()), 20_000);
+    });
     let expected = one("user-storm", &format!("user {}", USERS[0]));
     why_of(&cluster, "a storm of one user", &expected);
     assert_health_of(&cluster, "user-storm");

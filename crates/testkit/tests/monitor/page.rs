@@ -184,8 +184,10 @@ fn page_shows_placement_and_ends_of_background_removals() {
         (has_all && storage["kind"] == "storage").then_some(())
     });
     for number in 0..50 {
-        fs::write(cluster.path().join(format!("file-{number}")), "text").unwrap();
+        // The files are larger than the inline bytes, so each one has a chunk file.
+        fs::write(cluster.path().join(format!("file-{number}")), vec![7; 20_000]).unwrap();
     }
+    assert!(cluster.chunk_files().len() >= 50);
     for number in 0..50 {
         fs::remove_file(cluster.path().join(format!("file-{number}"))).unwrap();
     }
