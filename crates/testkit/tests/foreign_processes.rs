@@ -161,7 +161,8 @@ fn silent_connections_cost_little_and_block_no_mount() {
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
     setrlimit(Resource::Nofile, raised).expect("the limit can be raised");
     let mut cluster = Cluster::start(Shape::small());
-    files::write(cluster.path().join("file"), "text");
+    // The file is larger than the inline bytes, so the new mount needs the storage service.
+    files::write(cluster.path().join("file"), vec![b'x'; 65_536]);
     let log = cluster.data().join("logs/storage-1.log");
     let lines = || String::from_utf8_lossy(&files::read(&log)).lines().count();
     let (address, before) = (address_of(&cluster, "storage"), lines());
@@ -174,7 +175,7 @@ fn silent_connections_cost_little_and_block_no_mount() {
         .collect();
     // A new mount connects to the same service from the same address.
     let mount = cluster.mount(skep_testkit::Transport::Device);
-    assert_eq!(files::read(mount.path().join("file")), b"text");
+    assert!(files::read(mount.path().join("file")) == vec![b'x'; 65_536]);
     let cost = resident_kib(service).saturating_sub(memory);
     assert!(cost < 32 << 10, "{cost} KiB for {} sockets", strangers.len());
     let descriptors = std::fs::read_dir(format!("/proc/{}/fd", service.pid)).expect("it runs");
@@ -206,7 +207,8 @@ fn open_to_others(directory: &Path) -> Vec<String> {
 #[test]
 fn other_users_cannot_read_data_of_services() {
     let cluster = Cluster::start(Shape::small());
-    files::write(cluster.path().join("file"), vec![1; 100_000]);
+    let bytes = vec![1; 100_000];
+    files::write(cluster.path().join("file"), &bytes);
     assert!(!cluster.chunk_files().is_empty());
     let found = open_to_others(cluster.data());
     assert!(found.is_empty(), "{found:#?}");
@@ -219,6 +221,6 @@ fn other_users_cannot_read_data_of_services() {
     cluster.up().expect_success();
     assert_eq!(std::fs::metadata(&target).expect("it exists").mode() & 0o777, 0o700);
     wait_for("the mount reads the file", Duration::from_secs(60), || {
-        (std::fs::read(cluster.path().join("file")).ok()? == b"text").then_some(())
+        (std::fs::read(cluster.path().join("file")).ok()? == bytes).then_some(())
     });
 }

@@ -17,6 +17,8 @@ fn with_other_secret(token: &str) -> String {
 #[test]
 fn token_can_be_replaced_and_revoked_while_mounts_are_in_use() {
     let mut cluster = Cluster::start(Shape { metadata_targets: 1, ..Shape::small() });
+    // The mounts must use connections to storage too.
+    cluster.turn_off_inline_bytes();
     let scratch = Scratch::new();
     let secret_file = |name: &str, token: &str| {
         let path = scratch.join(name);

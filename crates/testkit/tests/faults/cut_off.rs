@@ -16,7 +16,7 @@ const FILES: usize = 500;
 /// Number of further files that show that the program goes on.
 const ROUNDS: u64 = 10;
 
-/// Creates and syncs files, each with its number as content. Removes its oldest files.
+/// Creates and syncs files, each with its number as [`content`]. Removes its oldest files.
 pub(crate) struct CutOffProgram {
     /// The numbers of the files that are synced, and that the program has not begun to remove.
     synced: Mutex<VecDeque<u64>>,
@@ -30,9 +30,15 @@ fn name(number: u64) -> String {
     format!("{DIRECTORY}/file-{number}")
 }
 
+/// Returns the bytes of a file. The bytes of files with even numbers fit into the inline bytes. The
+/// bytes of the other files are on storage.
+fn content(number: u64) -> Vec<u8> {
+    number.to_le_bytes().repeat(if number.is_multiple_of(2) { 1 } else { 2500 })
+}
+
 fn create(path: &Path, number: u64) -> std::io::Result<()> {
     let mut file = File::create_new(path)?;
-    file.write_all(&number.to_le_bytes())?;
+    file.write_all(&content(number))?;
     file.sync_all()
 }
 
@@ -78,7 +84,7 @@ impl CutOffProgram {
     pub(crate) fn check(&self, mount: &Path) -> u64 {
         for number in self.synced.lock().expect("no panic").iter() {
             let found = files::read(mount.join(name(*number)));
-            assert_eq!(found, number.to_le_bytes(), "the synced file {number} is kept");
+            assert!(found == content(*number), "the synced file {number} is kept");
         }
         self.errors.load(Ordering::SeqCst)
     }
