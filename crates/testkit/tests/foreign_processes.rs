@@ -207,7 +207,7 @@ fn open_to_others(directory: &Path) -> Vec<String> {
 #[test]
 fn other_users_cannot_read_data_of_services() {
     let cluster = Cluster::start(Shape::small());
-    let bytes = vec![1; 100_000];
+    let bytes = vec![1_u8; 100_000];
     files::write(cluster.path().join("file"), &bytes);
     assert!(!cluster.chunk_files().is_empty());
     let found = open_to_others(cluster.data());

@@ -55,11 +55,14 @@ impl Operations {
     }
 }
 
-/// Creates a file, writes it, syncs it and removes it.
+/// Creates a file, writes it, syncs it and removes it. In every second round, the bytes of the file
+/// are on storage, because the write is larger than the inline bytes.
 fn write_and_sync(root: &Path, operations: &Operations) {
     let path = root.join("written");
     let mut file = operations.measure(|| std::fs::File::create_new(&path)).expect("a new file");
-    operations.measure(|| file.write_all(&[7; 4096])).expect("a write");
+    let is_small = operations.rounds.load(Ordering::SeqCst).is_multiple_of(2);
+    let bytes = vec![7; if is_small { 4096 } else { 20_000 }];
+    operations.measure(|| file.write_all(&bytes)).expect("a write");
     operations.measure(|| file.sync_all()).expect("a sync");
     drop(file);
     operations.measure(|| std::fs::remove_file(&path)).expect("a removal");
