@@ -199,8 +199,10 @@ impl Operation {
 
 const ANY: AtFlags = AtFlags::empty();
 const NAMES: &[&str] = &["a", "b", "c", "d"];
-const OFFSETS: &[u64] = &[0, 1, 4095, 4096, 500_000, 524_287, 524_288, 1_048_576, 1_500_000];
-const LENGTHS: &[usize] = &[0, 1, 100, 4096, 5000, 70_000, 600_000];
+// The inline bytes of a file end at byte 16,384, unless its first write is larger.
+const OFFSETS: &[u64] =
+    &[0, 1, 4095, 4096, 16_383, 16_384, 500_000, 524_287, 524_288, 1_048_576, 1_500_000];
+const LENGTHS: &[usize] = &[0, 1, 100, 4096, 5000, 16_384, 70_000, 600_000];
 const ALLOCATIONS: &[FallocateFlags] = &[
     FallocateFlags::empty(),
     FallocateFlags::KEEP_SIZE,
@@ -208,7 +210,7 @@ const ALLOCATIONS: &[FallocateFlags] = &[
     FallocateFlags::ZERO_RANGE,
     FallocateFlags::ZERO_RANGE.union(FallocateFlags::KEEP_SIZE),
 ];
-const SIZES: &[u64] = &[0, 1, 4095, 4096, 300_000, 524_288, 600_001, 2_000_000];
+const SIZES: &[u64] = &[0, 1, 4095, 4096, 16_384, 300_000, 524_288, 600_001, 2_000_000];
 const FILE_MODES: &[u32] = &[0o600, 0o644, 0o666, 0o777, 0o444, 0o4755, 0o2755, 0o6777, 0o2644, 0];
 const DIRECTORY_MODES: &[u32] = &[0o755, 0o777, 0o777, 0o1777, 0o2777, 0o700, 0o3775];
 const OWNERS: &[Option<u32>] = &[None, Some(0), Some(1000), Some(1001), Some(1002), Some(1003)];

@@ -30,7 +30,9 @@ fn open(path: &Path) -> File {
 
 fn written_bytes_of_any_length_are_read_back(root: &Path) {
     let mut random = Random::new(1);
-    for len in [1, 4095, 4096, 4097, 65_536, 524_287, 524_288, 524_289, 9_000_001] {
+    for len in
+        [1, 4095, 4096, 4097, 16_383, 16_384, 16_385, 65_536, 524_287, 524_288, 524_289, 9_000_001]
+    {
         let bytes = random.bytes(len);
         let path = root.join(format!("file-{len}"));
         files::write(&path, &bytes);
