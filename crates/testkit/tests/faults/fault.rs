@@ -3,7 +3,7 @@
 use crate::site::{CUT_OFF, GROUPS, MANAGEMENT, METADATA, Site, WITH_DISKS, kind};
 use rustix::process::Signal;
 use skep_testkit::program::run;
-use skep_testkit::{PATIENCE, Random, files, wait_for};
+use skep_testkit::{PATIENCE, Random, eventually, files, wait_for};
 use std::time::{Duration, Instant};
 
 /// A fault of one node, or of the node and the leader of management.
@@ -13,6 +13,8 @@ pub(crate) enum Fault {
     Kill,
     /// The process of the node is suspended, and then continues.
     Stop,
+    /// The process of a primary is suspended, and continues after another member has taken over.
+    StopPrimary,
     /// Packets from the host are lost, but packets to the host arrive.
     CutOneWay,
     /// The link of the host is down.
@@ -47,7 +49,8 @@ impl Fault {
 pub(crate) enum Plan {
     /// All faults of all nodes of management and metadata.
     All,
-    /// The primary of a metadata group is suspended.
+    /// The primary of a metadata group is suspended until another member has taken over, and often
+    /// longer.
     StoppedPrimary,
     /// The disk of a member of a metadata group completes no write for three seconds.
     FrozenDisk,
@@ -60,6 +63,9 @@ const FROZEN: Duration = Duration::from_secs(3);
 const SHORTEST_CUT: usize = 10_000;
 /// Maximum duration of a [`Fault::Stop`] in milliseconds.
 const LONGEST_STOP: usize = 20_000;
+/// Minimum duration of a [`Fault::StopPrimary`] in milliseconds. A backup member asks for its group
+/// after 2.5 s without the primary.
+const SHORTEST_STOP_OF_PRIMARY: usize = 4_000;
 
 impl Plan {
     /// Returns the plan that the environment variable `SKEP_FAULT_PLAN` names.
@@ -84,8 +90,10 @@ impl Plan {
             Self::All => choose_any(random, site),
             Self::StoppedPrimary => {
                 let group = random.below(GROUPS.len());
-                let time = Duration::from_millis(random.below(LONGEST_STOP) as u64);
-                (Fault::Stop, site.primaries()[group], time)
+                let time = SHORTEST_STOP_OF_PRIMARY
+                    + random.below(LONGEST_STOP - SHORTEST_STOP_OF_PRIMARY);
+                let time = Duration::from_millis(time as u64);
+                (Fault::StopPrimary, site.primaries()[group], time)
             }
             Self::FrozenDisk => {
                 let of_metadata = WITH_DISKS.into_iter().filter(|it| kind(it) == "metadata");
@@ -135,6 +143,15 @@ impl Site {
                 self.signal(name, Signal::STOP);
                 after(time);
                 self.signal(name, Signal::CONT);
+            }
+            Fault::StopPrimary => {
+                self.signal(name, Signal::STOP);
+                after(time);
+                // All members serve when a fault begins, so another member must take over.
+                let other =
+                    eventually(PATIENCE, || (!self.primaries().contains(&name)).then_some(()));
+                self.signal(name, Signal::CONT);
+                assert!(other.is_some(), "no member took over from {name} within {PATIENCE:?}");
             }
             Fault::CutOneWay => {
                 self.hosts[name].set_outgoing(false);
