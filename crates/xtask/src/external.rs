@@ -23,7 +23,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "NUMBER", value_delimiter = ',', requires = "tree")]
     tests: Vec<String>,
     /// For fsx and the model: number of operations of each test. For faults, power-losses and
-    /// kills: number of faults. For large, take-over and copy-load: number of files.
+    /// kills: number of faults. For large, take-over, copy-load and return-by-log: number of files.
     #[arg(long)]
     operations: Option<u64>,
     /// For xfstests: time limit of each test in seconds.
@@ -173,6 +173,11 @@ const SUITES: &[Suite] = &[
         name: "copy-load", about: "the rate of creates while a member of a metadata group is copied",
         test: "metadata_groups", case: "copy_load", programs: &[],
         operations: Some(("SKEP_COPIED_FILES", 200_000)), in_ci: false,
+    },
+    Suite {
+        name: "return-by-log", about: "the return of a member that missed 100,000 creates",
+        test: "metadata_groups", case: "returns", programs: &[],
+        operations: Some(("SKEP_LOGGED_FILES", 100_000)), in_ci: false,
     },
     Suite {
         name: "epochs", about: "the model of epoch change and return, within larger bounds",

@@ -1,12 +1,67 @@
 //! The return of a member that was away while the primary logged more than it keeps in memory. The
 //! member gets the missing changes from the log on the primary's disk, and keeps its store.
+//! `cargo xtask external --only return-by-log` creates many files while the member is away.
 
 use crate::copies::{LOGGED_BYTES, check_attributes, check_files, make_files, write_attributes};
-use crate::pair::Pair;
+use crate::pair::{Pair, after};
 use skep_testkit::{PATIENCE, files, schema, wait_for};
+use std::time::{Duration, Instant};
 
-/// Number of files that programs create while the member is away.
+/// Number of files that programs create while the member is away, unless `SKEP_LOGGED_FILES` sets
+/// it. The records of fewer than some 40,000 files alone fit into the memory of the primary.
 const FILES: usize = if cfg!(debug_assertions) { 4_000 } else { 50_000 };
+/// Minimum time for which the member is away if `SKEP_LOGGED_FILES` is set.
+const AWAY: Duration = Duration::from_secs(10);
+/// Minimum length in bytes of the log records of a new file. Its inode alone is longer.
+const LOGGED_BYTES_OF_FILE: usize = 64;
+
+/// The changes that programs make while the member is away.
+struct Changes {
+    /// Number of files that they create.
+    files: usize,
+    /// Bytes of attributes that they write.
+    attributes: usize,
+    /// Minimum length of the log records of all changes in bytes.
+    logged: usize,
+    /// Minimum time for which the member is away.
+    away: Duration,
+}
+
+impl Changes {
+    /// Returns the changes of this run. In CI, attributes make the log long, because the creation
+    /// of so many files takes too long there.
+    fn of_run() -> Self {
+        match std::env::var("SKEP_LOGGED_FILES") {
+            Ok(files) => {
+                let files = files.parse().expect("a number");
+                Self { files, attributes: 0, logged: files * LOGGED_BYTES_OF_FILE, away: AWAY }
+            }
+            Err(_) => Self {
+                files: FILES,
+                attributes: LOGGED_BYTES,
+                logged: LOGGED_BYTES,
+                away: Duration::ZERO,
+            },
+        }
+    }
+
+    fn make(&self, pair: &Pair) {
+        let began = Instant::now();
+        make_files(pair, self.files);
+        if self.attributes > 0 {
+            write_attributes(&pair.mount_point(), self.attributes);
+        }
+        after(self.away.saturating_sub(began.elapsed()));
+        eprintln!("the member was away for {:?}", began.elapsed());
+    }
+
+    fn check(&self, pair: &Pair) {
+        check_files(pair, self.files);
+        if self.attributes > 0 {
+            check_attributes(&pair.mount_point());
+        }
+    }
+}
 
 /// Returns the number of KiB in the line that the primary logs when it begins to read its log.
 fn logged_kib(pair: &Pair, primary: &str) -> usize {
@@ -21,14 +76,14 @@ fn logged_kib(pair: &Pair, primary: &str) -> usize {
 fn restarted_member_catches_up_by_the_log_without_a_copy() {
     let mut pair = Pair::begin();
     let (primary, backup) = pair.roles();
-    let root = pair.mount_point();
+    let changes = Changes::of_run();
     pair.kill(backup);
     pair.wait_for_serving(1);
-    make_files(&pair, FILES);
-    write_attributes(&root, LOGGED_BYTES);
+    changes.make(&pair);
     // A file in the store shows whether a copy has replaced this store.
     let former = pair.store_of(backup).join("former");
     files::write(&former, "");
+    let began = Instant::now();
     pair.start_service("metadata", backup);
     let (mut missing, mut listed) = (0, 0);
     wait_for("the member serves", PATIENCE, || {
@@ -43,17 +98,20 @@ fn restarted_member_catches_up_by_the_log_without_a_copy() {
         }
         (pair.serving() == 2).then_some(())
     });
+    let took = began.elapsed();
     assert!(former.exists(), "the store is not a copy");
     let logged = logged_kib(&pair, primary);
-    eprintln!("the log had {logged} KiB for the member; the status showed up to {missing} bytes");
-    assert!(logged >= LOGGED_BYTES >> 10, "{logged} KiB");
+    eprintln!(
+        "the log had {logged} KiB for the member, which served {took:?} after its start; the \
+         status showed up to {missing} bytes"
+    );
+    assert!(logged >= changes.logged >> 10, "{logged} KiB");
     assert!(missing > 0, "the status shows what the member lacks");
     assert!(listed > 0, "the list of groups shows what the member lacks");
 
     pair.kill(primary);
     pair.wait_for_primary(backup);
-    check_files(&pair, FILES);
-    check_attributes(&root);
+    changes.check(&pair);
     pair.start_service("metadata", primary);
     pair.wait_for_serving(2);
 }
