@@ -5,8 +5,10 @@
 //! Only ratios within one run are meaningful, so do not compare rates from different machines or
 //! days. Each worker of a workload is a process, and all workers start at the same time.
 //! [`workload`] defines the workloads, [`system`] starts the file systems, and [`report`] prints
-//! the results. [`cost`] compares Skep with and without statistics.
+//! the results. [`cost`] compares Skep with and without statistics, and [`copies`] compares two
+//! copies of metadata with one copy.
 
+pub(crate) mod copies;
 pub(crate) mod cost;
 mod report;
 mod system;

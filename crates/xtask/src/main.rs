@@ -75,6 +75,8 @@ enum Command {
     Bench(bench::Options),
     /// Measures the cost of counting, of records of operations, and of the monitor.
     BenchCost(bench::cost::Options),
+    /// Compares two copies of metadata with one copy: rates, and the load of idle services.
+    BenchCopies(bench::copies::Options),
     /// Runs one worker process of a workload of `bench`.
     #[command(hide = true)]
     BenchWorker(bench::Worker),
@@ -97,6 +99,7 @@ fn main() -> ExitCode {
         Command::Package(options) => package::run(&options),
         Command::Bench(options) => bench::run(&options),
         Command::BenchCost(options) => bench::cost::run(&options),
+        Command::BenchCopies(options) => bench::copies::run(&options),
         Command::BenchWorker(worker) => worker.run(),
         Command::BenchTouch { megabytes } => bench::touch_memory(megabytes << 20),
     };

@@ -158,7 +158,7 @@ fn add_pair(rows: &mut Vec<Row>, counting: &[Measurement], off: &[Measurement]) 
 /// values. The sign test gives the interval: the true median is below the lowest value only if all
 /// values fell on the same side of it, each with a probability of a half. So the interval assumes
 /// nothing about the distribution of the values.
-fn median_and_interval(sorted: &[f64]) -> Option<(f64, f64, f64)> {
+pub(super) fn median_and_interval(sorted: &[f64]) -> Option<(f64, f64, f64)> {
     let count = sorted.len();
     let middle = f64::midpoint(*sorted.get(count.checked_sub(1)? / 2)?, sorted[count / 2]);
     // The probability that at most `left_out` of the values are below the true median.

@@ -25,7 +25,8 @@ impl Measurement {
         (self.system, self.workload, self.processes) == (system, workload, processes)
     }
 
-    fn rate(&self) -> f64 {
+    /// Returns the amount of work per second.
+    pub(crate) fn rate(&self) -> f64 {
         self.amount / self.seconds
     }
 
