@@ -2,8 +2,9 @@
 //! 1,000 clients, 100 users and 128 jobs. Management and the services are simulated, and their
 //! counters grow with each reply.
 //!
-//! The test measures the memory and the processor time of the monitor. The limits also apply to a
-//! program without optimisation, because the monitor pauses in proportion to its work.
+//! The test measures the memory and the processor time of the monitor, and the times of the
+//! requests of the web page. The limits also apply to a program without optimisation, because the
+//! monitor pauses in proportion to its work. The option `--nocapture` shows the measured values.
 
 #![allow(clippy::unwrap_used, reason = "a test fails at an unexpected result")]
 
@@ -40,6 +41,14 @@ const KINDS: [&str; 6] =
 const MAX_BYTES: u64 = 512 << 20;
 /// Share of one processor that the monitor may use.
 const MAX_SHARE: f64 = 0.1;
+/// The requests of the web page that the test measures: the state of the cluster, which the page
+/// requests each second, and the list of clients by load.
+const PAGES: [&str; 2] = ["/api/live", "/api/load?by=client&span=60"];
+/// Number of times that the test sends each of these requests.
+const REQUESTS: usize = 9;
+/// Maximum median time of each of these requests, so that the page can show new values each second.
+/// A single request may take longer, because it may wait for a round of the monitor.
+const MAX_PAGE_TIME: Duration = Duration::from_secs(1);
 /// Number of rounds after which the test checks the measured values.
 const ROUNDS: usize = 4;
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -230,19 +239,40 @@ fn processor_time() -> Duration {
     Duration::from_nanos(tasks.filter_map(of_task).sum())
 }
 
-/// Asks the monitor for the current state of the cluster. Returns the end of the newest frame in
-/// the reply, and the time until the reply.
-fn live(address: &Path) -> Option<(u64, Duration)> {
+/// Sends a request of the web page to the monitor. Returns the reply, and the time until the reply.
+fn request(address: &Path, page: &str) -> Option<(serde_json::Value, Duration)> {
     let address = std::fs::read_to_string(address).ok()?;
     let begin = Instant::now();
     let mut stream = TcpStream::connect(address.trim()).ok()?;
-    stream.write_all(b"GET /api/live HTTP/1.0\r\n\r\n").ok()?;
+    stream.write_all(format!("GET {page} HTTP/1.0\r\n\r\n").as_bytes()).ok()?;
     let mut reply = String::new();
     stream.read_to_string(&mut reply).ok()?;
+    let took = begin.elapsed();
     let (_, body) = reply.split_once("\r\n\r\n")?;
-    let live: serde_json::Value = serde_json::from_str(body).ok()?;
-    let frame = live["frame_ms"].as_u64().filter(|frame| *frame > 0)?;
-    Some((frame, begin.elapsed()))
+    Some((serde_json::from_str(body).ok()?, took))
+}
+
+/// Asks the monitor for the current state of the cluster. Returns the end of the newest frame in
+/// the reply. `None` means that the monitor has no complete frame yet.
+fn newest_frame(address: &Path) -> Option<u64> {
+    request(address, PAGES[0])?.0["frame_ms"].as_u64().filter(|frame| *frame > 0)
+}
+
+/// Sends each request of [`PAGES`] several times, and checks that the median of its times is within
+/// the limit.
+fn check_page_times(address: &Path) {
+    for page in PAGES {
+        let mut times = Vec::new();
+        for _ in 0..REQUESTS {
+            let (reply, took) = request(address, page).unwrap();
+            assert!(reply.is_object(), "{page}: {reply}");
+            times.push(took);
+        }
+        times.sort();
+        let (median, longest) = (times[REQUESTS / 2], times[REQUESTS - 1]);
+        println!("{page}: {median:?} in the median, {longest:?} at most");
+        assert!(median < MAX_PAGE_TIME, "{page}: {median:?}");
+    }
 }
 
 fn start_monitor(directory: &Path, token: JoinToken) {
@@ -278,24 +308,23 @@ fn monitor_of_a_large_cluster_stays_within_its_limits() {
         // Send a request each second, as the web page does, because each request is work for the
         // monitor.
         std::thread::park_timeout(Duration::from_secs(1));
-        let Some((_, took)) = live(&address).filter(|(frame, _)| frames.insert(*frame)) else {
+        if !newest_frame(&address).is_some_and(|frame| frames.insert(frame)) {
             continue;
-        };
+        }
         // The first round has no earlier round for a comparison, so the pause after it is short.
         if frames.len() == 2 {
             since = Some((Instant::now(), processor_time()));
         }
-        println!(
-            "{:?} after the start: {} MiB of memory, page in {took:?}",
-            begin.elapsed(),
-            memory("VmHWM") >> 20
-        );
+        let mebibytes = memory("VmHWM") >> 20;
+        println!("{:?} after the start: {mebibytes} MiB of memory", begin.elapsed());
     }
     let (since, used) = since.unwrap();
     let used = processor_time().saturating_sub(used);
     let share = used.as_secs_f64() / since.elapsed().as_secs_f64();
     let bytes = memory("VmHWM").saturating_sub(before);
-    println!("{share:.3} of a processor, {} MiB", bytes >> 20);
+    let round = since.elapsed().as_secs_f64() / (ROUNDS - 2) as f64;
+    println!("{share:.3} of a processor, {} MiB, a round each {round:.1} s", bytes >> 20);
     assert!(bytes < MAX_BYTES, "{} MiB", bytes >> 20);
     assert!(share < MAX_SHARE, "{share:.3} of a processor");
+    check_page_times(&address);
 }
