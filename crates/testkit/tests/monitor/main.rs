@@ -2,6 +2,7 @@
 //! tests of the history and of alerts.
 
 mod bench_io;
+mod flood;
 mod live_figures;
 mod page;
 
