@@ -176,6 +176,12 @@ impl Disk {
         self.command("ignore-flushes");
     }
 
+    /// Makes the disk slow. From now on until the next power loss, each read, write and flush takes
+    /// at least `delay`, one after the other. Fractions of a millisecond do not count.
+    pub fn slow_down(&mut self, delay: Duration) {
+        self.command(&format!("slow {}", delay.as_millis()));
+    }
+
     /// Stops the disk. From now on, the disk completes no request.
     pub fn stall(&mut self) {
         self.command("stall");
@@ -230,7 +236,7 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        // End a stall, because an unmount writes to the disk.
+        // End a stall and a slow phase, because an unmount writes to the disk.
         if let Some(commands) = &mut self.commands {
             let _result = writeln!(commands, "lose 512");
         }

@@ -2,10 +2,10 @@
 //! within ten seconds, and must not report any other cause. The monitor uses the same rules, and
 //! one test checks the monitor's report.
 //!
-//! The causes are so large that the results do not depend on the speed of the host. They are a
-//! device or a link with a low limit, a disk without space, and a suspended process. Another cause
-//! is a load of more programs than the single thread of a metadata target can serve at the same
-//! time. The rules are in `skep_stats::why`.
+//! The causes are so large that the results do not depend on the speed of the host. They are a disk
+//! with long delays, a link with a low limit, a disk without space, and a suspended process. The
+//! last cause is a load of more programs than the single thread of a metadata target can serve at
+//! the same time. The rules are in `skep_stats::why`.
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Gid, Signal, Uid};
@@ -31,6 +31,8 @@ use std::time::Duration;
 /// Time limit for the commands to report a cause, from the first call of the command. The tests
 /// print the times.
 const WITHIN: Duration = Duration::from_secs(10);
+/// Time that each read, write and flush of the slow disk takes. A sync needs several of them.
+const DELAY_OF_SLOW_DISK: Duration = Duration::from_millis(50);
 /// Ids of users without privileges.
 const USERS: [u32; 4] = [60_001, 60_002, 60_003, 60_004];
 
@@ -162,22 +164,35 @@ fn assert_health_of(cluster: &Cluster, rule: &str) {
     });
 }
 
+/// Stops the cluster, moves the directory of a target to a disk, and starts the cluster again.
+fn move_target(cluster: &Cluster, target: &Value, disk: &Disk) {
+    cluster.stop();
+    let (place, moved) = (PathBuf::from(target["path"].text()), disk.path().join("target"));
+    let copy = [place.as_os_str(), moved.as_os_str()];
+    finish(Command::new("cp").arg("-a").args(copy), PATIENCE).expect_success();
+    files::remove_dir_all(&place);
+    files::symlink(&moved, &place);
+    cluster.up().expect_success();
+}
+
 /// Command: skep why.
 #[test]
 fn slow_disk_is_the_only_reported_cause() {
-    let rate = ["--set", "storage-3:emulation.rate=1MB"].map(String::from).to_vec();
+    let scratch = Scratch::new();
+    let mut disk = Disk::new(&scratch, 512 << 20);
     let shape = Shape {
         metadata_targets: 1,
         storage_services: 3,
         targets_per_service: 1,
         monitor: true,
-        more: rate,
         ..Shape::default()
     };
     let cluster = Cluster::start(shape);
     let targets = cluster.skep_list(&["target", "list"]);
     let slow = targets.iter().find(|it| it["path"].text().contains("storage-3")).expect("a target");
     let object = format!("t{}", slow["id"]);
+    move_target(&cluster, slow, &disk);
+    disk.slow_down(DELAY_OF_SLOW_DISK);
     let mut load = Load::new();
     for user in USERS {
         let directory = open_directory(cluster.path().join(user.to_string()));
@@ -213,13 +228,7 @@ fn full_target_is_the_only_reported_cause() {
     let targets = cluster.skep_list(&["target", "list"]);
     let full = targets.iter().find(|it| it["kind"].text() == "storage").expect("a target");
     let object = format!("t{}", full["id"]);
-    cluster.stop();
-    let (place, moved) = (PathBuf::from(full["path"].text()), disk.path().join("target"));
-    let copy = [place.as_os_str(), moved.as_os_str()];
-    finish(Command::new("cp").arg("-a").args(copy), PATIENCE).expect_success();
-    files::remove_dir_all(&place);
-    files::symlink(&moved, &place);
-    cluster.up().expect_success();
+    move_target(&cluster, full, &disk);
     // Another file fills the disk.
     let mut other = files::create(disk.path().join("other"));
     let block = vec![0; 1 << 20];

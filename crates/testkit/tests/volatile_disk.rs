@@ -104,6 +104,21 @@ fn disk_that_ignores_flushes_loses_synced_files() {
 }
 
 #[test]
+fn slow_disk_delays_syncs_until_its_power_loss() {
+    on_each_file_system(|disk| {
+        let delay = Duration::from_millis(100);
+        disk.slow_down(delay);
+        let began = Instant::now();
+        write_synced(disk, "file");
+        // A sync writes at least the data, and then flushes the disk.
+        assert!(began.elapsed() >= 2 * delay, "{:?}", began.elapsed());
+        disk.lose_power();
+        disk.restore();
+        assert!(is_whole(disk, "file"));
+    });
+}
+
+#[test]
 fn stalled_disk_completes_no_sync() {
     on_each_file_system(|disk| {
         let path = disk.path().join("file");

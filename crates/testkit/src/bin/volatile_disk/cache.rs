@@ -13,6 +13,7 @@ use std::fmt;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::time::Duration;
 
 /// Maximum number of unflushed bytes. If there are more, the cache writes the older half to
 /// `durable`, as the cache of a real disk does when it is full.
@@ -44,6 +45,8 @@ pub(crate) struct Cache {
     lost: Option<Vec<(u64, usize)>>,
     random: Random,
     ignores_flushes: bool,
+    /// Time that each request for data and each flush takes at least.
+    delay: Duration,
 }
 
 /// The effect of a power loss on one unflushed write.
@@ -74,7 +77,17 @@ impl Cache {
             lost: None,
             random: Random::new(seed),
             ignores_flushes: false,
+            delay: Duration::ZERO,
         }
+    }
+
+    /// From now on, each request for data and each flush takes at least this time.
+    pub(crate) fn set_delay(&mut self, delay: Duration) {
+        self.delay = delay;
+    }
+
+    pub(crate) fn delay(&self) -> Duration {
+        self.delay
     }
 
     /// Returns the newest bytes, including unflushed writes.

@@ -107,6 +107,11 @@ impl Server {
                 opcode::FORGET | opcode::BATCH_FORGET | opcode::INTERRUPT | opcode::DESTROY
             );
             if !is_oneway {
+                // Wait without the lock, so that a command to this program need not wait.
+                if matches!(code, opcode::READ | opcode::WRITE | opcode::FSYNC) {
+                    let delay = lock(cache).delay();
+                    std::thread::sleep(delay);
+                }
                 // Hold the lock until the reply has been sent, so that the server sends no reply
                 // after a stall has begun.
                 let mut cache = lock(cache);

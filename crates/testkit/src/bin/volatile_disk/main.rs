@@ -14,9 +14,12 @@
 //! `MOUNT-POINT` is the later mount point of the file system on the disk. Each line of the standard
 //! input is a command, and the program replies with one line:
 //! - `ignore-flushes`: from now on, the disk acknowledges flushes without carrying them out
+//! - `slow MILLISECONDS`: from now on, each read, write and flush takes at least this time, one
+//!   after the other
 //! - `stall`: from now on, no request completes
 //! - `lose SECTOR`: the disk loses its power. A torn write loses some sectors of length `SECTOR`.
-//!   Ends a stall. Until the next `restore`, write requests succeed and have no effect.
+//!   Ends a stall and a slow phase. Until the next `restore`, write requests succeed and have no
+//!   effect.
 //! - `restore`: the disk gets its power again, with the contents that the power loss did not
 //!   destroy. No loop device may use the file during this command.
 
@@ -30,6 +33,7 @@ use std::io::{BufRead, Write};
 use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// The result of a thread of this program.
 type Outcome<T = ()> = Result<T, Box<dyn Error + Send + Sync>>;
@@ -54,11 +58,17 @@ fn control(cache: &Mutex<Cache>) -> Outcome {
             }
             "lose" => {
                 let sector = words.next().ok_or("lose needs a length")?.parse()?;
+                held.set_delay(Duration::ZERO);
                 held.lose_power(sector)?.to_string()
             }
             "restore" => {
                 held.restore()?;
                 "restored".to_owned()
+            }
+            "slow" => {
+                let delay_ms = words.next().ok_or("slow needs a time")?.parse()?;
+                held.set_delay(Duration::from_millis(delay_ms));
+                "slow".to_owned()
             }
             // Do not drop the guard, so that the thread that serves requests waits for the lock.
             "stall" => {
