@@ -33,7 +33,7 @@ impl Changes {
     fn of_run() -> Self {
         match std::env::var("SKEP_LOGGED_FILES") {
             Ok(files) => {
-                let files = files.parse().expect("a number");
+                let files: usize = files.parse().expect("a number");
                 Self { files, attributes: 0, logged: files * LOGGED_BYTES_OF_FILE, away: AWAY }
             }
             Err(_) => Self {
