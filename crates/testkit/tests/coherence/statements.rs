@@ -32,6 +32,7 @@ pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![statements:
     stat_succeeds_on_a_device_removed_by_the_other_mount,
     each_piece_of_a_large_write_has_bytes_of_one_writer,
     times_are_visible_after_the_writer_has_reported_them,
+    times_are_visible_after_fsync_or_close_without_stat,
     close_writes_mapped_pages,
     collapse_and_insert_range_are_refused,
     allocated_space_without_data_is_a_hole,
@@ -377,6 +378,35 @@ fn times_are_visible_after_the_writer_has_reported_them(mounts: &Mounts) {
             files::sync_all(&file);
         }
         within_a_second("the time", || time(&mounts.other) == before);
+    }
+}
+
+/// docs/semantics.md 2.4. The writing mount calls no `stat`, because this would report the times of
+/// the writes. Each write makes the file longer, so the exception for writes within a durable size
+/// does not apply.
+fn times_are_visible_after_fsync_or_close_without_stat(mounts: &Mounts) {
+    const OLD: i64 = 1_000_000;
+    let path = mounts.one.join("file");
+    let old = Timespec { tv_sec: OLD, tv_nsec: 0 };
+    let old = Timestamps { last_access: old, last_modification: old };
+    files::write(&path, "x");
+    for round in 0..8_u64 {
+        let file = files::open_with(OpenOptions::new().write(true), &path);
+        utimensat(CWD, &path, &old, AtFlags::empty()).or_fail("utimensat", &path);
+        let seen = || files::metadata(mounts.other.join("file"));
+        within_a_second("the old time", || seen().mtime() == OLD);
+        files::write_all_at(&file, b"more", 1 + 4 * round);
+        let open = if round % 2 == 0 {
+            files::sync_all(&file);
+            Some(file)
+        } else {
+            drop(file);
+            None
+        };
+        within_a_second("the time and the size", || {
+            seen().mtime() > OLD && seen().len() == 5 + 4 * round
+        });
+        drop(open);
     }
 }
 
