@@ -127,10 +127,24 @@ fn truncation_accepts_huge_lengths(root: &Path) {
     assert!(file.write_all_at(b"x", u64::MAX / 2).is_err());
     // A write far beyond the capacity of the targets' disks must fail, but other writes must still
     // succeed.
+    let mut is_refused = false;
+    let mut size = len;
     for shift in 44..62 {
-        if let Err(error) = file.write_all_at(b"x", 1 << shift) {
-            assert_eq!(error.raw_os_error(), Some(Errno::FBIG.raw_os_error()), "2^{shift}");
+        let offset = 1_u64 << shift;
+        match file.write_all_at(b"x", offset) {
+            Ok(()) => {
+                assert!(!is_refused, "2^{shift}: a write at a smaller offset was refused");
+                size = offset + 1;
+                let mut found = [0; 2];
+                files::read_exact_at(&file, &mut found, offset - 1);
+                assert_eq!(&found, b"\0x", "2^{shift}");
+            }
+            Err(error) => {
+                assert_eq!(error.raw_os_error(), Some(Errno::FBIG.raw_os_error()), "2^{shift}");
+                is_refused = true;
+            }
         }
+        assert_eq!(files::metadata_of(&file).len(), size, "2^{shift}");
     }
     // Setting a size allocates no space. So every size succeeds that the local file system
     // supports.
