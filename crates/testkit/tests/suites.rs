@@ -7,6 +7,7 @@ use skep_testkit::files;
 use skep_testkit::program::finish;
 use skep_testkit::{Cluster, EndGuard, Random, Scratch, Shape, Transport};
 use std::fs;
+use std::io::{Read, Seek};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -153,13 +154,20 @@ fn fsx_reads_its_own_writes() {
     }
 }
 
-/// Reads a file again and again until `stop` is set, so that the reading and the writing mount
-/// share the file.
-fn read_until(stop: &AtomicBool, path: &Path) {
-    while !stop.load(Ordering::Relaxed) {
-        match fs::read(path) {
-            Ok(bytes) => assert!(bytes.len() <= FSX_FILE_BYTES, "{} bytes", bytes.len()),
-            Err(error) => panic!("{}: {error}", path.display()),
+/// Reads a file again and again through one handle until `stop` is set, so that the reading and the
+/// writing mount share the file. Returns the bytes of a last read that began after `stop` was set.
+fn read_until(stop: &AtomicBool, path: &Path) -> Vec<u8> {
+    let mut file = files::open(path);
+    let mut bytes = Vec::new();
+    loop {
+        let is_last = stop.load(Ordering::SeqCst);
+        bytes.clear();
+        file.rewind()
+            .and_then(|()| file.read_to_end(&mut bytes))
+            .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        assert!(bytes.len() <= FSX_FILE_BYTES, "{} bytes", bytes.len());
+        if is_last {
+            return bytes;
         }
     }
 }
@@ -167,7 +175,8 @@ fn read_until(stop: &AtomicBool, path: &Path) {
 /// During a segment, `fsx` compares the file with its model. Between two segments, the file must be
 /// equal on both mounts. The mounts write alternately, so each mount has data in its cache that is
 /// outdated because of the other mount's writes. In every second pair of segments, the mount that
-/// does not write reads the file all the time.
+/// does not write reads the file all the time through one handle. After the segment, this handle
+/// must read the same bytes as the writing mount.
 #[test]
 fn fsx_leaves_the_same_file_on_both_mounts() {
     let seed = fsx_seed();
@@ -176,12 +185,17 @@ fn fsx_leaves_the_same_file_on_both_mounts() {
     let files = [cluster.path().join("file"), second.path().join("file")];
     for segment in 0..fsx_operations().div_ceil(FSX_SEGMENT) {
         let (file, other) = (&files[segment as usize % 2], &files[(segment as usize + 1) % 2]);
-        let stop = AtomicBool::new(segment % 4 < 2);
-        std::thread::scope(|scope| {
-            scope.spawn(|| read_until(&stop, other));
-            let _stops = EndGuard(&stop);
+        let stop = AtomicBool::new(false);
+        let read = std::thread::scope(|scope| {
+            let reader = (segment % 4 >= 2).then(|| scope.spawn(|| read_until(&stop, other)));
+            let stops = EndGuard(&stop);
             fsx(file, seed + segment, FSX_SEGMENT);
+            drop(stops);
+            reader.map(|it| it.join().expect("no read fails"))
         });
+        if let Some(read) = read {
+            assert!(read == files::read(file), "segment {segment}: the handle of the reader");
+        }
         let [one, other] = files.each_ref().map(|path| files::read(path));
         assert_eq!(one.len(), other.len(), "segment {segment}");
         assert!(one == other, "segment {segment}");
