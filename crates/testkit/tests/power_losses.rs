@@ -8,7 +8,7 @@
 //! operations, but not the same timing. Other tests sync files in each possible way before the
 //! power loss, or let only one service lose its power while the mount continues to run.
 
-use rustix::fs::OFlags;
+use rustix::fs::{FallocateFlags, OFlags, copy_file_range};
 use rustix::process::Signal;
 use skep_testkit::files;
 use skep_testkit::power::Disk;
@@ -141,6 +141,10 @@ enum Way {
     Sync,
     Dsync,
     Msync,
+    /// `fallocate`, with a file that is open with this flag.
+    Allocate(OFlags),
+    /// `copy_file_range`, with a file that is open with this flag.
+    Copy(OFlags),
 }
 
 /// A program that copies a file into a mapping of another file, and then syncs the mapping.
@@ -159,7 +163,32 @@ os._exit(0)
 ";
 
 impl Way {
-    const ALL: [Self; 5] = [Self::Fsync, Self::Fdatasync, Self::Sync, Self::Dsync, Self::Msync];
+    const ALL: [Self; 9] = [
+        Self::Fsync,
+        Self::Fdatasync,
+        Self::Sync,
+        Self::Dsync,
+        Self::Msync,
+        Self::Allocate(OFlags::SYNC),
+        Self::Allocate(OFlags::DSYNC),
+        Self::Copy(OFlags::SYNC),
+        Self::Copy(OFlags::DSYNC),
+    ];
+
+    /// Whether [`Self::write`] writes the bytes. `fallocate` only makes the file longer.
+    fn writes_bytes(self) -> bool {
+        !matches!(self, Self::Allocate(_))
+    }
+
+    /// Returns the name of the way, for the name of a file.
+    fn name(self) -> String {
+        let flag = |flag: OFlags| if flag == OFlags::SYNC { "Sync" } else { "Dsync" };
+        match self {
+            Self::Allocate(it) => format!("Allocate{}", flag(it)),
+            Self::Copy(it) => format!("Copy{}", flag(it)),
+            other => format!("{other:?}"),
+        }
+    }
 
     /// Writes and syncs `bytes`, and creates the file if necessary. Returns the open file, because
     /// the sync alone must make the data durable, without a later `close`.
@@ -168,6 +197,7 @@ impl Way {
             Self::Fsync | Self::Fdatasync => OFlags::empty(),
             Self::Sync => OFlags::SYNC,
             Self::Dsync => OFlags::DSYNC,
+            Self::Allocate(flag) | Self::Copy(flag) => flag,
             Self::Msync => {
                 let (from, start) = (scratch.join("bytes"), start.to_string());
                 files::write(&from, bytes);
@@ -181,13 +211,33 @@ impl Way {
         options.write(true).create(true).truncate(false);
         options.custom_flags(flags.bits().try_into().expect("a flag"));
         let file = files::open_with(&options, path);
-        files::write_all_at(&file, bytes, start as u64);
+        match self {
+            Self::Allocate(_) => {
+                files::fallocate(&file, FallocateFlags::empty(), start as u64, bytes.len() as u64);
+            }
+            Self::Copy(_) => copy_bytes(&file, path, start as u64, bytes),
+            _ => files::write_all_at(&file, bytes, start as u64),
+        }
         match self {
             Self::Fsync => files::sync_all(&file),
             Self::Fdatasync => files::sync_data(&file),
             _ => {}
         }
         Some(file)
+    }
+}
+
+/// Writes `bytes` to another file beside `path`, and copies them by `copy_file_range` to `file`,
+/// from `start`.
+fn copy_bytes(file: &File, path: &Path, start: u64, bytes: &[u8]) {
+    let source = path.with_extension("source");
+    files::write(&source, bytes);
+    let source = files::open(&source);
+    let (mut from, mut to) = (0, start);
+    while from < bytes.len() as u64 {
+        let rest = bytes.len() - usize::try_from(from).expect("not much");
+        let copied = copy_file_range(&source, Some(&mut from), file, Some(&mut to), rest);
+        assert!(copied.expect("copied") > 0, "copied only {from} bytes to {}", path.display());
     }
 }
 
@@ -204,7 +254,7 @@ fn bytes_synced_by_each_sync_call_survive_a_power_loss() {
     let mut expected = Vec::new();
     for way in Way::ALL {
         for len in LENGTHS {
-            let name = format!("old-{way:?}-{len}");
+            let name = format!("old-{}-{len}", way.name());
             let old = random.bytes(500_000);
             let file = files::create(cluster.path().join(&name));
             files::write_all_at(&file, &old, 0);
@@ -212,7 +262,8 @@ fn bytes_synced_by_each_sync_call_survive_a_power_loss() {
             expected.push((way, 450_000, random.bytes(len), name, old));
         }
         for len in LENGTHS {
-            expected.push((way, 0, random.bytes(len), format!("new-{way:?}-{len}"), Vec::new()));
+            let name = format!("new-{}-{len}", way.name());
+            expected.push((way, 0, random.bytes(len), name, Vec::new()));
         }
     }
     let open: Vec<_> = expected
@@ -220,7 +271,9 @@ fn bytes_synced_by_each_sync_call_survive_a_power_loss() {
         .map(|(way, start, new, name, content)| {
             let file = way.write(&cluster.path().join(name), *start, new, &elsewhere);
             content.resize(content.len().max(*start + new.len()), 0);
-            content[*start..*start + new.len()].copy_from_slice(new);
+            if way.writes_bytes() {
+                content[*start..*start + new.len()].copy_from_slice(new);
+            }
             file
         })
         .collect();
