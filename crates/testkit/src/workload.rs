@@ -86,7 +86,13 @@ impl Worker {
         {
             history.fixed(name);
         }
-        rustix::fs::syncfs(files::open(&root)).expect("syncfs");
+        // Open each directory, because only `fsync` of a directory makes the names in it durable.
+        // A `syncfs` of a FUSE file system does not reach the mount.
+        for name in history.all_names() {
+            files::sync_all(&files::open(root.join(name)));
+        }
+        files::sync_all(&files::open(&root));
+        files::sync_all(&files::open(parent));
         Self {
             root,
             random,
