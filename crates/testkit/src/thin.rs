@@ -31,6 +31,16 @@ fn write_single_pages(device: &Path) {
     std::fs::write(limit, "4").expect("root may change the limit");
 }
 
+/// Whether the test runs as root, and so may mount file systems. Otherwise this function prints a
+/// line, and the test should pass without a check. As root, a mount that fails must fail the test.
+pub fn may_mount() -> bool {
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root {
+        eprintln!("skipped: needs root");
+    }
+    is_root
+}
+
 impl ThinDisk {
     /// Creates the disk in an empty directory. `pool_mib` is the real space of the device in MiB.
     /// If the test has no permission to mount, prints a line and returns `None`.
@@ -39,8 +49,7 @@ impl ThinDisk {
     /// Panics if the test runs as root and the disk cannot be created.
     pub fn new(directory: &Path, pool_mib: u64) -> Option<Self> {
         let this = Self { directory: directory.to_owned() };
-        if !rustix::process::geteuid().is_root() {
-            eprintln!("skipped: needs root");
+        if !may_mount() {
             return None;
         }
         let (pool, disk, image) = (this.pool(), this.path(), this.image());

@@ -2,7 +2,7 @@
 
 use super::*;
 use skep_format::consensus::EntryContent;
-use skep_testkit::thin::ThinDisk;
+use skep_testkit::thin::{ThinDisk, may_mount};
 use skep_types::codec::Bytes;
 
 const CLUSTER: ClusterId = ClusterId::new([9; 16]);
@@ -166,13 +166,16 @@ fn log_that_does_not_continue_the_snapshot_is_refused() {
     log.write(vec![LogRecord::Append { entry }]).unwrap();
 }
 
-/// Mounts a file system of 24 MiB at `path`. `None` means that the mount failed, for example
-/// because the test does not run as root.
+/// Mounts a file system of 24 MiB at `path`. `None` means that the test does not run as root.
 fn small_disk(path: &Path) -> Option<Unmount> {
+    if !may_mount() {
+        return None;
+    }
     let mut mount = std::process::Command::new("mount");
     mount.args(["-t", "tmpfs", "-o", "size=24m", "log"]).arg(path);
     let is_mounted = mount.status().is_ok_and(|status| status.success());
-    is_mounted.then(|| Unmount(path.to_owned()))
+    assert!(is_mounted, "cannot mount a tmpfs at {}", path.display());
+    Some(Unmount(path.to_owned()))
 }
 
 /// Unmounts the file system, even if the test fails.
@@ -189,10 +192,7 @@ impl Drop for Unmount {
 #[test]
 fn log_on_a_full_disk_refuses_commands_beyond_its_reserve() {
     let parent = tempfile::tempdir().unwrap();
-    let Some(_unmount) = small_disk(parent.path()) else {
-        eprintln!("skipped: mounting a file system needs root");
-        return;
-    };
+    let Some(_unmount) = small_disk(parent.path()) else { return };
     LogFile::create(parent.path(), CLUSTER, 2).unwrap();
     let mut log = open(parent.path());
     let filler = parent.path().join("filler");

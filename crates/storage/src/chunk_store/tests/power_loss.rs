@@ -6,10 +6,11 @@
 //! changed. Synced data must be present unless it was overwritten later. The test does not check
 //! how much unsynced data survives.
 //!
-//! The test needs root and `mkfs.xfs`. Otherwise, it prints a line and passes. The seed in
-//! `SKEP_TEST_SEED` repeats a run.
+//! The test needs root and `mkfs.xfs`. If it does not run as root, it prints a line and passes. The
+//! seed in `SKEP_TEST_SEED` repeats a run.
 
 use super::*;
+use skep_testkit::thin::may_mount;
 use skep_types::HostIncarnation;
 use skep_types::random::SplitMix64;
 use std::collections::BTreeMap;
@@ -39,26 +40,29 @@ fn text(path: &Path) -> &str {
 }
 
 impl Disk {
+    /// Creates the disk. Returns `None` if the test does not run as root.
     fn new() -> Option<Self> {
+        if !may_mount() {
+            return None;
+        }
         let dir = tempfile::tempdir().unwrap();
         let (outer, inner) = (dir.path().join("outer"), dir.path().join("inner"));
         std::fs::create_dir(&outer).unwrap();
         std::fs::create_dir(&inner).unwrap();
         let image = dir.path().join("outer.image");
         let disk = Self { _dir: dir, outer, inner, image: 0 };
-        Self::format(&image, 4 << 30)?;
+        Self::format(&image, 4 << 30);
         let mounted = succeeds("mount", &["-o", "loop", text(&image), text(&disk.outer)]);
-        if !mounted {
-            return None;
-        }
-        Self::format(&disk.image(), 400 << 20)?;
+        assert!(mounted, "cannot mount {}", image.display());
+        Self::format(&disk.image(), 400 << 20);
         disk.mount();
         Some(disk)
     }
 
-    fn format(image: &Path, bytes: u64) -> Option<()> {
+    fn format(image: &Path, bytes: u64) {
         std::fs::File::create(image).unwrap().set_len(bytes).unwrap();
-        succeeds("mkfs.xfs", &["-q", "-m", "reflink=1", text(image)]).then_some(())
+        let is_made = succeeds("mkfs.xfs", &["-q", "-m", "reflink=1", text(image)]);
+        assert!(is_made, "cannot run mkfs.xfs (package xfsprogs) on {}", image.display());
     }
 
     fn image(&self) -> PathBuf {
@@ -287,10 +291,7 @@ async fn check(store: Rc<ChunkStore>, model: Rc<RefCell<Vec<Expected>>>) {
 
 #[test]
 fn synced_chunk_data_survives_power_losses_and_is_readable() {
-    let Some(mut disk) = Disk::new() else {
-        eprintln!("skipped: needs root and mkfs.xfs");
-        return;
-    };
+    let Some(mut disk) = Disk::new() else { return };
     let seed = std::env::var("SKEP_TEST_SEED").ok().and_then(|seed| seed.parse().ok());
     let seed: u64 = seed.unwrap_or_else(skep_env::random_u64);
     eprintln!("to repeat: SKEP_TEST_SEED={seed}");
