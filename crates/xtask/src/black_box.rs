@@ -45,9 +45,9 @@ const WAITING: &[&str] = &[
 #[rustfmt::skip]
 const SECONDS: &[(&str, u64)] = &[
     ("deploy", 320), ("metadata_groups", 290), ("packages", 220), ("deploy_copies", 190),
-    ("ondemand", 180), ("power_losses", 110), ("locks", 100), ("posix", 100), ("notifications", 85),
-    ("several_hosts", 85), ("staging", 80), ("bench", 76), ("coherence", 76), ("mount_ends", 76),
-    ("studies", 73), ("output", 73), ("kills", 70), ("large", 70), ("monitor", 63), ("lab", 60),
+    ("ondemand", 180), ("kills", 150), ("power_losses", 110), ("locks", 100), ("posix", 100),
+    ("notifications", 85), ("several_hosts", 85), ("staging", 80), ("bench", 76), ("coherence", 76),
+    ("mount_ends", 76), ("studies", 73), ("output", 73), ("large", 70), ("monitor", 63), ("lab", 60),
     ("foreign_processes", 60), ("power_of_hosts", 50), ("administration", 47), ("patterns", 47),
     ("templates", 47), ("model", 40), ("programs", 40), ("tutorials", 40), ("up", 38),
     ("failing_disks", 37), ("suites", 33), ("debug_bundle", 32), ("mount_helper", 30),

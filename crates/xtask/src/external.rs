@@ -23,7 +23,8 @@ pub(crate) struct Options {
     #[arg(long, value_name = "NUMBER", value_delimiter = ',', requires = "tree")]
     tests: Vec<String>,
     /// For fsx and the model: number of operations of each test. For faults, power-losses and
-    /// kills: number of faults. For large, take-over, copy-load and return-by-log: number of files.
+    /// kills: number of faults. For stops: length of each stop in seconds. For large, take-over,
+    /// copy-load and return-by-log: number of files.
     #[arg(long)]
     operations: Option<u64>,
     /// For xfstests: time limit of each test in seconds.
@@ -154,9 +155,14 @@ const SUITES: &[Suite] = &[
         operations: Some(("SKEP_FAULTS", 200)), in_ci: false,
     },
     Suite {
-        name: "kills", about: "kills of single processes under a mixed workload, on each transport",
-        test: "kills", case: "", programs: &[],
+        name: "kills", about: "kills of one, two or all processes under a mixed workload",
+        test: "kills", case: "kills", programs: &[],
         operations: Some(("SKEP_KILLS", 100)), in_ci: true,
+    },
+    Suite {
+        name: "stops", about: "services suspended for minutes under a mixed workload",
+        test: "kills", case: "long_stops", programs: &[],
+        operations: Some(("SKEP_STOP_SECONDS", 150)), in_ci: true,
     },
     Suite {
         name: "large", about: "a directory of 200,000 files, a file of 4 GiB, a sparse file of 64 GiB",

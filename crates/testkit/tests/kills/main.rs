@@ -1,16 +1,21 @@
-//! `kill -9` of single processes at random moments under a mixed workload. No acknowledged
-//! operation may be lost, every byte must be correct, `skep entry info` must work on all files, and
-//! no chunk file may be left without its file.
+//! `kill -9` of processes at random moments under a mixed workload. No acknowledged operation may
+//! be lost, every byte must be correct, `skep entry info` must work on all files, and no chunk file
+//! may be left without its file.
 //!
-//! Half of the kills are with FUSE over io_uring, and half with /dev/fuse. In CI, a run has 30
-//! kills. `cargo xtask external --only kills` has 200. The tests check the transport, and print the
-//! seed. If `SKEP_TEST_SEED` is set to this seed, a run has the same order of kills and operations,
-//! but not the same timing.
+//! The tests in this file kill single processes. Half of the kills are with FUSE over io_uring, and
+//! half with /dev/fuse. In CI, a run has 30 kills. `cargo xtask external --only kills` has 200.
+//! [`together`] kills several processes at the same moment, and suspends services for a long time.
+//! The tests check the transport, and print the seed. If `SKEP_TEST_SEED` is set to this seed, a
+//! run has the same order of kills and operations, but not the same timing.
 
+mod pages;
+mod together;
+
+use pages::SharedPages;
 use skep_testkit::files;
 use skep_testkit::process::Process;
 use skep_testkit::workload::{Crash, Worker};
-use skep_testkit::{Cluster, PATIENCE, Random, Shape, Transport, wait_for};
+use skep_testkit::{Cluster, EndGuard, PATIENCE, Random, Shape, Transport, wait_for};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,18 +38,27 @@ const CLEAN_UP: Duration = Duration::from_secs(30);
 
 type Running<'scope> = ScopedJoinHandle<'scope, Result<(), String>>;
 
-/// Runs the workload while `violence` kills processes, and returns the workers' failures.
-fn under_load(workers: &mut [Worker], violence: impl FnOnce(&mut dyn FnMut(usize))) -> Vec<String> {
+/// A writer of shared pages: the pages, the mount, and the source of its random numbers.
+type PageWriter<'a> = (&'a SharedPages, &'a Path, Random);
+
+/// Runs the workload while `violence` kills processes, and returns the failures of the workers and
+/// of the writers of shared pages.
+fn under_load(
+    workers: &mut [Worker],
+    writers: Vec<PageWriter<'_>>,
+    violence: impl FnOnce(&mut dyn FnMut(usize)),
+) -> Vec<String> {
     let stop = AtomicBool::new(false);
     let done: Vec<_> = workers.iter().map(Worker::operations).collect();
     std::thread::scope(|scope| {
-        let running: Vec<Running<'_>> = workers
-            .iter_mut()
-            .map(|worker| {
-                let stop = &stop;
-                scope.spawn(move || worker.run(stop))
-            })
-            .collect();
+        let stop = &stop;
+        // The threads must end even if an assertion of `violence` fails.
+        let stops = EndGuard(stop);
+        let mut running: Vec<Running<'_>> =
+            workers.iter_mut().map(|worker| scope.spawn(move || worker.run(stop))).collect();
+        running.extend(writers.into_iter().map(|(pages, mount, random)| {
+            scope.spawn(move || pages.write_until(stop, mount, random))
+        }));
         // Waits until all workers together have completed `operations` more operations.
         let mut go_on = |operations: usize| {
             let count = || done.iter().map(|it| it.load(Ordering::Relaxed)).sum::<u64>();
@@ -55,7 +69,7 @@ fn under_load(workers: &mut [Worker], violence: impl FnOnce(&mut dyn FnMut(usize
             });
         };
         violence(&mut go_on);
-        stop.store(true, Ordering::Relaxed);
+        drop(stops);
         let ends = running.into_iter().map(|it| it.join().expect("workers return their failures"));
         ends.filter_map(Result::err).collect()
     })
@@ -69,31 +83,41 @@ fn verify(workers: &mut [Worker], crash: &Crash, round: &str) {
 /// Selects a random service to kill. Selects metadata and storage more often than management.
 fn victim(cluster: &Cluster, random: &mut Random) -> Process {
     let role = random.one_of(&["management", "metadata", "metadata", "storage", "storage"]);
+    victim_of(cluster, role, random)
+}
+
+/// Selects a random service with the role `role`.
+fn victim_of(cluster: &Cluster, role: &str, random: &mut Random) -> Process {
     wait_for("a service to kill", PATIENCE, || {
         let found = cluster.processes(role);
         (!found.is_empty()).then(|| random.one_of(&found))
     })
 }
 
-/// Ends a round by killing the mount. Only this kill may cause errors for a worker.
-fn kill_client(cluster: &Cluster, workers: &mut [Worker], random: &mut Random) {
-    let failures = under_load(workers, |go_on| {
-        go_on(1 + random.below(BETWEEN));
-        for mount in cluster.processes("mount") {
-            mount.kill();
-        }
-    });
+/// Checks that each failure is one that the kill of a mount causes.
+fn only_dead_mounts(failures: Vec<String>) {
     let fits =
         ["os error 103", "os error 107", "os error 125", "os error 5)", "os error 2)", "close "];
     for failure in failures {
         assert!(fits.iter().any(|fit| failure.contains(fit)), "the mount was killed: {failure}");
     }
+}
+
+/// Ends a round by killing the mount. Only this kill may cause errors for a worker.
+fn kill_client(cluster: &Cluster, workers: &mut [Worker], random: &mut Random) {
+    let failures = under_load(workers, Vec::new(), |go_on| {
+        go_on(1 + random.below(BETWEEN));
+        for mount in cluster.processes("mount") {
+            mount.kill();
+        }
+    });
+    only_dead_mounts(failures);
     workers.iter_mut().for_each(Worker::close);
     cluster.wait_for_mount();
 }
 
 fn round(cluster: &Cluster, workers: &mut [Worker], random: &mut Random, kills: usize) {
-    let failures = under_load(workers, |go_on| {
+    let failures = under_load(workers, Vec::new(), |go_on| {
         for _ in 0..kills {
             go_on(1 + random.below(BETWEEN));
             let victim = victim(cluster, random);
