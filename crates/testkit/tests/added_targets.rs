@@ -86,4 +86,5 @@ fn added_target_serves_without_a_service_restart() {
     cluster.processes("storage")[0].kill();
     files::write(cluster.path().join("narrow"), &text);
     assert_eq!(cluster.target_ids("storage").len(), 2);
+    cluster.stop_checked(&[]);
 }

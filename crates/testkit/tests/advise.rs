@@ -61,6 +61,7 @@ fn advice_for_a_directory_of_small_files_is_inline_bytes() {
     let info = cluster.skep_json(&["entry", "info", file.to_str().expect("ASCII")]);
     assert_eq!(info["pattern"]["components"][0]["redundancy"], "inline", "{info:#}");
     assert_eq!(advise(&directory, &[])["advice"].as_array().map(Vec::len), Some(0));
+    cluster.stop_checked(&[]);
 }
 
 #[test]

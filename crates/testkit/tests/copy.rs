@@ -108,6 +108,7 @@ fn tree_is_copied_into_and_out_of_a_cluster() {
     assert_eq!(listing(&source), listing(&second));
     let again = copy(&["--resume"], &source, &inside);
     assert_eq!((again["files"].as_u64(), again["bytes"].as_u64()), (Some(0), Some(0)));
+    cluster.stop_checked(&[]);
 }
 
 #[test]
@@ -144,6 +145,7 @@ fn killed_copy_continues_with_the_missing_pieces() {
             .into_iter()
             .chain([text(&source), text(&inside)]),
     );
+    cluster.stop_checked(&[]);
 }
 
 #[test]

@@ -75,6 +75,7 @@ fn debug_bundle_has_map_metrics_and_logs_but_no_secret() {
     assert_eq!(printed["missing_hosts"].list().len(), 0, "all services run on this host");
     assert!(read("logs/management.log").contains("planted: skep1-[removed]"));
     assert!(read("host/proc/meminfo").contains("MemTotal"));
+    cluster.stop_checked(&[]);
 }
 
 /// Command: skep debug bundle.

@@ -68,6 +68,7 @@ fn keys_filter_rows_and_open_the_statistics_of_a_target() {
     shown.press("q");
     assert!(shown.wait_for_end().success());
     shown.check_restored();
+    cluster.stop_checked(&[]);
 }
 
 /// Command: skep target stats, skep client stats.

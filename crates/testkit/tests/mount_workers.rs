@@ -41,6 +41,7 @@ fn one_worker_serves_programs_on_all_processors() {
         }
         mount.unmount();
     }
+    cluster.stop_checked(&[]);
 }
 
 /// The usual soft limit of 1,024 open files is less than the connections of a large host.

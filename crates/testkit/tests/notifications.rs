@@ -158,6 +158,7 @@ fn alert_is_resent_until_alertmanager_accepts_its_end() {
     });
     assert_eq!(log_lines(&cluster, "cannot send alerts to Alertmanager"), 1);
     assert_eq!(log_lines(&cluster, "accepts alerts"), 1);
+    cluster.stop_checked(&[]);
 }
 
 /// Returns the states of the notifications of the rule.

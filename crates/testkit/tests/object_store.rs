@@ -95,6 +95,7 @@ fn tree_is_copied_to_a_store_and_back() {
     );
     assert_eq!(store.uploads(), 0);
     assert!(store.keys().iter().all(|it| !it.contains(".skep-copy")), "{:?}", store.keys());
+    cluster.stop_checked(&[]);
 }
 
 #[test]

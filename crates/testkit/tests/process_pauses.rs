@@ -22,4 +22,5 @@ fn resumed_service_logs_how_long_it_was_suspended() {
         let log = files::read_to_string(cluster.data().join("logs/storage-1.log"));
         log.contains("WARN this process did not run for ").then_some(())
     });
+    cluster.stop_checked(&[]);
 }

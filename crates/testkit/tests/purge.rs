@@ -114,6 +114,8 @@ fn purge_removes_exactly_the_old_files_on_all_mounts() {
     assert_eq!(log.lines().count(), 7);
     let line = log.lines().find(|line| line.ends_with("/scratch/bob/old-3")).expect("its line");
     assert!(line.contains(" size=3000 uid=1234 mtime="), "{line}");
+    second.unmount();
+    cluster.stop_checked(&[]);
 }
 
 #[test]
@@ -149,6 +151,7 @@ fn purge_removes_all_names_of_a_file_in_one_run() {
     let outcome = purge(&directory, &[&age[..], &slowly].concat());
     assert_eq!((outcome["files"].number(), outcome["bytes"].number()), (3, 3000));
     assert_eq!(entries(&directory), ["a", "b"]);
+    cluster.stop_checked(&[]);
 }
 
 #[test]
@@ -160,6 +163,7 @@ fn purge_empties_a_directory_with_many_files_in_one_run() {
     let outcome = purge(&directory, &[&OLD[..], &apply].concat());
     assert_eq!((outcome["scanned"].number(), outcome["files"].number()), (5001, 5000));
     assert_eq!(entries(&directory), ["many", "many/young"]);
+    cluster.stop_checked(&[]);
 }
 
 #[test]
@@ -231,6 +235,7 @@ fn interrupted_purge_prints_and_logs_all_removed_files() {
     let left = entries(&directory).len();
     assert!(left > 0);
     assert_eq!(left + removed, 100);
+    cluster.stop_checked(&[]);
 }
 
 #[test]

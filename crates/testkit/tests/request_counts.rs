@@ -79,6 +79,12 @@ impl Counted {
         Self { cluster, mount }
     }
 
+    /// Stops the cluster, and checks its stores.
+    fn end(self) {
+        self.mount.unmount();
+        self.cluster.stop_checked(&[]);
+    }
+
     fn path(&self, name: &str) -> PathBuf {
         self.mount.path().join(name)
     }
@@ -228,6 +234,7 @@ fn changes_of_names_send_the_documented_requests() {
             files::sync_all(&files::open(&at));
         },
     );
+    counted.end();
 }
 
 #[test]
@@ -390,6 +397,8 @@ fn writes_and_syncs_send_the_documented_requests() {
         "mount.write storage.write_chunk mount.fsync",
         |number| files::write_all_at(&file, &[5; 4096], place(number)),
     );
+    drop(file);
+    counted.end();
 }
 
 /// The mount option `direct_io`. Without this option, the kernel returns the bytes of repeated

@@ -155,4 +155,5 @@ fn request_that_waits_at_metadata_is_reported_with_its_mount() {
         };
         slowest.iter().any(is_named).then_some(())
     });
+    cluster.stop_checked(&[]);
 }

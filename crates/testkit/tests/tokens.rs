@@ -101,6 +101,7 @@ fn token_can_be_replaced_and_revoked_while_mounts_are_in_use() {
     let refused = skep(install).expect_failure();
     assert!(refused.contains("the token is revoked"), "{refused}");
     second.unmount();
+    cluster.stop_checked(&[]);
 }
 
 /// Command: skep token replace, skep token install, skep node list.

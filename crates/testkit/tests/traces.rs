@@ -177,6 +177,7 @@ fn trace_shows_users_their_own_operations_and_root_all() {
     assert_eq!(ended.status.code(), Some(0), "{}", ended.stderr);
     let outside = cluster::skep(["trace", "--path", "/proc/self"]).expect_failure();
     assert!(outside.contains("not in a mount of Skep"), "{outside}");
+    cluster.stop_checked(&[]);
 }
 
 /// Checks the lines about a missing name, a rename, and a name with a control character.

@@ -87,6 +87,8 @@ fn io_bench_verifies_data_that_another_mount_wrote() {
             assert_eq!(names(cluster.path()), Vec::<String>::new());
         }
     }
+    second.unmount();
+    cluster.stop_checked(&[]);
 }
 
 /// Command: skep bench io, skep bench metadata.
@@ -213,7 +215,7 @@ fn io_bench_refuses_invalid_options_and_leaves_no_file() {
 #[test]
 fn metadata_bench_covers_two_mounts_and_removes_its_files() {
     let mut cluster = small_cluster();
-    let _second = cluster.mount(Transport::Device);
+    let second = cluster.mount(Transport::Device);
     let place = cluster.path().parent().expect("a directory").join("{host}");
     let place = place.display().to_string();
     let hosts = ["--hosts", "mnt,mnt-1", "--processes-per-host", "2"];
@@ -240,6 +242,8 @@ fn metadata_bench_covers_two_mounts_and_removes_its_files() {
     let table = run(&line).expect_success();
     assert!(table.contains("MEAN/s PER SERVER"), "{table}");
     assert!(table.contains("File creation") && table.contains("Tree removal"), "{table}");
+    second.unmount();
+    cluster.stop_checked(&[]);
 }
 
 #[test]

@@ -197,4 +197,5 @@ fn page_shows_placement_and_ends_of_background_removals() {
         let is_over = works.all(|it| it["kind"] != "removal");
         (is_over && cluster.chunk_files().is_empty()).then_some(())
     });
+    cluster.stop_checked(&[]);
 }
