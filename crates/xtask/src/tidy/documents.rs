@@ -1,6 +1,7 @@
 //! Checks that documents and comments name only files, functions, messages and commands that exist.
 
 use super::Problems;
+use super::language::is_test_file;
 use crate::repository::{Outcome, read, root};
 use crate::vectors;
 use skep_wire::catalog::CATALOG;
@@ -146,7 +147,8 @@ const SEMANTICS: &str = "docs/semantics.md";
 
 /// Checks that a test names each statement of `docs/semantics.md`, and that no test names a
 /// statement that does not exist. A test names a statement by a comment with the path of the
-/// document and the number of the statement. Such a test must fail if the statement is false.
+/// document and the number of the statement. The comment is in a file of tests, or at a function
+/// with `#[test]`. Such a test must fail if the statement is false.
 pub(super) fn check_statements(files: &[PathBuf]) -> Outcome<Problems> {
     let document = read(Path::new(SEMANTICS))?;
     let mut stated = BTreeSet::new();
@@ -158,9 +160,13 @@ pub(super) fn check_statements(files: &[PathBuf]) -> Outcome<Problems> {
     }
     let mut untested = stated.clone();
     for path in files.iter().filter(|path| path.extension().is_some_and(|it| it == "rs")) {
-        for (index, line) in read(path)?.lines().enumerate() {
+        let text = read(path)?;
+        let lines: Vec<_> = text.lines().collect();
+        for (index, line) in lines.iter().enumerate() {
             for number in tested(comment(line)) {
-                untested.remove(number);
+                if is_test_file(&path.to_string_lossy()) || is_at_a_test(&lines[index..]) {
+                    untested.remove(number);
+                }
                 if !stated.contains(number) {
                     let place = format!("{}:{}", path.display(), index + 1);
                     problems.push(format!("{place}: {SEMANTICS} has no statement {number}"));
@@ -231,6 +237,14 @@ fn statement(line: &str) -> Option<&str> {
     line.split_once("**").map(|(number, _)| number)
 }
 
+/// Whether the comment on the first of these lines belongs to a function with `#[test]`.
+fn is_at_a_test(lines: &[&str]) -> bool {
+    let is_before_test =
+        |line: &&str| line.starts_with("//") || (line.starts_with("#[") && *line != "#[test]");
+    let mut rest = lines.iter().map(|line| line.trim()).skip_while(is_before_test);
+    rest.next() == Some("#[test]")
+}
+
 /// Returns the numbers of the statements in the comment of a test.
 fn tested(comment: &str) -> impl Iterator<Item = &str> {
     let list = comment.split_once(SEMANTICS).map_or("", |(_, rest)| rest);
@@ -290,5 +304,12 @@ mod tests {
         assert_eq!(statement("- **2.10** A file is"), Some("2.10"));
         assert_eq!(statement("| **5.4** | `syncfs(2)` | they"), Some("5.4"));
         assert_eq!(statement("| | what | what happens |"), None);
+    }
+
+    #[test]
+    fn comment_of_product_code_is_not_the_comment_of_a_test() {
+        assert!(is_at_a_test(&["    /// x 1.4", "    /// y", "    #[cfg(unix)]", "    #[test]"]));
+        assert!(!is_at_a_test(&["/// x 1.4", "fn product() {}", "#[test]"]));
+        assert!(!is_at_a_test(&["//! x 1.4", "", "#[test]"]));
     }
 }

@@ -217,7 +217,8 @@ fn check_rust(path: &Path, source: &str, areas: &mut BTreeMap<String, Vec<Findin
     areas.entry(area).or_default().extend(tests);
 }
 
-fn is_test_file(name: &str) -> bool {
+/// Whether a file has only tests and their tools.
+pub(super) fn is_test_file(name: &str) -> bool {
     name.contains("/tests/") || name.ends_with("/tests.rs") || name.contains("/examples/")
 }
 
