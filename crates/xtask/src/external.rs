@@ -49,6 +49,24 @@ struct Suite {
     in_ci: bool,
 }
 
+/// The case of the suites with xfstests.
+const XFSTESTS: &str = "external::xfstests";
+
+/// The programs that xfstests needs.
+const XFSTESTS_PROGRAMS: &[(&str, &str)] = &[
+    ("xfs_io", "xfsprogs"),
+    ("chattr", "e2fsprogs"),
+    ("setfacl", "acl"),
+    ("getfattr", "attr"),
+    ("bc", "bc"),
+    ("gawk", "gawk"),
+    ("killall", "psmisc"),
+    ("uuidgen", "uuid-runtime"),
+    ("quota", "quota"),
+    ("fio", "fio"),
+    ("dbench", "dbench"),
+];
+
 #[rustfmt::skip]
 const SUITES: &[Suite] = &[
     Suite {
@@ -225,10 +243,12 @@ const SUITES: &[Suite] = &[
     },
     Suite {
         name: "xfstests", about: "the group generic of xfstests, from --tree",
-        test: "external", case: "external::xfstests",
-        programs: &[("xfs_io", "xfsprogs"), ("chattr", "e2fsprogs"), ("setfacl", "acl"),
-            ("getfattr", "attr"), ("bc", "bc"), ("gawk", "gawk"), ("killall", "psmisc"),
-            ("uuidgen", "uuid-runtime"), ("quota", "quota"), ("fio", "fio"), ("dbench", "dbench")],
+        test: "external", case: XFSTESTS, programs: XFSTESTS_PROGRAMS,
+        operations: None, in_ci: false,
+    },
+    Suite {
+        name: "xfstests-device", about: "the same over /dev/fuse instead of io_uring",
+        test: "external", case: XFSTESTS, programs: XFSTESTS_PROGRAMS,
         operations: None, in_ci: false,
     },
 ];
@@ -254,7 +274,7 @@ impl Suite {
         if self.name == "miri" {
             return miri::obstacle();
         }
-        if self.name == "xfstests" && options.tree.is_none() {
+        if self.case == XFSTESTS && options.tree.is_none() {
             return Some("xfstests needs a built tree: name it with --tree".into());
         }
         None
@@ -275,6 +295,9 @@ impl Suite {
                 tree.canonicalize().map_err(|error| format!("{}: {error}", tree.display()))?;
             variables.push(("SKEP_XFSTESTS_TREE", tree.display().to_string()));
             variables.push(("SKEP_XFSTESTS_PATIENCE", options.seconds.to_string()));
+        }
+        if self.name == "xfstests-device" {
+            variables.push(("SKEP_XFSTESTS_TRANSPORT", "device".into()));
         }
         if !options.tests.is_empty() {
             variables.push(("SKEP_XFSTESTS_TESTS", options.tests.join(",")));
@@ -297,9 +320,9 @@ impl Suite {
 fn list(options: &Options) {
     for suite in SUITES {
         let ci = if suite.in_ci { " (in CI too)" } else { "" };
-        println!("{:<14}{}{ci}", suite.name, suite.about);
+        println!("{:<16}{}{ci}", suite.name, suite.about);
         let state = suite.obstacle(options).unwrap_or_else(|| "ready".into());
-        println!("{:<14}{state}", "");
+        println!("{:<16}{state}", "");
     }
 }
 
@@ -333,7 +356,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
     }
     println!();
     for (name, word, why) in &report {
-        println!("{name:<14}{word:<8}{why}");
+        println!("{name:<16}{word:<8}{why}");
     }
     // If the user has named a suite, it must not be skipped.
     let is_bad = |word: &str| word == "FAILED" || (word == "skipped" && !options.only.is_empty());

@@ -10,6 +10,8 @@
 //! - `SKEP_XFSTESTS_TREE`: path of the built tree.
 //! - `SKEP_XFSTESTS_TESTS`: test numbers, separated by commas. If it is not set, all tests run.
 //! - `SKEP_XFSTESTS_PATIENCE`: time limit of each test in seconds. The default is 300.
+//! - `SKEP_XFSTESTS_TRANSPORT`: transport of the mounts, as in the mount option. If it is not set,
+//!   the mounts use their default.
 //! - `SKEP_EXTERNAL_RESULTS`: directory for the results.
 
 use crate::text;
@@ -79,7 +81,7 @@ impl Side {
 }
 
 /// Creates in the scratch directory the files that the namespaces of the tests need.
-fn prepare(scratch: &Scratch, addresses: [String; 2]) {
+fn prepare(scratch: &Scratch, addresses: [String; 2], transport: Option<&str>) {
     let sbin = scratch.directory("sbin");
     run("cp", ["-a", "/sbin/.", text(&sbin)]);
     for name in ["mount.skep", "mount.fuse.skep"] {
@@ -99,12 +101,17 @@ fn prepare(scratch: &Scratch, addresses: [String; 2]) {
     files::set_permissions(scratch.join("df"), fs::Permissions::from_mode(0o755));
     let place = text(scratch.path());
     let [test, other] = addresses;
+    let transport = transport.map(|it| format!(",transport={it}")).unwrap_or_default();
+    let options = |name: &str| {
+        format!("-otoken_file={place}/{name}.token,log_file={place}/{name}.log{transport}")
+    };
+    let (test_options, scratch_options) = (options("test"), options("scratch"));
     let config = format!(
         "export FSTYP=fuse FUSE_SUBTYP=.skep DF_PROG={place}/df\n\
          export TEST_DEV={test} TEST_DIR={place}/test\n\
          export SCRATCH_DEV={other} SCRATCH_MNT={place}/scratch\n\
-         export TEST_FS_MOUNT_OPTS=-otoken_file={place}/test.token,log_file={place}/test.log\n\
-         export MOUNT_OPTIONS=-otoken_file={place}/scratch.token,log_file={place}/scratch.log\n"
+         export TEST_FS_MOUNT_OPTS={test_options}\n\
+         export MOUNT_OPTIONS={scratch_options}\n"
     );
     files::write(scratch.join("config"), config);
     scratch.directory("results");
@@ -173,6 +180,28 @@ fn kind_of_reason(reason: &str) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
+/// Returns the version of a Git work tree: its last tag, or its abbreviated commit. If the
+/// directory is no work tree, returns a text that says so.
+fn version_of(directory: &Path) -> String {
+    let mut command = Command::new("git");
+    command.arg("-C").arg(directory).args(["describe", "--tags", "--always", "--dirty"]);
+    let output = command.output().ok().filter(|output| output.status.success());
+    let printed = output.map(|it| String::from_utf8_lossy(&it.stdout).trim().to_owned());
+    printed.unwrap_or_else(|| "of an unknown version (no work tree of Git)".into())
+}
+
+/// Returns a line with the versions of the programs of this run.
+fn versions(tree: &Path, transport: Option<&str>) -> String {
+    format!(
+        "Skep {}, xfstests {}, Linux {}, transport {}, {}.\n",
+        version_of(Path::new(env!("CARGO_MANIFEST_DIR"))),
+        version_of(tree),
+        run("uname", ["-r"]).trim(),
+        transport.unwrap_or("by default"),
+        run("date", ["-u", "+%F"]).trim()
+    )
+}
+
 /// Returns the tables of `docs/tests/xfstests.md`, generated from the results of a run.
 fn report(results: &BTreeMap<String, Ended>) -> String {
     let of = |wanted: &dyn Fn(&Ended) -> bool| {
@@ -231,7 +260,10 @@ pub(crate) fn fails_only_the_listed_tests(_: &()) {
     let scratch = Scratch::new();
     files::set_permissions(scratch.path(), fs::Permissions::from_mode(0o755));
     let sides = ["test", "scratch"].map(|name| Side::new(&scratch, name));
-    prepare(&scratch, [sides[0].address(), sides[1].address()]);
+    let transport = std::env::var("SKEP_XFSTESTS_TRANSPORT").ok();
+    prepare(&scratch, [sides[0].address(), sides[1].address()], transport.as_deref());
+    let versions = versions(&tree, transport.as_deref());
+    print!("{versions}");
     let mut results = BTreeMap::new();
     for test in tests_of(&tree) {
         let start = Instant::now();
@@ -243,7 +275,7 @@ pub(crate) fn fails_only_the_listed_tests(_: &()) {
     if let Some(kept) = &kept {
         files::create_dir_all(kept);
         run("cp", ["-rT", text(&scratch.join("results")), text(kept)]);
-        files::write(kept.join("results.md"), report(&results));
+        files::write(kept.join("results.md"), format!("{versions}\n{}", report(&results)));
         println!("results: {}", kept.display());
     }
     for side in sides {
