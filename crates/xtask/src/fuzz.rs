@@ -4,12 +4,17 @@
 //! run has a number of rounds instead of a time limit, so that a seed gives the same run on any
 //! machine. The directory `fuzz/` contains the same decoders for libFuzzer, which uses code
 //! coverage in its search, but needs a nightly compiler.
+//!
+//! A run writes an input that fails to [`FAILURES`]. Commit this file together with the repair.
+//! Each later run, also of CI, first checks all inputs in that directory.
 
 use crate::repository::{Outcome, root};
 use crate::vectors;
 use skep_types::random::SplitMix64;
 use skep_wire::frame::{HEADER_BYTES, Header};
+use std::fs;
 use std::panic::catch_unwind;
+use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 use xtask::decoders::{self, Decoder};
 
@@ -26,6 +31,10 @@ pub(crate) struct Options {
     #[arg(long)]
     write_corpus: bool,
 }
+
+/// Directory with the inputs that once failed, relative to the repository. It has a directory for
+/// each decoder. A file has one input as a line of hexadecimal digits.
+const FAILURES: &str = "fuzz/failures";
 
 const DEFAULT: Options = Options { seed: None, rounds: 200_000, write_corpus: false };
 
@@ -103,15 +112,68 @@ fn seeds() -> Outcome<Vec<(&'static str, Vec<u8>)>> {
 fn write_corpus(seeds: &[(&str, Vec<u8>)]) -> Outcome {
     for (index, (name, seed)) in seeds.iter().enumerate() {
         let folder = root().join("fuzz/corpus").join(name);
-        let write = std::fs::create_dir_all(&folder)
-            .and_then(|()| std::fs::write(folder.join(format!("seed-{index}")), seed));
+        let write = fs::create_dir_all(&folder)
+            .and_then(|()| fs::write(folder.join(format!("seed-{index}")), seed));
         write.map_err(|error| format!("{}: {error}", folder.display()))?;
     }
     println!("wrote {} files below fuzz/corpus", seeds.len());
     Ok(())
 }
 
-fn fuzz(decoder: &Decoder, seeds: &[&[u8]], seed: u64, rounds: u64) -> Outcome {
+/// A round of a decoder that failed.
+#[derive(Debug)]
+struct Failure {
+    /// Number of the round, from 1.
+    round: u64,
+    /// Seed that repeats this round as the first round.
+    seed: u64,
+    input: Vec<u8>,
+}
+
+impl Failure {
+    /// Writes the input to a file in `directory`, which is the directory of the decoder. Returns
+    /// the path of the file.
+    fn keep(&self, directory: &Path) -> Outcome<PathBuf> {
+        let path = directory.join(format!("{}.hex", self.seed));
+        let mut text: String = self.input.iter().map(|byte| format!("{byte:02x}")).collect();
+        text.push('\n');
+        let write = fs::create_dir_all(directory).and_then(|()| fs::write(&path, text));
+        write.map_err(|error| format!("{}: {error}", path.display()))?;
+        Ok(path)
+    }
+}
+
+fn fails(decoder: &Decoder, input: &[u8]) -> bool {
+    catch_unwind(|| (decoder.check)(input)).is_err()
+}
+
+/// Reads bytes from hexadecimal digits.
+fn from_hex(text: &str) -> Option<Vec<u8>> {
+    let digits = text.trim().as_bytes();
+    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
+    if digits.len() % 2 == 0 { digits.chunks(2).map(byte).collect() } else { None }
+}
+
+/// Checks the inputs in `directory`, which once failed. A missing directory has no inputs.
+///
+/// # Errors
+/// Names the file whose input fails again, or that has no input.
+fn check_earlier_failures(decoder: &Decoder, directory: &Path) -> Outcome {
+    let mut paths: Vec<_> =
+        fs::read_dir(directory).into_iter().flatten().flatten().map(|it| it.path()).collect();
+    paths.sort();
+    for path in paths {
+        let failed = |what: &str| format!("{}: {what}", path.display());
+        let text = fs::read_to_string(&path).map_err(|error| failed(&error.to_string()))?;
+        let input = from_hex(&text).ok_or_else(|| failed("expected hexadecimal digits"))?;
+        if fails(decoder, &input) {
+            return Err(failed("the decoder fails again with this input"));
+        }
+    }
+    Ok(())
+}
+
+fn fuzz(decoder: &Decoder, seeds: &[&[u8]], seed: u64, rounds: u64) -> Result<(), Failure> {
     let mut random = Random::new(seed);
     for count in 1..=rounds {
         // Each round has its own random generator, so that a failed round can be run again alone.
@@ -119,13 +181,8 @@ fn fuzz(decoder: &Decoder, seeds: &[&[u8]], seed: u64, rounds: u64) -> Outcome {
         let mut draw = Random::new(state);
         let mut bytes = seeds[draw.below(seeds.len())].to_vec();
         mutate(&mut bytes, seeds[draw.below(seeds.len())], &mut draw);
-        if catch_unwind(|| (decoder.check)(&bytes)).is_err() {
-            return Err(format!(
-                "decoder {} failed in round {count} with {}; repeat it with \
-                 `cargo xtask fuzz --seed {state} --rounds 1`",
-                decoder.name,
-                bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>()
-            ));
+        if fails(decoder, &bytes) {
+            return Err(Failure { round: count, seed: state, input: bytes });
         }
         random.next();
     }
@@ -133,10 +190,11 @@ fn fuzz(decoder: &Decoder, seeds: &[&[u8]], seed: u64, rounds: u64) -> Outcome {
     Ok(())
 }
 
-/// Fuzzes all decoders with the same number of rounds.
+/// Checks the inputs that once failed, and then fuzzes all decoders with the same number of rounds.
 ///
 /// # Errors
-/// Names the decoder that failed, its input, and the command that runs the round again.
+/// Names the decoder that failed, the file with its input, and the command that runs the round
+/// again.
 pub(crate) fn run(options: &Options) -> Outcome {
     let seeds = seeds()?;
     if options.write_corpus {
@@ -152,7 +210,18 @@ pub(crate) fn run(options: &Options) -> Outcome {
         if own.is_empty() {
             return Err(format!("no vectors for {}: run `cargo xtask vectors`", decoder.name));
         }
-        fuzz(decoder, &own, seed, options.rounds)?;
+        let directory = root().join(FAILURES).join(decoder.name);
+        check_earlier_failures(decoder, &directory)?;
+        if let Err(failure) = fuzz(decoder, &own, seed, options.rounds) {
+            return Err(format!(
+                "decoder {} failed in round {} with the input in {}; repeat the round with \
+                 `cargo xtask fuzz --seed {} --rounds 1`",
+                decoder.name,
+                failure.round,
+                failure.keep(&directory)?.display(),
+                failure.seed
+            ));
+        }
     }
     Ok(())
 }
@@ -184,9 +253,26 @@ mod tests {
         let decoder =
             Decoder { name: "short", check: |bytes| assert!(bytes.len() <= 20), seeds: Vec::new };
         let seeds: [&[u8]; 1] = [b"exactly twenty bytes"];
-        let problem = fuzz(&decoder, &seeds, 1, 1_000).unwrap_err();
-        let seed = problem.split("--seed ").nth(1).and_then(|rest| rest.split(' ').next());
-        let seed = seed.unwrap().parse().unwrap();
-        assert!(fuzz(&decoder, &seeds, seed, 1).is_err());
+        let failure = fuzz(&decoder, &seeds, 1, 1_000).unwrap_err();
+        let again = fuzz(&decoder, &seeds, failure.seed, 1).unwrap_err();
+        assert_eq!((again.round, again.input), (1, failure.input));
+    }
+
+    #[test]
+    fn input_that_failed_once_is_checked_by_later_runs() {
+        let scratch = tempfile::tempdir().unwrap();
+        let directory = scratch.path().join("failures");
+        let check = |check: fn(&[u8])| {
+            let decoder = Decoder { name: "short", check, seeds: Vec::new };
+            check_earlier_failures(&decoder, &directory)
+        };
+        assert_eq!(check(|_| panic!("no input")), Ok(()));
+        let failure = Failure { round: 3, seed: 9, input: vec![0, 0x7f, 0xff] };
+        let path = failure.keep(&directory).unwrap();
+        let problem = check(|bytes| assert_ne!(bytes, [0, 0x7f, 0xff])).unwrap_err();
+        assert!(problem.contains(path.to_str().unwrap()), "{problem}");
+        assert_eq!(check(|bytes| assert_eq!(bytes, [0, 0x7f, 0xff])), Ok(()));
+        fs::write(&path, "no digits").unwrap();
+        assert!(check(|_| ()).unwrap_err().contains("hexadecimal"));
     }
 }
