@@ -66,7 +66,8 @@ fn clippy() -> Outcome {
 }
 
 /// Checks the licences and sources of all libraries. The check for known vulnerabilities (`cargo
-/// deny check advisories`) needs a database from the network, so it is not a step of CI.
+/// deny check advisories`) needs a database from the network, so it is not a step of CI, but the
+/// suite `advisories` of `cargo xtask external`.
 fn deny() -> Outcome {
     if !is_installed("cargo-deny") {
         return Err("cargo-deny not found: run `.ci/run`, which installs it, or \

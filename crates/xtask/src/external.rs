@@ -209,6 +209,12 @@ const SUITES: &[Suite] = &[
         operations: None, in_ci: false,
     },
     Suite {
+        name: "advisories", about: "known vulnerabilities of the libraries, from the RustSec database",
+        test: "", case: "",
+        programs: &[("cargo-deny", "run `.ci/run`, or `cargo install --locked cargo-deny`")],
+        operations: None, in_ci: false,
+    },
+    Suite {
         name: "miri", about: "undefined behaviour in the buffers of crates/env, by Miri",
         test: "", case: "", programs: &[("rustup", "rustup")],
         operations: None, in_ci: false,
@@ -283,6 +289,10 @@ impl Suite {
     fn run(&self, options: &Options) -> Outcome {
         if self.name == "miri" {
             return miri::run();
+        }
+        if self.name == "advisories" {
+            // This downloads the database, so it needs the network.
+            return call(env!("CARGO"), &["deny", "--locked", "check", "advisories"], &[]);
         }
         if self.name == "epochs" {
             return call(env!("CARGO"), &["run", "--release", "--package", "skep-model"], &[]);
