@@ -1,10 +1,9 @@
 //! `cargo xtask external`: runs applications and external test suites on real mounts. A table in
 //! this file lists the suites with their requirements. The test code is in `crates/testkit/tests`.
 
-use crate::miri;
 use crate::needs::{is_installed, is_root};
 use crate::repository::{Outcome, root, run as call};
-use crate::suites;
+use crate::{miri, sanitizer, suites};
 use std::path::PathBuf;
 
 /// Options of `external`.
@@ -48,6 +47,9 @@ struct Suite {
     /// Whether `cargo xtask ci` also runs the suite.
     in_ci: bool,
 }
+
+/// Name of the suite with AddressSanitizer.
+const SANITIZER: &str = "address-sanitizer";
 
 /// The case of the suites with xfstests.
 const XFSTESTS: &str = "external::xfstests";
@@ -220,6 +222,11 @@ const SUITES: &[Suite] = &[
         operations: None, in_ci: false,
     },
     Suite {
+        name: SANITIZER, about: "wrong accesses to memory, in some black-box tests",
+        test: "", case: "", programs: &[("rustup", "rustup")],
+        operations: None, in_ci: false,
+    },
+    Suite {
         name: "static", about: "the static programs of tarballs, on Debian 11 and for ARM",
         test: "external", case: "external::static",
         programs: &[("debootstrap", "debootstrap"), ("file", "file"),
@@ -280,6 +287,10 @@ impl Suite {
         if self.name == "miri" {
             return miri::obstacle();
         }
+        if self.name == SANITIZER {
+            let needs_root = || "it mounts file systems: run it as root".into();
+            return sanitizer::obstacle().or_else(|| (!is_root()).then(needs_root));
+        }
         if self.case == XFSTESTS && options.tree.is_none() {
             return Some("xfstests needs a built tree: name it with --tree".into());
         }
@@ -289,6 +300,9 @@ impl Suite {
     fn run(&self, options: &Options) -> Outcome {
         if self.name == "miri" {
             return miri::run();
+        }
+        if self.name == SANITIZER {
+            return sanitizer::run();
         }
         if self.name == "advisories" {
             // This downloads the database, so it needs the network.
@@ -330,9 +344,9 @@ impl Suite {
 fn list(options: &Options) {
     for suite in SUITES {
         let ci = if suite.in_ci { " (in CI too)" } else { "" };
-        println!("{:<16}{}{ci}", suite.name, suite.about);
+        println!("{:<18}{}{ci}", suite.name, suite.about);
         let state = suite.obstacle(options).unwrap_or_else(|| "ready".into());
-        println!("{:<16}{state}", "");
+        println!("{:<18}{state}", "");
     }
 }
 
@@ -366,7 +380,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
     }
     println!();
     for (name, word, why) in &report {
-        println!("{name:<16}{word:<8}{why}");
+        println!("{name:<18}{word:<8}{why}");
     }
     // If the user has named a suite, it must not be skipped.
     let is_bad = |word: &str| word == "FAILED" || (word == "skipped" && !options.only.is_empty());

@@ -14,6 +14,7 @@ mod needs;
 mod package;
 mod repository;
 mod runner;
+mod sanitizer;
 mod schema;
 mod suites;
 mod tidy;

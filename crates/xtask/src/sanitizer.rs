@@ -1,0 +1,62 @@
+//! `cargo xtask external --only address-sanitizer`: runs some black-box tests with programs that
+//! check their own accesses to memory. AddressSanitizer finds accesses beyond the end of an
+//! allocation, and to memory that was freed. Unlike Miri, it checks whole services and mounts.
+//!
+//! AddressSanitizer needs a nightly compiler. It does not look for leaks here, because services and
+//! mounts end without freeing their memory.
+
+use crate::repository::{Outcome, root, run as call};
+use std::fs;
+use std::process::{Command, Stdio};
+
+/// The programs of tests. They cause most kinds of requests, and their time limits are long enough
+/// for programs that AddressSanitizer slows down.
+const TESTS: [&str; 3] = ["posix", "inline", "kills"];
+
+/// Returns how to install the nightly compiler if it is missing.
+pub(crate) fn obstacle() -> Option<String> {
+    let found = Command::new("rustup")
+        .args(["run", "nightly", "rustc", "--version"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success());
+    let how = "nightly compiler not found: run `rustup toolchain install nightly`";
+    (!found).then(|| how.into())
+}
+
+/// Builds the programs, and runs the tests.
+///
+/// # Errors
+/// Names the command that has failed, or the directory with the reports of AddressSanitizer.
+pub(crate) fn run() -> Outcome {
+    let directory = root().join("target/address-sanitizer");
+    // The supervisor of a test's cluster restarts a program that AddressSanitizer has ended. So the
+    // tests may pass, and only these reports show the failure.
+    let reports = directory.join("reports");
+    let failed = |error| format!("{}: {error}", reports.display());
+    if reports.exists() {
+        fs::remove_dir_all(&reports).map_err(failed)?;
+    }
+    fs::create_dir_all(&reports).map_err(failed)?;
+    let options = format!("detect_leaks=0:log_path={}", reports.join("report").display());
+    let variables = [("RUSTFLAGS", "-Zsanitizer=address"), ("ASAN_OPTIONS", options.as_str())];
+    // With this option, cargo builds macros and build scripts without AddressSanitizer.
+    let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+    let directory = directory.display().to_string();
+    let place = ["--target", target.as_str(), "--target-dir", directory.as_str()];
+    let cargo = |command: &str, more: &[&str]| {
+        let start = ["run", "nightly", "cargo", command];
+        call("rustup", &[&start[..], &place, more].concat(), &variables)
+    };
+    cargo("build", &["--package", "skep-ctl"])?;
+    let outcomes = TESTS.map(|name| {
+        let test = ["--package", "skep-testkit", "--test", name, "--", "--test-threads", "1"];
+        cargo("test", &test)
+    });
+    let count = fs::read_dir(&reports).map_err(failed)?.count();
+    if count > 0 {
+        return Err(format!("AddressSanitizer wrote {count} reports to {}", reports.display()));
+    }
+    outcomes.into_iter().collect()
+}
