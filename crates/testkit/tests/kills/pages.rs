@@ -7,7 +7,7 @@
 
 use skep_testkit::{Random, files};
 use std::collections::BTreeSet;
-use std::fs::{File, OpenOptions};
+use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Mutex;
@@ -32,10 +32,6 @@ struct Write {
 pub(crate) struct SharedPages {
     possible: Vec<Mutex<Vec<Write>>>,
     next: AtomicU64,
-}
-
-fn open(mount: &Path) -> File {
-    files::open_with(OpenOptions::new().read(true).write(true), mount.join(NAME))
 }
 
 fn offset(page: usize) -> u64 {
@@ -73,15 +69,16 @@ impl SharedPages {
     /// at the same time.
     ///
     /// # Errors
-    /// Returns the error of the first write that fails. This write may or may not have taken
-    /// effect, and [`Self::check`] accepts both.
+    /// Returns the error of the open, or of the first write that fails. This write may or may not
+    /// have taken effect, and [`Self::check`] accepts both.
     pub(crate) fn write_until(
         &self,
         stop: &AtomicBool,
         mount: &Path,
         mut random: Random,
     ) -> Result<(), String> {
-        let file = open(mount);
+        let opened = OpenOptions::new().write(true).open(mount.join(NAME));
+        let file = opened.map_err(|error| format!("open {NAME}: {error}"))?;
         while !stop.load(Ordering::Relaxed) {
             let page = random.below(PAGES);
             let number = self.next.fetch_add(1, Ordering::Relaxed);
