@@ -235,6 +235,45 @@ fn member_that_lacks_removed_log_records_returns_by_a_copy() {
     check_attributes(&root);
 }
 
+/// Command: skep target replace.
+#[test]
+fn target_replace_moves_the_only_member_to_a_new_target() {
+    let mut pair = Pair::begin_alone();
+    let file = pair.mount_point().join("file");
+    files::write(&file, "contents");
+    let new = pair.add_service("metadata", METADATA[1]);
+    let group = pair.group();
+    let former = group["members"][0]["target"].to_string();
+    let steps = pair.ask(&["target", "replace", &former]).expect_failure();
+    assert!(steps.contains("skep target add NODE PATH"), "{steps}");
+    let itself = pair.ask(&["target", "replace", &former, &former]).expect_failure();
+    assert!(itself.contains("by itself"), "{itself}");
+    let targets = pair.json(&["target", "list"]);
+    let mut targets = targets.as_array().expect("a list").iter();
+    let storage = targets.find(|it| it["kind"] == "storage").expect("a storage target");
+    let storage = storage["id"].to_string();
+    let steps = pair.ask(&["target", "replace", &storage, &new]).expect_failure();
+    assert!(steps.contains(&format!("skep target remove {storage}")), "{steps}");
+
+    schema::check("target-replace", &pair.json(&["target", "replace", &former, &new]));
+    let group = pair.group();
+    let members = group["members"].as_array().expect("members");
+    assert_eq!(members.len(), 1, "{group}");
+    assert_eq!(members[0]["target"].to_string(), new);
+    assert_eq!(
+        (&members[0]["is_primary"], &members[0]["state"]),
+        (&true.into(), &"Serving".into())
+    );
+    let again = pair.ask(&["target", "replace", &former, &new]).expect_failure();
+    assert!(again.contains("it is in no group"), "{again}");
+    // The former target and its data are not needed any more.
+    pair.kill(METADATA[0]);
+    files::remove_dir_all(pair.target(METADATA[0]));
+    assert_eq!(files::read_to_string(&file), "contents");
+    files::write(&file, "newer");
+    assert_eq!(files::read_to_string(&file), "newer");
+}
+
 /// Command: skep group remove.
 #[test]
 fn new_target_replaces_a_member_that_lost_its_disk() {

@@ -3,7 +3,7 @@
 
 use super::change::{ChangedGroup, MemberArgs, group_named, request};
 use super::create::check_domains;
-use crate::access::block_on;
+use crate::access::{Access, block_on};
 use crate::help::{Example, examples};
 use crate::output::print;
 use crate::view::target_named;
@@ -84,25 +84,35 @@ pub(crate) fn add_member(args: AddArgs) -> Result<()> {
 pub(crate) fn remove_member(args: RemoveArgs) -> Result<()> {
     let MemberArgs { query, group, target } = args.member;
     let access = query.access(None)?;
-    let removed = block_on(async move {
-        let mut left = ATTEMPTS;
-        loop {
-            left -= 1;
-            let map = access.map().await?;
-            let found = group_named(&map, group)?;
-            let id = target_named(&map, &target)?.id;
-            let serves =
-                |it: &skep_types::GroupMember| it.target == id && it.state == MemberState::Serving;
-            let mut found = found.clone();
-            if found.members.iter().any(serves) {
-                let dropped = request(&access, &found, MemberChange::Drop, id).await?;
-                found.epoch = skep_types::Epoch::new(dropped.epoch);
-            }
-            match request(&access, &found, MemberChange::Remove, id).await {
-                Err(error) if error.code() == ErrorCode::StaleMap && left > 0 => {}
-                result => return result,
-            }
-        }
-    })?;
+    let removed = block_on(async move { remove_from_group(&access, group, &target).await })?;
     print(&removed, |it: &ChangedGroup| format!("Target {} has left group {}.", it.target, it.id))
+}
+
+/// Takes a target out of a group. Drops it first if it serves.
+///
+/// # Errors
+/// The error of management, for example if the target is the primary.
+pub(crate) async fn remove_from_group(
+    access: &Access,
+    group: u32,
+    target: &str,
+) -> Result<ChangedGroup> {
+    let mut left = ATTEMPTS;
+    loop {
+        left -= 1;
+        let map = access.map().await?;
+        let found = group_named(&map, group)?;
+        let id = target_named(&map, target)?.id;
+        let serves =
+            |it: &skep_types::GroupMember| it.target == id && it.state == MemberState::Serving;
+        let mut found = found.clone();
+        if found.members.iter().any(serves) {
+            let dropped = request(access, &found, MemberChange::Drop, id).await?;
+            found.epoch = skep_types::Epoch::new(dropped.epoch);
+        }
+        match request(access, &found, MemberChange::Remove, id).await {
+            Err(error) if error.code() == ErrorCode::StaleMap && left > 0 => {}
+            result => return result,
+        }
+    }
 }

@@ -50,7 +50,7 @@ pub(super) struct MemberArgs {
 
 /// The JSON output: the group after the change.
 #[derive(Debug, Serialize)]
-pub(super) struct ChangedGroup {
+pub(crate) struct ChangedGroup {
     pub(super) id: u32,
     pub(super) target: u32,
     pub(super) epoch: u64,
@@ -84,7 +84,7 @@ fn change(args: MemberArgs, change: MemberChange) -> Result<ChangedGroup> {
 
 /// Asks management to change a member of `group`. Management refuses the request if the group's
 /// epoch has changed since `group` was read.
-pub(super) async fn request(
+pub(crate) async fn request(
     access: &Access,
     group: &Group,
     change: MemberChange,

@@ -1,8 +1,8 @@
 //! Subcommands of `skep group`.
 
-mod add;
-mod change;
-mod create;
+pub(super) mod add;
+pub(super) mod change;
+pub(super) mod create;
 mod list;
 mod status;
 

@@ -5,6 +5,7 @@ mod files;
 mod give_up;
 mod list;
 mod remove;
+mod replace;
 mod restored;
 mod set_state;
 mod stats;
@@ -22,6 +23,7 @@ pub(crate) enum TargetVerb {
     Files(files::FilesArgs),
     SetState(set_state::SetStateArgs),
     Remove(remove::RemoveArgs),
+    Replace(replace::ReplaceArgs),
     Restored(restored::RestoredArgs),
     Stats(stats::StatsArgs),
 }
@@ -35,6 +37,7 @@ impl TargetVerb {
             Self::Files(args) => done(files::run(args)),
             Self::SetState(args) => done(set_state::run(args)),
             Self::Remove(args) => done(remove::run(args)),
+            Self::Replace(args) => done(replace::run(args)),
             Self::Restored(args) => done(restored::run(&args)),
             Self::Stats(args) => done(stats::run(args)),
         }

@@ -218,7 +218,7 @@ async fn await_unused(access: &Access, map: &ClusterMap, target: &Target) -> Res
 
 /// Returns the files and directories in `uses` as the start of a sentence. Names the number of
 /// files without bytes on the target, if there are any.
-fn uses_text(uses: &GroupUses) -> String {
+pub(super) fn uses_text(uses: &GroupUses) -> String {
     let directories = uses.directories();
     let files = match uses.files.len() - directories {
         0 => "no file lies on it".to_owned(),

@@ -1,0 +1,324 @@
+//! `skep target replace`: puts a new target in the place of another one, for example on a new disk.
+//!
+//! For a metadata target, the command makes the new target a member of the group, waits until it
+//! has all data, and takes the former target out. The command decides each step from the cluster
+//! map alone, so a repeated command continues an interrupted one.
+//!
+//! Storage targets are not mirrored, and no command moves their bytes yet. For a storage target,
+//! the command fails with the steps that remain for the administrator.
+
+use super::remove::uses_text;
+use crate::access::{Access, ClusterArgs, block_on};
+use crate::cmd::group::add::remove_from_group;
+use crate::cmd::group::change::request;
+use crate::cmd::group::create::check_domains;
+use crate::group_files::GroupUses;
+use crate::group_progress::{CopyStatus, ask, known};
+use crate::help::{Example, examples};
+use crate::output::print;
+use crate::tree_output::ProgressLine;
+use crate::view::target_named;
+use serde::Serialize;
+use skep_types::group_change::MemberChange;
+use skep_types::map::{Consistency, Reachability};
+use skep_types::{
+    ClusterMap, Error, ErrorCode, Group, GroupId, MemberState, Result, Target, TargetId, TargetKind,
+};
+use std::time::Duration;
+
+const EXAMPLES: &[Example] = &[
+    ("show what to do to replace target 4", "skep target replace 4"),
+    ("put metadata target 9 in the place of target 4 in its group", "skep target replace 4 9"),
+];
+
+/// Put a new metadata target in the place of another one in its group
+///
+/// First make a target on the new disk with `skep target add`. The command makes it a member of the
+/// group, waits until it has all data, and takes the former target out of the group, which serves
+/// meanwhile. A repeated command continues an interrupted one.
+///
+/// The bytes of a storage target exist once, and no command moves them. For a storage target, the
+/// command changes nothing, and prints the steps.
+#[derive(Debug, clap::Args)]
+#[command(after_help = examples(EXAMPLES))]
+pub(crate) struct ReplaceArgs {
+    #[command(flatten)]
+    query: ClusterArgs,
+    /// Accept a new target on a node or in a failure domain of another member that stays
+    #[arg(long)]
+    allow_same_node: bool,
+    /// Id of the target to be replaced
+    #[arg(value_name = "TARGET")]
+    former: String,
+    /// Id of the target that takes its place. Without it, the command only prints what to do
+    #[arg(value_name = "NEW")]
+    new: Option<String>,
+}
+
+/// Time between two looks at the cluster map.
+const PAUSE: Duration = Duration::from_secs(1);
+/// Maximum number of attempts to change the group after its epoch has changed in between.
+const ATTEMPTS: u32 = 5;
+
+/// The JSON output: the group after the replacement.
+#[derive(Debug, Serialize)]
+struct Replacement {
+    group: u32,
+    former: u32,
+    new: u32,
+    epoch: u64,
+}
+
+/// The next step of a replacement in a metadata group.
+#[derive(Debug, PartialEq, Eq)]
+enum Step {
+    /// Makes the new target a member.
+    Add,
+    /// Waits until the new target has all data.
+    Wait,
+    /// Makes the new target the primary in the place of the former one.
+    HandOver,
+    /// Takes the former target out of the group.
+    Remove,
+    /// The former target is no member any more.
+    Done,
+}
+
+/// Returns the next step of the replacement of the member `former` by `new`.
+fn next_step(group: &Group, former: TargetId, new: TargetId) -> Step {
+    let state = |id: TargetId| group.members.iter().find(|it| it.target == id).map(|it| it.state);
+    match state(new) {
+        None => Step::Add,
+        Some(MemberState::Serving) if state(former).is_none() => Step::Done,
+        Some(MemberState::Serving) if group.primary == former => Step::HandOver,
+        Some(MemberState::Serving) => Step::Remove,
+        Some(_) => Step::Wait,
+    }
+}
+
+pub(crate) fn run(args: ReplaceArgs) -> Result<()> {
+    let ReplaceArgs { query, allow_same_node, former, new } = args;
+    let access = query.access(None)?;
+    let replacement = block_on(async move {
+        let map = access.map().await?;
+        let former = target_named(&map, &former)?;
+        if former.kind == TargetKind::Storage {
+            return Err(storage_steps(&access, &map, former).await?);
+        }
+        let id = former.id.raw();
+        let Some(group) = map.group_of(former.id).map(|group| group.id) else {
+            let what = format!(
+                "cannot replace target {id}: it is in no group, so it stores nothing that is in \
+                 use; `skep target remove {id}` takes it out of the cluster"
+            );
+            return Err(Error::new(ErrorCode::InvalidArgument, what));
+        };
+        let Some(new) = new else {
+            return Err(metadata_steps(former, group));
+        };
+        let new = target_named(&map, &new)?.id;
+        if new == former.id {
+            let what = format!("cannot replace target {id} by itself; name another target");
+            return Err(Error::new(ErrorCode::InvalidArgument, what));
+        }
+        let line = ProgressLine::new();
+        let replaced = replace_member(&access, &line, group, former.id, new, allow_same_node).await;
+        line.show("");
+        replaced
+    })?;
+    print(&replacement, |Replacement { group, former, new, .. }| {
+        format!(
+            "Target {new} has the place of target {former} in group {group}. `skep target remove \
+             {former}` takes target {former} out of the cluster."
+        )
+    })
+}
+
+/// Carries out the steps of a replacement until the former target is no member any more.
+///
+/// # Errors
+/// - `NotReady` if the new target or the primary goes offline before the new target has all data.
+/// - The error of management, if it refuses a step.
+async fn replace_member(
+    access: &Access,
+    line: &ProgressLine,
+    group: GroupId,
+    former: TargetId,
+    new: TargetId,
+    allow_same_node: bool,
+) -> Result<Replacement> {
+    let mut attempts = ATTEMPTS;
+    loop {
+        let map = access.map().await?;
+        let Some(found) = map.group(group) else {
+            let what = format!("cannot find group {group}; `skep group list` lists all groups");
+            return Err(Error::new(ErrorCode::NotFound, what));
+        };
+        let changed = match next_step(found, former, new) {
+            Step::Add => {
+                check_online(&map, found, former, new)?;
+                if !allow_same_node {
+                    check_members(&map, found, former, new)?;
+                }
+                request(access, found, MemberChange::Add, new).await.map(drop)
+            }
+            Step::Wait => {
+                check_online(&map, found, former, new)?;
+                line.show(&progress(access, &map, group, new).await);
+                skep_env::sleep(PAUSE).await;
+                Ok(())
+            }
+            Step::HandOver => request(access, found, MemberChange::HandOver, new).await.map(drop),
+            Step::Remove => {
+                let (group, former) = (group.raw(), former.raw().to_string());
+                remove_from_group(access, group, &former).await.map(drop)
+            }
+            Step::Done => {
+                let (group, former, new) = (group.raw(), former.raw(), new.raw());
+                return Ok(Replacement { group, former, new, epoch: found.epoch.raw() });
+            }
+        };
+        match changed {
+            // The group has changed since this command read the map. The next round decides anew.
+            Err(error) if error.code() == ErrorCode::StaleMap && attempts > 0 => attempts -= 1,
+            result => result?,
+        }
+    }
+}
+
+/// Returns an error if the new target cannot get the data, because it or the primary is offline.
+fn check_online(map: &ClusterMap, group: &Group, former: TargetId, new: TargetId) -> Result<()> {
+    for (id, role) in [(new, "the new target"), (group.primary, "the primary of its group")] {
+        if map.target(id).is_some_and(|it| it.reachability == Reachability::Offline) {
+            let what = format!(
+                "cannot replace target {}: target {}, {role}, is offline, and the new target can \
+                 get no data; start its service and repeat the command. Target {0} stays in group \
+                 {}",
+                former.raw(),
+                id.raw(),
+                group.id.raw()
+            );
+            return Err(Error::new(ErrorCode::NotReady, what));
+        }
+    }
+    Ok(())
+}
+
+/// Returns an error if the new target and a member that stays are on the same node or in the same
+/// failure domain.
+fn check_members(map: &ClusterMap, group: &Group, former: TargetId, new: TargetId) -> Result<()> {
+    let stays = group.members.iter().map(|it| it.target).filter(|it| *it != former);
+    let all: Vec<&Target> = stays.chain([new]).filter_map(|it| map.target(it)).collect();
+    check_domains(map, &all)
+}
+
+/// Returns the progress of the copy to the new target as a short text.
+async fn progress(access: &Access, map: &ClusterMap, group: GroupId, new: TargetId) -> String {
+    let reply = ask(access, map, [group]).await.remove(&group).and_then(Result::ok);
+    let member = reply.as_ref().and_then(|it| known(it, new));
+    let copy = member.and_then(|it| it.copy.as_ref()).map(CopyStatus::of);
+    match copy {
+        None => format!("target {} gets the data of group {}", new.raw(), group.raw()),
+        Some(CopyStatus { problem: Some(problem), .. }) => format!("the copy waits: {problem}"),
+        Some(copy) => format!("copied {}", copy.words()),
+    }
+}
+
+/// Returns the error for a metadata target if the command names no new target.
+fn metadata_steps(former: &Target, group: GroupId) -> Error {
+    let id = former.id.raw();
+    let what = format!(
+        "cannot replace target {id}: no new target is given. Make one on the new disk (`skep \
+         target add NODE PATH`), then run `skep target replace {id} NEW` with its id, which moves \
+         the data of group {}",
+        group.raw()
+    );
+    Error::new(ErrorCode::InvalidArgument, what)
+}
+
+/// Returns the error for a storage target: its state, and the steps that replace it.
+///
+/// # Errors
+/// The error of a metadata target that cannot list the files on the target.
+async fn storage_steps(access: &Access, map: &ClusterMap, target: &Target) -> Result<Error> {
+    let found = match map.group_of(target.id) {
+        Some(group) => uses_text(&GroupUses::of(access, map, group.id).await?),
+        None => "no file lies on it".to_owned(),
+    };
+    let node = map.node(target.node).map_or("NODE", |it| it.name.as_str());
+    Ok(Error::new(ErrorCode::Unsupported, storage_text(target, node, &found)))
+}
+
+fn storage_text(target: &Target, node: &str, found: &str) -> String {
+    let id = target.id.raw();
+    let add = format!("add a target on the new disk (`skep target add {node} PATH`)");
+    let steps = if target.consistency == Consistency::Bad {
+        format!(
+            "It is marked as lost: {add}, restore or remove the files that `skep target files \
+             --paths {id}` lists, then run `skep target remove {id}`"
+        )
+    } else if target.reachability == Reachability::Offline {
+        format!(
+            "It is offline: if its disk is lost for good, `skep target remove --lost {id}` lists \
+             the files that lose bytes, and with `--confirm {id}` marks it as lost; if not, start \
+             its service first"
+        )
+    } else {
+        format!(
+            "To replace it, {add}, close it to new files (`skep target set-state {id} closed`), \
+             copy each file that `skep target files --paths {id}` lists (`cp -a FILE FILE.new && \
+             mv FILE.new FILE` places it on other targets), set other patterns for the listed \
+             directories (`skep entry set`), then run `skep target remove {id}`"
+        )
+    };
+    format!(
+        "cannot replace storage target {id} by a command, since no command moves its bytes: \
+         {found}. {steps}"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use skep_types::{GroupMember, NodeId};
+
+    #[test]
+    fn former_member_leaves_only_after_the_new_one_serves() {
+        let (former, new, third) = (TargetId::new(1), TargetId::new(2), TargetId::new(3));
+        let mut group = Group::of_one(GroupId::new(7), TargetKind::Metadata, former);
+        assert_eq!(next_step(&group, former, new), Step::Add);
+        for state in [MemberState::Waiting, MemberState::Syncing, MemberState::Offline] {
+            group.members.truncate(1);
+            group.members.push(GroupMember { target: new, state });
+            assert_eq!(next_step(&group, former, new), Step::Wait, "{state:?}");
+        }
+        group.members[1].state = MemberState::Serving;
+        assert_eq!(next_step(&group, former, new), Step::HandOver, "the primary leaves last");
+        for primary in [new, third] {
+            group.primary = primary;
+            assert_eq!(next_step(&group, former, new), Step::Remove);
+        }
+        group.members.remove(0);
+        assert_eq!(next_step(&group, former, new), Step::Done);
+        group.members[0].state = MemberState::Waiting;
+        assert_eq!(next_step(&group, former, new), Step::Wait, "the replacement is incomplete");
+    }
+
+    #[test]
+    fn steps_for_a_storage_target_depend_on_its_state() {
+        let mut target =
+            Target::new(TargetId::new(4), TargetKind::Storage, NodeId::new(2), "/disk1/skep");
+        target.reachability = Reachability::Online;
+        let text = |target: &Target| storage_text(target, "storage-1", "3 files lie on it");
+        let served = text(&target);
+        for words in ["3 files", "target add storage-1", "set-state 4 closed", "target remove 4"] {
+            assert!(served.contains(words), "{served}");
+        }
+        target.reachability = Reachability::Offline;
+        let offline = text(&target);
+        assert!(offline.contains("target remove --lost 4"), "{offline}");
+        target.consistency = Consistency::Bad;
+        let lost = text(&target);
+        assert!(lost.contains("marked as lost") && lost.contains("remove 4"), "{lost}");
+    }
+}
