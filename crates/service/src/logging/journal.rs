@@ -53,3 +53,38 @@ fn priority(level: Level) -> u8 {
         _ => 7,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Seek};
+    use std::sync::Arc;
+
+    #[test]
+    fn journal_lines_begin_with_their_syslog_priority() {
+        let mut file = tempfile::tempfile().unwrap();
+        let subscriber = tracing_subscriber::fmt()
+            .event_format(Lines::new())
+            .with_max_level(Level::TRACE)
+            .with_ansi(false)
+            .with_writer(Arc::new(file.try_clone().unwrap()))
+            .finish();
+        tracing::subscriber::with_default(subscriber, || {
+            tracing::error!("a disk fails");
+            tracing::warn!("a target is slow");
+            tracing::info!("the service serves");
+            tracing::debug!("a request arrived");
+            tracing::trace!("a byte arrived");
+        });
+        let mut text = String::new();
+        file.rewind().unwrap();
+        file.read_to_string(&mut text).unwrap();
+        let begins = ["<3>ERROR", "<4> WARN", "<6> INFO", "<7>DEBUG", "<7>TRACE"];
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), begins.len(), "{text}");
+        for (line, begin) in lines.iter().zip(begins) {
+            assert!(line.starts_with(begin), "{line} does not begin with {begin}");
+        }
+        assert!(lines[0].contains("a disk fails"), "{text}");
+    }
+}
