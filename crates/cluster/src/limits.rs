@@ -17,9 +17,6 @@ pub const LEASES_UNTIL_REMOVED: u64 = 60;
 /// the evictions after a network failure need no more entries. The list takes less than 80 KiB.
 pub const MAX_EVICTIONS: usize = 64;
 
-/// Newest feature level whose records this program can write.
-pub const NEWEST_FEATURE_LEVEL: u32 = 1;
-
 /// Maximum number of nodes other than clients. [`MAX_MAP_BYTES`] may be reached earlier.
 pub const MAX_SERVERS: usize = 4_096;
 /// Maximum number of clients at a time: ten times the number that Skep is designed for.

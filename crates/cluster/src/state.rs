@@ -43,7 +43,7 @@ pub use retirement::{ClosedGroup, closed_groups};
 pub use writers::versions_in_snapshot;
 
 use crate::command::{Command, Outcome, Proposal};
-use crate::limits::{MAX_MAP_BYTES, MAX_TEXT_BYTES, NEWEST_FEATURE_LEVEL};
+use crate::limits::{MAX_MAP_BYTES, MAX_TEXT_BYTES};
 use crate::settings::{self, Changed, Setting};
 use evictions::RecentEvictions;
 use names::ServerNames;
@@ -51,8 +51,8 @@ use outcomes::RecentOutcomes;
 use skep_types::codec::{Codec, Reader, Writer, record};
 use skep_types::map::{Policy, ShardRange};
 use skep_types::{
-    ClusterId, ClusterMap, Error, ErrorCode, Eviction, GroupId, NodeId, NodeKind, Result,
-    SHARD_COUNT, ShardId, Target, TargetId, TargetKind,
+    ClusterId, ClusterMap, Error, ErrorCode, Eviction, GroupId, NEWEST_FEATURE_LEVEL, NodeId,
+    NodeKind, Result, SHARD_COUNT, ShardId, Target, TargetId, TargetKind,
 };
 
 /// Encoded length of a node without its texts.

@@ -87,10 +87,11 @@ impl StateMachine for Machine {
 /// Decodes a snapshot whose checksum the caller has verified.
 ///
 /// # Errors
-/// Returns `Corrupt` if the snapshot has another layout. The error names the version that wrote the
-/// snapshot, if known.
+/// - `Corrupt` if the snapshot has another layout. The error names the version that wrote the
+///   snapshot, if known.
+/// - `VersionMismatch` if the cluster has a newer feature level than this program.
 pub(crate) fn decode_state(snapshot: &[u8]) -> Result<ClusterState> {
-    ClusterState::from_snapshot(snapshot).map_err(|error| {
+    let state = ClusterState::from_snapshot(snapshot).map_err(|error| {
         let versions = versions_in_snapshot(snapshot);
         let writer = match &versions[..] {
             [] => "a version of the program with other settings".to_owned(),
@@ -104,7 +105,9 @@ pub(crate) fn decode_state(snapshot: &[u8]) -> Result<ClusterState> {
              of other versions ({error})"
         );
         Error::new(error.code(), what)
-    })
+    })?;
+    state.map().check_feature_level()?;
+    Ok(state)
 }
 
 #[cfg(test)]
@@ -112,7 +115,7 @@ mod tests {
     use super::*;
     use skep_cluster::Command;
     use skep_types::registration::ServerRegistration;
-    use skep_types::{ClusterId, NodeId, NodeKind};
+    use skep_types::{ClusterId, NEWEST_FEATURE_LEVEL, NodeId, NodeKind};
 
     const FIRST: LogPosition = LogPosition { term: 1, leader: 1, index: 1 };
 
@@ -168,6 +171,23 @@ mod tests {
         assert!(of_own.context().contains("another build of version"), "{of_own}");
         let unknown = machine.restore(&[0; 3]).unwrap_err();
         assert!(unknown.context().contains("with other settings has written"), "{unknown}");
+    }
+
+    #[test]
+    fn state_of_a_newer_feature_level_is_refused() {
+        let mut machine = Machine::new(ClusterState::new(ClusterId::new([7; 16])));
+        apply(&mut machine, Command::Start).result.unwrap();
+        let mut snapshot = machine.snapshot();
+        machine.restore(&snapshot).unwrap();
+        // A snapshot begins with the id of the cluster, the version of the map and the level.
+        let map = machine.state.map();
+        let begin = map.cluster.to_bytes().len() + map.version.to_bytes().len();
+        let level = &mut snapshot[begin..begin + 4];
+        assert_eq!(level, map.feature_level.to_bytes());
+        level.copy_from_slice(&(NEWEST_FEATURE_LEVEL + 1).to_bytes());
+        let error = machine.restore(&snapshot).unwrap_err();
+        assert_eq!(error.code(), ErrorCode::VersionMismatch);
+        assert!(error.context().contains("this program reads records up to level"), "{error}");
     }
 
     #[test]

@@ -11,6 +11,7 @@ pub mod codec;
 pub mod cpu_list;
 mod error;
 mod eviction;
+mod feature_level;
 pub mod group_change;
 mod id;
 pub mod map;
@@ -27,6 +28,7 @@ pub use attributes::{Attributes, FileKind};
 pub use chunk_file_set::ChunkFileSet;
 pub use error::{Error, ErrorCode, Result, RetryClass, is_out_of_descriptors};
 pub use eviction::{Eviction, EvictionCause};
+pub use feature_level::NEWEST_FEATURE_LEVEL;
 pub use id::{
     ClusterId, Epoch, GroupId, HostIncarnation, InodeId, Lsn, MapVersion, NodeId, SessionId,
     ShardId, TargetId,

@@ -87,6 +87,7 @@ impl ClientMembership {
     /// Without a retry:
     ///
     /// - Management's final reply, such as `AuthenticationFailed`.
+    /// - `VersionMismatch` if the cluster has a newer feature level than this program.
     /// - `Configuration` for a token without addresses.
     ///
     /// With [`GAVE_UP`] and the time at the end of the context, after the client has retried for
@@ -105,6 +106,7 @@ impl ClientMembership {
         }
         let management = Management::new(&token, NodeKind::Client);
         let registered = register_until(&management, &request, limits).await?;
+        registered.map.check_feature_level()?;
         Ok(Arc::new(Self {
             token,
             request,

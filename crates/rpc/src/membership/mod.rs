@@ -75,6 +75,7 @@ impl Membership {
     /// - Management's final reply, such as `AuthenticationFailed` for a wrong token, or
     ///   `NotPermitted` for an id that belongs to another node.
     /// - The error of the last attempt, such as `Disconnected`, when `patience` has passed.
+    /// - `VersionMismatch` if the cluster has a newer feature level than this program.
     pub async fn join(
         token: &JoinToken,
         mut request: RegisterServer,
@@ -82,6 +83,7 @@ impl Membership {
     ) -> Result<(Rc<Self>, RegisterReply)> {
         let management = Management::of_node(token, request.server.kind, request.server.node);
         let registered = management.call(&request, patience).await?;
+        registered.map.check_feature_level()?;
         confirm(&mut request.server, &registered);
         let member = Self::new(management, request, registered.node, registered.map.clone());
         member.is_registered.set(true);
@@ -103,6 +105,7 @@ impl Membership {
         let patience = cached.is_some().then_some(TIMEOUT_WITH_CACHED_MAP);
         let mut token = token.clone();
         if let Some(cached) = &cached {
+            cached.check_feature_level()?;
             // Also try the addresses in the cached map, because the addresses of management may
             // have changed since the token was written.
             let known = management_addresses(cached).into_iter();
