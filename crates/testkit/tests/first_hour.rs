@@ -4,9 +4,14 @@
 
 use skep_testkit::page::{PageHost, PageNetwork};
 use skep_testkit::{Cluster, PATIENCE, Shape, cluster, files, wait_for};
+use std::collections::BTreeSet;
 use std::process::Command;
 
 const README: &str = include_str!("../../../README.md");
+/// A recorded session with commands of the README.
+const SESSION: &str = include_str!("../../../docs/operations/images/first-session.txt");
+/// The image of the session in the README. `tools/terminal-svg.py` draws it.
+const SESSION_IMAGE: &str = include_str!("../../../docs/operations/images/first-session.svg");
 const STORAGE: &str = "skep storage --directory /srv/storage --target /disk1/skep";
 
 /// Starts a service, and waits until its log has a line with `words`. Returns the log.
@@ -98,6 +103,17 @@ fn skep_down_names_the_mount_that_a_program_uses() {
     assert!(words.iter().all(|word| down.stderr.contains(*word)), "{down:?}");
 }
 
+/// Returns a line of output without the values that differ between two clusters: ids, numbers,
+/// paths, and the widths of columns.
+fn without_values(line: &str) -> String {
+    let labels = ["Cluster:", "Data:", "Mounted on:", "The cluster in "];
+    if let Some(label) = labels.iter().find(|label| line.starts_with(**label)) {
+        return (*label).to_owned();
+    }
+    let text = line.replace(|it: char| it.is_ascii_digit(), "");
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
 /// Case: D17. All commands in the README succeed if a user types them in their order.
 #[test]
 fn every_command_of_the_readme_succeeds() {
@@ -113,4 +129,21 @@ fn every_command_of_the_readme_succeeds() {
     for shown in ["The cluster is healthy", "Storage targets", "hello\n", "is down"] {
         assert!(printed.contains(shown), "'{shown}' is not in:\n{printed}");
     }
+    let lines: BTreeSet<String> = printed.lines().map(without_values).collect();
+    for line in SESSION.lines().filter(|line| !line.starts_with("$ ")) {
+        assert!(lines.contains(&without_values(line)), "'{line}' is not in:\n{printed}");
+    }
+}
+
+/// The image in the README has exactly the lines of the recorded session.
+#[test]
+fn image_in_the_readme_shows_the_recorded_session() {
+    let lines: Vec<_> = SESSION.lines().filter(|line| !line.is_empty()).collect();
+    let shown = SESSION_IMAGE.lines().filter(|line| line.starts_with("<text "));
+    let shown: Vec<_> = shown.map(|line| line.replace("&gt;", ">")).collect();
+    assert_eq!(shown.len(), lines.len());
+    for (line, shown) in lines.iter().zip(&shown) {
+        assert!(shown.ends_with(&format!(">{line}</text>")), "'{line}' is not in {shown}");
+    }
+    assert!(README.contains("docs/operations/images/first-session.svg"));
 }
