@@ -149,6 +149,7 @@ impl<E: Engine> MetadataTarget<E> {
         if cfg!(debug_assertions) {
             // Run only the cheap checks here, of structures that are small or nearly always empty.
             self.gates.check_invariants();
+            self.table.check_invariants();
             self.shipper.check_invariants(self.gates.safe(), self.gates.last_logged());
             self.shared.numbers.check_invariants();
             self.shared.locks.check_invariants();

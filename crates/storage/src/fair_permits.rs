@@ -144,6 +144,9 @@ impl FairPermits {
             state.waiting.push(client, cost(), Rc::clone(&place.waiter));
             place
         };
+        if cfg!(debug_assertions) {
+            self.check_invariants();
+        }
         std::future::poll_fn(|context| {
             if place.waiter.turn.get() == Turn::Granted {
                 return Poll::Ready(());
@@ -199,7 +202,36 @@ impl FairPermits {
             }
         }
         self.released.notify();
+        if cfg!(debug_assertions) {
+            self.check_invariants();
+        }
     }
+
+    /// Panics if an invariant of the type is violated.
+    fn check_invariants(&self) {
+        let state = self.state.borrow();
+        let held: usize = state.held.values().sum();
+        assert_eq!(state.free + held, self.permits, "each permit is free or held");
+        assert!(
+            state.held.values().all(|count| (1..=self.most_of_one).contains(count)),
+            "a client holds at most {} permits",
+            self.most_of_one
+        );
+        if state.free > 0 {
+            let full = state.held.iter().filter(|(_, count)| **count == self.most_of_one);
+            let waiting = full.map(|(client, _)| state.waiting.count_of(node_of(*client)));
+            assert_eq!(
+                waiting.sum::<usize>(),
+                state.waiting.count(),
+                "while a permit is free, only clients with their maximum wait"
+            );
+        }
+    }
+}
+
+/// Returns the node whose id is a key of `State::held`.
+fn node_of(key: u64) -> NodeId {
+    NodeId::new(u32::try_from(key).expect("the key is the number of a node"))
 }
 
 impl Drop for Permit {

@@ -35,7 +35,8 @@ pub(super) struct OpenHandles {
 }
 
 impl OpenHandles {
-    fn debug_check(&self) {
+    /// Panics in debug builds if an invariant of the type is violated.
+    fn check_invariants(&self) {
         debug_assert!(self.closing <= self.opens, "{self:?}");
         debug_assert!(self.writers <= self.opens - self.closing, "{self:?}");
         debug_assert!(self.holds <= self.opens - self.closing, "{self:?}");
@@ -68,14 +69,14 @@ impl OpenHandles {
     /// Records that one of the counted handles is open for writing.
     pub(super) fn opened_for_writing(&mut self) {
         self.writers += 1;
-        self.debug_check();
+        self.check_invariants();
     }
 
     /// Records that one of the counted handles is a hold: the mount itself uses it, and no program
     /// (`Opens::hold`).
     pub(super) fn held(&mut self) {
         self.holds += 1;
-        self.debug_check();
+        self.check_invariants();
     }
 
     /// Returns whether a handle is open for writing.
@@ -87,7 +88,7 @@ impl OpenHandles {
         self.closing += 1;
         self.writers -= u32::from(is_writer);
         self.holds -= u32::from(is_hold);
-        self.debug_check();
+        self.check_invariants();
     }
 
     /// Records that a close has ended. Returns whether the file has no other handle.
@@ -103,7 +104,7 @@ impl OpenHandles {
         if self.opens == 0 {
             self.pattern = None;
         }
-        self.debug_check();
+        self.check_invariants();
         self.opens == 0
     }
 

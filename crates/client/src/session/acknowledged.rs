@@ -18,6 +18,9 @@
 //!   [`MAX_ACKNOWLEDGED_BYTES`]. At a limit, the client sends further changes with the durable
 //!   flag, and their replies empty the list. The replies to changes in flight may still add changes
 //!   beyond the limits.
+//!
+//! `check_invariants` checks the counted bytes and the order of lost changes. The other invariants
+//! relate the mount to targets: the tests of power losses judge their effects on programs.
 
 use crate::limits::{MAX_ACKNOWLEDGED, MAX_ACKNOWLEDGED_BYTES, MAX_REVERTED_INODES};
 use skep_types::{GroupId, InodeId, SessionId};
@@ -115,6 +118,19 @@ impl Kept {
             // durable changes, on which the lost changes may depend.
             self.lost.iter_mut().for_each(|it| it.replay = None);
         }
+        if cfg!(debug_assertions) {
+            self.check_invariants();
+        }
+    }
+
+    /// Panics if an invariant of the lists is violated.
+    fn check_invariants(&self) {
+        let bytes: usize = self.changes.iter().map(Change::body_bytes).sum();
+        assert_eq!(self.bytes, bytes, "the list counts the bytes of its bodies");
+        assert!(
+            self.lost.iter().is_sorted_by_key(|it| it.place),
+            "lost changes are in the order of their places"
+        );
     }
 
     /// Removes and returns the first lost change, and takes its sequence in [`REPLAY_SLOT`]. The
@@ -255,6 +271,9 @@ impl AcknowledgedChanges {
                     *executed = change.sequence.max(*executed);
                 }
                 kept.first = attempt.next;
+            }
+            if cfg!(debug_assertions) {
+                kept.check_invariants();
             }
         });
     }

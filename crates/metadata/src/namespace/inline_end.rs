@@ -8,6 +8,9 @@
 //! # Invariants
 //! - Until the component has ended, no other session has the file open, so no other client reads
 //!   or writes the first bytes of the file.
+//!
+//! The invariant relates the target to its clients, so no function here can check it. The simulator
+//! judges its effect: the first bytes that clients read.
 
 use crate::engine::Engine;
 use crate::tx::context::Context;

@@ -13,6 +13,9 @@
 //!   storage then removes.
 //! - A newer truncation includes the chunk files of the work item that it replaces.
 //!
+//! The invariants relate the target to its clients, so no function here can check them. The
+//! simulator judges their effects: the sizes and the first bytes that clients read.
+//!
 //! # Writes during a truncation
 //! A write that another client began before the truncation may reach a chunk file before or after
 //! storage has truncated it. So a client that writes to a shared file sends `ReportWritten` or

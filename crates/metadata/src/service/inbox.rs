@@ -84,6 +84,9 @@ impl Inbox {
         } else {
             self.waiting.push(peer.node, 1, request);
         }
+        if cfg!(debug_assertions) {
+            self.check_invariants();
+        }
     }
 
     /// Whether the service may read another request of a peer.
@@ -103,6 +106,13 @@ impl Inbox {
         self.next.is_empty() && self.waiting.count() == 0
     }
 
+    /// Panics if an invariant of the counts is violated.
+    fn check_invariants(&self) {
+        assert!(self.next_of_clients <= MAX_BATCH, "a batch has at most {MAX_BATCH} requests");
+        assert!(self.next_of_clients <= self.next.len(), "the counted requests are in the batch");
+        assert!(self.bytes_of_services <= self.bytes, "all bytes include those of services");
+    }
+
     /// Removes and returns the events of the next batch.
     pub(super) fn take_batch(&mut self) -> Vec<Event> {
         let mut batch = std::mem::take(&mut self.next);
@@ -112,6 +122,9 @@ impl Inbox {
         }
         self.bytes_of_services = 0;
         self.bytes -= batch.iter().map(body_bytes).sum::<usize>();
+        if cfg!(debug_assertions) {
+            self.check_invariants();
+        }
         batch
     }
 }

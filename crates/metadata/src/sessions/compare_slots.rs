@@ -13,6 +13,9 @@
 //! - The target sends a start number to clients only when the log record of the start is
 //!   *safe*, so no two starts have the same number.
 //! - A power loss never reverts the session itself, because it is synced before its client uses it.
+//!
+//! The invariants relate the target to its clients, so no function here can check them. The
+//! simulator judges their effects: the changes that clients see after power losses.
 
 use crate::engine::Engine;
 use crate::target::MetadataTarget;

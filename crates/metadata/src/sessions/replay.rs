@@ -14,6 +14,9 @@
 //!   change would have added another name.
 //! - Only sessions that were opened before the start take part in the replay. After a session has
 //!   ended its replay, it cannot take part again until the next start.
+//!
+//! `ReplayWindow::check_invariants` checks the state of the window. The simulator judges the
+//! effects on clients: the changes that they see after power losses.
 
 use crate::engine::Engine;
 use crate::sessions::replay_window::Dropped;

@@ -427,6 +427,7 @@ impl<E: Engine> Backup<E> {
         let synced = self.sync.synced();
         assert!(stored <= synced && synced <= last, "{stored} <= synced ({synced}) <= {last}");
         assert!(stored <= self.safe, "the store has safe records only");
+        self.records.check_invariants();
         self.waits.check_invariants();
     }
 }

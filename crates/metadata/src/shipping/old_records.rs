@@ -11,6 +11,10 @@
 //! - All records of a piece are *safe*. So no later primary has other records with these LSNs, and
 //!   a piece stays valid in every later epoch.
 //! - At most one read is in progress.
+//!
+//! The types enforce the second invariant. For the first one, each read ends before the records
+//! that the primary has in memory, and `Shipper::check_invariants` checks that all earlier records
+//! are safe.
 
 use super::record_window::{RecordWindow, record_bytes};
 use super::{FoundRecords, LogRead, following, preceding};

@@ -176,6 +176,16 @@ impl RecordWindow {
         self.bytes -= removed.iter().map(record_bytes).sum::<usize>();
     }
 
+    /// Panics if an invariant of the type is violated. Checks only both ends of the window, because
+    /// [`Self::push`] checks each record.
+    pub(super) fn check_invariants(&self) {
+        assert_eq!(self.records.is_empty(), self.bytes == 0, "the window counts its bytes");
+        let (Some(first), Some(last)) = (self.records.front(), self.records.back()) else { return };
+        assert_eq!(first.lsn, following(self.before), "the records begin after `before`");
+        assert_eq!(last.lsn, self.last(), "the LSNs of the records are consecutive");
+        assert!(first.epoch <= last.epoch, "no record has a lower epoch than an earlier one");
+    }
+
     fn get(&self, lsn: Lsn) -> Option<&Record> {
         let index = preceding(lsn).raw().checked_sub(self.before.raw())?;
         self.records.get(usize::try_from(index).ok()?).filter(|record| record.lsn == lsn)
@@ -200,6 +210,7 @@ mod tests {
     }
 
     fn numbers(window: &RecordWindow) -> Vec<u64> {
+        window.check_invariants();
         window.from(Lsn::default()).map(|record| record.lsn.raw()).collect()
     }
 

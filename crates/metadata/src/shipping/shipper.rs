@@ -416,6 +416,7 @@ impl Shipper {
 
     /// Panics if an invariant of the type is violated.
     pub(crate) fn check_invariants(&self, safe: Lsn, last: Lsn) {
+        self.window.check_invariants();
         assert_eq!(self.window.last(), last, "the kept records end with the last record");
         let before = self.window.before();
         assert!(before <= safe, "records after {safe} are kept, not only those after {before}");

@@ -27,6 +27,7 @@ impl<E: Engine> MetadataTarget<E> {
         self.operations.check_invariants();
         self.calls.check_invariants();
         self.gates.check_invariants();
+        self.table.check_invariants();
         self.background.check_invariants();
         self.sessions.check_invariants();
         let shared = &self.shared;

@@ -8,6 +8,9 @@
 //! - The engine always contains the state after one specific log record. Therefore the changes that
 //!   a sync covers are in a *layer* of their own, separate from later changes (`current`) of the
 //!   same keys. The table applies each layer to the engine as a whole.
+//!
+//! `check_invariants` checks the layers. The simulator judges the rest by the state after power
+//! losses and take-overs.
 
 use crate::engine::{Engine, Mutations, start_of_scan};
 use skep_format::metadata::{Batch, Mutation, decode_value};
@@ -204,6 +207,15 @@ impl<E: Engine> Table<E> {
             self.layers.pop_front();
         }
         Ok(stored)
+    }
+
+    /// Panics if an invariant of the layers is violated.
+    pub(crate) fn check_invariants(&self) {
+        assert!(self.layers.len() <= MAX_LAYERS, "a table has at most {MAX_LAYERS} layers");
+        assert!(
+            self.layers.iter().is_sorted_by_key(|layer| layer.last),
+            "the layers are in the order of the log"
+        );
     }
 
     /// Returns the changes in memory that a sync covers, oldest first.

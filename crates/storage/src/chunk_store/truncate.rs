@@ -44,6 +44,16 @@ impl Generations {
         {
             self.newest.remove(&oldest);
         }
+        if cfg!(debug_assertions) {
+            self.check_invariants();
+        }
+    }
+
+    /// Panics if an invariant of the type is violated. Compares only the lengths, because a new key
+    /// is added to both collections, and removed from both.
+    fn check_invariants(&self) {
+        assert_eq!(self.order.len(), self.newest.len(), "`order` has each key of `newest` once");
+        assert!(self.order.len() <= MAX_GENERATIONS, "the number of generations has a limit");
     }
 }
 
