@@ -264,11 +264,15 @@ fn storage_text(target: &Target, node: &str, found: &str) -> String {
              its service first"
         )
     } else {
+        let path = &target.path;
         format!(
-            "To replace it, {add}, close it to new files (`skep target set-state {id} closed`), \
-             copy each file that `skep target files --paths {id}` lists (`cp -a FILE FILE.new && \
-             mv FILE.new FILE` places it on other targets), set other patterns for the listed \
-             directories (`skep entry set`), then run `skep target remove {id}`"
+            "If its disk still works, stop {node}, copy the whole directory {path} to the new disk \
+             (`cp -a --sparse=always`), mount the new disk in the place of the old one, and start \
+             {node} (docs/operations/backups.md). To move the files while the target serves, \
+             {add}, close this one to new files (`skep target set-state {id} closed`), copy each \
+             file that `skep target files --paths {id}` lists (`cp -a FILE FILE.new && mv FILE.new \
+             FILE` places it on other targets), set other patterns for the listed directories \
+             (`skep entry set`), then run `skep target remove {id}`"
         )
     };
     format!(
@@ -311,9 +315,10 @@ mod tests {
         target.reachability = Reachability::Online;
         let text = |target: &Target| storage_text(target, "storage-1", "3 files lie on it");
         let served = text(&target);
-        for words in ["3 files", "target add storage-1", "set-state 4 closed", "target remove 4"] {
+        for words in ["3 files", "stop storage-1", "/disk1/skep to the new disk", "remove 4"] {
             assert!(served.contains(words), "{served}");
         }
+        assert!(served.contains("target set-state 4 closed"), "{served}");
         target.reachability = Reachability::Offline;
         let offline = text(&target);
         assert!(offline.contains("target remove --lost 4"), "{offline}");
