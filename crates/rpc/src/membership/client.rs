@@ -106,7 +106,10 @@ impl ClientMembership {
         }
         let management = Management::new(&token, NodeKind::Client);
         let registered = register_until(&management, &request, limits).await?;
-        registered.map.check_feature_level()?;
+        if let Err(error) = registered.map.check_feature_level() {
+            leave(&management, registered.node).await;
+            return Err(error);
+        }
         Ok(Arc::new(Self {
             token,
             request,
