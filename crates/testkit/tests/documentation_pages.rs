@@ -203,8 +203,8 @@ fn marked_commands_of_the_pages_on_single_commands_succeed() {
     run_in_srv(&host, FSCK);
 }
 
-/// Pages with code blocks of which no test runs a block as it is on the page, each with the reason.
-/// Where the reason names a test, the test runs the same commands with its own values.
+/// Pages with code blocks that no test runs as they are on the page, each with the reason. If the
+/// reason names a test, this test runs the same commands with its own values.
 const NOT_RUN: &[(&str, &str)] = &[
     ("benchmark-recipes.md", "takes hours, and needs hardware and programs of others"),
     ("benchmarks-built-in.md", "takes minutes on many hosts; tests/bench runs small ones"),

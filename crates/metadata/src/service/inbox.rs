@@ -110,7 +110,10 @@ impl Inbox {
     fn check_invariants(&self) {
         assert!(self.next_of_clients <= MAX_BATCH, "a batch has at most {MAX_BATCH} requests");
         assert!(self.next_of_clients <= self.next.len(), "the counted requests are in the batch");
-        assert!(self.bytes_of_services <= self.bytes, "all bytes include those of services");
+        assert!(
+            self.bytes_of_services <= self.bytes,
+            "the counted bytes include the bytes of services"
+        );
     }
 
     /// Removes and returns the events of the next batch.

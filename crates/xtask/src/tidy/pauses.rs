@@ -29,6 +29,7 @@ const PAUSES: &[(&str, &str)] = &[
     ("crates/ctl/src/cmd/client/evict.rs", "poll: locks and opens of the evicted client"),
     ("crates/ctl/src/cmd/target/give_up.rs", "poll: metadata targets that have the map in which a target is lost, and end their transactions"),
     ("crates/ctl/src/cmd/target/remove.rs", "poll: requests and removals of chunk files in progress on a target; the next heartbeat of its node"),
+    ("crates/ctl/src/cmd/target/replace.rs", "poll: the copy of the store of a group to a new member"),
     ("crates/ctl/src/cmd/down.rs", "poll: the end of the supervisor"),
     ("crates/ctl/src/cmd/node/disks.rs", "period: the interval between two outputs"),
     ("crates/ctl/src/cmd/health/watch.rs", "period: the interval between two checks"),

@@ -55,7 +55,7 @@ pub(crate) struct ReplaceArgs {
     new: Option<String>,
 }
 
-/// Time between two looks at the cluster map.
+/// Time between two reads of the cluster map while the new target gets the data.
 const PAUSE: Duration = Duration::from_secs(1);
 /// Maximum number of attempts to change the group after its epoch has changed in between.
 const ATTEMPTS: u32 = 5;
