@@ -246,6 +246,7 @@ fn target_replace_moves_the_only_member_to_a_new_target() {
     let former = group["members"][0]["target"].to_string();
     let steps = pair.ask(&["target", "replace", &former]).expect_failure();
     assert!(steps.contains("skep target add NODE PATH"), "{steps}");
+    assert!(!steps.contains("metadata-copies"), "two copies are set: {steps}");
     let itself = pair.ask(&["target", "replace", &former, &former]).expect_failure();
     assert!(itself.contains("by itself"), "{itself}");
     let targets = pair.json(&["target", "list"]);

@@ -114,11 +114,22 @@ pub(crate) fn run(args: ReplaceArgs) -> Result<()> {
             return Err(Error::new(ErrorCode::InvalidArgument, what));
         };
         let Some(new) = new else {
-            return Err(metadata_steps(former, group));
+            return Err(metadata_steps(&map, former, group));
         };
         let new = target_named(&map, &new)?.id;
         if new == former.id {
             let what = format!("cannot replace target {id} by itself; name another target");
+            return Err(Error::new(ErrorCode::InvalidArgument, what));
+        }
+        if let Some(other) = map.group_of(new).filter(|other| other.id != group) {
+            let what = format!(
+                "cannot replace target {id} by target {new}: target {new} is a member of group \
+                 {other}. If it stores nothing, take it out of the cluster (`skep target remove \
+                 {new}`), run `skep config set metadata-copies 2`, so that a new target gets no \
+                 group of its own, and make another one with `skep target add`",
+                new = new.raw(),
+                other = other.id.raw()
+            );
             return Err(Error::new(ErrorCode::InvalidArgument, what));
         }
         let line = ProgressLine::new();
@@ -225,12 +236,20 @@ async fn progress(access: &Access, map: &ClusterMap, group: GroupId, new: Target
 }
 
 /// Returns the error for a metadata target if the command names no new target.
-fn metadata_steps(former: &Target, group: GroupId) -> Error {
+fn metadata_steps(map: &ClusterMap, former: &Target, group: GroupId) -> Error {
     let id = former.id.raw();
+    // With one copy of metadata, each new metadata target gets a group of its own.
+    let first = match map.policy.metadata_copies {
+        0 | 1 => {
+            "Run `skep config set metadata-copies 2` until the end, so that a new target gets no \
+             group of its own. "
+        }
+        _ => "",
+    };
     let what = format!(
-        "cannot replace target {id}: no new target is given. Make one on the new disk (`skep \
-         target add NODE PATH`), then run `skep target replace {id} NEW` with its id, which moves \
-         the data of group {}",
+        "cannot replace target {id}: no new target is given. {first}Make one on the new disk \
+         (`skep target add NODE PATH`), then run `skep target replace {id} NEW` with its id, which \
+         moves the data of group {}",
         group.raw()
     );
     Error::new(ErrorCode::InvalidArgument, what)
@@ -306,6 +325,19 @@ mod tests {
         assert_eq!(next_step(&group, former, new), Step::Done);
         group.members[0].state = MemberState::Waiting;
         assert_eq!(next_step(&group, former, new), Step::Wait, "the replacement is incomplete");
+    }
+
+    #[test]
+    fn steps_for_a_metadata_target_avoid_a_new_group() {
+        let mut map = ClusterMap::empty(skep_types::ClusterId::default());
+        let former =
+            Target::new(TargetId::new(4), TargetKind::Metadata, NodeId::new(2), "/disk1/skep");
+        for (copies, is_set) in [(1, true), (2, false)] {
+            map.policy.metadata_copies = copies;
+            let steps = metadata_steps(&map, &former, GroupId::new(3));
+            assert_eq!(steps.context().contains("config set metadata-copies 2"), is_set);
+            assert!(steps.context().contains("`skep target replace 4 NEW`"), "{steps}");
+        }
     }
 
     #[test]
