@@ -13,6 +13,10 @@
 //! - Bytes beyond the file size belong to a write whose client has not reported the new size yet,
 //!   or to a failed write, whose bytes the client will overwrite with zeros. If the writer dies,
 //!   the size recovery counts these bytes, as it counts bytes of chunk files.
+//!
+//! [`InlineRecord::new`] ensures the first invariant. The second one relates the target to its
+//! clients, so no function here can check it. The simulator judges its effects: the sizes and the
+//! first bytes that clients read.
 
 use crate::engine::Engine;
 use crate::tx::context::Context;

@@ -23,6 +23,9 @@
 //!   could count the member again before the process ends.
 //! - The member waits at most [`RELEASE_LIMIT`] for a request to acknowledge, and then at most
 //!   [`LEAVE_LIMIT`] for the cluster map.
+//!
+//! The invariants concern the messages of a member over time, which no state shows. The tests in
+//! `crates/testkit/tests/metadata_groups/clean_stop.rs` judge their effects.
 
 use super::Shell;
 use crate::engine::fjall_engine::FjallEngine;

@@ -22,6 +22,9 @@
 //! - The primary serves until it gets the map with another primary, or until [`STOP_LIMIT`].
 //! - The primary proposes only a member that can act as the primary: one with all records and a
 //!   disk with free space.
+//!
+//! The invariants concern the messages of a member over time, which no state shows. The tests in
+//! `crates/testkit/tests/metadata_groups/clean_stop.rs` judge their effects.
 
 use super::hand_over::successor;
 use crate::term::Membership;
