@@ -28,16 +28,17 @@ use skep_format::metadata::{
 use skep_types::codec::{Bytes, Codec, crc32c};
 use skep_types::{Error, ErrorCode, FileKind, InodeId, Lsn, Result, StripePattern};
 use skep_wire::Request;
-use skep_wire::frame::Header;
 use skep_wire::inline::{
     InlineContents, RemoveInline, RemoveInlineReply, WriteInline, WriteInlineReply,
 };
+use skep_wire::metadata::{Replay, ReplayReply};
 use std::ops::Range;
 
-/// Adds the LSN of the log record to the reply to `WriteInline` or `RemoveInline`. The handler
-/// cannot do this, because the target assigns the LSN after the handler has run.
-pub(crate) fn stamp(header: &Header, lsn: Lsn, reply: &mut Vec<u8>) -> Result<()> {
-    match header.message {
+/// Adds the LSN of the log record to the reply to `WriteInline` or `RemoveInline`, also if a client
+/// has repeated the inline write with `Replay`. The handler cannot do this, because the target
+/// assigns the LSN after the handler has run. `message` and `body` are those of the request.
+pub(crate) fn stamp(message: u16, body: &[u8], lsn: Lsn, reply: &mut Vec<u8>) -> Result<()> {
+    match message {
         WriteInline::ID => {
             let mut written = WriteInlineReply::from_bytes(reply)?;
             written.mark.record = lsn;
@@ -47,6 +48,12 @@ pub(crate) fn stamp(header: &Header, lsn: Lsn, reply: &mut Vec<u8>) -> Result<()
             let mut removed = RemoveInlineReply::from_bytes(reply)?;
             removed.mark.record = lsn;
             *reply = removed.to_bytes();
+        }
+        Replay::ID => {
+            let Replay { message, request, .. } = Replay::from_bytes(body)?;
+            let mut replayed = ReplayReply::from_bytes(reply)?;
+            stamp(message, &request.0, lsn, &mut replayed.reply.0)?;
+            *reply = replayed.to_bytes();
         }
         _ => {}
     }

@@ -31,9 +31,10 @@ use skep_wire::{Request, catalog};
 /// A key with its new value. `None` removes the key.
 type Change = (Vec<u8>, Option<Vec<u8>>);
 
-/// Returns the change that stores the reply to a request in the request's slot.
-fn slot_change(header: &Header, lsn: Lsn, reply: &mut Vec<u8>) -> Result<Change> {
-    inline::stamp(header, lsn, reply)?;
+/// Returns the change that stores the reply to a request in the request's slot. `body` is the body
+/// of the request.
+fn slot_change(header: &Header, body: &[u8], lsn: Lsn, reply: &mut Vec<u8>) -> Result<Change> {
+    inline::stamp(header.message, body, lsn, reply)?;
     let record = SlotRecord { sequence: header.sequence, lsn, reply: Bytes(reply.to_vec()) };
     Ok((Key::Slot(header.session, header.slot).to_bytes(), Some(record.to_bytes())))
 }
@@ -310,7 +311,7 @@ impl<E: Engine> MetadataTarget<E> {
         }
         let answered = op.header().filter(|_| op.session_needed().is_some());
         if let Some(header) = answered {
-            changes.push(slot_change(header, self.gates.next_lsn(), reply)?);
+            changes.push(slot_change(header, &op.body, self.gates.next_lsn(), reply)?);
         }
         let bytes =
             changes.iter().map(|(key, value)| logged_bytes(key, value.as_deref())).sum::<usize>();
@@ -323,7 +324,7 @@ impl<E: Engine> MetadataTarget<E> {
         if !self.table.fits(bytes, limits.record_bytes) {
             self.end_record();
             if let (Some(header), Some(last)) = (answered, changes.last_mut()) {
-                *last = slot_change(header, self.gates.next_lsn(), reply)?;
+                *last = slot_change(header, &op.body, self.gates.next_lsn(), reply)?;
             }
         }
         for (key, value) in changes {

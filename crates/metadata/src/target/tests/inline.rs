@@ -11,6 +11,7 @@ use skep_types::codec::crc32c;
 use skep_types::{ComponentRequest, PatternOrigin, PatternRequest};
 use skep_wire::inline as il;
 use skep_wire::inline::InlineMark;
+use skep_wire::limits::REPLAY_SLOT;
 
 const INLINE: u64 = 4096;
 
@@ -406,4 +407,40 @@ fn inline_writes_need_a_session_and_remove_file_capabilities() {
     story.ask(1, 1, (0, 2), &set).unwrap();
     let attributes = story.written(1, &write(inode, 0, b"x")).attributes;
     assert!(!attributes.has_capability);
+}
+
+/// After a power loss, a client repeats a lost write with `Replay`. Its next sync checks the mark in
+/// this reply.
+#[test]
+fn mark_of_a_repeated_inline_write_shows_its_loss() {
+    let mut story = Story::begin();
+    let inode = story.inline_file();
+    let durable = story.log.len();
+    let request = write(inode, 0, b"abc");
+    let lost = story.written(1, &request).mark;
+    story.log.truncate(durable);
+    story.kill();
+    story.target.await_replay();
+    story.happens(Event::Tick);
+    story.ask(1, 2, (0, 0), &md::EndReplay {}).unwrap();
+    let before = story.log.len();
+    let replay = md::Replay {
+        start: lost.start,
+        change: 2,
+        message: il::WriteInline::ID,
+        request: request.to_bytes().into(),
+        inode: InodeId::default(),
+        created: false,
+        pattern: None,
+    };
+    let mark_in = |reply: md::ReplayReply| {
+        il::WriteInlineReply::from_bytes(&reply.reply.0).expect("a reply to a write").mark
+    };
+    let repeated = mark_in(story.ask(1, 1, (REPLAY_SLOT, 1), &replay).unwrap());
+    assert_eq!(mark_in(story.ask(1, 1, (REPLAY_SLOT, 1), &replay).unwrap()), repeated);
+    story.ask(1, 1, (0, 0), &md::EndReplay {}).unwrap();
+    assert_eq!(story.read(inode, 0, 4096).unwrap(), b"abc");
+    assert!(story.is_lost(inode, &[lost]) && !story.is_lost(inode, &[repeated]));
+    story.lose_power(before);
+    assert!(story.is_lost(inode, &[repeated]));
 }
