@@ -2,7 +2,7 @@
 //! share it. Pure: callers pass the current time as an argument.
 //!
 //! - `size`: the size of the file, and the writes that this mount has not reported to metadata yet.
-//! - `unsynced`: acknowledged writes that may not be durable yet.
+//! - `unsynced`, `inline_marks`: acknowledged writes that may not be durable yet.
 //! - `opens`: the handles of the file.
 //! - `kernel_view`: the attributes and pages of the file that the kernel has cached.
 //! - `inline_move`: the move of the inline bytes to storage, and the end of the inline component.
@@ -13,6 +13,7 @@
 mod append_parts;
 mod guard_count;
 pub(crate) mod guards;
+mod inline_marks;
 mod inline_move;
 mod kernel_view;
 mod opens;
@@ -238,6 +239,26 @@ impl InodeState {
             let generation = parts.size.end().truncate_generation;
             parts.unsynced.was_synced(key, generation)
         })
+    }
+
+    /// Records that metadata acknowledged an inline write. The client calls this function without
+    /// an `await` after it has put the write into the list of acknowledged changes
+    /// (`session::acknowledged`). So each write in this list has its mark here, even if the program
+    /// was killed.
+    pub(crate) fn inline_written(&self, mark: InlineMark) {
+        self.with(|parts| parts.unsynced.inline_written(mark));
+    }
+
+    /// Records that metadata has executed a lost inline write again. The mark of the second
+    /// execution takes the place of the mark `lost`. Returns `false`, and changes nothing, if no
+    /// unsynced write has the mark `lost`.
+    pub(crate) fn inline_repeated(&self, lost: InlineMark, repeated: InlineMark) -> bool {
+        self.with(|parts| parts.unsynced.inline_repeated(lost, repeated))
+    }
+
+    /// Returns the number of lost inline writes that metadata has executed again.
+    pub(crate) fn repeated_inline(&self) -> u64 {
+        self.with(|parts| parts.unsynced.repeated())
     }
 
     /// Returns the marks (start number and LSN) of the inline writes that must be synced now.

@@ -107,6 +107,11 @@ pub(crate) const MAX_ACKNOWLEDGED: usize = 4096;
 /// Maximum total length of the bodies of the changes that [`MAX_ACKNOWLEDGED`] limits, in bytes.
 /// When the mount has reached it, it sends further changes with the durable flag too.
 pub(crate) const MAX_ACKNOWLEDGED_BYTES: usize = 4 << 20;
+/// Maximum number of marks of unsynced inline writes that the mount keeps for each inode; more than
+/// `MAX_STARTS`. With more marks, it counts the oldest writes to the next higher mark. Enough for
+/// the writes to one file in the 10 ms between two syncs of a metadata target. Each mark takes 24
+/// bytes.
+pub(crate) const MAX_INLINE_MARKS: usize = 256;
 /// Maximum number of inodes that the mount remembers because a power loss of metadata has reverted
 /// changes of them, and no program has got an error yet. For further inodes, only the log and
 /// `fsync` report the reverted changes.

@@ -252,7 +252,7 @@ async fn change(
         ChunkFileChange::Reserve => Ok(()),
         ChunkFileChange::Clear => {
             let end = range.end.min(pattern.inline_bytes());
-            clear_inline(worker, file, writing, (&(range.start..end), generation)).await
+            clear_inline(worker, file, (&(range.start..end), generation)).await
         }
     };
     for (part, task) in parts.iter().zip(tasks) {
@@ -269,7 +269,6 @@ async fn change(
 async fn clear_inline(
     worker: &Rc<Worker>,
     file: &Arc<OpenFile>,
-    writing: &WriteGuard,
     (range, truncate_generation): (&Range<u64>, u64),
 ) -> Result<()> {
     if range.is_empty() {
@@ -278,9 +277,7 @@ async fn clear_inline(
     let zeros = Buf::new((range.end - range.start) as usize);
     zeros.zero(0..zeros.len());
     let how = InlineWrite { truncate_generation, ..InlineWrite::default() };
-    let written = inline::write(worker, file, (range.start, &zeros), how).await?;
-    writing.inline_written(written.mark);
-    Ok(())
+    inline::write(worker, file, (range.start, &zeros), how).await.map(|_| ())
 }
 
 /// Changes a range of a chunk file. Storage may change less than requested, so this function

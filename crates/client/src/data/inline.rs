@@ -84,7 +84,8 @@ pub(crate) struct InlineWrite {
     pub(crate) appends: bool,
 }
 
-/// Writes inline bytes at an offset of the file.
+/// Writes inline bytes at an offset of the file, and records the mark of the write in the state of
+/// the inode.
 pub(crate) async fn write(
     worker: &Rc<Worker>,
     file: &Arc<OpenFile>,
@@ -111,6 +112,7 @@ pub(crate) async fn write(
             // once more.
             Err(error) if error.code() == ErrorCode::Protocol && !has_failed => has_failed = true,
             Ok(written) => {
+                file.inode.inline_written(written.mark);
                 let attributes = &written.attributes;
                 let caches = &client.mount().caches;
                 if extends {
@@ -135,14 +137,23 @@ impl Client {
         &self,
         state: &Arc<InodeState>,
     ) -> Result<Option<(ReportedExtent, Attributes)>> {
-        let (written, reported) = (state.unsynced_inline(), state.reported_extent());
-        if written.is_empty() {
-            return Ok(None);
+        // Retry: after each power loss in which metadata has lost inline writes of this file while
+        // the request was on its way, and this mount has repeated some of them. The request then
+        // names lost marks of repeated writes.
+        loop {
+            let repeated = state.repeated_inline();
+            let (written, reported) = (state.unsynced_inline(), state.reported_extent());
+            if written.is_empty() {
+                return Ok(None);
+            }
+            let request = SyncInline { inode: state.id, written };
+            let how = CallOptions { durable: true, ..CallOptions::default() };
+            let synced = self.ask_with(state.id, &request, how).await?;
+            if synced.is_lost && state.repeated_inline() != repeated {
+                continue;
+            }
+            state.inline_synced(&request.written, synced.is_lost);
+            return Ok(synced.attributes.map(|durable| (reported, durable)));
         }
-        let request = SyncInline { inode: state.id, written };
-        let how = CallOptions { durable: true, ..CallOptions::default() };
-        let synced = self.ask_with(state.id, &request, how).await?;
-        state.inline_synced(&request.written, synced.is_lost);
-        Ok(synced.attributes.map(|durable| (reported, durable)))
     }
 }

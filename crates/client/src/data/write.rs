@@ -17,9 +17,8 @@ use skep_cluster::striping::Piece;
 use skep_env::Buf;
 use skep_rpc::CallOptions;
 use skep_types::{
-    ChunkFileKey, Error, ErrorCode, GroupId, HostIncarnation, MAX_FILE_BYTES, Result,
+    Attributes, ChunkFileKey, Error, ErrorCode, GroupId, HostIncarnation, MAX_FILE_BYTES, Result,
 };
-use skep_wire::inline::{InlineMark, WriteInlineReply};
 use skep_wire::metadata::OpenMode;
 use skep_wire::storage::{StripeHint, WriteChunk};
 use std::rc::Rc;
@@ -379,10 +378,10 @@ pub(crate) enum Acknowledged {
     /// A storage host of this incarnation acknowledged the piece, and has synced the chunk file.
     DurableChunk(ChunkFileKey, GroupId, HostIncarnation, RequestStart),
     /// The metadata target acknowledged inline bytes that are a part of a larger write.
-    Inline(InlineMark),
+    Inline,
     /// The metadata target acknowledged a write of inline bytes only, and has updated the size of
     /// the file. The first field is the end offset of the write in the file.
-    Extended(u64, Box<WriteInlineReply>),
+    Extended(u64, Box<Attributes>),
 }
 
 impl Acknowledged {
@@ -393,10 +392,11 @@ impl Acknowledged {
             Self::DurableChunk(key, group, incarnation, start) => {
                 writing.durable_piece_written(key, group, incarnation, start);
             }
-            Self::Inline(mark) => writing.inline_written(mark),
-            Self::Extended(end, written) => {
-                let WriteInlineReply { mark, attributes } = &*written;
-                writing.note_inline_write(end, *mark, attributes, skep_env::now());
+            // `inline::write` has recorded the mark of the write. The client reports the new size
+            // after servers have acknowledged all parts.
+            Self::Inline => {}
+            Self::Extended(end, attributes) => {
+                writing.note_inline_write(end, &attributes, skep_env::now());
             }
         }
     }
@@ -411,8 +411,11 @@ pub(crate) async fn write_piece(worker: Rc<Worker>, what: PieceWrite) -> Result<
         let how = InlineWrite { truncate_generation, extends, appends };
         let written = inline::write(&worker, &file, (offset, &data), how).await?;
         return Ok(match extends {
-            true => Acknowledged::Extended(offset + data.len() as u64, Box::new(written)),
-            false => Acknowledged::Inline(written.mark),
+            true => {
+                let end = offset + data.len() as u64;
+                Acknowledged::Extended(end, Box::new(written.attributes))
+            }
+            false => Acknowledged::Inline,
         });
     };
     let (key, stripe) = (file.key_of(&piece), file.stripe_of(&piece));

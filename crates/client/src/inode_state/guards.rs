@@ -32,7 +32,6 @@
 
 use crate::inode_state::{InodeState, SizeReport};
 use skep_types::{Attributes, ChunkFileKey, GroupId, HostIncarnation};
-use skep_wire::inline::InlineMark;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -142,25 +141,10 @@ impl WriteGuard {
         self.0.chunk_exists(key, truncate_generation);
     }
 
-    /// Records that metadata acknowledged the inline part of a larger write. The client reports the
-    /// new size only after servers have acknowledged all parts.
-    pub(crate) fn inline_written(&self, mark: InlineMark) {
-        self.0.with(|parts| parts.unsynced.inline_written(mark));
-    }
-
     /// Records that metadata acknowledged a write of inline bytes only. So metadata already has the
     /// new size and times.
-    pub(crate) fn note_inline_write(
-        &self,
-        end: u64,
-        mark: InlineMark,
-        attributes: &Attributes,
-        now: Duration,
-    ) {
-        self.0.with(|parts| {
-            parts.unsynced.inline_written(mark);
-            parts.size.note_inline_write(end, attributes, now);
-        });
+    pub(crate) fn note_inline_write(&self, end: u64, attributes: &Attributes, now: Duration) {
+        self.0.with(|parts| parts.size.note_inline_write(end, attributes, now));
     }
 
     /// Records that servers have acknowledged all pieces of a write, so the file ends at or beyond

@@ -329,7 +329,8 @@ fn mark(start: u64, record: u64) -> InlineMark {
 fn inline_write_needs_no_report() {
     let state = opened(10);
     let writing = state.try_write().unwrap();
-    writing.note_inline_write(300, mark(1, 5), &attributes(300, 0, 2), NOW);
+    state.inline_written(mark(1, 5));
+    writing.note_inline_write(300, &attributes(300, 0, 2), NOW);
     assert_eq!((state.size(), state.unreported()), (300, None));
     assert!(state.is_reported_undurably() && !state.is_idle());
     // Metadata lost the write in a power loss, so the client must report the size again.
@@ -338,25 +339,24 @@ fn inline_write_needs_no_report() {
     assert_eq!(state.unreported().unwrap().extent.end, 300);
     // An inline write must not mark earlier unreported writes as reported.
     write(&state, 9000, 0, 1);
-    writing.note_inline_write(400, mark(1, 6), &attributes(400, 0, 3), NOW);
+    writing.note_inline_write(400, &attributes(400, 0, 3), NOW);
     assert_eq!(state.unreported().unwrap().extent.end, 9000);
     // Another client truncated the file after this inline write, and this mount has already
     // recorded the truncation.
     state.observe(&attributes(0, 1, 9), NOW);
-    writing.note_inline_write(500, mark(1, 7), &attributes(500, 0, 8), NOW);
+    writing.note_inline_write(500, &attributes(500, 0, 8), NOW);
     assert_eq!(state.size(), 0);
 }
 
 #[test]
 fn inline_write_stays_unsynced_until_a_sync_covers_it() {
     let state = opened(0);
-    let writing = state.try_write().unwrap();
     for (start, record) in [(2, 30), (1, 9), (2, 20), (1, 11)] {
-        writing.inline_written(mark(start, record));
+        state.inline_written(mark(start, record));
     }
     let written = state.unsynced_inline();
     assert_eq!(written, [mark(1, 11), mark(2, 30)]);
-    writing.inline_written(mark(2, 31));
+    state.inline_written(mark(2, 31));
     state.inline_synced(&written, false);
     assert_eq!(state.unsynced_inline(), [mark(2, 31)], "the sync does not cover the later write");
     assert_eq!(state.losses(), 0);
@@ -366,7 +366,7 @@ fn inline_write_stays_unsynced_until_a_sync_covers_it() {
     // Metadata stores the inline marks of only `MAX_STARTS` starts of the target, so the write of
     // the oldest start counts as lost.
     for start in 1..=MAX_STARTS as u64 + 1 {
-        writing.inline_written(mark(start, start));
+        state.inline_written(mark(start, start));
     }
     assert_eq!((state.losses(), state.unsynced_inline().len()), (2, MAX_STARTS));
     assert_eq!(state.unsynced_inline()[0], mark(2, 2));
@@ -378,7 +378,7 @@ fn inline_move_is_due_after_fsyncs_of_metadata_and_storage() {
     let unsynced = |size| {
         let state = opened(0);
         write(&state, size, 0, 1);
-        state.try_write().unwrap().inline_written(mark(1, 1));
+        state.inline_written(mark(1, 1));
         state
     };
     let due =

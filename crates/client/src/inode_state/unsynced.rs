@@ -1,9 +1,9 @@
 //! Acknowledged writes and truncations that may not be durable yet: the chunk files and the inline
 //! writes that the mount must sync. Also counts the possible losses of acknowledged changes.
 
+use super::inline_marks::InlineMarks;
 use skep_types::{ChunkFileKey, GroupId, HostIncarnation};
 use skep_wire::inline::InlineMark;
-use skep_wire::limits::MAX_STARTS;
 use std::collections::{HashMap, HashSet};
 
 /// A chunk file with unsynced writes or truncations.
@@ -26,15 +26,12 @@ struct ChunkFileState {
 }
 
 /// Unsynced writes of this mount to one file.
-///
-/// # Invariants
-/// `inline` has at most [`MAX_STARTS`] marks, in strictly ascending order of their starts.
 #[derive(Debug, Default)]
 pub(super) struct UnsyncedWrites {
     chunk_files: HashMap<ChunkFileKey, ChunkFileState>,
-    /// For each start of the metadata target, the mark (start number and LSN) of the newest
-    /// unsynced inline write.
-    inline: Vec<InlineMark>,
+    inline: InlineMarks,
+    /// Number of lost inline writes that metadata has executed again.
+    repeated: u64,
     losses: u64,
     /// Synced chunk files that metadata has not recorded as synced.
     unrecorded: HashSet<ChunkFileKey>,
@@ -47,11 +44,6 @@ pub(super) struct UnsyncedWrites {
 }
 
 impl UnsyncedWrites {
-    fn check_invariants(&self) {
-        let is_rising = self.inline.is_sorted_by(|a, b| a.start < b.start);
-        assert!(is_rising && self.inline.len() <= MAX_STARTS, "{:?}", self.inline);
-    }
-
     pub(super) fn is_empty(&self) -> bool {
         self.chunk_files.is_empty() && self.inline.is_empty()
     }
@@ -109,20 +101,24 @@ impl UnsyncedWrites {
 
     /// Records that metadata acknowledged an inline write.
     pub(super) fn inline_written(&mut self, mark: InlineMark) {
-        let marks = &mut self.inline;
-        match marks.binary_search_by_key(&mark.start, |known| known.start) {
-            Ok(at) => marks[at].record = marks[at].record.max(mark.record),
-            Err(at) => marks.insert(at, mark),
+        self.losses += u64::from(self.inline.add(mark));
+    }
+
+    /// Records that metadata has executed a lost inline write again. The mark of the second
+    /// execution takes the place of the mark `lost`. Returns `false`, and changes nothing, if no
+    /// unsynced write has the mark `lost`.
+    pub(super) fn inline_repeated(&mut self, lost: InlineMark, repeated: InlineMark) -> bool {
+        let is_known = self.inline.remove_one(lost);
+        if is_known {
+            self.inline_written(repeated);
+            self.repeated += 1;
         }
-        if marks.len() > MAX_STARTS {
-            // Metadata also stores the inline marks of at most [`MAX_STARTS`] starts, so it can no
-            // longer confirm the oldest mark.
-            marks.remove(0);
-            self.losses += 1;
-        }
-        if cfg!(debug_assertions) {
-            self.check_invariants();
-        }
+        is_known
+    }
+
+    /// Returns the number of lost inline writes that metadata has executed again.
+    pub(super) fn repeated(&self) -> u64 {
+        self.repeated
     }
 
     /// Returns the chunk files that must be synced now.
@@ -185,7 +181,7 @@ impl UnsyncedWrites {
 
     /// Returns the marks (start number and LSN) of the inline writes that must be synced now.
     pub(super) fn inline(&self) -> Vec<InlineMark> {
-        self.inline.clone()
+        self.inline.highest()
     }
 
     /// Records that a storage host synced a chunk file. If the incarnation of the host has
@@ -212,10 +208,7 @@ impl UnsyncedWrites {
     /// Records that these inline writes are durable at metadata, or that some of them are lost
     /// (`is_lost`).
     pub(super) fn inline_synced(&mut self, marks: &[InlineMark], is_lost: bool) {
-        let is_newer = |known: &InlineMark| {
-            !marks.iter().any(|mark| mark.start == known.start && mark.record >= known.record)
-        };
-        self.inline.retain(is_newer);
+        self.inline.remove(marks);
         self.losses += u64::from(is_lost);
     }
 }

@@ -24,6 +24,7 @@
 
 use crate::limits::{MAX_ACKNOWLEDGED, MAX_ACKNOWLEDGED_BYTES, MAX_REVERTED_INODES};
 use skep_types::{GroupId, InodeId, SessionId};
+use skep_wire::inline::InlineMark;
 use skep_wire::limits::REPLAY_SLOT;
 use skep_wire::metadata::{CompareSlotsReply, Replay};
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -44,6 +45,9 @@ pub(crate) struct Change {
     pub(crate) inodes: Option<[InodeId; 2]>,
     /// The request that replays the change. `None` means that it cannot be replayed.
     pub(crate) replay: Option<Box<Replay>>,
+    /// The mark of an inline write in the state of its inode. `None` means that the change is no
+    /// inline write, or that the state does not have its mark any more.
+    pub(crate) mark: Option<InlineMark>,
 }
 
 impl Change {
@@ -175,6 +179,8 @@ pub(crate) struct NextReplay {
     pub(crate) request: Option<Box<Replay>>,
     /// Sequence of the request in [`REPLAY_SLOT`].
     pub(crate) sequence: u64,
+    /// The mark of the lost change. See [`Change::mark`].
+    pub(crate) mark: Option<InlineMark>,
 }
 
 #[derive(Debug, Default)]
@@ -322,19 +328,27 @@ impl AcknowledgedChanges {
     /// Returns the next lost change. `None` means that no lost change is left.
     pub(crate) fn next_lost(&self, group: GroupId, session: SessionId) -> Option<NextReplay> {
         let next = self.of(group, session, |kept| {
-            let request = kept.lost.front()?.replay.clone();
-            Some(NextReplay { request, sequence: kept.replays + 1 })
+            let Change { replay, mark, .. } = kept.lost.front()?;
+            let request = replay.clone();
+            Some(NextReplay { request, sequence: kept.replays + 1, mark: *mark })
         });
         next.flatten()
     }
 
     /// Records that the target has executed the change of [`Self::next_lost`]. If the change is not
-    /// durable yet, adds it to the list of acknowledged changes again.
-    pub(crate) fn replayed(&self, group: GroupId, session: SessionId, is_durable: bool) {
+    /// durable yet, adds it to the list of acknowledged changes again. `mark` is the mark that the
+    /// state of the inode has for the change now.
+    pub(crate) fn replayed(
+        &self,
+        group: GroupId,
+        session: SessionId,
+        is_durable: bool,
+        mark: Option<InlineMark>,
+    ) {
         self.of(group, session, |kept| {
             let Some(change) = kept.take_first() else { return };
             if !is_durable {
-                kept.push(Change { slot: REPLAY_SLOT, sequence: kept.replays, ..change });
+                kept.push(Change { slot: REPLAY_SLOT, sequence: kept.replays, mark, ..change });
             }
         });
     }

@@ -10,7 +10,7 @@
 use skep_types::codec::{Bytes, Codec};
 use skep_types::{InodeId, StripePattern};
 use skep_wire::Request;
-use skep_wire::inline::{RemoveInline, WriteInline};
+use skep_wire::inline::{InlineMark, RemoveInline, WriteInline, WriteInlineReply};
 use skep_wire::metadata as md;
 use std::any::Any;
 
@@ -38,6 +38,12 @@ pub(crate) fn replay_of<R: Request + 'static>(
     let (start, change) = place;
     let request = Bytes(body);
     Some(Box::new(md::Replay { start, change, message: R::ID, request, inode, created, pattern }))
+}
+
+/// Returns the mark of an inline write from the reply to it. `None` means that the reply is to a
+/// request of another kind.
+pub(crate) fn inline_mark_of(reply: &dyn Any) -> Option<InlineMark> {
+    reply.downcast_ref::<WriteInlineReply>().map(|it| it.mark)
 }
 
 /// Whether a request has created the inode that its `NewEntryReply` names. A link, for example, has

@@ -12,9 +12,9 @@ use crate::session::acknowledged::{Change, NextReplay};
 use crate::session::table::is_lost;
 use skep_rpc::{CallFacts, CallOptions};
 use skep_types::codec::{Codec, Described};
-use skep_types::{ErrorCode, GroupId, InodeId, Result, SessionId};
+use skep_types::{ErrorCode, GroupId, InodeId, Lsn, Result, SessionId};
 use skep_wire::Request;
-use skep_wire::inline::{RemoveInline, WriteInline};
+use skep_wire::inline::{InlineMark, RemoveInline, WriteInline, WriteInlineReply};
 use skep_wire::limits::REPLAY_SLOT;
 use skep_wire::metadata::{
     Close, Create, EndReplay, Exchange, Open, OpenReply, RemoveDirectory, Rename, Replay,
@@ -59,10 +59,15 @@ impl Replayed {
         }
         let concerns_bytes =
             [Close::ID, ReportWritten::ID, WriteInline::ID].contains(&change.message);
-        // The inode is the first field of these requests.
-        let inode = change.request.0.get(..8).and_then(|it| InodeId::from_bytes(it).ok());
-        concerns_bytes && inode.is_some_and(|inode| self.changed_otherwise.contains(&inode))
+        concerns_bytes
+            && inode_of(change).is_some_and(|inode| self.changed_otherwise.contains(&inode))
     }
+}
+
+/// Returns the inode of a change whose request has the inode as its first field: a close, a report
+/// of a size, or an inline write.
+fn inode_of(change: &Replay) -> Option<InodeId> {
+    change.request.0.get(..8).and_then(|it| InodeId::from_bytes(it).ok())
 }
 
 impl Client {
@@ -118,7 +123,7 @@ impl Client {
         loop {
             let start = changes.attempt(group, id).start;
             let options = CallOptions { session: id, start, ..CallOptions::default() };
-            let Some(NextReplay { request, sequence }) = changes.next_lost(group, id) else {
+            let Some(NextReplay { request, sequence, mark }) = changes.next_lost(group, id) else {
                 match self.router().call(group, &EndReplay {}, options).await {
                     Err(error) if error.code() == ErrorCode::StaleStart => {
                         self.compare_again(group, id).await?;
@@ -144,7 +149,8 @@ impl Client {
             match self.router().call(group, &*request, options).await {
                 Ok((reply, _)) => {
                     self.note_opened(request.message, &reply);
-                    changes.replayed(group, id, facts.change.get() == 0);
+                    let mark = mark.and_then(|lost| self.note_rewritten(&request, lost, &reply));
+                    changes.replayed(group, id, facts.change.get() == 0, mark);
                     replayed.count += 1;
                 }
                 Err(error) if error.code() == ErrorCode::StaleStart => {
@@ -170,5 +176,25 @@ impl Client {
         if let Some(state) = opened.and_then(|it| self.mount().inodes.get(it.attributes.inode)) {
             self.mount().share(&state);
         }
+    }
+
+    /// Replaces the mark of a lost inline write, because the target has executed the write again:
+    /// the next `fsync` of the file then checks the second execution. Returns the mark that the
+    /// state of the inode has for the write now. `None` means that it has no mark of this write,
+    /// so the next `fsync` checks the marks that it has.
+    fn note_rewritten(
+        &self,
+        request: &Replay,
+        lost: InlineMark,
+        reply: &ReplayReply,
+    ) -> Option<InlineMark> {
+        let state = self.mount().inodes.get(inode_of(request)?)?;
+        let repeated = WriteInlineReply::from_bytes(&reply.reply.0).ok().map(|it| it.mark);
+        // A target of an earlier release does not put the LSN into this reply. The mark of the lost
+        // write then stays, so the next `fsync` fails.
+        let Some(repeated) = repeated.filter(|it| it.record != Lsn::default()) else {
+            return Some(lost);
+        };
+        state.inline_repeated(lost, repeated).then_some(repeated)
     }
 }

@@ -12,7 +12,7 @@ use crate::client::{Client, Worker};
 use crate::driven::drive;
 use crate::files::open_file::OpenFile;
 use crate::session::acknowledged::Change;
-use crate::session::kept_requests::{inodes_of, is_kept, replay_of};
+use crate::session::kept_requests::{inline_mark_of, inodes_of, is_kept, replay_of};
 use crate::session::slots::{Slot, ThreadSession};
 use crate::session::table::is_lost;
 use skep_rpc::{CallFacts, CallOptions};
@@ -303,6 +303,7 @@ pub(crate) async fn send_attempt<R: Request + 'static>(
                         request: R::NAME,
                         inodes: inodes_of(&*request),
                         replay: replay_of(&*request, &reply, place),
+                        mark: inline_mark_of(&reply),
                     };
                     changes.acknowledged(group, attempt, change);
                 }

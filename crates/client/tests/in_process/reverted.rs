@@ -1,6 +1,6 @@
 //! Acknowledged changes that a power loss of metadata has reverted.
 
-use crate::fakes::FakeCluster;
+use crate::fakes::{FakeCluster, FakeMetadata};
 use crate::{NEW, create, read, set_size, until, until_changes_are_compared, with_client, write};
 use skep_client::{
     Client, Closes, HandleId, InodeAttributes, Names, OpenMode, Opens, SetAttributes, Syncs, Writes,
@@ -8,6 +8,7 @@ use skep_client::{
 use skep_env::Buf;
 use skep_types::{ErrorCode, InodeId};
 use skep_wire::Request;
+use skep_wire::inline::SyncInline;
 use skep_wire::metadata::{CompareSlots, EndReplay, KeepAlive, Link, Replay, Unlink};
 
 const ROOT: InodeId = InodeId::ROOT;
@@ -46,7 +47,7 @@ fn unlink_fails_if_a_power_loss_reverted_a_link_of_the_file() {
 #[test]
 fn lost_link_is_replayed_before_the_next_unlink() {
     with_client(|fake, client| async move {
-        fake.with_metadata(1, |it| it.behaviour.replays = true);
+        fake.with_metadata(1, |it| it.behaviour.replays = 9);
         let (inode, handle) = create(&client, "a").await;
         let before = fake.with_metadata(1, |it| it.clone());
         client.link(inode, ROOT, b"b").await.unwrap();
@@ -67,7 +68,7 @@ fn lost_link_is_replayed_before_the_next_unlink() {
 #[test]
 fn replayed_link_is_replayed_again_after_the_next_power_loss() {
     with_client(|fake, client| async move {
-        fake.with_metadata(1, |it| it.behaviour.replays = true);
+        fake.with_metadata(1, |it| it.behaviour.replays = 9);
         let (inode, _) = create(&client, "a").await;
         let before = fake.with_metadata(1, |it| it.clone());
         client.link(inode, ROOT, b"b").await.unwrap();
@@ -181,6 +182,108 @@ fn ending_an_inline_component_consumes_no_program_error() {
         assert_eq!(error.code(), ErrorCode::Io);
         client.set_attributes(change).await.unwrap();
     });
+}
+
+/// Creates a file with two inline writes, which the returned state of metadata does not have. After
+/// a power loss, the target executes up to `replays` lost changes again.
+async fn two_inline_writes(
+    fake: &FakeCluster,
+    client: &Client,
+    replays: usize,
+) -> (HandleId, FakeMetadata) {
+    fake.with_metadata(1, |it| {
+        it.behaviour.inline_bytes = 4096;
+        it.behaviour.replays = replays;
+    });
+    let (_, handle) = create(client, "a").await;
+    let before = fake.metadata_state();
+    write(client, handle, 0, b"one").await;
+    write(client, handle, 3, b"two").await;
+    (handle, before)
+}
+
+/// Lets metadata lose its power, and waits until the mount has ended its replay number `number`.
+async fn lose_and_replay(fake: &FakeCluster, before: &FakeMetadata, number: usize) {
+    fake.lose_power(before);
+    until(|| fake.count::<EndReplay>() == number).await;
+}
+
+/// docs/semantics.md 3.5: the mount has repeated all bytes that metadata has lost, also after the
+/// second power loss, so nothing is missing.
+#[test]
+fn fsync_succeeds_if_all_lost_inline_writes_were_replayed() {
+    with_client(|fake, client| async move {
+        let (handle, before) = two_inline_writes(&fake, &client, 2).await;
+        for number in 1..=2 {
+            lose_and_replay(&fake, &before, number).await;
+            assert_eq!(fake.count::<Replay>(), 2 * number);
+        }
+        client.fsync(handle).await.unwrap();
+        assert_eq!(read(&client, handle, 0, 9).await, b"onetwo");
+        let syncs = fake.count::<SyncInline>();
+        client.fsync(handle).await.unwrap();
+        assert_eq!((syncs, fake.count::<SyncInline>()), (1, 1), "the writes were synced");
+    });
+}
+
+#[test]
+fn fsync_fails_once_if_one_inline_write_was_not_replayed() {
+    with_client(|fake, client| async move {
+        let (handle, before) = two_inline_writes(&fake, &client, 1).await;
+        lose_and_replay(&fake, &before, 1).await;
+        assert_eq!(client.fsync(handle).await.unwrap_err().code(), ErrorCode::Io);
+        client.fsync(handle).await.unwrap();
+        write(&client, handle, 3, b"two").await;
+        client.fsync(handle).await.unwrap();
+        assert_eq!(read(&client, handle, 0, 9).await, b"onetwo");
+    });
+}
+
+/// The mount has replaced the marks of both writes, and then cannot replay them a second time.
+#[test]
+fn fsync_fails_if_replayed_inline_writes_are_lost_again() {
+    with_client(|fake, client| async move {
+        let (handle, mut before) = two_inline_writes(&fake, &client, 2).await;
+        lose_and_replay(&fake, &before, 1).await;
+        before.behaviour.replays = 0;
+        lose_and_replay(&fake, &before, 2).await;
+        assert_eq!(client.fsync(handle).await.unwrap_err().code(), ErrorCode::Io);
+        client.fsync(handle).await.unwrap();
+    });
+}
+
+/// The truncation is lost and cannot be replayed, so the mount does not replay the second write.
+#[test]
+fn fsync_fails_if_a_truncation_between_inline_writes_is_lost() {
+    with_client(|fake, client| async move {
+        let (handle, before) = two_inline_writes(&fake, &client, 9).await;
+        let inode = client.lookup(ROOT, b"a").await.unwrap().inode;
+        client.set_attributes(set_size(inode, 3)).await.unwrap();
+        write(&client, handle, 3, b"TWO").await;
+        lose_and_replay(&fake, &before, 1).await;
+        assert_eq!(fake.count::<Replay>(), 2, "the writes before the truncation");
+        assert_eq!(client.fsync(handle).await.unwrap_err().code(), ErrorCode::Io);
+    });
+}
+
+/// The target executes the request of the `fsync` only after the replay. The marks in this request
+/// are those of the lost writes.
+#[test]
+fn fsync_in_flight_at_a_power_loss_checks_the_replayed_writes() {
+    for (replays, syncs) in [(2, 2), (1, 2), (0, 1)] {
+        with_client(move |fake, client| async move {
+            let (handle, before) = two_inline_writes(&fake, &client, replays).await;
+            fake.state.borrow_mut().hold = Some(SyncInline::ID);
+            let syncing = client.clone();
+            let task = skep_env::spawn(async move { syncing.fsync(handle).await });
+            until(|| fake.count::<SyncInline>() == 1).await;
+            lose_and_replay(&fake, &before, 1).await;
+            fake.state.borrow_mut().hold = None;
+            let synced = task.await.map_err(|error| error.code());
+            assert_eq!(synced, if replays == 2 { Ok(()) } else { Err(ErrorCode::Io) });
+            assert_eq!(fake.count::<SyncInline>(), syncs);
+        });
+    }
 }
 
 /// Creates a file and writes to it. Then a power loss reverts the open, and another client replaces

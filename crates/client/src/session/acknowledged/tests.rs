@@ -24,6 +24,7 @@ fn change(slot: u32, sequence: u64, inode: u64) -> Change {
         request: "Link",
         inodes: Some([InodeId::new(inode); 2]),
         replay: Some(Box::new(replay)),
+        mark: None,
     }
 }
 
@@ -94,18 +95,18 @@ fn replayed_change_is_kept_until_it_is_durable() {
     assert_eq!(other, Some(Compared::Before), "another thread does not replay too");
     let next = changes.next_lost(GROUP, SESSION).unwrap();
     assert_eq!((next.sequence, next.request.unwrap().change), (1, 1));
-    changes.replayed(GROUP, SESSION, false);
+    changes.replayed(GROUP, SESSION, false, None);
     assert_eq!(changes.next_lost(GROUP, SESSION).unwrap().sequence, 2);
     // The target loses power again. It has executed neither of the two replays.
     assert!(changes.compare_again(GROUP, SESSION, &reply(3, &[])));
     let next = changes.next_lost(GROUP, SESSION).unwrap();
     assert_eq!((next.sequence, next.request.unwrap().change), (2, 1), "the first one comes first");
-    changes.replayed(GROUP, SESSION, false);
+    changes.replayed(GROUP, SESSION, false, None);
     // The target is killed after it has executed the next replay, but before it has replied.
     assert!(changes.compare_again(GROUP, SESSION, &reply(4, &[(REPLAY_SLOT, 3)])));
     let next = changes.next_lost(GROUP, SESSION).unwrap();
     assert_eq!((next.sequence, next.request.unwrap().change), (4, 3));
-    changes.replayed(GROUP, SESSION, true);
+    changes.replayed(GROUP, SESSION, true, None);
     assert!(changes.next_lost(GROUP, SESSION).is_none());
     changes.replay_ended(GROUP, SESSION);
     assert!(changes.lost(5, &[(REPLAY_SLOT, 3)]).is_empty(), "the last reply was durable");

@@ -57,8 +57,8 @@ pub(crate) struct Behaviour {
     pub(crate) inline_bytes: u64,
     /// The chunk files in the replies to truncations.
     pub(crate) truncated: Vec<TruncatedChunk>,
-    /// Whether the target executes lost changes again.
-    pub(crate) replays: bool,
+    /// Number of lost changes that the target executes again. It refuses all further ones.
+    pub(crate) replays: usize,
 }
 
 #[derive(Clone)]

@@ -20,12 +20,13 @@ impl FakeMetadata {
         Ok(Answer::of(&CompareSlotsReply { start: self.start, slots }))
     }
 
-    /// Executes a lost change again, unless the target does not replay changes.
+    /// Executes a lost change again, unless the target replays no more changes.
     pub(super) fn replay(&mut self, header: &Header, replay: &Replay) -> Result<Answer> {
         assert_eq!(header.slot, REPLAY_SLOT);
-        if !self.behaviour.replays {
+        if self.behaviour.replays == 0 {
             return code(ErrorCode::Stale);
         }
+        self.behaviour.replays -= 1;
         let first = Header { message: replay.message, ..header.clone() };
         let reply = ReplayReply { reply: self.execute(&first, &replay.request.0)?.into() };
         self.executed.push((replay.message, false));
