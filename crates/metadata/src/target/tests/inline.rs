@@ -409,8 +409,8 @@ fn inline_writes_need_a_session_and_remove_file_capabilities() {
     assert!(!attributes.has_capability);
 }
 
-/// After a power loss, a client repeats a lost write with `Replay`. Its next sync checks the mark in
-/// this reply.
+/// After a power loss, a client repeats a lost write with `Replay`. Its next sync checks the mark
+/// in this reply.
 #[test]
 fn mark_of_a_repeated_inline_write_shows_its_loss() {
     let mut story = Story::begin();
