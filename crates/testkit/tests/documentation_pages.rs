@@ -250,7 +250,8 @@ fn each_page_without_a_tested_command_has_a_reason() {
 /// Messages that come from the kernel or the C library, so the sources do not contain them.
 const OF_THE_SYSTEM: &[&str] = &["Connection refused"];
 
-/// Returns the messages in the first column of the tables on the page.
+/// Returns the messages in the first column of the tables on the page, and the texts that a log
+/// `has` by this column.
 fn messages() -> Vec<String> {
     let mut found = Vec::new();
     let mut is_table_of_messages = false;
@@ -262,7 +263,11 @@ fn messages() -> Vec<String> {
             Some(cell) if is_table_of_messages || cell.contains(" says `") => {
                 found.extend(cell.split('`').skip(1).step_by(2).map(str::to_owned));
             }
-            Some(_) => {}
+            // Other quotes in such a cell are errors of the system or names.
+            Some(cell) => {
+                let quotes = cell.split(" has `").skip(1).filter_map(|it| it.split('`').next());
+                found.extend(quotes.map(str::to_owned));
+            }
         }
     }
     found
