@@ -151,7 +151,7 @@ fn fails(decoder: &Decoder, input: &[u8]) -> bool {
 fn from_hex(text: &str) -> Option<Vec<u8>> {
     let digits = text.trim().as_bytes();
     let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
-    if digits.len() % 2 == 0 { digits.chunks(2).map(byte).collect() } else { None }
+    if digits.len().is_multiple_of(2) { digits.chunks(2).map(byte).collect() } else { None }
 }
 
 /// Checks the inputs in `directory`, which once failed. A missing directory has no inputs.

@@ -66,7 +66,6 @@ mod tests {
         let subscriber = tracing_subscriber::fmt()
             .event_format(Lines::new())
             .with_max_level(Level::TRACE)
-            .with_ansi(false)
             .with_writer(Arc::new(file.try_clone().unwrap()))
             .finish();
         tracing::subscriber::with_default(subscriber, || {

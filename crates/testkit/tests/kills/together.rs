@@ -49,7 +49,8 @@ impl Site {
         println!("seed {seed} (SKEP_TEST_SEED={seed} repeats it)");
         let mut cluster = Cluster::start(Shape::default());
         let second = cluster.mount(Transport::Device);
-        let on = |number: u64| if number % 2 == 0 { cluster.path() } else { second.path() };
+        let on =
+            |number: u64| if number.is_multiple_of(2) { cluster.path() } else { second.path() };
         let workers = (0..WORKERS).map(|number| Worker::new(on(number), number, seed)).collect();
         let pages = SharedPages::new(cluster.path());
         Self { workers, second, cluster, pages, random: Random::new(seed) }

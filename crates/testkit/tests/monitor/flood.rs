@@ -26,7 +26,6 @@ const MORE_MEMORY: u64 = 128 << 20;
 
 /// A page under the flood, and the process that serves it.
 struct Flooded {
-    address: String,
     path: &'static str,
     pid: u32,
     /// Maximum number of connections that the page serves at the same time.
@@ -53,15 +52,10 @@ fn memory(pid: u32) -> u64 {
 }
 
 impl Flooded {
-    fn new(
-        cluster: &Cluster,
-        role: &str,
-        (address, path): (String, &'static str),
-        connections: usize,
-    ) -> Self {
+    fn new(cluster: &Cluster, role: &str, path: &'static str, connections: usize) -> Self {
         let pid = cluster.processes(role).first().expect("a process").pid;
         let before = (sockets(pid), memory(pid));
-        Self { address, path, pid, connections, before, most_sockets: 0 }
+        Self { path, pid, connections, before, most_sockets: 0 }
     }
 
     /// Whether silent connections used most connections of the page.
@@ -123,8 +117,8 @@ fn flood_of_requests_harms_neither_mount_nor_later_requests() {
     let of_monitor = (address_of(&cluster), "/api/history?span=3600&points=300");
     // The limits are in `crates/monitor/src/limits.rs` and in `crates/exporter/src/http.rs`.
     let mut pages = [
-        Flooded::new(&cluster, "monitor", of_monitor.clone(), 256),
-        Flooded::new(&cluster, "storage", of_service.clone(), 16),
+        Flooded::new(&cluster, "monitor", of_monitor.1, 256),
+        Flooded::new(&cluster, "storage", of_service.1, 16),
     ];
     let addresses = [of_monitor, of_service];
     let replies = [AtomicU64::new(0), AtomicU64::new(0)];
