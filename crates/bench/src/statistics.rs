@@ -33,14 +33,14 @@ impl Summary {
     }
 }
 
-/// Smallest share by which the first repetition must be below the mean of the others to count as a
+/// If the first repetition is below the mean of the others by at least this share, it counts as a
 /// warm-up.
 const WARM_UP: f64 = 0.05;
 
-/// Returns the share by which the first of repeated measurements is below the mean of the others.
-/// `None` means that they show no warm-up: there are fewer than three values, the share is less
-/// than 5 %, or the first value is not farther from the lowest of the others than these are from
-/// each other.
+/// Compares the first of repeated measurements with the mean of the others. Returns the share that
+/// it lacks. `None` means that the measurements show no warm-up: there are fewer than three values,
+/// the share is less than 5 %, or the first value is not farther from the lowest of the others than
+/// these are from each other.
 pub fn warm_up(values: &[f64]) -> Option<f64> {
     let (first, others) = values.split_first()?;
     let of_others = Summary::of(others).filter(|_| others.len() > 1)?;

@@ -141,8 +141,7 @@ fn effect_on_targets(effects: &[(TargetId, Effect)], absent: &[Vec<TargetId>]) -
     }
 }
 
-/// Returns the services of which one for each group must start. `absent` has the serving members of
-/// each group in which all of them are absent.
+/// Returns the text that names the needed services: for each group, one of its absent members.
 fn needed_services(absent: &[Vec<TargetId>]) -> String {
     let one_of = |members: &Vec<TargetId>| {
         let members: Vec<_> = members.iter().map(ToString::to_string).collect();

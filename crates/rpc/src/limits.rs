@@ -109,8 +109,8 @@ pub(crate) const LONGEST_MANAGEMENT_BACKOFF: Duration = Duration::from_secs(1);
 /// Pause of a client before its first retry to register. Hundreds of clients may wait for one
 /// management process.
 pub(crate) const CLIENT_JOIN_PAUSE: Duration = Duration::from_millis(250);
-/// Least time between two registrations of a removed client under a new id. Management keeps each id
-/// for a lease at least, so a client that is removed again and again must not use up ids.
+/// Least time between two registrations of a removed client under a new id. Management keeps each
+/// id for a lease at least, so a client that is removed again and again must not use up ids.
 pub(crate) const LEAST_TIME_OF_AN_ID: Duration = Duration::from_secs(1);
 /// Longest wait for a reply of management before the sender retries the request. A reply needs only
 /// memory accesses and one small sync.

@@ -30,8 +30,8 @@ fn open(path: &Path) -> File {
 }
 
 /// A program that writes to a file until a write fails, and then reports which of its handles still
-/// work. For a read, it reports the byte. It must be a separate process. A process that has open files on a suspended mount hangs
-/// when it starts another process.
+/// work. For a read, it reports the byte. It must be a separate process. A process that has open
+/// files on a suspended mount hangs when it starts another process.
 const WRITER: &str = r#"
 import errno, os, sys
 def outcome(of):

@@ -1,8 +1,9 @@
 //! Checks whether more than one CPU handles the interrupts of each disk and network interface.
 //! Reads `/proc` and `/sys` only.
 //!
-//! A finding needs a host with several CPUs, and a device with several interrupts, which are those
-//! of its queues. `apply` does not move interrupts, because `irqbalance` and drivers move them too.
+//! A finding needs a host with several CPUs, and a device with an interrupt for each of
+//! several queues. `apply` does not move interrupts, because `irqbalance` and drivers move them
+//! too.
 
 use crate::check::{Finding, Scope};
 use crate::rules::{Role, Test};

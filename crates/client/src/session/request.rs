@@ -199,7 +199,7 @@ impl Client {
             let slot = session.take_slot().await;
             // This check must come after the choice of the session. A handle that passes the check
             // was then opened with the client id of this session. A failed check is the result of
-            // the operation. It says nothing about the session, although a fenced handle has the
+            // the operation. The session is not affected, although a fenced handle has the
             // error code `Evicted`, for which `in_session` would join the cluster again.
             if let Err(refusal) = file.check_live() {
                 return Ok(Err(refusal));

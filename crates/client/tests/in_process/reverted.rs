@@ -266,8 +266,8 @@ fn fsync_fails_if_a_truncation_between_inline_writes_is_lost() {
     });
 }
 
-/// The target executes the request of the `fsync` only after the replay. The marks in this request
-/// are those of the lost writes.
+/// The target executes the request of the `fsync` only after the replay. This request has the marks
+/// of the lost writes.
 #[test]
 fn fsync_in_flight_at_a_power_loss_checks_the_replayed_writes() {
     for (replays, syncs) in [(2, 2), (1, 2), (0, 1)] {

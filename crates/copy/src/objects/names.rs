@@ -143,7 +143,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn object_whose_key_must_also_be_a_directory_is_detected(
+        fn key_that_is_an_object_and_a_directory_is_detected(
             keys in prop::collection::btree_set("[ab/-]{1,5}", 0..40),
         ) {
             let mut files = Files::default();

@@ -36,7 +36,8 @@ use std::ops::Range;
 
 /// Adds the LSN of the log record to the reply to `WriteInline` or `RemoveInline`, also if a client
 /// has repeated the inline write with `Replay`. The handler cannot do this, because the target
-/// assigns the LSN after the handler has run. `message` and `body` are those of the request.
+/// assigns the LSN after the handler has run. `message` is the id of the request, and `body` has
+/// its bytes.
 pub(crate) fn stamp(message: u16, body: &[u8], lsn: Lsn, reply: &mut Vec<u8>) -> Result<()> {
     match message {
         WriteInline::ID => {

@@ -180,8 +180,8 @@ impl ClientMembership {
     }
 
     /// Registers the client under a new id, after [`Self::begin_rejoin`] returned `true`. Retries
-    /// until management accepts the registration or the client leaves. A client gets at most one new
-    /// id in each [`LEAST_TIME_OF_AN_ID`].
+    /// until management accepts the registration or the client leaves. A client gets at most one
+    /// new id in each [`LEAST_TIME_OF_AN_ID`].
     pub async fn register_again(&self) {
         let joined = Duration::from_millis(self.joined_again_ms.load(Ordering::Acquire));
         if !joined.is_zero() {

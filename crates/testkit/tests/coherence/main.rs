@@ -267,7 +267,7 @@ fn concurrent_renames_over_one_name_leave_one_file(mounts: &Mounts) {
             scope.spawn(move || {
                 for round in 0..100 {
                     let own = place.join(format!("own-{index}"));
-                    // The bytes of every second file are on storage, also those of the last file.
+                    // The bytes of every second file and of the last file are on storage.
                     let lines = if round % 2 == 0 { 1000 } else { 5000 };
                     files::write(&own, format!("{index} {round}\n").repeat(lines));
                     files::rename(&own, place.join("shared"));

@@ -181,7 +181,7 @@ fn kind_of_reason(reason: &str) -> String {
 }
 
 /// Returns the version of a Git work tree: its last tag, or its abbreviated commit. If the
-/// directory is no work tree, returns a text that says so.
+/// directory is no work tree, returns a text with this fact.
 fn version_of(directory: &Path) -> String {
     let mut command = Command::new("git");
     command.arg("-C").arg(directory).args(["describe", "--tags", "--always", "--dirty"]);

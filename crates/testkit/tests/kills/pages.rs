@@ -42,8 +42,7 @@ fn filled(number: u64) -> Vec<u8> {
     number.to_le_bytes().repeat(PAGE / size_of::<u64>())
 }
 
-/// Returns the number with which a page is filled. `None` means that the page has bytes of several
-/// writes.
+/// Returns the number that fills a page. `None` means that the page has bytes of several writes.
 fn number_of(page: &[u8]) -> Option<u64> {
     let number = u64::from_le_bytes(page.first_chunk().copied()?);
     (page == filled(number)).then_some(number)

@@ -29,7 +29,7 @@ struct Changes {
 
 impl Changes {
     /// Returns the changes of this run. In CI, attributes make the log long, because the creation
-    /// of so many files takes too long there.
+    /// of as many files as in the external suite takes too long there.
     fn of_run() -> Self {
         match std::env::var("SKEP_LOGGED_FILES") {
             Ok(files) => {

@@ -34,7 +34,7 @@ impl RefusedFiles {
     }
 
     /// Keeps only the files for which `is_refused` holds. Returns the log line for
-    /// [`Self::retain`], or `None` if there is none.
+    /// [`Self::retain`]. `None` means that a file is left, or that there was no file.
     fn line_after(
         &mut self,
         is_refused: impl Fn(InodeId) -> bool,
