@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn hostile_stage_lines_are_refused_with_their_number() {
+    fn invalid_stage_lines_are_refused_with_their_line_number() {
         let long = format!("stage-in /{}", "a".repeat(MOST_BYTES));
         let wide = "x".repeat(MOST_BYTES / 2);
         for (line, words) in [

@@ -110,7 +110,7 @@ pub struct KeptOperation {
     /// Id of the target at which the operation ran. Zero in a mount and in management.
     pub target: u32,
     /// The requests and waits of the operation, if the process is a mount. For a metadata target,
-    /// `waits` has the storage target for which the operation has waited.
+    /// [`TracedCalls::waits`] has the storage target for which the operation has waited.
     pub calls: TracedCalls,
 }
 

@@ -52,12 +52,12 @@ const SOMETIMES: &[Statement] = &[
 ];
 
 /// The primary of the present epoch has each record on which a received reply relies.
-pub const PRIMARY_HAS_RECORDS: &str = "primary has each acknowledged record";
+pub const PRIMARY_HAS_RECORDS: &str = "primary has all acknowledged records";
 /// Each serving member whose host has kept its page cache has each record on which a received reply
 /// relies.
-pub const MEMBERS_HAVE_RECORDS: &str = "serving members have each acknowledged record";
+pub const MEMBERS_HAVE_RECORDS: &str = "serving members have all acknowledged records";
 /// Each serving member has synced each record that a client knows to be durable.
-pub const DURABLE_ON_DEVICES: &str = "serving members have each durable record on the device";
+pub const DURABLE_ON_DEVICES: &str = "serving members have all durable records on the device";
 /// At most one member may reply to clients.
 pub const ONE_REPLIES: &str = "one member replies at a time";
 /// No member may reply after a primary of a later term has replied.

@@ -219,8 +219,8 @@ impl RequestLoad {
         }
     }
 
-    /// Excludes the operation with the given origin from the load until the returned value is
-    /// dropped, if a program that queries the load has caused the operation. Returns `None` for
+    /// If a program that queries the load has caused the operation with the given origin, excludes
+    /// this operation from the load until the returned value is dropped. Returns `None` for
     /// operations of other programs, and while no program queries the load.
     pub fn leave_out_own(
         &self,

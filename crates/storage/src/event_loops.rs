@@ -91,8 +91,8 @@ struct EndOfLoop {
 
 impl Drop for EndOfLoop {
     fn drop(&mut self) {
-        // `EventLoops::place` sends a job before it checks this flag. So if `place` sees a running
-        // loop, the job is in the mailbox now.
+        // `EventLoops::place` sends a job before it checks this flag. If it finds the flag not set,
+        // it has sent the job before the next line, so the loop below drops the job.
         self.state.has_ended.store(true, Ordering::SeqCst);
         while self.mailbox.try_receive().is_some() {}
     }

@@ -85,7 +85,8 @@ pub struct CalibratedRecord {
     pub are_hosts_enough: bool,
 }
 
-/// The condition of a run, in which calibrated values are replaced by their results.
+/// The condition of a run with numbers only: if the plan leaves a factor to the calibration, its
+/// value is the number that the calibration has found.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "as plan::Condition")]
 pub struct Settings {

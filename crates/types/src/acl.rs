@@ -101,7 +101,12 @@ impl Acl {
     /// - `TooLarge` if the value exceeds [`MAX_ACL_BYTES`].
     pub fn from_xattr(bytes: &[u8]) -> Result<Self> {
         if bytes.len() > MAX_ACL_BYTES {
-            return Err(Error::new(ErrorCode::TooLarge, "access control list"));
+            let text = format!(
+                "cannot decode an access control list of {} bytes: the limit is {MAX_ACL_BYTES} \
+                 bytes",
+                bytes.len()
+            );
+            return Err(Error::new(ErrorCode::TooLarge, text));
         }
         let mut reader = Reader::new(bytes);
         let malformed = |_| invalid("it is too short");

@@ -60,9 +60,15 @@ fn program(message: &str) -> Outcome<Option<Program>> {
     let message: Value =
         serde_json::from_str(message).map_err(|error| format!("message of cargo: {error}"))?;
     let Some(executable) = message["executable"].as_str() else { return Ok(None) };
-    let name = message["target"]["name"].as_str().ok_or("a program of cargo has no name")?;
-    let manifest = message["manifest_path"].as_str().ok_or("a program of cargo has no package")?;
-    let package = Path::new(manifest).parent().ok_or("a package has no directory")?;
+    let name = message["target"]["name"]
+        .as_str()
+        .ok_or("a message of cargo lacks the name of the built program")?;
+    let manifest = message["manifest_path"]
+        .as_str()
+        .ok_or("a message of cargo lacks the package of the built program")?;
+    let package = Path::new(manifest)
+        .parent()
+        .ok_or("a message of cargo names a package without a directory")?;
     Ok(Some(Program {
         name: name.into(),
         executable: executable.into(),

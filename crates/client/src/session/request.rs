@@ -262,8 +262,9 @@ pub(crate) async fn send_attempt<R: Request + 'static>(
     loop {
         client.await_replay(group, session).await;
         let attempt = changes.attempt(group, session);
-        // If the target may have executed the request, the client must send it again to get the
-        // reply.
+        // If the target has lost changes, check whether the client may still send the request. Skip
+        // this check if the target may have executed the request already, because only a retry
+        // returns the reply.
         if attempt.has_reverted && !reply_lost.get() {
             client.check_reverted(&*request).await?;
         }

@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_backup_member_of_a_running_primary_delays_its_stop() {
+    fn backup_member_delays_its_stop_only_while_its_primary_runs() {
         let (serving, online) = (MemberState::Serving, Reachability::Online);
         assert!(is_expected(&backup(serving, online)));
         assert!(is_expected(&backup(serving, Reachability::ProbablyOffline)));

@@ -108,8 +108,8 @@ pub(crate) struct MountArgs {
     /// and PBS_JOBID of each new program
     #[arg(long = "job-accounting")]
     has_job_accounting: bool,
-    /// Like --job-accounting, but read these environment variables, with colons between them; the
-    /// first one that a program has names its job
+    /// Like --job-accounting, but read these environment variables, with colons between them. The
+    /// job of a program is the value of the first variable that is set
     #[arg(long, value_name = "NAMES")]
     job_variables: Option<JobVariables>,
     /// Also serve the metrics of the mount at this address, for Prometheus on other hosts, such as

@@ -253,7 +253,7 @@ fn member_is_complete_only_with_all_records_of_the_primary() {
 /// Such a request was sent before a power loss of the member. Later requests may have shipped
 /// further records before the power loss, and the member may have confirmed these records.
 #[test]
-fn member_stays_incomplete_after_a_request_to_an_old_process() {
+fn request_to_a_former_process_does_not_complete_a_member() {
     let mut member = with_log(&[3, 3]);
     member.backup.distrust();
     let process = member.backup.held().process;

@@ -61,7 +61,7 @@ pub(crate) fn make_archive(directory: &Path, files: u64) -> Outcome {
         run(Command::new("tar").args(["-cf", "tree.tar", "tree"]), directory)?;
         fs::remove_dir_all(tree)
     };
-    make().map_err(|error| format!("the archive in {}: {error}", directory.display()))
+    make().map_err(|error| format!("cannot create the archive in {}: {error}", directory.display()))
 }
 
 pub(super) fn unpack(directory: &Path, archive: &Path) -> io::Result<()> {
