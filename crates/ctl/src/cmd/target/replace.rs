@@ -59,6 +59,11 @@ pub(crate) struct ReplaceArgs {
 const PAUSE: Duration = Duration::from_secs(1);
 /// Maximum number of attempts to change the group after its epoch has changed in between.
 const ATTEMPTS: u32 = 5;
+/// Maximum number of attempts to get a reply of the primary before the former target leaves.
+const QUESTIONS: u32 = 20;
+/// The roles of targets in messages.
+const NEW: &str = "the new target";
+const PRIMARY: &str = "the primary of its group";
 
 /// The JSON output: the group after the replacement.
 #[derive(Debug, Serialize)]
@@ -148,7 +153,8 @@ pub(crate) fn run(args: ReplaceArgs) -> Result<()> {
 /// Carries out the steps of a replacement until the former target is no member any more.
 ///
 /// # Errors
-/// - `NotReady` if the new target or the primary goes offline before the new target has all data.
+/// - `NotReady` if the new target or the primary goes offline before the former target has left, or
+///   if the primary does not reply.
 /// - The error of management, if it refuses a step.
 async fn replace_member(
     access: &Access,
@@ -158,7 +164,8 @@ async fn replace_member(
     new: TargetId,
     allow_same_node: bool,
 ) -> Result<Replacement> {
-    let mut attempts = ATTEMPTS;
+    let (mut attempts, mut questions) = (ATTEMPTS, QUESTIONS);
+    let of_copy = |group: &Group| [(new, NEW), (group.primary, PRIMARY)];
     loop {
         let map = access.map().await?;
         let Some(found) = map.group(group) else {
@@ -167,22 +174,37 @@ async fn replace_member(
         };
         let changed = match next_step(found, former, new) {
             Step::Add => {
-                check_online(&map, found, former, new)?;
+                check_online(&map, group, former, &of_copy(found))?;
                 if !allow_same_node {
                     check_members(&map, found, former, new)?;
                 }
                 request(access, found, MemberChange::Add, new).await.map(drop)
             }
             Step::Wait => {
-                check_online(&map, found, former, new)?;
+                check_online(&map, group, former, &of_copy(found))?;
                 line.show(&progress(access, &map, group, new).await);
                 skep_env::sleep(PAUSE).await;
                 Ok(())
             }
-            Step::HandOver => request(access, found, MemberChange::HandOver, new).await.map(drop),
+            Step::HandOver => {
+                check_online(&map, group, former, &[(new, NEW)])?;
+                request(access, found, MemberChange::HandOver, new).await.map(drop)
+            }
             Step::Remove => {
-                let (group, former) = (group.raw(), former.raw().to_string());
-                remove_from_group(access, group, &former).await.map(drop)
+                check_online(&map, group, former, &of_copy(found))?;
+                match primary_reply(access, &map, group).await {
+                    Ok(()) => {
+                        let (group, former) = (group.raw(), former.raw().to_string());
+                        remove_from_group(access, group, &former).await.map(drop)
+                    }
+                    Err(error) if questions == 0 => return Err(silent(former, found, &error)),
+                    Err(_) => {
+                        questions -= 1;
+                        line.show(&format!("waiting for target {}", found.primary.raw()));
+                        skep_env::sleep(PAUSE).await;
+                        Ok(())
+                    }
+                }
             }
             Step::Done => {
                 let (group, former, new) = (group.raw(), former.raw(), new.raw());
@@ -197,22 +219,49 @@ async fn replace_member(
     }
 }
 
-/// Returns an error if the new target cannot get the data, because it or the primary is offline.
-fn check_online(map: &ClusterMap, group: &Group, former: TargetId, new: TargetId) -> Result<()> {
-    for (id, role) in [(new, "the new target"), (group.primary, "the primary of its group")] {
-        if map.target(id).is_some_and(|it| it.reachability == Reachability::Offline) {
+/// Returns an error if one of `needed` is offline. Each of them is a target with its role.
+fn check_online(
+    map: &ClusterMap,
+    group: GroupId,
+    former: TargetId,
+    needed: &[(TargetId, &str)],
+) -> Result<()> {
+    for (id, role) in needed {
+        if map.target(*id).is_some_and(|it| it.reachability == Reachability::Offline) {
             let what = format!(
-                "cannot replace target {}: target {}, {role}, is offline, and the new target can \
-                 get no data; start its service and repeat the command. Target {0} stays in group \
-                 {}",
+                "cannot replace target {}: target {}, {role}, is offline; start its service and \
+                 repeat the command. Target {0} stays in group {}",
                 former.raw(),
                 id.raw(),
-                group.id.raw()
+                group.raw()
             );
             return Err(Error::new(ErrorCode::NotReady, what));
         }
     }
     Ok(())
+}
+
+/// Waits for a reply of the primary of `group`. Without a reply, the former target must stay. The
+/// cluster map shows a failed primary as online for some seconds, and the former target may be the
+/// only other member. A drop would then leave the group without a member that runs.
+///
+/// # Errors
+/// The error of the last attempt, when the primary has not replied within some seconds.
+async fn primary_reply(access: &Access, map: &ClusterMap, group: GroupId) -> Result<()> {
+    let reply = ask(access, map, [group]).await.remove(&group);
+    reply.transpose().map(drop)
+}
+
+/// Returns the error for a primary that does not reply before the former target leaves.
+fn silent(former: TargetId, group: &Group, error: &Error) -> Error {
+    let what = format!(
+        "cannot replace target {}: target {}, the primary of its group, does not reply ({error}); \
+         start its service and repeat the command. Target {0} stays in group {}",
+        former.raw(),
+        group.primary.raw(),
+        group.id.raw()
+    );
+    Error::new(ErrorCode::NotReady, what)
 }
 
 /// Returns an error if the new target and a member that stays are on the same node or in the same
@@ -325,6 +374,20 @@ mod tests {
         assert_eq!(next_step(&group, former, new), Step::Done);
         group.members[0].state = MemberState::Waiting;
         assert_eq!(next_step(&group, former, new), Step::Wait, "the replacement is incomplete");
+    }
+
+    #[test]
+    fn former_member_stays_while_the_new_one_is_offline() {
+        let (former, new) = (TargetId::new(1), TargetId::new(2));
+        let mut map = ClusterMap::empty(skep_types::ClusterId::default());
+        map.targets.push(Target::new(new, TargetKind::Metadata, NodeId::new(2), "/disk1/skep"));
+        let check = |map: &ClusterMap| check_online(map, GroupId::new(7), former, &[(new, NEW)]);
+        map.targets[0].reachability = Reachability::Online;
+        check(&map).unwrap();
+        map.targets[0].reachability = Reachability::Offline;
+        let error = check(&map).unwrap_err();
+        assert_eq!(error.code(), ErrorCode::NotReady);
+        assert!(error.context().contains("Target 1 stays in group 7"), "{error}");
     }
 
     #[test]
