@@ -1,12 +1,15 @@
 //! The command `skep tune`, on an artificial root directory and as a check of this host.
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use skep_testkit::program::{Finished, finish};
 use skep_testkit::schema::{check, check_lines};
+use skep_testkit::wait::wait_for;
 use skep_testkit::{PATIENCE, Scratch, cluster};
 use std::fs;
+use std::io::Read;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 fn run(arguments: &[&str]) -> Finished {
     finish(Command::new(cluster::program()).arg("tune").args(arguments), PATIENCE)
@@ -108,6 +111,38 @@ fn tune_measure_compares_values_and_restores_them() {
     run(&["apply", "--root", &at, "--role", "storage"]).expect_success();
     let refused = with(&[], &["true"]);
     assert!(refused.stderr.contains("run `skep tune undo` first"), "{}", refused.stderr);
+}
+
+/// Command: skep tune measure.
+#[test]
+fn interrupted_tune_measure_restores_the_settings() {
+    let scratch = Scratch::new();
+    let root = scratch.path();
+    let swappiness = root.join("proc/sys/vm/swappiness");
+    let begun = root.join("begun");
+    // The command takes long only with the recommended value, so the signal comes while it is set.
+    let script = format!(
+        "grep -q 60 {} || {{ touch {}; exec sleep 1000; }}",
+        swappiness.display(),
+        begun.display()
+    );
+    put(root, "proc/sys/vm/swappiness", "60\n");
+    let mut command = Command::new(cluster::program());
+    command.args(["tune", "measure", "--role", "storage", "--only", "swappiness", "--root"]);
+    command.arg(root).args(["--", "sh", "-c", &script]);
+    command.stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut measuring = command.spawn().expect("started");
+    wait_for("the command runs", PATIENCE, || begun.exists().then_some(()));
+    assert_eq!(fs::read_to_string(&swappiness).expect("read"), "10");
+    kill_process(Pid::from_child(&measuring), Signal::TERM).expect("sent");
+    let mut errors = String::new();
+    let stderr = measuring.stderr.as_mut().expect("a pipe");
+    stderr.read_to_string(&mut errors).expect("read");
+    let status = measuring.wait().expect("ended");
+    assert_eq!(status.code(), Some(1), "{errors}");
+    assert!(errors.contains("a signal interrupted the measurement"), "{errors}");
+    assert_eq!(fs::read_to_string(&swappiness).expect("read"), "60\n");
+    assert!(!root.join("var/lib/skep/tune/state.json").exists());
 }
 
 #[test]

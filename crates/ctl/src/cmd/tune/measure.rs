@@ -2,6 +2,7 @@
 //! setting that deviates from the rules.
 
 use super::args::ScopeArgs;
+use super::measured_command::{check_signals, follow_signals, run as run_command};
 use crate::help::{Example, examples};
 use crate::output::{print, render, table, warn};
 use serde::Serialize;
@@ -99,6 +100,7 @@ pub(crate) fn run(args: &MeasureArgs) -> Result<()> {
     let mut names: Vec<&str> = planned.iter().map(|it| it.rule.as_str()).collect();
     names.dedup();
     if !names.is_empty() {
+        follow_signals()?;
         warn("if this command is killed, `skep tune undo` restores the former settings");
     }
     let mut report = MeasureReport { unit: args.unit(), rules: Vec::new() };
@@ -184,6 +186,10 @@ fn with_changes(
 }
 
 /// Runs the command once, and returns its result.
+///
+/// # Errors
+/// - `Interrupted` if a signal has ended the measurement.
+/// - `Io` if the command fails, or does not print a number.
 fn result(args: &MeasureArgs) -> Result<f64> {
     let failed = |fact: String| {
         let what = format!("cannot measure command '{}': {fact}", args.command.join(" "));
@@ -192,10 +198,13 @@ fn result(args: &MeasureArgs) -> Result<f64> {
     let (program, arguments) =
         args.command.split_first().ok_or_else(|| failed("it is empty".into()))?;
     let mut command = Command::new(program);
-    command.args(arguments).stdin(Stdio::null()).stderr(Stdio::inherit());
+    let stdout = if args.has_number { Stdio::piped() } else { Stdio::null() };
+    command.args(arguments).stdin(Stdio::null()).stdout(stdout).stderr(Stdio::inherit());
+    check_signals()?;
     let begin = Instant::now();
-    let output = command.output().map_err(|error| failed(error.to_string()))?;
+    let output = run_command(&mut command).map_err(|error| failed(error.to_string()))?;
     let seconds = begin.elapsed().as_secs_f64();
+    check_signals()?;
     if !output.status.success() {
         return Err(failed(format!("it has failed with {}", output.status)));
     }

@@ -5,6 +5,7 @@ mod args;
 mod check;
 mod deviations;
 mod measure;
+mod measured_command;
 mod undo;
 
 pub(super) use deviations::deviating_rules;

@@ -1,0 +1,105 @@
+//! Runs the command that `skep tune measure` measures, and ends it at a signal.
+//!
+//! Ctrl-C must not end `skep` while settings are changed. So `skep` passes SIGINT, SIGTERM and
+//! SIGHUP on to the command, restores the settings, and then ends by itself.
+
+use skep_env::Signals;
+use skep_types::{Error, ErrorCode, Result};
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+/// The signals that end a measurement.
+const NUMBERS: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
+/// Time between two checks for a signal.
+const PAUSE: Duration = Duration::from_millis(100);
+/// Set by the first signal.
+static IS_INTERRUPTED: AtomicBool = AtomicBool::new(false);
+/// Id of the running command, which leads a process group. Zero means that none runs.
+static RUNNING: AtomicU32 = AtomicU32::new(0);
+
+/// Starts a thread that waits for signals and passes them on to the command. A second signal kills
+/// the command. Must be called before any other thread starts.
+///
+/// # Errors
+/// Returns an error if the process is out of file descriptors or threads.
+pub(super) fn follow_signals() -> Result<()> {
+    // The thread polls, because waiting needs io_uring, which a host that is being set up may lack.
+    let numbers: Vec<i32> = NUMBERS.into_iter().filter(|number| !is_ignored(*number)).collect();
+    // Blocks the signals in this thread. The new thread inherits that, and receives the signals.
+    drop(Signals::take(&numbers)?);
+    skep_env::spawn_thread("signals".into(), None, move || {
+        let Ok(signals) = Signals::take(&numbers) else { return };
+        while let Ok(pending) = signals.take_pending() {
+            match pending {
+                Some(number) => {
+                    let is_second = IS_INTERRUPTED.swap(true, Ordering::SeqCst);
+                    send(if is_second { libc::SIGKILL } else { number });
+                }
+                None => std::thread::sleep(PAUSE),
+            }
+        }
+    })?;
+    Ok(())
+}
+
+/// Whether this process was started so that it ignores a signal, for example SIGHUP by `nohup`.
+fn is_ignored(number: i32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    ignored_signals(&status).is_some_and(|mask| (mask >> (number - 1)) & 1 == 1)
+}
+
+/// Returns the mask of the ignored signals in the contents of `/proc/PID/status`.
+fn ignored_signals(status: &str) -> Option<u64> {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"))?;
+    u64::from_str_radix(mask.trim(), 16).ok()
+}
+
+/// Sends a signal to the command and to the processes that it has started.
+fn send(number: i32) {
+    // An error means that no command runs.
+    skep_env::send_group_signal(RUNNING.load(Ordering::SeqCst), number).ok();
+}
+
+/// Returns an error if a signal has interrupted the measurement.
+///
+/// # Errors
+/// `Interrupted`.
+pub(super) fn check_signals() -> Result<()> {
+    if !IS_INTERRUPTED.load(Ordering::SeqCst) {
+        return Ok(());
+    }
+    let what = "cannot measure settings: a signal interrupted the measurement; all settings have \
+                their former values, so repeat the command";
+    Err(Error::new(ErrorCode::Interrupted, what))
+}
+
+/// Runs a command until it ends, and returns its output.
+///
+/// # Errors
+/// The error of the kernel that refuses to start the command.
+pub(super) fn run(command: &mut Command) -> std::io::Result<Output> {
+    let child = skep_env::spawn_child(command)?;
+    RUNNING.store(child.id(), Ordering::SeqCst);
+    // A signal that came before the line above has reached no command.
+    if IS_INTERRUPTED.load(Ordering::SeqCst) {
+        send(libc::SIGTERM);
+    }
+    let output = child.wait_with_output();
+    RUNNING.store(0, Ordering::SeqCst);
+    output
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mask_of_ignored_signals_has_a_bit_for_each_signal() {
+        let status = "Name:\tskep\nSigBlk:\t0000000000000000\nSigIgn:\t0000000000001001\n";
+        let mask = (1 << (libc::SIGHUP - 1)) | (1 << (libc::SIGPIPE - 1));
+        assert_eq!(ignored_signals(status), Some(mask));
+        assert_eq!(ignored_signals("Name:\tskep\n"), None);
+        assert!(!is_ignored(libc::SIGSEGV));
+    }
+}
