@@ -74,8 +74,9 @@ pub async fn initialise(
 /// id of the node.
 ///
 /// # Errors
-/// The errors of [`initialise`], and the error of management if it refuses the registration or does
-/// not reply.
+/// - The errors of [`initialise`].
+/// - `Configuration` if another management node has the name of this node.
+/// - The error of management if it refuses the registration for another reason or does not reply.
 pub async fn join(settings: &ManagementSettings, token: JoinToken) -> Result<NodeId> {
     let path = settings.node.directory.clone();
     fill(settings, token, async |directory, token, own| {
@@ -84,7 +85,8 @@ pub async fn join(settings: &ManagementSettings, token: JoinToken) -> Result<Nod
         let request =
             RegisterServer { server, capacities: Vec::new(), host: skep_service::host_name() };
         let management = Management::new(token, NodeKind::Management);
-        let registered = management.call(&request, Some(JOIN_PATIENCE)).await?;
+        let registered = management.call(&request, Some(JOIN_PATIENCE)).await;
+        let registered = registered.map_err(refused_registration)?;
         let cluster = token.cluster;
         Member::<Machine>::create(&member_settings(&path, cluster, registered.node))?;
         let others = std::mem::take(&mut token.addresses);
@@ -95,6 +97,16 @@ pub async fn join(settings: &ManagementSettings, token: JoinToken) -> Result<Nod
     .await?;
     let identity = skep_store::identity::read_identity(&settings.node.directory)?;
     Ok(identity.map_or(NodeId::default(), |identity| identity.node))
+}
+
+/// Returns the error for a registration that management has refused. Management replies `Exists` if
+/// another node has the name of this node. From an initialisation, this code would mean that the
+/// directory is initialised, and scripts would continue.
+fn refused_registration(error: Error) -> Error {
+    match error.code() {
+        ErrorCode::Exists => Error::new(ErrorCode::Configuration, error.context()),
+        _ => error,
+    }
 }
 
 /// Initialises a blank directory, and calls the parameter `fill` with the directory, the token and

@@ -207,6 +207,28 @@ fn follower_names_the_leader_and_ends_waiting_requests() {
     });
 }
 
+/// `Exists` would mean that the directory is initialised. A script would then go on.
+#[test]
+fn directory_is_not_initialised_under_the_name_of_another_node() {
+    let made = cluster();
+    block_on(async move {
+        let nodes = Nodes::of_one(made).await;
+        let mut settings = ManagementSettings::default();
+        settings.node.listen = "127.0.0.1:0".into();
+        settings.node.name = "host-2".into();
+        settings.node.directory = nodes.directory.path().join("first");
+        join(&settings, nodes.token.clone()).await.unwrap();
+        settings.node.directory = nodes.directory.path().join("second");
+        let error = join(&settings, nodes.token.clone()).await.unwrap_err();
+        assert_eq!(error.code(), ErrorCode::Configuration, "{error}");
+        assert!(error.context().contains("choose another `name`"), "{error}");
+        assert!(!settings.node.directory.join("skep-identity").exists());
+        settings.node.directory = nodes.directory.path().join("first");
+        let again = join(&settings, nodes.token.clone()).await.unwrap_err();
+        assert_eq!(again.code(), ErrorCode::Exists, "{again}");
+    });
+}
+
 /// A leader without a majority stores nothing, and soon refuses the requests of all nodes.
 #[test]
 fn leader_without_a_majority_refuses_all_nodes() {
