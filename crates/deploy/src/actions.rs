@@ -300,14 +300,15 @@ fn mount(deployment: &Deployment) -> String {
     let (source, mount) = (mount_source(deployment), &deployment.mount);
     let (point, options) = (&mount.point, &mount.options);
     let log = format!("/var/log/skep/mount{}.log", point.replace('/', "-"));
+    // Quotes keep the shell from interpreting characters of the options, such as `;` and `$`.
     // The options `_netdev` and `nofail` are in /etc/fstab only. The process of the mount must not
     // keep the streams of the ssh session open, nor descriptor 9, the lock of the deployment.
     format!(
         "[ -e /dev/fuse ] || modprobe fuse\nmake_dir {point} 755\nmake_dir /var/log/skep 700\n\
          [ -e {log} ] || record 'file {log}'\n\
          if ! is_mounted {point}; then\n\
-         options={options},token_file=/etc/skep/token\n\
-         text=$(mount -t skep -o $options {source} {point} 2>&1 9>&-) ||\n\
+         options='{options},token_file=/etc/skep/token'\n\
+         text=$(mount -t skep -o \"$options\" '{source}' {point} 2>&1 9>&-) ||\n\
          die \"$text\"\nfi\n"
     )
 }

@@ -154,6 +154,26 @@ fn disks_are_made_and_mounted_with_the_options_of_their_service() {
     assert!(configure.contains(" xfs noatime,nofail 0 0\n"), "{configure}");
 }
 
+#[test]
+fn shell_does_not_interpret_mount_options() {
+    let options = "[mount]\noptions = \"noatime;>injected;$(>injected)\"";
+    let deployment = Deployment::parse(&GOOD.replace("[mount]", options)).unwrap();
+    let functions = "modprobe() { :; }\nmake_dir() { :; }\nrecord() { :; }\n\
+        is_mounted() { false; }\ndie() { exit 1; }\n\
+        mount() { printf '%s\\n' \"$@\" >arguments; }\n";
+    let directory = tempfile::tempdir().unwrap();
+    let status = Command::new("sh")
+        .args(["-euc", &format!("{functions}{}", mount(&deployment))])
+        .current_dir(directory.path())
+        .status()
+        .unwrap();
+    assert!(status.success());
+    let arguments = std::fs::read_to_string(directory.path().join("arguments")).unwrap();
+    let options = "noatime;>injected;$(>injected),token_file=/etc/skep/token";
+    assert_eq!(arguments, format!("-t\nskep\n-o\n{options}\n10.0.0.1:7400\n/scratch\n"));
+    assert!(!directory.path().join("injected").exists());
+}
+
 /// One health check can take seconds on a busy cluster. A limit for the number of attempts would
 /// not limit the time.
 #[test]
