@@ -25,13 +25,22 @@ pub fn findings(tree: &Tree, scope: &Scope) -> Vec<Finding> {
     let interfaces = scope.interfaces.iter().map(|it| format!("/sys/class/net/{it}"));
     let mut seen: BTreeSet<Vec<String>> = BTreeSet::new();
     let mut findings = Vec::new();
-    for device in disks.chain(interfaces) {
+    for device in disks.chain(interfaces).filter(|it| !has_one_queue(tree, it)) {
         let interrupts = tree.names_above(&device, "msi_irqs");
         if seen.insert(interrupts.clone()) {
             findings.extend(compare(tree, device, &interrupts));
         }
     }
     findings
+}
+
+/// Whether a device has only one queue of requests or of received packets, for example in a small
+/// virtual machine. Its further interrupts, such as one for its configuration, are rare, so nothing
+/// is gained if other CPUs handle them.
+fn has_one_queue(tree: &Tree, device: &str) -> bool {
+    let queues = tree.names(&format!("{device}/queues"));
+    let receive_queues = queues.iter().filter(|it| it.starts_with("rx-")).count();
+    receive_queues == 1 || tree.names(&format!("{device}/mq")).len() == 1
 }
 
 /// Compares the CPUs that handle the interrupts of a device. `None` means that fewer than two of

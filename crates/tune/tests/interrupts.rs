@@ -57,6 +57,20 @@ fn device_with_all_interrupts_on_one_cpu_is_found() {
 }
 
 #[test]
+fn device_with_one_queue_has_no_finding() {
+    let host = host(["1", "1"], ["2", "2"]);
+    let bus = |path: &str| host.path().join("sys/devices/pci").join(path);
+    for path in ["0/sda/mq/0", "0/sdb/mq/0", "1/eth0/queues/rx-0", "1/eth0/queues/tx-0"] {
+        fs::create_dir_all(bus(path)).expect("made");
+    }
+    assert_eq!(findings(host.path(), Role::Storage).len(), 0);
+    for path in ["0/sda/mq/1", "1/eth0/queues/rx-1"] {
+        fs::create_dir_all(bus(path)).expect("made");
+    }
+    assert_eq!(findings(host.path(), Role::Storage).len(), 2);
+}
+
+#[test]
 fn disks_of_hosts_without_targets_are_not_checked() {
     let host = host(["1", "1"], ["0", "3"]);
     let found = findings(host.path(), Role::Client);
