@@ -1,6 +1,7 @@
 //! Limits the log lines about failed operations to one line a minute for each combination of file,
 //! operation and error. A program that reads a lost file sends several reads at the same time, and
 //! other programs repeat an open again and again, so without a limit the log has many equal lines.
+//! The number of all lines has a limit too, because a program may read millions of lost files.
 //!
 //! `fsync` and the requests of a close count as one operation. The kernel sends a FLUSH for each
 //! copy of a descriptor that a program closes, and a RELEASE after the last one. A shell that
@@ -22,21 +23,37 @@ type Failed = (u64, u32, u16);
 
 /// The limits of this process. All workers share them, because several workers may serve operations
 /// on the same file.
-static LINES: Mutex<FailureLines> = Mutex::new(FailureLines { limits: BTreeMap::new() });
+static LINES: Mutex<FailureLines> = Mutex::new(FailureLines::new());
+
+/// Stands in the table for all failures that find it full. No inode has the number 0.
+const OTHERS: Failed = (0, 0, 0);
+/// How long a full table limits the lines of further failures.
+const FULL_FOR: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
 struct FailureLines {
     limits: BTreeMap<Failed, LineLimit>,
+    /// Time of the first failure in the table.
+    since: Duration,
 }
 
 impl FailureLines {
+    const fn new() -> Self {
+        Self { limits: BTreeMap::new(), since: Duration::ZERO }
+    }
+
     /// See [`count`].
     fn count(&mut self, failed: Failed, now: Duration) -> Option<u64> {
-        if self.limits.len() >= MAX_LOGGED_FAILURES && !self.limits.contains_key(&failed) {
-            // The table is full, so forget all limits. The log may then repeat a line within a
-            // minute.
+        let is_full = self.limits.len() >= MAX_LOGGED_FAILURES;
+        if is_full && now.saturating_sub(self.since) >= FULL_FOR {
+            // Forget all limits. The log may then repeat a line within a minute.
             self.limits.clear();
         }
+        if self.limits.is_empty() {
+            self.since = now;
+        }
+        let has_place = self.limits.len() < MAX_LOGGED_FAILURES;
+        let failed = if has_place || self.limits.contains_key(&failed) { failed } else { OTHERS };
         self.limits.entry(failed).or_default().count(now)
     }
 }
@@ -72,7 +89,7 @@ mod tests {
 
     #[test]
     fn equal_failures_of_a_file_get_one_log_line_a_minute() {
-        let mut lines = FailureLines { limits: BTreeMap::new() };
+        let mut lines = FailureLines::new();
         let lost = (7, 15, ErrorCode::TargetLost as u16);
         let at = Duration::from_secs;
         assert_eq!(lines.count(lost, at(100)), Some(1));
@@ -84,11 +101,18 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_remembered_failures_has_a_limit() {
-        let mut lines = FailureLines { limits: BTreeMap::new() };
-        for inode in 0..=MAX_LOGGED_FAILURES as u64 {
-            lines.count((inode, 15, ErrorCode::Io as u16), Duration::ZERO);
-            assert!(lines.limits.len() <= MAX_LOGGED_FAILURES);
-        }
+    fn failures_of_many_files_get_few_log_lines_a_minute() {
+        let mut lines = FailureLines::new();
+        let mut logged = |at: u64| {
+            let failed = |inode| (inode, 15, ErrorCode::Io as u16);
+            let inodes = 1..=3 * MAX_LOGGED_FAILURES as u64;
+            let due = inodes.filter_map(|it| lines.count(failed(it), Duration::from_secs(at)));
+            let counts: Vec<u64> = due.collect();
+            assert!(lines.limits.len() <= MAX_LOGGED_FAILURES + 1);
+            counts.len()
+        };
+        assert_eq!(logged(100), MAX_LOGGED_FAILURES + 1);
+        assert_eq!(logged(159), 0);
+        assert_eq!(logged(160), MAX_LOGGED_FAILURES + 1);
     }
 }
