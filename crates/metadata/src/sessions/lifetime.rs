@@ -50,10 +50,10 @@ impl<E: Engine> MetadataTarget<E> {
         KeepAliveReply { lease_ms, start: self.shared.starts.current().unwrap_or(0) }
     }
 
-    /// Restarts all leases if the target's process or host was stopped for more than a quarter of a
-    /// lease. Otherwise sessions would end although their clients have sent renewals, which the
-    /// target has not read yet. Shorter pauses do not matter, since clients renew several times per
-    /// lease.
+    /// Restarts all leases, and the patience of the replay window, if the target's process or host
+    /// was stopped for more than a quarter of a lease. Otherwise sessions would end although their
+    /// clients have sent renewals, which the target has not read yet. Shorter pauses do not matter,
+    /// since clients renew several times per lease.
     pub(crate) fn restart_leases_after_pause(&mut self, now: Duration) {
         // The subtraction saturates, because the first batch may have the same time as the start.
         let pause = now.saturating_sub(self.shared.now);
@@ -65,6 +65,7 @@ impl<E: Engine> MetadataTarget<E> {
                 pause.as_secs_f64()
             );
             self.sessions.restart_leases(now);
+            self.sessions.replay.restart_patience(now);
         }
     }
 

@@ -158,6 +158,11 @@ impl<E: Engine> MetadataTarget<E> {
             return;
         }
         let (now, lease) = (self.shared.now, self.lease());
+        if self.shared.starts.current().is_none() || !self.may_answer() {
+            // Clients cannot compare their changes yet, so they have had no time to repeat them.
+            self.sessions.replay.restart_patience(now);
+            return;
+        }
         let Dropped { sessions, operations } = self.sessions.replay.drop_stalled(now, lease);
         if sessions.is_empty() {
             return;

@@ -45,6 +45,7 @@ pub(crate) struct ReplayWindow {
     /// The announced changes in the order of their places.
     order: BTreeSet<(Place, SessionId)>,
     /// Time at which a session last announced a change, executed a change, or ended its replay.
+    /// Also the last time at which clients could not replay changes.
     progress_at: Duration,
     /// Whether the target has refused or dropped a change.
     has_failed: bool,
@@ -161,6 +162,12 @@ impl ReplayWindow {
             sessions: first.into_iter().collect(),
             operations: operation.into_iter().map(|it| it.operation).collect(),
         }
+    }
+
+    /// Lets the time without progress begin again, because the clients could not replay changes
+    /// until now: the target has not answered.
+    pub(crate) fn restart_patience(&mut self, now: Duration) {
+        self.progress_at = now;
     }
 
     /// Closes the window without a replay. Call this only before the first request.

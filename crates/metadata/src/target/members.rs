@@ -55,7 +55,7 @@ impl<E: Engine> MetadataTarget<E> {
 
     /// Whether the target may reply to clients now. If not, another member may have become the
     /// primary.
-    pub(super) fn may_answer(&self) -> bool {
+    pub(crate) fn may_answer(&self) -> bool {
         self.shipper.holds_lease(self.member_lease(), self.shared.now)
     }
 

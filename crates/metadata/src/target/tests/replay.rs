@@ -38,6 +38,10 @@ fn create(directory: InodeId, name: &str) -> md::Create {
     }
 }
 
+fn lease() -> Duration {
+    Duration::from_millis(u64::from(map().policy.lease_ms))
+}
+
 impl Story {
     /// Starts the target after a power loss that has left only the first `log_bytes` bytes of the
     /// log.
@@ -46,6 +50,18 @@ impl Story {
         self.kill();
         self.target.await_replay();
         self.happens(Event::Tick);
+    }
+
+    /// Lets a little more than the time of a lease pass, without a pause of the target. Both
+    /// sessions stay valid.
+    fn pass_lease(&mut self) {
+        for _ in 0..9 {
+            self.now += lease() / 8;
+            for session in [1, 2] {
+                self.target.sessions.renew(SessionId::new(session), self.now);
+            }
+            self.happens(Event::Tick);
+        }
     }
 
     fn end_replay(&mut self, session: u64) {
@@ -202,8 +218,7 @@ fn replay_ends_after_a_lease_without_progress() {
     story.lose_power_and_await_replay(durable);
     story.send(1, 1, (REPLAY_SLOT, 1), &again(2, &link(file, "b")));
     assert!(story.replies.is_empty(), "the client of session 2 is dead");
-    story.now += Duration::from_millis(u64::from(map().policy.lease_ms));
-    story.happens(Event::Tick);
+    story.pass_lease();
     let (on, result) = story.replies.pop().expect("the target no longer waits for session 2");
     assert_eq!(on, 1);
     assert_eq!(result.unwrap_err().code(), ErrorCode::Stale, "the link has no inode zero");
@@ -211,6 +226,44 @@ fn replay_ends_after_a_lease_without_progress() {
     let late = story.ask(1, 2, (REPLAY_SLOT, 1), &again(3, &link(file, "c"))).unwrap_err();
     assert_eq!(late.code(), ErrorCode::Stale);
     story.ask(1, 2, (0, 1), &link(file, "b")).unwrap();
+}
+
+/// Hole H46 in `docs/tests/holes.md`.
+#[test]
+fn replay_waits_for_clients_after_a_pause_of_the_target() {
+    let mut story = Story::begin();
+    let file = story.create(1, (0, 1));
+    let durable = story.log.len();
+    story.lose_power_and_await_replay(durable);
+    story.send(1, 1, (REPLAY_SLOT, 1), &again(2, &link(file, "b")));
+    story.now += lease() * 2;
+    story.happens(Event::Tick);
+    assert!(story.replies.is_empty(), "the other client was not heard during the pause");
+    story.pass_lease();
+    assert_eq!(story.replies.len(), 1, "the target no longer waits for the other client");
+}
+
+/// Hole H46 in `docs/tests/holes.md`. The device needs longer than a lease for the first sync after
+/// the power loss, and clients can compare their changes only after this sync.
+#[test]
+fn replay_waits_for_clients_until_the_start_is_durable() {
+    let mut story = Story::begin();
+    let durable = story.log.len();
+    story.create(1, (0, 1));
+    story.log.truncate(durable);
+    story.kill();
+    story.target.await_replay();
+    let mut held = Vec::new();
+    for _ in 0..9 {
+        story.now += lease() / 8;
+        held.extend(story.run(vec![Event::Tick]));
+    }
+    assert_eq!(story.target.shared.starts.current(), None, "no client can begin its replay");
+    assert!(story.target.is_replaying());
+    story.happen_together(held);
+    assert!(story.target.is_replaying());
+    story.pass_lease();
+    assert!(!story.target.is_replaying());
 }
 
 #[test]
