@@ -266,8 +266,11 @@ impl<E: Engine> MetadataTarget<E> {
                 // The request was executed, and its reply was lost, so send the stored reply. The
                 // slot does not contain the number of the change, and without this number the
                 // client could not replay the change. So the reply waits until the change is safe.
+                // A durable reply shows the client that all earlier changes are safe, also changes
+                // that were executed between this request and its repetition.
                 let request = Header { sequence: 0, ..header.clone() };
-                let (after, result) = (Some(record.lsn), Ok(record.reply.0));
+                let after = if header.is_durable() { self.newest_record() } else { record.lsn };
+                let (after, result) = (Some(after), Ok(record.reply.0));
                 self.reply_committed(body, PendingReply { connection, request, result }, after)?;
                 return Ok(true);
             }

@@ -127,7 +127,7 @@ impl<E: Engine> MetadataTarget<E> {
 
     /// Returns the LSN of the newest record on which a reply may depend, if the target queues the
     /// reply now.
-    pub(super) fn newest_record(&self) -> Lsn {
+    pub(crate) fn newest_record(&self) -> Lsn {
         // If the batch has no changes, the reply depends only on earlier records.
         if self.table.has_batch() { self.gates.next_lsn() } else { self.last_logged() }
     }

@@ -36,6 +36,26 @@ fn each_copy_of_a_request_gets_a_reply_on_its_connection() {
     assert_eq!(connections, [5, 6]);
 }
 
+/// Hole H47 in `docs/tests/holes.md`. After a durable reply, the client no longer keeps the changes
+/// that it had made before it sent the request.
+#[test]
+fn repeated_durable_request_waits_for_all_earlier_changes() {
+    let mut story = Story::begin();
+    let inode = story.create(1, (0, 1));
+    let set = |mode| md::SetAttributes { size: None, permissions: Some(mode), ..truncate(inode) };
+    story.ask(1, 1, (0, 2), &set(0o640)).unwrap();
+    let mut next = story.run(vec![arrival(1, 1, (1, 1), &set(0o600))]);
+    assert_eq!(story.replies.len(), 1, "this change is acknowledged before it is synced");
+    let mut repeated = arrival(2, 1, (0, 2), &set(0o640));
+    if let Event::Request { header, .. } = &mut repeated {
+        header.flags |= skep_wire::frame::FLAG_DURABLE;
+    }
+    next.extend(story.run(vec![repeated]));
+    assert_eq!(story.replies.len(), 1, "the change before the repetition is not synced");
+    story.happen_together(next);
+    assert_eq!(story.replies.len(), 2);
+}
+
 /// Regression test: a request that waited for another group ran after a newer request of its slot.
 /// The target then replaced the stored reply to the newer request.
 #[test]
