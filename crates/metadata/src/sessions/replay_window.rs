@@ -140,6 +140,7 @@ impl ReplayWindow {
         if self.silent.remove(&session) || announced.is_some() {
             self.progress_at = now;
         }
+        self.has_failed |= announced.is_some();
         announced.map(|it| it.operation)
     }
 
@@ -221,6 +222,7 @@ mod tests {
         assert_eq!(window.turn(), Some(22), "the end of an earlier attempt changes nothing");
         assert!(!window.has_failed());
         assert_eq!(window.end(session(2), LEASE), Some(22));
+        assert!(window.has_failed(), "the change of the ended session is not repeated");
         assert_eq!(window.turn(), Some(10));
         assert_eq!(window.end(session(1), LEASE), Some(10));
         assert!(!window.is_open() && !window.takes_part(session(1)));

@@ -189,6 +189,25 @@ fn no_unlink_is_replayed_after_a_failed_replay() {
     assert_eq!(story.lookup(InodeId::ROOT, "a").unwrap().inode, file);
 }
 
+/// Hole H48 in `docs/tests/holes.md`. Like the test before, but the session with the link ends
+/// before its turn.
+#[test]
+fn no_unlink_is_replayed_after_the_end_of_an_announced_change() {
+    let mut story = Story::begin();
+    let file = story.create(2, (0, 1));
+    let durable = story.log.len();
+    story.lose_power_and_await_replay(durable);
+    let replay = md::Replay { inode: file, ..again(2, &link(file, "b")) };
+    story.send(1, 1, (REPLAY_SLOT, 1), &replay);
+    story.send(3, 1, (0, 0), &md::CloseSession {});
+    assert!(story.replies.iter().any(|(on, result)| *on == 1 && result.is_err()));
+    let unlink = md::Unlink { directory: InodeId::ROOT, name: b"a"[..].into() };
+    let refused = story.ask(4, 2, (REPLAY_SLOT, 1), &again(3, &unlink)).unwrap_err();
+    assert_eq!(refused.code(), ErrorCode::Stale, "the name may be the last one of the file");
+    story.end_replay(2);
+    assert_eq!(story.lookup(InodeId::ROOT, "a").unwrap().inode, file);
+}
+
 /// A client takes a sequence for each lost change, also for a change that it skips without a
 /// request.
 #[test]
