@@ -141,7 +141,9 @@ impl GroupSessions {
     }
 
     /// Records that a group opened a session. `sent_at` is the time at which the client sent the
-    /// request.
+    /// request. Does nothing if another thread has already opened the session: the target may have
+    /// started again since then, and the start number of the first reply shows that the opens must
+    /// be compared.
     pub(crate) fn opened(
         &self,
         group: GroupId,
@@ -150,6 +152,9 @@ impl GroupSessions {
         sent_at: Duration,
     ) {
         self.update(group, id, |session| {
+            if session.slots > 0 {
+                return;
+            }
             session.slots = granted.slots;
             session.lease = granted.lease;
             session.start = granted.start;
@@ -343,6 +348,15 @@ mod tests {
         assert!(table.may_have_lost_opens(GROUP, id, 2));
         table.has_opens(GROUP, id, 2);
         assert!(!table.may_have_lost_opens(GROUP, id, 2));
+    }
+
+    /// Hole H49 in `docs/tests/holes.md`.
+    #[test]
+    fn second_open_of_a_session_hides_no_restart_of_the_target() {
+        let table = GroupSessions::default();
+        let id = opened(&table, Duration::ZERO);
+        table.opened(GROUP, id, Granted { slots: 8, lease: LEASE, start: 2 }, LEASE);
+        assert!(table.may_have_lost_opens(GROUP, id, 2));
     }
 
     #[test]
