@@ -224,16 +224,16 @@ impl AcknowledgedChanges {
 
     /// Creates the list of changes for a session that a group has opened. `start` is the start
     /// number of the group's target. Does nothing if another thread has already created the list of
-    /// the session. If the former session has lost changes that are not replayed yet, marks their
-    /// inodes as reverted.
-    pub(crate) fn opened(&self, group: GroupId, session: SessionId, start: u64) {
+    /// the session. Returns the lost changes of the former session that are not replayed yet. They
+    /// stay lost, and the caller must report them.
+    pub(crate) fn opened(&self, group: GroupId, session: SessionId, start: u64) -> Vec<Change> {
         let replaced = self.with(|inner| {
             if inner.kept(group, session).is_some() {
                 return None;
             }
             inner.groups.insert(group, Kept { session, start, ..Kept::default() })
         });
-        self.revert(replaced.iter().flat_map(|kept| &kept.lost));
+        replaced.map(|kept| kept.lost.into()).unwrap_or_default()
     }
 
     /// Begins an attempt to send a request for a change. The caller then checks whether the request

@@ -45,7 +45,8 @@ impl Client {
         let (opened, _) = self.router().call(group, &request, options).await?;
         let lease = lease_of(opened.lease_ms);
         let granted = Granted { slots: opened.slots.min(slots), lease, start: opened.start };
-        mount.sessions.changes.opened(group, id, opened.start);
+        let lost = mount.sessions.changes.opened(group, id, opened.start);
+        self.report_reverted(group, &lost);
         mount.sessions.opened(group, id, granted, now);
         mount.notifications.follow(group, id);
         Ok(granted.slots)

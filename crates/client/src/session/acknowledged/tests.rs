@@ -188,11 +188,22 @@ fn list_of_undurable_changes_is_bounded_and_ends_with_session() {
     changes.synced(GROUP, attempt);
     assert!(!changes.attempt(GROUP, SESSION).is_list_full);
     changes.acknowledge(change(0, 9001, 1));
-    changes.opened(GROUP, SESSION, 2);
+    assert!(changes.opened(GROUP, SESSION, 2).is_empty());
     let start = changes.attempt(GROUP, SESSION).start;
     assert_eq!(start, 1, "another thread has opened the session");
-    changes.opened(GROUP, SessionId::new(8), 2);
+    assert!(changes.opened(GROUP, SessionId::new(8), 2).is_empty(), "no change is known as lost");
     assert_eq!(changes.compare(GROUP, SESSION, &reply(3, &[])), None);
     assert_eq!(changes.compare(GROUP, SessionId::new(8), &reply(3, &[])), Some(Compared::Now));
     assert!(changes.next_lost(GROUP, SessionId::new(8)).is_none());
+}
+
+/// Hole H50 in `docs/tests/holes.md`.
+#[test]
+fn lost_changes_of_a_replaced_session_are_reported() {
+    let changes = opened();
+    changes.acknowledge(change(0, 1, 1));
+    assert_eq!(changes.compare(GROUP, SESSION, &reply(2, &[])), Some(Compared::Now));
+    let lost = changes.opened(GROUP, SessionId::new(8), 2);
+    assert_eq!(lost, [change(0, 1, 1)], "the new session was opened during the replay");
+    assert!(!changes.is_replaying(GROUP, SessionId::new(8)));
 }
