@@ -34,7 +34,7 @@ struct Replayed {
     failed: Vec<Change>,
     /// Inodes with a change that cannot be replayed.
     changed_otherwise: HashSet<InodeId>,
-    /// Whether one of the changes that cannot be replayed is a change of names.
+    /// Whether one of the changes that were not replayed is a change of names.
     lacks_names: bool,
 }
 
@@ -42,6 +42,11 @@ impl Replayed {
     /// Adds a change that is not replayed.
     fn skip(&mut self, change: Change) {
         self.changed_otherwise.extend(change.inodes.into_iter().flatten());
+        self.refused(change);
+    }
+
+    /// Adds a change that the target has refused to replay.
+    fn refused(&mut self, change: Change) {
         self.lacks_names |= change.inodes.is_some() && !OF_FILES.contains(&change.request);
         self.failed.push(change);
     }
@@ -51,7 +56,8 @@ impl Replayed {
     /// of this file. For example, a size reported after a lost truncation would show zeros in place
     /// of bytes. Second case: the change removes a name after a skipped change of names. This name
     /// may be the last name of a file, because the skipped change has created the other one. After
-    /// a change that the target itself has refused, the target makes this check for all clients.
+    /// a change that the target itself has refused, the target makes this check for all clients,
+    /// but only until it starts again.
     fn depends_on_skipped(&self, change: &Replay) -> bool {
         let removes = [Unlink::ID, RemoveDirectory::ID, Rename::ID, Exchange::ID];
         if self.lacks_names && removes.contains(&change.message) {
@@ -159,7 +165,9 @@ impl Client {
                 Err(error) if is_lost(&error) => return Err(error),
                 Err(error) => {
                     tracing::debug!("cannot repeat a change at group {group}: {error:#}");
-                    replayed.failed.extend(changes.replay_failed(group, id));
+                    if let Some(change) = changes.replay_failed(group, id) {
+                        replayed.refused(change);
+                    }
                 }
             }
         }
@@ -196,5 +204,41 @@ impl Client {
             return Some(lost);
         };
         state.inline_repeated(lost, repeated).then_some(repeated)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use skep_wire::metadata::Link;
+
+    /// Hole H51 in `docs/tests/holes.md`.
+    #[test]
+    fn no_removal_is_replayed_after_a_refused_change_of_names() {
+        let replay = |message| Replay {
+            start: 1,
+            change: 2,
+            message,
+            request: b"body"[..].into(),
+            inode: InodeId::default(),
+            created: false,
+            pattern: None,
+        };
+        let change = |request, inodes| Change {
+            slot: 0,
+            sequence: 1,
+            place: (1, 1),
+            request,
+            inodes,
+            replay: None,
+            mark: None,
+        };
+        let mut replayed = Replayed::default();
+        replayed.refused(change(Open::NAME, None));
+        assert!(!replayed.depends_on_skipped(&replay(Unlink::ID)), "an open changes no name");
+        replayed.refused(change(Link::NAME, Some([InodeId::ROOT; 2])));
+        assert!(replayed.depends_on_skipped(&replay(Unlink::ID)));
+        assert!(!replayed.depends_on_skipped(&replay(Link::ID)), "a link removes no name");
+        assert_eq!(replayed.failed.len(), 2);
     }
 }
