@@ -1,17 +1,18 @@
-//! Ends a mount: sends its last reports to metadata, closes its sessions, and leaves the cluster.
+//! Ends a mount: sends its last reports to metadata, makes its changes there durable, closes its
+//! sessions, and leaves the cluster.
 
 use crate::client::Client;
 use crate::limits::SHUTDOWN_PATIENCE;
 use crate::session::request::ModifyOptions;
 use skep_rpc::CallOptions;
-use skep_wire::metadata::CloseSession;
+use skep_wire::metadata::{CloseSession, SyncAll};
 use std::rc::Rc;
 
 impl Client {
-    /// Ends the mount: sends all outstanding reports to metadata, closes the sessions with all
-    /// their open files, and leaves the cluster. If a server does not reply within
-    /// `SHUTDOWN_PATIENCE`, the session or registration at this server ends when its lease runs
-    /// out.
+    /// Ends the mount: sends all outstanding reports to metadata, makes the changes at metadata
+    /// durable, closes the sessions with all their open files, and leaves the cluster. If a server
+    /// does not reply within `SHUTDOWN_PATIENCE`, the session or registration at this server ends
+    /// when its lease runs out.
     pub async fn shutdown(&self) {
         if !self.mount().member.begin_leave() {
             return;
@@ -28,12 +29,13 @@ impl Client {
                 }
             }
             self.close_waiting_everywhere().await;
+            self.settle_changes().await;
         };
         if skep_env::timeout(SHUTDOWN_PATIENCE, report).await.is_none() {
             tracing::error!(
-                "cannot report the last writes at the unmount, since metadata has not replied for \
-                 {} s; metadata asks storage for the sizes of the written files when the session \
-                 of this mount has ended",
+                "cannot report the last writes at the unmount, or cannot make the last changes \
+                 durable, since metadata has not replied for {} s; metadata asks storage for the \
+                 sizes of the written files when the session of this mount has ended",
                 SHUTDOWN_PATIENCE.as_secs()
             );
         }
@@ -68,5 +70,35 @@ impl Client {
         // The `Leave` request has its own time limit, but that limit does not include the time to
         // connect. So this timeout is also necessary.
         skep_env::timeout(SHUTDOWN_PATIENCE, self.mount().member.leave()).await;
+    }
+    /// Makes the acknowledged changes of the mount durable, because no client repeats them after a
+    /// power loss of metadata when the mount has ended. First repeats the changes that an earlier
+    /// power loss has reverted.
+    async fn settle_changes(&self) {
+        let sessions = &self.mount().sessions;
+        let open = sessions.open_sessions().into_iter();
+        let unsettled = open.filter(|(group, id)| sessions.changes.may_be_unsynced(*group, *id));
+        let tasks: Vec<_> = unsettled
+            .map(|(group, session)| {
+                let client = self.clone();
+                skep_env::spawn(async move {
+                    let settled = async {
+                        client.confirm_session(group, session, None).await?;
+                        let options =
+                            CallOptions { session, durable: true, ..CallOptions::default() };
+                        client.router().call(group, &SyncAll {}, options).await
+                    };
+                    if let Err(error) = settled.await {
+                        tracing::error!(
+                            "cannot make the last changes at metadata group {group} durable at the \
+                             unmount: {error}"
+                        );
+                    }
+                })
+            })
+            .collect();
+        for task in tasks {
+            task.await;
+        }
     }
 }

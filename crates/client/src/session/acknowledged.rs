@@ -284,6 +284,13 @@ impl AcknowledgedChanges {
         });
     }
 
+    /// Returns whether the target may not have synced all acknowledged changes of a session yet, or
+    /// has lost some of them and the replay has not ended.
+    pub(crate) fn may_be_unsynced(&self, group: GroupId, session: SessionId) -> bool {
+        let may_be = |kept: &mut Kept| !kept.changes.is_empty() || kept.is_replaying;
+        self.of(group, session, may_be).unwrap_or(false)
+    }
+
     /// Compares the changes of a session with the last request of each slot in the target's store.
     /// If this is the first comparison after the start in the reply, a replay begins, and later
     /// attempts contain this start number. `None` means that the session was replaced.

@@ -11,7 +11,8 @@ use skep_client::{
 use skep_types::{ErrorCode, InodeId};
 use skep_wire::Request;
 use skep_wire::metadata::{
-    Close, CloseMany, Create, Exchange, KeepAlive, MakeDirectory, OpenSession, SetPattern, Unlink,
+    Close, CloseMany, Create, Exchange, KeepAlive, MakeDirectory, OpenSession, SetPattern, SyncAll,
+    Unlink,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -459,6 +460,7 @@ fn shutdown_reports_writes_and_ends_sessions_and_registration() {
         let (inode, handle) = create(&client, "a").await;
         write(&client, handle, 0, b"abc").await;
         client.shutdown().await;
+        assert!(fake.count::<SyncAll>() > 0, "no client repeats its changes any more (hole H52)");
         assert_eq!(fake.with_metadata(1, |it| it.session_count()), 0);
         assert_eq!(other.attributes(inode).await.unwrap().size, 3);
         background.await;
