@@ -282,7 +282,7 @@ impl Client {
     async fn sync_group(&self, group: GroupId) -> Result<()> {
         let session = self.session(group).await?.id;
         let options = CallOptions { session, durable: true, ..CallOptions::default() };
-        match self.router().call(group, &SyncAll {}, options).await {
+        match self.ask_group(group, &SyncAll {}, options).await {
             Ok(_) => Ok(()),
             Err(error) if is_lost(&error) => {
                 // Repeat the sync in the new session. This sync also makes all changes of the lost
@@ -290,7 +290,7 @@ impl Client {
                 self.renew_session(group, session, &error).await;
                 let session = self.session(group).await?.id;
                 let options = CallOptions { session, durable: true, ..CallOptions::default() };
-                self.router().call(group, &SyncAll {}, options).await.map(|_| ())
+                self.ask_group(group, &SyncAll {}, options).await.map(|_| ())
             }
             Err(error) => Err(error),
         }

@@ -81,9 +81,36 @@ impl Client {
         let attempt = async |session: &Rc<ThreadSession>| {
             let trace = self.next_trace();
             let options = CallOptions { session: session.id, trace, ..options.clone() };
-            self.router().call(session.group, request, options).await.map(|(reply, _)| reply)
+            self.ask_group(session.group, request, options).await
         };
         self.in_session(inode, attempt).await
+    }
+
+    /// Sends a read-only request in the session that the options name. If `durable` is set, the
+    /// request also names the start of the target. If the target has started again, the mount first
+    /// compares its acknowledged changes, and repeats or reports the lost ones. So a reply to a sync
+    /// never hides a loss.
+    pub(crate) async fn ask_group<R: Request>(
+        &self,
+        group: GroupId,
+        request: &R,
+        options: CallOptions,
+    ) -> Result<R::Reply> {
+        let (session, changes) = (options.session, &self.mount().sessions.changes);
+        // Retry: sends the request again without a pause, once for each start of the target.
+        loop {
+            let start = match options.durable {
+                true => changes.attempt(group, session).start,
+                false => 0,
+            };
+            let options = CallOptions { start, ..options.clone() };
+            match self.router().call(group, request, options).await {
+                Err(error) if error.code() == ErrorCode::StaleStart => {
+                    self.compare_slots(group, session).await?;
+                }
+                result => return result.map(|(reply, _)| reply),
+            }
+        }
     }
 
     /// Sends a request for a change to the group that serves an inode. The group executes the

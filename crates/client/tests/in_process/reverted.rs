@@ -42,6 +42,21 @@ fn unlink_fails_if_a_power_loss_reverted_a_link_of_the_file() {
     });
 }
 
+/// Hole H53 (docs/tests/holes.md): the first request after the power loss is a sync.
+#[test]
+fn sync_right_after_a_power_loss_reports_a_reverted_link() {
+    with_client(|fake, client| async move {
+        let (inode, handle) = create(&client, "a").await;
+        write(&client, handle, 0, b"bytes").await;
+        client.fsync(handle).await.unwrap();
+        let before = fake.metadata_state();
+        client.link(inode, ROOT, b"b").await.unwrap();
+        fake.lose_power(&before);
+        assert_eq!(client.sync_names().await.unwrap_err().code(), ErrorCode::Io);
+        client.sync_names().await.unwrap();
+    });
+}
+
 /// Hole H20, with a target that has the time to replay: the mount replays the lost link before it
 /// sends the unlink, so the file keeps its other name and no call fails.
 #[test]

@@ -25,7 +25,7 @@ use skep_wire::frame::Header;
 use skep_wire::metadata::{CompareSlotsReply, SlotSequence};
 
 impl<E: Engine> MetadataTarget<E> {
-    /// Checks that a request for a change has the current start number of the target.
+    /// Checks that a request for a change, or a sync, has the current start number of the target.
     ///
     /// # Errors
     /// `StaleStart` if it has another start number.
@@ -35,8 +35,7 @@ impl<E: Engine> MetadataTarget<E> {
             return Ok(());
         }
         let what = format!(
-            "cannot execute a change of session {}: the request has start number {} of the target, \
-             and the target now has start number {start}; the client must first compare its \
+            "cannot execute a request of session {}: it has start number {} of the target, and the target now has start number {start}; the client must first compare its \
              changes with those of the target",
             header.session,
             header.start()

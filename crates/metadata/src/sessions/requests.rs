@@ -144,7 +144,9 @@ impl<E: Engine> MetadataTarget<E> {
         if line.modifies || NEED_SESSION.contains(&header.message) {
             self.sessions.check(header)?;
         }
-        if line.modifies || header.message == EndReplay::ID {
+        // A sync of a client also names a start. Its reply would otherwise say that all earlier
+        // changes are durable, although the client does not know yet which of them are lost.
+        if line.modifies || header.message == EndReplay::ID || header.start() != 0 {
             self.check_start(header)?;
         }
         self.check_replay_window(header)?;

@@ -195,13 +195,14 @@ impl FakeMetadata {
         let Some(session) = self.sessions.get(&header.session) else {
             return code(ErrorCode::StaleSession);
         };
-        if !message(header.message).unwrap().modifies {
+        let modifies = message(header.message).unwrap().modifies;
+        if (modifies || header.start() != 0) && header.start() != self.start {
+            return code(ErrorCode::StaleStart);
+        }
+        if !modifies {
             assert_eq!(header.sequence, 0);
             self.asked_durably.extend(header.is_durable().then_some(header.message));
             return self.execute(header, body).map(Answer::Body);
-        }
-        if header.start() != self.start {
-            return code(ErrorCode::StaleStart);
         }
         if header.message == Replay::ID {
             return self.replay(header, &Replay::from_bytes(body)?);
