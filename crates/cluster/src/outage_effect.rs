@@ -224,7 +224,7 @@ mod tests {
 
     fn of(map: &ClusterMap, node: usize) -> String {
         let OutageEffect { is_blocking, text, .. } = effect_of_outage(map, &map.nodes[node]);
-        let says_so = ["until the service is back", "start the service of one of "];
+        let says_so = ["until the service is back", " wait, since no group member "];
         assert_eq!(is_blocking, says_so.iter().any(|it| text.contains(it)), "{text}");
         text
     }

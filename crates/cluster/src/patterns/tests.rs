@@ -38,6 +38,11 @@ fn request(components: &[ComponentRequest]) -> PatternRequest {
     PatternRequest { origin: PatternOrigin::Asked, inline_bytes: None, components }
 }
 
+/// Returns the default policy, but without inline bytes.
+fn without_inline_bytes() -> Policy {
+    Policy { inline_bytes: 0, ..Policy::default() }
+}
+
 /// Creates a request with `bytes` inline bytes.
 fn inline(bytes: u64, components: &[ComponentRequest]) -> PatternRequest {
     PatternRequest { inline_bytes: Some(bytes), ..request(components) }
@@ -131,7 +136,7 @@ fn all_online(map: &ClusterMap) -> Candidates {
 fn request_overrides_directory_and_directory_overrides_cluster() {
     let map = map();
     let storage = groups(&map, TargetKind::Storage);
-    let policy = Policy { default_width: 3, stripe_from: 0, ..Policy::default() };
+    let policy = Policy { default_width: 3, stripe_from: 0, ..without_inline_bytes() };
     let (mut cursor, candidates) = (Cursor::default(), all_online(&map));
     let mut make = |asked: Option<&[ComponentRequest]>, directory: Option<&[ComponentRequest]>| {
         let (asked, directory) = (asked.map(request), directory.map(request));
@@ -170,7 +175,7 @@ fn request_overrides_directory_and_directory_overrides_cluster() {
 #[test]
 fn file_with_the_default_pattern_begins_on_one_target() {
     let map = map();
-    let policy = Policy { stripe_from: 4 * MIB, ..Policy::default() };
+    let policy = Policy { stripe_from: 4 * MIB, ..without_inline_bytes() };
     let made = |asked: Option<&[ComponentRequest]>, policy: &Policy| {
         let merged = merge(asked.map(request).as_ref(), None);
         let (mut cursor, candidates) = (Cursor::default(), all_online(&map));

@@ -135,7 +135,10 @@ fn operations_wait_if_both_members_of_a_group_are_absent() {
     METADATA.iter().for_each(|id| set(&mut now, *id, Reachability::ProbablyOffline));
     let lines = reachability_lines(&before, &now, |_| None);
     assert!(lines.len() == 2 && lines.iter().all(|it| it.0 == Level::Error), "{lines:?}");
-    assert!(lines.iter().all(|it| it.1.contains("one of t1, t2 is enough")), "{lines:?}");
+    assert!(
+        lines.iter().all(|it| it.1.contains("start the service of one of t1, t2")),
+        "{lines:?}"
+    );
 }
 
 #[test]

@@ -78,6 +78,8 @@ fn map() -> ClusterMap {
     let (first, last) = (ShardId::new(0), ShardId::new(u16::MAX));
     map.shards.push(ShardRange { first, last, group: GroupId::new(1) });
     map.version = MapVersion::new(1);
+    // Tests of inline bytes request them.
+    map.policy.inline_bytes = 0;
     map
 }
 
