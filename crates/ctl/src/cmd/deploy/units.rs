@@ -25,7 +25,9 @@ pub(crate) fn run(args: &UnitsArgs) -> Result<()> {
         return Ok(());
     };
     let text = units::text(path).ok_or_else(|| {
-        let what = format!("cannot print {path}: `skep deploy units` lists the units");
+        let what = format!(
+            "cannot print {path}: this program has no such unit; without --file, it lists its units"
+        );
         Error::new(ErrorCode::NotFound, what)
     })?;
     output.write_all(text.as_bytes())?;
