@@ -8,12 +8,15 @@
 //! # Panics
 //! Every function here panics if its call fails.
 
-use rustix::fs::FallocateFlags;
+use rustix::fs::{FallocateFlags, OFlags};
 use std::fs::{self, File, Metadata, OpenOptions, Permissions, ReadDir};
 use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, chown as change_owner, symlink as make_symlink};
 use std::path::{Path, PathBuf};
+
+/// `O_DSYNC`. In rustix 1, `OFlags::DSYNC` has the bits of `O_SYNC`.
+pub const DSYNC: OFlags = OFlags::from_bits_retain(0o10_000);
 
 /// Unwraps the result of a call on a path.
 pub trait OrFail<T> {

@@ -170,9 +170,9 @@ impl Way {
         Self::Dsync,
         Self::Msync,
         Self::Allocate(OFlags::SYNC),
-        Self::Allocate(OFlags::DSYNC),
+        Self::Allocate(files::DSYNC),
         Self::Copy(OFlags::SYNC),
-        Self::Copy(OFlags::DSYNC),
+        Self::Copy(files::DSYNC),
     ];
 
     /// Whether [`Self::write`] writes the bytes. `fallocate` only makes the file longer.
@@ -196,7 +196,7 @@ impl Way {
         let flags = match self {
             Self::Fsync | Self::Fdatasync => OFlags::empty(),
             Self::Sync => OFlags::SYNC,
-            Self::Dsync => OFlags::DSYNC,
+            Self::Dsync => files::DSYNC,
             Self::Allocate(flag) | Self::Copy(flag) => flag,
             Self::Msync => {
                 let (from, start) = (scratch.join("bytes"), start.to_string());

@@ -421,7 +421,7 @@ fn interrupted_study_ends_after_its_run_and_resumes() {
 
     // An existing study can neither be started again nor be resumed with another plan.
     let refused = skep(scratch.path(), &RUN);
-    assert_eq!(refused.status.code(), Some(1));
+    assert_eq!(refused.status.code(), Some(7), "the study exists already");
     assert!(refused.expect_failure().contains("--resume"));
     let resume = [&RUN[..], &["--resume"]].concat();
     let plan = files::read_to_string(scratch.join("plan.toml"));

@@ -15,7 +15,7 @@ use pages::SharedPages;
 use skep_testkit::files;
 use skep_testkit::process::Process;
 use skep_testkit::workload::{Crash, Worker};
-use skep_testkit::{Cluster, EndGuard, PATIENCE, Random, Shape, Transport, wait_for};
+use skep_testkit::{Cluster, EndGuard, PATIENCE, Random, Shape, Transport, eventually, wait_for};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,7 +34,7 @@ const BETWEEN: usize = 900;
 /// the service within a second. The rest of the limit is for its recovery on a busy machine.
 const LONGEST_PAUSE: Duration = Duration::from_secs(20);
 /// Time limit for the cluster to remove the chunk files of removed files.
-const CLEAN_UP: Duration = Duration::from_secs(30);
+const CLEAN_UP: Duration = Duration::from_secs(90);
 
 type Running<'scope> = ScopedJoinHandle<'scope, Result<(), String>>;
 
@@ -173,9 +173,8 @@ fn nothing_is_orphaned(cluster: &Cluster, workers: &mut Vec<Worker>) {
     for worker in workers.drain(..) {
         files::remove_dir_all(worker.root());
     }
-    wait_for("no chunk file is left of removed files", CLEAN_UP, || {
-        cluster.chunk_files().is_empty().then_some(())
-    });
+    let is_clean = eventually(CLEAN_UP, || cluster.chunk_files().is_empty().then_some(()));
+    assert!(is_clean.is_some(), "chunk files of removed files: {:?}", cluster.chunk_files());
 }
 
 fn number_of_kills() -> usize {

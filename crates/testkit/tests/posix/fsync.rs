@@ -41,7 +41,7 @@ fn syncfs_succeeds(root: &Path) {
 }
 
 fn files_opened_with_o_sync_can_be_written(root: &Path) {
-    for flag in [OFlags::SYNC, OFlags::DSYNC] {
+    for flag in [OFlags::SYNC, files::DSYNC] {
         let path = root.join(format!("file-{}", flag.bits()));
         let flags = OFlags::WRONLY | OFlags::CREATE | flag;
         let file = File::from(ok(rustix::fs::open(&path, flags, Mode::RUSR)));
