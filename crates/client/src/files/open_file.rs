@@ -102,8 +102,8 @@ impl OpenFile {
             .get_or_init(|| striping::without_inline(pattern).unwrap_or_else(|| pattern.clone()))
     }
 
-    /// Returns whether the pattern `used` has no inline bytes, although the present pattern has some
-    /// again: the move of the inline bytes to storage was reverted since. The client must then
+    /// Returns whether the pattern `used` has no inline bytes, although the present pattern has
+    /// some again: the move of the inline bytes to storage was reverted since. The client must then
     /// repeat a write with `used`, because no reader would find its bytes.
     pub(crate) fn is_move_reverted(&self, used: &StripePattern) -> bool {
         used.inline_bytes() == 0 && self.pattern().inline_bytes() > 0

@@ -88,8 +88,8 @@ impl Client {
 
     /// Sends a read-only request in the session that the options name. If `durable` is set, the
     /// request also names the start of the target. If the target has started again, the mount first
-    /// compares its acknowledged changes, and repeats or reports the lost ones. So a reply to a sync
-    /// never hides a loss.
+    /// compares its acknowledged changes, and repeats or reports the lost ones. So a reply to a
+    /// sync never hides a loss.
     pub(crate) async fn ask_group<R: Request>(
         &self,
         group: GroupId,
