@@ -104,9 +104,9 @@ fn skep_down_names_the_mount_that_a_program_uses() {
 }
 
 /// Returns a line of output without the values that differ between two clusters: ids, numbers,
-/// paths, and the widths of columns.
+/// paths, the version of the program, and the widths of columns.
 fn without_values(line: &str) -> String {
-    let labels = ["Cluster:", "Data:", "Mounted on:", "The cluster in "];
+    let labels = ["Skep ", "Cluster:", "Data:", "Mounted on:", "The cluster in "];
     if let Some(label) = labels.iter().find(|label| line.starts_with(**label)) {
         return (*label).to_owned();
     }

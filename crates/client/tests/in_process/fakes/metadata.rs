@@ -189,17 +189,16 @@ impl FakeMetadata {
             return self.compare_slots(header.session);
         }
         if header.message == AskOutcome::ID {
-            let request = AskOutcome::from_bytes(body)?;
-            return Ok(Answer::of(&OutcomeReply { outcome: self.outcome(&request) }));
+            let outcome = self.outcome(&AskOutcome::from_bytes(body)?);
+            return Ok(Answer::of(&OutcomeReply { outcome }));
         }
         let Some(session) = self.sessions.get(&header.session) else {
             return code(ErrorCode::StaleSession);
         };
         let modifies = message(header.message).unwrap().modifies;
-        if (modifies || header.start() != 0) && header.start() != self.start {
-            return code(ErrorCode::StaleStart);
-        }
+        self.check_start(header, modifies)?;
         if !modifies {
+            assert_eq!(header.sequence, 0);
             self.asked_durably.extend(header.is_durable().then_some(header.message));
             return self.execute(header, body).map(Answer::Body);
         }

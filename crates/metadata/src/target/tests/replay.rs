@@ -257,7 +257,7 @@ fn replay_waits_for_clients_after_a_pause_of_the_target() {
     story.send(1, 1, (REPLAY_SLOT, 1), &again(2, &link(file, "b")));
     story.now += lease() * 2;
     story.happens(Event::Tick);
-    assert!(story.replies.is_empty(), "the target has read no request of the other client during the pause");
+    assert!(story.replies.is_empty(), "the target has read no request of the other client");
     story.pass_lease();
     assert_eq!(story.replies.len(), 1, "the target no longer waits for the other client");
 }

@@ -20,6 +20,13 @@ impl FakeMetadata {
         Ok(Answer::of(&CompareSlotsReply { start: self.start, slots }))
     }
 
+    /// Refuses a change, or another request with a start number, if it has another start number.
+    pub(super) fn check_start(&self, header: &Header, modifies: bool) -> Result<()> {
+        let is_checked = modifies || header.start() != 0;
+        let is_stale = is_checked && header.start() != self.start;
+        if is_stale { code(ErrorCode::StaleStart) } else { Ok(()) }
+    }
+
     /// Executes a lost change again, unless the target replays no more changes.
     pub(super) fn replay(&mut self, header: &Header, replay: &Replay) -> Result<Answer> {
         assert_eq!(header.slot, REPLAY_SLOT);
