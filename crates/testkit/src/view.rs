@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn allocation_lists_the_target_count_of_each_server() {
-        let component = json!({"targets_per_server": [1, 3]});
+        let component = json!({"redundancy": "stripe", "targets_per_server": [1, 3]});
         let info = EntryInfo(json!({"pattern": {"components": [component]}}));
         assert_eq!(info.allocation(), [1, 3]);
     }

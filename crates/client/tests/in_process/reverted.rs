@@ -281,11 +281,11 @@ fn fsync_fails_if_a_truncation_between_inline_writes_is_lost() {
     });
 }
 
-/// The target executes the request of the `fsync` only after the replay. This request has the marks
-/// of the lost writes.
+/// The target refuses the request of the `fsync`, which names the former start, so the mount sends it
+/// again after the replay, with the marks of the lost writes.
 #[test]
 fn fsync_in_flight_at_a_power_loss_checks_the_replayed_writes() {
-    for (replays, syncs) in [(2, 2), (1, 2), (0, 1)] {
+    for (replays, syncs) in [(2, 3), (1, 3), (0, 2)] {
         with_client(move |fake, client| async move {
             let (handle, before) = two_inline_writes(&fake, &client, replays).await;
             fake.state.borrow_mut().hold = Some(SyncInline::ID);

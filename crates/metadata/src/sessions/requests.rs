@@ -273,7 +273,8 @@ impl<E: Engine> MetadataTarget<E> {
                 let request = Header { sequence: 0, ..header.clone() };
                 let after = if header.is_durable() { self.newest_record() } else { record.lsn };
                 let (after, result) = (Some(after), Ok(record.reply.0));
-                self.reply_committed(body, PendingReply { connection, request, result }, after)?;
+                let reply = PendingReply { connection, request, result };
+                self.reply_committed((body, header.sequence), reply, after)?;
                 return Ok(true);
             }
             newest = record.sequence;

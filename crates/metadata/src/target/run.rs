@@ -278,16 +278,16 @@ impl<E: Engine> MetadataTarget<E> {
                 let after = self.after_request(&header, &op.body, &reply);
                 let after = after.or(spans_groups.then_some(lsn));
                 self.after_replay(&header, op.id, false);
+                let request = (&op.body[..], header.sequence);
                 header.sequence = self.number_of_change(&header, after);
-                for (connection, request) in op.repetitions {
-                    let request = Header { sequence: header.sequence, ..request };
+                for (connection, repetition) in op.repetitions {
+                    let repetition = Header { sequence: header.sequence, ..repetition };
                     let result = Ok(reply.clone());
-                    let reply = PendingReply { connection, request, result };
-                    self.reply_committed(&op.body, reply, after)?;
+                    let reply = PendingReply { connection, request: repetition, result };
+                    self.reply_committed(request, reply, after)?;
                 }
-                let (request, result) = (header, Ok(reply));
-                let reply = PendingReply { connection, request, result };
-                self.reply_committed(&op.body, reply, after)?;
+                let reply = PendingReply { connection, request: header, result: Ok(reply) };
+                self.reply_committed(request, reply, after)?;
             }
         }
         Ok(())

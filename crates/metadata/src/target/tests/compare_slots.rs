@@ -25,8 +25,12 @@ fn changes_are_refused_until_the_client_has_compared_its_slots() {
     let unlink = md::Unlink { directory: InodeId::ROOT, name: b"a"[..].into() };
     let refused = story.ask(1, 1, (3, 1), &unlink).unwrap_err();
     assert_eq!(refused.code(), ErrorCode::StaleStart);
+    let refused = story.ask(1, 1, (0, 0), &md::SyncAll {}).unwrap_err();
+    assert_eq!(refused.code(), ErrorCode::StaleStart, "a sync names a start too");
+    let former = story.named_start.replace(0);
     let attributes = story.ask(1, 1, (0, 0), &md::GetAttributes { inode: file }).unwrap();
-    assert_eq!(attributes.attributes.links, 1, "the target still serves reads");
+    assert_eq!(attributes.attributes.links, 1, "the target still serves reads without a start");
+    story.named_start = former;
     let (start, slots) = compare(&mut story);
     assert_eq!(slots, [(0, 1)], "the link in slot 2 is not there");
     assert!(story.ask(1, 1, (3, 1), &unlink).is_err(), "the request names the former start");

@@ -23,7 +23,7 @@ const HELP: &[&str] = &[
     "  Backspace Esc                remove the filter, or go back",
     "  Left Right                   sort by another column (also < and >)",
     "  r                            reverse the order",
-    "  / (or f)                     type a filter: a part of a name (in upper or lower",
+    "  / (or f)                     type a filter: a part of a name (upper or lower",
     "                               case) or of an id; Enter keeps it, Esc drops it",
     "  b B                          next or previous kind of rows (--by)",
     "  1 2 3 4 5 6 7                services, targets, operations, clients, users,",
