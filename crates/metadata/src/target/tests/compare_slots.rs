@@ -8,7 +8,9 @@ fn link(inode: InodeId, name: &str) -> md::Link {
 
 /// Sends `CompareSlots` for session 1. Returns the start number and the slots in the reply.
 fn compare(story: &mut Story) -> (u64, Vec<(u32, u64)>) {
+    let named = story.named_start.replace(0);
     let reply = story.ask(1, 1, (0, 0), &md::CompareSlots {}).unwrap();
+    story.named_start = named;
     (reply.start, reply.slots.iter().map(|it| (it.slot, it.sequence)).collect())
 }
 
