@@ -281,8 +281,8 @@ fn fsync_fails_if_a_truncation_between_inline_writes_is_lost() {
     });
 }
 
-/// The target refuses the request of the `fsync`, which names the former start, so the mount sends it
-/// again after the replay, with the marks of the lost writes.
+/// The target refuses the request of the `fsync`, which names the former start, so the mount sends
+/// it again after the replay, with the marks of the lost writes.
 #[test]
 fn fsync_in_flight_at_a_power_loss_checks_the_replayed_writes() {
     for (replays, syncs) in [(2, 3), (1, 3), (0, 2)] {
