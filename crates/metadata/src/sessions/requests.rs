@@ -146,7 +146,8 @@ impl<E: Engine> MetadataTarget<E> {
         }
         // A sync of a client also names a start. Its reply would otherwise say that all earlier
         // changes are durable, although the client does not know yet which of them are lost.
-        if line.modifies || header.message == EndReplay::ID || header.start() != 0 {
+        let is_sync = header.is_durable() && header.start() != 0;
+        if line.modifies || header.message == EndReplay::ID || is_sync {
             self.check_start(header)?;
         }
         self.check_replay_window(header)?;

@@ -20,9 +20,9 @@ impl FakeMetadata {
         Ok(Answer::of(&CompareSlotsReply { start: self.start, slots }))
     }
 
-    /// Refuses a change, or another request with a start number, if it has another start number.
+    /// Refuses a change, or a sync with a start number, if it has another start number.
     pub(super) fn check_start(&self, header: &Header, modifies: bool) -> Result<()> {
-        let is_checked = modifies || header.start() != 0;
+        let is_checked = modifies || header.is_durable() && header.start() != 0;
         let is_stale = is_checked && header.start() != self.start;
         if is_stale { code(ErrorCode::StaleStart) } else { Ok(()) }
     }
