@@ -8,10 +8,18 @@ use crate::knobs::PlantedBug;
 use crate::network::{Node, Purpose, closes, is_final};
 use crate::world::{SimEvent, WRITE, World};
 use skep_types::{Epoch, ErrorCode, GroupId, Result, TargetId};
+use skep_wire::Request;
+use skep_wire::catalog;
 use skep_wire::frame::Header;
+use skep_wire::metadata::EndReplay;
 
 /// Id of the message type `StatChunk`.
 const STAT: u16 = <skep_wire::storage::StatChunk as skep_wire::Request>::ID;
+
+/// Whether a simulated client names a start of the target in requests with this message id.
+fn names_start(message: u16) -> bool {
+    message == EndReplay::ID || catalog::message(message).is_some_and(|it| it.modifies)
+}
 
 impl World {
     /// Returns the process that serves a group, the id of this process, and whether it runs.
@@ -92,8 +100,11 @@ impl World {
             Node::Target(index) => self.targets[index].epoch,
             Node::Storage(_) => epoch_of(header.sender_group),
             // A client sends the start number that it received from the target when it opened the
-            // session or last compared its changes.
-            Node::Client(client) => Epoch::new(self.start_of(client, header.session)),
+            // session or last compared its changes. Real clients also name it in syncs.
+            Node::Client(client) if names_start(header.message) => {
+                Epoch::new(self.start_of(client, header.session))
+            }
+            Node::Client(_) => Epoch::default(),
         };
         // Metadata targets have sent these map versions to the clients in replies.
         let fences = self.targets.iter().map(|it| it.fence);
