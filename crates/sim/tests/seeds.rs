@@ -97,7 +97,10 @@ fn checkers_find_all_planted_bugs() {
         (PlantedBug::AcceptOlderEpoch, &["different records", "is ahead of", "by a take-over"]),
         (PlantedBug::ObeyDeposed, &["deposed by"]),
         (PlantedBug::ForgetLocks, &["has locked"]),
-        (PlantedBug::ForgetStarts, &["follows version", "of a file", "is CachedState"]),
+        (
+            PlantedBug::ForgetStarts,
+            &["follows version", "of a file", "is CachedState", "had not compared"],
+        ),
         (
             PlantedBug::ForgetPrepared,
             &["is reached twice", "expected", "unfinished work", "only in the stores"],
