@@ -39,7 +39,8 @@ impl<E: Engine> MetadataTarget<E> {
             Some((outcome, lsn)) => {
                 let after = lsn.filter(|_| header.is_durable());
                 let result = Ok(OutcomeReply { outcome }.to_bytes());
-                self.queue_reply(PendingReply { connection, request: header, result }, after);
+                let reply = PendingReply { connection, request: header, change: None, result };
+                self.queue_reply(reply, after);
             }
             None => {
                 let what = format!(

@@ -271,11 +271,10 @@ impl<E: Engine> MetadataTarget<E> {
                 // client could not replay the change. So the reply waits until the change is safe.
                 // A durable reply shows the client that all earlier changes are safe, also changes
                 // that were executed between this request and its repetition.
-                let request = Header { sequence: 0, ..header.clone() };
                 let after = if header.is_durable() { self.newest_record() } else { record.lsn };
-                let (after, result) = (Some(after), Ok(record.reply.0));
-                let reply = PendingReply { connection, request, result };
-                self.reply_committed((body, header.sequence), reply, after)?;
+                let (request, result) = (header.clone(), Ok(record.reply.0));
+                let reply = PendingReply { connection, request, change: Some(0), result };
+                self.reply_committed(body, reply, Some(after))?;
                 return Ok(true);
             }
             newest = record.sequence;

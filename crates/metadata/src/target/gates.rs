@@ -26,6 +26,10 @@ use std::time::Duration;
 pub(crate) struct PendingReply {
     pub(crate) connection: ConnectionId,
     pub(crate) request: Header,
+    /// Number of the change, which the header of the reply contains in place of the sequence. Zero
+    /// if the change is safe when the reply leaves. `None` means that the header of the reply
+    /// repeats the sequence.
+    pub(crate) change: Option<u64>,
     pub(crate) result: Result<Vec<u8>>,
 }
 

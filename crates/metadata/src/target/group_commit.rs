@@ -94,7 +94,8 @@ impl<E: Engine> MetadataTarget<E> {
         actions.extend(self.group_changes().into_iter().map(Action::ChangeGroup));
         actions.extend(batch.actions);
         actions.extend(replies.into_iter().map(|reply| {
-            let PendingReply { connection, request, result } = reply;
+            let PendingReply { connection, request, change, result } = reply;
+            let request = Header { sequence: change.unwrap_or(request.sequence), ..request };
             Action::Reply { connection, request, result }
         }));
         if self.shipper.counts_nonserving_member() || self.gates.holds_only_synced() {
@@ -117,12 +118,14 @@ impl<E: Engine> MetadataTarget<E> {
 
     /// Refuses a request at the end of the batch.
     pub(crate) fn refuse(&mut self, connection: ConnectionId, request: Header, error: Error) {
-        self.queue_reply(PendingReply { connection, request, result: Err(error) }, None);
+        let reply = PendingReply { connection, request, change: None, result: Err(error) };
+        self.queue_reply(reply, None);
     }
 
     /// Replies to a request at the end of the batch.
     pub(crate) fn reply_now(&mut self, connection: ConnectionId, request: Header, body: Vec<u8>) {
-        self.queue_reply(PendingReply { connection, request, result: Ok(body) }, None);
+        let reply = PendingReply { connection, request, change: None, result: Ok(body) };
+        self.queue_reply(reply, None);
     }
 
     /// Returns the LSN of the newest record on which a reply may depend, if the target queues the

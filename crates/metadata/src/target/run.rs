@@ -264,7 +264,7 @@ impl<E: Engine> MetadataTarget<E> {
         self.end_truncations()?;
         match op.source {
             Source::Internal(work) => self.after_internal(work, lsn)?,
-            Source::Peer { connection, mut header } => {
+            Source::Peer { connection, header } => {
                 match (header.message, transaction_in(&header, &op.body)) {
                     (Decide::ID | ResolveTransaction::ID, Some(transaction)) => {
                         self.after_decide(transaction)?;
@@ -278,16 +278,15 @@ impl<E: Engine> MetadataTarget<E> {
                 let after = self.after_request(&header, &op.body, &reply);
                 let after = after.or(spans_groups.then_some(lsn));
                 self.after_replay(&header, op.id, false);
-                let request = (&op.body[..], header.sequence);
-                header.sequence = self.number_of_change(&header, after);
-                for (connection, repetition) in op.repetitions {
-                    let repetition = Header { sequence: header.sequence, ..repetition };
+                let change = Some(self.number_of_change(&header, after));
+                for (connection, request) in op.repetitions {
                     let result = Ok(reply.clone());
-                    let reply = PendingReply { connection, request: repetition, result };
-                    self.reply_committed(request, reply, after)?;
+                    let reply = PendingReply { connection, request, change, result };
+                    self.reply_committed(&op.body, reply, after)?;
                 }
-                let reply = PendingReply { connection, request: header, result: Ok(reply) };
-                self.reply_committed(request, reply, after)?;
+                let (request, result) = (header, Ok(reply));
+                let reply = PendingReply { connection, request, change, result };
+                self.reply_committed(&op.body, reply, after)?;
             }
         }
         Ok(())

@@ -51,14 +51,13 @@ pub(super) struct TruncationReplies {
     refused: BTreeMap<CountedOpen, RefusedOpen>,
 }
 
-/// Returns the open that a request has counted. `sequence` is the request's sequence in its slot.
-/// `None` means that the request has opened no file.
-fn counted_open(header: &Header, sequence: u64, body: &[u8]) -> Option<CountedOpen> {
+/// Returns the open that a request has counted. `None` means that the request has opened no file.
+fn counted_open(header: &Header, body: &[u8]) -> Option<CountedOpen> {
     if header.message != Open::ID {
         return None;
     }
     let Open { inode, open: mode, .. } = Open::from_bytes(body).ok()?;
-    let Header { session, slot, .. } = *header;
+    let Header { session, slot, sequence, .. } = *header;
     (mode != OpenMode::No).then_some(CountedOpen { session, slot, sequence, inode, mode })
 }
 
@@ -92,11 +91,10 @@ impl<E: Engine> MetadataTarget<E> {
 
     /// Replies to a request whose operation was committed. If the request has truncated a file, the
     /// reply waits until storage has truncated the chunk files, and then also lists the truncated
-    /// chunk files. `body` and `sequence` are the body of the request and its sequence in its slot;
-    /// the header in `reply` has the number of the change in place of the sequence.
+    /// chunk files. `body` is the body of the request.
     pub(crate) fn reply_committed(
         &mut self,
-        (body, sequence): (&[u8], u64),
+        body: &[u8],
         reply: PendingReply,
         after: Option<Lsn>,
     ) -> Result<()> {
@@ -109,7 +107,7 @@ impl<E: Engine> MetadataTarget<E> {
             self.queue_reply(reply, after);
             return Ok(());
         };
-        let opened = counted_open(&reply.request, sequence, body);
+        let opened = counted_open(&reply.request, body);
         if let Some(refused) = opened.and_then(|it| self.truncation_replies.refused.get_mut(&it)) {
             refused.requests.push((reply, after));
             return Ok(());
