@@ -44,6 +44,8 @@ use std::time::Duration;
 
 /// Name of the file with the member mark, in the directory of a metadata target.
 const MARK: &str = "member-mark";
+/// Identity of no page cache.
+pub(crate) const NO_HOST: HostMark = HostMark { boot_id: 0, device: 0, mount: 0, directory: 0 };
 
 /// Returns the identity of the running kernel and of the mount on which `directory` lies. As long
 /// as both stay the same, the page cache still holds all data that the target has written.
@@ -225,8 +227,7 @@ impl MemberMarkFile {
     /// Errors of the file system, which name the path.
     pub fn distrust(&mut self) -> Result<()> {
         if self.exists() {
-            let none = HostMark { boot_id: 0, device: 0, mount: 0, directory: 0 };
-            self.write(MemberMark { host: none, clean: false, ..self.present() })?;
+            self.write(MemberMark { host: NO_HOST, clean: false, ..self.present() })?;
             self.lacks_records = true;
         }
         Ok(())

@@ -11,7 +11,7 @@
 
 use crate::atomic::replace_atomically;
 use crate::failed_sync;
-use crate::page_cache::host_mark;
+use crate::page_cache::{NO_HOST, host_mark};
 use skep_format::chunk::HostMark;
 use skep_format::page_cache_mark::PageCacheMark;
 use skep_types::{Error, Result};
@@ -26,20 +26,22 @@ pub struct PageCacheMarkFile {
     path: PathBuf,
     host: HostMark,
     written: Option<PageCacheMark>,
-    /// Whether the device has failed, so that changes may be lost although the page cache is the
-    /// same.
-    has_failed: bool,
 }
 
 impl PageCacheMarkFile {
-    /// Reads the mark in the directory of a target.
+    /// Reads the mark in the directory of a target. If the device has failed, changes may be lost
+    /// although the page cache is the same. In this case, first makes a mark durable that names no
+    /// page cache. The caller removes the mark of the failed sync only after this call. Blocks.
     ///
     /// # Errors
     /// - Errors of the file system, which name the path.
     /// - `Corrupt` or `Unsupported` if the mark cannot be read.
     pub fn read(directory: &Path) -> Result<Self> {
-        let read = Self::read_at(directory, host_mark(directory)?)?;
-        Ok(Self { has_failed: failed_sync::is_marked(directory), ..read })
+        let mut file = Self::read_at(directory, host_mark(directory)?)?;
+        if failed_sync::is_marked(directory) {
+            file.write(PageCacheMark { host: NO_HOST, clean: false })?;
+        }
+        Ok(file)
     }
 
     /// Like [`Self::read`], but takes the identity of the page cache from `host`, and does not
@@ -57,14 +59,13 @@ impl PageCacheMarkFile {
                 Some(mark.map_err(|error| error.within(path.display()))?)
             }
         };
-        Ok(Self { path, host, written, has_failed: false })
+        Ok(Self { path, host, written })
     }
 
     /// Whether the target may have lost changes that it has acknowledged. A target without a mark
     /// has acknowledged nothing.
     pub fn has_lost_changes(&self) -> bool {
-        let lost = |mark: &PageCacheMark| !mark.clean && mark.host != self.host;
-        self.has_failed || self.written.as_ref().is_some_and(lost)
+        self.written.is_some_and(|mark| !mark.clean && mark.host != self.host)
     }
 
     /// Makes the mark of the current page cache durable. Blocks.
@@ -72,8 +73,7 @@ impl PageCacheMarkFile {
     /// # Errors
     /// Errors of the file system, which name the path.
     pub fn begin(&mut self) -> Result<()> {
-        self.has_failed = false;
-        self.write(false)
+        self.write(PageCacheMark { host: self.host, clean: false })
     }
 
     /// At the end of the process, stores durably in the mark that the device has all changes. Does
@@ -82,12 +82,13 @@ impl PageCacheMarkFile {
     /// # Errors
     /// Errors of the file system, which name the path.
     pub fn end(&mut self) -> Result<()> {
-        let is_of_host = self.written.is_some_and(|mark| mark.host == self.host);
-        if is_of_host && !self.has_failed { self.write(true) } else { Ok(()) }
+        if self.written.is_none_or(|mark| mark.host != self.host) {
+            return Ok(());
+        }
+        self.write(PageCacheMark { host: self.host, clean: true })
     }
 
-    fn write(&mut self, clean: bool) -> Result<()> {
-        let mark = PageCacheMark { host: self.host, clean };
+    fn write(&mut self, mark: PageCacheMark) -> Result<()> {
         if self.written == Some(mark) {
             return Ok(());
         }
@@ -131,9 +132,13 @@ mod tests {
         read().begin().unwrap();
         assert!(!read().has_lost_changes());
         failed_sync::mark(directory.path()).unwrap();
+        assert!(read().has_lost_changes());
+        let store = directory.path().join("store");
+        assert!(failed_sync::read_from_device(directory.path(), &store).unwrap());
         let mut mark = read();
-        assert!(mark.has_lost_changes());
+        mark.end().unwrap();
+        assert!(mark.has_lost_changes() && read().has_lost_changes(), "until the replay has ended");
         mark.begin().unwrap();
-        assert!(!mark.has_lost_changes());
+        assert!(!mark.has_lost_changes() && !read().has_lost_changes());
     }
 }
