@@ -1,5 +1,5 @@
-//! Replaces small files atomically. After a crash at any moment, a file contains either the old
-//! bytes or the new ones.
+//! Reads small files, and replaces them atomically. After a crash at any moment, a file contains
+//! either the old bytes or the new ones.
 
 use crate::identity_file::is_initialised;
 use skep_types::{Error, Result};
@@ -13,6 +13,18 @@ const TEMPORARY_ENDING: &str = ".new";
 
 fn io_error(failed_step: &str, path: &Path) -> impl Fn(std::io::Error) -> Error {
     move |error| Error::from(error).within(format!("{failed_step} {}", path.display()))
+}
+
+/// Reads a whole file. `None` means that the file does not exist. Blocks.
+///
+/// # Errors
+/// Errors of the file system, which name the path.
+pub(crate) fn read_if_exists(path: &Path) -> Result<Option<Vec<u8>>> {
+    match std::fs::read(path) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(Error::from(error).within(path.display())),
+    }
 }
 
 /// Replaces or creates the file at `path`, durably and atomically. When this function returns, the

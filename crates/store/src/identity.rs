@@ -5,7 +5,7 @@
 //! blank directory unless the option `--init` is given. Otherwise a target whose disk is not
 //! mounted would start empty under its old id.
 
-use crate::atomic::replace_atomically;
+use crate::atomic::{read_if_exists, replace_atomically};
 pub use crate::identity_file::{IDENTITY_FILE, is_initialised};
 use rustix::fs::OFlags;
 use skep_format::identity::{DirectoryKind, Identity};
@@ -248,13 +248,8 @@ fn name_of(identity: &Identity) -> String {
 /// Each error names the path.
 pub fn read_identity(path: &Path) -> Result<Option<Identity>> {
     let file = path.join(IDENTITY_FILE);
-    match std::fs::read(&file) {
-        Ok(bytes) => Identity::from_file(&bytes)
-            .map(Some)
-            .map_err(|error| error.within(format_args!("identity record {}", file.display()))),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(io_error(&file)(error)),
-    }
+    let identity = read_if_exists(&file)?.map(|bytes| Identity::from_file(&bytes)).transpose();
+    identity.map_err(|error| error.within(format_args!("identity record {}", file.display())))
 }
 
 /// Locks a directory for this process. The kernel releases the lock when the returned file is

@@ -35,7 +35,7 @@
 //! within the lower bound (`skep_cluster::lease_times`). So the bound, counted from the start of a
 //! process, covers the promises of all earlier processes.
 
-use crate::atomic::replace_atomically;
+use crate::atomic::{read_if_exists, replace_atomically};
 use skep_format::chunk::HostMark;
 use skep_format::member_mark::{CountedMembers, MemberContents, MemberMark};
 use skep_types::{Epoch, Error, GroupId, MapVersion, Result, TargetId};
@@ -88,14 +88,8 @@ impl MemberMarkFile {
     /// Returns the same errors as [`Self::read`].
     pub fn read_at(directory: &Path, host: HostMark) -> Result<Self> {
         let path = directory.join(MARK);
-        let written = match std::fs::read(&path) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
-            read => {
-                let bytes = read.map_err(|error| Error::from(error).within(path.display()))?;
-                let mark = MemberMark::from_file(&bytes);
-                Some(mark.map_err(|error| error.within(path.display()))?)
-            }
-        };
+        let mark = read_if_exists(&path)?.map(|bytes| MemberMark::from_file(&bytes)).transpose();
+        let written = mark.map_err(|error| error.within(path.display()))?;
         let lacks_records = MemberMark::lacks_records(written.as_ref(), host);
         Ok(Self { path, host, written, lacks_records })
     }

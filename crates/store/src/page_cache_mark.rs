@@ -9,12 +9,12 @@
 //!
 //! [`crate::page_cache`] has the identity of the page cache, and the mark of a member of a group.
 
-use crate::atomic::replace_atomically;
+use crate::atomic::{read_if_exists, replace_atomically};
 use crate::failed_sync;
 use crate::page_cache::{NO_HOST, host_mark};
 use skep_format::chunk::HostMark;
 use skep_format::page_cache_mark::PageCacheMark;
-use skep_types::{Error, Result};
+use skep_types::Result;
 use std::path::{Path, PathBuf};
 
 /// Name of the file with the mark, in the directory of a metadata target.
@@ -51,14 +51,8 @@ impl PageCacheMarkFile {
     /// Returns the same errors as [`Self::read`].
     pub fn read_at(directory: &Path, host: HostMark) -> Result<Self> {
         let path = directory.join(MARK);
-        let written = match std::fs::read(&path) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
-            read => {
-                let bytes = read.map_err(|error| Error::from(error).within(path.display()))?;
-                let mark = PageCacheMark::from_file(&bytes);
-                Some(mark.map_err(|error| error.within(path.display()))?)
-            }
-        };
+        let mark = read_if_exists(&path)?.map(|bytes| PageCacheMark::from_file(&bytes)).transpose();
+        let written = mark.map_err(|error| error.within(path.display()))?;
         Ok(Self { path, host, written })
     }
 
