@@ -256,22 +256,32 @@ impl Story {
 
     /// Creates a file and opens it for writing.
     fn create_as(&mut self, name: &str, session: u64, at: (u32, u64)) -> InodeId {
-        let create = md::Create {
-            directory: InodeId::ROOT,
-            name: name.as_bytes().into(),
-            kind: FileKind::Regular,
-            new: md::NewInode { permissions: 0o600, umask: 0, uid: 0, gid: 0 },
-            device: 0,
-            exclusive: true,
-            open: md::OpenMode::Write,
-            pattern: None,
-        };
+        let create = create_in(InodeId::ROOT, name);
         self.ask(1, session, at, &create).unwrap().attributes.inode
     }
 
     fn size(&mut self, inode: InodeId) -> u64 {
         self.ask(1, 2, (0, 0), &md::GetAttributes { inode }).unwrap().attributes.size
     }
+}
+
+/// Returns the request that creates a regular file, and opens it for writing.
+fn create_in(directory: InodeId, name: &str) -> md::Create {
+    md::Create {
+        directory,
+        name: name.as_bytes().into(),
+        kind: FileKind::Regular,
+        new: md::NewInode { permissions: 0o600, umask: 0, uid: 0, gid: 0 },
+        device: 0,
+        exclusive: true,
+        open: md::OpenMode::Write,
+        pattern: None,
+    }
+}
+
+/// Returns the request that adds a name in the root directory to a file.
+fn link(inode: InodeId, name: &str) -> md::Link {
+    md::Link { inode, directory: InodeId::ROOT, name: name.as_bytes().into() }
 }
 
 fn report(inode: InodeId, written: md::WrittenExtent) -> md::ReportWritten {

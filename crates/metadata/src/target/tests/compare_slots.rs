@@ -2,10 +2,6 @@
 
 use super::*;
 
-fn link(inode: InodeId, name: &str) -> md::Link {
-    md::Link { inode, directory: InodeId::ROOT, name: name.as_bytes().into() }
-}
-
 /// Sends `CompareSlots` for session 1. Returns the start number and the slots in the reply.
 fn compare(story: &mut Story) -> (u64, Vec<(u32, u64)>) {
     let reply = story.ask(1, 1, (0, 0), &md::CompareSlots {}).unwrap();

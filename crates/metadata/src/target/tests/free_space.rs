@@ -11,16 +11,7 @@ fn short() -> Event {
 const NEW: md::NewInode = md::NewInode { permissions: 0o700, umask: 0, uid: 0, gid: 0 };
 
 fn create(name: &str, open: md::OpenMode, exclusive: bool) -> md::Create {
-    md::Create {
-        directory: InodeId::ROOT,
-        name: name.as_bytes().into(),
-        kind: FileKind::Regular,
-        new: NEW,
-        device: 0,
-        exclusive,
-        open,
-        pattern: None,
-    }
+    md::Create { new: NEW, exclusive, open, ..create_in(InodeId::ROOT, name) }
 }
 
 fn rename(from_directory: InodeId, to_name: &str) -> md::Rename {

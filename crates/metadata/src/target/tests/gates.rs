@@ -110,16 +110,7 @@ impl Story {
 
     /// Creates a file, and opens it for writing.
     fn create_settled(&mut self, name: &str, at: (u32, u64)) -> InodeId {
-        let create = md::Create {
-            directory: InodeId::ROOT,
-            name: name.as_bytes().into(),
-            kind: FileKind::Regular,
-            new: md::NewInode { permissions: 0o600, umask: 0, uid: 0, gid: 0 },
-            device: 0,
-            exclusive: true,
-            open: md::OpenMode::Write,
-            pattern: None,
-        };
+        let create = create_in(InodeId::ROOT, name);
         self.settle(vec![arrival(1, 1, at, &create)]);
         let (_, reply) = self.replies.pop().expect("a reply");
         md::OpenReply::from_bytes(&reply.unwrap()).unwrap().attributes.inode

@@ -43,17 +43,7 @@ impl Story {
     }
 
     fn create_inline(&mut self, name: &str, at: (u32, u64)) -> InodeId {
-        let new = md::NewInode { permissions: 0o600, umask: 0, uid: 0, gid: 0 };
-        let create = md::Create {
-            directory: InodeId::ROOT,
-            name: name.as_bytes().into(),
-            kind: FileKind::Regular,
-            new,
-            device: 0,
-            exclusive: true,
-            open: md::OpenMode::Write,
-            pattern: Some(pattern()),
-        };
+        let create = md::Create { pattern: Some(pattern()), ..create_in(InodeId::ROOT, name) };
         self.ask(1, 1, at, &create).unwrap().attributes.inode
     }
 

@@ -21,23 +21,6 @@ fn create_again<R: Request>(change: u64, request: &R, inode: InodeId) -> md::Rep
     md::Replay { inode, created: true, ..again(change, request) }
 }
 
-fn link(inode: InodeId, name: &str) -> md::Link {
-    md::Link { inode, directory: InodeId::ROOT, name: name.as_bytes().into() }
-}
-
-fn create(directory: InodeId, name: &str) -> md::Create {
-    md::Create {
-        directory,
-        name: name.as_bytes().into(),
-        kind: FileKind::Regular,
-        new: md::NewInode { permissions: 0o600, umask: 0, uid: 0, gid: 0 },
-        device: 0,
-        exclusive: true,
-        open: md::OpenMode::Write,
-        pattern: None,
-    }
-}
-
 fn lease() -> Duration {
     Duration::from_millis(u64::from(map().policy.lease_ms))
 }
@@ -104,7 +87,7 @@ fn lost_link_is_replayed_before_any_new_change() {
 fn replayed_file_has_the_original_id_and_pattern() {
     let mut story = Story::begin();
     let durable = story.log.len();
-    let request = create(InodeId::ROOT, "x");
+    let request = create_in(InodeId::ROOT, "x");
     let first = story.ask(1, 1, (0, 1), &request).unwrap();
     story.lose_power_and_await_replay(durable);
     story.end_replay(2);
@@ -115,7 +98,7 @@ fn replayed_file_has_the_original_id_and_pattern() {
     story.ask(2, 1, (REPLAY_SLOT, 1), &replay).expect("a retry gets the stored reply");
     let twice = story.ask(1, 1, (REPLAY_SLOT, 2), &create_again(2, &request, inode));
     assert_eq!(twice.unwrap_err().code(), ErrorCode::Exists);
-    let other = create_again(3, &create(InodeId::ROOT, "y"), inode);
+    let other = create_again(3, &create_in(InodeId::ROOT, "y"), inode);
     let taken = story.ask(1, 1, (REPLAY_SLOT, 3), &other).unwrap_err();
     assert_eq!(taken.code(), ErrorCode::Stale, "another file has this id");
     story.end_replay(1);
@@ -135,7 +118,7 @@ fn changes_of_two_clients_are_replayed_in_original_order() {
     let directory = InodeId::ROOT;
     let make = md::MakeDirectory { directory, name: b"d"[..].into(), new };
     let directory = story.ask(1, 1, (0, 1), &make).unwrap().entry.inode;
-    let file = create(directory, "f");
+    let file = create_in(directory, "f");
     let inode = story.ask(1, 2, (0, 1), &file).unwrap().attributes.inode;
     story.lose_power_and_await_replay(durable);
     story.send(2, 2, (REPLAY_SLOT, 1), &create_again(2, &file, inode));
@@ -156,7 +139,7 @@ fn replay_with_a_different_outcome_is_refused() {
     let durable = story.log.len();
     story.lose_power_and_await_replay(durable);
     story.end_replay(2);
-    let open = md::Create { exclusive: false, ..create(InodeId::ROOT, "a") };
+    let open = md::Create { exclusive: false, ..create_in(InodeId::ROOT, "a") };
     let refused = story.ask(1, 1, (REPLAY_SLOT, 1), &create_again(2, &open, file)).unwrap_err();
     assert_eq!(refused.code(), ErrorCode::Stale, "the first request had created the file");
     let refused = story.ask(1, 1, (REPLAY_SLOT, 2), &again(3, &truncate(file))).unwrap_err();

@@ -227,9 +227,7 @@ fn open_with_a_refused_truncation_is_not_counted() {
     let inode = written(&mut story);
     // The numbers of later changes are higher than the sequences of their requests (hole H54).
     for sequence in 1..=9 {
-        let name = format!("other-{sequence}").into_bytes().into();
-        let link = md::Link { inode, directory: InodeId::ROOT, name };
-        story.ask(2, 1, (1, sequence), &link).unwrap();
+        story.ask(2, 1, (1, sequence), &link(inode, &format!("other-{sequence}"))).unwrap();
     }
     let open = open_truncating(&mut story, inode);
     story.send(3, 1, (0, 4), &open);
