@@ -22,8 +22,7 @@ pub(crate) fn set<E: Engine>(
         // A client that had the file open for writing has died, perhaps while it held this lock.
         // The next holder must see the file's size after all acknowledged writes, so the operation
         // runs again after a pause, until the size is recovered.
-        context.op.awaited_size = Some(lock.inode);
-        return Err(Stop::Busy);
+        return Err(Stop::RecoversSize(lock.inode));
     }
     let of = LockOwner { inode: lock.inode, kind: lock.kind, session, owner: lock.owner };
     let locks = &context.shared.file_locks;

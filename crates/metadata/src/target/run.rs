@@ -20,7 +20,7 @@ use crate::tx::work::InternalWork;
 use skep_format::metadata::{DecisionRecord, Key, SlotRecord};
 use skep_service::quarantine;
 use skep_types::codec::{Bytes, Codec};
-use skep_types::{Error, ErrorCode, InodeId, Lsn, Result};
+use skep_types::{Error, ErrorCode, Lsn, Result};
 use skep_wire::file_locks::{SetLock, SetLockReply};
 use skep_wire::frame::Header;
 use skep_wire::inline::SyncInline;
@@ -101,7 +101,7 @@ impl<E: Engine> MetadataTarget<E> {
         let unlogged = std::mem::take(&mut context.unlogged);
         let writes = context.into_writes();
         if let (Source::Peer { connection, header }, Err(stop)) = (&source, &result)
-            && let Some(reason) = self.reason_of(stop, op.awaited_size.take())
+            && let Some(reason) = self.reason_of(stop)
         {
             self.gates.waits.add(*connection, header.tag, reason);
         }
@@ -131,7 +131,7 @@ impl<E: Engine> MetadataTarget<E> {
                 }
                 self.operations.park(op);
             }
-            Err(Stop::Busy | Stop::Changed) => {
+            Err(Stop::Busy | Stop::RecoversSize(_) | Stop::Changed) => {
                 self.start_over(&mut op);
                 let pause = (FIRST_PAUSE * (1 << op.restarts.min(10))).min(LONGEST_PAUSE);
                 // Add a jitter to the pause, so that two operations that have blocked each other do
@@ -147,13 +147,15 @@ impl<E: Engine> MetadataTarget<E> {
     }
 
     /// Returns the reason why an operation that stopped waits. `None` means that it has failed.
-    /// `sized` is the file for whose size recovery the operation waits.
-    fn reason_of(&self, stop: &Stop, sized: Option<InodeId>) -> Option<WaitReason> {
+    fn reason_of(&self, stop: &Stop) -> Option<WaitReason> {
         match stop {
             Stop::Unsafe => Some(self.gates.reason_until_safe(self.gates.next_lsn())),
-            Stop::AwaitsReplies | Stop::Held(_) | Stop::Busy | Stop::Changed => {
-                let storage = sized.and_then(|inode| self.background.awaited_for_size(inode));
+            Stop::RecoversSize(inode) => {
+                let storage = self.background.awaited_for_size(*inode);
                 Some(storage.map_or(WaitReason::Others, WaitReason::Storage))
+            }
+            Stop::AwaitsReplies | Stop::Held(_) | Stop::Busy | Stop::Changed => {
+                Some(WaitReason::Others)
             }
             Stop::Fail(_) => None,
         }

@@ -45,6 +45,8 @@ pub(crate) enum Stop {
     AwaitsReplies,
     /// A participant was busy. The operation runs again after a pause.
     Busy,
+    /// The target must first recover the size of this file. The operation runs again after a pause.
+    RecoversSize(InodeId),
     /// The operation waits until a log record is *safe*: the record of reserved numbers, of the
     /// target's start, or of a change of a stripe pattern.
     Unsafe,
@@ -134,8 +136,6 @@ pub(crate) struct Operation {
     pub(crate) awaited_truncation: Option<InodeId>,
     /// The first reply, if the operation replays a change. `None` for all other operations.
     pub(crate) first_reply: Option<FirstReply>,
-    /// The file for whose size recovery the last run of the operation has stopped.
-    pub(crate) awaited_size: Option<InodeId>,
 }
 
 impl Operation {
@@ -152,7 +152,6 @@ impl Operation {
             restarts: 0,
             awaited_truncation: None,
             first_reply: None,
-            awaited_size: None,
         }
     }
 
