@@ -167,6 +167,15 @@ impl Story {
         self.replies.clear();
     }
 
+    /// Starts the target after a power loss that has left only the first `log_bytes` bytes of the
+    /// log.
+    fn lose_power_and_await_replay(&mut self, log_bytes: usize) {
+        self.log.truncate(log_bytes);
+        self.kill();
+        self.target.await_replay();
+        self.happens(Event::Tick);
+    }
+
     /// Passes an event to the target, and then the events that result from each batch, until a
     /// batch produces no events. Each sync ends in the next batch.
     fn happens(&mut self, event: Event) {
@@ -282,6 +291,19 @@ fn create_in(directory: InodeId, name: &str) -> md::Create {
 /// Returns the request that adds a name in the root directory to a file.
 fn link(inode: InodeId, name: &str) -> md::Link {
     md::Link { inode, directory: InodeId::ROOT, name: name.as_bytes().into() }
+}
+
+/// Returns the request that replays a change that the target made in its first start.
+fn replay_of<R: Request>(change: u64, request: &R) -> md::Replay {
+    md::Replay {
+        start: 1,
+        change,
+        message: R::ID,
+        request: request.to_bytes().into(),
+        inode: InodeId::default(),
+        created: false,
+        pattern: None,
+    }
 }
 
 fn report(inode: InodeId, written: md::WrittenExtent) -> md::ReportWritten {

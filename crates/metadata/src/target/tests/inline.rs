@@ -408,21 +408,10 @@ fn mark_of_a_repeated_inline_write_shows_its_loss() {
     let durable = story.log.len();
     let request = write(inode, 0, b"abc");
     let lost = story.written(1, &request).mark;
-    story.log.truncate(durable);
-    story.kill();
-    story.target.await_replay();
-    story.happens(Event::Tick);
+    story.lose_power_and_await_replay(durable);
     story.ask(1, 2, (0, 0), &md::EndReplay {}).unwrap();
     let before = story.log.len();
-    let replay = md::Replay {
-        start: lost.start,
-        change: 2,
-        message: il::WriteInline::ID,
-        request: request.to_bytes().into(),
-        inode: InodeId::default(),
-        created: false,
-        pattern: None,
-    };
+    let replay = md::Replay { start: lost.start, ..replay_of(2, &request) };
     let mark_in = |reply: md::ReplayReply| {
         il::WriteInlineReply::from_bytes(&reply.reply.0).expect("a reply to a write").mark
     };

@@ -3,22 +3,9 @@
 use super::*;
 use skep_wire::limits::REPLAY_SLOT;
 
-/// Returns the request that replays a change that the target made in its first start.
-fn again<R: Request>(change: u64, request: &R) -> md::Replay {
-    md::Replay {
-        start: 1,
-        change,
-        message: R::ID,
-        request: request.to_bytes().into(),
-        inode: InodeId::default(),
-        created: false,
-        pattern: None,
-    }
-}
-
 /// Returns the request that replays the creation of an inode.
 fn create_again<R: Request>(change: u64, request: &R, inode: InodeId) -> md::Replay {
-    md::Replay { inode, created: true, ..again(change, request) }
+    md::Replay { inode, created: true, ..replay_of(change, request) }
 }
 
 fn lease() -> Duration {
@@ -26,15 +13,6 @@ fn lease() -> Duration {
 }
 
 impl Story {
-    /// Starts the target after a power loss that has left only the first `log_bytes` bytes of the
-    /// log.
-    fn lose_power_and_await_replay(&mut self, log_bytes: usize) {
-        self.log.truncate(log_bytes);
-        self.kill();
-        self.target.await_replay();
-        self.happens(Event::Tick);
-    }
-
     /// Lets a little more than the time of a lease pass, without a pause of the target. Both
     /// sessions stay valid.
     fn pass_lease(&mut self) {
@@ -71,7 +49,7 @@ fn lost_link_is_replayed_before_any_new_change() {
     let unlink = md::Unlink { directory: InodeId::ROOT, name: b"a"[..].into() };
     assert_eq!(story.ask(1, 1, (3, 1), &unlink).unwrap_err().code(), ErrorCode::Busy);
     assert_eq!(story.lookup(InodeId::ROOT, "b").unwrap_err().code(), ErrorCode::Busy);
-    let replay = md::Replay { inode: entry.inode, ..again(2, &link(file, "b")) };
+    let replay = md::Replay { inode: entry.inode, ..replay_of(2, &link(file, "b")) };
     story.send(1, 1, (REPLAY_SLOT, 1), &replay);
     assert!(story.replies.is_empty(), "the other session may have an earlier change");
     story.end_replay(2);
@@ -142,7 +120,7 @@ fn replay_with_a_different_outcome_is_refused() {
     let open = md::Create { exclusive: false, ..create_in(InodeId::ROOT, "a") };
     let refused = story.ask(1, 1, (REPLAY_SLOT, 1), &create_again(2, &open, file)).unwrap_err();
     assert_eq!(refused.code(), ErrorCode::Stale, "the first request had created the file");
-    let refused = story.ask(1, 1, (REPLAY_SLOT, 2), &again(3, &truncate(file))).unwrap_err();
+    let refused = story.ask(1, 1, (REPLAY_SLOT, 2), &replay_of(3, &truncate(file))).unwrap_err();
     assert_eq!(refused.code(), ErrorCode::Unsupported, "a truncation would remove later writes");
     story.end_replay(1);
     let opens = story.ask(1, 1, (0, 0), &md::GetEntryInfo { inode: file }).unwrap().open_sessions;
@@ -158,10 +136,10 @@ fn no_unlink_is_replayed_after_a_failed_replay() {
     let durable = story.log.len();
     story.lose_power_and_await_replay(durable);
     story.end_replay(2);
-    let refused = story.ask(1, 1, (REPLAY_SLOT, 1), &again(2, &link(file, "a"))).unwrap_err();
+    let refused = story.ask(1, 1, (REPLAY_SLOT, 1), &replay_of(2, &link(file, "a"))).unwrap_err();
     assert_eq!(refused.code(), ErrorCode::Exists);
     let unlink = md::Unlink { directory: InodeId::ROOT, name: b"a"[..].into() };
-    let refused = story.ask(1, 1, (REPLAY_SLOT, 2), &again(3, &unlink)).unwrap_err();
+    let refused = story.ask(1, 1, (REPLAY_SLOT, 2), &replay_of(3, &unlink)).unwrap_err();
     assert_eq!(refused.code(), ErrorCode::Stale);
     let directory = InodeId::ROOT;
     let new = md::NewInode { permissions: 0o700, umask: 0, uid: 0, gid: 0 };
@@ -180,12 +158,12 @@ fn no_unlink_is_replayed_after_the_end_of_an_announced_change() {
     let file = story.create(2, (0, 1));
     let durable = story.log.len();
     story.lose_power_and_await_replay(durable);
-    let replay = md::Replay { inode: file, ..again(2, &link(file, "b")) };
+    let replay = md::Replay { inode: file, ..replay_of(2, &link(file, "b")) };
     story.send(1, 1, (REPLAY_SLOT, 1), &replay);
     story.send(3, 1, (0, 0), &md::CloseSession {});
     assert!(story.replies.iter().any(|(on, result)| *on == 1 && result.is_err()));
     let unlink = md::Unlink { directory: InodeId::ROOT, name: b"a"[..].into() };
-    let refused = story.ask(4, 2, (REPLAY_SLOT, 1), &again(3, &unlink)).unwrap_err();
+    let refused = story.ask(4, 2, (REPLAY_SLOT, 1), &replay_of(3, &unlink)).unwrap_err();
     assert_eq!(refused.code(), ErrorCode::Stale, "the name may be the last one of the file");
     story.end_replay(2);
     assert_eq!(story.lookup(InodeId::ROOT, "a").unwrap().inode, file);
@@ -202,7 +180,7 @@ fn replay_slot_accepts_gaps_between_its_sequences() {
     story.ask(1, 1, (1, 1), &link(file, "c")).unwrap();
     story.lose_power_and_await_replay(durable);
     story.end_replay(2);
-    let replay = |change, name| md::Replay { inode: file, ..again(change, &link(file, name)) };
+    let replay = |change, name| md::Replay { inode: file, ..replay_of(change, &link(file, name)) };
     story.ask(1, 1, (REPLAY_SLOT, 2), &replay(2, "b")).unwrap();
     story.ask(1, 1, (REPLAY_SLOT, 5), &replay(3, "c")).unwrap();
     let late = story.ask(1, 1, (REPLAY_SLOT, 4), &replay(3, "d")).unwrap_err();
@@ -218,14 +196,14 @@ fn replay_ends_after_a_lease_without_progress() {
     let file = story.create(1, (0, 1));
     let durable = story.log.len();
     story.lose_power_and_await_replay(durable);
-    story.send(1, 1, (REPLAY_SLOT, 1), &again(2, &link(file, "b")));
+    story.send(1, 1, (REPLAY_SLOT, 1), &replay_of(2, &link(file, "b")));
     assert!(story.replies.is_empty(), "the client of session 2 is dead");
     story.pass_lease();
     let (on, result) = story.replies.pop().expect("the target no longer waits for session 2");
     assert_eq!(on, 1);
     assert_eq!(result.unwrap_err().code(), ErrorCode::Stale, "the link has no inode zero");
     story.end_replay(1);
-    let late = story.ask(1, 2, (REPLAY_SLOT, 1), &again(3, &link(file, "c"))).unwrap_err();
+    let late = story.ask(1, 2, (REPLAY_SLOT, 1), &replay_of(3, &link(file, "c"))).unwrap_err();
     assert_eq!(late.code(), ErrorCode::Stale);
     story.ask(1, 2, (0, 1), &link(file, "b")).unwrap();
 }
@@ -237,7 +215,7 @@ fn replay_waits_for_clients_after_a_pause_of_the_target() {
     let file = story.create(1, (0, 1));
     let durable = story.log.len();
     story.lose_power_and_await_replay(durable);
-    story.send(1, 1, (REPLAY_SLOT, 1), &again(2, &link(file, "b")));
+    story.send(1, 1, (REPLAY_SLOT, 1), &replay_of(2, &link(file, "b")));
     story.now += lease() * 2;
     story.happens(Event::Tick);
     assert!(story.replies.is_empty(), "the target has read no request of the other client");
@@ -273,7 +251,7 @@ fn killed_target_and_restored_backup_replay_nothing() {
     let mut story = Story::begin();
     let file = story.create(1, (0, 1));
     story.restart();
-    let refused = story.ask(1, 1, (REPLAY_SLOT, 1), &again(2, &link(file, "b"))).unwrap_err();
+    let refused = story.ask(1, 1, (REPLAY_SLOT, 1), &replay_of(2, &link(file, "b"))).unwrap_err();
     assert_eq!(refused.code(), ErrorCode::Stale);
     story.kill();
     story.target.await_replay();
