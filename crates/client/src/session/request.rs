@@ -20,7 +20,6 @@ use skep_types::codec::{Bytes, Codec};
 use skep_types::{Error, ErrorCode, GroupId, InodeId, Result, SessionId, TargetKind};
 use skep_wire::Request;
 use skep_wire::metadata::{AskOutcome, Outcome};
-use std::cell::Cell;
 use std::rc::Rc;
 
 /// How the client sends and repeats a request for a change.
@@ -143,9 +142,9 @@ impl Client {
             let slot = session.take_slot().await;
             let (number, sequence) = slot.upcoming();
             let sent = SentRequest { group, session: session.id, slot: number, sequence };
-            let is_reply_lost = Rc::new(Cell::new(false));
-            let (worker, lost) = (Rc::clone(&self.0), Some(Rc::clone(&is_reply_lost)));
-            let sending = send_attempt(worker, slot, Rc::clone(&request), options, lost);
+            let facts = Rc::new(CallFacts::default());
+            let (worker, noted) = (Rc::clone(&self.0), Some(Rc::clone(&facts)));
+            let sending = send_attempt(worker, slot, Rc::clone(&request), options, noted);
             let result = if options.is_driven {
                 sending.await
             } else {
@@ -160,7 +159,7 @@ impl Client {
             self.renew_session(group, session.id, &error).await;
             // The group did not execute the attempt that it refused. The group may have executed an
             // earlier attempt only if the reply to that attempt was lost.
-            let may_have_run = is_reply_lost.get() && !options.ends_with_session;
+            let may_have_run = facts.reply_lost.get() && !options.ends_with_session;
             // Even if the group has stored a reply to the truncation, this reply does not show
             // whether the chunk files are truncated.
             if options.truncates && (may_have_run || error.code() == ErrorCode::Evicted) {
@@ -269,16 +268,16 @@ impl Client {
     }
 }
 
-/// Sends one request in one slot, including all repetitions by the router. Sets `reply_lost` if the
-/// group may have executed the request although no reply arrived.
+/// Sends one request in one slot, including all repetitions by the router. Sets
+/// `CallFacts::reply_lost` if the group may have executed the request although no reply arrived.
 pub(crate) async fn send_attempt<R: Request + 'static>(
     worker: Rc<Worker>,
     slot: Slot,
     request: Rc<R>,
     options: ModifyOptions,
-    reply_lost: Option<Rc<Cell<bool>>>,
+    facts: Option<Rc<CallFacts>>,
 ) -> Result<R::Reply> {
-    let reply_lost = reply_lost.unwrap_or_default();
+    let facts = facts.unwrap_or_default();
     let (number, sequence) = slot.next();
     let (group, session) = (slot.session.group, slot.session.id);
     let client = Client(Rc::clone(&worker));
@@ -292,11 +291,10 @@ pub(crate) async fn send_attempt<R: Request + 'static>(
         // If the target has lost changes, check whether the client may still send the request. Skip
         // this check if the target may have executed the request already, because only a retry
         // returns the reply.
-        if attempt.has_reverted && !reply_lost.get() {
+        if attempt.has_reverted && !facts.reply_lost.get() {
             client.check_reverted(&*request).await?;
         }
         let durable = options.is_durable || keeps && attempt.is_list_full;
-        let facts = Rc::new(CallFacts::default());
         let options = CallOptions {
             session,
             slot: number,
@@ -307,17 +305,13 @@ pub(crate) async fn send_attempt<R: Request + 'static>(
             facts: Some(Rc::clone(&facts)),
             ..CallOptions::default()
         };
-        let result = worker.router.call(group, &*request, options).await;
-        if facts.reply_lost.get() {
-            reply_lost.set(true);
-        }
-        match result {
+        match worker.router.call(group, &*request, options).await {
             Err(error) if error.code() == ErrorCode::StaleStart => {
                 client.compare_slots(group, session).await?;
                 // The target has refused this attempt, so only an earlier attempt can have executed
                 // the request. The slots of the target show whether the target has executed an
                 // earlier attempt.
-                reply_lost.set(changes.was_executed(group, session, (number, sequence)));
+                facts.reply_lost.set(changes.was_executed(group, session, (number, sequence)));
             }
             Ok((reply, _)) => {
                 if durable {
