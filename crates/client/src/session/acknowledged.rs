@@ -161,6 +161,8 @@ pub(crate) struct Attempt {
     pub(crate) is_list_full: bool,
     /// Whether any inode has reverted changes for which no program has got an error yet.
     pub(crate) has_reverted: bool,
+    /// Whether a replay of the session is running. The client then must not send the request yet.
+    pub(crate) is_replaying: bool,
 }
 
 /// The result of a comparison.
@@ -246,8 +248,9 @@ impl AcknowledgedChanges {
                 session,
                 start: kept.as_ref().map_or(0, |kept| kept.start),
                 next: kept.as_ref().map_or(0, |kept| kept.next()),
-                is_list_full: kept.is_some_and(|kept| kept.is_full()),
+                is_list_full: kept.as_ref().is_some_and(|kept| kept.is_full()),
                 has_reverted,
+                is_replaying: kept.is_some_and(|kept| kept.is_replaying),
             }
         })
     }

@@ -8,7 +8,7 @@
 
 use crate::client::Client;
 use crate::limits::CONTENTION_PAUSE;
-use crate::session::acknowledged::{Change, NextReplay};
+use crate::session::acknowledged::{Attempt, Change, NextReplay};
 use crate::session::table::is_lost;
 use skep_rpc::{CallFacts, CallOptions};
 use skep_types::codec::{Codec, Described};
@@ -81,6 +81,18 @@ impl Client {
     pub(super) async fn await_replay(&self, group: GroupId, id: SessionId) {
         while self.mount().sessions.changes.is_replaying(group, id) {
             skep_env::sleep(CONTENTION_PAUSE).await;
+        }
+    }
+
+    /// Begins an attempt to send a change or a sync. If a replay of the session is running, first
+    /// waits until it has ended.
+    pub(super) async fn next_attempt(&self, group: GroupId, id: SessionId) -> Attempt {
+        loop {
+            let attempt = self.mount().sessions.changes.attempt(group, id);
+            if !attempt.is_replaying {
+                return attempt;
+            }
+            self.await_replay(group, id).await;
         }
     }
 

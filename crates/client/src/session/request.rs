@@ -95,11 +95,11 @@ impl Client {
         request: &R,
         options: CallOptions,
     ) -> Result<R::Reply> {
-        let (session, changes) = (options.session, &self.mount().sessions.changes);
+        let session = options.session;
         // Retry: sends the request again without a pause, once for each start of the target.
         loop {
             let start = match options.durable {
-                true => changes.attempt(group, session).start,
+                true => self.next_attempt(group, session).await.start,
                 false => 0,
             };
             let options = CallOptions { start, ..options.clone() };
@@ -286,8 +286,7 @@ pub(crate) async fn send_attempt<R: Request + 'static>(
     // Retry: sends the request again if the target refuses it because the target has started again.
     // The client repeats it without a pause, and once for each start of the target.
     loop {
-        client.await_replay(group, session).await;
-        let attempt = changes.attempt(group, session);
+        let attempt = client.next_attempt(group, session).await;
         // If the target has lost changes, check whether the client may still send the request. Skip
         // this check if the target may have executed the request already, because only a retry
         // returns the reply.
