@@ -71,6 +71,7 @@ impl Client {
         // connect. So this timeout is also necessary.
         skep_env::timeout(SHUTDOWN_PATIENCE, self.mount().member.leave()).await;
     }
+
     /// Makes the acknowledged changes of the mount durable, because no client repeats them after a
     /// power loss of metadata when the mount has ended. First repeats the changes that an earlier
     /// power loss has reverted.
@@ -82,13 +83,8 @@ impl Client {
             .map(|(group, session)| {
                 let client = self.clone();
                 skep_env::spawn(async move {
-                    let settled = async {
-                        client.confirm_session(group, session, None).await?;
-                        let options =
-                            CallOptions { session, durable: true, ..CallOptions::default() };
-                        client.router().call(group, &SyncAll {}, options).await
-                    };
-                    if let Err(error) = settled.await {
+                    let options = CallOptions { session, durable: true, ..CallOptions::default() };
+                    if let Err(error) = client.ask_group(group, &SyncAll {}, options).await {
                         tracing::error!(
                             "cannot make the last changes at metadata group {group} durable at the \
                              unmount: {error}"
