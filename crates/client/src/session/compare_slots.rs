@@ -96,7 +96,8 @@ impl Client {
         let mut inodes = named.to_vec();
         for (directory, name) in names_of(request) {
             // Ignore an error, because a name that does not exist refers to no inode.
-            if let Ok(found) = self.ask(directory, &Lookup { directory, name }).await {
+            let lookup = Lookup { directory, name: name.clone() };
+            if let Ok(found) = self.ask(directory, &lookup).await {
                 inodes.push(found.inode);
             }
         }

@@ -111,28 +111,25 @@ pub(crate) fn inodes_of(request: &dyn Any) -> Option<[InodeId; 2]> {
     if let Some(it) = request.downcast_ref::<RemoveInline>() {
         return Some([it.inode; 2]);
     }
-    let mut names = names_of(request).into_iter().map(|(directory, _)| directory);
+    let mut names = names_of(request).map(|(directory, _)| directory);
     let first = names.next()?;
     Some([first, names.next().unwrap_or(first)])
 }
 
 /// Returns the existing names that a request removes, moves or replaces.
-pub(crate) fn names_of(request: &dyn Any) -> Vec<(InodeId, Bytes)> {
-    if let Some(it) = request.downcast_ref::<md::Unlink>() {
-        return vec![(it.directory, it.name.clone())];
-    }
-    if let Some(it) = request.downcast_ref::<md::RemoveDirectory>() {
-        return vec![(it.directory, it.name.clone())];
-    }
-    if let Some(it) = request.downcast_ref::<md::Rename>() {
-        let (from, to) = ((it.from_directory, &it.from_name), (it.to_directory, &it.to_name));
-        return [from, to].map(|(directory, name)| (directory, name.clone())).to_vec();
-    }
-    if let Some(it) = request.downcast_ref::<md::Exchange>() {
-        let (from, to) = ((it.from_directory, &it.from_name), (it.to_directory, &it.to_name));
-        return [from, to].map(|(directory, name)| (directory, name.clone())).to_vec();
-    }
-    Vec::new()
+pub(crate) fn names_of(request: &dyn Any) -> impl Iterator<Item = (InodeId, &Bytes)> {
+    let names = if let Some(it) = request.downcast_ref::<md::Unlink>() {
+        [Some((it.directory, &it.name)), None]
+    } else if let Some(it) = request.downcast_ref::<md::RemoveDirectory>() {
+        [Some((it.directory, &it.name)), None]
+    } else if let Some(it) = request.downcast_ref::<md::Rename>() {
+        [Some((it.from_directory, &it.from_name)), Some((it.to_directory, &it.to_name))]
+    } else if let Some(it) = request.downcast_ref::<md::Exchange>() {
+        [Some((it.from_directory, &it.from_name)), Some((it.to_directory, &it.to_name))]
+    } else {
+        [None, None]
+    };
+    names.into_iter().flatten()
 }
 
 #[cfg(test)]
