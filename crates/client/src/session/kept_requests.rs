@@ -56,7 +56,7 @@ fn request_creates(request: &dyn Any) -> bool {
 /// of a created file.
 fn facts_of(reply: &dyn Any, creates: bool) -> (InodeId, bool, Option<StripePattern>) {
     if let Some(it) = reply.downcast_ref::<md::OpenReply>() {
-        let pattern = it.pattern.clone().filter(|_| it.created);
+        let pattern = it.pattern.as_ref().filter(|_| it.created).cloned();
         return (it.attributes.inode, it.created, pattern);
     }
     match reply.downcast_ref::<md::NewEntryReply>() {
