@@ -17,17 +17,23 @@ async fn unlink(client: &Client, name: &[u8]) -> Result<(), ErrorCode> {
     client.unlink(ROOT, name).await.map_err(|error| error.code())
 }
 
+/// Creates the file `a` with synced bytes and the link `b`. Then a power loss reverts the link.
+async fn file_with_reverted_link(fake: &FakeCluster, client: &Client) -> (InodeId, HandleId) {
+    let (inode, handle) = create(client, "a").await;
+    write(client, handle, 0, b"bytes").await;
+    client.fsync(handle).await.unwrap();
+    let before = fake.metadata_state();
+    client.link(inode, ROOT, b"b").await.unwrap();
+    fake.lose_power(&before);
+    (inode, handle)
+}
+
 /// Hole H20 (docs/tests/holes.md): a power loss reverts `link(a, b)`, and the program then calls
 /// `unlink(a)`. If the client sent this unlink, the unlink would remove the file.
 #[test]
 fn unlink_fails_if_a_power_loss_reverted_a_link_of_the_file() {
     with_client(|fake, client| async move {
-        let (inode, handle) = create(&client, "a").await;
-        write(&client, handle, 0, b"bytes").await;
-        client.fsync(handle).await.unwrap();
-        let before = fake.metadata_state();
-        client.link(inode, ROOT, b"b").await.unwrap();
-        fake.lose_power(&before);
+        let (inode, handle) = file_with_reverted_link(&fake, &client).await;
         assert_eq!(unlink(&client, b"a").await, Err(ErrorCode::Io));
         assert!(fake.count::<Unlink>() <= 1, "the client does not repeat the refused change");
         assert_eq!(client.lookup(ROOT, b"a").await.unwrap().inode, inode);
@@ -46,12 +52,7 @@ fn unlink_fails_if_a_power_loss_reverted_a_link_of_the_file() {
 #[test]
 fn sync_right_after_a_power_loss_reports_a_reverted_link() {
     with_client(|fake, client| async move {
-        let (inode, handle) = create(&client, "a").await;
-        write(&client, handle, 0, b"bytes").await;
-        client.fsync(handle).await.unwrap();
-        let before = fake.metadata_state();
-        client.link(inode, ROOT, b"b").await.unwrap();
-        fake.lose_power(&before);
+        file_with_reverted_link(&fake, &client).await;
         assert_eq!(client.sync_names().await.unwrap_err().code(), ErrorCode::Io);
         client.sync_names().await.unwrap();
     });
@@ -64,9 +65,9 @@ fn lost_link_is_replayed_before_the_next_unlink() {
     with_client(|fake, client| async move {
         fake.with_metadata(1, |it| it.behaviour.replays = 9);
         let (inode, handle) = create(&client, "a").await;
-        let before = fake.with_metadata(1, |it| it.clone());
+        let before = fake.metadata_state();
         client.link(inode, ROOT, b"b").await.unwrap();
-        fake.with_metadata(1, |it| it.lose_power(&before));
+        fake.lose_power(&before);
         unlink(&client, b"a").await.unwrap();
         assert_eq!(client.lookup(ROOT, b"b").await.unwrap().inode, inode);
         client.fsync(handle).await.unwrap();
@@ -85,10 +86,10 @@ fn replayed_link_is_replayed_again_after_the_next_power_loss() {
     with_client(|fake, client| async move {
         fake.with_metadata(1, |it| it.behaviour.replays = 9);
         let (inode, _) = create(&client, "a").await;
-        let before = fake.with_metadata(1, |it| it.clone());
+        let before = fake.metadata_state();
         client.link(inode, ROOT, b"b").await.unwrap();
         for replays in 1..=2 {
-            fake.with_metadata(1, |it| it.lose_power(&before));
+            fake.lose_power(&before);
             until(|| fake.count::<EndReplay>() == replays).await;
             assert_eq!(fake.count::<Replay>(), replays);
         }
