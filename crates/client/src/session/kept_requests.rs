@@ -77,7 +77,12 @@ fn replayed_body<R: Request + 'static>(request: &R) -> Option<Vec<u8>> {
     }
     let truncates = any.downcast_ref::<md::SetAttributes>().is_some_and(|it| it.size.is_some());
     let is_placed_again = any.is::<md::SetPattern>() || any.is::<RemoveInline>();
-    (!truncates && !is_placed_again).then(|| request.to_bytes())
+    (!truncates && !is_placed_again).then(|| {
+        let mut body = request.to_bytes();
+        // The growing vector may have allocated twice the bytes that the list counts.
+        body.shrink_to_fit();
+        body
+    })
 }
 
 /// Returns the inodes in a request that changes names or attributes. `None` means that the request
