@@ -1,7 +1,7 @@
 //! The acceptance check of a study: compares the best result with each number of servers with the
 //! rate that the hardware can reach.
 
-use crate::plan::{Cache, Operation, Quantity};
+use crate::plan::{Cache, Operation};
 use crate::report::{Cell, Row};
 use serde::Serialize;
 use skep_types::{Error, ErrorCode, Result};
@@ -50,7 +50,8 @@ pub fn check(rows: &[Row], least: f64) -> Result<Vec<BestResult>> {
     let mut found: BTreeMap<Key<'_>, BestResult> = BTreeMap::new();
     for row in rows {
         for cell in &row.cells {
-            let Some(limit) = limit(row, cell) else { continue };
+            let limit = row.limit(cell.operation, cell.cache).filter(|limit| *limit > 0.0);
+            let Some(limit) = limit else { continue };
             let key = (row.system.as_str(), row.servers, cell.operation, cell.cache);
             let best = found.entry(key).or_insert_with(|| first(row, cell));
             best.limit = best.limit.max(limit);
@@ -72,17 +73,6 @@ pub fn check(rows: &[Row], least: f64) -> Result<Vec<BestResult>> {
         it
     };
     Ok(found.into_values().map(judged).collect())
-}
-
-/// Returns the limit of a result. `None` without a limit, and for unchanged caches, because the
-/// limit is that of the servers.
-fn limit(row: &Row, cell: &Cell) -> Option<f64> {
-    let limit = match cell.operation.quantity() {
-        Quantity::Bandwidth => row.limit_bytes_per_second,
-        Quantity::Transfers => row.limit_operations_per_second,
-        Quantity::Names => None,
-    };
-    limit.filter(|limit| *limit > 0.0 && cell.cache != Cache::Kept)
 }
 
 fn first(row: &Row, cell: &Cell) -> BestResult {

@@ -186,11 +186,6 @@ fn condition(settings: &Settings, varied: &BTreeMap<Quantity, Vec<Factor>>) -> S
 }
 
 fn cell(row: &Row, (operation, cache): (Operation, Cache), measured: &Measured) -> Cell {
-    let limit = match operation.quantity() {
-        Quantity::Bandwidth => row.limit_bytes_per_second,
-        Quantity::Transfers => row.limit_operations_per_second,
-        Quantity::Names => None,
-    };
     let latency = |which: usize| {
         let all: Vec<f64> = measured.latencies.iter().map(|it| it[which]).collect();
         (!all.is_empty()).then(|| mean(&all))
@@ -201,7 +196,7 @@ fn cell(row: &Row, (operation, cache): (Operation, Cache), measured: &Measured) 
         cache,
         runs: measured.values.len(),
         mean: result,
-        of_limit: limit.filter(|_| cache != Cache::Kept).map(|limit| result / limit),
+        of_limit: row.limit(operation, cache).map(|limit| result / limit),
         latency_p50_us: latency(0),
         latency_p99_us: latency(1),
     }
@@ -212,6 +207,18 @@ impl Row {
     /// has none.
     pub fn cell(&self, operation: Operation, cache: Cache) -> Option<&Cell> {
         self.cells.iter().find(|it| it.operation == operation && it.cache == cache)
+    }
+
+    /// Returns the limit of an operation, in bytes or operations per second. `None` if there is no
+    /// limit, and also for unchanged caches, because reads from the caches of clients can exceed
+    /// the limit.
+    pub(crate) fn limit(&self, operation: Operation, cache: Cache) -> Option<f64> {
+        let limit = match operation.quantity() {
+            Quantity::Bandwidth => self.limit_bytes_per_second,
+            Quantity::Transfers => self.limit_operations_per_second,
+            Quantity::Names => None,
+        };
+        limit.filter(|_| cache != Cache::Kept)
     }
 }
 
