@@ -102,7 +102,7 @@ pub(crate) async fn request(
 }
 
 /// Returns the group with the id `id`.
-pub(super) fn group_named(map: &ClusterMap, id: u32) -> Result<&Group> {
+pub(crate) fn group_named(map: &ClusterMap, id: u32) -> Result<&Group> {
     map.groups.iter().find(|group| group.id.raw() == id).ok_or_else(|| {
         let context = format!(
             "cannot find group {id}: no group has this id; `skep group list` lists all groups"

@@ -10,7 +10,7 @@
 use super::remove::uses_text;
 use crate::access::{Access, ClusterArgs, block_on};
 use crate::cmd::group::add::remove_from_group;
-use crate::cmd::group::change::request;
+use crate::cmd::group::change::{group_named, request};
 use crate::cmd::group::create::check_domains;
 use crate::group_files::GroupUses;
 use crate::group_progress::{CopyStatus, ask, known};
@@ -168,10 +168,7 @@ async fn replace_member(
     let of_copy = |group: &Group| [(new, NEW), (group.primary, PRIMARY)];
     loop {
         let map = access.map().await?;
-        let Some(found) = map.group(group) else {
-            let what = format!("cannot find group {group}; `skep group list` lists all groups");
-            return Err(Error::new(ErrorCode::NotFound, what));
-        };
+        let found = group_named(&map, group.raw())?;
         let changed = match next_step(found, former, new) {
             Step::Add => {
                 check_online(&map, group, former, &of_copy(found))?;
