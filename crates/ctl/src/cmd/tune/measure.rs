@@ -97,18 +97,14 @@ pub(crate) fn run(args: &MeasureArgs) -> Result<()> {
     }
     let findings = check(&tree, &rules, &scope);
     let planned = planned(&findings, &args.only);
-    let mut names: Vec<&str> = planned.iter().map(|it| it.rule.as_str()).collect();
-    names.dedup();
-    if !names.is_empty() {
+    if !planned.is_empty() {
         follow_signals()?;
         warn("if this command is killed, `skep tune undo` restores the former settings");
     }
     let mut report = MeasureReport { unit: args.unit(), rules: Vec::new() };
-    for name in names {
-        let of_rule: Vec<&Finding> =
-            planned.iter().copied().filter(|finding| finding.rule == name).collect();
-        let measured = measure_rule(args, &tree, &of_rule);
-        report.rules.extend(measured.map_err(|error| error.within(format!("rule {name}")))?);
+    for of_rule in planned.chunk_by(|one, next| one.rule == next.rule) {
+        let named = |error: Error| error.within(format!("rule {}", of_rule[0].rule));
+        report.rules.push(measure_rule(args, &tree, of_rule).map_err(named)?);
     }
     print(&report, as_text)
 }
@@ -119,13 +115,9 @@ impl MeasureArgs {
     }
 }
 
-/// Measures one rule. `findings` are the files that it changes. `None` if there are none.
-fn measure_rule(
-    args: &MeasureArgs,
-    tree: &Tree,
-    findings: &[&Finding],
-) -> Result<Option<MeasuredRule>> {
-    let Some(first) = findings.first() else { return Ok(None) };
+/// Measures one rule. `findings` are the files that it changes, at least one.
+fn measure_rule(args: &MeasureArgs, tree: &Tree, findings: &[&Finding]) -> Result<MeasuredRule> {
+    let first = findings[0];
     let mut measured = MeasuredRule {
         rule: first.rule.clone(),
         files: findings.iter().map(|it| it.file.clone()).collect(),
@@ -149,13 +141,13 @@ fn measure_rule(
                 Ok(value) => measured.changed.push(value),
                 Err(refused) => {
                     measured.refused = Some(refused);
-                    return Ok(Some(measured));
+                    return Ok(measured);
                 }
             }
         }
     }
     compare(args, &mut measured);
-    Ok(Some(measured))
+    Ok(measured)
 }
 
 /// Changes the settings, runs the command, and restores the settings, also if the command fails.
