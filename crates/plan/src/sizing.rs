@@ -6,6 +6,7 @@
 
 use crate::invalid;
 use serde::Serialize;
+use skep_types::map::Policy;
 use skep_types::pattern::{MAX_INLINE_BYTES, MAX_STRIPE_WIDTH};
 use skep_types::{MAX_NAME_BYTES, Result};
 
@@ -45,9 +46,6 @@ pub const MAX_CONNECTIONS: u64 = 524_288;
 /// Length of a page of checksums, and of the data to which it belongs.
 const CHECKSUM_PAGE_BYTES: u64 = 4 * KIB;
 const CHECKSUMMED_BYTES: u64 = 2 * MIB;
-/// The default pattern: the first bytes are on one target, and the rest on many.
-const STRIPE_FROM_BYTES: u64 = 4 * MIB;
-const CHUNK_BYTES: u64 = 512 * KIB;
 
 /// Maximum number of files. Larger results than 64 bits are cut off at the largest number.
 const MAX_FILES: u64 = 1_000_000_000_000;
@@ -214,13 +212,15 @@ fn metadata_bytes_of_file(needs: &Needs) -> u64 {
     (records + OVERHEAD_OF_RECORD * (2 + parts)) * 11 / 10
 }
 
-/// Returns the number of chunk files of a file with the default pattern.
+/// Returns the number of chunk files of a file with the default pattern: the first bytes are on one
+/// target, and the rest on many.
 fn chunk_files(needs: &Needs) -> u64 {
     if needs.mean_bytes <= needs.inline_bytes {
         return 0;
     }
-    let rest = needs.mean_bytes.saturating_sub(STRIPE_FROM_BYTES);
-    1 + rest.div_ceil(CHUNK_BYTES).min(needs.stripe_width)
+    let Policy { stripe_from, default_chunk_bytes, .. } = Policy::default();
+    let rest = needs.mean_bytes.saturating_sub(stripe_from);
+    1 + rest.div_ceil(default_chunk_bytes).min(needs.stripe_width)
 }
 
 /// Returns the bytes of a file on storage targets: its data, and a page of checksums at least for

@@ -6,6 +6,7 @@ use crate::output::{count, print, render, size as bytes, table};
 use clap::Args;
 use serde::Serialize;
 use skep_plan::sizing::{ClusterSize, HostSize, Hosts, Needs, size};
+use skep_types::map::Policy;
 use skep_types::{Result, size as size_text};
 use std::fmt::Write;
 
@@ -19,9 +20,6 @@ const EXAMPLES: &[Example] = &[
         "skep plan size --files 1G --mean-size 3KiB --inline-bytes 4KiB --metadata 4x2 --copies 2",
     ),
 ];
-
-/// Width of the wide part of the default pattern.
-const USUAL_WIDTH: u64 = 32;
 
 /// Size the disks, memory and processors of metadata and storage hosts
 ///
@@ -92,12 +90,13 @@ struct SizeReport {
 pub(crate) fn run(args: &SizeArgs) -> Result<()> {
     let SizeArgs { files, hosts } = args;
     let storage_targets = hosts.storage.hosts.saturating_mul(hosts.storage.targets);
+    let Policy { default_width, .. } = Policy::default();
     let needs = Needs {
         files: files.files,
         mean_bytes: files.mean_size,
         files_in_use: files.files_in_use.unwrap_or(files.files / 10),
         name_bytes: files.name_length,
-        stripe_width: files.stripe_width.unwrap_or(storage_targets.min(USUAL_WIDTH)),
+        stripe_width: files.stripe_width.unwrap_or(storage_targets.min(default_width.into())),
         inline_bytes: files.inline_bytes,
         copies: hosts.copies,
         metadata: hosts.metadata,
