@@ -54,9 +54,9 @@ struct FilesArgs {
     /// Targets of the wide part of a file [default: all storage targets, at most 32]
     #[arg(long, value_name = "NUMBER")]
     stripe_width: Option<u64>,
-    /// Bytes of each file that metadata stores
-    #[arg(long, default_value = "0", value_name = "SIZE", value_parser = size_of)]
-    inline_bytes: u64,
+    /// Bytes of each file that metadata stores [default: 16KiB up to this mean size, otherwise 0]
+    #[arg(long, value_name = "SIZE", value_parser = size_of)]
+    inline_bytes: Option<u64>,
 }
 
 /// The options that describe the hosts.
@@ -97,7 +97,7 @@ pub(crate) fn run(args: &SizeArgs) -> Result<()> {
         files_in_use: files.files_in_use.unwrap_or(files.files / 10),
         name_bytes: files.name_length,
         stripe_width: files.stripe_width.unwrap_or(storage_targets.min(default_width.into())),
-        inline_bytes: files.inline_bytes,
+        inline_bytes: files.inline_bytes.unwrap_or_else(|| usual_inline_bytes(files.mean_size)),
         copies: hosts.copies,
         metadata: hosts.metadata,
         storage: hosts.storage,
@@ -111,6 +111,14 @@ pub(crate) fn run(args: &SizeArgs) -> Result<()> {
         )));
     }
     print(&SizeReport { needs, size: size(&needs)? }, as_text)
+}
+
+/// Returns the number of inline bytes of files with this mean size on a cluster with the default
+/// settings. Larger files usually have none, because a file whose first write is larger than the
+/// inline bytes has none.
+fn usual_inline_bytes(mean_bytes: u64) -> u64 {
+    let Policy { inline_bytes, .. } = Policy::default();
+    if mean_bytes <= inline_bytes { inline_bytes } else { 0 }
 }
 
 fn as_text(report: &SizeReport) -> String {
@@ -192,6 +200,15 @@ fn hosts(text: &str) -> std::result::Result<Hosts, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_small_files_are_in_metadata_by_default() {
+        // The text of the option names this number.
+        let most = 16 << 10;
+        for (mean_bytes, expected) in [(0, most), (3000, most), (most, most), (most + 1, 0)] {
+            assert_eq!(usual_inline_bytes(mean_bytes), expected, "{mean_bytes}");
+        }
+    }
 
     #[test]
     fn numbers_and_hosts_are_parsed() {
