@@ -86,6 +86,10 @@ fn sizing_page_has_the_sizes_of_records() {
         "| inode of a file of the default pattern | {key} | {file}, and 4 for each target of its \
          wide part |"
     ));
+    let inline_part = Component { redundancy: Redundancy::Inline, ..component(0, 0) };
+    let components = vec![inline_part, component(16 << 10, 1), component(4 << 20, 0)];
+    let more = inode_bytes(FileKind::Regular, components) - file;
+    check(&format!("{more} bytes more in the inode of each file"));
     let directory = inode_bytes(FileKind::Directory, Vec::new());
     check(&format!("| inode of a directory | {key} | {directory} |"));
     let name_key = Key::Dentry(root, 256).to_bytes().len();
