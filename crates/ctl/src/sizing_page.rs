@@ -4,6 +4,7 @@
 use crate::output::size as bytes;
 use skep_cluster::limits as cluster;
 use skep_deploy::hosts::{Deployment, Role};
+use skep_format::chunk;
 use skep_format::metadata::{DentryRecord, InlineRecord, InodeRecord, Key};
 use skep_plan::sizing;
 use skep_types::codec::{Bytes, Codec};
@@ -149,6 +150,8 @@ fn sizing_command_uses_the_sizes_and_limits_of_the_program() {
     let records = (key(Key::Inode(InodeId::ROOT)) + file_bytes(1) as u64)
         + (key(Key::Dentry(InodeId::ROOT, 256)) + name_bytes("name") as u64);
     assert_eq!(sized(4, 1, 4 << 10), (records + 2 * 12 + 4 * (part + 12)) * 11 / 10);
+    assert_eq!(sizing::CHECKSUM_PAGE_BYTES, chunk::PAGE_BYTES);
+    assert_eq!(sizing::CHECKSUMMED_BYTES, chunk::REGION_BYTES);
     assert_eq!(sizing::MAX_HOSTS, cluster::MAX_SERVERS as u64);
     assert_eq!(sizing::MAX_TARGETS, cluster::MAX_TARGETS_PER_NODE as u64);
     assert_eq!(sizing::MAX_CLIENTS, cluster::MAX_CLIENTS as u64);

@@ -43,9 +43,10 @@ const STORAGE_TARGET_BYTES: u64 = GIB;
 /// Maximum number of connections of one service: half of `LimitNOFILE=` of its unit.
 pub const MAX_CONNECTIONS: u64 = 524_288;
 
-/// Length of a page of checksums, and of the data to which it belongs.
-const CHECKSUM_PAGE_BYTES: u64 = 4 * KIB;
-const CHECKSUMMED_BYTES: u64 = 2 * MIB;
+/// Length of a page of checksums.
+pub const CHECKSUM_PAGE_BYTES: u64 = 4 * KIB;
+/// Length of the data to which a page of checksums belongs.
+pub const CHECKSUMMED_BYTES: u64 = 2 * MIB;
 
 /// Maximum number of files. Larger results than 64 bits are cut off at the largest number.
 const MAX_FILES: u64 = 1_000_000_000_000;
