@@ -200,8 +200,8 @@ pub(crate) fn kind(name: &str) -> &'static Kind {
 
 /// Reads fields in order, and returns their values as a JSON object.
 ///
-/// # Errors `Corrupt` if the bytes are malformed. The decoders of the messages return the same
-/// error.
+/// # Errors
+/// `Corrupt` if the bytes are malformed. The decoders of the messages return the same error.
 pub(crate) fn read(fields: &[FieldDoc], r: &mut Reader<'_>) -> Result<Map<String, Value>> {
     fields
         .iter()
