@@ -4,7 +4,6 @@
 use crate::page::{PageHost, PageNetwork};
 use crate::program::{Finished, finish};
 use crate::wait::{PATIENCE, wait_for};
-use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 use std::time::Duration;
@@ -171,16 +170,7 @@ impl DeploySite {
     /// on them.
     pub fn expect_unchanged(&self, before: &[String]) {
         for ((host, before), after) in self.hosts.iter().zip(before).zip(self.contents()) {
-            let [before, after] = [before, &after].map(|it| it.lines().collect::<BTreeSet<_>>());
-            let differences: Vec<_> = before.symmetric_difference(&after).collect();
-            assert!(differences.is_empty(), "{}: {differences:?}", host.name());
-            let processes = host.run(
-                "own=$(readlink /proc/self/ns/net)\n\
-                 for process in /proc/[0-9]*; do\n\
-                 if [ \"$(readlink $process/ns/net)\" = \"$own\" ]; then cat $process/comm; fi\n\
-                 done 2>/dev/null | grep '^skep' || true",
-            );
-            assert_eq!(processes.expect_success(), "", "{}", host.name());
+            host.expect_unchanged(before, &after);
         }
     }
 }

@@ -14,6 +14,7 @@ use crate::process::Process;
 use crate::program::{Finished, clean_up, finish, run};
 use crate::scratch::Scratch;
 use crate::wait::{PATIENCE, wait_for};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -251,6 +252,24 @@ impl PageHost {
             signal(&process, rustix::process::Signal::TERM);
             wait_for("a service ends", PATIENCE, || child.try_wait().expect("our own child"));
         }
+    }
+
+    /// Checks that the host has left nothing behind: `before` and `after` have the same lines, and
+    /// no process of Skep runs on the host. The two texts are lists of the host's files.
+    ///
+    /// # Panics
+    /// Panics with the lines that only one of the texts has, or with the names of the processes.
+    pub fn expect_unchanged(&self, before: &str, after: &str) {
+        let [before, after] = [before, after].map(|it| it.lines().collect::<BTreeSet<_>>());
+        let differences: Vec<_> = before.symmetric_difference(&after).collect();
+        assert!(differences.is_empty(), "{}: {differences:?}", self.name);
+        let processes = self.run(
+            "own=$(readlink /proc/self/ns/net)\n\
+             for process in /proc/[0-9]*; do\n\
+             if [ \"$(readlink $process/ns/net)\" = \"$own\" ]; then cat $process/comm; fi\n\
+             done 2>/dev/null | grep '^skep' || true",
+        );
+        assert_eq!(processes.expect_success(), "", "{}", self.name);
     }
 
     /// Copies a file from another host to the same path on this host.

@@ -5,7 +5,6 @@ use crate::files;
 use crate::page::{PageHost, PageNetwork};
 use crate::program::{Finished, finish};
 use crate::wait::wait_for;
-use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -77,17 +76,9 @@ impl SshSite {
     /// earlier result of [`Self::contents`].
     pub fn expect_unchanged(&self, before: &[String]) {
         for ((host, before), after) in self.hosts.iter().zip(before).zip(self.contents()) {
-            let [before, after] = [before, &after].map(|it| it.lines().collect::<BTreeSet<_>>());
-            let differences: Vec<_> = before.symmetric_difference(&after).collect();
-            assert!(differences.is_empty(), "{}: {differences:?}", host.name());
-            let left = host.run(
-                "grep fuse.skep /proc/mounts || true\n\
-                 own=$(readlink /proc/self/ns/net)\n\
-                 for process in /proc/[0-9]*; do\n\
-                 if [ \"$(readlink $process/ns/net)\" = \"$own\" ]; then cat $process/comm; fi\n\
-                 done 2>/dev/null | grep '^skep' || true",
-            );
-            assert_eq!(left.expect_success(), "", "{}", host.name());
+            host.expect_unchanged(before, &after);
+            let mounts = host.run("grep fuse.skep /proc/mounts || true");
+            assert_eq!(mounts.expect_success(), "", "{}", host.name());
         }
     }
 }
