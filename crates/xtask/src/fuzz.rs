@@ -135,8 +135,7 @@ impl Failure {
     /// the path of the file.
     fn keep(&self, directory: &Path) -> Outcome<PathBuf> {
         let path = directory.join(format!("{}.hex", self.seed));
-        let mut text: String = self.input.iter().map(|byte| format!("{byte:02x}")).collect();
-        text.push('\n');
+        let text = vectors::to_hex(&self.input) + "\n";
         let write = fs::create_dir_all(directory).and_then(|()| fs::write(&path, text));
         write.map_err(|error| format!("{}: {error}", path.display()))?;
         Ok(path)
@@ -145,13 +144,6 @@ impl Failure {
 
 fn fails(decoder: &Decoder, input: &[u8]) -> bool {
     catch_unwind(|| (decoder.check)(input)).is_err()
-}
-
-/// Reads bytes from hexadecimal digits.
-fn from_hex(text: &str) -> Option<Vec<u8>> {
-    let digits = text.trim().as_bytes();
-    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
-    if digits.len().is_multiple_of(2) { digits.chunks(2).map(byte).collect() } else { None }
 }
 
 /// Checks the inputs in `directory`, which once failed. A missing directory has no inputs.
@@ -165,7 +157,8 @@ fn check_earlier_failures(decoder: &Decoder, directory: &Path) -> Outcome {
     for path in paths {
         let failed = |what: &str| format!("{}: {what}", path.display());
         let text = fs::read_to_string(&path).map_err(|error| failed(&error.to_string()))?;
-        let input = from_hex(&text).ok_or_else(|| failed("expected hexadecimal digits"))?;
+        let input =
+            vectors::from_hex(text.trim()).ok_or_else(|| failed("expected hexadecimal digits"))?;
         if fails(decoder, &input) {
             return Err(failed("the decoder fails again with this input"));
         }

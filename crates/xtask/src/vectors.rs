@@ -100,6 +100,18 @@ pub(crate) struct Vector {
     pub(crate) bytes: Vec<u8>,
 }
 
+/// Returns bytes as hexadecimal digits.
+pub(crate) fn to_hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Reads bytes from hexadecimal digits. `None` if a character is no digit, or if a byte lacks one.
+pub(crate) fn from_hex(digits: &str) -> Option<Vec<u8>> {
+    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
+    let digits = digits.as_bytes();
+    if digits.len().is_multiple_of(2) { digits.chunks(2).map(byte).collect() } else { None }
+}
+
 /// Formats frames as text. Each frame begins with a line `# name`, followed by lines of 32 bytes in
 /// hexadecimal.
 fn hex(vectors: &[Vector]) -> String {
@@ -107,7 +119,7 @@ fn hex(vectors: &[Vector]) -> String {
     for vector in vectors {
         text += &format!("# {}\n", vector.name);
         for line in vector.bytes.chunks(32) {
-            text.extend(line.iter().map(|byte| format!("{byte:02x}")));
+            text += &to_hex(line);
             text.push('\n');
         }
     }
@@ -126,10 +138,7 @@ pub(crate) fn parse_hex(text: &str) -> Outcome<Vec<Vector>> {
             continue;
         }
         let current = vectors.last_mut().ok_or("the first line names no vector")?;
-        for pair in line.as_bytes().chunks(2) {
-            let digits = std::str::from_utf8(pair).map_err(|_| "not hexadecimal")?;
-            current.bytes.push(u8::from_str_radix(digits, 16).map_err(|_| "not hexadecimal")?);
-        }
+        current.bytes.extend(from_hex(line).ok_or("not hexadecimal")?);
     }
     Ok(vectors)
 }
