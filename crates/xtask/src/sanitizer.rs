@@ -9,8 +9,7 @@ use crate::repository::{Outcome, root, run as call};
 use std::fs;
 use std::process::{Command, Stdio};
 
-/// The programs of tests. They cause most kinds of requests, and their time limits are long enough
-/// for programs that AddressSanitizer slows down.
+/// The programs of tests. They cause most kinds of requests.
 const TESTS: [&str; 3] = ["posix", "inline", "kills"];
 
 /// Returns how to install the nightly compiler if it is missing.

@@ -31,8 +31,8 @@ const IDLE_LIMIT: f64 = 0.01;
 /// Options of `bench-copies`.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// Number of pairs of clusters. A pair takes about two minutes. With fewer than six pairs,
-    /// there is no 95 % confidence interval.
+    /// Number of pairs of clusters. A pair takes about two minutes (computed, not measured). With
+    /// fewer than six pairs, there is no 95 % confidence interval.
     #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u32).range(6..=1000))]
     pairs: u32,
     /// Files of a single process. Each of four processes has half as many files.

@@ -34,8 +34,8 @@ const OFF: &[(&str, &str)] = &[(STATISTICS_VARIABLE, "off")];
 /// Options of `bench-cost`.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// Number of pairs of clusters. A pair takes about five minutes. With fewer than six pairs,
-    /// there is no 95 % confidence interval.
+    /// Number of pairs of clusters. A pair takes about five minutes (computed, not measured). With
+    /// fewer than six pairs, there is no 95 % confidence interval.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(6..=1000))]
     pairs: u32,
     /// Multiplies the amount of work of each workload. On a fast machine, increase this number
@@ -96,9 +96,10 @@ const NOTHING: Part = Part {
     tree_files: 0,
 };
 
-/// The parts of a measurement. Together they have all workloads of `bench`. With the amounts of
-/// work in this table, each workload lasts for 2 to 13 s on the machine of `docs/benchmarks.md`,
-/// and all workloads together for some 140 s.
+/// The parts of a measurement. Together they have all workloads of `bench`. The amounts of work are
+/// computed from the rates in `docs/benchmarks.md`, so that each workload lasts for 2 to 13 s on
+/// that machine, and all workloads together for some 140 s. These times have not been measured, but
+/// the report marks workloads that are shorter than [`SHORTEST`].
 #[rustfmt::skip]
 const PARTS: &[Part] = &[
     Part { processes: 1, workloads: DATA, data_mib: 2048, blocks: 16_384, transactions: 4500,
