@@ -254,6 +254,23 @@ impl PageHost {
         }
     }
 
+    /// Returns the names of the processes of Skep that run on the host: each name once, on a line
+    /// of its own. All hosts share the process ids of this machine, so this function selects
+    /// processes by their network namespaces.
+    ///
+    /// # Panics
+    /// Panics if the search takes longer than a minute.
+    pub fn names_of_processes(&self) -> String {
+        // `cat` fails if a process ends meanwhile, and must not end the loop.
+        self.run(
+            "own=$(readlink /proc/self/ns/net)\n\
+             for process in /proc/[0-9]*; do\n\
+             [ \"$(readlink $process/ns/net)\" != \"$own\" ] || cat $process/comm || true\n\
+             done 2>/dev/null | grep '^skep' | sort -u",
+        )
+        .expect_success()
+    }
+
     /// Checks that the host has left nothing behind: `before` and `after` have the same lines, and
     /// no process of Skep runs on the host. The two texts are lists of the host's files.
     ///
@@ -263,13 +280,7 @@ impl PageHost {
         let [before, after] = [before, after].map(|it| it.lines().collect::<BTreeSet<_>>());
         let differences: Vec<_> = before.symmetric_difference(&after).collect();
         assert!(differences.is_empty(), "{}: {differences:?}", self.name);
-        let processes = self.run(
-            "own=$(readlink /proc/self/ns/net)\n\
-             for process in /proc/[0-9]*; do\n\
-             if [ \"$(readlink $process/ns/net)\" = \"$own\" ]; then cat $process/comm; fi\n\
-             done 2>/dev/null | grep '^skep' || true",
-        );
-        assert_eq!(processes.expect_success(), "", "{}", self.name);
+        assert_eq!(self.names_of_processes(), "", "{}", self.name);
     }
 
     /// Copies a file from another host to the same path on this host.

@@ -469,13 +469,7 @@ fn processes_are_named_after_their_services() {
     let network = PageNetwork::new();
     let mut host = network.host("all", "10.0.0.1/24");
     start_services(&mut host);
-    // All hosts of the test share the process ids of this machine, so compare network namespaces.
-    let names = "own=$(readlink /proc/self/ns/net)\n\
-                 for process in /proc/[0-9]*; do\n\
-                 if [ \"$(readlink $process/ns/net)\" = \"$own\" ]; then cat $process/comm || true; fi\n\
-                 done 2>/dev/null | grep '^skep' | sort -u";
-    let names = host.run(names).expect_success();
-    assert_eq!(names, "skep-management\nskep-metadata\nskep-storage\n");
+    assert_eq!(host.names_of_processes(), "skep-management\nskep-metadata\nskep-storage\n");
     host.stop();
 }
 
