@@ -32,6 +32,17 @@ impl Process {
         alive && (arguments.as_ref() == Some(&self.arguments) || is_ending())
     }
 
+    /// Returns a size in bytes from the status of the process in `/proc`, for example `VmRSS`.
+    ///
+    /// # Panics
+    /// Panics if the process has ended, or if the kernel reports no such size.
+    pub fn memory(&self, key: &str) -> u64 {
+        let status = files::read_to_string(format!("/proc/{}/status", self.pid));
+        let value = status.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
+        let kib = value.and_then(|it| it.split_whitespace().next()?.parse::<u64>().ok());
+        kib.unwrap_or_else(|| panic!("no {key} of process {}:\n{status}", self.pid)) << 10
+    }
+
     /// Sends a signal to the process if it is still running.
     pub fn signal(&self, signal: Signal) {
         if self.runs()

@@ -1,22 +1,11 @@
 //! Memory of the processes of a small cluster, compared with docs/operations/sizing.md#memory.
 
 use skep_testkit::files;
-use skep_testkit::process::Process;
 use skep_testkit::{Cluster, Shape};
 
 /// Number of files that the test writes before it measures. The bytes of every second file are in
 /// metadata, and the bytes of the other files are on storage.
 const FILES: u32 = 500;
-
-/// Returns the memory that only this process uses, in MiB. Pages of files, such as the program, do
-/// not count.
-fn own_mib(process: &Process) -> u64 {
-    let text = files::read_to_string(format!("/proc/{}/status", process.pid));
-    let line = text.lines().find(|line| line.starts_with("RssAnon:"));
-    let line = line.expect("the kernel reports RssAnon");
-    let kib = line.split_whitespace().nth(1).and_then(|kib| kib.parse::<u64>().ok());
-    kib.expect("a number") >> 10
-}
 
 /// Command: skep management, skep metadata, skep storage, skep monitor, skep mount.
 #[test]
@@ -40,7 +29,8 @@ fn processes_with_little_load_stay_within_documented_memory() {
         let processes = cluster.processes(role);
         assert!(!processes.is_empty(), "{role}");
         for process in &processes {
-            let mib = own_mib(process);
+            // Pages of files, such as the program, do not count.
+            let mib = process.memory("RssAnon") >> 20;
             println!("{role}: {mib} MiB");
             assert!(mib <= most, "{role} uses {mib} MiB: expected at most {most} MiB");
         }

@@ -3,7 +3,6 @@
 //! read the server's data.
 
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
-use skep_testkit::process::Process;
 use skep_testkit::{Cluster, PATIENCE, Shape, files, wait_for};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -145,13 +144,6 @@ fn mount_waits_while_a_foreign_process_has_a_services_port() {
     assert!(log.lines().count() < 50, "the log has few lines: {log}");
 }
 
-fn resident_kib(process: &Process) -> u64 {
-    let text = std::fs::read_to_string(format!("/proc/{}/status", process.pid)).expect("it runs");
-    let line =
-        text.lines().find(|line| line.starts_with("VmRSS:")).expect("the kernel reports VmRSS");
-    line.split_whitespace().nth(1).and_then(|kib| kib.parse().ok()).expect("a number")
-}
-
 /// Regression test: 3,000 connections without any bytes cost 200 MiB of memory, and one log line
 /// each.
 #[test]
@@ -168,7 +160,7 @@ fn silent_connections_cost_little_and_block_no_mount() {
     let (address, before) = (address_of(&cluster, "storage"), lines());
     let services = cluster.processes("storage");
     let [service] = &services[..] else { panic!("one storage service: {services:?}") };
-    let memory = resident_kib(service);
+    let memory = service.memory("VmRSS");
     let began = Instant::now();
     let strangers: Vec<_> = (0..STRANGERS)
         .map(|_| TcpStream::connect(&address).expect("the service accepts or queues it"))
@@ -176,8 +168,8 @@ fn silent_connections_cost_little_and_block_no_mount() {
     // A new mount connects to the same service from the same address.
     let mount = cluster.mount(skep_testkit::Transport::Device);
     assert!(files::read(mount.path().join("file")) == vec![b'x'; 65_536]);
-    let cost = resident_kib(service).saturating_sub(memory);
-    assert!(cost < 32 << 10, "{cost} KiB for {} sockets", strangers.len());
+    let cost = service.memory("VmRSS").saturating_sub(memory);
+    assert!(cost < 32 << 20, "{cost} bytes for {} sockets", strangers.len());
     let descriptors = std::fs::read_dir(format!("/proc/{}/fd", service.pid)).expect("it runs");
     assert!(descriptors.count() < 1000, "the service closes surplus sockets");
     let most = before + 20 + 2 * began.elapsed().as_secs() as usize;

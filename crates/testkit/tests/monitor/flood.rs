@@ -2,6 +2,7 @@
 //! while a program writes on a mount.
 
 use super::{address_of, monitored, try_get};
+use skep_testkit::process::Process;
 use skep_testkit::{Cluster, EndGuard, PATIENCE, wait_for};
 use std::fs;
 use std::io::{Read, Write};
@@ -27,7 +28,7 @@ const MORE_MEMORY: u64 = 128 << 20;
 /// A page under the flood, and the process that serves it.
 struct Flooded {
     path: &'static str,
-    pid: u32,
+    process: Process,
     /// Maximum number of connections that the page serves at the same time.
     connections: usize,
     /// Sockets and memory in bytes of the process before the flood.
@@ -37,25 +38,17 @@ struct Flooded {
 }
 
 /// Returns the number of sockets of a process.
-fn sockets(pid: u32) -> usize {
-    let open = fs::read_dir(format!("/proc/{pid}/fd")).expect("the process runs");
+fn sockets(process: &Process) -> usize {
+    let open = fs::read_dir(format!("/proc/{}/fd", process.pid)).expect("the process runs");
     let targets = open.flatten().filter_map(|entry| fs::read_link(entry.path()).ok());
     targets.filter(|target| target.to_string_lossy().starts_with("socket:")).count()
 }
 
-/// Returns the memory of a process in bytes.
-fn memory(pid: u32) -> u64 {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("the process runs");
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("a line of memory");
-    let kibibytes = line.split_whitespace().nth(1).and_then(|number| number.parse::<u64>().ok());
-    kibibytes.expect("a number of KiB") << 10
-}
-
 impl Flooded {
     fn new(cluster: &Cluster, role: &str, path: &'static str, connections: usize) -> Self {
-        let pid = cluster.processes(role).first().expect("a process").pid;
-        let before = (sockets(pid), memory(pid));
-        Self { path, pid, connections, before, most_sockets: 0 }
+        let process = cluster.processes(role).swap_remove(0);
+        let before = (sockets(&process), process.memory("VmRSS"));
+        Self { path, process, connections, before, most_sockets: 0 }
     }
 
     /// Whether silent connections used most connections of the page.
@@ -65,7 +58,7 @@ impl Flooded {
 
     /// Checks the number of connections and the memory of the process.
     fn check(&mut self) {
-        let (sockets, memory) = (sockets(self.pid), memory(self.pid));
+        let (sockets, memory) = (sockets(&self.process), self.process.memory("VmRSS"));
         let most = self.before.0 + self.connections + OTHER_SOCKETS;
         assert!(sockets <= most, "{}: {sockets} sockets, {:?} before", self.path, self.before);
         let grown = memory.saturating_sub(self.before.1);
