@@ -17,12 +17,10 @@
 
 use crate::early_shell::EarlyShell;
 use crate::files;
-use crate::process::Process;
 use crate::program::{clean_up, run};
 use crate::random::Random;
 use crate::scratch::{Scratch, mounts_below};
 use crate::wait::{PATIENCE, eventually, wait_for};
-use rustix::process::Signal;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
@@ -193,22 +191,6 @@ impl Disk {
     pub fn lose_power(&mut self) {
         let losses = self.command(&format!("lose {}", self.file_system.sector()));
         println!("    power loss of {}: {losses}", self.mount_point.display());
-    }
-
-    /// Simulates a power loss of a host. `processes` are all processes that use the disk, and they
-    /// end at the same moment. Returns when they have ended and the disk has its power again.
-    ///
-    /// # Panics
-    /// Panics if a process does not end, or like [`Self::restore`].
-    pub fn lose_power_with(&mut self, processes: &[Process]) {
-        self.stall();
-        // A killed process ends only after the disk has completed its requests.
-        processes.iter().for_each(|it| it.signal(Signal::KILL));
-        self.lose_power();
-        for process in processes {
-            wait_for("a killed process ends", PATIENCE, || (!process.runs()).then_some(()));
-        }
-        self.restore();
     }
 
     /// Gives the disk its power again, and mounts its file system. No process may use the disk
