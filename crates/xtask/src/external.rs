@@ -288,8 +288,7 @@ impl Suite {
             return miri::obstacle();
         }
         if self.name == SANITIZER {
-            let needs_root = || "it mounts file systems: run it as root".into();
-            return sanitizer::obstacle().or_else(|| (!is_root()).then(needs_root));
+            return sanitizer::obstacle();
         }
         if self.case == XFSTESTS && options.tree.is_none() {
             return Some("xfstests needs a built tree: name it with --tree".into());

@@ -5,23 +5,16 @@
 //! Miri needs a nightly compiler and runs no system calls of io_uring. So it runs only the tests of
 //! `buffer.rs`, once for each of the two aliasing models (Stacked Borrows and Tree Borrows).
 
+use crate::needs::has_nightly;
 use crate::repository::{Outcome, run as call};
-use std::process::{Command, Stdio};
 
 /// The flags of the runs. Without a flag for the aliasing model, Miri checks Stacked Borrows.
 const MODELS: [&str; 2] = ["-Zmiri-strict-provenance", "-Zmiri-tree-borrows"];
 
 /// Returns how to install Miri if it is missing.
 pub(crate) fn obstacle() -> Option<String> {
-    let version = ["run", "nightly", "cargo", "miri", "--version"];
-    let found = Command::new("rustup")
-        .args(version)
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status()
-        .is_ok_and(|status| status.success());
     let how = "Miri not found: run `rustup toolchain install nightly --component miri,rust-src`";
-    (!found).then(|| how.into())
+    (!has_nightly(&["cargo", "miri", "--version"])).then(|| how.into())
 }
 
 /// Runs the tests.

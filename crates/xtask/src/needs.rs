@@ -46,6 +46,13 @@ pub(crate) fn is_installed(program: &str) -> bool {
     places.any(|place| place.join(program).is_file())
 }
 
+/// Whether `rustup` can run this command of the nightly toolchain. The output is discarded.
+pub(crate) fn has_nightly(command: &[&str]) -> bool {
+    let mut rustup = Command::new("rustup");
+    rustup.args(["run", "nightly"]).args(command).stdout(Stdio::null()).stderr(Stdio::null());
+    rustup.status().is_ok_and(|status| status.success())
+}
+
 pub(crate) fn is_root() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let uids = status.lines().find_map(|line| line.strip_prefix("Uid:"));

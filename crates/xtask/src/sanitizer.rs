@@ -5,23 +5,20 @@
 //! AddressSanitizer needs a nightly compiler. It does not look for leaks here, because services and
 //! mounts end without freeing their memory.
 
+use crate::needs::{has_nightly, is_root};
 use crate::repository::{Outcome, root, run as call};
 use std::fs;
-use std::process::{Command, Stdio};
 
 /// The programs of tests. They cause most kinds of requests.
 const TESTS: [&str; 3] = ["posix", "inline", "kills"];
 
-/// Returns how to install the nightly compiler if it is missing.
+/// Returns what is missing, and how to get it: root, or the nightly compiler.
 pub(crate) fn obstacle() -> Option<String> {
-    let found = Command::new("rustup")
-        .args(["run", "nightly", "rustc", "--version"])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status()
-        .is_ok_and(|status| status.success());
-    let how = "nightly compiler not found: run `rustup toolchain install nightly`";
-    (!found).then(|| how.into())
+    if !has_nightly(&["rustc", "--version"]) {
+        let how = "nightly compiler not found: run `rustup toolchain install nightly`";
+        return Some(how.into());
+    }
+    (!is_root()).then(|| "it mounts file systems: run it as root".into())
 }
 
 /// Builds the programs, and runs the tests.
