@@ -177,8 +177,9 @@ fn nothing_is_orphaned(cluster: &Cluster, workers: &mut Vec<Worker>) {
     assert!(is_clean.is_some(), "chunk files of removed files: {:?}", cluster.chunk_files());
 }
 
-fn number_of_kills() -> usize {
-    std::env::var("SKEP_KILLS").map_or(KILLS, |it| it.parse().expect("a number"))
+/// Returns the value of an environment variable. `None` if the variable is not set.
+fn number(variable: &str) -> Option<usize> {
+    std::env::var(variable).ok().map(|it| it.parse().expect("a number"))
 }
 
 fn kills_on(transport: Transport) {
@@ -189,7 +190,7 @@ fn kills_on(transport: Transport) {
     let mut workers: Vec<_> =
         (0..WORKERS).map(|number| Worker::new(cluster.path(), number, seed)).collect();
     assert!(cluster.chunk_files().len() > 1, "the test finds the chunk files");
-    let (wanted, mut kills) = (number_of_kills(), 0);
+    let (wanted, mut kills) = (number("SKEP_KILLS").unwrap_or(KILLS), 0);
     while kills < wanted {
         let count = CLIENT_KILL_EVERY - 1;
         round(&cluster, &mut workers, &mut random, count);

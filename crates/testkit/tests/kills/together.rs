@@ -7,8 +7,8 @@
 
 use crate::pages::SharedPages;
 use crate::{
-    BETWEEN, LONGEST_PAUSE, WORKERS, nothing_is_orphaned, only_dead_mounts, under_load, verify,
-    victim_of,
+    BETWEEN, LONGEST_PAUSE, WORKERS, nothing_is_orphaned, number, only_dead_mounts, under_load,
+    verify, victim_of,
 };
 use rustix::process::Signal;
 use skep_testkit::process::{Process, Suspended};
@@ -28,10 +28,6 @@ const STOP_SECONDS: u64 = 7;
 const PAGE_WRITERS: usize = 2;
 /// Minimum number of operations of the workload after the services serve again.
 const AFTERWARDS: usize = 50;
-
-fn number(variable: &str) -> Option<usize> {
-    std::env::var(variable).ok().map(|it| it.parse().expect("a number"))
-}
 
 /// A cluster with two mounts, and its load.
 struct Site {
