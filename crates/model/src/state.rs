@@ -173,8 +173,8 @@ impl State {
         true
     }
 
-    /// Delivers a newer map to a member. `keeps_old` means that the process has received the map, and
-    /// the device still has the previous one.
+    /// Delivers a newer map to a member. `keeps_old` means that the process has received the map,
+    /// and the device still has the previous one.
     fn set_map(&mut self, own: Index, map: Group, bug: Option<PlantedBug>, keeps_old: bool) {
         let member = &mut self.members[own];
         member.stored_map = if keeps_old { member.map } else { map };
