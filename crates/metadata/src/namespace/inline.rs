@@ -15,8 +15,11 @@
 //!   the size recovery counts these bytes, as it counts bytes of chunk files.
 //!
 //! [`InlineRecord::new`] ensures the first invariant. The second one relates the target to its
-//! clients, so no function here can check it. The simulator judges its effects: the sizes and the
-//! first bytes that clients read.
+//! clients, so no function here can check it.
+//!
+//! Held by the tests `inline_parts_equal_one_flat_list_of_bytes` and
+//! `file_size_includes_inline_bytes_of_a_dead_writer`. The simulator also compares each stored part
+//! and each read of a client with its reference model (`crates/sim/src/changes.rs`).
 
 use crate::engine::Engine;
 use crate::tx::context::Context;

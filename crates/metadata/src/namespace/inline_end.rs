@@ -9,8 +9,10 @@
 //! - Until the component has ended, no other session has the file open, so no other client reads
 //!   or writes the first bytes of the file.
 //!
-//! The invariant relates the target to its clients, so no function here can check it. The simulator
-//! judges its effect: the first bytes that clients read.
+//! The invariant relates the target to its clients, so no function here can check it.
+//!
+//! Held by the test `inline_component_stays_while_another_client_has_it_open`, and by the checker
+//! `check_unused` of the simulator, which reads the open files of all clients.
 
 use crate::engine::Engine;
 use crate::tx::context::Context;

@@ -13,8 +13,12 @@
 //!   storage then removes.
 //! - A newer truncation includes the chunk files of the work item that it replaces.
 //!
-//! The invariants relate the target to its clients, so no function here can check them. The
-//! simulator judges their effects: the sizes and the first bytes that clients read.
+//! The invariants relate the target to its clients, so no function here can check them.
+//!
+//! Held by the tests `reports_of_writes_wait_for_a_pending_truncation`,
+//! `lookups_succeed_while_storage_refuses_a_truncation` and
+//! `a_new_truncation_replaces_a_refused_one`. The checker `check_truncated` of the simulator finds
+//! a truncation that ends before storage has truncated its chunk files.
 //!
 //! # Writes during a truncation
 //! A write that another client began before the truncation may reach a chunk file before or after
@@ -235,8 +239,8 @@ impl<E: Engine> Context<'_, E> {
             return Ok(());
         }
         tracing::warn!(
-            "file {inode}: storage lost a truncation that was not durable yet, since a disk failed or \
-             a host lost power; truncating its chunk files again"
+            "file {inode}: storage lost a truncation that was not durable yet, since a disk failed \
+             or a host lost power; truncating its chunk files again"
         );
         let size = record.attributes.size;
         let lost_files: Vec<_> =

@@ -24,8 +24,11 @@
 //! - The member waits at most [`RELEASE_LIMIT`] for a request to acknowledge, and then at most
 //!   [`LEAVE_LIMIT`] for the cluster map.
 //!
-//! The invariants concern the messages of a member over time, which no state shows. The tests in
-//! `crates/testkit/tests/metadata_groups/clean_stop.rs` judge their effects.
+//! The invariants concern the messages of a member over time, which no state shows.
+//!
+//! Held by the tests `stopping_backup_member_waits_a_limited_time_for_its_primary` and
+//! `members_that_stop_concurrently_end_in_time` (the limits), and by the test
+//! `backup_member_that_stops_cleanly_delays_no_operation` (the refusals).
 
 use super::Shell;
 use crate::engine::fjall_engine::FjallEngine;

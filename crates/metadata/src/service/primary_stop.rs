@@ -23,8 +23,12 @@
 //! - The primary proposes only a member that can act as the primary: one with all records and a
 //!   disk with free space.
 //!
-//! The invariants concern the messages of a member over time, which no state shows. The tests in
-//! `crates/testkit/tests/metadata_groups/clean_stop.rs` judge their effects.
+//! The invariants concern the messages of a member over time, which no state shows.
+//!
+//! Held by the tests `stopping_primary_serves_at_most_until_its_time_limit`,
+//! `stopping_primary_hands_over_to_a_member_with_the_whole_log` and
+//! `stopping_primary_exits_immediately_if_no_member_can_succeed`, and over sockets by the test
+//! `primary_that_stops_cleanly_pauses_its_group_only_briefly`.
 
 use super::hand_over::successor;
 use crate::term::Membership;

@@ -14,8 +14,12 @@
 //!   *safe*, so no two starts have the same number.
 //! - A power loss never reverts the session itself, because it is synced before its client uses it.
 //!
-//! The invariants relate the target to its clients, so no function here can check them. The
-//! simulator judges their effects: the changes that clients see after power losses.
+//! The invariants relate the target to its clients, so no function here can check them.
+//!
+//! Held by the tests `changes_are_refused_until_the_client_has_compared_its_slots`,
+//! `start_number_is_not_sent_before_its_record_is_safe` and
+//! `reply_to_open_session_waits_for_a_sync`, and by the checkers `note_reply` and `check_slots` of
+//! the simulator.
 
 use crate::engine::Engine;
 use crate::target::MetadataTarget;
@@ -35,8 +39,9 @@ impl<E: Engine> MetadataTarget<E> {
             return Ok(());
         }
         let what = format!(
-            "cannot execute a request of session {}: it has start number {} of the target, and the target now has start number {start}; the client must first compare its \
-             changes with those of the target",
+            "cannot execute a request of session {}: it has start number {} of the target, and the \
+             target now has start number {start}; the client must first compare its changes with \
+             those of the target",
             header.session,
             header.start()
         );
