@@ -10,6 +10,11 @@
 //!   than the time since the last check that found the connection busy.
 //! - The idle time is shorter than the time since the last use by at most the interval between two
 //!   checks.
+//!
+//! The clock does not store the time of the last use, so no function here can check the invariants.
+//!
+//! Held by the test `connection_ends_only_after_it_was_idle_for_the_limit`, which runs all
+//! sequences of events of one length.
 
 use std::cell::Cell;
 use std::time::Duration;

@@ -15,6 +15,11 @@
 //!   answered and their replies sent, and it has been idle for [`IDLE_PEER_AGE`].
 //! - Of the idle connections of a thread, the connections that have been idle for the longest time
 //!   end first.
+//!
+//! The invariants concern the moment at which a connection ends, which no later state shows.
+//!
+//! Held by the tests `connection_with_an_unanswered_request_does_not_end` and
+//! `oldest_idle_connections_of_clients_end_first`.
 
 use crate::limits::{IDLE_PEER_AGE, IDLE_PEER_SHARE};
 use skep_env::{SharedNotify, TcpStream};

@@ -6,7 +6,8 @@
 //! ([`crate::routing`]).
 //!
 //! # Invariants
-//! A link never has both an open connection and an attempt to connect.
+//! A link never has both an open connection and an attempt to connect
+//! ([`TargetLink::check_invariants`]).
 
 use crate::client::Connection;
 use skep_env::local::Notify;
@@ -126,10 +127,13 @@ impl TargetLink {
         Ok(connection)
     }
 
-    /// Whether the invariants of the module hold.
-    pub(crate) fn is_consistent(&self) -> bool {
+    /// Panics if the invariant of the module is violated. `target` is the target of the link.
+    pub(crate) fn check_invariants(&self, target: TargetId) {
         let is_open = self.connection.borrow().as_ref().is_some_and(|it| !it.is_closed());
-        !(is_open && self.is_connecting.get())
+        assert!(
+            !(is_open && self.is_connecting.get()),
+            "the link to {target} never has both an open connection and an attempt to connect"
+        );
     }
 }
 

@@ -14,6 +14,9 @@
 //!   sums are exact.
 //! - A thread waits for a reader only while the reader takes over the table of the thread. This
 //!   step copies and allocates nothing.
+//!
+//! `check_invariants` checks the number of entries. The second invariant is no state, but follows
+//! from [`ThreadLoad::take`], which only replaces the table.
 
 use crate::origin::Origin;
 use skep_metrics::HistogramValue;
@@ -93,6 +96,15 @@ fn entry(table: &mut Table, cause: RequestCause) -> &mut RequestCounts {
     let has_place = |cause| table.contains_key(&cause) || table.len() < MAX_CAUSES;
     let chosen = [cause, merged].into_iter().find(|cause| has_place(*cause));
     table.entry(chosen.unwrap_or_default()).or_default()
+}
+
+/// Panics if a table has more entries than its maximum.
+fn check_invariants(table: &Table) {
+    let has_others = table.contains_key(&RequestCause::default());
+    assert!(
+        table.len() <= MAX_CAUSES + usize::from(has_others),
+        "a table has at most {MAX_CAUSES} entries, and one entry more for all other causes"
+    );
 }
 
 /// The table of one thread: the counts since the last query.
@@ -208,6 +220,9 @@ impl RequestLoad {
         for (cause, counts) in counted.into_iter().flatten() {
             entry(table, cause).add(&counts);
         }
+        if cfg!(debug_assertions) {
+            check_invariants(table);
+        }
         read(*incarnation, table)
     }
 
@@ -276,6 +291,9 @@ pub(crate) fn count(origin: Origin, ended: &EndedRequest, now: Duration) {
         counts.read_bytes += ended.read_bytes;
         counts.written_bytes += ended.written_bytes;
         counts.durations.record(ended.duration);
+        if cfg!(debug_assertions) {
+            check_invariants(&table);
+        }
     });
 }
 
@@ -376,6 +394,14 @@ mod tests {
             load.add_asker(process, LASTS, later + LASTS * 3 * process);
         }
         assert!(load.askers.contains(100, later + LASTS * 300));
+    }
+
+    #[test]
+    #[should_panic(expected = "a table has at most 4096 entries")]
+    fn table_with_too_many_causes_violates_its_invariant() {
+        let cause = |target| RequestCause { target, ..RequestCause::default() };
+        let targets = 1..=MAX_CAUSES as u32 + 1;
+        check_invariants(&targets.map(|it| (cause(it), RequestCounts::default())).collect());
     }
 
     #[test]
