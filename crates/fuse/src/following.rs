@@ -13,6 +13,10 @@
 //! - The ring has at most [`MAX_FOLLOWED`] records, and a reply at most [`MAX_PAGE_BYTES`].
 //! - A worker never waits for a reader. The ring counts an operation as lost if a worker could not
 //!   add its record, or if newer records replaced the record before the program requested it.
+//!
+//! `Ring::check_invariants` checks the length of the ring, and `page` asserts the size of a reply.
+//!
+//! Held by the test `overflow_of_followed_operations_is_counted_as_lost`: the second invariant.
 
 use skep_exporter::traces::{Moment, record_of};
 use skep_metrics::{KeptOperation, Reason, TraceStore};
@@ -182,6 +186,9 @@ impl Following {
             ring.records.pop_front();
         }
         ring.records.push_back(followed);
+        if cfg!(debug_assertions) {
+            ring.check_invariants();
+        }
     }
 
     /// Returns the operations after the position `after`. If `after` is zero, returns no
@@ -195,6 +202,9 @@ impl Following {
             ring.followers.clear();
         }
         ring.note(by.pid, now);
+        if cfg!(debug_assertions) {
+            ring.check_invariants();
+        }
         if after == 0 {
             return FollowedOperations { next: ring.newest, ..FollowedOperations::default() };
         }
@@ -213,6 +223,19 @@ impl Ring {
             self.followers.pop_front();
         }
         self.followers.push_back((pid, now));
+    }
+
+    /// Panics if an invariant of the ring is violated.
+    fn check_invariants(&self) {
+        assert!(self.records.len() <= MAX_FOLLOWED, "the ring has at most {MAX_FOLLOWED} records");
+        assert!(
+            self.followers.len() <= MAX_FOLLOWERS,
+            "the ring has at most {MAX_FOLLOWERS} followers"
+        );
+        assert!(
+            self.records.back().is_none_or(|it| it.kept.number <= self.newest),
+            "no record has a higher number than the newest operation"
+        );
     }
 }
 
@@ -238,6 +261,7 @@ fn page(ring: &Ring, after: u64, uid: u32) -> FollowedOperations {
         (seen, last) = (seen + 1, kept.number);
     }
     answer.lost = (answer.next - after).saturating_sub(seen);
+    debug_assert!(answer.to_bytes().len() <= MAX_PAGE_BYTES, "a reply has a maximum size");
     answer
 }
 
@@ -332,6 +356,15 @@ mod tests {
     }
 
     #[test]
+    #[should_panic(expected = "the ring has at most 2048 records")]
+    fn ring_with_too_many_records_violates_its_invariant() {
+        let following = Following::default();
+        let mut ring = following.ring();
+        ring.records.extend((0..=MAX_FOLLOWED).map(|_| operation(5, 1000, 0)));
+        ring.check_invariants();
+    }
+
+    #[test]
     fn overflow_of_followed_operations_is_counted_as_lost() {
         let following = Following::default();
         let (_, begin, _) = ask(&following, 0, 0);
@@ -366,6 +399,7 @@ mod tests {
         let late = following.ask(begin, later, START + PATIENCE * 2);
         assert_eq!(late.operations.len(), 0);
     }
+
     #[test]
     fn user_sees_only_own_slow_operations() {
         let registry = Registry::new();

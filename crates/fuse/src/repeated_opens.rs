@@ -52,8 +52,14 @@ struct RepeatedOpen {
 ///
 /// # Invariants
 /// - Contains at most [`limits::MAX_REPEATED_OPENS`] threads.
+/// - While no thread holds the mutex, `has_threads` shows whether the table has entries.
 /// - The code that removes a hold from the table releases it.
 /// - Only the next open of the thread can use a hold, and only with the mode of the failed open.
+///
+/// `check_invariants` checks the table.
+///
+/// Held by the tests `file_kept_open_for_a_retry_is_closed_exactly_once` and
+/// `file_kept_open_for_a_retry_serves_no_other_open`: the last two invariants.
 #[derive(Debug, Default)]
 pub(crate) struct RepeatedOpens {
     /// The mutex protects only the table. A thread that holds this mutex takes no other lock and
@@ -68,9 +74,26 @@ impl RepeatedOpens {
     fn with<T>(&self, f: impl FnOnce(&mut HashMap<u32, RepeatedOpen>) -> T) -> T {
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         let result = f(&mut threads);
-        debug_assert!(threads.len() <= limits::MAX_REPEATED_OPENS, "the table is bounded");
         self.has_threads.store(!threads.is_empty(), Ordering::Release);
+        if cfg!(debug_assertions) {
+            self.check_invariants(&threads);
+        }
         result
+    }
+
+    /// Panics if an invariant of the table is violated. `threads` is the locked table.
+    fn check_invariants(&self, threads: &HashMap<u32, RepeatedOpen>) {
+        assert!(
+            threads.len() <= limits::MAX_REPEATED_OPENS,
+            "at most {} threads repeat an open",
+            limits::MAX_REPEATED_OPENS
+        );
+        let has_threads = self.has_threads.load(Ordering::Relaxed);
+        assert_eq!(
+            has_threads,
+            !threads.is_empty(),
+            "`has_threads` shows whether there are entries"
+        );
     }
 
     fn is_empty(&self) -> bool {
@@ -186,6 +209,14 @@ mod tests {
         assert_eq!(opens.end(7), Some(hold(2)));
         assert!(!opens.end_with(7, hold(2)));
         assert_eq!(opens.add(7, hold(3)), Some(hold(3)), "the open has ended meanwhile");
+    }
+
+    #[test]
+    #[should_panic(expected = "`has_threads` shows whether there are entries")]
+    fn entry_that_requests_cannot_see_violates_an_invariant() {
+        let opens = RepeatedOpens::default();
+        let open = RepeatedOpen { mode: READ, hold: None, until: NOW };
+        opens.check_invariants(&HashMap::from([(7, open)]));
     }
 
     #[test]

@@ -64,11 +64,22 @@ struct InterruptTable {
     early: VecDeque<u64>,
 }
 
+impl InterruptTable {
+    /// Panics if the invariant of the table is violated.
+    fn check_invariants(&self) {
+        assert!(
+            self.early.len() <= limits::MAX_EARLY_INTERRUPTS,
+            "the table stores at most {} interrupts of requests that do not wait",
+            limits::MAX_EARLY_INTERRUPTS
+        );
+    }
+}
+
 /// Routes interrupts to the worker of the interrupted request, for a whole mount.
 ///
 /// # Invariants
 /// The table stores at most [`limits::MAX_EARLY_INTERRUPTS`] interrupts of requests that do not
-/// wait.
+/// wait (`InterruptTable::check_invariants`).
 #[derive(Debug, Default)]
 pub(crate) struct Interrupts {
     /// The mutex protects only the table. A thread that holds this mutex takes no other lock and
@@ -95,7 +106,9 @@ impl Interrupts {
             if table.early.len() > limits::MAX_EARLY_INTERRUPTS {
                 table.early.pop_front();
             }
-            debug_assert!(table.early.len() <= limits::MAX_EARLY_INTERRUPTS, "early is bounded");
+            if cfg!(debug_assertions) {
+                table.check_invariants();
+            }
         });
     }
 
@@ -335,6 +348,13 @@ mod tests {
         );
         assert!(shows_pending_signal(&status(2, 1 << 13, 0, 0)));
         assert!(!shows_pending_signal(""));
+    }
+
+    #[test]
+    #[should_panic(expected = "interrupts of requests that do not wait")]
+    fn table_with_too_many_interrupts_violates_its_invariant() {
+        let early = (0..=limits::MAX_EARLY_INTERRUPTS as u64).collect();
+        InterruptTable { early, ..InterruptTable::default() }.check_invariants();
     }
 
     #[test]
