@@ -102,6 +102,11 @@ impl<T> Future for Receiver<T> {
 /// # Invariants
 /// - The number of `free` permits plus the number of granted permits is always `permits`.
 /// - If a permit is free, no future waits.
+///
+/// `check_invariants` checks the second invariant, and that not more permits are free than exist.
+/// The semaphore does not count the granted permits.
+///
+/// Held by the test `dropped_waiter_passes_on_its_permit`: the first invariant.
 #[derive(Debug)]
 pub struct Semaphore {
     permits: usize,
@@ -142,6 +147,9 @@ impl Semaphore {
         }
         let place = Place { semaphore: self, waiter: Rc::default() };
         self.waiters.borrow_mut().push_back(Rc::clone(&place.waiter));
+        if cfg!(debug_assertions) {
+            self.check_invariants();
+        }
         std::future::poll_fn(|context| {
             if place.waiter.is_granted.get() {
                 return Poll::Ready(());
@@ -167,12 +175,22 @@ impl Semaphore {
         let Some(next) = next else {
             self.free.set(self.free.get() + 1);
             assert!(self.free.get() <= self.permits, "a permit is released once");
+            if cfg!(debug_assertions) {
+                self.check_invariants();
+            }
             return;
         };
         next.is_granted.set(true);
         if let Some(waker) = next.waker.take() {
             waker.wake();
         }
+    }
+
+    /// Panics if an invariant of the type is violated.
+    fn check_invariants(&self) {
+        let free = self.free.get();
+        assert!(free <= self.permits, "not more permits are free than exist");
+        assert!(free == 0 || self.waiting() == 0, "if a permit is free, no future waits");
     }
 }
 
@@ -224,6 +242,14 @@ mod tests {
             assert_eq!(*order.borrow(), [0, 1, 2, 3, 4]);
         })
         .unwrap();
+    }
+
+    #[test]
+    #[should_panic(expected = "if a permit is free, no future waits")]
+    fn future_that_waits_for_a_free_permit_violates_an_invariant() {
+        let semaphore = Semaphore::new(1);
+        semaphore.waiters.borrow_mut().push_back(Rc::default());
+        semaphore.check_invariants();
     }
 
     #[test]

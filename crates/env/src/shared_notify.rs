@@ -44,6 +44,12 @@
 //! # Invariants
 //! - The generation never decreases. Each notification increases it by one.
 //! - An entry of the list belongs to a future that is alive and was pending when last polled.
+//!
+//! Each poll of a wait asserts the first invariant. The list does not know its futures, so no
+//! function here can check the second one.
+//!
+//! Held by the tests `dropped_wait_is_removed_from_the_list_of_waits` and
+//! `a_notification_wakes_futures_of_several_threads`.
 
 use crate::event::Event;
 use crate::event_loop::wake_up_event;
