@@ -8,6 +8,12 @@
 //! - A thread that wants to store a record never waits for the lock of the rings. If another thread
 //!   has the lock, the thread counts the operation as lost.
 //! - The rings are bounded. A new record replaces the oldest record of its ring.
+//!
+//! `Rings::check_invariants` checks the lengths of the rings. The first invariant concerns callers
+//! of this module: they create a record only for an operation that is slow or sampled.
+//!
+//! Held by the tests `record_is_counted_as_lost_while_a_reader_holds_the_lock` (the second
+//! invariant) and `slow_trace_records_never_displace_sampled_ones` (the replaced records).
 
 use crate::accounts::Origin;
 use crate::completed::Completed;
@@ -134,6 +140,19 @@ struct Rings {
     sampled: VecDeque<KeptOperation>,
 }
 
+impl Rings {
+    /// Panics if an invariant of the rings is violated.
+    fn check_invariants(&self) {
+        assert!(self.slow.len() <= SLOW_RECORDS, "at most {SLOW_RECORDS} slow operations");
+        assert!(self.sampled.len() <= SAMPLED_RECORDS, "at most {SAMPLED_RECORDS} samples");
+        let last = [&self.slow, &self.sampled].map(|ring| ring.back().map_or(0, |it| it.number));
+        assert!(
+            last.iter().all(|number| *number <= self.newest),
+            "no record has a higher number than the newest record"
+        );
+    }
+}
+
 /// The store for the records of a process.
 #[derive(Debug, Default)]
 pub struct TraceStore {
@@ -164,6 +183,9 @@ impl TraceStore {
             ring.pop_front();
         }
         ring.push_back(kept);
+        if cfg!(debug_assertions) {
+            rings.check_invariants();
+        }
     }
 
     /// Returns the next record number, for a record that the caller stores elsewhere.
@@ -236,6 +258,13 @@ mod tests {
         assert_eq!((all.operations[0].number, all.operations[1].number), (1, 12));
         assert_eq!(all.next, SLOW_RECORDS as u64 + 11);
         assert_eq!(numbers(&store.read(Some(99), 0, usize::MAX)), [1, 101]);
+    }
+
+    #[test]
+    #[should_panic(expected = "at most 512 samples")]
+    fn ring_with_too_many_samples_violates_its_invariant() {
+        let all = (0..=SAMPLED_RECORDS as u128).map(|trace| kept(trace, Reason::Sampled));
+        Rings { sampled: all.collect(), ..Rings::default() }.check_invariants();
     }
 
     #[test]
