@@ -9,6 +9,11 @@
 //! - The book has at most [`MAX_OPERATIONS`] operations with at most [`MAX_RECORDS`] records each.
 //! - An operation is dropped when it ended more than [`KEPT`] ago. If the book is full, the
 //!   operation with the shortest duration is dropped.
+//!
+//! `SlowOperationBook::check_invariants` checks the counts and the ends of the operations.
+//!
+//! Held by the test `list_keeps_the_slowest_of_many_slow_operations`: the choice of the operation
+//! that is dropped.
 
 use skep_stats::operation::{OperationReport, SlowOperation, Usual, explain, slowest};
 use skep_types::ClusterMap;
@@ -50,6 +55,28 @@ impl SlowOperationBook {
             let shortest = self.operations.iter().min_by_key(|(_, own)| duration_us(own));
             let Some(trace) = shortest.map(|(trace, _)| *trace) else { break };
             self.operations.remove(&trace);
+        }
+        if cfg!(debug_assertions) {
+            self.check_invariants(oldest_us);
+        }
+    }
+
+    /// Panics if an invariant of the book is violated. `oldest_us` is the earliest end of an
+    /// operation that the book keeps, in microseconds since 1970.
+    fn check_invariants(&self, oldest_us: u64) {
+        assert!(
+            self.operations.len() <= MAX_OPERATIONS,
+            "the book has at most {MAX_OPERATIONS} operations"
+        );
+        for (trace, own) in &self.operations {
+            assert!(
+                (1..=MAX_RECORDS).contains(&own.len()),
+                "operation {trace:x} has at most {MAX_RECORDS} records"
+            );
+            assert!(
+                own.iter().any(|record| record.ended_us >= oldest_us),
+                "operation {trace:x} ended at most {KEPT:?} ago"
+            );
         }
     }
 
@@ -130,6 +157,14 @@ pub(crate) mod tests {
             book.explain(3, &map, &Usual::default()).expect("the operation is in the list");
         assert_eq!((explained.operation.as_str(), explained.ms), ("fsync", 3.0));
         assert_eq!(book.explain(9, &map, &Usual::default()), None);
+    }
+
+    #[test]
+    #[should_panic(expected = "operation 7 ended at most 600s ago")]
+    fn operation_that_ended_long_ago_violates_an_invariant() {
+        let mut book = SlowOperationBook::default();
+        book.operations.insert(7, vec![record(7, NOW_US, 5_000)]);
+        book.check_invariants(NOW_US + 1);
     }
 
     #[test]
