@@ -4,6 +4,12 @@
 //! - The program gets no right, group, variable or file descriptor of root.
 //! - Root never opens a path that the user has chosen. Only the program opens it.
 //! - The program ends at its time limit, even if its user has stopped it.
+//!
+//! The invariants concern processes of the host, so no function here can check them.
+//!
+//! Held by the tests `programs_of_an_account_have_only_the_rights_of_its_user` and
+//! `stopped_program_of_a_user_ends_at_its_time_limit`, and by the jobs of the external check
+//! `jobs_get_a_file_system_on_demand` that name paths of root.
 
 use skep_types::{Error, ErrorCode, Result};
 use std::process::Command;
@@ -70,7 +76,8 @@ mod tests {
         {
             return;
         }
-        let line = "id -u; id -g; id -G; grep -E '^(Cap(Inh|Prm|Eff)|NoNewPrivs)' /proc/self/status; \
+        let line = "id -u; id -g; id -G; \
+            grep -E '^(Cap(Inh|Prm|Eff)|NoNewPrivs)' /proc/self/status; \
             cat /etc/shadow; env | grep -c CARGO; pwd";
         let words = ["sh", "-c", line].map(str::to_owned);
         let output = Account::of(1).unwrap().command(10, &words).output().unwrap();
@@ -84,5 +91,17 @@ mod tests {
         );
         assert!(String::from_utf8_lossy(&output.stderr).contains("Permission denied"));
         assert!(Account::of(u32::MAX - 7).unwrap_err().context().contains("cannot find user"));
+    }
+
+    #[test]
+    fn stopped_program_of_a_user_ends_at_its_time_limit() {
+        // Only root can change the user of a process, so other users skip this check.
+        if std::fs::read("/etc/shadow").is_err() {
+            return;
+        }
+        // Without the signal, the program would succeed.
+        let words = ["sh", "-c", "kill -STOP $$; exit 0"].map(str::to_owned);
+        let status = Account::of(1).unwrap().command(1, &words).status().unwrap();
+        assert!(!status.success(), "{status}");
     }
 }

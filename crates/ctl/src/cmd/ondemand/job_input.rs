@@ -10,6 +10,12 @@
 //!   with the reason, and its epilog removes the file system.
 //! - A task of a job whose input is missing never begins, even if Slurm receives the hold late.
 //! - Before a command of the job begins, each node has recorded the copies that follow the job.
+//!
+//! The invariants concern several nodes and Slurm, so no function here can check them.
+//!
+//! Held by the external check `jobs_get_a_file_system_on_demand`, and by the tests
+//! `stage_out_lines_copy_results_before_removal_of_the_data` (the recorded copies) and
+//! `tasks_of_a_job_stay_refused_until_this_job_is_allowed`.
 
 use super::job_copy::JobCopy;
 use super::job_output;

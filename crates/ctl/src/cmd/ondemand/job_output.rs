@@ -10,6 +10,12 @@
 //! - If the copy fails, or if a node does not get the final state, the node keeps its part. The
 //!   epilog fails, and Slurm drains the node.
 //! - A process with the rights of the user copies. Root opens no path from the script.
+//!
+//! The invariants concern several nodes and Slurm, so no function here can check them.
+//!
+//! Held by the tests `stage_out_lines_copy_results_before_removal_of_the_data` and
+//! `job_results_stay_until_their_destination_is_repaired`, and by the external check
+//! `jobs_get_a_file_system_on_demand` (the drained nodes).
 
 use super::job_copy::{JobCopy, STALL};
 use super::job_results::{Record, Results};

@@ -3,7 +3,7 @@
 //! # Invariants
 //! The screen has at most as many lines as the terminal, and no line is wider than the terminal or
 //! contains a control character, although names from other hosts and users may contain any
-//! character.
+//! character ([`check_invariants`]).
 
 use super::super::Division;
 use super::super::show::Line;
@@ -92,7 +92,20 @@ pub(super) fn screen(view: &View, content: &Content<'_>) -> Vec<ScreenLine> {
         };
         ScreenLine { style, text }
     };
-    all.into_iter().map(line).collect()
+    let lines: Vec<_> = all.into_iter().map(line).collect();
+    if cfg!(debug_assertions) {
+        check_invariants(&lines, view.size);
+    }
+    lines
+}
+
+/// Panics if the lines do not fit a terminal of this size, or could control it.
+fn check_invariants(lines: &[ScreenLine], size: Size) {
+    assert!(lines.len() <= size.rows, "the screen has at most {} lines", size.rows);
+    for ScreenLine { text, .. } in lines {
+        assert!(width_of(text) <= size.columns, "'{text}' has at most {} columns", size.columns);
+        assert!(!text.contains(char::is_control), "{text:?} contains no control character");
+    }
 }
 
 type StyledText = (Style, String);

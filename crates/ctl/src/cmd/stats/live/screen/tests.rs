@@ -99,6 +99,13 @@ fn help_fits_a_terminal_of_80_columns_and_24_lines() {
 }
 
 #[test]
+#[should_panic(expected = "contains no control character")]
+fn line_that_controls_the_terminal_violates_an_invariant() {
+    let line = ScreenLine { style: Style::Plain, text: "\x1b[2J".into() };
+    check_invariants(&[line], Size { columns: 80, rows: 24 });
+}
+
+#[test]
 fn screen_update_draws_each_line_and_clears_the_rest() {
     let line = |style, text: &str| ScreenLine { style, text: text.into() };
     let lines = [line(Style::Reverse, "a"), line(Style::Plain, "b"), line(Style::Bold, "c")];
