@@ -17,6 +17,12 @@
 //!   or when its lease has run out.
 //! - The last part begins only when all shares have ended, and none of them has ended early.
 //!
+//! The invariants concern several processes over time, so no function here can check them.
+//!
+//! Held by the tests `share_of_a_lost_host_is_copied_by_another`,
+//! `hosts_copy_their_shares_after_prepare_and_before_finish` and
+//! `copy_by_hosts_to_a_full_destination_skips_its_last_part`. No test waits for the end of a lease.
+//!
 //! # Hazard: a host that is frozen
 //! When a frozen host runs again after the lease, the process on it ends itself. Before its watch
 //! thread runs, its other threads may write for a moment. They write either to their own temporary

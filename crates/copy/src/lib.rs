@@ -30,6 +30,13 @@
 //! - At each moment, a name at the destination leads either to the old entry or to a complete copy.
 //! - No symbolic link is followed below the paths that the user has named.
 //!
+//! The invariants concern file systems that other programs change, so no function can check them.
+//!
+//! Held by the tests `copy_does_not_read_a_file_that_replaced_the_one_it_listed`,
+//! `source_that_changes_during_the_copy_is_reported`,
+//! `killed_copy_continues_with_the_missing_pieces` and
+//! `symlinks_at_the_destination_are_not_followed`.
+//!
 //! `docs/design/0020-copy.md` lists the hazards, and the tests against each.
 
 mod attributes;

@@ -19,6 +19,14 @@
 //!   in a directory, and no symbolic link is followed.
 //! - All bytes of a copy come from one version of the file, or from an object with one entity tag.
 //!
+//! The invariants concern a bucket and a file system that other programs change, so no function can
+//! check them.
+//!
+//! Held by the tests `interrupted_upload_continues_with_the_missing_parts`,
+//! `interrupted_download_continues_with_the_missing_pieces`,
+//! `keys_that_are_no_valid_paths_are_refused`, `link_at_the_destination_is_never_followed` and
+//! `object_that_changes_during_the_copy_is_reported`.
+//!
 //! `docs/design/0020-copy.md`, "Object stores", lists the hazards.
 
 mod check;

@@ -17,6 +17,13 @@
 //! - No symbolic link is followed, and no mount point is crossed, below the top directory.
 //! - The memory that a purge needs depends on the depth of the tree, and not on its number of
 //!   files.
+//!
+//! The first two invariants concern a file system that other programs change, so no function can
+//! check them. The last one follows from the limits in `walk`, and no test measures the memory.
+//!
+//! Held by the tests `file_that_was_replaced_after_the_check_stays`,
+//! `directory_swapped_for_a_link_after_the_listing_is_not_opened` and
+//! `purge_follows_no_symlinks_and_enters_no_mounts`.
 
 mod entry;
 mod glob;

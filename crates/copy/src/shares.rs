@@ -10,6 +10,12 @@
 //! - The share of an entry depends only on its path and the number of shares. It does not depend on
 //!   the order of a listing, nor on other entries.
 //! - If two shares have pieces of the same file, their numbers of pieces differ by at most one.
+//!
+//! The invariants compare all shares of a copy, and each process has only one of them.
+//!
+//! Held by the tests `each_entry_and_piece_has_exactly_one_share`,
+//! `keys_of_entries_are_the_same_in_every_program_version` and
+//! `pieces_of_one_file_are_spread_evenly`.
 
 use sha2::{Digest, Sha256};
 use skep_types::{Error, ErrorCode, Result};

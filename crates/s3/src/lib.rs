@@ -23,6 +23,13 @@
 //!   signed SHA-256. If the reply does not confirm the CRC-32C, the client compares the MD5 in the
 //!   entity tag.
 //! - A request is retried a limited number of times, with growing pauses.
+//!
+//! The invariants concern requests and texts, and not a state, so no function can check them.
+//!
+//! Held by the tests `secret_keys_appear_in_no_error_or_debug_output`,
+//! `errors_for_wrong_credentials_and_buckets_name_the_reason`,
+//! `damaged_bytes_are_detected_in_both_directions`, `throttled_and_lost_requests_are_repeated` and
+//! `pauses_between_retries_grow_to_a_limit`.
 
 pub mod checksum;
 pub mod client;
