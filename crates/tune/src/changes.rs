@@ -31,6 +31,18 @@ struct Record {
     files: Vec<FormerFile>,
 }
 
+impl Record {
+    /// Panics if the record has lost or replaced the previous contents of a file. `known` has the
+    /// changes that were in the record before.
+    fn check_invariants(&self, known: &[Change]) {
+        for earlier in known {
+            let has_same = |it: &Change| it.file == earlier.file && it.before == earlier.before;
+            let is_kept = self.changes.iter().any(has_same);
+            assert!(is_kept, "the record has the first contents of {}", earlier.file);
+        }
+    }
+}
+
 /// A change of a file of the kernel, such as a file below `/sys`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -132,6 +144,9 @@ pub fn apply(tree: &Tree, findings: &[&Finding]) -> Result<Outcome> {
             let text = tree.read_if_exists(path)?;
             record.files.push(FormerFile { path: path.to_owned(), text });
         }
+    }
+    if cfg!(debug_assertions) {
+        record.check_invariants(&known);
     }
     write(tree, &record)?;
     let mut outcome = Outcome::default();
@@ -267,4 +282,24 @@ fn write(tree: &Tree, record: &Record) -> Result<()> {
     let text = serde_json::to_string_pretty(record)
         .map_err(|error| Error::new(ErrorCode::Io, error.to_string()))?;
     tree.replace(STATE, &(text + "\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[should_panic(expected = "the record has the first contents of /proc/sys/vm/swappiness")]
+    fn replaced_first_contents_of_a_file_violate_an_invariant() {
+        let change = |before: &str| Change {
+            rule: "swappiness".into(),
+            file: "/proc/sys/vm/swappiness".into(),
+            before: before.into(),
+            restore: before.into(),
+            after: "10".into(),
+            keep: Keep::Sysctl,
+        };
+        let record = Record { version: VERSION, changes: vec![change("10")], files: Vec::new() };
+        record.check_invariants(&[change("60")]);
+    }
 }
