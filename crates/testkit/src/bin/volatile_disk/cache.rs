@@ -7,6 +7,9 @@
 //! - While the power is on, `live` equals `durable` after all writes in `unflushed` were applied in
 //!   order.
 //! - While the power is off, `durable` does not change.
+//!
+//! `check_invariants` checks the first invariant. It reads both images, so only the unit tests call
+//! it. Held by the test `writes_between_power_loss_and_restore_are_discarded`: the second one.
 
 use skep_testkit::Random;
 use std::fmt;
@@ -198,6 +201,29 @@ impl Cache {
         }
         Ok(())
     }
+
+    /// Panics if an invariant of the images is violated.
+    #[cfg(test)]
+    fn check_invariants(&self) {
+        if self.lost.is_some() {
+            assert!(self.unflushed.is_empty(), "no write waits while the power is off");
+            return;
+        }
+        let image = |file: &File| {
+            let len = file.metadata().expect("the length of the image").len();
+            let mut bytes = vec![0; len as usize];
+            file.read_exact_at(&mut bytes, 0).expect("a read of the image");
+            bytes
+        };
+        let mut expected = image(&self.durable);
+        for Write { offset, bytes } in &self.unflushed {
+            let start = *offset as usize;
+            expected[start..start + bytes.len()].copy_from_slice(bytes);
+        }
+        assert!(image(&self.live) == expected, "`live` has the unflushed writes over `durable`");
+        let unflushed: usize = self.unflushed.iter().map(|it| it.bytes.len()).sum();
+        assert_eq!(self.unflushed_bytes, unflushed, "each unflushed byte is counted");
+    }
 }
 
 #[cfg(test)]
@@ -222,8 +248,11 @@ mod tests {
 
     /// Simulates a power loss, and returns the contents of the disk after it.
     fn after_loss(cache: &mut Cache) -> Vec<u8> {
+        cache.check_invariants();
         cache.lose_power(SECTOR).unwrap();
+        cache.check_invariants();
         cache.restore().unwrap();
+        cache.check_invariants();
         cache.read(0, LEN).unwrap()
     }
 
@@ -276,6 +305,7 @@ mod tests {
         let mut cache = cache(&scratch, 1);
         cache.write(0, &[1; SECTOR]).unwrap();
         cache.flush().unwrap();
+        cache.check_invariants();
         cache.lose_power(SECTOR).unwrap();
         cache.write(0, &[2; SECTOR]).unwrap();
         cache.flush().unwrap();
@@ -285,6 +315,31 @@ mod tests {
         cache.write(0, &[4; SECTOR]).unwrap();
         cache.flush().unwrap();
         assert_eq!(after_loss(&mut cache)[0], 4, "the disk works again");
+    }
+
+    #[test]
+    fn overlapping_writes_reach_the_durable_image_in_order() {
+        let scratch = Scratch::new();
+        let mut cache = cache(&scratch, 1);
+        for (number, offset) in (1..).zip([0, 100, 50, 4096, 0]) {
+            cache.write(offset, &[number; 200]).unwrap();
+            cache.check_invariants();
+        }
+        // A full cache writes its oldest bytes to `durable`.
+        cache.write_out(2).unwrap();
+        cache.check_invariants();
+        cache.flush().unwrap();
+        cache.check_invariants();
+        assert!(after_loss(&mut cache)[..200] == [5; 200]);
+    }
+
+    #[test]
+    #[should_panic(expected = "`live` has the unflushed writes over `durable`")]
+    fn write_that_bypasses_the_cache_violates_its_invariant() {
+        let scratch = Scratch::new();
+        let cache = cache(&scratch, 1);
+        cache.live.write_all_at(&[1], 0).unwrap();
+        cache.check_invariants();
     }
 
     #[test]
