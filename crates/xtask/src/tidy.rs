@@ -3,13 +3,15 @@
 //! Each check returns a sentence for each problem, with its file and line, and a hint on how to fix
 //! it. [`layers`] checks dependencies between crates, and [`import_cycles`] checks imports between
 //! the files of a crate. [`sources`] checks source files, [`documents`] checks documents, and
-//! [`glossary`] and [`language`] check words. [`pauses`] checks the files that may pause and
-//! retry, [`history`] checks commit subjects, and [`templates`] the templates in `deploy/`.
+//! [`glossary`] and [`language`] check words. [`invariants`] checks that invariants are asserted or
+//! tested. [`pauses`] checks the files that may pause and retry, [`history`] checks commit
+//! subjects, and [`templates`] the templates in `deploy/`.
 
 mod documents;
 mod glossary;
 mod history;
 mod import_cycles;
+mod invariants;
 mod language;
 mod layers;
 mod pauses;
@@ -51,6 +53,7 @@ pub(crate) fn run() -> Outcome {
     }
     problems.extend(import_cycles::check(&sources));
     problems.extend(glossary::check(&sources)?);
+    problems.extend(invariants::check(&sources));
     problems.extend(pauses::check(&sources));
     problems.extend(documents::check_functions(&files, &sources)?);
     problems.extend(language::check(&files)?);
