@@ -20,7 +20,13 @@
 //!   beyond the limits.
 //!
 //! `check_invariants` checks the counted bytes and the order of lost changes. The other invariants
-//! relate the mount to targets: the tests of power losses judge their effects on programs.
+//! relate the mount to targets.
+//!
+//! Held by the tests `replayed_change_is_kept_until_it_is_durable`,
+//! `durable_reply_makes_only_earlier_changes_durable`,
+//! `change_is_not_replayed_if_its_reply_came_after_a_restart`,
+//! `list_of_undurable_changes_is_bounded_and_ends_with_session` and
+//! `lost_changes_of_two_mounts_are_replayed_in_their_order`.
 
 use crate::limits::{MAX_ACKNOWLEDGED, MAX_ACKNOWLEDGED_BYTES, MAX_REVERTED_INODES};
 use skep_types::{GroupId, InodeId, SessionId};
