@@ -15,8 +15,11 @@
 //! - Only sessions that were opened before the start take part in the replay. After a session has
 //!   ended its replay, it cannot take part again until the next start.
 //!
-//! `ReplayWindow::check_invariants` checks the state of the window. The simulator judges the
-//! effects on clients: the changes that they see after power losses.
+//! `ReplayWindow::check_invariants` checks the state of the window.
+//!
+//! Held by the tests `lost_link_is_replayed_before_any_new_change`,
+//! `no_unlink_is_replayed_after_a_failed_replay` and `replay_ends_after_a_lease_without_progress`,
+//! and by the checker `check_replay_order` of the simulator.
 
 use crate::engine::Engine;
 use crate::sessions::replay_window::Dropped;

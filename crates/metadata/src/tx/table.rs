@@ -9,8 +9,10 @@
 //!   a sync covers are in a *layer* of their own, separate from later changes (`current`) of the
 //!   same keys. The table applies each layer to the engine as a whole.
 //!
-//! `check_invariants` checks the layers. The simulator judges the rest by the state after power
-//! losses and take-overs.
+//! `check_invariants` checks the layers.
+//!
+//! Held by the checkers `check_store` and `assign_roles` of the simulator: they compare the engines
+//! of the members with the log after power losses and take-overs.
 
 use crate::engine::{Engine, Mutations, start_of_scan};
 use skep_format::metadata::{Batch, Mutation, decode_value};
