@@ -401,7 +401,8 @@ mod tests {
     fn table_with_too_many_causes_violates_its_invariant() {
         let cause = |target| RequestCause { target, ..RequestCause::default() };
         let targets = 1..=MAX_CAUSES as u32 + 1;
-        check_invariants(&targets.map(|it| (cause(it), RequestCounts::default())).collect());
+        let table: Table = targets.map(|it| (cause(it), RequestCounts::default())).collect();
+        check_invariants(&table);
     }
 
     #[test]
