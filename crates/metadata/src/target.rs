@@ -18,6 +18,11 @@
 //! - After an error of the engine, [`MetadataTarget::handle`] fails, and the caller must not use
 //!   the target again.
 //!
+//! [`MetadataTarget::check_invariants`] checks the state of the target. Messages are no state.
+//!
+//! Held by the checkers of the simulator: the test `checkers_find_all_planted_bugs` plants messages
+//! that a target sends too early.
+//!
 //! [`Limits::operation_bytes`]: crate::limits::Limits::operation_bytes
 
 mod background;

@@ -10,6 +10,11 @@
 //! - The target handles the requests of one client in the order in which they were added.
 //! - The next batch has at most [`MAX_BATCH`] requests of clients.
 //! - While requests wait in the queue, new requests of clients go to the queue too.
+//!
+//! `Inbox::check_invariants` checks the counts.
+//!
+//! Held by the tests `small_batch_of_events_is_taken_in_the_order_of_arrival` and
+//! `request_overtakes_the_queue_of_a_busy_client`: the order.
 
 use crate::target::Event;
 use skep_rpc::Peer;

@@ -24,8 +24,8 @@
 //!
 //! # Invariants
 //! - Each session that has a shared file open knows that the file is shared: from the reply to its
-//!   open, or from a notification that it has acknowledged. (Only the simulator can check this
-//!   invariant.)
+//!   open, or from a notification that it has acknowledged. Held by the checker `check_sharing` of
+//!   the simulator.
 //! - A notification awaits only sessions that have the file open. It is complete when each of these
 //!   sessions has acknowledged it or has closed the file.
 //! - `pending` has exactly the notifications that `notifications` awaits, by session.

@@ -15,6 +15,12 @@
 //! - For all keys up to `after`, the store equals the primary's store as of record `applied`. It
 //!   has no later key.
 //! - The copy counts as complete only after all key-value pairs are durable.
+//!
+//! `check_invariants` checks the state of the receiver, which does not know the primary's store.
+//!
+//! Held by the tests `copy_continues_after_a_restart_of_either_side` and
+//! `copy_ends_only_when_its_last_part_is_on_the_device`, and by the checker `check_store` of the
+//! simulator.
 
 use super::copy_sender::{checksum_after, malformed, pair_bytes};
 use super::own_group::OwnGroup;

@@ -13,6 +13,14 @@
 //!   target has synced. Before a member begins to serve, it has every record up to *held*, and has
 //!   synced every record up to *safe*. In a new epoch, the progress of a member counts as zero
 //!   until the member reports it.
+//!
+//! `check_invariants` checks the order of the values.
+//!
+//! Held by the tests `watermarks_equal_the_least_progress_of_all_members`,
+//! `records_need_own_sync_to_be_held_after_a_request_to_drop`,
+//! `member_serves_only_with_all_records_of_earlier_primaries`,
+//! `member_serves_only_after_its_sync_of_safe_records` and
+//! `watermarks_ignore_progress_reported_in_an_earlier_epoch`.
 
 use crate::shipping::Progress;
 use skep_types::{ClusterMap, GroupId, Lsn, MemberState, TargetId};
