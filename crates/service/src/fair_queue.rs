@@ -9,6 +9,9 @@
 //! - The entries of one client leave in the order in which they were added.
 //! - While another client is visited, the deficit of a client is less than the cost of its first
 //!   entry.
+//!
+//! Held by the test `entries_leave_once_in_the_order_of_their_client`: the order, which
+//! `check_invariants` cannot see.
 
 use skep_env::NumberMap;
 use skep_types::NodeId;
