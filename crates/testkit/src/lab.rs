@@ -15,6 +15,9 @@ use std::time::Duration;
 /// whole cluster in network namespaces.
 const PATIENCE: Duration = Duration::from_secs(120);
 
+/// Environment variable of all processes of a lab. Its value is the name of the lab.
+const MARK: &str = "SKEP_LAB_PROCESS";
+
 static NEXT: AtomicU32 = AtomicU32::new(1);
 
 /// The name of a lab. Dropping this value removes the lab with `skep lab down`.
@@ -68,12 +71,31 @@ impl Lab {
         self.directory().join("mnt").join(host)
     }
 
+    /// Returns the path of the file with the cluster's token.
+    pub fn token(&self) -> PathBuf {
+        self.directory().join("token")
+    }
+
+    /// Returns the name of the network namespace of the host `host`.
+    pub fn namespace(&self, host: &str) -> String {
+        format!("skep-lab-{}-{host}", self.0)
+    }
+
+    /// Returns a command that runs `program` in the network namespace of the host `host` but in
+    /// this machine's mount namespace. `skep lab down` kills the process of the program.
+    pub fn command_in_network(&self, host: &str, program: &Path) -> Command {
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net=/run/netns/{}", self.namespace(host))).arg(program);
+        command.env(MARK, &self.0);
+        command
+    }
+
     /// Returns the ids of all processes whose environment contains the lab's name.
     ///
     /// # Panics
     /// Panics if /proc cannot be read.
     pub fn processes(&self) -> Vec<u32> {
-        let mark = format!("SKEP_LAB_PROCESS={}", self.0);
+        let mark = format!("{MARK}={}", self.0);
         let is_marked = |pid: &u32| {
             let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
             environment.split(|byte| *byte == 0).any(|variable| variable == mark.as_bytes())

@@ -337,7 +337,7 @@ fn suspended_client_is_reported_while_others_wait_for_its_lock() {
 /// Runs `skep` on the metadata host of a lab, and parses the output.
 fn skep_in_lab(lab: &Lab, arguments: &[&str]) -> Value {
     let skep = cluster::program().display().to_string();
-    let token = lab.directory().join("token").display().to_string();
+    let token = lab.token().display().to_string();
     let of_cluster = ["--token-file", &token, "--output", "json"];
     let command = [&["--host", "m1", "--", &skep][..], arguments, &of_cluster].concat();
     let run = lab.json("run", &command);
@@ -350,11 +350,7 @@ fn slow_link_of_a_client_is_the_only_reported_cause() {
     let lab = Lab::new();
     let shape = ["--servers", "2", "--targets", "1", "--clients", "3", "--in-memory"];
     lab.call("up", &shape).expect_success();
-    let namespaces =
-        files::read_dir("/run/netns").map(|entry| entry.expect("an entry").file_name());
-    let names = namespaces.filter_map(|name| name.into_string().ok());
-    let end = format!("-{}-c1", lab.name());
-    let host = names.into_iter().find(|name| name.ends_with(&end)).expect("the host of client 1");
+    let host = lab.namespace("c1");
     let slow = "tbf rate 16mbit burst 32kb limit 4mb".split(' ');
     let command = ["-n", &host, "qdisc", "replace", "dev", "eth0", "root"];
     run("tc", command.into_iter().chain(slow));

@@ -31,11 +31,10 @@ pub(super) struct LiveFigures {
 }
 
 impl LiveFigures {
-    /// Starts the command, and waits until its first interval has begun.
-    pub(super) fn start(cluster: &Cluster, by: &'static str) -> Self {
-        let mut command = Command::new(cluster::program());
-        command.args(["stats", "--by", by, "--interval", "1s", "--output", "ndjson"]);
-        command.arg("--cluster").arg(cluster.data());
+    /// Starts the command, and waits until its first interval has begun. `command` is `skep stats`
+    /// with the options that name its cluster.
+    pub(super) fn start(mut command: Command, by: &'static str) -> Self {
+        command.args(["--by", by, "--interval", "1s", "--output", "ndjson"]);
         let mut child =
             command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("built");
         // The command prints this line after its first request to the services.

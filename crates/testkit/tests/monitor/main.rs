@@ -2,6 +2,8 @@
 //! tests of the history and of alerts.
 
 mod bench_io;
+mod bench_runs;
+mod each_second;
 mod flood;
 mod live_figures;
 mod page;
@@ -11,9 +13,7 @@ use serde_json::Value;
 use skep_testkit::object_store::Authority;
 use skep_testkit::program::{Finished, finish, run};
 use skep_testkit::view::{RULES_OF_THE_HOST, Typed};
-use skep_testkit::{
-    Cluster, Mounted, PATIENCE, Scratch, Shape, Transport, cluster, eventually, wait_for,
-};
+use skep_testkit::{Cluster, PATIENCE, Scratch, Shape, Transport, cluster, eventually, wait_for};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
