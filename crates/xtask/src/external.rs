@@ -4,7 +4,7 @@
 use crate::needs::{is_installed, is_root};
 use crate::repository::{Outcome, root, run as call};
 use crate::{miri, sanitizer, suites};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Options of `external`.
 #[derive(clap::Args)]
@@ -50,6 +50,9 @@ struct Suite {
 
 /// Name of the suite with AddressSanitizer.
 const SANITIZER: &str = "address-sanitizer";
+
+/// Name of the suite for the page of the monitor. Its second part is [`measure_large_page`].
+const PAGE: &str = "page";
 
 /// The case of the suites with xfstests.
 const XFSTESTS: &str = "external::xfstests";
@@ -139,7 +142,7 @@ const SUITES: &[Suite] = &[
         operations: None, in_ci: false,
     },
     Suite {
-        name: "page", about: "the page of the monitor under load, in Chromium, with axe",
+        name: PAGE, about: "the page of the monitor under load, in Chromium, with axe",
         test: "external", case: "external::page",
         programs: &[("chromium", "chromium"), ("node", "nodejs"), ("npm", "npm")],
         operations: None, in_ci: false,
@@ -159,13 +162,15 @@ const SUITES: &[Suite] = &[
         operations: None, in_ci: false,
     },
     Suite {
-        name: "power-losses", about: "power losses of each kind of host, on disks with a volatile cache",
+        name: "power-losses",
+        about: "power losses of each kind of host, on disks with a volatile cache",
         test: "power_of_hosts", case: "",
         programs: &[("mkfs.xfs", "xfsprogs"), ("mkfs.ext4", "e2fsprogs"), ("losetup", "mount")],
         operations: Some(("SKEP_POWER_LOSSES", 10)), in_ci: true,
     },
     Suite {
-        name: "slowness", about: "causes of slowness on real clusters, each named by skep why alone",
+        name: "slowness",
+        about: "causes of slowness on real clusters, each named by skep why alone",
         test: "slowness", case: "", programs: &[],
         operations: None, in_ci: false,
     },
@@ -185,7 +190,8 @@ const SUITES: &[Suite] = &[
         operations: Some(("SKEP_STOP_SECONDS", 150)), in_ci: true,
     },
     Suite {
-        name: "large", about: "a directory of 200,000 files, a file of 4 GiB, a sparse file of 64 GiB",
+        name: "large",
+        about: "a directory of 200,000 files, a file of 4 GiB, a sparse file of 64 GiB",
         test: "large", case: "", programs: &[],
         operations: Some(("SKEP_LARGE_DIRECTORY", 200_000)), in_ci: true,
     },
@@ -196,7 +202,8 @@ const SUITES: &[Suite] = &[
         operations: Some(("SKEP_OPENS", 100_000)), in_ci: false,
     },
     Suite {
-        name: "copy-load", about: "the rate of creates while a member of a metadata group is copied",
+        name: "copy-load",
+        about: "the rate of creates while a member of a metadata group is copied",
         test: "metadata_groups", case: "copy_load", programs: &[],
         operations: Some(("SKEP_COPIED_FILES", 200_000)), in_ci: false,
     },
@@ -211,7 +218,8 @@ const SUITES: &[Suite] = &[
         operations: None, in_ci: false,
     },
     Suite {
-        name: "advisories", about: "known vulnerabilities of the libraries, from the RustSec database",
+        name: "advisories",
+        about: "known vulnerabilities of the libraries, from the RustSec database",
         test: "", case: "",
         programs: &[("cargo-deny", "run `.ci/run`, or `cargo install --locked cargo-deny`")],
         operations: None, in_ci: false,
@@ -311,8 +319,8 @@ impl Suite {
             return call(env!("CARGO"), &["run", "--release", "--package", "skep-model"], &[]);
         }
         let mut variables = Vec::new();
-        let results = root().join("target/external").join(self.name).display().to_string();
-        variables.push(("SKEP_EXTERNAL_RESULTS", results));
+        let results = root().join("target/external").join(self.name);
+        variables.push(("SKEP_EXTERNAL_RESULTS", results.display().to_string()));
         if let Some(tree) = &options.tree {
             let tree =
                 tree.canonicalize().map_err(|error| format!("{}: {error}", tree.display()))?;
@@ -336,8 +344,21 @@ impl Suite {
         let test = ["test", "--release", "--package", "skep-testkit", "--test", self.test, "--"];
         let case = [self.case, "--test-threads", "1"];
         let case = if self.case.is_empty() { &case[1..] } else { &case[..] };
-        call(env!("CARGO"), &[&test[..], case].concat(), &variables)
+        call(env!("CARGO"), &[&test[..], case].concat(), &variables)?;
+        if self.name == PAGE { measure_large_page(&results) } else { Ok(()) }
     }
+}
+
+/// Measures the tasks of the page in Chromium while the monitor watches a simulated cluster with
+/// 1,000 clients. `results` is the directory for the results of the suite, in which the first part
+/// of the suite has installed the packages of npm.
+fn measure_large_page(results: &Path) -> Outcome {
+    let audit = root().join("tools/page-audit.mjs");
+    let packages = results.join("packages");
+    let command = format!("node '{}' --tasks '{}'", audit.display(), packages.display());
+    let test = ["test", "--release", "--package", "skep-monitor", "--test", "scale"];
+    let variables = [("SKEP_SCALE_COMMAND", command.as_str())];
+    call(env!("CARGO"), &[&test[..], &["--", "--nocapture"]].concat(), &variables)
 }
 
 fn list(options: &Options) {
