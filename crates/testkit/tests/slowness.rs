@@ -1,6 +1,7 @@
 //! Causes of slowness on real clusters. `skep why` and `skep health check` must report each cause
 //! within ten seconds, and must not report any other cause. The monitor uses the same rules, and
-//! one test checks the monitor's report.
+//! one test checks the monitor's report. Each test of a cause prints its row of the table in
+//! `docs/design/0017-why.md` with the measured times.
 //!
 //! The causes are so large that the results do not depend on the speed of the host. They are a disk
 //! with long delays, a link with a low limit, a disk without space, and a suspended process. The
@@ -112,8 +113,9 @@ fn one(rule: &str, object: &str) -> Named {
 }
 
 /// Calls `measure`, which runs `skep why`, until the report contains a cause. Checks that the
-/// report contains `expected` in time, and no other cause. Returns the report.
-fn why(what: &str, expected: &Named, mut measure: impl FnMut() -> Value) -> Value {
+/// report contains `expected` in time, and no other cause. Returns the report, and the seconds
+/// until it contained the cause.
+fn why(what: &str, expected: &Named, mut measure: impl FnMut() -> Value) -> (Value, f64) {
     let mut last = Value::Null;
     let found = eventually(WITHIN, || {
         last = measure();
@@ -129,16 +131,17 @@ fn why(what: &str, expected: &Named, mut measure: impl FnMut() -> Value) -> Valu
     let seconds = took.unwrap_or_default().as_secs_f64();
     eprintln!("{what}: skep why names {expected:?} after {seconds:.1} s");
     schema::check("why", &last);
-    last
+    (last, seconds)
 }
 
-fn why_of(cluster: &Cluster, what: &str, expected: &Named) -> Value {
+fn why_of(cluster: &Cluster, what: &str, expected: &Named) -> (Value, f64) {
     why(what, expected, || cluster.skep_json(&["why", "--interval", "2s"]))
 }
 
 /// Calls `check`, which runs `skep health check`, until the report contains a problem. Checks that
-/// the report contains the problem `rule` in time, and no other problem.
-fn assert_health(rule: &str, check: impl Fn() -> Value) {
+/// the report contains the problem `rule` in time, and no other problem. Returns the seconds until
+/// it contained the problem.
+fn assert_health(rule: &str, check: impl Fn() -> Value) -> f64 {
     let mut last = Value::Null;
     let found = eventually(WITHIN, || {
         last = check();
@@ -154,14 +157,27 @@ fn assert_health(rule: &str, check: impl Fn() -> Value) {
     );
     let seconds = took.unwrap_or_default().as_secs_f64();
     eprintln!("skep health check names {rule} after {seconds:.1} s");
+    seconds
 }
 
-fn assert_health_of(cluster: &Cluster, rule: &str) {
+fn assert_health_of(cluster: &Cluster, rule: &str) -> f64 {
     assert_health(rule, || {
         // The exit code shows whether the cluster is healthy.
         let text = cluster.try_skep(&["health", "check", "--output", "json"]).stdout;
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
-    });
+    })
+}
+
+/// Prints the row of `cause` in the table of the design page. The last two cells are the seconds
+/// until `skep why` and `skep health check` named the cause.
+fn print_row(cause: &str, why: f64, health: f64) {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let top = here.ancestors().nth(2).expect("two directories below the top");
+    let page = files::read_to_string(top.join("docs/design/0017-why.md"));
+    let row = page.lines().find(|line| line.starts_with(&format!("| {cause} | ")));
+    let row = row.unwrap_or_else(|| panic!("0017-why.md has no row for {cause}"));
+    let columns: Vec<_> = row.split(" | ").take(3).collect();
+    eprintln!("{} | {why:.1} | {health:.1} |", columns.join(" | "));
 }
 
 /// Stops the cluster, moves the directory of a target to a disk, and starts the cluster again.
@@ -201,15 +217,15 @@ fn slow_disk_is_the_only_reported_cause() {
         });
     }
     let expected = one("target-slow", &object);
-    let report = why_of(&cluster, "a slow disk", &expected);
+    let (report, seconds) = why_of(&cluster, "a slow disk", &expected);
     let first = &report["phases"][0];
     assert_eq!(
         (first["stage"].text(), first["target"].to_string()),
         ("disk", slow["id"].to_string())
     );
     assert!(first["each_ms"].float() > 4.0 * first["peers_ms"].float(), "{first}");
-    assert_health_of(&cluster, "target-slow");
-    let of_monitor = why("the monitor", &expected, || {
+    print_row("slow disk", seconds, assert_health_of(&cluster, "target-slow"));
+    let (of_monitor, _) = why("the monitor", &expected, || {
         cluster.skep_json(&["why", "--since", "10s", "--target", &object])
     });
     assert!(of_monitor["requests"].number() > 0);
@@ -238,8 +254,8 @@ fn full_target_is_the_only_reported_cause() {
         let pool = list.iter().find(|it| it["id"] == full["id"])?["pool"].text() == "emergency";
         pool.then_some(())
     });
-    why_of(&cluster, "a full target", &one("target-full", &object));
-    assert_health_of(&cluster, "target-full");
+    let (_, seconds) = why_of(&cluster, "a full target", &one("target-full", &object));
+    print_row("full target", seconds, assert_health_of(&cluster, "target-full"));
 }
 
 #[test]
@@ -257,8 +273,8 @@ fn metadata_storm_of_one_user_is_the_only_reported_cause() {
         write_file(&directory.join((round % 9).to_string()), 20_000);
     });
     let expected = one("user-storm", &format!("user {}", USERS[0]));
-    why_of(&cluster, "a storm of one user", &expected);
-    assert_health_of(&cluster, "user-storm");
+    let (_, seconds) = why_of(&cluster, "a storm of one user", &expected);
+    print_row("storm of one user", seconds, assert_health_of(&cluster, "user-storm"));
 }
 
 #[test]
@@ -276,10 +292,10 @@ fn hot_directory_of_many_users_is_the_only_reported_cause() {
     }
     let inode = std::os::unix::fs::MetadataExt::ino(&files::metadata(&hot));
     let expected = one("directory-hot", &format!("directory {inode}"));
-    why_of(&cluster, "a hot directory", &expected);
+    let (_, seconds) = why_of(&cluster, "a hot directory", &expected);
     let of_path = cluster.skep_json(&["why", hot.to_str().expect("UTF-8")]);
     assert_eq!(named(&of_path), expected, "{of_path:#}");
-    assert_health_of(&cluster, "directory-hot");
+    print_row("hot directory", seconds, assert_health_of(&cluster, "directory-hot"));
     drop(load);
     mounts.into_iter().for_each(skep_testkit::cluster::Mounted::unmount);
 }
@@ -322,10 +338,11 @@ fn suspended_client_is_reported_while_others_wait_for_its_lock() {
     let waiter = std::thread::spawn(move || drop(locked(&path)));
     // Run both commands at the same time, because the client is evicted when its lease has expired.
     std::thread::scope(|scope| {
-        scope.spawn(|| assert_health_of(&cluster, "client-silent"));
-        why("a stopped client", &one("client-silent", &object), || {
+        let health = scope.spawn(|| assert_health_of(&cluster, "client-silent"));
+        let (_, seconds) = why("a stopped client", &one("client-silent", &object), || {
             cluster.skep_json(&["why", "--interval", "300ms"])
         });
+        print_row("stopped client", seconds, health.join().expect("the check names the client"));
     });
     // The metadata target releases the lock when the client is evicted.
     waiter.join().expect("the waiter gets the lock");
@@ -367,8 +384,10 @@ fn slow_link_of_a_client_is_the_only_reported_cause() {
     let slow = list.find(|it| Path::new(it["mount_point"].text()) == lab.mount("c1"));
     let slow = slow.unwrap_or_else(|| panic!("client 1 is missing: {clients:#}"));
     let expected = one("link-slow", &format!("n{}", slow["id"]));
-    why("a slow link", &expected, || skep_in_lab(&lab, &["why", "--interval", "2s"]));
-    assert_health("link-slow", || skep_in_lab(&lab, &["health", "check"]));
+    let (_, seconds) =
+        why("a slow link", &expected, || skep_in_lab(&lab, &["why", "--interval", "2s"]));
+    let health = assert_health("link-slow", || skep_in_lab(&lab, &["health", "check"]));
+    print_row("slow link", seconds, health);
 }
 
 /// Command: skep why.

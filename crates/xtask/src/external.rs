@@ -342,7 +342,8 @@ impl Suite {
         let variables: Vec<_> =
             variables.iter().map(|(key, value)| (*key, value.as_str())).collect();
         let test = ["test", "--release", "--package", "skep-testkit", "--test", self.test, "--"];
-        let case = [self.case, "--test-threads", "1"];
+        // Show the measured values that the tests print.
+        let case = [self.case, "--test-threads", "1", "--nocapture"];
         let case = if self.case.is_empty() { &case[1..] } else { &case[..] };
         call(env!("CARGO"), &[&test[..], case].concat(), &variables)?;
         if self.name == PAGE { measure_large_page(&results) } else { Ok(()) }
