@@ -64,7 +64,7 @@ impl Manual for MetadataSettings {
         let mut problems = self.node.problems();
         problems.extend(node::target_problems(&self.targets, &self.node));
         if self.metadata.cache.0 < 1 << 20 {
-            problems.push("`metadata.cache` is less than 1 MiB".into());
+            problems.push("`metadata.cache`: expected at least 1 MiB".into());
         }
         problems
     }

@@ -37,7 +37,10 @@ impl Membership {
     pub(crate) fn check_same(&self, map: Arc<ClusterMap>) -> Result<Self> {
         let (group, target) = (self.group, self.target);
         Self::of(map, target).filter(|it| it.group == group).ok_or_else(|| {
-            let what = format!("target {target} is no longer a member of group {group}");
+            let what = format!(
+                "cannot continue the role of target {target}: it is no longer a member of group \
+                 {group}"
+            );
             Error::new(ErrorCode::Deposed, what)
         })
     }

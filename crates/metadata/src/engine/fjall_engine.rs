@@ -39,7 +39,10 @@ fn prefix_end(prefix: &[u8]) -> Option<Vec<u8>> {
 }
 
 fn failed(what: &str, error: &fjall::Error) -> Error {
-    Error::new(ErrorCode::DeviceFailed, format!("key-value store: {what}: {error}"))
+    Error::new(
+        ErrorCode::DeviceFailed,
+        format!("cannot execute `{what}` on the key-value store: {error}"),
+    )
 }
 
 impl FjallEngine {

@@ -56,6 +56,9 @@ pub(crate) fn check(request: &LockRequest) -> Result<()> {
     if request.start < request.end && request.end <= LOCK_END {
         return Ok(());
     }
-    let what = format!("cannot lock bytes {} to {}: invalid range", request.start, request.end);
+    let what = format!(
+        "cannot lock bytes {} to {}: the range is empty, or ends beyond the maximum offset",
+        request.start, request.end
+    );
     Err(Error::new(ErrorCode::InvalidArgument, what))
 }

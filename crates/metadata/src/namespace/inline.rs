@@ -87,14 +87,17 @@ impl<E: Engine> Context<'_, E> {
             return Err(Error::new(ErrorCode::InvalidArgument, what).into());
         };
         if pattern.generation != generation {
-            let what =
-                format!("the stripe pattern of file {inode} has changed; open the file again");
+            let what = format!(
+                "cannot use the inline bytes of file {inode}: its stripe pattern has changed; open \
+                 the file again"
+            );
             return Err(Error::new(ErrorCode::Stale, what).into());
         }
         let most = pattern.inline_bytes();
         if pattern.has_moved_inline() && end != Some(0) {
             let what = format!(
-                "the inline bytes of file {inode} were moved to storage; open the file again"
+                "cannot use the inline bytes of file {inode}: they were moved to storage; open the \
+                 file again"
             );
             return Err(Error::new(ErrorCode::Stale, what).into());
         }

@@ -44,8 +44,8 @@ pub(crate) fn check_generation(record: &InodeRecord, reported: u32) -> Result<()
         return Ok(());
     }
     let what = format!(
-        "the stripe pattern of file {} has changed since the client opened the file; open the file \
-         again, and repeat the writes",
+        "cannot record the writes to file {}: its stripe pattern has changed since the client \
+         opened the file; open the file again, and repeat the writes",
         record.attributes.inode
     );
     Err(Error::new(ErrorCode::Stale, what))

@@ -18,7 +18,13 @@ pub(crate) fn check_name(name: &[u8]) -> Result<()> {
     if name.is_empty() || name == b"." || name == b".." || name.contains(&b'/') || name.contains(&0)
     {
         let shown = name.escape_ascii();
-        return Err(Error::new(ErrorCode::InvalidArgument, format!("invalid name \"{shown}\"")));
+        return Err(Error::new(
+            ErrorCode::InvalidArgument,
+            format!(
+                "invalid name \"{shown}\": expected at least one byte, no '/' and no zero byte, \
+                 and not '.' or '..'"
+            ),
+        ));
     }
     Ok(())
 }

@@ -48,7 +48,7 @@ pub(super) fn is_incomplete(
     {
         let what = format!(
             "cannot serve {} as a member of group {group}: its data belongs to group {former}; \
-             serve the directory in which target {target} has served group {group}",
+             name the directory that target {target} has used as a member of group {group}",
             path.display()
         );
         return Err(Error::new(ErrorCode::Configuration, what));

@@ -104,7 +104,10 @@ pub(super) async fn leave(shell: &Shell, membership: &Membership) -> Result<()> 
         }
         for event in shell.next_events(until).await? {
             if let Event::Request { connection, header, .. } = event {
-                let error = Error::new(ErrorCode::NotReady, "the service of the target stops");
+                let error = Error::new(
+                    ErrorCode::NotReady,
+                    "cannot execute the request: the service of the target is stopping",
+                );
                 shell.reply(connection, header, Err(error), MapVersion::default());
             }
         }

@@ -39,9 +39,9 @@ impl<E: Engine> MetadataTarget<E> {
             return Ok(());
         }
         let what = format!(
-            "cannot execute a request of session {}: it has start number {} of the target, and the \
-             target now has start number {start}; the client must first compare its changes with \
-             those of the target",
+            "cannot execute a request of session {}: the request names start {} of the target, but \
+             the current start is {start}; the client must first compare its changes with those of \
+             the target",
             header.session,
             header.start()
         );

@@ -59,7 +59,7 @@ impl<E: Engine> MetadataTarget<E> {
         let pause = now.saturating_sub(self.shared.now);
         if pause > (self.lease() / 4).max(2 * LONGEST_WAIT) {
             tracing::warn!(
-                "target {}: its process or host was stopped for {:.1} s; the leases of all clients \
+                "target {}: its process or host did not run for {:.1} s; the leases of all clients \
                  begin again",
                 self.target,
                 pause.as_secs_f64()
@@ -109,11 +109,11 @@ impl<E: Engine> MetadataTarget<E> {
         }
         self.end_replay(session);
         for (connection, header) in self.shared.file_locks.end_waits_of(session) {
-            let what = format!("session {session} has ended");
+            let what = format!("cannot wait for the lock: session {session} has ended");
             self.refuse(connection, header, Error::new(ErrorCode::StaleSession, what));
         }
         if let Some(PollReply { connection, header, .. }) = self.shared.sharing.end_poll(session) {
-            let what = format!("session {session} has ended");
+            let what = format!("cannot wait for notifications: session {session} has ended");
             self.refuse(connection, header, Error::new(ErrorCode::StaleSession, what));
         }
         self.start_internal(InternalWork::RecordSessionEnd(session));

@@ -201,21 +201,27 @@ impl<E: Engine> MetadataTarget<E> {
         let Shared { group: own, ref map, .. } = self.shared;
         let stale = |what: String| Err(Error::new(ErrorCode::StaleMap, what));
         if header.group != own {
-            return stale(format!("this target serves group {own}, not group {}", header.group));
+            return stale(format!(
+                "cannot execute the request: this target serves group {own}, not group {}",
+                header.group
+            ));
         }
         if !self.is_primary() {
-            return stale(format!("this target is no longer the primary of group {own}"));
+            return stale(format!(
+                "cannot execute the request: this target is no longer the primary of group {own}"
+            ));
         }
         let epoch = map.group(own).map(|group| group.epoch).unwrap_or_default();
         if header.epoch != epoch {
             return stale(format!(
-                "the request is for epoch {} of group {own}, but this target has epoch {epoch}",
+                "cannot execute the request: it is for epoch {} of group {own}, but this target \
+                 has epoch {epoch}",
                 header.epoch
             ));
         }
         if header.lowest_map > map.version {
             return stale(format!(
-                "the request needs cluster map {}, but this target has map {}",
+                "cannot execute the request: it needs cluster map {}, but this target has map {}",
                 header.lowest_map, map.version
             ));
         }
@@ -233,7 +239,10 @@ impl<E: Engine> MetadataTarget<E> {
             return Ok(());
         }
         if header.message == OpenSession::ID && self.has_ended(header.session)? {
-            let what = format!("session {} has ended; open another session", header.session);
+            let what = format!(
+                "cannot open session {}: it has ended; open another session",
+                header.session
+            );
             self.refuse(connection, header, Error::new(ErrorCode::StaleSession, what));
             return Ok(());
         }

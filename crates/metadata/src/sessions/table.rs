@@ -205,8 +205,11 @@ impl Sessions {
     /// request.
     pub(crate) fn check(&self, header: &Header) -> Result<()> {
         let session = self.all.get(&header.session).ok_or_else(|| {
-            let what =
-                format!("session {} has ended, or was never opened at this target", header.session);
+            let what = format!(
+                "cannot execute the request: session {} has ended, or was never opened at this \
+                 target",
+                header.session
+            );
             Error::new(ErrorCode::StaleSession, what)
         })?;
         if session.is_expired {
@@ -240,7 +243,7 @@ impl Sessions {
             Some(Session { is_expired: false, .. }) => None,
             Some(_) => Some(evicted(session)),
             None => {
-                let what = format!("session {session} has ended");
+                let what = format!("cannot execute the request: session {session} has ended");
                 Some(Error::new(ErrorCode::StaleSession, what))
             }
         }
@@ -312,6 +315,9 @@ impl Sessions {
 }
 
 fn evicted(session: SessionId) -> Error {
-    let what = format!("the client did not renew session {session} for the time of a lease");
+    let what = format!(
+        "cannot execute the request: the client did not renew session {session} for the time of a \
+         lease"
+    );
     Error::new(ErrorCode::Evicted, what)
 }

@@ -385,8 +385,9 @@ impl<E: Engine> Backup<E> {
         }
         let mut changes = Mutations::new();
         for record in self.records.take_up_to(last) {
-            let batch = Batch::from_bytes(&record.payload)
-                .map_err(|error| error.within(format_args!("log record {}", record.lsn)))?;
+            let batch = Batch::from_bytes(&record.payload).map_err(|error| {
+                error.within(format_args!("cannot apply log record {}", record.lsn))
+            })?;
             let mutations = batch.mutations.into_iter();
             changes.extend(mutations.map(|it| (it.key.0, it.value.map(|value| value.0))));
         }

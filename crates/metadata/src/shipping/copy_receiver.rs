@@ -227,7 +227,8 @@ impl<E: Engine> CopyReceiver<E> {
     fn receive(&mut self, part: CopyStore) -> Result<Result<StoreCopied>> {
         if part.epoch != self.own.epoch() {
             let what = format!(
-                "the request has group epoch {}, but this member has epoch {}",
+                "cannot copy the store: the request has group epoch {}, but this member has epoch \
+                 {}",
                 part.epoch,
                 self.own.epoch()
             );
@@ -317,9 +318,9 @@ impl<E: Engine> CopyReceiver<E> {
         {
             "its keys are not in order"
         } else if keys().any(|key| reserved.contains(key)) {
-            "it has a key of the member itself"
+            "it has a key that each member writes itself"
         } else if (count, bytes, checksum) != (part.pair_count, part.pair_bytes, part.checksum) {
-            "the checksum of all parts differs"
+            "the number, size or checksum of the received pairs differs"
         } else {
             return Ok(());
         };

@@ -104,8 +104,8 @@ impl OwnGroup {
         let (own, target, epoch) = (self.group, self.target, self.epoch());
         if ![ShipLog::ID, AwaitLogSync::ID, CopyStore::ID].contains(&header.message) {
             return stale(format!(
-                "target {target} is not the primary of group {own}: send the request to the \
-                 primary"
+                "cannot execute the request: target {target} is not the primary of group {own}; \
+                 send the request to the primary"
             ));
         }
         if header.sender_group != own || header.group != own {
@@ -124,8 +124,9 @@ impl OwnGroup {
         let newest = self.newest_epoch;
         if newest > epoch {
             return stale(format!(
-                "target {target} waits for a newer cluster map from management: its log has \
-                 records of epoch {newest} of group {own}, and its map has epoch {epoch}"
+                "target {target} cannot append a record yet, and waits for a newer cluster map \
+                 from management: its log has records of epoch {newest} of group {own}, and its \
+                 map has epoch {epoch}"
             ));
         }
         Ok(())

@@ -51,7 +51,10 @@ impl RecordWindow {
             let expected = following(window.last());
             if record.lsn != expected {
                 let found = record.lsn;
-                let what = format!("log record {found} found where record {expected} was expected");
+                let what = format!(
+                    "cannot read the log: it has record {found} where record {expected} was \
+                     expected"
+                );
                 return Err(Error::new(ErrorCode::Corrupt, what));
             }
             window.push(record);

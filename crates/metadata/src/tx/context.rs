@@ -245,7 +245,8 @@ impl<'a, E: Engine> Context<'a, E> {
     /// Returns the record of an inode. Fails with `Stale` if the inode does not exist.
     pub(crate) fn inode(&self, inode: InodeId) -> Result<InodeRecord, Stop> {
         self.find_inode(inode)?.ok_or_else(|| {
-            Error::new(ErrorCode::Stale, format!("inode {inode} was removed")).into()
+            Error::new(ErrorCode::Stale, format!("cannot find inode {inode}: it was removed"))
+                .into()
         })
     }
 
@@ -307,7 +308,12 @@ impl<'a, E: Engine> Context<'a, E> {
     pub(crate) fn group_of(&self, inode: InodeId) -> Result<GroupId> {
         let shard = inode.shard();
         self.shared.map.shard_group(shard).ok_or_else(|| {
-            Error::new(ErrorCode::StaleMap, format!("no metadata group serves shard {shard}"))
+            Error::new(
+                ErrorCode::StaleMap,
+                format!(
+                    "cannot find the group of inode {inode}: no metadata group serves shard {shard}"
+                ),
+            )
         })
     }
 
@@ -358,7 +364,10 @@ impl<'a, E: Engine> Context<'a, E> {
                 Some(RemoteCall { reply: Some(reply), .. }) => {
                     let reply = reply.clone().map_err(of_another)?;
                     replies.push(R::Reply::from_bytes(&reply).map_err(|error| {
-                        Error::new(ErrorCode::Protocol, format!("reply of group {group}: {error}"))
+                        Error::new(
+                            ErrorCode::Protocol,
+                            format!("cannot decode the reply of group {group}: {error}"),
+                        )
                     })?);
                 }
             }

@@ -193,7 +193,7 @@ fn revalidate<E: Engine>(context: &Context<'_, E>, stop: Stop) -> Stop {
 fn no_answer() -> Error {
     Error::new(
         ErrorCode::Corrupt,
-        "the record of a prepared transaction lacks the attributes of its reply",
+        "cannot complete a transaction: its prepared record lacks the attributes for the reply",
     )
 }
 

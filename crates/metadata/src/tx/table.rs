@@ -229,7 +229,7 @@ impl<E: Engine> Table<E> {
     /// engine. Otherwise they count as logged changes that no sync covers yet.
     pub(crate) fn replay(&mut self, lsn: Lsn, payload: &[u8], is_safe: bool) -> Result<()> {
         let batch = Batch::from_bytes(payload)
-            .map_err(|error| error.within(format_args!("log record {lsn}")))?;
+            .map_err(|error| error.within(format_args!("cannot replay log record {lsn}")))?;
         let mutations = batch
             .mutations
             .into_iter()

@@ -48,7 +48,7 @@ impl RefusedFiles {
         self.files.is_empty().then(|| {
             let files = if self.count == 1 { "file" } else { "files" };
             format!(
-                "truncations finished: no file has a truncation that storage refuses any more ({} \
+                "truncations finished: storage no longer refuses the truncation of any file ({} \
                  {files}, after {seconds} s)",
                 self.count
             )

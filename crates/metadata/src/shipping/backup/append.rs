@@ -85,8 +85,8 @@ impl<E: Engine> Backup<E> {
         let previous = self.records.epoch_of(preceding(lsn)).unwrap_or_default();
         if !(previous <= of_record && of_record <= epoch) {
             let what = format!(
-                "record {lsn} has epoch {of_record}: expected {previous} to {epoch}, the epochs \
-                 of the record before and of the group"
+                "cannot append record {lsn}: it has epoch {of_record}; expected {previous} to \
+                 {epoch}, the epochs of the record before and of the group"
             );
             return Err(Error::new(ErrorCode::Protocol, what));
         }

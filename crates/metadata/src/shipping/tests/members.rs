@@ -98,7 +98,7 @@ fn member_without_replies_for_a_lease_is_dropped() {
 
 /// Replies to the first request as a member whose service stops.
 fn refuse_as_stopping(primary: &mut Primary, requests: &[MemberRequest]) {
-    let stops = Err(Error::new(ErrorCode::NotReady, "the service of the target stops"));
+    let stops = Err(Error::new(ErrorCode::NotReady, "the service of the target is stopping"));
     primary.shipper.on_reply(BACKUP, requests[0].number, &stops, primary.now);
 }
 
