@@ -191,7 +191,10 @@ impl PreparedStore {
         let path = directory.join(STATE_FILE);
         let previous = match std::fs::read(&path) {
             Ok(bytes) => Some(TargetState::from_file(&bytes).map_err(|error| {
-                error.within(format_args!("target {target}: state {}", path.display()))
+                error.within(format_args!(
+                    "target {target}: cannot read its state from {}",
+                    path.display()
+                ))
             })?),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
             Err(error) => return Err(Error::from(error).within(path.display())),

@@ -329,11 +329,14 @@ impl ServedTarget {
             return Ok(());
         }
         let Some((group, epoch)) = group else {
-            return stale(format!("target {} is not the primary of a group", self.target));
+            return stale(format!(
+                "cannot execute the request: target {} is not the primary of a group",
+                self.target
+            ));
         };
         if header.group != group {
             return stale(format!(
-                "target {} is in group {group}, not in group {}",
+                "cannot execute the request: target {} is in group {group}, not in group {}",
                 self.target, header.group
             ));
         }

@@ -53,7 +53,7 @@ impl Directory {
         create_private(path)?;
         if let Some(found) = read_identity(path)? {
             let what = format!(
-                "{}: is a {} of cluster {} already; start without --init",
+                "cannot initialise {}: it is a {} of cluster {} already; start without --init",
                 path.display(),
                 found.kind,
                 found.cluster
@@ -87,7 +87,10 @@ impl Directory {
         if identity.kind != kind {
             return Err(refused(
                 path,
-                format_args!("is a {}, but a {kind} is expected here", identity.kind),
+                format_args!(
+                    "this is a {}, but a {kind} is expected; name another directory",
+                    identity.kind
+                ),
             ));
         }
         if let Some(cluster) = cluster
@@ -128,13 +131,16 @@ impl Directory {
         if old.target.raw() != 0 && old.target != target {
             return Err(refused(
                 &self.path,
-                format_args!("is target {}, but management assigned id {target}", old.target),
+                format_args!("this is target {}, but management assigned id {target}", old.target),
             ));
         }
         if old.node.raw() != 0 && old.node != node {
             return Err(refused(
                 &self.path,
-                format_args!("belongs to node {}, but management assigned id {node}", old.node),
+                format_args!(
+                    "this directory belongs to node {}, but management assigned id {node}",
+                    old.node
+                ),
             ));
         }
         let new = Identity { node, target, ..old };
@@ -198,8 +204,8 @@ fn missing(path: &Path, kind: DirectoryKind) -> String {
             path.display()
         ),
         kind => format!(
-            "not initialised: if it should contain a {kind} already, mount the disk of this \
-             directory; to make it a new {kind}, run with --init"
+            "the directory is not initialised: if it should contain a {kind} already, mount the \
+             disk of this directory; to make it a new {kind}, run with --init"
         ),
     }
 }
@@ -249,7 +255,9 @@ fn name_of(identity: &Identity) -> String {
 pub fn read_identity(path: &Path) -> Result<Option<Identity>> {
     let file = path.join(IDENTITY_FILE);
     let identity = read_if_exists(&file)?.map(|bytes| Identity::from_file(&bytes)).transpose();
-    identity.map_err(|error| error.within(format_args!("identity record {}", file.display())))
+    identity.map_err(|error| {
+        error.within(format_args!("cannot read the identity record {}", file.display()))
+    })
 }
 
 /// Locks a directory for this process. The kernel releases the lock when the returned file is

@@ -170,7 +170,7 @@ impl ChunkFile {
 
     /// Adds the path of this file to an error of the file system.
     pub(crate) fn io_error(&self, error: std::io::Error) -> Error {
-        Error::from(error).within(format_args!("chunk file {}", self.path.display()))
+        Error::from(error).within(format_args!("cannot access chunk file {}", self.path.display()))
     }
 }
 

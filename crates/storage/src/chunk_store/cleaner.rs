@@ -224,9 +224,10 @@ impl ChunkStore {
 
     async fn sync_file_system(&self) -> Result<()> {
         let failed = |error: std::io::Error| {
-            self.note_failure(
-                Error::from(error).within(format_args!("sync of {}", self.directory.display())),
-            )
+            self.note_failure(Error::from(error).within(format_args!(
+                "cannot sync the file system of {}",
+                self.directory.display()
+            )))
         };
         let (sender, mailbox) = Mailbox::new(1).map_err(failed)?;
         // A sync reports only the errors since its descriptor was opened, so use the descriptor

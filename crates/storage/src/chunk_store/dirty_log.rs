@@ -59,8 +59,10 @@ impl RecoveredLog {
         let path = target.join(DIRTY_LOG);
         let failed = |error: std::io::Error| Error::from(error).within(path.display());
         let entries = match std::fs::read(&path) {
-            Ok(bytes) => read_dirty_log(&bytes, &header)
-                .map_err(|error| error.within(format_args!("dirty log {}", path.display())))?,
+            Ok(bytes) => read_dirty_log(&bytes, &header).map_err(|error| {
+                error
+                    .within(format_args!("cannot read the log of dirty regions {}", path.display()))
+            })?,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
             Err(error) => return Err(failed(error)),
         };

@@ -62,7 +62,7 @@ impl ChunkStore {
         page.zero(count..page.len());
         let damaged = |problem: &str| {
             Err(file.corrupt(format_args!(
-                "page of region {index} (at byte {} of the file) is damaged: {problem}",
+                "the page of region {index} (at byte {} of the file) is damaged: {problem}",
                 page_offset(index)
             )))
         };
@@ -77,7 +77,7 @@ impl ChunkStore {
             != (self.cluster, self.target, file.key, index)
         {
             return damaged(&format!(
-                "the page belongs to region {} of chunk file {} on target {} in cluster {}",
+                "it belongs to region {} of chunk file {} on target {} in cluster {}",
                 found.region, found.key, found.target, found.cluster
             ));
         }
@@ -86,7 +86,7 @@ impl ChunkStore {
             // Only the loss of the page cache can tear a page. A process that is killed writes the
             // complete page or nothing.
             None if !may_be_torn || header.start >= self.state.get().kept_since => {
-                damaged("checksum does not match")
+                damaged("its checksum does not match")
             }
             Some(checksums) if !may_be_torn => {
                 let region = Region::blank();

@@ -45,7 +45,8 @@ impl Segments {
         for (index, first) in read.first.iter().enumerate().skip(skipped) {
             let path = path_of(directory, *first);
             let bytes = std::fs::read(&path).map_err(at(&path))?;
-            let within = |error: Error| error.within(format_args!("log {}", path.display()));
+            let within =
+                |error: Error| error.within(format_args!("cannot read log {}", path.display()));
             if let Some(last) = read.records.last().map(|it| it.lsn)
                 && first.raw() != last.raw() + 1
             {

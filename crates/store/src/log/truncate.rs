@@ -41,7 +41,7 @@ impl Log {
         let path = segment_path(&self.directory, first);
         let bytes = std::fs::read(&path).map_err(at(&path))?;
         let found = scan(self.owner, first, &bytes)
-            .map_err(|error| error.within(format_args!("log {}", path.display())))?;
+            .map_err(|error| error.within(format_args!("cannot read log {}", path.display())))?;
         let end = offset_after(&found.records, last) as u64;
         self.file = open_segment(&path)?;
         let file = self.file.borrow_std();
