@@ -261,7 +261,9 @@ async fn change(
             Err(error) => result = result.and(Err(error)),
         }
     }
-    result.map_err(|error| error.within(format_args!("file {}", file.inode.id)))
+    result.map_err(|error| {
+        error.within(format_args!("cannot allocate or clear a range of file {}", file.inode.id))
+    })
 }
 
 /// Writes zeros to a range of the inline bytes. Does nothing if the range is empty. Metadata does

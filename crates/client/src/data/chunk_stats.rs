@@ -47,7 +47,9 @@ impl Client {
                 let answer = worker.call_storage(chunk.group, &StatChunk { key }, options).await;
                 match answer {
                     Ok((stat, _)) => Ok((chunk, stat)),
-                    Err(error) => Err(error.within(format_args!("file {inode}"))),
+                    Err(error) => Err(error.within(format_args!(
+                        "cannot get the sizes of the chunk files of file {inode}"
+                    ))),
                 }
             })
         };

@@ -265,7 +265,9 @@ impl Copy {
                 Err(error) => result = result.and(Err(error)),
             }
         }
-        result.map_err(|error| error.within(format_args!("file {}", self.file.inode.id)))
+        result.map_err(|error| {
+            error.within(format_args!("cannot copy to file {}", self.file.inode.id))
+        })
     }
 }
 

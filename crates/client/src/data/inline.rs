@@ -29,7 +29,9 @@ pub(crate) async fn read(
     loop {
         let client = Client(Rc::clone(&worker));
         let answer = client.ask(inode, &request).await;
-        let read = answer.map_err(|error| error.within(format_args!("file {inode}")))?;
+        let read = answer.map_err(|error| {
+            error.within(format_args!("cannot read inline bytes of file {inode}"))
+        })?;
         let is_right = crc32c(&read.bytes) == read.checksum && read.bytes.len() <= into.len();
         if is_right {
             into.write(0, &read.bytes);
@@ -40,11 +42,11 @@ pub(crate) async fn read(
         if std::mem::replace(&mut has_failed, true) {
             // Metadata computes the checksum for each reply, so the damage is not in its store.
             let text = format!(
-                "file {inode}: the reply of metadata group {} with {length} bytes at {offset} was \
-                 damaged twice on its way",
+                "cannot read {length} bytes at {offset} of file {inode}: the reply of metadata \
+                 group {} was damaged twice on its way",
                 client.group_of(inode)?
             );
-            tracing::error!("{text}; the read fails; check the network between the hosts");
+            tracing::error!("{text}; check the network between the hosts");
             return Err(Error::new(ErrorCode::Corrupt, text));
         }
     }
@@ -65,7 +67,8 @@ pub(crate) async fn data_end(
     let generation = file.pattern().generation;
     let request = ReadInline { inode, generation, offset: start, length };
     let answer = Client(Rc::clone(worker)).ask(inode, &request).await;
-    let read = answer.map_err(|error| error.within(format_args!("file {inode}")))?;
+    let read = answer
+        .map_err(|error| error.within(format_args!("cannot read inline bytes of file {inode}")))?;
     let end = start + read.bytes.len() as u64;
     Ok(end.next_multiple_of(INLINE_UNIT).min(most))
 }
@@ -122,7 +125,7 @@ pub(crate) async fn write(
             }
             Err(error) => {
                 let inode = file.inode.id;
-                return Err(error.within(format_args!("inline bytes of file {inode}")));
+                return Err(error.within(format_args!("cannot write inline bytes of file {inode}")));
             }
         }
     }

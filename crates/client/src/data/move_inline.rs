@@ -215,10 +215,12 @@ impl Client {
         });
         match self.modify_through(file, &request, ModifyOptions::default()).await {
             Ok(removed) if removed.is_removed => state.empty_inline_ended(generation, removed.mark),
-            Ok(_) => tracing::debug!("file {}: keeps its inline component", state.id),
+            Ok(_) => tracing::debug!("file {} keeps its inline component", state.id),
             // The error is only logged, because the write returns an error if its own requests fail
             // too.
-            Err(error) => tracing::debug!("file {}: inline component: {error:#}", state.id),
+            Err(error) => {
+                tracing::debug!("file {}: cannot remove the inline component: {error:#}", state.id);
+            }
         }
     }
 
@@ -236,7 +238,12 @@ impl Client {
         let how = CallOptions { durable: true, ..CallOptions::default() };
         let request = SyncInline { inode: state.id, written: vec![mark] };
         let synced = self.ask_with(state.id, &request, how).await;
-        let synced = synced.map_err(|error| error.within(format_args!("file {}", state.id)))?;
+        let synced = synced.map_err(|error| {
+            error.within(format_args!(
+                "cannot confirm the move of the inline bytes of file {}",
+                state.id
+            ))
+        })?;
         if synced.attributes.is_none() {
             // The file was removed, so none of its bytes can be lost.
             return Ok(());

@@ -230,7 +230,7 @@ pub(crate) async fn read_piece(worker: Rc<Worker>, what: PieceRead) -> Result<Mi
             Err(error) => error,
         };
         if error.code() != ErrorCode::Corrupt {
-            return Err(error.within(format_args!("file {}", key.inode)));
+            return Err(error.within(format_args!("cannot read file {}", key.inode)));
         }
         // The first mismatch of a checksum may be damage in transit, or a write that changed the
         // data during the read. So the client reads once more.
@@ -239,14 +239,12 @@ pub(crate) async fn read_piece(worker: Rc<Worker>, what: PieceRead) -> Result<Mi
             let target = map.primary(group).map(|target| target.id.to_string());
             let target = target.unwrap_or_else(|| group.to_string());
             let text = format!(
-                "file {}, chunk file {key} on target {target}, {} bytes at {offset}",
+                "cannot read file {}: {} bytes at {offset} of chunk file {key} on target {target}",
                 key.inode,
                 into.len()
             );
             let error = error.within(text);
-            tracing::error!(
-                "{error}; the read fails; if it fails again, restore the file from a backup"
-            );
+            tracing::error!("{error}; if the next read fails too, restore the file from a backup");
             return Err(error);
         }
     }

@@ -251,7 +251,8 @@ impl Write<'_> {
                 written.push(*piece);
             }
             Err(error) if result.is_ok() => {
-                result = Err(error.within(format_args!("file {}", self.file.inode.id)));
+                result =
+                    Err(error.within(format_args!("cannot write to file {}", self.file.inode.id)));
             }
             Err(_) => {}
         };

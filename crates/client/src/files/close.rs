@@ -115,7 +115,7 @@ impl Client {
                 if written.is_some() && error.code() == ErrorCode::Stale {
                     self.check_pattern(&file.inode, generation).await;
                 }
-                return Err(error.within(format_args!("file {inode}")));
+                return Err(error.within(format_args!("cannot close file {inode}")));
             }
         };
         if let (Some(report), Some(attributes)) = (report, attributes) {

@@ -421,14 +421,9 @@ fn pattern_key(
 }
 
 fn checked(inode: InodeId, pattern: Option<StripePattern>) -> Result<StripePattern> {
-    let missing = || {
-        Error::new(
-            ErrorCode::Protocol,
-            "cannot open the file: the reply of metadata has no stripe pattern",
-        )
-    };
+    let missing = || Error::new(ErrorCode::Protocol, "the reply of metadata has no stripe pattern");
     pattern
         .ok_or_else(missing)
         .and_then(|pattern| pattern.check().map(|()| pattern))
-        .map_err(|error| error.within(format_args!("file {inode}")))
+        .map_err(|error| error.within(format_args!("cannot open file {inode}")))
 }

@@ -164,9 +164,9 @@ impl OpenFile {
     pub(crate) fn check_live(&self) -> Result<()> {
         if self.has_lost_locks.load(Ordering::Acquire) {
             let text = format!(
-                "file {}: its locks were lost, since this client was disconnected for longer than \
-                its lease, or since a metadata host lost power and another client got them; close \
-                the file",
+                "cannot use file {}: its locks were lost, since this client was disconnected for \
+                 longer than its lease, or since a metadata host lost power and another client got \
+                 the locks; close the file",
                 self.inode.id
             );
             return Err(Error::new(ErrorCode::Io, text));
@@ -176,16 +176,16 @@ impl OpenFile {
         }
         if self.is_fenced.load(Ordering::Acquire) {
             let text = format!(
-                "file {}: this client was disconnected for longer than its lease, and other \
-                 clients may have written to the file; open the file again",
+                "cannot use file {}: this client was disconnected for longer than its lease, and \
+                 other clients may have written to the file; open the file again",
                 self.inode.id
             );
             return Err(Error::new(ErrorCode::Evicted, text));
         }
         let text = format!(
-            "file {}: the file was removed or got another stripe pattern while metadata did not \
-             have this open, after a power loss or a long disconnection; open the file again, and \
-             repeat the writes",
+            "cannot use file {}: after a power loss or a long disconnection, metadata did not have \
+             the record of this open, and the file was removed or got another stripe pattern; open \
+             the file again, and repeat the writes",
             self.inode.id
         );
         Err(Error::new(ErrorCode::Stale, text))

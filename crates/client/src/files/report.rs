@@ -71,7 +71,9 @@ impl Client {
             }
             (result, _) => result,
         };
-        let reply = result.map_err(|error| error.within(format_args!("file {}", state.id)))?;
+        let reply = result.map_err(|error| {
+            error.within(format_args!("cannot report the changes of file {} to metadata", state.id))
+        })?;
         if has_synced {
             state.recorded(&unrecorded, generation);
         }

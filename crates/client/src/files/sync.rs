@@ -257,7 +257,7 @@ impl Client {
             }
         }
         self.mount().inodes.forget_idle(state.id);
-        result.map_err(|error: Error| error.within(format_args!("file {}", state.id)))
+        result.map_err(|error: Error| error.within(format_args!("cannot sync file {}", state.id)))
     }
 
     /// Syncs a closed inode. Logs errors, since no program has the file open. The caller uses this

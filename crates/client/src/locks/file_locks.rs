@@ -185,7 +185,7 @@ impl Locks for Client {
             None if lock.kind == LockKind::Posix && self.must_give_way(lock.owner, wait).await => {
                 let what = "the waiting processes would form a deadlock cycle over several \
                             metadata targets";
-                let what = format!("file {}: {what}", owner.inode);
+                let what = format!("cannot lock file {}: {what}", owner.inode);
                 return Err(Error::new(ErrorCode::Deadlock, what));
             }
             None => asking.await,

@@ -198,7 +198,9 @@ impl Client {
         let patience = skep_env::now() + RENEWAL_WAIT;
         while self.mount().sessions.is_renewing(group) {
             if skep_env::now() >= patience {
-                let text = format!("the session at group {group} is still being renewed");
+                let text = format!(
+                    "cannot use the session at group {group} yet: the mount is still renewing it"
+                );
                 return Err(Error::new(ErrorCode::TimedOut, text));
             }
             skep_env::sleep(CONTENTION_PAUSE).await;
