@@ -58,7 +58,8 @@ fn group_of_target(target: TargetId, map: &ClusterMap) -> Result<GroupId> {
         Some(group) if group.members.len() > 1 => {
             let (group, members) = (group.id, group.members.len());
             Err(wrong(format!(
-                "target {target} is one of {members} in {group}: name the group instead"
+                "cannot list target {target}: it is one of {members} members of {group}; list the \
+                 group instead"
             )))
         }
         Some(group) => Ok(group.id),
@@ -128,8 +129,8 @@ fn component(text: &str, map: &ClusterMap) -> Result<(Redundancy, ComponentReque
             }
             _ => {
                 return Err(wrong(format!(
-                    "unknown part '{word}': expected count=, chunk-size=, chooser=, targets=, groups=, from=, \
-                     inline"
+                    "unknown part '{word}': expected count=, chunk-size=, chooser=, targets=, \
+                     groups=, from=, inline"
                 )));
             }
         }

@@ -40,7 +40,7 @@ fn check_groups(map: &ClusterMap, component: &ComponentRequest) -> Result<()> {
             return Err(Error::new(ErrorCode::NotFound, what));
         }
         if !seen.insert(*id) {
-            let what = format!("group {id} is listed twice");
+            let what = format!("cannot use the pattern: group {id} is listed twice");
             return Err(Error::new(ErrorCode::InvalidArgument, what));
         }
     }

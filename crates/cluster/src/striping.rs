@@ -46,7 +46,7 @@ pub fn pieces(pattern: &StripePattern, range: Range<u64>) -> Result<Pieces<'_>> 
     if range.end > MAX_FILE_BYTES {
         return Err(Error::new(
             ErrorCode::FileTooLarge,
-            format!("byte {} lies beyond the maximum size of a file", range.end),
+            format!("cannot map byte {}: it lies beyond the maximum size of a file", range.end),
         ));
     }
     if range.start >= range.end {

@@ -80,7 +80,7 @@ impl Contents {
                     last = appended.last().copied().or(stored).or(self.removed);
                 }
                 LogRecord::Base { .. } => {
-                    let what = "a base record follows another record";
+                    let what = "the record that begins the log follows another record";
                     return Err(Error::new(ErrorCode::Corrupt, what));
                 }
             }
@@ -98,7 +98,7 @@ pub(crate) fn check_follows(last: Option<LogPosition>, next: LogPosition) -> Res
         return Ok(());
     }
     let shown = |it: LogPosition| format!("{} of term {}", it.index, it.term);
-    let what = format!("entry {} follows entry {}", shown(next), shown(last));
+    let what = format!("entry {} cannot follow entry {}", shown(next), shown(last));
     Err(Error::new(ErrorCode::Corrupt, what))
 }
 
@@ -112,7 +112,7 @@ pub(crate) fn contents_of(records: &[Record]) -> Result<Contents> {
     for record in records {
         LogRecord::from_bytes(&record.payload)
             .and_then(|it| contents.apply(it))
-            .map_err(|error| error.within(format_args!("record {}", record.lsn)))?;
+            .map_err(|error| error.within(format_args!("cannot use record {}", record.lsn)))?;
     }
     Ok(contents)
 }

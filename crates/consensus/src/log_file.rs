@@ -409,10 +409,12 @@ fn parse(
         );
         return Err(Error::new(ErrorCode::Configuration, what));
     }
-    let scanned = scan(owner(cluster), head.first, &bytes[LOG_HEAD_BYTES..])
-        .map_err(|error| error.within(format_args!("{} (after its head)", path.display())))?;
-    let contents = contents_of(&scanned.records)
-        .map_err(|error| Error::new(ErrorCode::Corrupt, format!("{}: {error}", path.display())))?;
+    let scanned = scan(owner(cluster), head.first, &bytes[LOG_HEAD_BYTES..]).map_err(|error| {
+        error.within(format_args!("cannot read {} after its head", path.display()))
+    })?;
+    let contents = contents_of(&scanned.records).map_err(|error| {
+        Error::new(ErrorCode::Corrupt, format!("cannot use {}: {error}", path.display()))
+    })?;
     Ok((head, contents, scanned.records, scanned.end))
 }
 

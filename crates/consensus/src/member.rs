@@ -458,8 +458,11 @@ impl<S: StateMachine> Member<S> {
                 former.state.extend(part.state);
             }
             _ => {
-                let what =
-                    format!("the part at {offset} of snapshot {} is out of order", part.name);
+                let what = format!(
+                    "cannot accept the part at {offset} of snapshot {}: the parts before it are \
+                     missing",
+                    part.name
+                );
                 return Err(Error::new(ErrorCode::Protocol, what));
             }
         }

@@ -123,7 +123,8 @@ impl<S: StateMachine> StateStore<S> {
 impl<S: StateMachine> Inner<S> {
     fn restore(&mut self, snapshot: &RaftSnapshot) -> Result<()> {
         if snapshot.cluster != self.cluster {
-            let what = format!("the snapshot belongs to cluster {}", snapshot.cluster);
+            let what =
+                format!("cannot use the snapshot: it belongs to cluster {}", snapshot.cluster);
             return Err(Error::new(ErrorCode::Corrupt, what));
         }
         self.machine.restore(&snapshot.state.0)?;
@@ -246,7 +247,11 @@ pub(crate) fn read_snapshot(directory: &Path, cluster: ClusterId) -> Result<Opti
     };
     let snapshot = RaftSnapshot::from_file(&bytes).map_err(|error| error.within(path.display()))?;
     if snapshot.cluster != cluster {
-        let what = format!("{} belongs to cluster {}", path.display(), snapshot.cluster);
+        let what = format!(
+            "cannot use {}: it belongs to cluster {}, and this node to cluster {cluster}",
+            path.display(),
+            snapshot.cluster
+        );
         return Err(Error::new(ErrorCode::Corrupt, what));
     }
     Ok(Some(snapshot))

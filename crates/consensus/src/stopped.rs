@@ -68,8 +68,8 @@ pub fn read_state<S: StateMachine>(
         && (!has_any || removed.index > last.index)
     {
         let what = format!(
-            "{}: log entries are missing: the log of member {} begins after entry {}, and the \
-             snapshot ends at entry {}; restore a copy of the directory",
+            "cannot read the state in {}: log entries are missing; the log of member {} begins \
+             after entry {}, and the snapshot ends at entry {}; restore a copy of the directory",
             directory.display(),
             log.member,
             removed.index,

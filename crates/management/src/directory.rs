@@ -252,7 +252,7 @@ fn continue_copy(
     let member = member_settings(&path, cluster, node);
     skep_consensus::replace_member(&member, addresses.to_vec(), &Machine::new(state))?;
     tracing::info!(
-        "this management node had the id {} in the former state, and has the new id {node}",
+        "this management node had the id {} before, and has the new id {node}",
         identity.node
     );
     directory.become_node(uuid, node)

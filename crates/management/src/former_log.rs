@@ -41,7 +41,13 @@ pub(crate) fn read(directory: &Path, cluster: ClusterId) -> Result<ClusterState>
     let head = bytes.get(..LOG_HEAD_BYTES).unwrap_or(&bytes);
     let head = LogHead::from_file(head).map_err(within)?;
     if head.cluster != cluster {
-        return Err(corrupt(&path, format!("belongs to cluster {}", head.cluster)));
+        return Err(corrupt(
+            &path,
+            format!(
+                "it belongs to cluster {}, and this management node to cluster {cluster}",
+                head.cluster
+            ),
+        ));
     }
     if head.first.raw() > applied.raw() + 1 {
         let missing = format!(
@@ -52,8 +58,9 @@ pub(crate) fn read(directory: &Path, cluster: ClusterId) -> Result<ClusterState>
         return Err(corrupt(&path, missing));
     }
     let owner = LogOwner { cluster, target: TargetId::new(0) };
-    let scanned = scan(owner, head.first, &bytes[LOG_HEAD_BYTES..])
-        .map_err(|error| error.within(format_args!("{} (after its head)", path.display())))?;
+    let scanned = scan(owner, head.first, &bytes[LOG_HEAD_BYTES..]).map_err(|error| {
+        error.within(format_args!("cannot read {} after its head", path.display()))
+    })?;
     for record in scanned.records.iter().filter(|record| record.lsn > applied) {
         let replayed =
             Proposal::from_bytes(&record.payload).and_then(|proposal| state.execute(&proposal));
@@ -85,13 +92,19 @@ fn read_snapshot(path: &Path, cluster: ClusterId) -> Result<(ClusterState, Lsn)>
     let within = |error: Error| error.within(path.display());
     let snapshot = Snapshot::from_file(&bytes).map_err(within)?;
     if snapshot.cluster != cluster {
-        return Err(corrupt(path, format!("belongs to cluster {}", snapshot.cluster)));
+        return Err(corrupt(
+            path,
+            format!(
+                "it belongs to cluster {}, and this management node to cluster {cluster}",
+                snapshot.cluster
+            ),
+        ));
     }
     Ok((decode_state(&snapshot.state).map_err(within)?, snapshot.applied))
 }
 
 fn corrupt(path: &Path, problem: String) -> Error {
-    Error::new(ErrorCode::Corrupt, format!("{}: {problem}", path.display()))
+    Error::new(ErrorCode::Corrupt, format!("cannot read {}: {problem}", path.display()))
 }
 
 /// Returns the error for a management file that cannot be opened or read.

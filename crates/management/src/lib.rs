@@ -328,7 +328,10 @@ async fn serve(accepted: Accepted, incarnation: u64, service: Rc<Service>) {
 fn check(authority: &Authority, peer: Peer, incoming: &Incoming) -> Result<()> {
     match incoming.header.message {
         AskMember::ID if authority.has_removed(peer.node) => {
-            let what = format!("node {} was removed from management", peer.node);
+            let what = format!(
+                "cannot execute the request: node {} was removed from management",
+                peer.node
+            );
             return Err(Error::new(ErrorCode::NotPermitted, what));
         }
         message if handlers::is_for_each_member(message) => return Ok(()),

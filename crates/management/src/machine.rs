@@ -55,8 +55,8 @@ impl StateMachine for Machine {
     fn apply(&mut self, _: LogPosition, command: &[u8]) -> Result<Vec<u8>> {
         let proposal = Proposal::from_bytes(command).map_err(|error| {
             let what = format!(
-                "{error}; a management node with a newer program wrote this command: install that \
-                 version on this host"
+                "cannot read a change in the log of management: {error}; a management node with a \
+                 newer version of Skep wrote it: install that version on this host"
             );
             Error::new(ErrorCode::Unsupported, what)
         })?;

@@ -138,7 +138,9 @@ impl Transport for MemberConnections {
         limit: Duration,
     ) -> Result<Vec<u8>> {
         let deadline = skep_env::now() + limit;
-        let within = |error: Error| error.within(format_args!("member {to} of management"));
+        let within = |error: Error| {
+            error.within(format_args!("a request to member {to} of management failed"))
+        };
         let link = self.link(to);
         let connecting = link.connection(&self.identity, addresses);
         let Some(connection) = skep_env::timeout(limit, connecting).await else {

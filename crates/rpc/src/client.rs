@@ -184,7 +184,8 @@ impl Connection {
             Ok((open_socket(&address).await?, address))
         }
         let mut left = addresses.to_vec();
-        let mut last = Error::new(ErrorCode::Disconnected, "the list of addresses is empty");
+        let mut last =
+            Error::new(ErrorCode::Disconnected, "cannot connect: the list of addresses is empty");
         while let Some(opened) = first_success(left.clone(), ADDRESS_STAGGER, open).await {
             let (stream, address) = opened?;
             match Self::over(stream, &address, identity, target, channel).await {

@@ -23,10 +23,9 @@ const CLIENT_LABEL: &[u8] = b"skep client";
 
 async fn send<M: Codec>(stream: &TcpStream, header: &Header, message: &M) -> Result<()> {
     let bytes = header.frame(message, 0);
-    stream
-        .send(vec![MessagePart::Bytes(bytes)])
-        .await
-        .map_err(|error| Error::new(ErrorCode::Disconnected, format!("handshake: {error}")))
+    stream.send(vec![MessagePart::Bytes(bytes)]).await.map_err(|error| {
+        Error::new(ErrorCode::Disconnected, format!("the handshake failed: {error}"))
+    })
 }
 
 async fn refuse(stream: &TcpStream, request: &Header, error: &Error) {
@@ -36,7 +35,7 @@ async fn refuse(stream: &TcpStream, request: &Header, error: &Error) {
 }
 
 fn unexpected(problem: impl std::fmt::Display) -> Error {
-    Error::new(ErrorCode::Protocol, format!("handshake: {problem}"))
+    Error::new(ErrorCode::Protocol, format!("the handshake failed: {problem}"))
 }
 
 async fn receive_frame(reader: &mut FrameReader) -> Result<(Header, Vec<u8>)> {
@@ -47,7 +46,7 @@ async fn receive_frame(reader: &mut FrameReader) -> Result<(Header, Vec<u8>)> {
         ));
     };
     if header.body_bytes > MAX_HANDSHAKE_BODY_BYTES || header.data_bytes != 0 {
-        return Err(unexpected("message too long"));
+        return Err(unexpected("the message is too long"));
     }
     let body = reader.body(&header, crc).await?;
     Ok((header, body))

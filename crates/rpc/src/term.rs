@@ -52,7 +52,10 @@ impl OwnTerm {
         };
         let is_same = |(_, since): &(Sender, Epoch)| self.held.get().is_none_or(|it| it == *since);
         term.filter(is_same).map(|(sender, _)| sender).ok_or_else(|| {
-            let context = format!("target {} is not the primary of its group", self.target);
+            let context = format!(
+                "cannot send the request: target {} is not the primary of its group",
+                self.target
+            );
             Error::new(ErrorCode::Deposed, context)
         })
     }

@@ -45,7 +45,10 @@ impl Codec for RecentEvictions {
     fn decode(r: &mut Reader<'_>) -> Result<Self> {
         let all: Vec<Eviction> = Codec::decode(r)?;
         if all.len() > MAX_EVICTIONS {
-            return Err(r.corrupt(format_args!("{} evictions of clients", all.len())));
+            return Err(r.corrupt(format_args!(
+                "{} evictions of clients are more than the limit of {MAX_EVICTIONS}",
+                all.len()
+            )));
         }
         Ok(Self(all.into()))
     }

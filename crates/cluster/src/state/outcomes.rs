@@ -61,7 +61,10 @@ impl Codec for RecentOutcomes {
     fn decode(r: &mut Reader<'_>) -> Result<Self> {
         let all: Vec<(RequestId, Outcome)> = Codec::decode(r)?;
         if all.len() > MAX_OUTCOMES {
-            return Err(r.corrupt(format_args!("{} outcomes of requests", all.len())));
+            return Err(r.corrupt(format_args!(
+                "{} outcomes of requests are more than the limit of {MAX_OUTCOMES}",
+                all.len()
+            )));
         }
         Ok(Self(all.into()))
     }

@@ -65,7 +65,7 @@ impl Authority {
         let written = written.inspect_err(|error| match error.code() {
             ErrorCode::NotLeader => {}
             _ => tracing::error!(
-                "management cannot store a change, the {}: {error}; the sender of the change gets \
+                "management cannot store a change ({}): {error}; the sender of the change gets \
                  this error",
                 proposal.command
             ),
