@@ -23,7 +23,7 @@ impl From<OutputError> for io::Error {
     fn from(error: OutputError) -> Self {
         match error {
             OutputError::NotRegular(kind) => {
-                Self::new(io::ErrorKind::InvalidInput, format!("it is {kind}, no regular file"))
+                Self::new(io::ErrorKind::InvalidInput, format!("it is {kind}, not a regular file"))
             }
             OutputError::System(error) => error,
         }

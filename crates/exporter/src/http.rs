@@ -231,7 +231,7 @@ fn reply_to(request: &Request, registry: &Registry) -> Reply {
             headers: &[],
             body: text::encode(&registry.snapshot()).into(),
         },
-        ("GET" | "HEAD", "/") => plain("200 OK", "The figures of this process: /metrics\n"),
+        ("GET" | "HEAD", "/") => plain("200 OK", "The metrics of this process: /metrics\n"),
         ("GET" | "HEAD", _) => plain("404 Not Found", "This address has only the page /metrics.\n"),
         _ => plain("405 Method Not Allowed", "This page can only be read: use GET.\n"),
     }

@@ -189,7 +189,13 @@ fn load(certificate: &Path, key: &Path) -> Result<Arc<ServerConfig>> {
         .with_no_client_auth()
         .with_single_cert(chain, private)
         .map_err(|error| {
-            wrong(certificate, format!("{error}; is {} the key of it?", key.display()))
+            wrong(
+                certificate,
+                format!(
+                    "{error}; check that {} has the private key of this certificate",
+                    key.display()
+                ),
+            )
         })?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(Arc::new(config))

@@ -188,13 +188,13 @@ impl RegionHeader {
     fn parse(sector: &[u8]) -> Result<Self> {
         let mut tail = Reader::new(&sector[SECTOR_CRC_AT..SECTOR_BYTES]);
         if crc32c(&sector[..SECTOR_CRC_AT]) != u32::decode(&mut tail)? {
-            return Err(Error::new(ErrorCode::Corrupt, "checksum does not match"));
+            return Err(Error::new(ErrorCode::Corrupt, "its checksum does not match"));
         }
         let mut r = Reader::new(&sector[..SECTOR_CRC_AT]);
         if r.array::<8>()? != MAGIC {
             return Err(Error::new(
                 ErrorCode::Corrupt,
-                "the magic number is not that of a region page",
+                "its magic number is not that of a region page",
             ));
         }
         let version = u16::decode(&mut r)?;
@@ -217,7 +217,7 @@ impl RegionHeader {
             lsn: Lsn::decode(&mut r)?,
         };
         if flags & !FLAG_SYNCED != 0 || r.take(r.left())?.iter().any(|byte| *byte != 0) {
-            return Err(r.corrupt("reserved bytes are not zero"));
+            return Err(r.corrupt("its reserved bytes are not zero"));
         }
         Ok(header)
     }
@@ -244,7 +244,7 @@ pub fn read_page(page: &[u8]) -> FoundPage {
     }
     if page[..SECTOR_BYTES].iter().all(|byte| *byte == 0) {
         return FoundPage::Damaged(
-            "the first sector is zero, but the rest of the page is not".into(),
+            "its first sector is zero, but the rest of the page is not".into(),
         );
     }
     let header = match RegionHeader::parse(&page[..SECTOR_BYTES]) {

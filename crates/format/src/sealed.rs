@@ -42,7 +42,7 @@ pub fn open<T: Codec>(magic: [u8; 8], version: u16, bytes: &[u8]) -> Result<T> {
     let found: [u8; 8] = r.array()?;
     if found != magic {
         return Err(corrupt(format!(
-            "magic is \"{}\", not \"{}\"",
+            "the magic number of the record is \"{}\", not \"{}\"",
             found.escape_ascii(),
             magic.escape_ascii()
         )));
@@ -57,7 +57,7 @@ pub fn open<T: Codec>(magic: [u8; 8], version: u16, bytes: &[u8]) -> Result<T> {
     }
     let (covered, crc) = bytes.split_at(HEAD_BYTES + length);
     if crc32c(covered) != u32::from_bytes(crc)? {
-        return Err(corrupt("checksum does not match".into()));
+        return Err(corrupt("the checksum of the record does not match".into()));
     }
     if found_version != version {
         return Err(Error::new(
@@ -69,7 +69,7 @@ pub fn open<T: Codec>(magic: [u8; 8], version: u16, bytes: &[u8]) -> Result<T> {
         ));
     }
     if zero != 0 {
-        return Err(corrupt("reserved bytes are not zero".into()));
+        return Err(corrupt("the reserved bytes of the record are not zero".into()));
     }
     T::from_bytes(&covered[HEAD_BYTES..])
 }

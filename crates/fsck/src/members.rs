@@ -235,7 +235,10 @@ impl Comparison<'_> {
                     changes.extend(mutations.map(|it| (it.key.0, it.value.map(|value| value.0))));
                 }
                 Err(error) => {
-                    self.damaged(store.target, &format!("log record {}: {error}", record.lsn));
+                    self.damaged(
+                        store.target,
+                        &format!("cannot read log record {}: {error}", record.lsn),
+                    );
                     return None;
                 }
             }

@@ -12,8 +12,9 @@ use std::process::Command;
 
 /// Shell commands that create interfaces and queues of the same kinds as a lab. They run in a
 /// temporary network namespace, which the kernel removes when the commands have ended.
-const TRY_NETWORK: &str = "ip link add name b type bridge && ip link add name v type veth peer name w && \
-                           tc qdisc add dev v root tbf rate 1mbit burst 20000 limit 20000";
+const TRY_NETWORK: &str = "ip link add name b type bridge && ip link add name v type veth peer \
+                           name w && tc qdisc add dev v root tbf rate 1mbit burst 20000 limit \
+                           20000";
 /// Shell command that delays packets as a lab does. It also runs in a temporary network namespace.
 const TRY_DELAY: &str = "tc qdisc add dev lo root netem delay 1ms";
 

@@ -85,8 +85,8 @@ pub(crate) fn make_host(state: &State, host: &Host) -> Result<()> {
     let ip = |line: String| ip(lab, &line);
     ip(format!("netns add {namespace}"))?;
     ip(format!(
-        "-n {network} link add name {name} mtu {MTU} type veth peer name {HOST_END} mtu {MTU} netns \
-         {namespace}"
+        "-n {network} link add name {name} mtu {MTU} type veth peer name {HOST_END} mtu {MTU} \
+         netns {namespace}"
     ))?;
     let delay = state.description.delay.map(|delay| delay.0);
     // A packet between two hosts leaves the `eth0` of exactly one host. So only `eth0` delays

@@ -92,9 +92,9 @@ impl FreeSpaceGauge {
             return error;
         }
         let what = format!(
-            "cannot write the log or the store: the disk under {} is full; free space on this disk. \
-             The service then continues by itself within a minute, or start it again if it has \
-             ended; no acknowledged change is lost ({})",
+            "cannot write the log or the store: the disk under {} is full; free space on this \
+             disk. The service then continues by itself within a minute, or start it again if it \
+             has ended; no acknowledged change is lost ({})",
             self.directory.display(),
             error.context()
         );

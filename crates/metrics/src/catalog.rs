@@ -67,7 +67,11 @@ macro_rules! operations {
             duration: &Definition::histogram(
                 concat!("skep_", $service, "_operation_seconds"),
                 &[$($label,)* "operation"],
-                concat!("Time of operations ", $of, " from the arrival of the request to the reply."),
+                concat!(
+                    "Time of operations ",
+                    $of,
+                    " from the arrival of the request to the reply."
+                ),
             ),
             stage_duration: &Definition::histogram(
                 concat!("skep_", $service, "_stage_seconds"),
@@ -179,7 +183,8 @@ definitions! {
     /// Chunk files of removed files that a metadata target still has to remove from storage.
     REMOVALS_QUEUED = Definition::gauge("skep_metadata_removals_queued", Unit::Count, TARGET,
         "Chunk files of removed files that a metadata target has not yet asked storage to remove. \
-         Counts the chunk files in memory, at most 262144; more may be in the store of the target.");
+         Counts the chunk files in memory, at most 262144; more may be in the store of the \
+         target.");
 
     /// Requests to a metadata target that have no reply yet.
     METADATA_OPEN = Definition::gauge("skep_metadata_requests_open", Unit::Count, TARGET,
@@ -223,7 +228,7 @@ definitions! {
     MOUNT_RECOVERY = Definition::histogram("skep_mount_recovery_seconds", RECOVERY_OF_PROCESS,
         "Duration of the recoveries of a mount: `session` opened a lost session at a metadata \
          group and its files again, `replay` sent changes, opens and locks again that a metadata \
-         target had lost with its power, and `rejoin` registered the mount again after an \
+         target had lost in a power loss, and `rejoin` registered the mount again after an \
          eviction.");
     /// Changes that a mount has repeated after a power loss of a metadata host.
     MOUNT_REPLAYED = Definition::counter("skep_mount_replayed_changes", Unit::Count, REPLAY,
@@ -286,9 +291,9 @@ definitions! {
          monitor has it.");
     /// Current alerts of the monitor.
     ALERT = Definition::gauge("skep_alert", Unit::Count, ALERT_LABELS,
-        "Always 1, for each alert of the monitor that holds, at most 200. `fault` is the object of \
-         the alert from which this one follows, or else the own object. The monitor's page and \
-         `skep health check` show the facts and the remedy.");
+        "Always 1, for each current alert of the monitor, at most 200. `fault` is the object of \
+         the alert from which this one follows, or else the object of this alert. The monitor's \
+         page and `skep health check` show the facts and the remedy.");
     /// Version of the newest cluster map of the process.
     NODE_MAP_VERSION = Definition::gauge("skep_node_map_version", Unit::Count, &[],
         "Version of the newest cluster map of the process.");

@@ -241,7 +241,7 @@ pub fn run(model: &GroupModel, threads: usize) -> Result<usize, String> {
         .expects
         .iter()
         .filter(|name| !found.contains_key(*name))
-        .map(|name| format!("not reachable in any state: {name}"))
+        .map(|name| format!("no state has the expected property: {name}"))
         .collect();
     for (name, path) in found {
         if always.contains(&name) {

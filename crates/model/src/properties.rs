@@ -59,22 +59,22 @@ pub const MEMBERS_HAVE_RECORDS: &str = "serving members have all acknowledged re
 /// Each serving member has synced each record that a client knows to be durable.
 pub const DURABLE_ON_DEVICES: &str = "serving members have all durable records on the device";
 /// At most one member may reply to clients.
-pub const ONE_REPLIES: &str = "one member replies at a time";
+pub const ONE_REPLIES: &str = "only one member may reply at a time";
 /// No member may reply after a primary of a later term has replied.
-pub const NO_LATE_REPLY: &str = "no primary replies after its successor";
+pub const NO_LATE_REPLY: &str = "no primary replies after its successor has replied";
 /// No two members reply in one epoch.
-pub const ONE_PRIMARY: &str = "one primary replies in each epoch";
+pub const ONE_PRIMARY: &str = "only one primary replies in each epoch";
 /// Serving members have the same records up to *held*.
-pub const LOGS_AGREE: &str = "logs of serving members agree up to held";
+pub const LOGS_AGREE: &str = "serving members have the same log records up to the held one";
 /// No process becomes the primary before it again has the acknowledged records that its host has
 /// lost.
-pub const COMPLETE_PRIMARY: &str = "a primary has what its host lost";
+pub const COMPLETE_PRIMARY: &str = "a primary has the records that its host lost";
 /// A backup member takes over, and replies.
 pub const TAKE_OVER: &str = "a backup member takes over";
 /// All members serve again after a take-over, in the term of the new primary.
 pub const RETURN: &str = "a former primary returns";
 /// All serving members lose their page caches, and one of them continues the group.
-pub const RECOVERY: &str = "the group goes on after a power loss of all";
+pub const RECOVERY: &str = "the group continues after a power loss of all members";
 /// Management carries out a late request of a member whose host has lost its page cache, and this
 /// member serves alone.
 pub const LATE_CHANGE: &str = "a member serves alone after a late request";

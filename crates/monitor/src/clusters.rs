@@ -75,7 +75,10 @@ pub(crate) fn claim_history(place: &Path, id: ClusterId) -> io::Result<()> {
         fs::remove_file(&owner_file)?;
         let former = set_aside(owner);
         fs::rename(place, &former)?;
-        tracing::warn!("set the history of the former cluster {owner} aside: {}", former.display());
+        tracing::warn!(
+            "the monitor has moved the history of the former cluster {owner} to {}",
+            former.display()
+        );
     }
     let own = set_aside(&id);
     if !place.exists() && own.exists() {

@@ -310,8 +310,8 @@ impl Access {
             return (!is_this_host(&request.host)).then(|| {
                 plain(
                     "403 Forbidden",
-                    "Open this page under the name localhost, with its port. Set `password_file` to \
-                     open this page under other names.\n",
+                    "Open this page under the name localhost, with its port. Set `password_file` \
+                     to open this page under other names.\n",
                 )
             });
         };

@@ -219,8 +219,8 @@ impl Manual for MonitorSettings {
                 .push(format!("`listen`: invalid address '{}': expected host:port", self.listen));
         } else if self.password_file.as_os_str().is_empty() && !self.is_local() {
             problems.push(format!(
-                "`listen`: other hosts can reach '{}', so a password must protect the web page; set \
-                 `password_file`",
+                "`listen`: other hosts can reach '{}', so a password must protect the web page; \
+                 set `password_file`",
                 self.listen
             ));
         }

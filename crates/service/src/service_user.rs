@@ -196,7 +196,8 @@ impl ServiceUser {
         if metadata.is_file() && !self.has_access(&metadata, READ) {
             self.refuse_replaceable(file, 0)?;
             if metadata.nlink() > 1 {
-                let what = "has several names, so root does not change its owner: copy the file";
+                let what = "has several hard links, so root does not change its owner: copy the \
+                            file";
                 return Err(refused(format!("{} {what}", file.display())));
             }
             chown(file, Some(self.uid), None).map_err(io_failed(file))?;
@@ -379,7 +380,7 @@ impl ServiceUser {
         let is_trusted = is_of_root(&top) && is_of_root(&list_stat);
         let mut text = String::new();
         if FileType::from_raw_mode(list_stat.st_mode) != FileType::RegularFile {
-            return Err(refused(format!("{} is no regular file", file_path.display())));
+            return Err(refused(format!("{} is not a regular file", file_path.display())));
         }
         let read = File::from(list).take(MAX_LIST as u64).read_to_string(&mut text);
         let size = read.map_err(io_failed(&file_path))?;

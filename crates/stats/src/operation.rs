@@ -386,7 +386,7 @@ impl Place {
             }
             Self::NoReply { target } => {
                 let name = names::target(map, target);
-                (target, "link", format!("waiting for a reply of {name}, which did not come"))
+                (target, "link", format!("waiting for {name}, which did not reply"))
             }
             Self::Unanswered { wait } => {
                 let wait = &record.waits[wait];

@@ -404,7 +404,7 @@ macro_rules! byte_enum {
                 match u8::decode(r)? {
                     $($number => Ok(Self::$variant),)*
                     other => Err(r.corrupt(format_args!(
-                        concat!("{} is no ", stringify!($name)), other))),
+                        concat!("{} is not a value of ", stringify!($name)), other))),
                 }
             }
         }
@@ -476,7 +476,7 @@ macro_rules! choice {
                         $($($field: $crate::codec::Codec::decode(r)?,)*)?
                     },)*
                     other => return Err(r.corrupt(format_args!(
-                        concat!("{} is no ", stringify!($name)), other))),
+                        concat!("{} is not a value of ", stringify!($name)), other))),
                 })
             }
         }

@@ -343,14 +343,15 @@ impl Described for PatternRequest {
             name: "origin",
             kind: "PatternOrigin",
             layout: <PatternOrigin as Codec>::LAYOUT,
-            doc: " The most specific of the levels (cluster, directory, request) that set a field of \
-                  the pattern. Receivers ignore this value.\n",
+            doc: " The most specific of the levels (cluster, directory, request) that set a field \
+                  of the pattern. Receivers ignore this value.\n",
         },
         FieldDoc {
             name: "components",
             kind: "Vec<Component>",
             layout: <Vec<Component> as Codec>::LAYOUT,
-            doc: " The components in ascending order of `start`. The first may hold inline bytes.\n",
+            doc: " The components in ascending order of `start`. The first may hold inline \
+                  bytes.\n",
         },
     ];
 }

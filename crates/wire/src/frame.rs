@@ -237,26 +237,27 @@ impl Header {
     /// Returns `Protocol` if the bytes are not a valid header. Reasons are a wrong magic, header
     /// length or checksum, unknown flags, non-zero reserved bytes, and lengths above the limits.
     pub fn parse(bytes: &[u8; HEADER_BYTES]) -> Result<(Self, u32)> {
-        let wrong = |what: String| Error::new(ErrorCode::Protocol, format!("frame header: {what}"));
+        let wrong =
+            |what: String| Error::new(ErrorCode::Protocol, format!("invalid frame header: {what}"));
         if bytes[..4] != MAGIC {
-            return Err(wrong(format!("magic is {:02x?}, not \"SKEP\"", &bytes[..4])));
+            return Err(wrong(format!("its magic number is {:02x?}, not \"SKEP\"", &bytes[..4])));
         }
         let mut tail = Reader::new(&bytes[BODY_CRC_AT..]);
         let (body_crc, header_crc) = (u32::decode(&mut tail)?, u32::decode(&mut tail)?);
         if crc32c(&bytes[..HEADER_CRC_AT]) != header_crc {
-            return Err(wrong("checksum does not match".into()));
+            return Err(wrong("its checksum does not match".into()));
         }
         let mut r = Reader::new(&bytes[4..BODY_CRC_AT]);
         let (length, zero) = (u16::decode(&mut r)?, u16::decode(&mut r)?);
         let header = Self::decode(&mut r)?;
         if usize::from(length) != HEADER_BYTES {
-            return Err(wrong(format!("length is {length}, not {HEADER_BYTES}")));
+            return Err(wrong(format!("its length is {length}, not {HEADER_BYTES}")));
         }
         if zero != 0 || header.reserved != 0 {
-            return Err(wrong("reserved bytes are not zero".into()));
+            return Err(wrong("its reserved bytes are not zero".into()));
         }
         if header.flags & !KNOWN_FLAGS != 0 {
-            return Err(wrong(format!("unknown flags {:#x}", header.flags)));
+            return Err(wrong(format!("it has unknown flags {:#x}", header.flags)));
         }
         if header.flags & FLAG_TIMES != 0 && !header.is_reply() {
             return Err(wrong("a request has the flag of replies with times".into()));
@@ -265,7 +266,7 @@ impl Header {
             || header.data_bytes as usize > MAX_DATA_BYTES
         {
             return Err(wrong(format!(
-                "body of {} or data of {} bytes exceeds the limit",
+                "a body of {} bytes or data of {} bytes exceeds the limit",
                 header.body_bytes, header.data_bytes
             )));
         }
@@ -286,7 +287,7 @@ pub fn check_body(body: &[u8], expected: u32) -> Result<()> {
     if crc32c(body) == expected {
         Ok(())
     } else {
-        Err(Error::new(ErrorCode::Protocol, "frame body: checksum does not match"))
+        Err(Error::new(ErrorCode::Protocol, "invalid frame body: its checksum does not match"))
     }
 }
 

@@ -89,7 +89,7 @@ pub fn read_dirty_log(bytes: &[u8], expected: &DirtyLogHeader) -> Result<Vec<Dir
     let header: DirtyLogHeader = sealed::open(MAGIC, VERSION, &bytes[..sealed_bytes])?;
     if header != *expected {
         return Err(corrupt(format!(
-            "belongs to target {} in cluster {}, not to {} in {}",
+            "the file belongs to target {} in cluster {}, not to target {} in cluster {}",
             header.target, header.cluster, expected.target, expected.cluster
         )));
     }

@@ -315,7 +315,8 @@ impl Key<'_> {
 /// cannot be parsed. A caller that skipped the key would hide the loss of its record.
 pub fn expect_parsed<T>(key: &[u8], parsed: Option<T>) -> Result<T> {
     parsed.ok_or_else(|| {
-        let what = format!("metadata key {} has the wrong form", key.escape_ascii());
+        let what =
+            format!("cannot parse metadata key {}: it has the wrong form", key.escape_ascii());
         Error::new(ErrorCode::Corrupt, what)
     })
 }

@@ -255,7 +255,9 @@ record! {
 pub fn decode_value<T: Codec>(key: &[u8], value: &[u8]) -> Result<T> {
     let mut r = Reader::new(value);
     let decoded = T::decode(&mut r).and_then(|decoded| r.finish().map(|()| decoded));
-    decoded.map_err(|error| error.within(format_args!("metadata record {}", key.escape_ascii())))
+    decoded.map_err(|error| {
+        error.within(format_args!("cannot decode metadata record {}", key.escape_ascii()))
+    })
 }
 
 #[cfg(test)]

@@ -121,7 +121,7 @@ impl Reader<'_> {
                     changes.extend(mutations.map(|it| (it.key.0, it.value.map(|value| value.0))));
                     self.records.log_records += 1;
                 }
-                Err(error) => self.damaged(format!("log record {lsn}: {error}")),
+                Err(error) => self.damaged(format!("cannot read log record {lsn}: {error}")),
             }
         }
         changes
@@ -139,7 +139,7 @@ impl Reader<'_> {
     }
 
     fn add_of_shard(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
-        let unknown = || corrupt(key, "unknown key");
+        let unknown = || corrupt(key, "its key is unknown");
         let raw = key.get(1..3).ok_or_else(unknown)?;
         let shard = ShardId::new(u16::from_be_bytes([raw[0], raw[1]]));
         if self.map.formatted && self.map.shard_group(shard) != Some(self.group) {
@@ -180,7 +180,7 @@ impl Reader<'_> {
 
     fn add_of_target(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         let (records, group) = (&mut *self.records, self.group);
-        let id = || last_u64(key).ok_or_else(|| corrupt(key, "unknown key"));
+        let id = || last_u64(key).ok_or_else(|| corrupt(key, "its key is unknown"));
         let slots = Key::slots_of(SessionId::default());
         if let Some((session, inode)) = session_open_of(key) {
             let counts = decode_value(key, value)?;
@@ -199,10 +199,11 @@ impl Reader<'_> {
             records.sessions.ended.insert((group, SessionId::new(id()?)));
         } else if key.starts_with(&slots[..2]) {
             let session = key.get(..slots.len()).and_then(last_u64);
-            let session = session.ok_or_else(|| corrupt(key, "unknown key"))?;
+            let session = session.ok_or_else(|| corrupt(key, "its key is unknown"))?;
             records.sessions.with_slots.insert((group, SessionId::new(session)));
         } else if key.starts_with(&Key::prepared()) {
-            let transaction = transaction_of(key).ok_or_else(|| corrupt(key, "unknown key"))?;
+            let transaction =
+                transaction_of(key).ok_or_else(|| corrupt(key, "its key is unknown"))?;
             let record: PreparedRecord = decode_value(key, value)?;
             records.in_doubt.extend(inodes_of(&record));
             records.prepared.insert((group, transaction));
@@ -214,7 +215,7 @@ impl Reader<'_> {
 }
 
 fn corrupt(key: &[u8], problem: &str) -> Error {
-    let what = format!("metadata record {}: {problem}", key.escape_ascii());
+    let what = format!("cannot read metadata record {}: {problem}", key.escape_ascii());
     Error::new(ErrorCode::Corrupt, what)
 }
 

@@ -207,8 +207,8 @@ impl ServingNode {
         }
         if has_shards(&self.membership.map_cell().load(), target) {
             let what = format!(
-                "cannot stop metadata target {target}: a part of the namespace is on it, and shards \
-                 do not move to other targets yet"
+                "cannot stop metadata target {target}: a part of the namespace is on it, and \
+                 shards do not move to other targets yet"
             );
             return Err(Error::new(ErrorCode::InUse, what));
         }

@@ -66,9 +66,9 @@ fn inline_bytes(seen: &Observation) -> Option<Advice> {
                 words(limit)
             ),
             expected: format!(
-                "{small:.0} chunk files less. In a measurement, files of 1 KiB were created 1.7 \
+                "{small:.0} fewer chunk files. In a measurement, files of 1 KiB were created 1.7 \
                  times, read 1.5 times and removed 8 times as fast (docs/operations/patterns.md). \
-                 The bytes of these files use space of metadata"
+                 The bytes of these files use space on the metadata targets"
             ),
         });
     }
@@ -83,7 +83,7 @@ fn inline_bytes(seen: &Observation) -> Option<Advice> {
             percent(present_share),
             sizes.count()
         ),
-        expected: "one request less for the first bytes of each larger file".into(),
+        expected: "one fewer request for the first bytes of each larger file".into(),
     })
 }
 
@@ -143,8 +143,8 @@ fn of_own_files(accesses: &Accesses, seen: &Observation) -> Option<Advice> {
             seen.targets
         ),
         expected: format!(
-            "the same rate of all processes together, and up to {} chunk files less for each file \
-             to create, sync and remove; a single file is slower to read afterwards",
+            "all processes together reach the same rate, and each file has up to {} fewer chunk \
+             files to create, sync and remove; reading a single file is slower afterwards",
             layout.width - 1
         ),
     })

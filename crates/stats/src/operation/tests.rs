@@ -81,8 +81,8 @@ fn wait_for_a_take_over_names_both_members() {
     let waited =
         TraceRecord { waits: vec![wait(1, 2, 9_900, error)], ..of_mount(10_000, 0, vec![]) };
     let what = &explained(&[waited]).parts[0].what;
-    let expected = "waiting for metadata target t1 on metadata-1, which did not serve the \
-                    request: the connection has ended; metadata target t2 on metadata-2 has taken over";
+    let expected = "waiting for metadata target t1 on metadata-1, which did not serve the request: \
+                    the connection has ended; metadata target t2 on metadata-2 has taken over";
     assert_eq!(what, expected);
     let without = TraceRecord {
         waits: vec![wait(0, 2, 9_900, "group g5 has no serving member")],
@@ -96,7 +96,7 @@ fn wait_for_a_take_over_names_both_members() {
 fn request_without_a_reply_does_not_suggest_a_slow_network() {
     let lost = TraceCall { is_failed: true, stages: None, ..call(98, 5, 0, 9_000, zero()) };
     let what = &explained(&[of_mount(10_000, 0, vec![lost])]).parts[0].what;
-    assert_eq!(what, "waiting for a reply of storage target t5 on storage-2, which did not come");
+    assert_eq!(what, "waiting for storage target t5 on storage-2, which did not reply");
 }
 
 #[test]
