@@ -196,7 +196,8 @@ fn add(group: &mut Group, target: TargetId) -> Result<()> {
 /// Checks that a target is a member, and that it serves or does not serve, as `serves` requires.
 fn expect_state(group: &Group, target: TargetId, serves: bool) -> Result<()> {
     let Some(state) = state_of(group, target) else {
-        let context = format!("target {target} is not a member of group {}", group.id);
+        let context =
+            format!("cannot change target {target}: it is not a member of group {}", group.id);
         return Err(Error::new(ErrorCode::NotFound, context));
     };
     if (state == MemberState::Serving) == serves {

@@ -292,8 +292,8 @@ impl Durable {
             return Ok(());
         }
         Err(limit(format!(
-            "the cluster map would have about {bytes} bytes, and nodes accept at most \
-             {MAX_MAP_BYTES} bytes: unmount unused clients, or mount on shorter paths"
+            "cannot change the cluster map: it would have about {bytes} bytes, and nodes accept at \
+             most {MAX_MAP_BYTES} bytes; unmount unused clients, or mount on shorter paths"
         )))
     }
 

@@ -237,8 +237,8 @@ impl LogFile {
 
     fn unusable(&self, problem: &str) -> Error {
         let what = format!(
-            "{}: {problem}; restore both files from one copy, or remove this member and add it \
-             with a new id",
+            "cannot open {}: {problem}; restore both files from one copy, or remove this member \
+             and add it with a new id",
             self.path.display()
         );
         Error::new(ErrorCode::Corrupt, what)
@@ -364,7 +364,8 @@ impl LogFile {
             }
             Err(Errno::NOSPC | Errno::DQUOT) => {
                 let what = format!(
-                    "{}: the disk is full; management accepts no changes until there is free space",
+                    "cannot write to {}: the disk is full; management accepts no changes until \
+                     there is free space",
                     self.path.display()
                 );
                 Err(Error::new(ErrorCode::NoSpace, what))
@@ -384,7 +385,8 @@ impl LogFile {
 
     fn failed(&self, problem: &str) -> Error {
         let what = format!(
-            "{}: {problem}; this member stores nothing more until it is started again",
+            "cannot write to {}: {problem}; this member stores nothing more until it is started \
+             again",
             self.path.display()
         );
         Error::new(ErrorCode::DeviceFailed, what)

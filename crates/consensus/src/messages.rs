@@ -150,7 +150,10 @@ fn check_entries(
     let mut last = before;
     for LogEntry { position, content } in entries {
         if last.is_none() && position.index != 0 {
-            return Err(broken(format!("the first entry has the index {}", position.index)));
+            return Err(broken(format!(
+                "the first entry of the log has the index {}, not 0",
+                position.index
+            )));
         }
         check_follows(last, *position).map_err(|error| broken(error.to_string()))?;
         if position.term > vote.term {

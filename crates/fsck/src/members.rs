@@ -220,7 +220,8 @@ impl Comparison<'_> {
     fn changes_of(&mut self, log: &Segments, store: &Store, last: Lsn) -> Option<Changes> {
         if log.records.first().is_some_and(|it| it.lsn.raw() > store.applied.raw() + 1) {
             let what = format!(
-                "log records are missing: the store ends with record {}, and the log begins later",
+                "log records are missing: the store ends with record {}, and the log begins after \
+                 the next record",
                 store.applied
             );
             self.damaged(store.target, &what);

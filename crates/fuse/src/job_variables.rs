@@ -58,7 +58,7 @@ impl FromStr for JobVariables {
         let names: Vec<_> = text.split(SEPARATOR).map(str::to_owned).collect();
         if names.len() > MAX_JOB_VARIABLES {
             return Err(format!(
-                "{} names of environment variables, but at most {MAX_JOB_VARIABLES} are possible",
+                "cannot use {} names of environment variables: the limit is {MAX_JOB_VARIABLES}",
                 names.len()
             ));
         }

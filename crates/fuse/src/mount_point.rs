@@ -112,7 +112,7 @@ fn examine(path: &Path) -> Result<(PathBuf, bool)> {
         Some(_) if is_dead(&absolute) => return Ok((absolute, true)),
         Some(entry) => {
             let what = format!(
-                "{} is mounted already: unmount it first (umount {0})",
+                "cannot mount: {} is mounted already; unmount it first (umount {0})",
                 entry.mount_point.display()
             );
             return Err(Error::new(ErrorCode::InUse, what));
@@ -126,7 +126,7 @@ fn examine(path: &Path) -> Result<(PathBuf, bool)> {
 fn check_directory(path: &Path) -> Result<()> {
     let metadata = std::fs::metadata(path).map_err(|error| named(path, &error))?;
     if !metadata.is_dir() {
-        let what = format!("mount point {} is not a directory", path.display());
+        let what = format!("cannot mount on {}: it is not a directory", path.display());
         return Err(Error::new(ErrorCode::NotDirectory, what));
     }
     Ok(())
@@ -143,7 +143,7 @@ fn named(path: &Path, error: &io::Error) -> Error {
         ErrorCode::NotFound => format!("; create it: mkdir -p {}", path.display()),
         _ => String::new(),
     };
-    Error::new(code, format!("mount point {}: {error}{way_out}", path.display()))
+    Error::new(code, format!("cannot use the mount point {}: {error}{way_out}", path.display()))
 }
 
 /// Whether the daemon of a mount has ended. The kernel may reply to `stat` from its cached

@@ -48,8 +48,8 @@ macro_rules! operations {
                 Unit::Count,
                 &[$($label,)* "operation"],
                 concat!(
-                    "Operations ", $of, " whose reply was an error. That a name or extended \
-                     attribute does not exist is no error."
+                    "Operations ", $of, " whose reply was an error. A reply that a name or \
+                     extended attribute does not exist does not count as an error."
                 ),
             ),
             received_bytes: &Definition::counter(
@@ -214,11 +214,12 @@ definitions! {
 
     /// Hits of a mount's caches.
     MOUNT_CACHE_HITS = Definition::counter("skep_mount_cache_hits", Unit::Count, CACHE_OF_MOUNT,
-        "Requests of the kernel that a mount answered from a cache: `attributes` of open files and \
-         of directories after own changes, `absent_xattrs` that an inode is known to lack, \
-         `opened_bytes` of small files from the reply to the open, and `pages`: opens of files \
-         whose pages the kernel could keep. The kernel answers other requests from its own caches \
-         of names and attributes, which no metric counts.");
+        "Requests of the kernel that a mount answered from a cache: `attributes` of open files, \
+         and of directories after changes by the mount itself; `absent_xattrs`: extended \
+         attributes that an inode is known to lack; `opened_bytes`: bytes of small files from the \
+         reply to the open; `pages`: opens of files whose pages the kernel could keep. The kernel \
+         answers other requests from its own caches of names and attributes, which no metric \
+         counts.");
     /// Misses of a mount's caches.
     MOUNT_CACHE_MISSES = Definition::counter("skep_mount_cache_misses", Unit::Count,
         CACHE_OF_MOUNT,

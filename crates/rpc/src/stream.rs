@@ -97,7 +97,7 @@ impl Drop for AheadLength {
 }
 
 fn disconnected(error: impl std::fmt::Display) -> Error {
-    Error::new(ErrorCode::Disconnected, format!("connection lost: {error}"))
+    Error::new(ErrorCode::Disconnected, format!("the connection was lost: {error}"))
 }
 
 impl FrameReader {

@@ -55,7 +55,8 @@ impl NodeDirectory {
             return Err(Error::new(
                 ErrorCode::Configuration,
                 format!(
-                    "{}: the token is of cluster {}, but the directory belongs to cluster {}",
+                    "cannot use the token in {}: it is of cluster {}, but the directory belongs to \
+                     cluster {}",
                     file.display(),
                     token.cluster,
                     directory.identity().cluster
@@ -94,7 +95,10 @@ pub fn load_token(directory: &Path) -> Result<JoinToken> {
 /// [`MAX_SECRETS`] tokens or tokens of several clusters, or can be read by other users.
 pub fn read_token(file: &Path) -> Result<JoinToken> {
     let wrong = |problem: String| {
-        Error::new(ErrorCode::Configuration, format!("join token {}: {problem}", file.display()))
+        Error::new(
+            ErrorCode::Configuration,
+            format!("cannot use the join token in {}: {problem}", file.display()),
+        )
     };
     let metadata = std::fs::metadata(file).map_err(|error| wrong(error.to_string()))?;
     // Pipes and terminals need no check of their permissions, because they do not store the token.

@@ -46,7 +46,8 @@ pub struct Level {
 /// - `Configuration` if `filter` is invalid.
 /// - `InvalidArgument` if logging has been started before.
 pub fn start(filter: &str, limit: ByteSize) -> Result<()> {
-    let wrong = |why: String| Error::new(ErrorCode::Configuration, format!("log level {why}"));
+    let wrong =
+        |why: String| Error::new(ErrorCode::Configuration, format!("invalid log level: {why}"));
     check(filter).map_err(wrong)?;
     let builder = tracing_subscriber::fmt()
         .with_env_filter(parse(filter)?)
@@ -105,8 +106,9 @@ pub fn change(filter: &str) -> Result<Level> {
     };
     let control = CONTROL.get().ok_or_else(not_started)?;
     let filter = if filter.is_empty() { &control.configured } else { filter };
-    let wrong =
-        |problem: String| Error::new(ErrorCode::InvalidArgument, format!("log level {problem}"));
+    let wrong = |problem: String| {
+        Error::new(ErrorCode::InvalidArgument, format!("invalid log level: {problem}"))
+    };
     check(filter).map_err(wrong)?;
     let parsed = parse(filter)?;
     // A reader of the log must see why the level of detail changes. So this function logs the
@@ -146,7 +148,7 @@ fn parse(filter: &str) -> Result<EnvFilter> {
 /// Returns the problem as text.
 pub fn check(filter: &str) -> std::result::Result<(), String> {
     if filter.is_empty() {
-        return Err("is empty; write `error`, `warn`, `info`, `debug` or `trace`".into());
+        return Err("it is empty; write `error`, `warn`, `info`, `debug` or `trace`".into());
     }
     filter.split(',').try_for_each(check_directive).map_err(|why| format!("'{filter}': {why}"))?;
     EnvFilter::try_new(filter).map(|_| ()).map_err(|error| format!("'{filter}': {error}"))

@@ -293,7 +293,7 @@ fn lock(path: &Path) -> Result<File> {
             Err(TryLockError::Error(error)) => return Err(io_error(&file_path)(error)),
         }
     }
-    Err(refused(path, "in use: another process serves this directory; stop that process first"))
+    Err(refused(path, "another process uses this directory; stop that process first"))
 }
 
 /// Gives the lock file to the group of root if this process runs as root. This records that the

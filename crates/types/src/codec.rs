@@ -225,7 +225,7 @@ impl Codec for String {
         let bytes = r.take(len)?;
         match std::str::from_utf8(bytes) {
             Ok(text) => Ok(text.to_owned()),
-            Err(_) => Err(r.corrupt("text is not UTF-8")),
+            Err(_) => Err(r.corrupt("the text is not UTF-8")),
         }
     }
 }

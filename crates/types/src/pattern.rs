@@ -161,7 +161,7 @@ pub(crate) fn check_chunk_size(bytes: u64) -> Result<()> {
         let below = above / 2;
         // `1MB` is a million bytes, which is never a power of two.
         return Err(invalid(format!(
-            "chunk size of {bytes} bytes is not a power of two; the nearest ones are {} and {}",
+            "the chunk size of {bytes} bytes is not a power of two; the nearest ones are {} and {}",
             binary(below),
             binary(above)
         )));

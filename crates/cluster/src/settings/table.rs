@@ -98,9 +98,9 @@ pub const SETTINGS: &[Setting] = &[
         min: 0,
         max: MAX_STRIPE_FROM,
         is_power_of_two: false,
-        meaning: "number of first bytes of a new file that are on one target, so that a small file \
-                  needs only one chunk file, unless its directory has a pattern; 0: files are \
-                  striped from the start",
+        meaning: "number of first bytes of a new file that are on one target; a small file then \
+                  needs only one chunk file; 0: files are striped from the start; a pattern of the \
+                  directory takes precedence",
         field: Field::Policy {
             get: |policy| policy.stripe_from,
             put: |policy, value| policy.stripe_from = value,
@@ -112,9 +112,9 @@ pub const SETTINGS: &[Setting] = &[
         min: 0,
         max: MAX_INLINE_BYTES,
         is_power_of_two: false,
-        meaning: "number of first bytes of a new file that metadata stores with the inode, so that \
-                  files up to this size need no chunk file, unless their directory has a pattern: \
-                  a multiple of 4 KiB; 0: no bytes",
+        meaning: "number of first bytes of a new file that metadata stores with the inode: a \
+                  multiple of 4 KiB; files up to this size then need no chunk file; 0: no bytes; a \
+                  pattern of the directory takes precedence",
         field: Field::Policy {
             get: |policy| policy.inline_bytes,
             put: |policy, value| policy.inline_bytes = value,

@@ -91,7 +91,10 @@ impl Durable {
         match self.map.group_of(id) {
             None => Ok(target),
             Some(group) => {
-                let context = format!("target {id} is a member of group {} already", group.id);
+                let context = format!(
+                    "cannot add target {id} to a group: it is a member of group {} already",
+                    group.id
+                );
                 Err(Error::new(ErrorCode::Exists, context))
             }
         }

@@ -248,7 +248,7 @@ fn check_registration(registration: &ServerRegistration) -> Result<()> {
         check_text("a target's path", &claim.path)?;
         if Some(claim.kind) != allowed {
             return wrong(format!(
-                "a {} service has no {:?} target ({})",
+                "a {} service cannot have a target of the kind {:?} ({})",
                 kind_word(*kind),
                 claim.kind,
                 claim.path

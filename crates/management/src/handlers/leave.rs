@@ -15,7 +15,7 @@ pub(super) async fn handle(
     match node.kind {
         NodeKind::Client => {
             authority.remove_client(id, node.id).await?;
-            tracing::info!("client {} ({}) left", node.id, node.name);
+            tracing::info!("client {} ({}) left the cluster", node.id, node.name);
         }
         // The publication of the new map also logs that the server has left.
         _ => authority.left(node.id),

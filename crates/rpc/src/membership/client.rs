@@ -101,7 +101,7 @@ impl ClientMembership {
         limits: JoinLimits,
     ) -> Result<Arc<Self>> {
         if token.addresses.is_empty() {
-            let context = "the token has no address of management";
+            let context = "cannot connect to management: the token does not contain its address";
             return Err(Error::new(ErrorCode::Configuration, context));
         }
         let management = Management::new(&token, NodeKind::Client);

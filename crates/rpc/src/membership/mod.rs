@@ -243,7 +243,7 @@ impl Membership {
         registered.targets.last().copied().ok_or_else(|| {
             Error::new(
                 ErrorCode::Protocol,
-                "the reply of management does not contain an id for the target",
+                "cannot register the target: the reply of management does not contain an id for it",
             )
         })
     }

@@ -78,9 +78,10 @@ impl Host {
         }
         if !is_new && !has_new_token && new_targets == 0 {
             let what = format!(
-                "{}: is initialised already with all its targets and this token; start without \
-                 --init. If its node was removed from the cluster and must join as a new node, \
-                 first move this directory and the directories of all its targets away",
+                "cannot initialise {}: it is initialised already, with all its targets and this \
+                 token; start without --init. If its node was removed from the cluster and must \
+                 join as a new node, first move this directory and the directories of all its \
+                 targets away",
                 path.display()
             );
             return Err(Error::new(ErrorCode::Exists, what));
@@ -140,7 +141,9 @@ fn reopen(
     let Some(token) = token.filter(|token| *token != node.token) else { return Ok((node, false)) };
     let (own, cluster) = (node.token.cluster, token.cluster);
     if own != cluster {
-        let problem = format!("belongs to cluster {own}, but the token is of cluster {cluster}");
+        let problem = format!(
+            "this directory belongs to cluster {own}, but the token is of cluster {cluster}"
+        );
         return Err(refused(path, &problem));
     }
     tokens::install(path, &token)?;
@@ -218,7 +221,7 @@ fn missing(target: &Target, group: Option<(GroupId, usize)>) -> String {
         ),
         (_, TargetKind::Storage, _) => format!(
             "{data}; if it is lost for good, `skep target remove --lost {}` lists its files, and \
-             how to mark it as lost",
+             explains how to mark it as lost",
             id.raw()
         ),
     }
