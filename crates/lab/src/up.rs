@@ -89,7 +89,7 @@ fn claim(state: &mut State) -> Result<()> {
 fn make(state: &mut State, program: &Path, report: &mut dyn FnMut(&str)) -> Result<()> {
     let memory = free_memory();
     data::make(state, memory)?;
-    report(&format!("{} hosts and their links", state.hosts.len()));
+    report(&format!("creating {} hosts and their links", state.hosts.len()));
     make_bridge(state)?;
     for host in &state.hosts {
         make_host(state, host)?;
@@ -97,15 +97,15 @@ fn make(state: &mut State, program: &Path, report: &mut dyn FnMut(&str)) -> Resu
     let of = |role| state.hosts_of(role).cloned().collect::<Vec<Host>>();
     let (servers, clients) = (of(Role::Server), of(Role::Client));
     let mut starter = Starter::new(program, state)?;
-    report("management and metadata");
+    report("starting management and metadata");
     starter.start_metadata()?;
     for server in &servers {
-        report(&format!("storage on {}", server.name));
+        report(&format!("starting storage on {}", server.name));
         starter.start_storage(server)?;
     }
     starter.format(TICK)?;
     for client in &clients {
-        report(&format!("mount on {}", client.name));
+        report(&format!("mounting on {}", client.name));
         starter.start_mount(client)?;
     }
     state.phase = Phase::Up;

@@ -94,7 +94,7 @@ pub(crate) fn decode_state(snapshot: &[u8]) -> Result<ClusterState> {
     let state = ClusterState::from_snapshot(snapshot).map_err(|error| {
         let versions = versions_in_snapshot(snapshot);
         let writer = match &versions[..] {
-            [] => "a version of the program with other settings".to_owned(),
+            [] => "an unknown version of this program".to_owned(),
             [own] if own == PROGRAM_VERSION => format!("another build of version {own}"),
             others => format!("version {}", others.join(" or ")),
         };

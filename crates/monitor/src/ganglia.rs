@@ -35,8 +35,10 @@ pub(crate) fn listen(settings: &GangliaSettings) -> Result<Option<TcpListener>> 
     if address.is_empty() {
         return Ok(None);
     }
-    let named =
-        |error: std::io::Error| Error::from(error).within(format!("`ganglia.listen` {address}"));
+    let named = |error: std::io::Error| {
+        Error::from(error)
+            .within(format!("cannot listen on the address {address} of `ganglia.listen`"))
+    };
     let listener = TcpListener::bind(address).map_err(named)?;
     let address = listener.local_address().map_err(named)?;
     tracing::info!("gmetad can read the load at {address}");

@@ -90,8 +90,9 @@ fn negotiate(hello: &Hello, oldest: u16, newest: u16) -> Result<u16> {
         return Err(Error::new(
             ErrorCode::VersionMismatch,
             format!(
-                "no common protocol version: the connecting side supports versions {} to {}, and \
-                 this side {oldest} to {newest}; upgrade the older side by one release at a time",
+                "the two sides have no common protocol version: the connecting side supports \
+                 versions {} to {}, and this side {oldest} to {newest}; upgrade the older side by \
+                 one release at a time",
                 hello.oldest, hello.newest
             ),
         ));

@@ -299,12 +299,8 @@ impl Router {
         }
         self.check_sender(options)?;
         let map = self.map();
-        let unknown = |problem: &str| {
-            Error::new(
-                ErrorCode::StaleMap,
-                format!("cannot send the request: group {group} {problem}"),
-            )
-        };
+        let unknown =
+            |problem: &str| Error::new(ErrorCode::StaleMap, format!("group {group} {problem}"));
         let entry = map.group(group).ok_or_else(|| unknown("is not in the cluster map"))?;
         let primary = map.primary(group);
         let target = primary.ok_or_else(|| unknown("has no serving member"))?;
@@ -427,10 +423,7 @@ impl Router {
 
     async fn connect(&self, map: &ClusterMap, target: TargetId) -> Result<Rc<Connection>> {
         let unknown = || {
-            Error::new(
-                ErrorCode::StaleMap,
-                format!("cannot connect to target {target}: it is not in the cluster map"),
-            )
+            Error::new(ErrorCode::StaleMap, format!("target {target} is not in the cluster map"))
         };
         let node = map.target(target).and_then(|it| map.node(it.node)).ok_or_else(unknown)?;
         let identity = self.identity.borrow().clone();

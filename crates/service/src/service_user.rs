@@ -269,8 +269,9 @@ impl ServiceUser {
         let Some(top) = self.open_initialised(path)? else { return Ok(0) };
         if fstat(&top).map_err(failed(path))?.st_uid != self.uid {
             tracing::warn!(
-                "{0} does not belong to the user {1}, and is not in the settings, so its owner \
-                 stays: if it is a target of this service, run `chown -R {1}: {0}`",
+                "{0} does not belong to the user {1}, and is not in the settings, so the command \
+                 does not change its owner: if it is a target of this service, run `chown -R {1}: \
+                 {0}`",
                 path.display(),
                 self.name
             );
@@ -284,8 +285,8 @@ impl ServiceUser {
     fn open_initialised(&self, path: &Path) -> Result<Option<OwnedFd>> {
         let ignore = || {
             tracing::warn!(
-                "{} has no record of a service or target ({IDENTITY_FILE}), so its owner stays: \
-                 mount its disk, or initialise it with --init",
+                "{} has no record of a service or target ({IDENTITY_FILE}), so the command does \
+                 not change its owner: mount its disk, or initialise it with --init",
                 path.display()
             );
             Ok(None)
@@ -324,9 +325,9 @@ impl ServiceUser {
         let is_own = fstat(&top).map_err(failed(path))?.st_uid == self.uid;
         if !is_own && !owners::has_only(&top, known).map_err(failed(path))? {
             return Err(refused(format!(
-                "{0} has files, but no '{1}', so it may belong to another program, and the owners \
-                 of the files stay: name another directory in the settings, or run \
-                 `chown -R {2}: {0}`",
+                "{0} has files, but no '{1}', so it may belong to another program, and the command \
+                 does not change the owners of the files: name another directory in the settings, \
+                 or run `chown -R {2}: {0}`",
                 path.display(),
                 known.first().copied().unwrap_or_default(),
                 self.name
@@ -346,7 +347,8 @@ impl ServiceUser {
             if stat.st_uid != 0 || stat.st_mode & SHARED != 0 {
                 return Err(refused(format!(
                     "another user than root can change {0}, so its files may not be part of Skep, \
-                     and their owners stay: if they are, run `chown root {0}` and `chmod go-w {0}`",
+                     and the command does not change their owners: if they are part of Skep, run \
+                     `chown root {0}` and `chmod go-w {0}`",
                     path.display()
                 )));
             }

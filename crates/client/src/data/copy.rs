@@ -296,7 +296,9 @@ async fn copy_run(
         };
         let options = CallOptions { trace: worker.next_trace(), ..CallOptions::default() };
         let copied = worker.change_storage(file, group, &request, options).await;
-        let copied = copied.map_err(|error| error.within(format_args!("chunk file {key}")))?;
+        let copied = copied.map_err(|error| {
+            error.within(format_args!("the request for chunk file {key} failed"))
+        })?;
         let absent = if copied.source_exists { Vec::new() } else { vec![source.key_of(&from)] };
         let missing = MissingBytes { has_any: copied.has_holes, absent };
         return Ok((Acknowledged::Chunk(key, group, copied.incarnation), missing));

@@ -440,7 +440,9 @@ pub(crate) async fn write_piece(worker: Rc<Worker>, what: PieceWrite) -> Result<
             // `Protocol` means that the data was damaged in transit, so the client sends the data
             // once more.
             Err(error) if error.code() == ErrorCode::Protocol && !has_failed => has_failed = true,
-            Err(error) => return Err(error.within(format_args!("chunk file {key}"))),
+            Err(error) => {
+                return Err(error.within(format_args!("the request for chunk file {key} failed")));
+            }
         }
     }
 }

@@ -351,7 +351,7 @@ async fn sync_chunk(
         CallOptions { durable: true, trace: worker.next_trace(), ..CallOptions::default() };
     match worker.call_storage(group, &SyncChunk { key }, options).await {
         Ok((synced, _)) => Ok(synced),
-        Err(error) => Err(error.within(format_args!("chunk file {key}"))),
+        Err(error) => Err(error.within(format_args!("the request for chunk file {key} failed"))),
     }
 }
 

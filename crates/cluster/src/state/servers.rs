@@ -123,7 +123,8 @@ impl Durable {
                 Some(other) => Err(Error::new(
                     ErrorCode::Exists,
                     format!(
-                        "the name '{}' belongs to {} service {}; choose another `name`",
+                        "cannot register the service under the name '{}', which belongs to {} \
+                         service {}; choose another `node.name`",
                         registration.name,
                         kind_word(kind),
                         other.id

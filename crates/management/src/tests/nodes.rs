@@ -221,7 +221,7 @@ fn directory_is_not_initialised_under_the_name_of_another_node() {
         settings.node.directory = nodes.directory.path().join("second");
         let error = join(&settings, nodes.token.clone()).await.unwrap_err();
         assert_eq!(error.code(), ErrorCode::Configuration, "{error}");
-        assert!(error.context().contains("choose another `name`"), "{error}");
+        assert!(error.context().contains("choose another `node.name`"), "{error}");
         assert!(!settings.node.directory.join("skep-identity").exists());
         settings.node.directory = nodes.directory.path().join("first");
         let again = join(&settings, nodes.token.clone()).await.unwrap_err();

@@ -208,7 +208,7 @@ impl<E: Engine> MetadataTarget<E> {
         if error.code() == ErrorCode::DeviceFailed || is_own && ends.is_none() {
             // The target cannot read its state or do its internal work. The target stops, because
             // further changes would add to the damage.
-            return Err(error.within("metadata target"));
+            return Err(error.within("the metadata target stops"));
         }
         if let Some(transaction) = ends {
             // The store contradicts the prepared steps. None of the steps was carried out, and

@@ -151,8 +151,8 @@ impl<'a> OwnerChange<'a> {
 
     fn warn_of_mount(&self, path: &Path) {
         tracing::warn!(
-            "{0} is a mount, so the owners of its files stay: if they are part of the service, run \
-             `chown -R {1}: {0}`",
+            "{0} is a mount, so the command does not change the owners of its files: if they are \
+             part of the service, run `chown -R {1}: {0}`",
             path.display(),
             self.user.name
         );

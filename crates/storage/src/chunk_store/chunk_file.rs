@@ -156,7 +156,10 @@ impl ChunkFile {
 
     /// Returns the error for damage of this file.
     pub(crate) fn corrupt(&self, problem: impl std::fmt::Display) -> Error {
-        Error::new(ErrorCode::Corrupt, format!("chunk file {}: {problem}", self.path.display()))
+        Error::new(
+            ErrorCode::Corrupt,
+            format!("chunk file {} is damaged: {problem}", self.path.display()),
+        )
     }
 
     /// Returns the error for a damaged granule at the logical offset `offset`.

@@ -62,7 +62,7 @@ impl ChunkStore {
         page.zero(count..page.len());
         let damaged = |problem: &str| {
             Err(file.corrupt(format_args!(
-                "the page of region {index} (at byte {} of the file) is damaged: {problem}",
+                "the page of region {index} (at byte {} of the file) is invalid: {problem}",
                 page_offset(index)
             )))
         };
