@@ -95,7 +95,8 @@ pub fn apply(group: &Group, change: &GroupChange) -> Result<Group> {
     }
     if change.epoch != group.epoch {
         let context = format!(
-            "cannot change group {} in epoch {}: the group now has epoch {}",
+            "cannot change group {} in epoch {}: another change was faster, and the group now has \
+             epoch {}; repeat the change",
             group.id, change.epoch, group.epoch
         );
         return Err(Error::new(ErrorCode::StaleMap, context));
@@ -184,7 +185,8 @@ fn is_done(group: &Group, change: &GroupChange) -> bool {
 fn add(group: &mut Group, target: TargetId) -> Result<()> {
     if group.members.len() >= MAX_MEMBERS {
         let context = format!(
-            "cannot add target {target} to group {}: it has {MAX_MEMBERS} members",
+            "cannot add target {target} to group {}: the group has {MAX_MEMBERS} members, which is \
+             the limit; remove another member first",
             group.id
         );
         return Err(Error::new(ErrorCode::LimitReached, context));

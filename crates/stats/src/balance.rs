@@ -344,9 +344,9 @@ pub fn uneven_work(
         ),
         remedy: "requests to this target wait for each other while other targets are idle. \
                  Directories directly below the root of the file system are spread over the \
-                 metadata targets, and directories below them follow: divide the work among \
-                 several directories below the root. `skep entry info DIRECTORY` shows the target \
-                 of a directory"
+                 metadata targets, and a new directory below them is on the target of its parent: \
+                 divide the work among several directories below the root. `skep entry info \
+                 DIRECTORY` shows the target of a directory"
             .into(),
     })
 }

@@ -368,14 +368,19 @@ impl Place {
                 let name = names::target(map, target);
                 (target, "lock", format!("waiting for locks that other programs hold, at {name}"))
             }
-            Self::Link { target: 0 } => (0, "link", "at a service without targets".into()),
+            Self::Link { target: 0 } => {
+                (0, "link", "at management or another service without targets".into())
+            }
             Self::Link { target } => {
                 let name = names::target(map, target);
                 (target, "link", format!("in the network to {name} and back"))
             }
-            Self::Stall { target: 0 } => {
-                (0, "link", "waiting for a service without targets to take the request".into())
-            }
+            Self::Stall { target: 0 } => (
+                0,
+                "link",
+                "waiting for management or another service without targets to take the request"
+                    .into(),
+            ),
             Self::Stall { target } => {
                 let name = names::target(map, target);
                 let what = format!(

@@ -253,8 +253,8 @@ impl Client {
             return Ok(());
         }
         tracing::error!(
-            "file {}: a power loss of metadata has reverted the place of its first bytes; bytes \
-             that programs had written there are lost",
+            "file {}: a power loss of metadata has reverted the move of its first bytes to \
+             storage; bytes that programs have written to this range since the move are lost",
             state.id
         );
         state.move_reverted();

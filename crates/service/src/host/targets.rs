@@ -472,8 +472,8 @@ impl ServingNode {
         let waiting: Vec<_> = others.into_iter().filter(|it| map.target(*it).is_some()).collect();
         if !waiting.is_empty() {
             tracing::info!(
-                "{}: no group, so this service does not serve it yet; `skep group create` or `skep \
-                 group add` puts it into a group",
+                "this service does not serve {} yet, since no group contains the target; `skep \
+                 group create` or `skep group add` puts a target into a group",
                 named(waiting)
             );
         }
