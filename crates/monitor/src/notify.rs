@@ -199,8 +199,8 @@ impl Queue {
     fn note_failure(&self, why: &str) {
         if !self.is_failing.replace(true) {
             tracing::warn!(
-                "cannot notify {}: {why}; the next line about it follows when it accepts a \
-                 notification again",
+                "cannot notify {}: {why}; the monitor logs no further failures until a \
+                 notification is accepted again",
                 self.name()
             );
         }

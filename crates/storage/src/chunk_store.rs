@@ -282,13 +282,13 @@ impl ChunkStore {
             state.incarnation
         );
         match store.suspects.borrow().len() {
-            0 => tracing::info!("target {target} is open"),
+            0 => tracing::info!("opened target {target}"),
             1 => tracing::info!(
-                "target {target} is open; its last stop interrupted writes in 1 region, which is \
+                "opened target {target}; its last stop interrupted writes in 1 region, which is \
                  checked at its first use"
             ),
             count => tracing::info!(
-                "target {target} is open; its last stop interrupted writes in {count} regions, \
+                "opened target {target}; its last stop interrupted writes in {count} regions, \
                  which are checked at their first use"
             ),
         }
