@@ -256,7 +256,7 @@ pub fn place(
         if component.groups.is_empty() {
             return Err(Error::new(
                 ErrorCode::NoSpace,
-                "no storage target is online with free space: see `skep health check`",
+                "no online storage target has free space: see `skep health check`",
             ));
         }
     }

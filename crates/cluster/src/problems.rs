@@ -314,8 +314,8 @@ fn capacity(map: &ClusterMap, target: &Target) -> Option<Problem> {
             " is full",
             match target.kind {
                 TargetKind::Metadata => {
-                    "free space on the disk of this target, or delete files and directories; new \
-                     files and directories fail with ENOSPC"
+                    "free up space on the disk of this target, or delete files and directories; \
+                     new files and directories fail with ENOSPC"
                 }
                 TargetKind::Storage => {
                     "delete files or add targets, and give other patterns to directories whose \
@@ -330,8 +330,8 @@ fn capacity(map: &ClusterMap, target: &Target) -> Option<Problem> {
             " is almost full",
             match target.kind {
                 TargetKind::Metadata => {
-                    "free space on the disk of this target, or delete files and directories; the \
-                     target refuses new files and directories, now or soon"
+                    "free up space on the disk of this target, or delete files and directories; \
+                     the target refuses new files and directories, now or soon"
                 }
                 TargetKind::Storage => {
                     "delete files or add targets, and give other patterns to directories whose \

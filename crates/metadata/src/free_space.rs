@@ -71,7 +71,7 @@ impl FreeSpaceGauge {
     fn shortage(&self, found: &Space) -> String {
         format!(
             "target {} cannot take new data: only {} MiB and {} inodes are free on the disk under \
-             {}; delete files, or free space on that disk",
+             {}; delete files, or free up space on that disk",
             self.target,
             found.free_bytes >> 20,
             found.free_inodes,
@@ -92,7 +92,7 @@ impl FreeSpaceGauge {
             return error;
         }
         let what = format!(
-            "cannot write the log or the store: the disk under {} is full; free space on this \
+            "cannot write the log or the store: the disk under {} is full; free up space on this \
              disk. The service then continues by itself within a minute, or start it again if it \
              has ended; no acknowledged change is lost ({})",
             self.directory.display(),
@@ -146,7 +146,7 @@ mod tests {
     #[test]
     fn error_on_a_full_disk_names_the_disk_and_the_fix() {
         let full = gauge().explain(Error::new(ErrorCode::NoSpace, "log /x: full"));
-        assert!(full.context().contains("free space") && full.context().contains("log /x"));
+        assert!(full.context().contains("free up space") && full.context().contains("log /x"));
         let other = gauge().explain(Error::new(ErrorCode::Corrupt, "log /x: damaged"));
         assert_eq!(other.code(), ErrorCode::Corrupt);
         assert_eq!(other.context(), "log /x: damaged");

@@ -130,7 +130,7 @@ impl History {
         };
         let problem = format!(
             "cannot write the history: {error}; the figures of the newest {RECENT_FRAMES} seconds \
-             are in memory only; free space on the disk of the monitor's directory"
+             are in memory only; free up space on the disk of the monitor's directory"
         );
         if self.problem.as_ref() != Some(&problem) {
             tracing::warn!("{problem}");

@@ -451,7 +451,7 @@ fn metadata_service_without_log_space_waits_and_continues() {
         let log = cluster.data().join("logs/metadata-1.log");
         let printed = eventually(FULL_PATIENCE, || {
             let text = fs::read_to_string(&log).ok()?;
-            text.contains("is full; free space on this disk").then_some(())
+            text.contains("is full; free up space on this disk").then_some(())
         });
         // Free the space before any assertion, because the waiting changes need space to complete.
         files::remove_file(&stranger);

@@ -215,7 +215,7 @@ fn log_change(change: &GroupChange, primary: TargetId, stops: bool) {
         ),
         MemberChange::HandOver => tracing::warn!(
             "the disk of target {primary} is almost full: target {target} becomes the primary of \
-             metadata group {group}; free space on the disk of target {primary}"
+             metadata group {group}; free up space on the disk of target {primary}"
         ),
         _ => tracing::info!(
             "target {target} has caught up: it becomes a serving member of metadata group {group}"

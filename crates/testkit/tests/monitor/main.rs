@@ -271,7 +271,7 @@ fn monitor_reports_a_full_disk_and_still_collects() {
     let problem = wait_for("the full disk is reported", PATIENCE, || {
         live()["history"]["problem"].as_str().map(str::to_owned)
     });
-    assert!(problem.contains("free space on the disk"), "{problem}");
+    assert!(problem.contains("free up space on the disk"), "{problem}");
     let newest = live()["frame_ms"].number();
     wait_for("figures go on", PATIENCE, || (live()["frame_ms"].number() > newest).then_some(()));
     wait_for("the page shows the problem", PATIENCE, || {
