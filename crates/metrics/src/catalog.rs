@@ -287,9 +287,9 @@ definitions! {
         "Always 1. The labels describe the process.");
     /// How evenly targets share work or space.
     BALANCE = Definition::gauge("skep_balance_ratio", Unit::Decimal, BALANCE_LABELS,
-        "Mean of the targets divided by the highest value of a target, 1 if all have the same: for \
-         metadata_work the requests of the last minute, for storage_space the used share. Only the \
-         monitor has it.");
+        "Mean value of the targets divided by the highest value; 1 if all targets have the same \
+         value. The value is the requests of the last minute for metadata_work, and the used share \
+         of the space for storage_space. Only the monitor has this metric.");
     /// Current alerts of the monitor.
     ALERT = Definition::gauge("skep_alert", Unit::Count, ALERT_LABELS,
         "Always 1, for each current alert of the monitor, at most 200. `fault` is the object of \

@@ -38,7 +38,7 @@ pub fn growing_queue(
         client: None,
         is_over: false,
         what: format!(
-            "the queue of {} grows: {now} requests wait, and {before} waited half a minute before",
+            "the queue of {} grows: {now} requests wait, and half a minute earlier {before} waited",
             names::target(map, target.raw())
         ),
         remedy:

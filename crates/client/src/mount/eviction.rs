@@ -66,10 +66,10 @@ fn removal_text(removed: NodeId, lost: usize) -> String {
         }
     };
     format!(
-        "management does not know this client ({removed}) any more: it was evicted, since it did \
-         not reach the servers for longer than its lease, or an administrator evicted it, or \
+        "management does not know this client ({removed}) any more: it was evicted (by an \
+         administrator, or because it did not reach the servers for longer than its lease), or \
          management was restored from a backup; the mount joins the cluster again; {files}; after \
-         an eviction check the network of this host; `skep config set lease 60s` makes clients \
+         an eviction, check the network of this host; `skep config set lease 60s` makes clients \
          outlast longer interruptions"
     )
 }

@@ -266,7 +266,7 @@ pub const SETTINGS: &[Setting] = &[
         max: u32::MAX as u64,
         is_power_of_two: false,
         meaning: "maximum number of chunk files without an inode that one search of a storage \
-                  target removes; a search that finds more removes none and reports a problem, \
+                  target removes; if a search finds more, it removes none and reports a problem, \
                   since metadata may be an old backup; 0 switches the removal off",
         field: Field::Policy {
             get: |policy| u64::from(policy.cleanup_limit),
