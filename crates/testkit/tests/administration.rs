@@ -46,9 +46,9 @@ fn log_levels_change_in_running_services_and_mounts() {
 
     let client = cluster.nodes("client")[0]["id"].to_string();
     for (arguments, words) in [
-        (["storage-1", "loud,=="], "log level 'loud,=='"),
+        (["storage-1", "loud,=="], "log level: 'loud,=='"),
         (["nobody", "debug"], "skep node list"),
-        ([client.as_str(), "loud,=="], "log level 'loud,=='"),
+        ([client.as_str(), "loud,=="], "log level: 'loud,=='"),
     ] {
         let printed = refusal(&cluster, &[&["node", "log-level"], &arguments[..]].concat());
         assert!(printed.contains(words), "{arguments:?}: {printed}");
