@@ -202,8 +202,8 @@ fn file_of(snapshot: &RaftSnapshot) -> Result<Vec<u8>> {
     let len = snapshot.state.0.len() as u64;
     if len > MAX_SNAPSHOT_BYTES {
         let what = format!(
-            "the state has {len} bytes, and the limit is {MAX_SNAPSHOT_BYTES}; remove unused \
-             clients and servers from the cluster"
+            "cannot write a snapshot: the state has {len} bytes, and the limit is \
+             {MAX_SNAPSHOT_BYTES}; remove unused clients and servers from the cluster"
         );
         return Err(Error::new(ErrorCode::TooLarge, what));
     }
