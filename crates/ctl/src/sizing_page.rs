@@ -3,15 +3,17 @@
 
 use crate::output::size as bytes;
 use skep_cluster::limits as cluster;
+use skep_cluster::patterns::resolve;
 use skep_deploy::hosts::{Deployment, Role};
 use skep_format::chunk;
 use skep_format::metadata::{DentryRecord, InlineRecord, InodeRecord, Key};
 use skep_plan::sizing;
 use skep_types::codec::{Bytes, Codec};
+use skep_types::map::Policy;
 use skep_types::pattern::{MAX_COMPONENTS, MAX_INLINE_BYTES, MAX_STRIPE_WIDTH};
 use skep_types::{
-    Attributes, Chooser, ChunkFileSet, Component, FileKind, GroupId, InodeId, MAX_FILE_BYTES,
-    MAX_NAME_BYTES, PatternOrigin, Redundancy, SHARD_COUNT, StripePattern, Timestamp,
+    Attributes, ChunkFileSet, Component, FileKind, GroupId, InodeId, MAX_FILE_BYTES,
+    MAX_NAME_BYTES, PatternOrigin, PatternRequest, SHARD_COUNT, StripePattern, Timestamp,
 };
 use skep_wire::limits as wire;
 use std::collections::BTreeSet;
@@ -36,15 +38,15 @@ fn with_commas(number: u64) -> String {
     text
 }
 
-fn component(start: u64, groups: u32) -> Component {
-    Component {
-        start,
-        chunk_bytes: 512 << 10,
-        wanted: 32,
-        redundancy: Redundancy::Stripe,
-        chooser: Chooser::Cluster,
-        groups: (1..=groups).map(GroupId::new).collect(),
-    }
+/// Returns the components of a new file on a cluster whose setting `inline-bytes` has this value.
+/// The file has `targets` targets in its wide component.
+fn components(inline_bytes: u64, targets: u32) -> Vec<Component> {
+    let policy = Policy { inline_bytes, ..Policy::default() };
+    let mut components = resolve(&PatternRequest::unset(), &policy).components;
+    let [.., narrow, wide] = &mut components[..] else { panic!("a narrow and a wide component") };
+    narrow.groups = vec![GroupId::new(1)];
+    wide.groups = (1..=targets).map(GroupId::new).collect();
+    components
 }
 
 /// Returns the length in bytes of an inode record whose pattern has these components.
@@ -68,8 +70,9 @@ fn inode_bytes(kind: FileKind, components: Vec<Component>) -> usize {
     record.to_bytes().len()
 }
 
+/// Returns the length in bytes of the inode record of a file on a cluster with default settings.
 fn file_bytes(targets: u32) -> usize {
-    inode_bytes(FileKind::Regular, vec![component(0, 1), component(4 << 20, targets)])
+    inode_bytes(FileKind::Regular, components(Policy::default().inline_bytes, targets))
 }
 
 fn name_bytes(name: &str) -> usize {
@@ -87,10 +90,8 @@ fn sizing_page_has_the_sizes_of_records() {
         "| inode of a file of the default pattern | {key} | {file}, and 4 for each target of its \
          wide part |"
     ));
-    let inline_part = Component { redundancy: Redundancy::Inline, ..component(0, 0) };
-    let components = vec![inline_part, component(16 << 10, 1), component(4 << 20, 0)];
-    let more = inode_bytes(FileKind::Regular, components) - file;
-    check(&format!("{more} bytes more in the inode of each file"));
+    let without_inline = inode_bytes(FileKind::Regular, components(0, 0));
+    check(&format!("{} bytes less in the inode of each file", file - without_inline));
     let directory = inode_bytes(FileKind::Directory, Vec::new());
     check(&format!("| inode of a directory | {key} | {directory} |"));
     let name_key = Key::Dentry(root, 256).to_bytes().len();
@@ -110,7 +111,7 @@ fn sizing_page_has_the_sizes_of_records() {
     for targets in [8, 32] {
         let records = key + file_bytes(targets) + name;
         let each = (records + 2 * 12) * 11 / 10;
-        assert_eq!(sized(20, targets as u64, 0), each as u64);
+        assert_eq!(sized(20, targets as u64, Some(0)), each as u64);
         let gigabytes = |files: usize| (each * files) as f64 / 1e9;
         check(&format!(
             "| {targets} | {each} | {:.2} GB | {:.1} GB |",
@@ -121,7 +122,7 @@ fn sizing_page_has_the_sizes_of_records() {
 }
 
 /// Returns the metadata of a file of 1 MiB in the result of `skep plan size`.
-fn sized(name_bytes: u64, stripe_width: u64, inline_bytes: u64) -> u64 {
+fn sized(name_bytes: u64, stripe_width: u64, inline_bytes: Option<u64>) -> u64 {
     let hosts = sizing::Hosts { hosts: 1, targets: 32 };
     let needs = sizing::Needs {
         files: 1,
@@ -149,9 +150,9 @@ fn sizing_command_uses_the_sizes_and_limits_of_the_program() {
     let part = key(Key::Inline(InodeId::ROOT, 1)) + value(1 << 10);
     let records = (key(Key::Inode(InodeId::ROOT)) + file_bytes(1) as u64)
         + (key(Key::Dentry(InodeId::ROOT, 256)) + name_bytes("name") as u64);
-    assert_eq!(sized(4, 1, 4 << 10), (records + 2 * 12 + 4 * (part + 12)) * 11 / 10);
-    assert_eq!(sizing::CHECKSUM_PAGE_BYTES, chunk::PAGE_BYTES);
-    assert_eq!(sizing::CHECKSUMMED_BYTES, chunk::REGION_BYTES);
+    assert_eq!(sized(4, 1, Some(4 << 10)), (records + 2 * 12 + 4 * (part + 12)) * 11 / 10);
+    let [page, region] = [chunk::PAGE_BYTES, chunk::REGION_BYTES].map(skep_service::ByteSize);
+    check(&format!("Checksums take {page} for each {region} of data"));
     assert_eq!(sizing::MAX_HOSTS, cluster::MAX_SERVERS as u64);
     assert_eq!(sizing::MAX_TARGETS, cluster::MAX_TARGETS_PER_NODE as u64);
     assert_eq!(sizing::MAX_CLIENTS, cluster::MAX_CLIENTS as u64);
@@ -171,7 +172,7 @@ fn sizing_page_has_the_output_of_its_example() {
         files_in_use: 10_000_000,
         name_bytes: 20,
         stripe_width: 32,
-        inline_bytes: 0,
+        inline_bytes: Some(0),
         copies: 1,
         metadata: sizing::Hosts { hosts: 2, targets: 2 },
         storage: sizing::Hosts { hosts: 2, targets: 16 },

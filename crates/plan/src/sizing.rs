@@ -1,11 +1,15 @@
 //! Sizes the parts of a cluster that the model of rates leaves out: disks, memory and processors of
 //! metadata and storage hosts.
 //!
-//! docs/operations/sizing.md explains each number. A test of the program compares the sizes of
-//! records with the formats.
+//! docs/operations/sizing.md explains each number. The module `records` has the sizes of the
+//! records of a file.
+
+mod records;
 
 use crate::invalid;
+use records::StoredFile;
 use serde::Serialize;
+use skep_format::chunk;
 use skep_types::map::Policy;
 use skep_types::pattern::{MAX_INLINE_BYTES, MAX_STRIPE_WIDTH};
 use skep_types::{MAX_NAME_BYTES, Result};
@@ -13,19 +17,6 @@ use skep_types::{MAX_NAME_BYTES, Result};
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
-
-/// Bytes of the key and the value of a file's inode, without the ids of the targets.
-const INODE_BYTES: u64 = 12 + 202;
-/// Bytes of one target's id in an inode.
-const TARGET_ID_BYTES: u64 = 4;
-/// Bytes of the key and the value of a directory entry, without the name.
-const ENTRY_BYTES: u64 = 20 + 13;
-/// Bytes of the key and the value of a part of a file's inline bytes, without the bytes.
-const INLINE_PART_BYTES: u64 = 14 + 8;
-/// Bytes that the tables of the store add to each record.
-const OVERHEAD_OF_RECORD: u64 = 12;
-/// Length of a part of the inline bytes.
-const INLINE_PART: u64 = KIB;
 
 /// Space for the log of a metadata target, which does not grow with the number of files.
 const LOG_BYTES: u64 = 2 * GIB;
@@ -42,11 +33,6 @@ const STORAGE_HOST_BYTES: u64 = 16 * GIB;
 const STORAGE_TARGET_BYTES: u64 = GIB;
 /// Maximum number of connections of one service: half of `LimitNOFILE=` of its unit.
 pub const MAX_CONNECTIONS: u64 = 524_288;
-
-/// Length of a page of checksums.
-pub const CHECKSUM_PAGE_BYTES: u64 = 4 * KIB;
-/// Length of the data to which a page of checksums belongs.
-pub const CHECKSUMMED_BYTES: u64 = 2 * MIB;
 
 /// Maximum number of files. Larger results than 64 bits are cut off at the largest number.
 const MAX_FILES: u64 = 1_000_000_000_000;
@@ -85,8 +71,10 @@ pub struct Needs {
     pub name_bytes: u64,
     /// Number of targets of the wide part of a file.
     pub stripe_width: u64,
-    /// Maximum number of inline bytes of a file.
-    pub inline_bytes: u64,
+    /// Maximum number of bytes of a file that metadata stores. `Some(0)` means that the file has
+    /// an inline component without bytes. `None` means that the pattern of the file has no inline
+    /// component, because the setting `inline-bytes` is 0.
+    pub inline_bytes: Option<u64>,
     /// Number of copies of metadata.
     pub copies: u64,
     /// The metadata hosts.
@@ -145,8 +133,8 @@ pub struct ClusterSize {
 /// `InvalidArgument` if a number is zero or too large.
 pub fn size(needs: &Needs) -> Result<ClusterSize> {
     check(needs)?;
-    let each = metadata_bytes_of_file(needs);
     let chunk_files_of_file = chunk_files(needs);
+    let each = metadata_bytes_of_file(needs, chunk_files_of_file);
     let data_bytes = needs.files.saturating_mul(data_bytes_of_file(needs, chunk_files_of_file));
     // Each group of targets has the files of its shards, and each copy has all of them.
     let metadata_bytes = needs.files.saturating_mul(each).saturating_mul(needs.copies);
@@ -181,7 +169,7 @@ fn check(needs: &Needs) -> Result<()> {
     between("mean size of a file", needs.mean_bytes, 0, MAX_MEAN_BYTES)?;
     between("length of a name", needs.name_bytes, 1, MAX_NAME_BYTES as u64)?;
     between("stripe width", needs.stripe_width, 1, MAX_STRIPE_WIDTH as u64)?;
-    between("number of inline bytes", needs.inline_bytes, 0, MAX_INLINE_BYTES)?;
+    between("number of inline bytes", needs.inline_bytes.unwrap_or(0), 0, MAX_INLINE_BYTES)?;
     for (role, it) in [("metadata", needs.metadata), ("storage", needs.storage)] {
         between(&format!("number of {role} hosts"), it.hosts, 1, MAX_HOSTS)?;
         between(&format!("number of targets of a {role} host"), it.targets, 1, MAX_TARGETS)?;
@@ -200,23 +188,21 @@ fn check(needs: &Needs) -> Result<()> {
 }
 
 /// Returns the bytes of a file in the store of metadata: its inode, one name and its inline bytes.
-fn metadata_bytes_of_file(needs: &Needs) -> u64 {
-    let inline = needs.mean_bytes.min(needs.inline_bytes);
-    let parts = inline.div_ceil(INLINE_PART);
-    let records = INODE_BYTES
-        + TARGET_ID_BYTES * needs.stripe_width
-        + ENTRY_BYTES
-        + needs.name_bytes
-        + INLINE_PART_BYTES * parts
-        + inline;
-    // A tenth more for old versions of records that are not merged yet.
-    (records + OVERHEAD_OF_RECORD * (2 + parts)) * 11 / 10
+fn metadata_bytes_of_file(needs: &Needs, chunk_files: u64) -> u64 {
+    let file = StoredFile {
+        name_bytes: needs.name_bytes,
+        has_inline_component: needs.inline_bytes.is_some(),
+        inline_bytes: needs.mean_bytes.min(needs.inline_bytes.unwrap_or(0)),
+        stripe_width: needs.stripe_width,
+        chunk_files,
+    };
+    file.bytes()
 }
 
 /// Returns the number of chunk files of a file with the default pattern: the first bytes are on one
 /// target, and the rest on many.
 fn chunk_files(needs: &Needs) -> u64 {
-    if needs.mean_bytes <= needs.inline_bytes {
+    if needs.mean_bytes <= needs.inline_bytes.unwrap_or(0) {
         return 0;
     }
     let Policy { stripe_from, default_chunk_bytes, .. } = Policy::default();
@@ -230,8 +216,8 @@ fn data_bytes_of_file(needs: &Needs, chunk_files: u64) -> u64 {
     if chunk_files == 0 {
         return 0;
     }
-    let pages = needs.mean_bytes.div_ceil(CHECKSUMMED_BYTES) + chunk_files - 1;
-    needs.mean_bytes + pages.max(1) * CHECKSUM_PAGE_BYTES
+    let pages = needs.mean_bytes.div_ceil(chunk::REGION_BYTES) + chunk_files - 1;
+    needs.mean_bytes + pages.max(1) * chunk::PAGE_BYTES
 }
 
 fn metadata_host(needs: &Needs, store_bytes_of_target: u64, cache: u64) -> HostSize {
@@ -292,6 +278,8 @@ fn too_many(role: &str, host: &HostSize) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use skep_types::Component;
+    use skep_types::codec::Codec;
 
     const NEEDS: Needs = Needs {
         files: 100_000_000,
@@ -299,7 +287,7 @@ mod tests {
         files_in_use: 10_000_000,
         name_bytes: 20,
         stripe_width: 32,
-        inline_bytes: 0,
+        inline_bytes: Some(0),
         copies: 1,
         metadata: Hosts { hosts: 2, targets: 2 },
         storage: Hosts { hosts: 2, targets: 16 },
@@ -314,18 +302,28 @@ mod tests {
     #[test]
     fn metadata_is_sized_by_files_and_names() {
         let found = sized(NEEDS);
-        assert_eq!((found.metadata_bytes_of_file, found.metadata_bytes), (460, 46_000_000_000));
-        assert_eq!(found.metadata.disk_bytes_of_target, 11_500_000_000 + LOG_BYTES);
-        assert_eq!(found.cache_bytes_of_target, 1_150_000_000);
-        assert!(found.metadata.memory_bytes >= 2 * 2 * 1_150_000_000);
+        assert_eq!((found.metadata_bytes_of_file, found.metadata_bytes), (487, 48_700_000_000));
+        assert_eq!(found.metadata.disk_bytes_of_target, 12_175_000_000 + LOG_BYTES);
+        assert_eq!(found.cache_bytes_of_target, 1_217_500_000);
+        assert!(found.metadata.memory_bytes >= 2 * 2 * 1_217_500_000);
         assert_eq!((found.metadata.cores, found.storage.cores), (3, 24));
         let share = found.metadata_share.expect("data");
         assert!((0.0004..0.0005).contains(&share), "{share}");
         let narrow = sized(Needs { stripe_width: 8, ..NEEDS });
-        assert_eq!(narrow.metadata_bytes_of_file, 355);
+        assert_eq!(narrow.metadata_bytes_of_file, 381);
         // Few files in use need no more than the default.
         let idle = sized(Needs { files_in_use: 0, ..NEEDS });
         assert_eq!(idle.cache_bytes_of_target, LEAST_CACHE_BYTES);
+    }
+
+    #[test]
+    fn inode_of_a_large_file_has_an_inline_component() {
+        let bytes = |inline_bytes| sized(Needs { inline_bytes, ..NEEDS }).metadata_bytes_of_file;
+        // The inode and the name of a file with 32 targets and a name of 20 bytes.
+        let records = 419;
+        assert_eq!(bytes(Some(0)), (records + 2 * 12) * 11 / 10);
+        let component = Component::inline().to_bytes().len() as u64;
+        assert_eq!(bytes(None), (records - component + 2 * 12) * 11 / 10);
     }
 
     #[test]
@@ -341,6 +339,7 @@ mod tests {
     #[test]
     fn data_has_checksums_and_inline_files_have_no_data() {
         let one = |mean_bytes, inline_bytes| {
+            let inline_bytes = Some(inline_bytes);
             let found =
                 sized(Needs { files: 1, files_in_use: 0, mean_bytes, inline_bytes, ..NEEDS });
             (found.chunk_files_of_file, found.data_bytes)
@@ -350,8 +349,10 @@ mod tests {
         assert_eq!(one(5 * MIB, 0), (3, 5 * MIB + 5 * 4096));
         assert_eq!(one(GIB, 0).0, 33);
         assert_eq!(one(1000, 4096), (0, 0));
-        let inline = sized(Needs { mean_bytes: 1500, inline_bytes: 4096, ..NEEDS });
-        assert_eq!(inline.metadata_bytes_of_file, (395 + 24 + 1500 + 2 * (22 + 12)) * 11 / 10);
+        let inline = sized(Needs { mean_bytes: 1500, inline_bytes: Some(4096), ..NEEDS });
+        // Two parts of inline bytes, and an inode whose set of synced chunk files is empty.
+        let records = 418 + 1500 + 2 * 22;
+        assert_eq!(inline.metadata_bytes_of_file, (records + 4 * 12) * 11 / 10);
         assert_eq!(inline.metadata_share, None);
     }
 

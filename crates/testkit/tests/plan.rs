@@ -86,9 +86,10 @@ fn plan_predict_uses_a_catalogue_file_and_a_benchmark() {
     refused(at, &of("holes.toml"), "holes.toml");
     refused(at, &of("absent.toml"), "cannot read absent.toml");
     // If the benchmark comes from a much slower system, the predicted rates are lower.
-    let result = "{\"plan\":{\"transfer_bytes\":1048576,\"file_per_process\":true},\"processes\":64,\
-                  \"is_valid\":true,\"phases\":[{\"phase\":\"write\",\"bandwidth_mib_per_s\":900.0,\
-                  \"operations_per_s\":900.0,\"hosts\":[{\"name\":\"a\"}]}]}";
+    let result = "{\"plan\":{\"transfer_bytes\":1048576,\"file_per_process\":true},\
+                  \"processes\":64,\"is_valid\":true,\"phases\":[{\"phase\":\"write\",\
+                  \"bandwidth_mib_per_s\":900.0,\"operations_per_s\":900.0,\
+                  \"hosts\":[{\"name\":\"a\"}]}]}";
     std::fs::write(at.join("io.json"), result).expect("written");
     let [_, slower] = rates(&["--bench", "io.json"]);
     assert!(slower < many, "{slower} after {many}");
@@ -145,12 +146,15 @@ fn plan_size_prints_disks_memory_and_cores_of_hosts() {
     let hosts = ["size", "--files", "100M", "--metadata", "2x2", "--storage", "4x8"];
     let value = checked(at, &hosts);
     // The page about sizing has these bytes for each file with 32 targets.
-    assert_eq!(value["size"]["metadata_bytes_of_file"], 460, "{value}");
-    assert_eq!(value["size"]["metadata"]["disk_bytes_of_target"], 11_500_000_000_u64 + (2 << 30));
+    assert_eq!(value["size"]["metadata_bytes_of_file"], 487, "{value}");
+    assert_eq!(value["size"]["metadata"]["disk_bytes_of_target"], 12_175_000_000_u64 + (2 << 30));
     assert_eq!(value["size"]["storage"]["cores"], 12);
+    // Without inline bytes, the pattern of each file has one component less.
+    let plain = checked(at, &[&hosts[..], &["--inline-bytes", "0"]].concat());
+    assert_eq!(plain["size"]["metadata_bytes_of_file"], 460, "{plain}");
     let many = [&hosts[..], &["--clients", "2000"]].concat();
     let shown = run(at, &many).expect_success();
-    assert!(shown.contains("metadata.cache = \"1097 MiB\""), "{shown}");
+    assert!(shown.contains("metadata.cache = \"1162 MiB\""), "{shown}");
     assert!(shown.contains("Problem: a storage service with 8 targets"), "{shown}");
     refused(at, &[&hosts[..], &["--stripe-width", "33"]].concat(), "have 32 targets");
     refused(at, &[&hosts[..], &["--copies", "3"]].concat(), "different hosts");

@@ -44,8 +44,9 @@ const ALLOWED: &[(&str, &[&str])] = &[
     // Labs start the program `skep`, and use none of its libraries.
     ("skep-lab", &["skep-env"]),
     ("skep-study", &["skep-env", "skep-bench", "skep-lab"]),
-    // Predicts rates and cost from data files. This crate does no I/O.
-    ("skep-plan", &[]),
+    // Predicts rates and cost from data files, and sizes disks by the formats of records. This
+    // crate does no I/O.
+    ("skep-plan", &["skep-format"]),
     // Changes settings of the host. This crate replaces files durably, in the same way as services.
     ("skep-tune", &["skep-store"]),
     // Asks services as a client does, and reads settings as a service does.

@@ -54,7 +54,8 @@ struct FilesArgs {
     /// Targets of the wide part of a file [default: all storage targets, at most 32]
     #[arg(long, value_name = "NUMBER")]
     stripe_width: Option<u64>,
-    /// Bytes of each file that metadata stores [default: 16KiB up to this mean size, otherwise 0]
+    /// Bytes of each file that metadata stores; 0 if the setting `inline-bytes` is 0 [default:
+    /// 16KiB up to this mean size, otherwise none]
     #[arg(long, value_name = "SIZE", value_parser = size_of)]
     inline_bytes: Option<u64>,
 }
@@ -97,7 +98,10 @@ pub(crate) fn run(args: &SizeArgs) -> Result<()> {
         files_in_use: files.files_in_use.unwrap_or(files.files / 10),
         name_bytes: files.name_length,
         stripe_width: files.stripe_width.unwrap_or(storage_targets.min(default_width.into())),
-        inline_bytes: files.inline_bytes.unwrap_or_else(|| usual_inline_bytes(files.mean_size)),
+        inline_bytes: match files.inline_bytes {
+            None => usual_inline_bytes(files.mean_size),
+            Some(bytes) => Some(bytes).filter(|bytes| *bytes > 0),
+        },
         copies: hosts.copies,
         metadata: hosts.metadata,
         storage: hosts.storage,
@@ -115,10 +119,11 @@ pub(crate) fn run(args: &SizeArgs) -> Result<()> {
 
 /// Returns the number of inline bytes of files with this mean size on a cluster with the default
 /// settings. Larger files usually have none, because a file whose first write is larger than the
-/// inline bytes has none.
-fn usual_inline_bytes(mean_bytes: u64) -> u64 {
+/// inline bytes has none. Such a file keeps an inline component without bytes.
+fn usual_inline_bytes(mean_bytes: u64) -> Option<u64> {
     let Policy { inline_bytes, .. } = Policy::default();
-    if mean_bytes <= inline_bytes { inline_bytes } else { 0 }
+    let used = if mean_bytes <= inline_bytes { inline_bytes } else { 0 };
+    (inline_bytes > 0).then_some(used)
 }
 
 fn as_text(report: &SizeReport) -> String {
@@ -206,7 +211,7 @@ mod tests {
         // The text of the option names this number.
         let most = 16 << 10;
         for (mean_bytes, expected) in [(0, most), (3000, most), (most, most), (most + 1, 0)] {
-            assert_eq!(usual_inline_bytes(mean_bytes), expected, "{mean_bytes}");
+            assert_eq!(usual_inline_bytes(mean_bytes), Some(expected), "{mean_bytes}");
         }
     }
 
