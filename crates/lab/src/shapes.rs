@@ -33,6 +33,12 @@ pub fn shapes() -> Vec<Shape> {
             "the targets are the limit, and their rates vary; eight targets, eight clients",
             SCENARIO2,
         ),
+        of(
+            "azure",
+            "the size of AzureCAT's BeeGFS cluster: 20 servers, 46 clients; the servers' links are \
+             the limit",
+            AZURE,
+        ),
     ]
 }
 
@@ -66,6 +72,15 @@ target_variability = "10%"
 in_memory = true
 "#;
 
+// Each server has one target, as there, where a target is an array of ten disks.
+const AZURE: &str = r#"
+servers = 20
+targets = 1
+clients = 46
+link = "40Mbit"
+in_memory = true
+"#;
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -80,5 +95,6 @@ mod tests {
         let total = |name: &str| shape(name).and_then(|it| it.description.total_rate());
         assert_eq!(total("scenario1"), Some(100_000_000));
         assert_eq!(total("scenario2"), Some(96_000_000));
+        assert_eq!(total("azure"), Some(100_000_000));
     }
 }

@@ -19,6 +19,7 @@ const READY: &[(&str, &str)] = &[
     ("azure-throughput", include_str!("../plans/azure-throughput.toml")),
     ("azure-iops", include_str!("../plans/azure-iops.toml")),
     ("azure-metadata", include_str!("../plans/azure-metadata.toml")),
+    ("azure-scale", include_str!("../plans/azure-scale.toml")),
 ];
 
 /// Returns all predefined plans.
@@ -94,12 +95,25 @@ mod tests {
                 let system = System { hosts, targets_per_server: Some(targets) };
                 plan.check_system(&system).unwrap_or_else(|error| panic!("{name}: {error}"));
             }
-            let system = System { hosts: 16, targets_per_server: Some(vec![4; 4]) };
-            plan.check_system(&system).unwrap_or_else(|error| panic!("{name}: {error}"));
+            if *name != "azure-scale" {
+                let system = System { hosts: 16, targets_per_server: Some(vec![4; 4]) };
+                plan.check_system(&system).unwrap_or_else(|error| panic!("{name}: {error}"));
+            }
             let needs_mount = ["site", "azure-metadata"].contains(name);
             assert_eq!(plan.lab.is_none(), needs_mount, "{name}");
             assert!(order::list(&plan).len() <= 400, "{name} is done in an afternoon");
         }
+    }
+
+    #[test]
+    fn azure_scale_has_the_published_numbers_of_hosts() {
+        let plan = Plan::parse(text("azure-scale").expect("a plan")).expect("valid");
+        let lab = lab::description(plan.lab.as_ref().expect("a lab")).expect("a shape");
+        assert_eq!((lab.servers, lab.clients), (20, 46));
+        let hosts = Level::Fixed(46);
+        assert!(plan.conditions().all(|(_, condition)| condition.hosts == hosts));
+        let servers: Vec<_> = plan.conditions().map(|(_, it)| it.servers).collect();
+        assert_eq!(servers[..11], [1, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20].map(Some));
     }
 
     #[test]

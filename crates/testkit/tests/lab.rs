@@ -280,6 +280,18 @@ fn impossible_lab_is_refused_before_any_change() {
     assert!(shapes.as_array().is_some_and(|shapes| shapes.len() > 2), "{shapes}");
 }
 
+/// Command: skep lab up.
+#[test]
+fn lab_of_the_azure_shape_has_20_servers_and_46_clients() {
+    let lab = Lab::new();
+    // The test must not depend on the memory and the speed of this machine.
+    let plan = checked(&lab, "up", &["azure", "--on-disk", "--force", "--dry-run"]);
+    let with_role =
+        |role: &str| plan["hosts"].list().iter().filter(|host| host["role"] == role).count();
+    assert_eq!(["metadata", "server", "client"].map(with_role), [1, 20, 46], "{plan}");
+    assert_eq!(lab.remains(), NOTHING);
+}
+
 fn shapes(format: &str) -> String {
     cluster::skep(["lab", "shapes", "--output", format]).expect_success()
 }

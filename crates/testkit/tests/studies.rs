@@ -90,8 +90,8 @@ fn journal() -> String {
                 "chooser": chooser, "transfer_bytes": 1_048_576, "access": "shared-file",
                 "operation": "write", "applications": 1, "targets": "chosen",
             },
-            "bytes_per_second": rate, "applications": [application], "caches_dropped": true, "is_valid": true,
-            "invalid_because": null,
+            "bytes_per_second": rate, "applications": [application], "caches_dropped": true,
+            "is_valid": true, "invalid_because": null,
         });
         lines.push(record.to_string());
     }
@@ -227,6 +227,23 @@ fn built_in_study_plans_are_listed_and_printed() {
     let unknown = skep(scratch.path(), &["study", "plan", "scenario9"]);
     assert_eq!(unknown.status.code(), Some(4));
     assert!(unknown.expect_failure().contains("scenario1, scenario2"));
+}
+
+/// Command: skep study run.
+#[test]
+fn azure_study_of_the_published_size_has_14_runs() {
+    let scratch = Scratch::new();
+    let dry = ["study", "run", "azure-scale", "--dry-run"];
+    let planned = checked(scratch.path(), &dry, "study-run-dry");
+    assert_eq!((&planned["runs"], &planned["needs_calibration"]), (&json!(14), &json!(false)));
+    assert_eq!(planned["blocks"].list().len(), 14, "each run is a block");
+    let conditions: BTreeSet<String> = planned["blocks"]
+        .list()
+        .iter()
+        .flat_map(|block| block.list())
+        .map(|run| run["condition"].text().to_owned())
+        .collect();
+    assert!(conditions.iter().any(|it| it.contains("20 servers")), "{conditions:?}");
 }
 
 /// A plan that can run on any file system, with many short runs that write very little.
