@@ -105,6 +105,17 @@ mod tests {
         }
     }
 
+    /// docs/operations/studies.md has a table with the run times of the plans on a small host.
+    /// `small` is not in it, and `site` needs a real system.
+    #[test]
+    fn table_of_run_times_has_the_number_of_runs_of_each_plan() {
+        let page = include_str!("../../../docs/operations/studies.md");
+        for plan in all().iter().filter(|plan| !["site", "small"].contains(&plan.name.as_str())) {
+            let row = format!("| `{}` | {} | ", plan.name, order::list(plan).len());
+            assert!(page.contains(&row), "docs/operations/studies.md lacks: {row}");
+        }
+    }
+
     #[test]
     fn azure_scale_has_the_published_numbers_of_hosts() {
         let plan = Plan::parse(text("azure-scale").expect("a plan")).expect("valid");
