@@ -1,7 +1,9 @@
 //! The description of a lab. It is read from a file, is a predefined shape, or is built from the
 //! options of the command.
 
-use crate::limits::{MAX_DELAY, MAX_HOSTS, MAX_METADATA_TARGETS, MAX_NAME, MAX_TARGETS};
+use crate::limits::{
+    MAX_DELAY, MAX_HOSTS, MAX_METADATA_SERVERS, MAX_METADATA_TARGETS, MAX_NAME, MAX_TARGETS,
+};
 use crate::rate::Rate;
 use serde::{Deserialize, Serialize};
 use skep_types::Chooser;
@@ -101,7 +103,10 @@ pub struct Description {
     pub targets: u16,
     /// Number of client hosts, each with one mount of the cluster.
     pub clients: u16,
-    /// Number of metadata targets. All of them are on the metadata host.
+    /// Number of metadata hosts, each with one metadata service. The first one also runs the
+    /// management service.
+    pub metadata_servers: u16,
+    /// Number of metadata targets on each metadata host.
     pub metadata_targets: u16,
     /// Maximum rate of each server's link, in each direction. `None` means no limit.
     pub link: Option<Rate>,
@@ -131,6 +136,7 @@ impl Default for Description {
             servers: 2,
             targets: 2,
             clients: 2,
+            metadata_servers: 1,
             metadata_targets: 1,
             link: None,
             client_link: None,
@@ -175,6 +181,7 @@ impl Description {
             ("servers", self.servers, MAX_HOSTS),
             ("targets", self.targets, MAX_TARGETS),
             ("clients", self.clients, MAX_HOSTS),
+            ("metadata servers", self.metadata_servers, MAX_METADATA_SERVERS),
             ("metadata targets", self.metadata_targets, MAX_METADATA_TARGETS),
         ];
         for (what, count, most) in counts {
@@ -276,6 +283,7 @@ mod tests {
         };
         assert!(problems(|it| it.servers = 0).contains("number of servers 0: expected 1 to 250"));
         assert!(problems(|it| it.clients = 300).contains("clients 300"));
+        assert!(problems(|it| it.metadata_servers = 65).contains("servers 65: expected 1 to 64"));
         assert!(problems(|it| it.target_variability = Some(Percent(5))).contains("--target-rate"));
         assert!(problems(|it| it.chooser = Some("best".into())).contains("balanced, randomized"));
         assert!(problems(|it| it.directory = Some("data".into())).contains("an absolute path"));

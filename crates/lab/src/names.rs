@@ -27,8 +27,6 @@ const PREFIX: &str = "skep-lab-";
 pub(crate) const MANAGEMENT_PORT: u16 = 7400;
 pub(crate) const METADATA_PORT: u16 = 7410;
 pub(crate) const STORAGE_PORT: u16 = 7420;
-/// Name of the metadata host.
-pub(crate) const METADATA_HOST: &str = "m1";
 /// Length in bits of the network part of each host's address.
 pub(crate) const ADDRESS_BITS: u8 = 16;
 
@@ -58,7 +56,8 @@ pub(crate) fn memory_name(lab: &str) -> String {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// The host runs the management service and the metadata service.
+    /// The host runs a metadata service. The first of these hosts also runs the management
+    /// service.
     Metadata,
     /// The host runs a storage service.
     Server,
@@ -71,7 +70,7 @@ pub enum Role {
 pub(crate) fn host(role: Role, number: u16) -> (String, Ipv4Addr) {
     let last = u8::try_from(number).expect("limits.rs allows fewer hosts than addresses");
     match role {
-        Role::Metadata => (METADATA_HOST.into(), Ipv4Addr::new(198, 18, 0, last)),
+        Role::Metadata => (format!("m{number}"), Ipv4Addr::new(198, 18, 0, last)),
         Role::Server => (format!("s{number}"), Ipv4Addr::new(198, 18, 1, last)),
         Role::Client => (format!("c{number}"), Ipv4Addr::new(198, 18, 2, last)),
     }
@@ -80,7 +79,7 @@ pub(crate) fn host(role: Role, number: u16) -> (String, Ipv4Addr) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limits::{MAX_HOSTS, MAX_NAME};
+    use crate::limits::{MAX_HOSTS, MAX_METADATA_SERVERS, MAX_NAME};
     use std::collections::BTreeSet;
 
     /// Maximum length in bytes of the name of a network interface in Linux.
@@ -90,7 +89,11 @@ mod tests {
     fn lab_names_and_addresses_are_unique_and_short_enough() {
         let mut names = BTreeSet::new();
         let mut addresses = BTreeSet::new();
-        let hosts = [(Role::Metadata, 1), (Role::Server, MAX_HOSTS), (Role::Client, MAX_HOSTS)];
+        let hosts = [
+            (Role::Metadata, MAX_METADATA_SERVERS),
+            (Role::Server, MAX_HOSTS),
+            (Role::Client, MAX_HOSTS),
+        ];
         for (role, count) in hosts {
             for number in 1..=count {
                 let (name, address) = host(role, number);
@@ -98,7 +101,7 @@ mod tests {
                 assert!(names.insert(name) && addresses.insert(address), "{role:?} {number}");
             }
         }
-        assert_eq!(names.len(), 1 + 2 * usize::from(MAX_HOSTS));
+        assert_eq!(names.len(), usize::from(MAX_METADATA_SERVERS + 2 * MAX_HOSTS));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! runs on one host of the lab.
 
 use crate::command::{call, marked};
+use crate::description::Description;
 use crate::limits::{START_PATIENCE, TICK};
 use crate::names::{
     MANAGEMENT_PORT, METADATA_PORT, NAMESPACES, PROCESS_VARIABLE, Role, STORAGE_PORT,
@@ -69,24 +70,25 @@ impl<'a> Starter<'a> {
         call(on_host(&self.state.name, host).arg(self.program).args(arguments))
     }
 
-    /// Runs a `skep` command on the metadata host. `words` are its arguments, without the options
-    /// that name the cluster of the lab.
+    /// Runs a `skep` command on the host of management. `words` are its arguments, without the
+    /// options that name the cluster of the lab.
     pub(crate) fn administer(&self, words: &[&str]) -> Result<String> {
-        let host = self.metadata_host();
+        let host = self.management_host();
         let mut arguments = texts(words);
         arguments.extend(texts(&["--cluster", &self.state.cluster, "--token-file"]));
         arguments.push(self.state.token_file.clone().into());
         self.skep(&host, &arguments)
     }
 
-    fn metadata_host(&self) -> Host {
+    /// Returns the host that runs the management service: the first metadata host.
+    fn management_host(&self) -> Host {
         let mut hosts = self.state.hosts_of(Role::Metadata);
         hosts.next().expect("each lab has a metadata host").clone()
     }
 
-    /// Starts the management service and the metadata service.
-    pub(crate) fn start_metadata(&mut self) -> Result<()> {
-        let host = self.metadata_host();
+    /// Starts the management service.
+    pub(crate) fn start_management(&mut self) -> Result<()> {
+        let host = self.management_host();
         let mut arguments = texts(&["management", "--directory"]);
         arguments.push(self.place(&host, "management").into());
         arguments.extend(texts(&["--listen", &format!("{}:{MANAGEMENT_PORT}", host.address)]));
@@ -94,11 +96,15 @@ impl<'a> Starter<'a> {
         let token = self.place(&host, "management").join("join-token");
         fs::copy(&token, &self.state.token_file)
             .map_err(|error| Error::from(error).within(token.display()))?;
-        self.start("management", &host, arguments)?;
+        self.start("management", &host, arguments)
+    }
+
+    /// Starts the metadata service of a metadata host.
+    pub(crate) fn start_metadata(&mut self, host: &Host) -> Result<()> {
         let targets: Vec<_> = (1..=self.state.description.metadata_targets)
-            .map(|number| self.place(&host, &format!("metadata-t{number}")))
+            .map(|number| self.place(host, &format!("metadata-t{number}")))
             .collect();
-        self.start_service("metadata", &host, METADATA_PORT, &targets, &[])
+        self.start_service("metadata", host, METADATA_PORT, &targets, &[])
     }
 
     /// Starts the storage service of a server host.
@@ -211,8 +217,9 @@ impl<'a> Starter<'a> {
 
     /// Waits until all targets are online. Then formats the cluster, and sets its placement policy.
     pub(crate) fn format(&self, pause: Duration) -> Result<()> {
-        let wanted =
-            self.state.targets.len() + usize::from(self.state.description.metadata_targets);
+        let Description { metadata_servers, metadata_targets, .. } = self.state.description;
+        let metadata = usize::from(metadata_servers) * usize::from(metadata_targets);
+        let wanted = self.state.targets.len() + metadata;
         let deadline = skep_env::now() + START_PATIENCE;
         loop {
             let text = self.administer(&["target", "list", "--output", "json"])?;

@@ -34,8 +34,8 @@ pub enum Phase {
 /// A host of a lab, which is a network namespace with one link.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Host {
-    /// Name of the host within the lab: `m1` for metadata, `s1` and so on for servers, `c1` and so
-    /// on for clients.
+    /// Name of the host within the lab: `m1` and so on for metadata, `s1` and so on for servers,
+    /// `c1` and so on for clients.
     pub name: String,
     /// Role of the host in the lab.
     pub role: Role,
@@ -94,7 +94,7 @@ pub struct State {
     pub directory: PathBuf,
     /// Directory with the logs of all services and mounts.
     pub log_directory: PathBuf,
-    /// All hosts of the lab. The metadata host comes first, then the servers, then the clients.
+    /// All hosts of the lab. The metadata hosts come first, then the servers, then the clients.
     pub hosts: Vec<Host>,
     /// All storage targets of the lab, ordered by server. Usually, the cluster numbers the targets
     /// in this order.
@@ -127,7 +127,9 @@ impl State {
                 role,
             }
         };
-        let mut hosts = vec![new_host(Role::Metadata, 1, None)];
+        let metadata = 1..=description.metadata_servers;
+        let mut hosts: Vec<Host> =
+            metadata.map(|number| new_host(Role::Metadata, number, None)).collect();
         let cluster = format!("{}:{MANAGEMENT_PORT}", hosts[0].address);
         let servers = 1..=description.servers;
         hosts.extend(servers.map(|number| new_host(Role::Server, number, description.link)));
@@ -281,5 +283,15 @@ mod tests {
         assert!(plan.host("s3").unwrap_err().context().contains("the lab are m1, s1"));
         let text = serde_json::to_string(&plan).unwrap();
         assert_eq!(serde_json::from_str::<State>(&text).unwrap(), plan);
+    }
+
+    #[test]
+    fn first_metadata_host_has_the_address_of_the_cluster() {
+        let lab = Description { metadata_servers: 3, ..Description::default() };
+        let plan = State::plan("x", &lab);
+        let metadata: Vec<_> = plan.hosts_of(Role::Metadata).collect();
+        let names: Vec<_> = metadata.iter().map(|host| host.name.as_str()).collect();
+        assert_eq!(names, ["m1", "m2", "m3"]);
+        assert_eq!(plan.cluster, format!("{}:{MANAGEMENT_PORT}", metadata[0].address));
     }
 }

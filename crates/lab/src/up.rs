@@ -95,10 +95,14 @@ fn make(state: &mut State, program: &Path, report: &mut dyn FnMut(&str)) -> Resu
         make_host(state, host)?;
     }
     let of = |role| state.hosts_of(role).cloned().collect::<Vec<Host>>();
-    let (servers, clients) = (of(Role::Server), of(Role::Client));
+    let (metadata, servers, clients) = (of(Role::Metadata), of(Role::Server), of(Role::Client));
     let mut starter = Starter::new(program, state)?;
-    report("starting management and metadata");
-    starter.start_metadata()?;
+    report("starting management");
+    starter.start_management()?;
+    for host in &metadata {
+        report(&format!("starting metadata on {}", host.name));
+        starter.start_metadata(host)?;
+    }
     for server in &servers {
         report(&format!("starting storage on {}", server.name));
         starter.start_storage(server)?;

@@ -32,6 +32,7 @@ pub fn description(lab: &Lab) -> Result<Description> {
     description.servers = lab.servers.unwrap_or(description.servers);
     description.targets = lab.targets.unwrap_or(description.targets);
     description.clients = lab.clients.unwrap_or(description.clients);
+    description.metadata_servers = lab.metadata_servers.unwrap_or(description.metadata_servers);
     description.link = rate("link", &lab.link)?.or(description.link);
     description.client_link = rate("client-link", &lab.client_link)?.or(description.client_link);
     description.target_rate = rate("target-rate", &lab.target_rate)?.or(description.target_rate);
@@ -94,8 +95,10 @@ mod tests {
     fn plan_overrides_keys_of_its_lab_shape() {
         let plain = shape("small").expect("a shape").description;
         assert_eq!(of("shape = 'small'").expect("a lab"), plain);
-        let other = of("shape = 'small', targets = 3, link = '80Mbit'").expect("a lab");
+        let other = of("shape = 'small', targets = 3, link = '80Mbit', metadata-servers = 2");
+        let other = other.expect("a lab");
         assert_eq!((other.targets, other.clients), (3, plain.clients));
+        assert_eq!((plain.metadata_servers, other.metadata_servers), (1, 2));
         assert_eq!(other.link.map(Rate::bytes_per_second), Some(10_000_000));
     }
 
@@ -118,6 +121,7 @@ mod tests {
             ("shape = 'huge'", &["`lab.shape`", "huge", "scenario1"][..]),
             ("shape = 'small', link = 'fast'", &["`lab.link`", "fast"]),
             ("shape = 'small', clients = 0", &["`lab`", "clients 0"]),
+            ("shape = 'small', metadata-servers = 0", &["`lab`", "metadata servers 0"]),
         ] {
             let error = of(keys).expect_err("refused");
             assert_eq!(error.code(), ErrorCode::Configuration);

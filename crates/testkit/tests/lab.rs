@@ -248,6 +248,7 @@ fn impossible_lab_is_refused_before_any_change() {
     };
     refused(&["--servers", "0"], 2, "servers 0");
     refused(&["--clients", "999"], 2, "1 to 250");
+    refused(&["--metadata-servers", "0"], 2, "metadata servers 0");
     refused(&["--target-variability", "10%"], 2, "--target-rate");
     refused(&["--link", "fast"], 2, "400Mbit");
     refused(&["--chooser", "best"], 2, "balanced");
@@ -289,6 +290,35 @@ fn lab_of_the_azure_shape_has_20_servers_and_46_clients() {
     let with_role =
         |role: &str| plan["hosts"].list().iter().filter(|host| host["role"] == role).count();
     assert_eq!(["metadata", "server", "client"].map(with_role), [1, 20, 46], "{plan}");
+    assert_eq!(lab.remains(), NOTHING);
+}
+
+/// Command: skep lab up.
+#[test]
+fn directories_are_on_all_metadata_servers_of_a_lab() {
+    let lab = Lab::new();
+    let shape = ["--servers", "1", "--targets", "1", "--clients", "1", "--in-memory"];
+    let up = lab.json("up", &[&shape[..], &["--metadata-servers", "2"]].concat());
+    let names: Vec<_> = up["hosts"].list().iter().map(|host| host["name"].text()).collect();
+    assert_eq!(names, ["m1", "m2", "s1", "c1"], "{up}");
+    let skep = cluster::program().display().to_string();
+    // A hash of its name chooses the metadata server of a directory in the root.
+    let script = format!(
+        "set -e; for d in $(seq 32); do mkdir $d; {skep} entry info --output ndjson $d; done"
+    );
+    let run = lab.json("run", &["--host", "c1", "--", "sh", "-c", &script]);
+    assert_eq!(run["hosts"][0]["exit_code"], 0, "{run}");
+    let directories: Vec<Value> = run["hosts"][0]["stdout"]
+        .text()
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect();
+    assert_eq!(directories.len(), 32, "{run}");
+    for server in ["m1", "m2"] {
+        let has = directories.iter().any(|it| it["metadata"]["node_name"] == server);
+        assert!(has, "{server} has no directory: {run}");
+    }
+    lab.call("down", &[]).expect_success();
     assert_eq!(lab.remains(), NOTHING);
 }
 

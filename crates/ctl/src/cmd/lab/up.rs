@@ -16,6 +16,7 @@ const EXAMPLES: &[Example] = &[
         "show a shape with other rates, without starting it",
         "skep lab up scenario2 --target-rate 30MB/s --target-variability 20% --dry-run",
     ),
+    ("start a lab with three metadata hosts", "skep lab up --metadata-servers 3"),
     (
         "start a second lab that only options describe",
         "skep lab up --servers 2 --targets 4 --clients 8 --link 400Mbit --name two",
@@ -43,9 +44,8 @@ pub(crate) struct UpArgs {
     /// Number of client hosts, each with a mount
     #[arg(long, value_name = "COUNT")]
     clients: Option<u16>,
-    /// Number of metadata targets, all on one separate host
-    #[arg(long, value_name = "COUNT")]
-    metadata_targets: Option<u16>,
+    #[command(flatten)]
+    metadata: MetadataArgs,
     /// Rate of each server's link, in each direction: 400Mbit, 50MB/s
     #[arg(long, value_name = "RATE")]
     link: Option<Rate>,
@@ -82,6 +82,17 @@ pub(crate) struct UpArgs {
     /// Check everything and show the lab; start nothing
     #[arg(long = "dry-run")]
     is_dry_run: bool,
+}
+
+/// The options for metadata.
+#[derive(Debug, clap::Args)]
+struct MetadataArgs {
+    /// Number of metadata hosts, each with one metadata service; the first one also runs management
+    #[arg(long, value_name = "COUNT")]
+    metadata_servers: Option<u16>,
+    /// Metadata targets per metadata host
+    #[arg(long, value_name = "COUNT")]
+    metadata_targets: Option<u16>,
 }
 
 pub(crate) fn run(args: &UpArgs) -> Result<()> {
@@ -124,7 +135,8 @@ fn description(args: &UpArgs) -> Result<Description> {
         (&mut description.servers, args.servers),
         (&mut description.targets, args.targets),
         (&mut description.clients, args.clients),
-        (&mut description.metadata_targets, args.metadata_targets),
+        (&mut description.metadata_servers, args.metadata.metadata_servers),
+        (&mut description.metadata_targets, args.metadata.metadata_targets),
     ];
     for (count, asked) in counts {
         *count = asked.unwrap_or(*count);
@@ -152,7 +164,8 @@ fn hints(status: &Status) -> String {
         name => format!(" --name {name}"),
     };
     format!(
-        "Try:\n  skep lab run{option} -- sh -c 'dd if=/dev/zero of=$SKEP_LAB_HOST bs=1M count=64'\n  \
+        "Try:\n  skep lab run{option} -- \
+         sh -c 'dd if=/dev/zero of=$SKEP_LAB_HOST bs=1M count=64'\n  \
          skep lab status{option}\nRemove: skep lab down{option}"
     )
 }

@@ -48,6 +48,7 @@ struct LabReport {
     servers: Option<u16>,
     targets_per_server: Option<u16>,
     clients: Option<u16>,
+    metadata_servers: Option<u16>,
     link: Option<String>,
     client_link: Option<String>,
     target_rate: Option<String>,
@@ -135,12 +136,14 @@ fn report(plan: Plan) -> PlanReport {
 }
 
 fn lab(lab: Lab) -> LabReport {
-    let Lab { shape, servers, targets, clients, link, client_link, target_rate } = lab;
+    let Lab { shape, servers, targets, clients, metadata_servers, link, client_link, target_rate } =
+        lab;
     LabReport {
         shape,
         servers,
         targets_per_server: targets,
         clients,
+        metadata_servers,
         link,
         client_link,
         target_rate,
