@@ -118,8 +118,7 @@ impl Runner {
             (Tool::Ior, Work::Io(plan)) => ior::problems(plan),
             (Tool::Fio, Work::Io(plan)) => fio::problems(plan),
             (Tool::Iozone, Work::Io(plan)) => iozone::problems(plan),
-            // mdtest supports every option that such a plan can have.
-            (Tool::Mdtest, Work::Metadata(_)) => Vec::new(),
+            (Tool::Mdtest, Work::Metadata(plan)) => mdtest::problems(plan),
             (_, Work::Io(_)) => vec!["the program has no benchmark of reads and writes".into()],
             (_, Work::Metadata(_)) => {
                 vec!["the program has no benchmark of metadata operations".into()]

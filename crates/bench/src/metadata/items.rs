@@ -14,14 +14,26 @@ pub(crate) fn tree(plan: &Plan, top: &Path, owner: u32) -> Vec<PathBuf> {
     };
     let mut paths: Vec<PathBuf> = Vec::new();
     for index in 0..plan.tree_size().unwrap_or(0) {
-        let parent = match index {
-            0 => top,
-            _ => &paths[usize::try_from((index - 1) / plan.branching).unwrap_or(0)],
+        let path = match index {
+            0 if plan.separate_trees => beside(top, &name(0)),
+            0 => top.join(name(0)),
+            _ => {
+                let parent = usize::try_from((index - 1) / plan.branching).unwrap_or(0);
+                paths[parent].join(name(index))
+            }
         };
-        let path = parent.join(name(index));
         paths.push(path);
     }
     paths
+}
+
+/// Returns a path in the directory that contains `top`. Its name is the name of `top`, a dot, and
+/// `name`.
+fn beside(top: &Path, name: &str) -> PathBuf {
+    let mut path = top.as_os_str().to_owned();
+    path.push(".");
+    path.push(name);
+    path.into()
 }
 
 /// Returns the paths of one process's items in a tree, directory by directory.
@@ -59,6 +71,10 @@ mod tests {
         assert_eq!(text(paths[6..].to_vec())[0], format!("{root}/mdtest_tree.2/mdtest_tree.6"));
         let own = Plan { unique_trees: true, ..plan.clone() };
         assert_eq!(text(tree(&own, Path::new("/t"), 3))[0], "/t/mdtest_tree.3.0");
+        let separate = Plan { separate_trees: true, ..own };
+        let paths_of_3 = text(tree(&separate, Path::new("/d/t"), 3));
+        assert_eq!(paths_of_3[0], "/d/t.mdtest_tree.3.0");
+        assert_eq!(paths_of_3[1], "/d/t.mdtest_tree.3.0/mdtest_tree.3.1");
         let leaves = Plan { leaves_only: true, items: Some(8), ..plan };
         let found = text(items(&leaves, &paths, "file", 5));
         assert_eq!(found.len(), 8);

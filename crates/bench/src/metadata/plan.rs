@@ -26,6 +26,10 @@ pub struct Plan {
     pub leaves_only: bool,
     /// `-u`: each process uses its own tree.
     pub unique_trees: bool,
+    /// The tree of each process is directly in `directory`, and not in a common directory of the
+    /// run. So a file system that chooses a metadata server for each directory in its root spreads
+    /// the trees. mdtest has no such option.
+    pub separate_trees: bool,
     /// `-F`: items are files only.
     pub files_only: bool,
     /// `-D`: items are directories only.
@@ -81,6 +85,7 @@ impl Default for Plan {
             branching: 1,
             leaves_only: false,
             unique_trees: false,
+            separate_trees: false,
             files_only: false,
             directories_only: false,
             create: true,
@@ -173,6 +178,10 @@ impl Plan {
             "give the number of items, either for each process (-n) or for each directory (-I)",
         );
         must(self.branching > 0, "the tree must have branches (-b)");
+        must(
+            self.unique_trees || !self.separate_trees,
+            "--separate-trees needs one tree per process (-u)",
+        );
         must(
             !(self.files_only && self.directories_only),
             "-F (only files) and -D (only directories) cannot be used together",
@@ -302,6 +311,7 @@ mod tests {
         let nothing = |plan: &mut Plan| (plan.files_only, plan.directories_only) = (true, true);
         assert!(problem(nothing).contains("cannot be used together"));
         assert!(problem(|plan| plan.read_bytes = 1).contains("-e"));
+        assert!(problem(|plan| plan.separate_trees = true).contains("-u"));
         assert!(problem(|plan| plan.metadata_servers = Some(0)).contains("--metadata-servers"));
         assert!(problem(|plan| (plan.remove, plan.repetitions) = (false, 2)).contains("-i"));
     }

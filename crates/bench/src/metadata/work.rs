@@ -15,7 +15,8 @@ pub(crate) struct MetadataEngine {
     plan: Plan,
     seat: Seat,
     buffer: Vec<u8>,
-    /// The directory of the test. `None` if this process has not created it.
+    /// The directory of the test. `None` if this process has not created it. With separate trees,
+    /// the top of this process's tree.
     made: Option<PathBuf>,
     /// The directory that the test used in the most recent phase.
     current: Option<PathBuf>,
@@ -43,7 +44,7 @@ impl MetadataEngine {
 
     /// Creates or removes the directories of a tree. Each process does this for its own tree. For a
     /// shared tree, only rank 0 does this.
-    fn change_tree(&self, act: Act, top: &Path, tally: &mut Tally<'_>) -> Result<(), String> {
+    fn change_tree(&mut self, act: Act, top: &Path, tally: &mut Tally<'_>) -> Result<(), String> {
         if !self.plan.unique_trees && self.seat.rank != 0 {
             return Ok(());
         }
@@ -57,6 +58,10 @@ impl MetadataEngine {
                 _ => fs::remove_dir(path),
             };
             tally.count(&path, || change(&path))?;
+            if self.plan.separate_trees && act == Act::Create {
+                // The top of the tree comes first.
+                self.made.get_or_insert(path);
+            }
         }
         Ok(())
     }
@@ -133,7 +138,7 @@ impl Engine for MetadataEngine {
         let top = self.plan.test_directory(step.repetition, &self.seat.host);
         self.current = Some(top.clone());
         let makes = phase_named(&step.phase) == Some((Object::Tree, Act::Create));
-        if makes && self.seat.rank == 0 {
+        if makes && self.seat.rank == 0 && !self.plan.separate_trees {
             fs::create_dir(&top).map_err(|error| match error.kind() {
                 io::ErrorKind::AlreadyExists => format!(
                     "directory {} exists already, perhaps from a run with -C and no later run with \
@@ -177,15 +182,28 @@ impl Engine for MetadataEngine {
     }
 
     fn clean(&mut self, dead: &[u32]) {
-        let of_dead = self.current.take().filter(|_| dead.contains(&0) && self.plan.create);
-        let Some(top) = self.made.take().or(of_dead) else { return };
-        // The removal fails while other processes still create items, so it is retried.
-        for _ in 0..CLEAN_TRIES {
-            match fs::remove_dir_all(&top) {
-                Ok(()) => break,
-                Err(error) if error.kind() == io::ErrorKind::NotFound => break,
-                Err(_) => std::thread::park_timeout(CLEAN_PAUSE),
+        let current = self.current.take().filter(|_| self.plan.create);
+        let mut directories: Vec<PathBuf> = self.made.take().into_iter().collect();
+        match current {
+            Some(top) if self.plan.separate_trees => {
+                let of_rank = |rank: &u32| tree(&self.plan, &top, *rank).into_iter().next();
+                directories.extend(dead.iter().filter_map(of_rank));
             }
+            Some(top) if directories.is_empty() && dead.contains(&0) => directories.push(top),
+            _ => {}
+        }
+        directories.iter().for_each(|directory| remove_all(directory));
+    }
+}
+
+/// Removes a directory with everything in it. The removal fails while other processes still create
+/// items, so it is retried.
+fn remove_all(directory: &Path) {
+    for _ in 0..CLEAN_TRIES {
+        match fs::remove_dir_all(directory) {
+            Ok(()) => break,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => break,
+            Err(_) => std::thread::park_timeout(CLEAN_PAUSE),
         }
     }
 }
@@ -221,7 +239,7 @@ mod tests {
 
     #[test]
     fn items_are_created_read_and_removed() {
-        for unique_trees in [false, true] {
+        for (unique_trees, separate_trees) in [(false, false), (true, false), (true, true)] {
             let place = tempfile::tempdir().unwrap();
             let plan = Plan {
                 directory: place.path().display().to_string(),
@@ -230,6 +248,7 @@ mod tests {
                 branching: 2,
                 leaves_only: true,
                 unique_trees,
+                separate_trees,
                 write_bytes: 100,
                 read_bytes: 50,
                 stride: 1,
@@ -269,19 +288,25 @@ mod tests {
 
     #[test]
     fn files_of_a_failed_run_are_removed() {
-        let place = tempfile::tempdir().unwrap();
-        let plan = Plan {
-            directory: place.path().display().to_string(),
-            items: Some(5),
-            stat: false,
-            read: false,
-            remove: false,
-            ..Plan::default()
-        };
-        let mut engines = engines(&plan, 2);
-        run(&plan, &mut engines).unwrap();
-        // The process of rank 0 is dead, so another process removes its files.
-        engines[1].clean(&[0]);
-        assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0);
+        for separate_trees in [false, true] {
+            let place = tempfile::tempdir().unwrap();
+            let plan = Plan {
+                directory: place.path().display().to_string(),
+                items: Some(5),
+                unique_trees: separate_trees,
+                separate_trees,
+                stat: false,
+                read: false,
+                remove: false,
+                ..Plan::default()
+            };
+            let mut both = engines(&plan, 2);
+            run(&plan, &mut both).unwrap();
+            let made = if separate_trees { 2 } else { 1 };
+            assert_eq!(fs::read_dir(place.path()).unwrap().count(), made);
+            // The process of rank 0 is dead, so another process removes its files.
+            both[1].clean(&[0]);
+            assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0);
+        }
     }
 }

@@ -36,6 +36,12 @@ impl Part {
     }
 }
 
+/// Returns the options of the plan that mdtest does not have, each with the reason.
+pub(super) fn problems(plan: &Plan) -> Vec<String> {
+    let separate = "--separate-trees, because mdtest has one directory for all trees";
+    plan.separate_trees.then(|| separate.to_owned()).into_iter().collect()
+}
+
 /// Returns the command line for a part of the test. mdtest must run in the directory that contains
 /// `name`.
 pub(super) fn command(plan: &Plan, part: Part, name: &str) -> Vec<String> {
@@ -135,6 +141,9 @@ mod tests {
         assert_eq!(line(&other, Part::Read), "mdtest -E -d t -I 4 -z 1 -b 3 -N 2 -e 100 -L -F");
         assert!(line(&other, Part::Create).ends_with("-w 100 -L -F -y"));
         assert_eq!(line(&plan(), Part::Stat), "mdtest -T -d t -n 10 -z 1 -b 3 -u");
+        assert_eq!(problems(&plan()), Vec::<String>::new());
+        let separate = Plan { separate_trees: true, ..plan() };
+        assert!(problems(&separate)[0].contains("--separate-trees"));
     }
 
     #[test]

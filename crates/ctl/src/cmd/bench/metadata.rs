@@ -23,6 +23,10 @@ const EXAMPLES: &[Example] = &[
         "skep bench metadata --hosts a,b,c -n 10000 -N 1 -i 3 -d /mnt/skep",
     ),
     (
+        "four processes, whose directories are on all metadata servers of Skep",
+        "skep bench metadata --processes-per-host 4 -u --separate-trees -I 1000 -d /mnt/skep",
+    ),
+    (
         "repeat a published measurement with fewer files",
         "skep bench metadata --hosts a,b --preset azure-mdtest -I 100 -d /mnt/skep",
     ),
@@ -65,6 +69,10 @@ pub(crate) struct MetadataArgs {
     /// Use one tree per process
     #[arg(short = 'u', long)]
     unique_trees: bool,
+    /// With -u: put the tree of each process directly into the directory. In the root of Skep, the
+    /// trees are then on all metadata servers
+    #[arg(long)]
+    separate_trees: bool,
     /// Use files only
     #[arg(short = 'F', long)]
     files_only: bool,
@@ -146,6 +154,7 @@ fn plan(args: &MetadataArgs, preset: Option<&MetadataPreset>) -> Result<Plan> {
         branching: args.branching.unwrap_or(preset.map_or(1, |it| it.branching)),
         leaves_only: args.leaves_only || preset.is_some(),
         unique_trees: args.unique_trees || preset.is_some(),
+        separate_trees: args.separate_trees,
         files_only: args.files_only || (preset.is_some() && !args.directories_only),
         directories_only: args.directories_only,
         create: args.create || all || of_preset,
@@ -190,8 +199,8 @@ fn as_table(outcome: &Outcome) -> String {
     let preset = preset.map_or_else(String::new, |it| format!("preset {it}: "));
     let notes = warm_ups(OPERATIONS.map(|(phase, title)| (title, outcome.rates(phase))));
     format!(
-        "{preset}{}{}: {} processes on {hosts} hosts, {} items each, {} times; processes started at \
-         most {:.1} ms apart\n\n{}{notes}",
+        "{preset}{}{}: {} processes on {hosts} hosts, {} items each, {} times; processes started \
+         at most {:.1} ms apart\n\n{}{notes}",
         by(&outcome.tool),
         outcome.plan.directory,
         outcome.processes,
