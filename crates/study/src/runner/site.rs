@@ -115,20 +115,18 @@ impl Site {
         self.place.path_here.join(&self.work)
     }
 
-    /// Creates the files of an application, and returns its work.
+    /// Creates the files of an application, except those of operations on names, and returns its
+    /// work.
     fn prepare(&self, label: &str, settings: &Settings, application: u32) -> Result<Work> {
         let name = file_name(label, application);
         let here = self.here().join(&name);
         remove(&here)?;
         let mut path = format!("{}/{}/{name}", self.place.path, self.work);
         let server_hosts = &self.place.server_hosts;
-        let make_directory = || {
-            let made = std::fs::create_dir(&here);
-            made.map_err(|error| Error::from(error).within(here.display()))
-        };
         if settings.operation.is_on_names() {
-            make_directory()?;
-            return Ok(Work::on_names(settings, path, server_hosts));
+            // Directories in the root of Skep are on all metadata servers. Directories below the
+            // directory of the study would all be on the same one.
+            return Ok(Work::on_names(settings, self.place.path.clone(), server_hosts));
         }
         let all = usable(settings, self.targets.as_deref().unwrap_or_default());
         let pattern = |file| pattern(settings, application, file, all, self.turn);
@@ -140,7 +138,8 @@ impl Site {
             // same storage targets.
             Access::SharedFile => create(&here, pattern(0).as_deref())?,
             Access::FilePerProcess => {
-                make_directory()?;
+                std::fs::create_dir(&here)
+                    .map_err(|error| Error::from(error).within(here.display()))?;
                 path.push_str("/data");
                 if has_own_patterns {
                     for rank in 0..settings.processes_of_application() as usize {

@@ -58,13 +58,15 @@ impl Work {
         }))
     }
 
-    /// Returns work on names in the existing directory `directory`. The work always has all phases
-    /// up to the removal of the files, although only one of them is measured.
+    /// Returns work on names. Each process works in its own tree, directly in the existing
+    /// directory `directory`. The work always has all phases up to the removal of the files,
+    /// although only one of them is measured.
     pub(super) fn on_names(settings: &Settings, directory: String, server_hosts: &[Host]) -> Self {
         Self::Names(Box::new(metadata::Plan {
             directory,
             items: Some(u64::from(settings.files.unwrap_or(1))),
             unique_trees: true,
+            separate_trees: true,
             files_only: true,
             create: true,
             stat: true,
