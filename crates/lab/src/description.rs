@@ -108,6 +108,8 @@ pub struct Description {
     pub metadata_servers: u16,
     /// Number of metadata targets on each metadata host.
     pub metadata_targets: u16,
+    /// Maximum rate of each metadata host's link, in each direction. `None` means no limit.
+    pub metadata_link: Option<Rate>,
     /// Maximum rate of each server's link, in each direction. `None` means no limit.
     pub link: Option<Rate>,
     /// Maximum rate of each client's link, in each direction. `None` means no limit.
@@ -138,6 +140,7 @@ impl Default for Description {
             clients: 2,
             metadata_servers: 1,
             metadata_targets: 1,
+            metadata_link: None,
             link: None,
             client_link: None,
             target_rate: None,

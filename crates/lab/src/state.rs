@@ -128,8 +128,9 @@ impl State {
             }
         };
         let metadata = 1..=description.metadata_servers;
-        let mut hosts: Vec<Host> =
-            metadata.map(|number| new_host(Role::Metadata, number, None)).collect();
+        let mut hosts: Vec<Host> = metadata
+            .map(|number| new_host(Role::Metadata, number, description.metadata_link))
+            .collect();
         let cluster = format!("{}:{MANAGEMENT_PORT}", hosts[0].address);
         let servers = 1..=description.servers;
         hosts.extend(servers.map(|number| new_host(Role::Server, number, description.link)));
@@ -287,11 +288,12 @@ mod tests {
 
     #[test]
     fn first_metadata_host_has_the_address_of_the_cluster() {
-        let lab = Description { metadata_servers: 3, ..Description::default() };
-        let plan = State::plan("x", &lab);
+        let text = "metadata_servers = 3\nmetadata_link = \"8Mbit\"\n";
+        let plan = State::plan("x", &Description::parse(text).unwrap());
         let metadata: Vec<_> = plan.hosts_of(Role::Metadata).collect();
         let names: Vec<_> = metadata.iter().map(|host| host.name.as_str()).collect();
         assert_eq!(names, ["m1", "m2", "m3"]);
+        assert!(metadata.iter().all(|host| host.link_bytes_per_second == Some(1_000_000)));
         assert_eq!(plan.cluster, format!("{}:{MANAGEMENT_PORT}", metadata[0].address));
     }
 }

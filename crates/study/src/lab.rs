@@ -33,6 +33,8 @@ pub fn description(lab: &Lab) -> Result<Description> {
     description.targets = lab.targets.unwrap_or(description.targets);
     description.clients = lab.clients.unwrap_or(description.clients);
     description.metadata_servers = lab.metadata_servers.unwrap_or(description.metadata_servers);
+    description.metadata_link =
+        rate("metadata-link", &lab.metadata_link)?.or(description.metadata_link);
     description.link = rate("link", &lab.link)?.or(description.link);
     description.client_link = rate("client-link", &lab.client_link)?.or(description.client_link);
     description.target_rate = rate("target-rate", &lab.target_rate)?.or(description.target_rate);
@@ -120,6 +122,7 @@ mod tests {
         for (keys, words) in [
             ("shape = 'huge'", &["`lab.shape`", "huge", "scenario1"][..]),
             ("shape = 'small', link = 'fast'", &["`lab.link`", "fast"]),
+            ("shape = 'small', metadata-link = 'slow'", &["`lab.metadata-link`", "slow"]),
             ("shape = 'small', clients = 0", &["`lab`", "clients 0"]),
             ("shape = 'small', metadata-servers = 0", &["`lab`", "metadata servers 0"]),
         ] {

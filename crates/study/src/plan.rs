@@ -213,6 +213,8 @@ pub struct Lab {
     pub clients: Option<u16>,
     /// Number of metadata hosts. It replaces the number of the shape.
     pub metadata_servers: Option<u16>,
+    /// Rate of each metadata host's link. It replaces the rate of the shape.
+    pub metadata_link: Option<String>,
     /// Rate of each server's link, such as `400Mbit`. It replaces the rate of the shape.
     pub link: Option<String>,
     /// Rate of each client's link. It replaces the rate of the shape.

@@ -99,8 +99,7 @@ mod tests {
                 let system = System { hosts: 16, targets_per_server: Some(vec![4; 4]) };
                 plan.check_system(&system).unwrap_or_else(|error| panic!("{name}: {error}"));
             }
-            let needs_mount = ["site", "azure-metadata"].contains(name);
-            assert_eq!(plan.lab.is_none(), needs_mount, "{name}");
+            assert_eq!(plan.lab.is_none(), *name == "site", "{name}");
             assert!(order::list(&plan).len() <= 400, "{name} is done in an afternoon");
         }
     }

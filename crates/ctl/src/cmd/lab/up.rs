@@ -93,6 +93,9 @@ struct MetadataArgs {
     /// Metadata targets per metadata host
     #[arg(long, value_name = "COUNT")]
     metadata_targets: Option<u16>,
+    /// Rate of each metadata host's link, in each direction
+    #[arg(long, value_name = "RATE")]
+    metadata_link: Option<Rate>,
 }
 
 pub(crate) fn run(args: &UpArgs) -> Result<()> {
@@ -141,6 +144,7 @@ fn description(args: &UpArgs) -> Result<Description> {
     for (count, asked) in counts {
         *count = asked.unwrap_or(*count);
     }
+    description.metadata_link = args.metadata.metadata_link.or(description.metadata_link);
     description.link = args.link.or(description.link);
     description.client_link = args.client_link.or(description.client_link);
     description.target_rate = args.target_rate.or(description.target_rate);

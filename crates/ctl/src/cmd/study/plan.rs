@@ -49,6 +49,7 @@ struct LabReport {
     targets_per_server: Option<u16>,
     clients: Option<u16>,
     metadata_servers: Option<u16>,
+    metadata_link: Option<String>,
     link: Option<String>,
     client_link: Option<String>,
     target_rate: Option<String>,
@@ -136,17 +137,16 @@ fn report(plan: Plan) -> PlanReport {
 }
 
 fn lab(lab: Lab) -> LabReport {
-    let Lab { shape, servers, targets, clients, metadata_servers, link, client_link, target_rate } =
-        lab;
     LabReport {
-        shape,
-        servers,
-        targets_per_server: targets,
-        clients,
-        metadata_servers,
-        link,
-        client_link,
-        target_rate,
+        shape: lab.shape,
+        servers: lab.servers,
+        targets_per_server: lab.targets,
+        clients: lab.clients,
+        metadata_servers: lab.metadata_servers,
+        metadata_link: lab.metadata_link,
+        link: lab.link,
+        client_link: lab.client_link,
+        target_rate: lab.target_rate,
     }
 }
 
