@@ -1,6 +1,6 @@
 //! Sizes of the records of a file in the store of a metadata target.
 //!
-//! Encodes the records of a file with the cluster's default pattern, so that the sizes are those of
+//! Encodes the records of a file with the cluster's default pattern, so that the sizes follow from
 //! the formats in `skep-format`.
 
 use skep_format::metadata::{DentryRecord, INLINE_PART_BYTES, InlineRecord, InodeRecord, Key};

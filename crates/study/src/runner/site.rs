@@ -115,8 +115,8 @@ impl Site {
         self.place.path_here.join(&self.work)
     }
 
-    /// Creates the files of an application, except those of operations on names, and returns its
-    /// work.
+    /// Creates the files of an application, and returns its work. The benchmark itself creates the
+    /// files for operations on names.
     fn prepare(&self, label: &str, settings: &Settings, application: u32) -> Result<Work> {
         let name = file_name(label, application);
         let here = self.here().join(&name);

@@ -23,7 +23,7 @@ const EXAMPLES: &[Example] = &[
         "skep bench metadata --hosts a,b,c -n 10000 -N 1 -i 3 -d /mnt/skep",
     ),
     (
-        "four processes, whose directories are on all metadata servers of Skep",
+        "spread the directories of four processes over all metadata servers of Skep",
         "skep bench metadata --processes-per-host 4 -u --separate-trees -I 1000 -d /mnt/skep",
     ),
     (
