@@ -2,6 +2,7 @@
 
 use crate::names::PROCESS_VARIABLE;
 use skep_types::{Error, ErrorCode, Result};
+use std::io::Write;
 use std::process::{Command, Stdio};
 
 /// The programs that a lab needs, each with the Debian package that contains it.
@@ -43,6 +44,30 @@ pub(crate) fn call(command: &mut Command) -> Result<String> {
 /// Runs `ip`. `line` contains the arguments, separated by blanks.
 pub(crate) fn ip(lab: &str, line: &str) -> Result<String> {
     call(marked(lab, "ip").args(line.split(' ')))
+}
+
+/// Runs several lines of `ip` in a network namespace, in one process.
+///
+/// # Errors
+/// Returns `Io` if a line fails. The error contains the standard error of `ip`.
+pub(crate) fn ip_lines(lab: &str, namespace: &str, lines: &str) -> Result<()> {
+    let failed = |what: &str| {
+        let what = format!("cannot run `ip -n {namespace} -batch -`: {}", what.trim());
+        Error::new(ErrorCode::Io, what)
+    };
+    let mut command = marked(lab, "ip");
+    command.args(["-n", namespace, "-batch", "-"]);
+    command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = command.spawn().map_err(|error| failed(&error.to_string()))?;
+    let mut input = child.stdin.take().expect("the standard input is a pipe");
+    // If `ip` ends before it has read all lines, its standard error has the reason.
+    let written = input.write_all(lines.as_bytes());
+    drop(input);
+    let output = child.wait_with_output().map_err(|error| failed(&error.to_string()))?;
+    if !output.status.success() {
+        return Err(failed(&String::from_utf8_lossy(&output.stderr)));
+    }
+    written.map_err(|error| failed(&error.to_string()))
 }
 
 /// Runs `tc`. `line` contains the arguments, separated by blanks.

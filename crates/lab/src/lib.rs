@@ -1,6 +1,6 @@
 //! Emulates clusters on one machine, for the command `skep lab`.
 //!
-//! A lab has a host for metadata, a host for each server and a host for each client. Each host is a
+//! A lab has hosts for metadata, a host for each server and a host for each client. Each host is a
 //! network namespace with one link to the other hosts. The rate of a link can be limited in each
 //! direction, and packets can be delayed if the kernel supports it. The rate of each storage target
 //! can also be limited. Services and mounts are processes of the program `skep`. They keep running

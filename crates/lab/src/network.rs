@@ -8,19 +8,26 @@
 //! the other interface limits the packets that the host receives. The limits apply to all traffic
 //! of a host, including messages to management and metadata, as on a real network.
 //!
+//! # Hazard: ARP
+//! The kernel keeps at most 1024 addresses that hosts have found by ARP, in all network namespaces
+//! together (`net.ipv4.neigh.default.gc_thresh3`), and drops packets to further addresses. Twenty
+//! servers and 46 clients need more. So [`make_neighbours`] gives each host permanent entries,
+//! which do not count.
+//!
 //! # Hazard: large packets
 //! The kernel passes up to 64 KiB to an interface in one piece, and splits this data into frames
 //! later. If the burst of the token bucket is smaller than this data, the split happens earlier, at
 //! the bucket. This takes more CPU time, but does not change the rate. So the burst need not be 64
 //! KiB, and [`Bucket::of`] computes it from the rate alone.
 
-use crate::command::{ip, tc};
+use crate::command::{ip, ip_lines, tc};
 use crate::limits::{BURST, DELAYED_PACKETS, MIN_BURST_FRAMES, MTU, QUEUE_BYTES};
-use crate::names::ADDRESS_BITS;
+use crate::names::{ADDRESS_BITS, Role};
 use crate::state::{Host, State};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use skep_types::{Error, ErrorCode, Result};
+use std::net::Ipv4Addr;
 use std::time::Duration;
 
 /// Length in bytes of the header of an Ethernet frame. The kernel counts it as part of each frame.
@@ -85,8 +92,9 @@ pub(crate) fn make_host(state: &State, host: &Host) -> Result<()> {
     let ip = |line: String| ip(lab, &line);
     ip(format!("netns add {namespace}"))?;
     ip(format!(
-        "-n {network} link add name {name} mtu {MTU} type veth peer name {HOST_END} mtu {MTU} \
-         netns {namespace}"
+        "-n {network} link add name {name} mtu {MTU} type veth peer name {HOST_END} address {} mtu \
+         {MTU} netns {namespace}",
+        hardware_address(address)
     ))?;
     let delay = state.description.delay.map(|delay| delay.0);
     // A packet between two hosts leaves the `eth0` of exactly one host. So only `eth0` delays
@@ -101,6 +109,34 @@ pub(crate) fn make_host(state: &State, host: &Host) -> Result<()> {
     ip(format!("-n {namespace} link set lo up"))?;
     ip(format!("-n {namespace} link set {HOST_END} up"))?;
     ip(format!("-n {network} link set {name} master {BRIDGE} up")).map(drop)
+}
+
+/// Gives each host the hardware addresses of the other hosts. Clients get only the addresses of
+/// servers and metadata hosts, because they do not use each other.
+pub(crate) fn make_neighbours(state: &State) -> Result<()> {
+    let is_client = |host: &Host| host.role == Role::Client;
+    for host in &state.hosts {
+        let others = state
+            .hosts
+            .iter()
+            .filter(|other| other.name != host.name && !(is_client(host) && is_client(other)));
+        let line = |other: &Host| {
+            let Host { address, .. } = other;
+            let hardware = hardware_address(address);
+            format!("neigh replace {address} lladdr {hardware} dev {HOST_END} nud permanent\n")
+        };
+        let lines: String = others.map(line).collect();
+        ip_lines(&state.name, &host.namespace, &lines)?;
+    }
+    Ok(())
+}
+
+/// Returns the hardware address of the host with this IP address. It contains the IP address, so it
+/// is unique in the lab. Its first byte means that the address is locally administered.
+fn hardware_address(address: &str) -> String {
+    let address: Ipv4Addr = address.parse().expect("each host has an IPv4 address");
+    let [a, b, c, d] = address.octets();
+    format!("02:00:{a:02x}:{b:02x}:{c:02x}:{d:02x}")
 }
 
 /// The traffic of a host since the host was created.
@@ -152,6 +188,11 @@ mod tests {
         assert_eq!(Bucket::of(12_500_000_000).burst_bytes, 62_500_000);
         let words = Bucket::of(50_000_000).words();
         assert_eq!(words, "tbf rate 50000000bps burst 250000 limit 67108864");
+    }
+
+    #[test]
+    fn hardware_address_contains_the_address_of_the_host() {
+        assert_eq!(hardware_address("198.18.1.20"), "02:00:c6:12:01:14");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::description::{Description, check_name};
 use crate::down::{MAKER, down};
 use crate::limits::TICK;
 use crate::names::{Role, STATE_ROOT, state_directory};
-use crate::network::{make_bridge, make_host};
+use crate::network::{make_bridge, make_host, make_neighbours};
 use crate::process::Process;
 use crate::services::Starter;
 use crate::state::{Host, Phase, State};
@@ -94,6 +94,7 @@ fn make(state: &mut State, program: &Path, report: &mut dyn FnMut(&str)) -> Resu
     for host in &state.hosts {
         make_host(state, host)?;
     }
+    make_neighbours(state)?;
     let of = |role| state.hosts_of(role).cloned().collect::<Vec<Host>>();
     let (metadata, servers, clients) = (of(Role::Metadata), of(Role::Server), of(Role::Client));
     let mut starter = Starter::new(program, state)?;
