@@ -220,7 +220,11 @@ fn metadata_bench_covers_two_mounts_and_removes_its_files() {
     let place = place.display().to_string();
     let hosts = ["--hosts", "mnt,mnt-1", "--processes-per-host", "2"];
     let tree = ["-z", "1", "-b", "3", "-N", "1", "-w", "100", "-e", "100", "-i", "2"];
-    for (items, files) in [(&["-I", "5"][..], 80), (&["-n", "9", "-u", "-L"], 36)] {
+    for (items, files) in [
+        (&["-I", "5"][..], 80),
+        (&["-n", "9", "-u", "-L"], 36),
+        (&["-n", "9", "-u", "-L", "--separate-trees"], 36),
+    ] {
         for format in ["json", "ndjson"] {
             let common = ["metadata", "-d", &place, "--output", format];
             let all = [&common[..], items, &tree, &hosts, &ENTER].concat();
@@ -259,6 +263,7 @@ fn metadata_bench_refuses_invalid_options_and_leaves_no_file() {
     refused(&[], 2, "number of items");
     refused(&["-n", "1", "-I", "1"], 2, "cannot be used with");
     refused(&["-n", "10", "-F", "-D"], 2, "cannot be used together");
+    refused(&["-n", "10", "--separate-trees"], 2, "one tree per process (-u)");
     refused(&["-n", "10", "-z", "30", "-b", "9"], 2, "directories");
     refused(&["-n", "10", "-z", "2", "-b", "9"], 2, "more directories in the tree");
     refused(&["-n", "10", "-d", "/nowhere"], 2, "cannot be used multiple times");
