@@ -51,7 +51,7 @@ pub async fn run(
     if targets.is_empty() {
         return Err(Error::new(
             ErrorCode::NotFound,
-            "the plan names no storage target of this cluster",
+            "cannot measure storage targets: the plan names none of this cluster",
         ));
     }
     let mut outcome = Outcome {

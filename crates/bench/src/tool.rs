@@ -119,9 +119,14 @@ impl Runner {
             (Tool::Fio, Work::Io(plan)) => fio::problems(plan),
             (Tool::Iozone, Work::Io(plan)) => iozone::problems(plan),
             (Tool::Mdtest, Work::Metadata(plan)) => mdtest::problems(plan),
-            (_, Work::Io(_)) => vec!["the program has no benchmark of reads and writes".into()],
+            (_, Work::Io(_)) => vec![
+                "reads and writes, because the program measures only metadata operations".into(),
+            ],
             (_, Work::Metadata(_)) => {
-                vec!["the program has no benchmark of metadata operations".into()]
+                vec![
+                    "metadata operations, because the program measures only reads and writes"
+                        .into(),
+                ]
             }
         };
         if matches!(work, Work::Io(plan) if plan.sample_interval_ms.is_some()) {
@@ -130,7 +135,11 @@ impl Runner {
         if problems.is_empty() {
             return Ok(());
         }
-        let what = format!("{} cannot run this plan: {}", self.tool.name(), problems.join("; "));
+        let what = format!(
+            "{} cannot run this plan: it does not support {}",
+            self.tool.name(),
+            problems.join("; ")
+        );
         Err(Error::new(ErrorCode::InvalidArgument, what))
     }
 
@@ -231,5 +240,5 @@ struct Report {
 
 /// Returns the number with the name `name` in the JSON output of a program.
 fn number(value: &serde_json::Value, name: &str) -> std::result::Result<f64, String> {
-    value[name].as_f64().ok_or_else(|| format!("the output has no number '{name}'"))
+    value[name].as_f64().ok_or_else(|| format!("the output of the program has no number '{name}'"))
 }

@@ -156,7 +156,7 @@ fn measure<P: Workload>(
         }
     }
     if outcome.phases.is_empty() {
-        return Err(Error::new(ErrorCode::Io, "the plan measures nothing"));
+        return Err(Error::new(ErrorCode::Io, "the benchmark has measured nothing"));
     }
     Ok(())
 }

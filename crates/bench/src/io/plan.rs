@@ -175,10 +175,10 @@ impl Plan {
             self.block_bytes > 0 && self.block_bytes.is_multiple_of(self.transfer_bytes.max(1)),
             "the block size (-b) must be a multiple of the transfer size (-t)",
         );
-        must(self.segments > 0, "there must be at least one segment (-s)");
+        must(self.segments > 0, "invalid number of segments (-s): expected at least 1");
         must(
             (1..=MAX_REPETITIONS).contains(&self.repetitions),
-            &format!("repetitions (-i) must be 1 to {MAX_REPETITIONS}"),
+            &format!("invalid number of repetitions (-i): expected 1 to {MAX_REPETITIONS}"),
         );
         must(
             self.patience_s > 0,

@@ -159,7 +159,7 @@ impl IoEngine {
         let mut sampler = interval.map(Sampler::new);
         for offset in Transfers::of(&self.plan, data_of, self.seat.of).offsets() {
             if control.is_aborted() {
-                return Err("aborted, since another process failed".into());
+                return Err("stopped, because another process of the benchmark has failed".into());
             }
             let buffer = self.buffer.bytes();
             if is_stamped {
@@ -233,7 +233,7 @@ impl Engine for IoEngine {
             Some(Phase::Write) => self.prepare_write(),
             Some(phase @ (Phase::Check | Phase::Read)) => self.prepare_read(phase),
             Some(Phase::Remove) => Ok(()),
-            None => Err(format!("unknown phase {}", step.phase)),
+            None => Err(step.unknown()),
         }
     }
 
@@ -246,7 +246,7 @@ impl Engine for IoEngine {
         match Phase::named(&step.phase) {
             Some(Phase::Remove) => self.remove(),
             Some(phase) => self.move_data(phase, measure, control),
-            None => Err(format!("unknown phase {}", step.phase)),
+            None => Err(step.unknown()),
         }
     }
 

@@ -161,7 +161,7 @@ fn start(rank: u32, first: &Order, shared: &Shared) -> Result<Worker> {
     // Do not ask the kernel to kill the worker when this process dies (`PR_SET_PDEATHSIG`), because
     // the worker has to remove its files when its input ends.
     let mut child = command.stderr(Stdio::inherit()).spawn()?;
-    let piped = || Error::new(ErrorCode::Io, "a child without pipes");
+    let piped = || Error::new(ErrorCode::Io, "cannot start a worker process: it has no pipes");
     let mut input = child.stdin.take().ok_or_else(piped)?;
     let output = child.stdout.take().ok_or_else(piped)?;
     write_line(&mut input, first)?;
@@ -184,7 +184,8 @@ fn read_worker(rank: u32, mut child: Child, output: ChildStdout, shared: &Shared
                 let is_done = is_done(&message);
                 let told = up.send(&Answer::Worker { rank, message });
                 if told.and_then(|()| if is_done { up.one_is_done() } else { Ok(()) }).is_err() {
-                    break "the connection to the controller has ended".into();
+                    break "the connection to the command that started the benchmark has ended"
+                        .into();
                 }
             }
             Ok(None) => break ending(&mut child),
@@ -225,12 +226,14 @@ fn run(command: &str) -> std::result::Result<(), String> {
 }
 
 fn run_into(command: &str, path: &Path) -> std::result::Result<(), String> {
-    let failed = |error: std::io::Error| format!("{}: {error}", path.display());
+    let failed = |error: std::io::Error| {
+        format!("cannot use the file {} for the output of a command: {error}", path.display())
+    };
     let output = fs::File::create(path).map_err(failed)?;
     let errors = output.try_clone().map_err(failed)?;
     let mut shell = Command::new("sh");
     shell.args(["-c", command]).stdin(Stdio::null()).stdout(output).stderr(errors);
-    let status = shell.status().map_err(|error| format!("sh: {error}"))?;
+    let status = shell.status().map_err(|error| format!("cannot run sh: {error}"))?;
     if status.success() {
         return Ok(());
     }
@@ -247,12 +250,13 @@ fn drop_caches(path: Option<&str>) -> std::result::Result<(), String> {
     // its write-back makes pages of the other file system dirty.
     let directory = path.and_then(|path| Path::new(path).parent());
     if let Some(file) = directory.and_then(|directory| fs::File::open(directory).ok()) {
-        rustix::fs::syncfs(&file).map_err(|error| format!("syncfs: {error}"))?;
+        rustix::fs::syncfs(&file)
+            .map_err(|error| format!("cannot sync the measured file system: {error}"))?;
     }
     if !rustix::process::geteuid().is_root() {
-        return Err("cannot drop the caches of the kernel: this needs root".into());
+        return Err("cannot drop the caches of the kernel: only root can do this".into());
     }
     rustix::fs::sync();
     // The value 3 drops the page cache, dentries and inodes.
-    fs::write(FILE, "3").map_err(|error| format!("{FILE}: {error}"))
+    fs::write(FILE, "3").map_err(|error| format!("cannot write to {FILE}: {error}"))
 }

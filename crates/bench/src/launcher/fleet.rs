@@ -135,7 +135,9 @@ impl Fleet {
                 Ok((number, AgentEvent::Ended(why))) => {
                     return Err(self.ended(number, &why));
                 }
-                Err(RecvTimeoutError::Disconnected) => return Err(protocol("all agents ended")),
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(protocol("the connections to all hosts have ended"));
+                }
                 Err(RecvTimeoutError::Timeout) => {}
             }
             if skep_env::now() - moved > patience {
@@ -154,8 +156,12 @@ impl Fleet {
             self.dead.extend(of_host);
         }
         let name = &self.links[number].name;
-        let why = if why.is_empty() { "the agent printed no error" } else { why };
-        let what = format!("cannot reach the agent on host {name}: {why}");
+        let why = if why.is_empty() {
+            "skep on this host has ended without an error message"
+        } else {
+            why
+        };
+        let what = format!("the connection to skep on host {name} has ended: {why}");
         Error::new(ErrorCode::Disconnected, what)
     }
 
@@ -166,10 +172,11 @@ impl Fleet {
             link.send(&Order::Hello { path });
         }
         let mut found: Vec<Option<Environment>> = vec![None; all.len()];
-        let result = self.wait("waiting for agents", START_PATIENCE, |_, number, answer| {
+        let result = self.wait("waiting for all hosts", START_PATIENCE, |_, number, answer| {
             let Answer::Hello(environment) = answer else {
                 return Err(protocol(
-                    "the first message of an agent is not the description of its host",
+                    "skep on a host sent an unexpected first message; use the same version on all \
+                     hosts",
                 ));
             };
             found[number] = Some(*environment);
@@ -181,7 +188,8 @@ impl Fleet {
                 (ErrorCode::TimedOut, Some(name)) => {
                     let seconds = START_PATIENCE.as_secs();
                     let what = format!(
-                        "the program on host {name} has not answered within {seconds} s after its start; check the connection to the host"
+                        "skep on host {name} has not answered within {seconds} s after its start; \
+                         check the connection to the host"
                     );
                     Err(Error::new(ErrorCode::Disconnected, what))
                 }
@@ -260,11 +268,14 @@ impl Fleet {
         match answer {
             Answer::Died { rank, how } => {
                 self.dead.insert(*rank);
-                let what = format!("process {rank} on host {host} has ended: {how}");
+                let what = format!("process {rank} on host {host} has ended too early: {how}");
                 Error::new(ErrorCode::Io, what)
             }
             Answer::Failed(what) => Error::new(ErrorCode::Io, format!("host {host}: {what}")),
-            other => protocol(&format!("host {host} sent an unexpected message {other:?}")),
+            other => protocol(&format!(
+                "skep on host {host} sent an unexpected message {other:?}; use the same version \
+                 on all hosts"
+            )),
         }
     }
 }

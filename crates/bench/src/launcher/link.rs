@@ -54,7 +54,13 @@ impl Link {
         let mut child = skep_env::spawn_child(&mut command).map_err(named)?;
         let input = child.stdin.take();
         let (Some(output), Some(errors)) = (child.stdout.take(), child.stderr.take()) else {
-            return Err(Error::new(ErrorCode::Io, "a child without pipes"));
+            return Err(Error::new(
+                ErrorCode::Io,
+                format!(
+                    "cannot reach host {}: the program that connects to it has no pipes",
+                    host.name
+                ),
+            ));
         };
         let read = move || read_agent(number, output, errors, &inbox);
         let reader = skep_env::spawn_thread(format!("agent-{number}"), None, read)?;

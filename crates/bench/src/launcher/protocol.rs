@@ -40,6 +40,16 @@ pub(crate) struct Step {
     pub(crate) total: u64,
 }
 
+impl Step {
+    /// Returns the error of a worker process that does not know the phase.
+    pub(crate) fn unknown(&self) -> String {
+        format!(
+            "cannot run the phase {}: unknown phase; use the same version on all hosts",
+            self.phase
+        )
+    }
+}
+
 /// An order of the controller to an agent. The agent forwards some orders to its workers.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -210,7 +220,10 @@ pub(crate) fn read_line<T: DeserializeOwned>(
     }
     serde_json::from_str(&line).map(Some).map_err(|error| {
         let begin: String = line.trim_end().chars().take(80).collect();
-        std::io::Error::new(std::io::ErrorKind::InvalidData, format!("'{begin}': {error}"))
+        std::io::Error::new(
+            std::io::ErrorKind::InvalidData,
+            format!("cannot read the message '{begin}': {error}"),
+        )
     })
 }
 

@@ -78,11 +78,14 @@ pub fn worker() -> Result<()> {
     let Some(Order::Start { job, ranks, of, host }) = read_line(&mut input)? else {
         return Err(Error::new(
             ErrorCode::Protocol,
-            "the first message to a worker must be its job",
+            "a worker process of a benchmark received no job as its first message",
         ));
     };
     let Some(rank) = ranks.first().copied() else {
-        return Err(Error::new(ErrorCode::Protocol, "the job of the worker has no rank"));
+        return Err(Error::new(
+            ErrorCode::Protocol,
+            "the job of a worker process of a benchmark has no process number (rank)",
+        ));
     };
     let seat = Seat { rank, of, host };
     let mut engine: Box<dyn Engine> = match *job {
@@ -155,7 +158,8 @@ fn follow(
             _ => {
                 return Err(Error::new(
                     ErrorCode::Protocol,
-                    "a worker process received a message that is not for worker processes",
+                    "a worker process of a benchmark received a message for another kind of \
+                     process",
                 ));
             }
         }

@@ -175,9 +175,9 @@ impl Plan {
         must(self.directory.starts_with('/'), "the directory (-d) must be absolute");
         must(
             self.items.is_some() != self.items_per_directory.is_some(),
-            "give the number of items, either for each process (-n) or for each directory (-I)",
+            "name the number of items either for each process (-n) or for each directory (-I)",
         );
-        must(self.branching > 0, "the tree must have branches (-b)");
+        must(self.branching > 0, "invalid number of subdirectories (-b): expected at least 1");
         must(
             self.unique_trees || !self.separate_trees,
             "--separate-trees needs one tree per process (-u)",
@@ -192,14 +192,17 @@ impl Plan {
         );
         must(
             (1..=MAX_REPETITIONS).contains(&self.repetitions),
-            &format!("repetitions (-i) must be 1 to {MAX_REPETITIONS}"),
+            &format!("invalid number of repetitions (-i): expected 1 to {MAX_REPETITIONS}"),
         );
         must(
             self.repetitions == 1 || self.create == self.remove,
             "a plan that only creates or only removes cannot be repeated (-i)",
         );
         let most = self.write_bytes.max(self.read_bytes);
-        must(most <= MAX_TRANSFER_BYTES, "files (-w, -e) have at most 1 GiB");
+        must(
+            most <= MAX_TRANSFER_BYTES,
+            "invalid number of bytes (-w, -e): expected at most 1 GiB for each file",
+        );
         must(
             !self.create || self.read_bytes <= self.write_bytes,
             "the number of bytes to read (-e) must not exceed the number of bytes to write (-w)",

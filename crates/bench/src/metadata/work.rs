@@ -122,12 +122,13 @@ impl Tally<'_> {
         operation: impl FnOnce() -> io::Result<()>,
     ) -> Result<(), String> {
         let before = skep_env::now();
-        operation().map_err(|error| format!("{}: {error}", path.display()))?;
+        operation()
+            .map_err(|error| format!("the operation on {} has failed: {error}", path.display()))?;
         self.measure.durations.add(skep_env::now() - before);
         self.measure.operations += 1;
         self.control.move_on(1);
         match self.control.is_aborted() {
-            true => Err("aborted, since another process failed".into()),
+            true => Err("stopped, because another process of the benchmark has failed".into()),
             false => Ok(()),
         }
     }
@@ -158,7 +159,7 @@ impl Engine for MetadataEngine {
         measure: &mut Measure,
         control: &Arc<Control>,
     ) -> Result<(), String> {
-        let (object, act) = phase_named(&step.phase).ok_or("unknown phase")?;
+        let (object, act) = phase_named(&step.phase).ok_or_else(|| step.unknown())?;
         let top = self.plan.test_directory(step.repetition, &self.seat.host);
         let mut tally = Tally { measure, control };
         if object != Object::Tree {

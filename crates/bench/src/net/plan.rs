@@ -151,7 +151,9 @@ impl Plan {
         must(self.message_bytes > 0, "the message size must not be 0");
         must(
             (1..=MAX_REPETITIONS).contains(&self.repetitions),
-            &format!("repetitions must be 1 to {MAX_REPETITIONS}"),
+            &format!(
+                "invalid number of repetitions (--repetitions): expected 1 to {MAX_REPETITIONS}"
+            ),
         );
         must(
             self.patience_s > 0,

@@ -29,7 +29,10 @@ pub fn from_hosts(
     let processes = crate::launcher::processes(hosts, processes_per_host)?;
     plan.check()?;
     if servers.is_empty() {
-        return Err(Error::new(ErrorCode::NotFound, "the plan names no service of this cluster"));
+        return Err(Error::new(
+            ErrorCode::NotFound,
+            "cannot measure the network: the plan names no service of this cluster",
+        ));
     }
     let mut outcome = Outcome::new(plan.clone(), servers.to_vec());
     let between = phases_between(plan, servers);
@@ -216,7 +219,8 @@ async fn measure_servers(
 /// Connects to the thread of a service that measures links. In a storage service, this is the
 /// thread of one target.
 async fn connect(identity: &Identity, server: &Server) -> Result<Rc<Connection>> {
-    let mut last = Error::new(ErrorCode::Disconnected, "the service has no address");
+    let mut last =
+        Error::new(ErrorCode::Disconnected, "the service has no address in the cluster map");
     let target = server.target_ids().first().copied().unwrap_or_default();
     for address in &server.addresses {
         match Connection::connect(address, identity, target, Channel::NONE).await {

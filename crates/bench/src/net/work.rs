@@ -89,7 +89,7 @@ impl NetEngine {
 
     fn leg(&self, step: &Step) -> std::result::Result<Leg, String> {
         let found = self.assignment.legs().into_iter().find(|(name, _)| *name == step.phase);
-        found.map(|(_, leg)| leg).ok_or_else(|| format!("unknown phase {}", step.phase))
+        found.map(|(_, leg)| leg).ok_or_else(|| step.unknown())
     }
 
     /// Returns the services to which this process measures links in the phase `leg`.
@@ -171,7 +171,9 @@ impl Engine for NetEngine {
         let hints: Vec<_> = servers.iter().map(|it| hint(it, self.paths.get(&it.node))).collect();
         let mut links =
             self.measure(servers, leg.measured, control).map_err(|error| match error.code() {
-                ErrorCode::Interrupted => "aborted, since another process failed".into(),
+                ErrorCode::Interrupted => {
+                    "stopped, because another process of the benchmark has failed".into()
+                }
                 _ => format!("{}{}", error.context(), hints.concat()),
             })?;
         for link in &mut links {

@@ -56,15 +56,20 @@ impl Plan {
             }
         };
         must(self.write || self.read, "the plan measures nothing: enable writing or reading");
-        must(self.threads > 0, "at least one thread is needed");
-        must(self.block_bytes > 0, "the block size must not be 0");
+        must(
+            self.threads > 0,
+            "invalid number of files per target (--threads): expected at least 1",
+        );
+        must(self.block_bytes > 0, "invalid --block-size 0: expected a multiple of 4 KiB");
         must(
             self.size_bytes > 0 && self.size_bytes.is_multiple_of(self.block_bytes.max(1).into()),
-            "the size must be a multiple of the block size",
+            "the size of a file (--size) must be a multiple of the block size (--block-size)",
         );
         must(
             (1..=MAX_REPETITIONS).contains(&self.repetitions),
-            &format!("repetitions must be 1 to {MAX_REPETITIONS}"),
+            &format!(
+                "invalid number of repetitions (--repetitions): expected 1 to {MAX_REPETITIONS}"
+            ),
         );
         must(
             self.patience_s > 0,

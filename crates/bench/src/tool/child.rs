@@ -60,13 +60,15 @@ impl Drop for Group {
 /// A text for users. It contains the reason why the command could not be started, or the way in
 /// which it failed and the end of its output.
 pub(super) fn run(command: &[String], control: &Control) -> Result<Printed, String> {
-    let [program, arguments @ ..] = command else { return Err("an empty command".into()) };
+    let [program, arguments @ ..] = command else {
+        return Err("cannot run the program: the command is empty".into());
+    };
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let child = command.process_group(0).spawn();
     let mut child = Group(child.map_err(|error| format!("cannot start {program}: {error}"))?);
     let (Some(output), Some(errors)) = (child.0.stdout.take(), child.0.stderr.take()) else {
-        return Err("a child without pipes".into());
+        return Err(format!("cannot read the output of {program}: it has no pipes"));
     };
     let (finished, waits) = sync_channel::<(String, f64)>(1);
     let read = move || {
@@ -84,10 +86,10 @@ pub(super) fn run(command: &[String], control: &Control) -> Result<Printed, Stri
             Ok(printed) => break printed,
             Err(RecvTimeoutError::Timeout) if !control.is_aborted() => {}
             Err(RecvTimeoutError::Timeout) => {
-                return Err("aborted, since another process failed".into());
+                return Err("stopped, because another process of the benchmark has failed".into());
             }
             Err(RecvTimeoutError::Disconnected) => {
-                return Err("cannot read the program's output".into());
+                return Err(format!("cannot read the output of {program}"));
             }
         }
     };
@@ -145,7 +147,13 @@ mod tests {
         }
         let pid = std::fs::read_to_string(&file).unwrap();
         control.abort();
-        assert!(running.join().unwrap().unwrap().contains("aborted"));
+        assert!(
+            running
+                .join()
+                .unwrap()
+                .unwrap()
+                .contains("another process of the benchmark has failed")
+        );
         // A process to which the command has passed the pipe may not have exited yet.
         let has_ended = || {
             let state = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim()));

@@ -239,7 +239,7 @@ impl ToolEngine {
         step: &Step,
         control: &Control,
     ) -> InWords<Done> {
-        let missing = || format!("unknown phase {}", step.phase);
+        let missing = || step.unknown();
         let part = Part::of(&step.phase).ok_or_else(missing)?;
         if !self.reports.contains_key(&step.phase) {
             let test = plan.test_directory(step.repetition, "{host}");

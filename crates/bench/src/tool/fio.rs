@@ -7,7 +7,7 @@ use serde_json::Value;
 /// Returns the options of the plan that fio does not support.
 pub(super) fn problems(plan: &Plan) -> Vec<String> {
     refused(&[
-        (plan.verify_write || plan.verify_read, "comparison of data (-W, -R) as in IOR"),
+        (plan.verify_write || plan.verify_read, "the comparison of data (-W, -R) as in IOR"),
         (plan.signature.is_some(), "a signature (-G)"),
         (plan.mpi_io, "MPI-IO (--mpi-io)"),
         (plan.segments > 1 && !plan.file_per_process, "segments (-s) in one file of all processes"),

@@ -9,7 +9,7 @@ pub(super) fn problems(plan: &Plan) -> Vec<String> {
     refused(&[
         (
             plan.verify_write || plan.verify_read,
-            "comparison of data (-W, -R), because the JSON output of IOR does not contain the \
+            "the comparison of data (-W, -R), because the JSON output of IOR does not contain the \
              number of wrong transfers",
         ),
         (plan.seed != 0, "--seed, because IOR itself chooses the seed of its random orders"),
@@ -57,12 +57,13 @@ pub(super) fn command(plan: &Plan, is_write: bool, summary: &str) -> Vec<String>
 
 /// Parses IOR's JSON summary.
 pub(super) fn parse(text: &str, is_write: bool, total_bytes: u64) -> Result<Report, String> {
-    let value: Value =
-        serde_json::from_str(text).map_err(|error| format!("cannot read its results: {error}"))?;
+    let value: Value = serde_json::from_str(text)
+        .map_err(|error| format!("cannot read the results of IOR: {error}"))?;
     let access = if is_write { "write" } else { "read" };
     let results = &value["tests"][0]["Results"];
     let found = results.as_array().into_iter().flatten().find(|it| it["access"] == access);
-    let found = found.ok_or_else(|| format!("IOR's results have no {access}"))?;
+    let found = found
+        .ok_or_else(|| format!("the results of IOR have no rate for the operation {access}"))?;
     Ok(Report {
         bytes: total_bytes,
         operations: 0,

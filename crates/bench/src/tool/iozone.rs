@@ -10,12 +10,12 @@ const KIBIBYTE: u64 = 1024;
 /// Returns the options of the plan that IOzone does not support.
 pub(super) fn problems(plan: &Plan) -> Vec<String> {
     refused(&[
-        (!plan.file_per_process, "a file that all processes share; use one file per process (-F)"),
+        (!plan.file_per_process, "one file for all processes; use one file per process (-F)"),
         (
             plan.random,
             "random order (-z), because the random test of IOzone mixes reads and writes",
         ),
-        (plan.verify_write || plan.verify_read, "comparison of data (-W, -R) as in IOR"),
+        (plan.verify_write || plan.verify_read, "the comparison of data (-W, -R) as in IOR"),
         (plan.signature.is_some(), "a signature (-G)"),
         (plan.mpi_io, "MPI-IO (--mpi-io)"),
         (

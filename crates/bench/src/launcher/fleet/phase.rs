@@ -32,7 +32,10 @@ impl Parts {
 }
 
 fn no_such_rank() -> Error {
-    protocol("an agent reported a process number (rank) that does not exist")
+    protocol(
+        "skep on a host reported an unknown process number (rank); use the same version on all \
+         hosts",
+    )
 }
 
 fn failed(rank: u32, host: &str, why: &str) -> Error {
