@@ -83,7 +83,9 @@ fn cpu_seconds() -> Outcome<f64> {
 /// the caches of the whole machine and needs root. A write to that file also blocks on every
 /// mounted file system, even on one that hangs.
 fn drop_cached_data(directory: &Path) -> Outcome {
-    let named = |error: std::io::Error| format!("{}: {error}", directory.display());
+    let named = |error: std::io::Error| {
+        format!("cannot drop the cached data below {}: {error}", directory.display())
+    };
     for entry in fs::read_dir(directory).map_err(named)? {
         let entry = entry.map_err(named)?;
         let kind = entry.file_type().map_err(named)?;
@@ -122,7 +124,7 @@ fn spawn(worker: &Worker) -> Outcome<Child> {
     if line.trim() == "ready" {
         Ok(child)
     } else {
-        Err("a worker process of the workload failed".into())
+        Err("a worker process of the workload failed; its error is above".into())
     }
 }
 
@@ -141,7 +143,7 @@ fn measure(workers: &[Worker]) -> Outcome<(f64, f64)> {
     let cpu = cpu_seconds()? - cpu;
     for end in ends {
         if !end.map_err(|error| error.to_string())?.success() {
-            return Err("a worker process of the workload failed".into());
+            return Err("a worker process of the workload failed; its error is above".into());
         }
     }
     Ok((seconds, cpu))
@@ -150,7 +152,8 @@ fn measure(workers: &[Worker]) -> Outcome<(f64, f64)> {
 fn make_directories(top: &Path, count: u64) -> Outcome<Vec<PathBuf>> {
     let paths: Vec<_> = (0..count).map(|index| top.join(format!("process-{index}"))).collect();
     for path in &paths {
-        fs::create_dir_all(path).map_err(|error| format!("{}: {error}", path.display()))?;
+        fs::create_dir_all(path)
+            .map_err(|error| format!("cannot create {}: {error}", path.display()))?;
     }
     Ok(paths)
 }
@@ -213,7 +216,8 @@ fn run_all(options: &Options, running: &MountedSystem, report: &mut Report) -> O
             println!("{}", report::progress_line(&measurement));
             report.add(measurement);
         }
-        fs::remove_dir_all(&top).map_err(|error| format!("{}: {error}", top.display()))?;
+        fs::remove_dir_all(&top)
+            .map_err(|error| format!("cannot remove {}: {error}", top.display()))?;
     }
     Ok(())
 }
@@ -236,7 +240,9 @@ pub(crate) fn run(options: &Options) -> Outcome {
     }
     // The path must be canonical like the paths in `/proc/mounts`, because
     // `MountedSystem::is_mounted` compares this path with these paths.
-    let named = |error: std::io::Error| format!("{}: {error}", options.directory.display());
+    let named = |error: std::io::Error| {
+        format!("cannot use the directory {}: {error}", options.directory.display())
+    };
     fs::create_dir_all(&options.directory).map_err(named)?;
     let top = options.directory.canonicalize().map_err(named)?;
     let mut report = Report::new(&top, &systems, options.rounds)?;
@@ -262,7 +268,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
     println!("\n{page}");
     if options.write_page {
         let path = root().join("docs/benchmarks.md");
-        let named = |error: std::io::Error| format!("{}: {error}", path.display());
+        let named = |error: std::io::Error| format!("cannot update {}: {error}", path.display());
         let earlier = fs::read_to_string(&path).map_err(named)?;
         fs::write(&path, page + report::written_by_people(&earlier)).map_err(named)?;
         fs::write(path.with_extension("csv"), report.csv()).map_err(named)?;

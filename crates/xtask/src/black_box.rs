@@ -116,7 +116,11 @@ pub(crate) fn run() -> Outcome {
     if call(cargo, &[BLACK_BOX, &["--doc"]].concat(), &[]).is_err() {
         failed.push("examples in comments".into());
     }
-    if failed.is_empty() { Ok(()) } else { Err(format!("failed: {}", failed.join(", "))) }
+    if failed.is_empty() {
+        Ok(())
+    } else {
+        Err(format!("these tests failed: {}", failed.join(", ")))
+    }
 }
 
 /// Checks that new clusters below a directory will not be low on free space.
@@ -124,7 +128,8 @@ pub(crate) fn run() -> Outcome {
 /// # Errors
 /// Names the free space and the ways to get more.
 fn check_space(directory: &str) -> Outcome {
-    let found = rustix::fs::statvfs(directory).map_err(|error| format!("{directory}: {error}"))?;
+    let found = rustix::fs::statvfs(directory)
+        .map_err(|error| format!("cannot read the free space of {directory}: {error}"))?;
     let total = found.f_blocks - found.f_bfree + found.f_bavail;
     if found.f_bavail >= total / 100 * LOW_PERCENT {
         return Ok(());

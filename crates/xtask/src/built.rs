@@ -44,9 +44,9 @@ pub(crate) fn programs(tests: &[&str]) -> Outcome<Vec<Program>> {
         .current_dir(root())
         .stderr(Stdio::inherit())
         .output()
-        .map_err(|error| format!("cargo: {error}"))?;
+        .map_err(|error| format!("cannot run cargo: {error}"))?;
     if !output.status.success() {
-        return Err(format!("cargo {}: {}", tests.join(" "), output.status));
+        return Err(format!("cargo {} failed: {}", tests.join(" "), output.status));
     }
     String::from_utf8_lossy(&output.stdout)
         .lines()
@@ -57,18 +57,18 @@ pub(crate) fn programs(tests: &[&str]) -> Outcome<Vec<Program>> {
 /// Returns the program that a message of cargo names. `None` means that the message is not about a
 /// program.
 fn program(message: &str) -> Outcome<Option<Program>> {
-    let message: Value =
-        serde_json::from_str(message).map_err(|error| format!("message of cargo: {error}"))?;
+    let message: Value = serde_json::from_str(message)
+        .map_err(|error| format!("cannot parse a message of cargo: {error}"))?;
     let Some(executable) = message["executable"].as_str() else { return Ok(None) };
     let name = message["target"]["name"]
         .as_str()
-        .ok_or("a message of cargo lacks the name of the built program")?;
+        .ok_or("cannot read a message of cargo: a built program has no target name")?;
     let manifest = message["manifest_path"]
         .as_str()
-        .ok_or("a message of cargo lacks the package of the built program")?;
+        .ok_or("cannot read a message of cargo: a built program has no manifest path")?;
     let package = Path::new(manifest)
         .parent()
-        .ok_or("a message of cargo names a package without a directory")?;
+        .ok_or("cannot read a message of cargo: a manifest path has no directory")?;
     Ok(Some(Program {
         name: name.into(),
         executable: executable.into(),

@@ -38,7 +38,10 @@ const BUDGET_WITHOUT_BUILDS: u64 = 35 * 60;
 
 #[rustfmt::skip]
 const STEPS: &[Step] = &[
-    Step { name: "format", needs_machine: false, budget: 10, run: || cargo(&["fmt", "--all", "--check"]) },
+    Step {
+        name: "format", needs_machine: false, budget: 10,
+        run: || cargo(&["fmt", "--all", "--check"]),
+    },
     Step { name: "tidy", needs_machine: false, budget: 30, run: tidy::run },
     Step { name: "dashboards", needs_machine: false, budget: 5, run: || dashboards::run(true) },
     Step { name: "clippy", needs_machine: false, budget: 230, run: clippy },
@@ -47,7 +50,10 @@ const STEPS: &[Step] = &[
     Step { name: "page", needs_machine: true, budget: 10, run: test_page },
     Step { name: "test", needs_machine: true, budget: 590, run: test },
     Step { name: "docs", needs_machine: false, budget: 20, run: check_docs },
-    Step { name: "fuzz", needs_machine: false, budget: 40, run: || fuzz::run(&fuzz::Options::default()) },
+    Step {
+        name: "fuzz", needs_machine: false, budget: 40,
+        run: || fuzz::run(&fuzz::Options::default()),
+    },
     Step { name: "rustdoc", needs_machine: false, budget: 60, run: rustdoc },
     Step { name: "simulation", needs_machine: false, budget: 400, run: simulation },
     Step { name: "black-box", needs_machine: true, budget: 1_870, run: black_box::run },
@@ -100,7 +106,11 @@ fn test() -> Outcome {
     if cargo(&[UNIT_TESTS, &["--doc", "--no-fail-fast"]].concat()).is_err() {
         failed.push("examples in comments".into());
     }
-    if failed.is_empty() { Ok(()) } else { Err(format!("failed: {}", failed.join(", "))) }
+    if failed.is_empty() {
+        Ok(())
+    } else {
+        Err(format!("these tests failed: {}", failed.join(", ")))
+    }
 }
 
 /// Returns the command that runs a program as `cargo test` does.

@@ -66,10 +66,12 @@ fn commands(skep: &[&str]) -> Outcome<Vec<Generated>> {
     let place = folder.display().to_string();
     let arguments = ["man", "--markdown", "--dir", &place];
     if folder.exists() {
-        std::fs::remove_dir_all(&folder).map_err(|error| format!("{place}: {error}"))?;
+        std::fs::remove_dir_all(&folder)
+            .map_err(|error| format!("cannot remove {place}: {error}"))?;
     }
     output_of(skep, &arguments)?;
-    let entries = std::fs::read_dir(&folder).map_err(|error| format!("{place}: {error}"))?;
+    let entries =
+        std::fs::read_dir(&folder).map_err(|error| format!("cannot list {place}: {error}"))?;
     let mut paths: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
     paths.sort();
     let mut pages = Vec::new();
@@ -92,7 +94,8 @@ fn commands(skep: &[&str]) -> Outcome<Vec<Generated>> {
 
 /// Runs the command `skep` with further arguments, and returns its output.
 fn output_of(skep: &[&str], arguments: &[&str]) -> Outcome<String> {
-    let (program, first) = skep.split_first().ok_or("the command for skep is empty")?;
+    let (program, first) =
+        skep.split_first().ok_or("cannot run skep: the command line that starts it is empty")?;
     output(program, &[first, arguments].concat())
 }
 
@@ -103,7 +106,7 @@ fn remove_or_report_orphans(pages: &[Generated], check: bool) -> Outcome {
     let mut orphans = Vec::new();
     for (folder, extension) in [("docs/commands", "md"), ("docs/commands/output", "txt")] {
         let entries = std::fs::read_dir(root().join(folder));
-        for entry in entries.map_err(|error| format!("{folder}: {error}"))?.flatten() {
+        for entry in entries.map_err(|error| format!("cannot list {folder}: {error}"))?.flatten() {
             let name = entry.file_name();
             let page = Path::new("docs/commands").join(&name).with_extension("md");
             let is_of_a_command = Path::new(&name).extension().is_some_and(|it| it == extension);
@@ -115,13 +118,13 @@ fn remove_or_report_orphans(pages: &[Generated], check: bool) -> Outcome {
     if check && !orphans.is_empty() {
         let names: Vec<_> = orphans.iter().map(|path| path.display().to_string()).collect();
         return Err(format!(
-            "pages of removed commands: {}; run `cargo xtask docs`",
+            "these pages are of commands that do not exist any more: {}; run `cargo xtask docs`",
             names.join(", ")
         ));
     }
     for path in orphans {
         std::fs::remove_file(root().join(&path))
-            .map_err(|error| format!("{}: {error}", path.display()))?;
+            .map_err(|error| format!("cannot remove {}: {error}", path.display()))?;
         println!("removed {}", path.display());
     }
     Ok(())

@@ -75,7 +75,8 @@ const XFSTESTS_PROGRAMS: &[(&str, &str)] = &[
 #[rustfmt::skip]
 const SUITES: &[Suite] = &[
     Suite {
-        name: "programs", about: "tar, git, rsync, cp, find, compressors against the local disk",
+        name: "programs",
+        about: "tar, git, rsync, cp, find, compressors: the same results as on the local disk",
         test: "programs", case: "",
         programs: &[("git", "git"), ("rsync", "rsync"), ("make", "make"), ("gcc", "gcc"),
             ("python3", "python3")],
@@ -101,7 +102,8 @@ const SUITES: &[Suite] = &[
         operations: Some(("SKEP_FSX_OPERATIONS", 1_000_000)), in_ci: false,
     },
     Suite {
-        name: "model", about: "random trees on two mounts against a local one, with kills",
+        name: "model",
+        about: "random operations on two mounts, as on a local file system, with kills",
         test: "model", case: "",
         programs: &[("setfacl", "acl")],
         operations: Some(("SKEP_TEST_OPERATIONS", 100_000)), in_ci: false,
@@ -114,13 +116,14 @@ const SUITES: &[Suite] = &[
         operations: None, in_ci: false,
     },
     Suite {
-        name: "dbench", about: "office programs on a file server, on two mounts",
+        name: "dbench",
+        about: "dbench: the load of office programs on a file server, on two mounts",
         test: "external", case: "external::dbench",
         programs: &[("dbench", "dbench")],
         operations: None, in_ci: false,
     },
     Suite {
-        name: "mpi", about: "MPI-IO: one file of ranks on two mounts",
+        name: "mpi", about: "MPI-IO: ranks on two mounts that share one file",
         test: "external", case: "external::mpi",
         programs: &[("mpicc.mpich", "libmpich-dev"), ("mpirun.mpich", "mpich"), ("gcc", "gcc")],
         operations: None, in_ci: false,
@@ -170,7 +173,7 @@ const SUITES: &[Suite] = &[
     },
     Suite {
         name: "slowness",
-        about: "causes of slowness on real clusters, each named by skep why alone",
+        about: "causes of slowness on real clusters, and that skep why names only these",
         test: "slowness", case: "", programs: &[],
         operations: None, in_ci: false,
     },
@@ -203,7 +206,7 @@ const SUITES: &[Suite] = &[
     },
     Suite {
         name: "copy-load",
-        about: "the rate of creates while a member of a metadata group is copied",
+        about: "the rate of creates while a metadata group is copied to a new member",
         test: "metadata_groups", case: "copy_load", programs: &[],
         operations: Some(("SKEP_COPIED_FILES", 200_000)), in_ci: false,
     },
@@ -213,7 +216,8 @@ const SUITES: &[Suite] = &[
         operations: Some(("SKEP_LOGGED_FILES", 100_000)), in_ci: false,
     },
     Suite {
-        name: "epochs", about: "the model of epoch change and return, within larger bounds",
+        name: "epochs",
+        about: "the model of epoch changes and returning members, within larger bounds",
         test: "", case: "", programs: &[],
         operations: None, in_ci: false,
     },
@@ -268,7 +272,8 @@ const SUITES: &[Suite] = &[
         operations: None, in_ci: false,
     },
     Suite {
-        name: "xfstests-device", about: "the same over /dev/fuse instead of io_uring",
+        name: "xfstests-device",
+        about: "the group generic of xfstests, over /dev/fuse instead of io_uring",
         test: "external", case: XFSTESTS, programs: XFSTESTS_PROGRAMS,
         operations: None, in_ci: false,
     },
@@ -322,8 +327,9 @@ impl Suite {
         let results = root().join("target/external").join(self.name);
         variables.push(("SKEP_EXTERNAL_RESULTS", results.display().to_string()));
         if let Some(tree) = &options.tree {
-            let tree =
-                tree.canonicalize().map_err(|error| format!("{}: {error}", tree.display()))?;
+            let tree = tree
+                .canonicalize()
+                .map_err(|error| format!("cannot find {}: {error}", tree.display()))?;
             variables.push(("SKEP_XFSTESTS_TREE", tree.display().to_string()));
             variables.push(("SKEP_XFSTESTS_PATIENCE", options.seconds.to_string()));
         }
@@ -406,5 +412,9 @@ pub(crate) fn run(options: &Options) -> Outcome {
     // If the user has named a suite, it must not be skipped.
     let is_bad = |word: &str| word == "FAILED" || (word == "skipped" && !options.only.is_empty());
     let bad: Vec<_> = report.iter().filter(|it| is_bad(it.1)).map(|it| it.0).collect();
-    if bad.is_empty() { Ok(()) } else { Err(format!("failed or skipped: {}", bad.join(", "))) }
+    if bad.is_empty() {
+        Ok(())
+    } else {
+        Err(format!("these suites failed or were skipped: {}", bad.join(", ")))
+    }
 }

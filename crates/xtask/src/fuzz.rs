@@ -114,7 +114,7 @@ fn write_corpus(seeds: &[(&str, Vec<u8>)]) -> Outcome {
         let folder = root().join("fuzz/corpus").join(name);
         let write = fs::create_dir_all(&folder)
             .and_then(|()| fs::write(folder.join(format!("seed-{index}")), seed));
-        write.map_err(|error| format!("{}: {error}", folder.display()))?;
+        write.map_err(|error| format!("cannot write to {}: {error}", folder.display()))?;
     }
     println!("wrote {} files below fuzz/corpus", seeds.len());
     Ok(())
@@ -137,7 +137,7 @@ impl Failure {
         let path = directory.join(format!("{}.hex", self.seed));
         let text = vectors::to_hex(&self.input) + "\n";
         let write = fs::create_dir_all(directory).and_then(|()| fs::write(&path, text));
-        write.map_err(|error| format!("{}: {error}", path.display()))?;
+        write.map_err(|error| format!("cannot write {}: {error}", path.display()))?;
         Ok(path)
     }
 }
@@ -155,7 +155,7 @@ fn check_earlier_failures(decoder: &Decoder, directory: &Path) -> Outcome {
         fs::read_dir(directory).into_iter().flatten().flatten().map(|it| it.path()).collect();
     paths.sort();
     for path in paths {
-        let failed = |what: &str| format!("{}: {what}", path.display());
+        let failed = |what: &str| format!("cannot pass the check of {}: {what}", path.display());
         let text = fs::read_to_string(&path).map_err(|error| failed(&error.to_string()))?;
         let input =
             vectors::from_hex(text.trim()).ok_or_else(|| failed("expected hexadecimal digits"))?;
@@ -201,7 +201,10 @@ pub(crate) fn run(options: &Options) -> Outcome {
         let of_decoder = seeds.iter().filter(|(name, _)| *name == decoder.name);
         let own: Vec<&[u8]> = of_decoder.map(|(_, seed)| seed.as_slice()).collect();
         if own.is_empty() {
-            return Err(format!("no vectors for {}: run `cargo xtask vectors`", decoder.name));
+            return Err(format!(
+                "there are no vectors for the decoder {}: run `cargo xtask vectors`",
+                decoder.name
+            ));
         }
         let directory = root().join(FAILURES).join(decoder.name);
         check_earlier_failures(decoder, &directory)?;

@@ -87,7 +87,8 @@ impl Release<'_> {
 /// Fails if the program cannot be built, or if a packaging tool is missing or fails.
 pub(crate) fn run(options: &Options) -> Outcome {
     let directory = root().join(&options.directory);
-    fs::create_dir_all(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;
+    fs::create_dir_all(&directory)
+        .map_err(|error| format!("cannot create {}: {error}", directory.display()))?;
     let mut packages = Vec::new();
     if options.program.is_some() || options.target.is_some() {
         let program = match &options.program {
@@ -128,7 +129,9 @@ fn build(
         Ok(epoch) => epoch,
         Err(_) => output("git", &["log", "-1", "--format=%ct"])?.trim().to_owned(),
     };
-    epoch.parse::<u64>().map_err(|_| format!("SOURCE_DATE_EPOCH: '{epoch}' is not a number"))?;
+    epoch.parse::<u64>().map_err(|_| {
+        format!("invalid SOURCE_DATE_EPOCH '{epoch}': expected a number of seconds since 1970")
+    })?;
     let release = Release {
         version: env!("CARGO_PKG_VERSION"),
         revision: options.revision,
@@ -187,7 +190,8 @@ fn script(body: &str) -> String {
 fn rpm(tree: &Tree, release: &Release, directory: &Path) -> Outcome<PathBuf> {
     let work = directory.join("rpmbuild");
     let place = |name: &str| work.join(name).display().to_string();
-    fs::create_dir_all(&work).map_err(|error| format!("{}: {error}", work.display()))?;
+    fs::create_dir_all(&work)
+        .map_err(|error| format!("cannot create {}: {error}", work.display()))?;
     let files = tree.rpm_files()?;
     let requires = release
         .program
@@ -216,7 +220,7 @@ fn rpm(tree: &Tree, release: &Release, directory: &Path) -> Outcome<PathBuf> {
         tree::AFTER_REMOVE,
     );
     let path = work.join("skep.spec");
-    fs::write(&path, spec).map_err(|error| format!("{}: {error}", path.display()))?;
+    fs::write(&path, spec).map_err(|error| format!("cannot write {}: {error}", path.display()))?;
     tree.set_times(&release.epoch)?;
     let (top, out) = (format!("_topdir {}", place("top")), directory.display().to_string());
     let (out, spec) = (format!("_rpmdir {out}"), path.display().to_string());
@@ -227,7 +231,8 @@ fn rpm(tree: &Tree, release: &Release, directory: &Path) -> Outcome<PathBuf> {
         if release.is_fast { &["--define", "_binary_payload w1.gzdio"] } else { &[] };
     let arguments = [&arguments[..], fast, &["--define", name, &spec]].concat();
     call("rpmbuild", &arguments, &[("SOURCE_DATE_EPOCH", &release.epoch)])?;
-    fs::remove_dir_all(&work).map_err(|error| format!("{}: {error}", work.display()))?;
+    fs::remove_dir_all(&work)
+        .map_err(|error| format!("cannot remove {}: {error}", work.display()))?;
     let (version, revision) = (release.version, release.revision);
     Ok(directory.join(format!("skep-{version}-{revision}.{}.rpm", release.program.machine)))
 }

@@ -27,7 +27,8 @@ pub(crate) fn files() -> Outcome<Vec<PathBuf>> {
 /// Returns the text of a file in the repository.
 pub(crate) fn read(path: impl AsRef<Path>) -> Outcome<String> {
     let path = path.as_ref();
-    fs::read_to_string(root().join(path)).map_err(|error| format!("{}: {error}", path.display()))
+    fs::read_to_string(root().join(path))
+        .map_err(|error| format!("cannot read {}: {error}", path.display()))
 }
 
 /// Runs a program in the top directory of the repository, and returns its standard output.
@@ -43,10 +44,14 @@ pub(crate) fn output_with(
 ) -> Outcome<String> {
     let mut command = Command::new(program);
     command.args(arguments).envs(variables.iter().copied()).current_dir(root());
-    let output = command.output().map_err(|error| format!("{program}: {error}"))?;
+    let output = command.output().map_err(|error| format!("cannot run {program}: {error}"))?;
     if !output.status.success() {
         let printed = String::from_utf8_lossy(&output.stderr);
-        return Err(format!("{program} {}: {}\n{printed}", arguments.join(" "), output.status));
+        return Err(format!(
+            "{program} {} failed: {}\n{printed}",
+            arguments.join(" "),
+            output.status
+        ));
     }
     String::from_utf8(output.stdout).map_err(|_| format!("the output of {program} is not UTF-8"))
 }
@@ -58,8 +63,8 @@ pub(crate) fn run(program: &str, arguments: &[&str], variables: &[(&str, &str)])
     command.args(arguments).envs(variables.iter().copied()).current_dir(root());
     match command.status() {
         Ok(status) if status.success() => Ok(()),
-        Ok(status) => Err(format!("{program} {}: {status}", arguments.join(" "))),
-        Err(error) => Err(format!("{program}: {error}")),
+        Ok(status) => Err(format!("{program} {} failed: {status}", arguments.join(" "))),
+        Err(error) => Err(format!("cannot run {program}: {error}")),
     }
 }
 
@@ -81,13 +86,18 @@ pub(crate) fn write_or_check(files: &[Generated], check: bool, command: &str) ->
         stale.push(file.path.display().to_string());
         if !check {
             let parent = path.parent().expect("generated files are in the repository");
-            fs::create_dir_all(parent).map_err(|error| format!("{}: {error}", parent.display()))?;
-            fs::write(&path, &file.text).map_err(|error| format!("{}: {error}", path.display()))?;
+            fs::create_dir_all(parent)
+                .map_err(|error| format!("cannot create {}: {error}", parent.display()))?;
+            fs::write(&path, &file.text)
+                .map_err(|error| format!("cannot write {}: {error}", path.display()))?;
             println!("wrote {}", file.path.display());
         }
     }
     if check && !stale.is_empty() {
-        return Err(format!("stale: {}; run `{command}`", stale.join(", ")));
+        return Err(format!(
+            "these generated files are not current: {}; run `{command}`",
+            stale.join(", ")
+        ));
     }
     Ok(())
 }

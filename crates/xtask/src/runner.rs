@@ -56,15 +56,20 @@ impl Runner<'_> {
     /// Runs one program, and prints its output when it has ended.
     fn run_one(&self, program: Program) -> Outcome<Ended> {
         let logs = root().join(self.logs);
-        fs::create_dir_all(&logs).map_err(|error| format!("{}: {error}", logs.display()))?;
+        fs::create_dir_all(&logs)
+            .map_err(|error| format!("cannot create {}: {error}", logs.display()))?;
         // The name of the file has a hash, so programs of two packages have different logs.
-        let file = program.executable.file_name().ok_or("a program has no file name")?;
+        let file = program
+            .executable
+            .file_name()
+            .ok_or("cannot run a test program: its path has no file name")?;
         let log = logs.join(file).with_extension("log");
         let begin = Instant::now();
         let is_success = run_into(&log, (self.command)(&program))
-            .map_err(|error| format!("{}: {error}", program.executable.display()))?;
+            .map_err(|error| format!("cannot run {}: {error}", program.executable.display()))?;
         let seconds = begin.elapsed().as_secs_f64();
-        let text = fs::read(&log).map_err(|error| format!("{}: {error}", log.display()))?;
+        let text =
+            fs::read(&log).map_err(|error| format!("cannot read {}: {error}", log.display()))?;
         let ended = Ended { name: program.name, is_success, seconds };
         // Print the whole text in one call, so that the lines of two programs do not mix.
         let (name, word) = (&ended.name, ended.word());

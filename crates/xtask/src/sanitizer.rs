@@ -18,7 +18,7 @@ pub(crate) fn obstacle() -> Option<String> {
         let how = "nightly compiler not found: run `rustup toolchain install nightly`";
         return Some(how.into());
     }
-    (!is_root()).then(|| "it mounts file systems: run it as root".into())
+    (!is_root()).then(|| "the suite mounts file systems: run it as root".into())
 }
 
 /// Builds the programs, and runs the tests.
@@ -30,7 +30,8 @@ pub(crate) fn run() -> Outcome {
     // The supervisor of a test's cluster restarts a program that AddressSanitizer has ended. So the
     // tests may pass, and only these reports show the failure.
     let reports = directory.join("reports");
-    let failed = |error| format!("{}: {error}", reports.display());
+    let failed =
+        |error| format!("cannot use the directory of reports {}: {error}", reports.display());
     if reports.exists() {
         fs::remove_dir_all(&reports).map_err(failed)?;
     }

@@ -137,8 +137,8 @@ pub(crate) fn parse_hex(text: &str) -> Outcome<Vec<Vector>> {
             vectors.push(Vector { name: name.to_owned(), bytes: Vec::new() });
             continue;
         }
-        let current = vectors.last_mut().ok_or("the first line names no vector")?;
-        current.bytes.extend(from_hex(line).ok_or("not hexadecimal")?);
+        let current = vectors.last_mut().ok_or("the first line is not the name of a vector")?;
+        current.bytes.extend(from_hex(line).ok_or("a line of bytes is not hexadecimal")?);
     }
     Ok(vectors)
 }
@@ -156,7 +156,10 @@ pub(crate) fn stored() -> Outcome<Vec<Vector>> {
     let mut vectors = Vec::new();
     for path in paths {
         let text = std::fs::read_to_string(&path).map_err(|error| error.to_string())?;
-        vectors.extend(parse_hex(&text).map_err(|why| format!("{}: {why}", path.display()))?);
+        vectors.extend(
+            parse_hex(&text)
+                .map_err(|why| format!("cannot read the vectors in {}: {why}", path.display()))?,
+        );
     }
     Ok(vectors)
 }
@@ -237,7 +240,8 @@ pub(crate) fn run(check: bool) -> Outcome {
     let missing: Vec<_> = CATALOG.iter().filter(|line| lacks(line.id)).map(|l| l.name).collect();
     if !missing.is_empty() {
         return Err(format!(
-            "missing examples of {}; add them in crates/xtask/src/vectors/examples",
+            "these messages have no examples: {}; add examples in \
+             crates/xtask/src/vectors/examples",
             missing.join(", ")
         ));
     }

@@ -89,7 +89,7 @@ fn ticks(stat: &str) -> Option<u64> {
 /// Returns the processor seconds that the metadata services of the cluster below `directory` have
 /// used.
 fn seconds_of_metadata(directory: &Path) -> Outcome<f64> {
-    let named = |error: std::io::Error| format!("/proc: {error}");
+    let named = |error: std::io::Error| format!("cannot list the processes in /proc: {error}");
     let directory = directory.display().to_string();
     let mut all = Vec::new();
     for entry in fs::read_dir("/proc").map_err(named)? {
@@ -177,7 +177,10 @@ fn judged(rows: &[Row]) -> (String, Vec<String>) {
             row.name
         );
         if row.limit.is_some_and(|limit| ratio < limit) {
-            below.push(format!("{}: {ratio:.2} instead of {limit}", row.name));
+            below.push(format!(
+                "{}: a ratio of {ratio:.2}, and at least {limit} is required",
+                row.name
+            ));
         }
     }
     (text, below)
@@ -190,7 +193,9 @@ fn judged(rows: &[Row]) -> (String, Vec<String>) {
 /// - Describes the reason why a cluster could not be built, started or measured.
 /// - Lists the limits that are not met.
 pub(crate) fn run(options: &Options) -> Outcome {
-    let named = |error: std::io::Error| format!("{}: {error}", options.directory.display());
+    let named = |error: std::io::Error| {
+        format!("cannot use the directory {}: {error}", options.directory.display())
+    };
     fs::create_dir_all(&options.directory).map_err(named)?;
     let top = options.directory.canonicalize().map_err(named)?;
     call(env!("CARGO"), &["build", "--release", "--package", "skep-ctl"], &[])?;
@@ -220,11 +225,17 @@ pub(crate) fn run(options: &Options) -> Outcome {
         of_two * 100.0
     );
     if of_two >= IDLE_LIMIT {
-        below.push(format!("idle services use {:.2} % of a processor", of_two * 100.0));
+        below.push(format!(
+            "idle metadata services: {:.2} % of a processor, and less than {:.2} % is required",
+            of_two * 100.0,
+            IDLE_LIMIT * 100.0
+        ));
     }
     match below.is_empty() {
         true => Ok(()),
-        false => Err(format!("limits of two copies are not met: {}", below.join("; "))),
+        false => {
+            Err(format!("two copies of metadata do not meet these limits: {}", below.join("; ")))
+        }
     }
 }
 
@@ -260,7 +271,7 @@ mod tests {
             add_pair(&mut rows, &one, &two);
         }
         let (text, below) = judged(&rows);
-        assert_eq!(below, ["stat, 4 processes: 0.80 instead of 0.90"]);
+        assert_eq!(below, ["stat, 4 processes: a ratio of 0.80, and at least 0.90 is required"]);
         assert!(text.contains("| create, 4 processes | 100 /s | 80 /s | 0.80 |"), "{text}");
         assert!(text.contains("| unlink, 4 processes | 100 /s | 10 /s | 0.10 |"), "{text}");
     }

@@ -253,7 +253,9 @@ fn judged(rows: &[Row]) -> (String, Vec<String>) {
 /// - Describes the reason why a cluster could not be built, started or measured.
 /// - Lists the workloads whose cost exceeds the limit.
 pub(crate) fn run(options: &Options) -> Outcome {
-    let named = |error: std::io::Error| format!("{}: {error}", options.directory.display());
+    let named = |error: std::io::Error| {
+        format!("cannot use the directory {}: {error}", options.directory.display())
+    };
     fs::create_dir_all(&options.directory).map_err(named)?;
     let top = options.directory.canonicalize().map_err(named)?;
     call(env!("CARGO"), &["build", "--release", "--package", "skep-ctl"], &[])?;
@@ -274,7 +276,11 @@ pub(crate) fn run(options: &Options) -> Outcome {
     println!("\nprocessor time with statistics and monitor, compared with both off\n{text}");
     match above.is_empty() {
         true => Ok(()),
-        false => Err(format!("more than {:.0} %: {}", LIMIT * 100.0, above.join("; "))),
+        false => Err(format!(
+            "statistics and monitor cost more than {:.0} % of the processor time: {}",
+            LIMIT * 100.0,
+            above.join("; ")
+        )),
     }
 }
 

@@ -116,11 +116,11 @@ fn is_program(name: &str) -> bool {
 }
 
 fn make(path: &Path) -> Outcome {
-    fs::create_dir_all(path).map_err(|error| format!("{}: {error}", path.display()))
+    fs::create_dir_all(path).map_err(|error| format!("cannot create {}: {error}", path.display()))
 }
 
 fn write(path: &Path, text: &str) -> Outcome {
-    fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))
+    fs::write(path, text).map_err(|error| format!("cannot write {}: {error}", path.display()))
 }
 
 fn text(path: &Path) -> &str {
@@ -132,7 +132,7 @@ fn wait_for(what: &str, mut is_true: impl FnMut() -> bool) -> Outcome {
     let deadline = Instant::now() + Duration::from_secs(60);
     while !is_true() {
         if Instant::now() > deadline {
-            return Err(format!("waited longer than a minute for {what}"));
+            return Err(format!("no success within a minute: {what}"));
         }
         std::thread::sleep(Duration::from_millis(50));
     }
@@ -182,7 +182,7 @@ impl MountedSystem {
             .stdout(log)
             .stderr(error_log)
             .spawn()
-            .map_err(|error| format!("{program}: {error}"))?;
+            .map_err(|error| format!("cannot start {program}: {error}"))?;
         self.daemons.push(child);
         Ok(())
     }
@@ -220,8 +220,9 @@ impl MountedSystem {
         make(&master)?;
         // A new master server starts from an empty namespace. The package contains this namespace
         // as a file.
-        fs::copy("/var/lib/mfs/metadata.mfs.empty", master.join("metadata.mfs"))
-            .map_err(|error| format!("the master's empty metadata: {error}"))?;
+        fs::copy("/var/lib/mfs/metadata.mfs.empty", master.join("metadata.mfs")).map_err(
+            |error| format!("cannot copy the empty metadata of MooseFS's master server: {error}"),
+        )?;
         let exports = master.join("exports");
         write(&exports, "* / rw,alldirs,admin,maproot=0:0\n")?;
         let config = master.join("config");
@@ -253,7 +254,9 @@ impl MountedSystem {
             self.spawn("mfschunkserver", &["-f", "-c", text(&config), "start"])?;
         }
         let mount_point = text(&self.mount_point).to_owned();
-        wait_for("mfsmount", || output("mfsmount", &[&mount_point, "-H", &address]).is_ok())?;
+        wait_for("the mount of MooseFS by mfsmount", || {
+            output("mfsmount", &[&mount_point, "-H", &address]).is_ok()
+        })?;
         output("mfssetgoal", &["-r", "1", &mount_point])?;
         // Chunk servers report their free space within seconds. Until then, no file can be written.
         let probe = self.mount_point.join("probe");
@@ -262,7 +265,9 @@ impl MountedSystem {
             (&file).write_all(b"probe")?;
             file.sync_all()
         };
-        wait_for("space on the chunk servers", || has_space().is_ok())?;
+        wait_for("the first write, which needs free space on MooseFS's chunk servers", || {
+            has_space().is_ok()
+        })?;
         fs::remove_file(&probe).map_err(|error| error.to_string())
     }
 
@@ -307,7 +312,7 @@ impl Drop for MountedSystem {
             attempt(fs::remove_dir_all(&self.directory).map_err(|error| error.to_string()));
         }
         for problem in problems {
-            eprintln!("stopping {}: {problem}", self.system.label());
+            eprintln!("cannot stop {} completely: {problem}", self.system.label());
         }
     }
 }

@@ -185,7 +185,11 @@ impl Worker {
     /// Describes a failed system call, or wrong data in a file.
     pub(crate) fn run(&self) -> Outcome {
         let explain = |error: io::Error| {
-            format!("{} in {}: {error}", self.workload.label(), self.directory.display())
+            format!(
+                "the workload {} in {} failed: {error}",
+                self.workload.label(),
+                self.directory.display()
+            )
         };
         let file = self.open().map_err(explain)?;
         println!("ready");
@@ -265,7 +269,7 @@ impl Worker {
             Workload::TreeUnpack => everyday::unpack(&self.directory, &self.archive),
             Workload::TreePack => everyday::pack(&self.directory),
             Workload::TreeRemove => everyday::remove(&self.directory),
-            _ => Err(io::Error::other("no file is open")),
+            _ => Err(io::Error::other("the workload needs an open file")),
         }
     }
 
@@ -353,7 +357,7 @@ fn check_offsets(buffer: &[u8], at: u64) -> io::Result<()> {
     for (index, block) in buffer.chunks(BLOCK_BYTES).enumerate() {
         let place = at + (index * BLOCK_BYTES) as u64;
         if block[..8] != place.to_le_bytes() || block[BLOCK_BYTES - 1] != 0x5a {
-            return Err(io::Error::other(format!("wrong contents at byte {place}")));
+            return Err(io::Error::other(format!("the file has wrong contents at byte {place}")));
         }
     }
     Ok(())

@@ -36,11 +36,11 @@ pub(super) struct Feed<'a> {
 }
 
 fn named<T>(path: &Path, result: std::io::Result<T>) -> Outcome<T> {
-    result.map_err(|error| format!("{}: {error}", path.display()))
+    result.map_err(|error| format!("cannot use {}: {error}", path.display()))
 }
 
 fn text(path: &Path) -> Outcome<&str> {
-    path.to_str().ok_or(format!("{}: the path is not UTF-8", path.display()))
+    path.to_str().ok_or(format!("cannot use {}: the path is not UTF-8", path.display()))
 }
 
 /// Replaces a file atomically: writes the text to a file with another name, and renames that file.
@@ -67,7 +67,10 @@ impl<'a> Feed<'a> {
         if let Some(key) = self.key {
             let exported = output("gpg", &["--batch", "--armor", "--export", key])?;
             if exported.is_empty() {
-                return Err(format!("gpg has no public key '{key}'; gpg --list-keys shows them"));
+                return Err(format!(
+                    "cannot sign the lists: gpg has no public key '{key}'; `gpg --list-keys` \
+                     shows the keys"
+                ));
             }
             named(self.directory, fs::create_dir_all(self.directory))?;
             replace(&self.directory.join("skep.asc"), &exported)?;
@@ -80,7 +83,8 @@ impl<'a> Feed<'a> {
             };
             let pool = self.directory.join(pool);
             named(&pool, fs::create_dir_all(&pool))?;
-            let to = pool.join(path.file_name().ok_or("a package has a name")?);
+            let to = pool
+                .join(path.file_name().ok_or("cannot add a package: its path has no file name")?);
             let new = to.with_extension("new");
             named(path, fs::copy(path, &new))?;
             named(&to, fs::rename(&new, &to))?;
@@ -108,7 +112,8 @@ impl<'a> Feed<'a> {
             let list = directory.join("Packages");
             replace(&list, &archive(&["--arch", machine, "packages", "pool"])?)?;
             let sum = output("sha512sum", &[text(&list)?])?;
-            let sum = sum.split(' ').next().ok_or("sha512sum prints a checksum")?;
+            let sum =
+                sum.split(' ').next().ok_or("cannot read the output of sha512sum: it is empty")?;
             let hash = hashes.join(sum);
             named(&hash, fs::copy(&list, &hash))?;
         }
@@ -137,7 +142,7 @@ impl<'a> Feed<'a> {
 
     /// Signs a list.
     fn sign(&self, form: &str, list: &Path, to: &Path) -> Outcome {
-        let key = self.key.ok_or("only a repository with a key is signed")?;
+        let key = self.key.ok_or("cannot sign the lists: no key is named")?;
         let arguments = ["--batch", "--armor", "--local-user", key, "--output", "-", form];
         replace(to, &output("gpg", &[&arguments[..], &[text(list)?]].concat())?)
     }

@@ -87,15 +87,20 @@ impl Program {
     /// Fails if the file is not a program for a machine that Skep supports.
     pub(super) fn open(path: &Path) -> Outcome<Self> {
         let shown = path.display();
-        let bytes = fs::read(path).map_err(|error| format!("{shown}: {error}"))?;
+        let bytes = fs::read(path).map_err(|error| format!("cannot read {shown}: {error}"))?;
         let machine = match number(&bytes, 18, 2) {
             Some(0x3e) if bytes.starts_with(b"\x7fELF\x02\x01") => "x86_64",
             Some(0xb7) if bytes.starts_with(b"\x7fELF\x02\x01") => "aarch64",
-            _ => return Err(format!("{shown} is not a program for x86_64 or aarch64")),
+            _ => {
+                return Err(format!(
+                    "cannot package {shown}: it is not a program for x86_64 or aarch64"
+                ));
+            }
         };
         let glibc = if has_interpreter(&bytes) {
             let symbols = output("objdump", &["-T", &shown.to_string()])?;
-            let missing = format!("{shown} is linked to a C library other than that of GNU");
+            let missing =
+                format!("cannot package {shown}: it uses another C library than that of GNU");
             Some(newest_glibc_symbol(&symbols).ok_or(missing)?)
         } else {
             None

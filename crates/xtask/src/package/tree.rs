@@ -65,7 +65,7 @@ pub(super) struct Tree {
 }
 
 fn named<T>(path: &Path, result: std::io::Result<T>) -> Outcome<T> {
-    result.map_err(|error| format!("{}: {error}", path.display()))
+    result.map_err(|error| format!("cannot create or change {}: {error}", path.display()))
 }
 
 impl Tree {
@@ -200,7 +200,7 @@ impl Tree {
             "{}",
             "+",
         ]);
-        let status = find.status().map_err(|error| format!("find: {error}"))?;
+        let status = find.status().map_err(|error| format!("cannot run find: {error}"))?;
         let shown = self.path.display().to_string();
         let pages = self.path.join("usr/share/man");
         let pages = pages.display().to_string();

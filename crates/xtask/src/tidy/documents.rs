@@ -46,7 +46,7 @@ pub(super) fn check_names(path: &Path, text: &str, files: &[PathBuf]) -> Problem
             let file = name.split('#').next().unwrap_or(name);
             if !exists(file) {
                 let place = format!("{}:{}", path.display(), index + 1);
-                problems.push(format!("{place}: {name} does not exist"));
+                problems.push(format!("{place}: the file {name} does not exist"));
             }
         }
     }
@@ -136,9 +136,12 @@ pub(super) fn check_dependencies() -> Outcome<Problems> {
     let rows = page.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`'));
     let explained: Vec<_> = rows.map(|(name, _)| name).collect();
     let missing = used.iter().filter(|name| !explained.contains(name));
-    let missing = missing.map(|name| format!("docs/dependencies.md: explain {name}"));
+    let missing =
+        missing.map(|name| format!("docs/dependencies.md: the library {name} has no row; add one"));
     let unused = explained.iter().filter(|name| !used.contains(name));
-    let unused = unused.map(|name| format!("docs/dependencies.md: {name} is not used any more"));
+    let unused = unused.map(|name| {
+        format!("docs/dependencies.md: the library {name} is not used any more; remove its row")
+    });
     Ok(missing.chain(unused).collect())
 }
 
@@ -176,7 +179,8 @@ pub(super) fn check_statements(files: &[PathBuf]) -> Outcome<Problems> {
     }
     let describe = |number| {
         format!(
-            "{SEMANTICS}: no test names statement {number}: write \"{SEMANTICS} {number}\" at it"
+            "{SEMANTICS}: no test names statement {number}: write \"{SEMANTICS} {number}\" at a \
+             test that covers it"
         )
     };
     problems.extend(untested.into_iter().map(describe));
@@ -219,7 +223,11 @@ pub(super) fn check_commands(files: &[PathBuf]) -> Outcome<Problems> {
             }
         }
     }
-    let describe = |name| format!("{COMMANDS}: no test runs it: write \"Command: {name}\" at one");
+    let describe = |name| {
+        format!(
+            "{COMMANDS}: no test names `{name}`: write \"Command: {name}\" at a test that runs it"
+        )
+    };
     problems.extend(untested.into_iter().map(describe));
     Ok(problems)
 }

@@ -30,9 +30,13 @@ pub(super) fn check() -> Outcome<Problems> {
 fn fault(subject: &str) -> Option<String> {
     let length = subject.chars().count();
     if length > MAX_SUBJECT {
-        return Some(format!("the subject has {length} characters, {MAX_SUBJECT} are allowed"));
+        return Some(format!(
+            "the subject has {length} characters; at most {MAX_SUBJECT} are allowed"
+        ));
     }
-    subject.contains(';').then(|| "the subject has two ideas: make two commits".to_owned())
+    subject.contains(';').then(|| {
+        "the subject has a semicolon, so it describes two changes: make two commits".to_owned()
+    })
 }
 
 #[cfg(test)]

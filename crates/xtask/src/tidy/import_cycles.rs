@@ -49,7 +49,8 @@ pub(super) fn check(sources: &[(PathBuf, String)]) -> Problems {
             let names: Vec<_> = cycle.iter().map(path).collect();
             if ACCEPTED.iter().all(|(first, _)| *first != names[0]) {
                 problems.push(format!(
-                    "{}: import each other in a cycle; move what they share below both",
+                    "{}: these modules import each other; move their common code to a module that \
+                     they import",
                     names.join(", ")
                 ));
             }

@@ -37,19 +37,26 @@ const fn lenient(pattern: &'static str, advice: &'static str) -> Marker {
 
 #[rustfmt::skip]
 const MARKERS: &[Marker] = &[
-    strict(r"^(Who|Whom|Whoever|Whose|What|Whatever|Which|Whichever)\b[^?]*$", "begin with the agent, not with a who/what clause"),
-    strict(r"\b(for|than|and|or|of|by|from|to|with|if|that|but|as) who(m|ever|mever)?\b", "name the agent instead of `who`"),
-    strict(r"(?i)\bwho(m)?ever\b", "name the agent instead of `whoever`"),
-    strict(r"(?i)\b(none: |is none\b|are none\b|none if\b|is no (size|number|rate|option)\b)", "write \"`None` means ...\", or what was expected"),
-    strict(r"\b(tell|tells|told|telling|hear|hears|heard)\b", "use the protocol's verb: send, reply, report, notify, log"),
-    strict(r"(?i)\b(nobody|somebody|everybody|anybody)\b", "name the client, session, caller or thread"),
+    strict(r"^(Who|Whom|Whoever|Whose|What|Whatever|Which|Whichever)\b[^?]*$",
+           "begin with the acting client, thread, ..., not with a who/what clause"),
+    strict(r"\b(for|than|and|or|of|by|from|to|with|if|that|but|as) who(m|ever|mever)?\b",
+           "name the acting client, thread, ... instead of `who`"),
+    strict(r"(?i)\bwho(m)?ever\b", "name the acting client, thread, ... instead of `whoever`"),
+    strict(r"(?i)\b(none: |is none\b|are none\b|none if\b|is no (size|number|rate|option)\b)",
+           "write \"`None` means ...\", or \"expected ...\""),
+    strict(r"\b(tell|tells|told|telling|hear|hears|heard)\b",
+           "use the protocol's verb: send, reply, report, notify, log"),
+    strict(r"(?i)\b(nobody|somebody|everybody|anybody)\b",
+           "name the client, session, caller or thread"),
     strict(r"(?i)\b(he|him|his|himself)\b", "name the client, session, caller or thread"),
-    strict(r"\b(has|have|had) the word\b|'s word\b", "use the protocol's verb"),
-    strict(r"See the (file|module)'s description", "repeat the one sentence"),
-    lenient(r"\b[Tt]hose (that|of|who|which)\b", "repeat the noun"),
+    strict(r"\b(has|have|had) the word\b|'s word\b",
+           "use the verb of the protocol, such as grant or hold"),
+    strict(r"See the (file|module)'s description", "repeat the sentence of that description"),
+    lenient(r"\b[Tt]hose (that|of|who|which)\b", "repeat the noun instead of `those`"),
     lenient(r"\b(says|said|saying)\b", "use the protocol's verb: send, reply, report, notify, log"),
-    lenient(r"\b(of|by|with|under) (which|whom|what)\b", "make two sentences"),
-    lenient(r"\b(is|are|was|were) to be\b|\bto be had\b", "name the agent and use the active voice"),
+    lenient(r"\b(of|by|with|under) (which|whom|what)\b", "divide the sentence into two"),
+    lenient(r"\b(is|are|was|were) to be\b|\bto be had\b",
+            "name the acting client, thread, ..., and use the active voice"),
     lenient(r"\bso (long|many|much)\b", "name the parameter"),
 ];
 
@@ -115,8 +122,8 @@ pub(super) fn check(files: &[PathBuf]) -> Outcome<Problems> {
             continue;
         }
         problems.push(format!(
-            "{area}: {} sentences have marks of unclear language, {limit} had; make yours clear \
-             (`cargo xtask language {area}` lists all)",
+            "{area}: {} sentences have marks of unclear language, and the limit is {limit}; \
+             reword the new ones (`cargo xtask language {area}` lists all)",
             findings.len()
         ));
         if limit == 0 {
@@ -154,7 +161,8 @@ pub(super) fn lower(files: &[PathBuf]) -> Outcome {
             text.push_str(&format!("{area} {count}\n"));
         }
     }
-    std::fs::write(root().join(COUNTS), text).map_err(|error| format!("{COUNTS}: {error}"))
+    std::fs::write(root().join(COUNTS), text)
+        .map_err(|error| format!("cannot write {COUNTS}: {error}"))
 }
 
 fn limits(counts: &str) -> BTreeMap<&str, usize> {

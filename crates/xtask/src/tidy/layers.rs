@@ -91,7 +91,9 @@ const SERVICE: &[&str] = &[
 pub(super) fn check() -> Outcome<Problems> {
     let text = output(env!("CARGO"), &["metadata", "--format-version", "1", "--no-deps"])?;
     let metadata: Value = serde_json::from_str(&text).map_err(|error| error.to_string())?;
-    let packages = metadata["packages"].as_array().ok_or("cargo metadata names no packages")?;
+    let packages = metadata["packages"]
+        .as_array()
+        .ok_or("cannot read the output of cargo metadata: it has no packages")?;
     let workspace = read("Cargo.toml")?;
     let mut problems = Problems::new();
     for package in packages {
@@ -117,13 +119,15 @@ fn lints(workspace: &str) -> Vec<&str> {
 
 fn check_edges<'a>(name: &str, uses: impl Iterator<Item = &'a str>) -> Problems {
     let Some((_, allowed)) = ALLOWED.iter().find(|(crate_name, _)| *crate_name == name) else {
-        return vec![format!("crate {name}: give it a place in ALLOWED in tidy/layers.rs")];
+        return vec![format!("crate {name} is missing in ALLOWED in tidy/layers.rs: add its row")];
     };
     let is_ours =
         |dependency: &&str| ALLOWED.iter().any(|(crate_name, _)| crate_name == dependency);
     uses.filter(is_ours)
         .filter(|dependency| *dependency != "skep-types" && !allowed.contains(dependency))
-        .map(|dependency| format!("crate {name} may not use {dependency}: arrows go down only"))
+        .map(|dependency| {
+            format!("crate {name} may not use {dependency}: ALLOWED in tidy/layers.rs forbids it")
+        })
         .collect()
 }
 
@@ -136,7 +140,9 @@ fn check_manifest(name: &str, manifest: &str, workspace: &str) -> Problems {
         let has = |lint: &str| manifest.lines().any(|line| line.starts_with(&format!("{lint} =")));
         let missing: Vec<_> = lints(workspace).into_iter().filter(|lint| !has(lint)).collect();
         if !missing.is_empty() {
-            problems.push(format!("crate {name} lacks lints of the workspace: {missing:?}"));
+            problems.push(format!(
+                "crate {name} lacks lints of the workspace: {missing:?}; add them to its Cargo.toml"
+            ));
         }
     }
     let mut section = "";
@@ -148,7 +154,9 @@ fn check_manifest(name: &str, manifest: &str, workspace: &str) -> Problems {
             && !line.contains("workspace = true")
             && !line.starts_with('#')
         {
-            problems.push(format!("crate {name}: take `{line}` from the workspace"));
+            problems.push(format!(
+                "crate {name}: `{line}` has its own version; write `workspace = true` instead"
+            ));
         }
     }
     problems

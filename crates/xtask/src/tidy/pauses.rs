@@ -10,9 +10,12 @@ use std::path::PathBuf;
 #[rustfmt::skip]
 const PAUSES: &[(&str, &str)] = &[
     ("crates/bench/src/storage.rs", "poll: asks storage targets for the progress of a benchmark"),
-    ("crates/client/src/attributes/pattern.rs", "poll: closes of this mount that the kernel has not reported yet"),
-    ("crates/client/src/attributes/stat.rs", "poll: another thread's truncation or writes of the file"),
-    ("crates/client/src/data/move_inline.rs", "poll: another thread's move of the inline bytes of the file"),
+    ("crates/client/src/attributes/pattern.rs",
+     "poll: closes of this mount that the kernel has not reported yet"),
+    ("crates/client/src/attributes/stat.rs",
+     "poll: another thread's truncation or writes of the file"),
+    ("crates/client/src/data/move_inline.rs",
+     "poll: another thread's move of the inline bytes of the file"),
     ("crates/client/src/data/write.rs", "poll: another thread's truncation of the file"),
     ("crates/client/src/files/deferred_close.rs", "delay: collects closes for one message"),
     ("crates/client/src/files/later_report.rs", "delay: one report of times for many syncs"),
@@ -20,22 +23,34 @@ const PAUSES: &[(&str, &str)] = &[
     ("crates/client/src/locks/owners.rs", "poll: another thread's request for the same lock owner"),
     ("crates/client/src/mount.rs", "poll: the capacity of the cluster, for one lease at most"),
     ("crates/client/src/session/renewal.rs", "poll: another thread's renewal of the session"),
-    ("crates/client/src/session/replay.rs", "poll: the replay of lost changes, which is a task of its own"),
-    ("crates/client/src/session/restore_opens.rs", "delay: until closes in progress have ended, before the next comparison"),
+    ("crates/client/src/session/replay.rs",
+     "poll: the replay of lost changes, which is a task of its own"),
+    ("crates/client/src/session/restore_opens.rs",
+     "delay: until closes in progress have ended, before the next comparison"),
     ("crates/client/src/sharing/follow.rs", "retry: waits for notifications of a metadata target"),
     ("crates/consensus/src/runtime.rs", "timers of the Raft library"),
     ("crates/copy/src/hosts.rs", "delay: until the process of a lost host has certainly ended"),
-    ("crates/copy/src/pace.rs", "delay: keeps a copy or a purge below the rate that the user allows"),
+    ("crates/copy/src/pace.rs",
+     "delay: keeps a copy or a purge below the rate that the user allows"),
     ("crates/ctl/src/cmd/client/evict.rs", "poll: locks and opens of the evicted client"),
-    ("crates/ctl/src/cmd/target/give_up.rs", "poll: metadata targets that have the map in which a target is lost, and end their transactions"),
-    ("crates/ctl/src/cmd/target/remove.rs", "poll: requests and removals of chunk files in progress on a target; the next heartbeat of its node"),
-    ("crates/ctl/src/cmd/target/replace.rs", "poll: the copy of the store of a group to a new member; the reply of its primary"),
+    ("crates/ctl/src/cmd/target/give_up.rs",
+     "poll: metadata targets that have the map in which a target is lost, and end their \
+      transactions"),
+    ("crates/ctl/src/cmd/target/remove.rs",
+     "poll: requests and removals of chunk files in progress on a target; the next heartbeat of \
+      its node"),
+    ("crates/ctl/src/cmd/target/replace.rs",
+     "poll: the copy of the store of a group to a new member; the reply of its primary"),
     ("crates/ctl/src/cmd/down.rs", "poll: the end of the supervisor"),
     ("crates/ctl/src/cmd/node/disks.rs", "period: the interval between two outputs"),
     ("crates/ctl/src/cmd/health/watch.rs", "period: the interval between two checks"),
-    ("crates/ctl/src/cmd/ondemand/job_output.rs", "poll: the state of the results of a Slurm job, written by its first node, and the nodes that have not read it; delay: before a copy, for cached names"),
-    ("crates/ctl/src/cmd/stats/live/figures.rs", "poll: the reply of the mount to an earlier question"),
-    ("crates/ctl/src/cmd/stats/live/mod.rs", "period: the interval between two questions for figures"),
+    ("crates/ctl/src/cmd/ondemand/job_output.rs",
+     "poll: the state of the results of a Slurm job, written by its first node, and the nodes that \
+      have not read it; delay: before a copy, for cached names"),
+    ("crates/ctl/src/cmd/stats/live/figures.rs",
+     "poll: the reply of the mount to an earlier question"),
+    ("crates/ctl/src/cmd/stats/live/mod.rs",
+     "period: the interval between two questions for figures"),
     ("crates/ctl/src/cmd/stats/measure.rs", "period: the time over which it measures"),
     ("crates/ctl/src/cmd/stats/mod.rs", "period: the interval between two outputs"),
     ("crates/ctl/src/cmd/stats/own.rs", "period: the interval between two questions to the mount"),
@@ -44,50 +59,68 @@ const PAUSES: &[(&str, &str)] = &[
     ("crates/ctl/src/cmd/umount.rs", "poll: the end of the process of a mount"),
     ("crates/ctl/src/cmd/why/own.rs", "period: the interval between two questions to the mount"),
     ("crates/ctl/src/local/readiness.rs", "poll: readiness of a child process"),
-    ("crates/ctl/src/local/supervisor.rs", "period: looks at its child processes; delay: before it restarts one"),
+    ("crates/ctl/src/local/supervisor.rs",
+     "period: looks at its child processes; delay: before it restarts one"),
     ("crates/exporter/src/http.rs", "retry: accepting a connection"),
     ("crates/exporter/src/pauses.rs", "period: looks whether the process has run"),
     ("crates/exporter/src/tls.rs", "period: looks for a changed certificate"),
     ("crates/fuse/src/ops/holds.rs", "delay: how long the mount holds a file for a repeated open"),
     ("crates/fuse/src/session.rs", "delay: time for programs to leave a detached mount"),
-    ("crates/fuse/src/trace_reports.rs", "period: the interval between two reports of slow operations"),
+    ("crates/fuse/src/trace_reports.rs",
+     "period: the interval between two reports of slow operations"),
     ("crates/fuse/src/transport/control.rs", "delay: between FORGET messages"),
-    ("crates/fuse/src/worker.rs", "delay: until the kernel has accepted all registrations; back-off of kicks"),
+    ("crates/fuse/src/worker.rs",
+     "delay: until the kernel has accepted all registrations; back-off of kicks"),
     ("crates/lab/src/capacity.rs", "period: the time of a measurement"),
     ("crates/lab/src/process.rs", "poll: the end of a process"),
     ("crates/lab/src/services.rs", "poll: readiness of the lab's services"),
     ("crates/management/src/follower.rs", "poll: whether this member of management leads"),
     ("crates/management/src/handlers/get_map.rs", "delay: spreads replies to many waiting nodes"),
-    ("crates/management/src/leadership.rs", "period: asks a majority whether this member still leads"),
-    ("crates/management/src/lib.rs", "period: the clock tick of the authority; retry: accepting a connection; delay: the start after repeated panics"),
-    ("crates/monitor/src/alertmanager.rs", "period: looks for changed alerts; retry: alerts that an Alertmanager does not accept"),
-    ("crates/monitor/src/group_rounds.rs", "period: the interval between two questions for the progress of members"),
-    ("crates/monitor/src/copies.rs", "period: the interval between copies of the load; retry: copies that wait"),
+    ("crates/management/src/leadership.rs",
+     "period: asks a majority whether this member still leads"),
+    ("crates/management/src/lib.rs",
+     "period: the clock tick of the authority; retry: accepting a connection; delay: the start \
+      after repeated panics"),
+    ("crates/monitor/src/alertmanager.rs",
+     "period: looks for changed alerts; retry: alerts that an Alertmanager does not accept"),
+    ("crates/monitor/src/group_rounds.rs",
+     "period: the interval between two questions for the progress of members"),
+    ("crates/monitor/src/copies.rs",
+     "period: the interval between copies of the load; retry: copies that wait"),
     ("crates/monitor/src/ganglia.rs", "retry: accepting a connection"),
     ("crates/monitor/src/lib.rs", "period: the interval between rounds"),
-    ("crates/monitor/src/record_rounds.rs", "period: the interval between two questions for traces"),
+    ("crates/monitor/src/record_rounds.rs",
+     "period: the interval between two questions for traces"),
     ("crates/monitor/src/otlp.rs", "period: the interval between two exports of traces"),
-    ("crates/monitor/src/notify.rs", "poll: the end of a program that is notified of an alert; retry: notifications that a webhook does not accept"),
+    ("crates/monitor/src/notify.rs",
+     "poll: the end of a program that is notified of an alert; retry: notifications that a webhook \
+      does not accept"),
     ("crates/rpc/src/membership/client.rs", "retry: registration and heartbeats of a client"),
     ("crates/rpc/src/membership/management.rs", "retry: requests to management and to its leader"),
     ("crates/rpc/src/membership/map.rs", "retry: polling the cluster map"),
-    ("crates/rpc/src/refusal_log.rs", "delay: collects refused connections for one line of the log"),
+    ("crates/rpc/src/refusal_log.rs",
+     "delay: collects refused connections for one line of the log"),
     ("crates/rpc/src/routing/idle.rs", "period: looks for idle connections of a client"),
     ("crates/rpc/src/routing.rs", "retry: requests to targets, by retry class, with back-off"),
     ("crates/s3/src/retry.rs", "retry: requests to an object store, with back-off"),
-    ("crates/service/src/cached_map.rs", "delay: limits writes of the cached cluster map; retry: after a failed write"),
+    ("crates/service/src/cached_map.rs",
+     "delay: limits writes of the cached cluster map; retry: after a failed write"),
     ("crates/service/src/followed_token.rs", "period: looks for a changed token"),
     ("crates/service/src/host/connections.rs", "retry: accepting a connection"),
     ("crates/service/src/host/mod.rs", "delay: the start after repeated panics"),
     ("crates/service/src/host/retries.rs", "retry: a target that cannot be served"),
     ("crates/service/src/listen.rs", "retry: binding an address that is still in use"),
-    ("crates/service/src/token_proof.rs", "retry: management reads its own new token after a moment"),
+    ("crates/service/src/token_proof.rs",
+     "retry: management reads its own new token after a moment"),
     ("crates/service/src/tokens.rs", "retry: another process changes the tokens of the directory"),
-    ("crates/storage/src/benchmark.rs", "poll: the end of a benchmark's streams, and of its client's interest"),
-    ("crates/storage/src/event_loops.rs", "period: a loop waits again for targets after an error of the kernel"),
+    ("crates/storage/src/benchmark.rs",
+     "poll: the end of a benchmark's streams, and of its client's interest"),
+    ("crates/storage/src/event_loops.rs",
+     "period: a loop waits again for targets after an error of the kernel"),
     ("crates/storage/src/emulation.rs", "delay: emulates a slow device"),
     ("crates/storage/src/orphans.rs", "period: the clean-up of chunk files without inodes"),
-    ("crates/store/src/identity.rs", "poll: the end of a killed process that still holds the lock of a directory"),
+    ("crates/store/src/identity.rs",
+     "poll: the end of a killed process that still holds the lock of a directory"),
 ];
 
 /// Crates that are not checked: the event loop itself, and programs that users do not run.
@@ -107,15 +140,17 @@ pub(super) fn check(sources: &[(PathBuf, String)]) -> Problems {
         if let Some(line) = first_pause(text) {
             if PAUSES.iter().all(|(listed, _)| *listed != name) {
                 problems.push(format!(
-                    "{name}:{line}: pauses; use the retries of rpc::routing, or list the \
-                     file with its reason in tidy/pauses.rs"
+                    "{name}:{line}: this line sleeps; use the retries of rpc::routing, or list \
+                     the file with its reason in tidy/pauses.rs"
                 ));
             }
             pausing.push(name.into_owned());
         }
     }
     let gone = PAUSES.iter().filter(|(listed, _)| pausing.iter().all(|name| name != listed));
-    problems.extend(gone.map(|(listed, _)| format!("tidy/pauses.rs: {listed} doesn't pause")));
+    problems.extend(
+        gone.map(|(listed, _)| format!("tidy/pauses.rs: {listed} never sleeps; remove its row")),
+    );
     problems
 }
 

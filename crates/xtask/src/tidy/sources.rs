@@ -58,13 +58,15 @@ pub(super) fn check_text(name: &str, text: &str) -> Problems {
     for (index, line) in text.lines().enumerate() {
         let mut found = |what: String| problems.push(format!("{name}:{}: {what}", index + 1));
         if line.contains(todo) && !has_issue(line, todo) {
-            found(format!("write {todo}(#12) with the number of an issue"));
+            found(format!(
+                "{todo} without an issue: write {todo}(#12) with the number of the issue"
+            ));
         }
         for word in never.iter().filter(|word| line.contains(**word)) {
-            found(format!("{word} is not merged"));
+            found(format!("{word} marks unfinished work; remove it"));
         }
         for path in machine.iter().filter(|path| line.contains(**path)) {
-            found(format!("{path} is a path of one machine"));
+            found(format!("{path} is a path of a particular machine; remove it"));
         }
     }
     problems
@@ -82,14 +84,16 @@ fn has_issue(line: &str, mark: &str) -> bool {
 pub(super) fn check_rust(name: &str, text: &str) -> Problems {
     let mut problems = Problems::new();
     if !text.lines().take(3).any(|line| line.starts_with("//!")) {
-        problems.push(format!("{name}: open with //! and what the file owns"));
+        problems
+            .push(format!("{name}: begin the file with a //! comment that describes its contents"));
     }
     let code_lines = text.split("\n#[cfg(test)]\nmod tests {").next().unwrap_or(text).lines();
     let length = code_lines.count();
     let may_be_longer = LONGER.iter().any(|(prefix, _)| name.starts_with(prefix));
     if length > MAX_LINES && !may_be_longer {
-        problems
-            .push(format!("{name}: {length} lines without tests; over {MAX_LINES} is two files"));
+        problems.push(format!(
+            "{name}: {length} lines without tests; divide the file, {MAX_LINES} are allowed"
+        ));
     }
     if CORE_CRATES.contains(&crate_of(name).unwrap_or_default()) {
         problems.extend(large_structs(name, text));
@@ -100,21 +104,21 @@ pub(super) fn check_rust(name: &str, text: &str) -> Problems {
         // and breaking them by hand can make them harder to read.
         let has_text = line.contains('"') || line.ends_with('\\');
         if line.chars().count() > MAX_COLUMNS && !has_text {
-            found("longer than 100 columns");
+            found("the line is longer than 100 columns; break it");
         }
         if !line.is_ascii() {
-            found("not ASCII; write \\u{...}");
+            found("the line has a character outside ASCII; write it as \\u{...}");
         }
         if line.trim_start().starts_with(concat!("#[ign", "ore")) {
-            found("an ignored test tests nothing; remove it or make it run");
+            found("the test is ignored, so it checks nothing; remove it or make it run");
         }
         let code = line.split("//").next().unwrap_or(line);
         let crate_name = crate_of(name).unwrap_or_default();
         if PURE_CRATES.contains(&crate_name) && is_impure(code) {
-            found("a pure crate has no files, sockets, threads, clock or environment");
+            found("this crate must not use files, sockets, threads, the clock or the environment");
         }
         if !UNSAFE_CRATES.contains(&crate_name) && is_unsafe(code) {
-            found("only env and fuse may have unsafe code");
+            found("only the crates env and fuse may have unsafe code");
         }
     }
     problems.extend(discarded_matches(name, text));
@@ -190,7 +194,10 @@ fn discarded_matches(name: &str, text: &str) -> Problems {
         let code = line.split("//").next().unwrap_or(line).trim();
         let is_statement = matches!(before, ';' | '{' | '}') && code.starts_with("matches!(");
         if is_statement && ends_with_semicolon(&text[at + line.len() - line.trim_start().len()..]) {
-            problems.push(format!("{name}:{}: assert what `matches!` finds", index + 1));
+            problems.push(format!(
+                "{name}:{}: the result of `matches!` is not used; put it into `assert!`",
+                index + 1
+            ));
         }
         before = code.chars().last().unwrap_or(before);
         at += line.len() + 1;

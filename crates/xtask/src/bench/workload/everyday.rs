@@ -20,13 +20,16 @@ pub(super) fn create_small(path: &Path) -> io::Result<()> {
 
 pub(super) fn read_small(path: &Path) -> io::Result<()> {
     let is_right = fs::read(path)? == [0x5a; SMALL_BYTES];
-    is_right.then_some(()).ok_or_else(|| io::Error::other(format!("wrong contents of {path:?}")))
+    is_right.then_some(()).ok_or_else(|| io::Error::other(format!("{path:?} has wrong contents")))
 }
 
 /// Runs a program in a directory, and checks that it succeeds.
 fn run(command: &mut Command, directory: &Path) -> io::Result<()> {
     let status = command.current_dir(directory).stdin(Stdio::null()).status()?;
-    status.success().then_some(()).ok_or_else(|| io::Error::other(format!("{command:?}: {status}")))
+    status
+        .success()
+        .then_some(())
+        .ok_or_else(|| io::Error::other(format!("the command {command:?} failed: {status}")))
 }
 
 /// Commits transactions that each insert one row, and then checks the number of rows.
