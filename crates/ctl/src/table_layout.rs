@@ -13,7 +13,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 /// The options of all commands that print tables.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
 pub(crate) struct TableLayout {
-    /// Columns of the table, in this order: titles separated by commas, in any case
+    /// Columns of the table, in this order: titles separated by commas, in upper or lower case
     #[arg(long, global = true, value_name = "TITLES", value_delimiter = ',')]
     #[arg(help_heading = "Tables", hide_short_help = true)]
     columns: Vec<String>,

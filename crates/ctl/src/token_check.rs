@@ -40,7 +40,7 @@ fn refusals(refusing: &[String]) -> Option<String> {
         return None;
     }
     Some(format!(
-        "management at {} refuses this token as yet: before services and clients use it, run \
+        "management at {} does not accept this token yet: before services and clients use it, run \
          `skep token install --token-file FILE --directory DIRECTORY` on each of these management \
          nodes, with the directory of management",
         refusing.join(", ")

@@ -300,7 +300,7 @@ pub(crate) fn df(lines: &[TargetLine]) -> String {
         + "\n"
         + &class("storage", "STORAGE TARGETS")
         + &note_of_copies(lines)
-        + "\nFree space is as of the last report that differed by more than 1 % of the total.\n"
+        + "\nFree space is accurate to 1 % of the total.\n"
 }
 
 /// Returns a note that the targets of a metadata group all store the same data. Empty if each

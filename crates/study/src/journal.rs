@@ -97,8 +97,9 @@ impl Journal {
             return Err(Error::new(
                 ErrorCode::Configuration,
                 format!(
-                    "{} has the results of another plan (\"{}\"), and results of different plans \
-                    cannot be combined; resume with the plan in the first line of its journal, or name another --directory",
+                    "cannot use {}: it has the results of another plan (\"{}\"), and results of \
+                     different plans cannot be combined; resume with the plan in the first line of \
+                     its journal, or name another --directory",
                     directory.display(),
                     contents.plan.name
                 ),
@@ -169,12 +170,15 @@ impl Journal {
     fn unwritable(&self, error: &std::io::Error) -> Error {
         let way_out = match error.kind() {
             std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
-                ": no result is lost; free space on this file system, and continue with --resume"
+                "; no result is lost: free space on this file system, and continue with --resume"
             }
             _ => "; solve this problem, and continue with --resume",
         };
         let code = Error::from(std::io::Error::from(error.kind())).code();
-        Error::new(code, format!("{}: {error}{way_out}", self.path.display()))
+        Error::new(
+            code,
+            format!("cannot write the results to {}: {error}{way_out}", self.path.display()),
+        )
     }
 }
 

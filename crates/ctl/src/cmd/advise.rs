@@ -52,7 +52,7 @@ const MOST_DARSHAN_BYTES: u64 = 1 << 30;
 /// Time over which the load of a job is measured if `--interval` is missing.
 const USUAL_INTERVAL: Duration = Duration::from_secs(3);
 
-/// Propose stripe patterns and numbers of processes, with the figures behind them
+/// Propose stripe patterns and numbers of processes, with the measurements behind them
 ///
 /// Uses the sizes of the files at each path, their pattern, and the clients that write to them.
 /// With --job, --interval or --history, the command also uses the load, and with --darshan the

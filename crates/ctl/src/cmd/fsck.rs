@@ -94,8 +94,15 @@ fn as_text(report: &FsckReport) -> String {
     );
     let left = [
         (report.removals, "chunk files of removed files, which metadata has not removed yet"),
-        (report.prepared, "transactions between metadata targets that are not decided everywhere"),
-        (report.log_records, "log records that the next start applies"),
+        (
+            report.prepared,
+            "transactions between metadata targets whose decision has not reached all of these \
+             targets",
+        ),
+        (
+            report.log_records,
+            "log records of metadata targets, which their stores do not contain yet",
+        ),
     ];
     for (count, what) in left.into_iter().filter(|(count, _)| *count > 0) {
         let _ = writeln!(text, "Left for the next start: {count} {what}.");

@@ -177,10 +177,12 @@ impl Layout {
     pub(crate) fn shape(&self, wanted: WantedShape) -> Result<Shape> {
         let path = self.data.join(SHAPE_FILE);
         let known = match std::fs::read_to_string(&path) {
-            Ok(text) => Some(
-                serde_json::from_str::<Shape>(&text)
-                    .map_err(|error| refused(format!("{}: {error}", path.display())))?,
-            ),
+            Ok(text) => Some(serde_json::from_str::<Shape>(&text).map_err(|error| {
+                refused(format!(
+                    "cannot read the shape of the cluster in {}: {error}",
+                    path.display()
+                ))
+            })?),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 self.check_blank()?;
                 None

@@ -111,7 +111,8 @@ fn names(condition: &Condition) -> Result<()> {
     let word = condition.operation.word();
     if condition.hosts == Level::Calibrated {
         return Err(wrong(format!(
-            "`operation` \"{word}\" needs `hosts` or `clients`: the calibration measures bandwidth"
+            "`operation` \"{word}\" needs `hosts` or `clients`, because the calibration finds \
+             numbers of hosts only for reading and writing"
         )));
     }
     let keys = [

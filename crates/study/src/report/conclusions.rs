@@ -272,7 +272,7 @@ fn levels_off(experiment: &ExperimentReport, factor: Factor) -> Option<Conclusio
             among(common)
         ),
         false => format!(
-            "From {} {} on bandwidth grows by less than 5 %{}{dips}.",
+            "From {} {} on, bandwidth grows by less than 5 %{}{dips}.",
             factor.word(),
             factor.text(&enough.settings),
             among(common)

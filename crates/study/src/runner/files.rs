@@ -49,7 +49,8 @@ pub(super) fn set_pattern(path: &Path, pattern: &str) -> Result<()> {
             Errno::NXIO => (ErrorCode::NotFound, "the pattern names an unknown target"),
             _ => (ErrorCode::Io, "the file system refuses the pattern"),
         };
-        let what = format!("{}: pattern '{pattern}': {why} ({errno})", path.display());
+        let what =
+            format!("cannot set the pattern '{pattern}' of {}: {why} ({errno})", path.display());
         Error::new(code, what)
     })
 }

@@ -8,7 +8,8 @@ use std::time::Duration;
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Hosts")]
 pub(crate) struct HostArgs {
-    /// Hosts to run processes on, in turn; `localhost` is this host [default: localhost]
+    /// Hosts to run processes on: process 0 on the first host, process 1 on the second, and so on;
+    /// `localhost` is this host [default: localhost]
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     pub(super) hosts: Vec<String>,
     /// File with one host per line; text after the first word or a # is ignored

@@ -135,8 +135,8 @@ pub(crate) struct IoArgs {
     /// Random seed of the order of transfers
     #[arg(long, default_value_t = 0, value_name = "NUMBER")]
     seed: u64,
-    /// Add the progress of each process to the results: the bytes at the end of a transfer, at most
-    /// once in this time, such as 1s or 100ms
+    /// Add samples of each process's progress to the results: the number of transferred bytes, with
+    /// at least this time between two samples, such as 1s or 100ms
     #[arg(long, value_name = "SPAN", value_parser = parse_span)]
     sample_interval: Option<Duration>,
     #[command(flatten)]

@@ -97,7 +97,7 @@ fn path_on_hosts(args: &HostArgs, path: &Path, option: &str) -> Result<PathBuf> 
         Some(name) if path.is_relative() => skep_lab::State::load(name)?,
         _ => {
             return std::path::absolute(path).map_err(|error| {
-                let what = format!("invalid {option}: {error}");
+                let what = format!("invalid {option} {}: {error}", path.display());
                 Error::new(ErrorCode::InvalidArgument, what)
             });
         }

@@ -242,8 +242,8 @@ fn paths(outcome: &Outcome) -> String {
                 false => "larger packets are lost without a report, so connections may hang",
             };
             small += &format!(
-                "\n{from} to {to} ({}): the interface has {} bytes, packets of {arriving} bytes \
-                 arrive, {rest}",
+                "\n{from} to {to} ({}): the interface has an MTU of {} bytes, packets of \
+                 {arriving} bytes arrive, {rest}",
                 probed.address, probed.interface_mtu
             );
         }

@@ -65,13 +65,14 @@ pub(crate) fn run(args: &SlowTargetsArgs) -> Result<ExitCode> {
         None => measure(&args.storage, query)?,
         Some(file) => {
             let named = |what: String| {
-                Error::new(ErrorCode::InvalidArgument, format!("{}: {what}", file.display()))
+                Error::new(
+                    ErrorCode::InvalidArgument,
+                    format!("cannot use the result {}: {what}", file.display()),
+                )
             };
             let text = std::fs::read_to_string(file).map_err(|error| named(error.to_string()))?;
             let outcome = serde_json::from_str(&text).map_err(|error| {
-                named(format!(
-                    "the file is not a result of `skep bench storage --output json`: {error}"
-                ))
+                named(format!("expected the output of `skep bench storage --output json`: {error}"))
             })?;
             (outcome, Witness::new(&HostArgs::default()))
         }

@@ -89,8 +89,12 @@ fn in_unit(setting: &Setting, value: u64) -> String {
 
 /// Parses a number with its unit, or the name of a value.
 fn parse(setting: &Setting, text: &str) -> Result<u64> {
-    let wrong =
-        |what: String| Error::new(ErrorCode::InvalidArgument, format!("{}: {what}", setting.name));
+    let wrong = |what: String| {
+        Error::new(
+            ErrorCode::InvalidArgument,
+            format!("cannot change the setting {}: {what}", setting.name),
+        )
+    };
     match setting.unit {
         Unit::Milliseconds => {
             let interval: Interval = text.parse().map_err(wrong)?;

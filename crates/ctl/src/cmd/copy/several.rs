@@ -136,10 +136,13 @@ impl Transport {
                 let errors: String = errors.trim().chars().take(MOST_REASON).collect();
                 // If a node does not answer, `srun` ends although the process on the node may still
                 // run. So an exit of `srun` does not show that the process has ended.
-                Lost { problem: format!("srun: {status}: {errors}"), has_ended: false }
+                Lost { problem: format!("srun ended with {status}: {errors}"), has_ended: false }
             }
             Self::User { .. } => {
-                let problem = format!("{status}: {}", shown(errors.trim(), MOST_REASON));
+                let problem = format!(
+                    "the process ended with {status}: {}",
+                    shown(errors.trim(), MOST_REASON)
+                );
                 Lost { problem, has_ended: true }
             }
         }

@@ -96,7 +96,9 @@ fn judged(
     let Session { status, output, errors } = session;
     let problem = if output.len() as u64 >= MOST_BYTES {
         let bytes = MOST_BYTES >> 20;
-        Some(format!("the archive is longer than {bytes} MiB, and the bundle has its beginning"))
+        Some(format!(
+            "the archive is longer than {bytes} MiB, and the bundle has only its beginning"
+        ))
     } else if status.code() == Some(TIMED_OUT) {
         Some(format!("the host has not written its archive within {MOST_SECONDS} s"))
     } else if status.success() {

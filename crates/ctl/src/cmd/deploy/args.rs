@@ -37,8 +37,8 @@ impl DeployArgs {
             TryLockError::WouldBlock => Error::new(
                 ErrorCode::Busy,
                 format!(
-                    "cannot use {}: another command of skep deploy uses this hosts file; wait until \
-                     that command ends",
+                    "cannot use {}: another command of skep deploy uses this hosts file; wait \
+                     until that command ends",
                     self.hosts.display()
                 ),
             ),
@@ -150,9 +150,9 @@ fn management(outcome: &Outcome) -> String {
     let node = |it: &ManagementReport| match (it.role.as_str(), it.is_online, it.lag) {
         ("leader", ..) => format!("{} leads", it.host),
         ("follower", true, Some(0)) => format!("{} follows", it.host),
-        ("follower", true, Some(lag)) => format!("{} follows, {lag} changes behind", it.host),
+        ("follower", true, Some(lag)) => format!("{} follows and lacks {lag} changes", it.host),
         ("follower", ..) => format!("{} does not answer", it.host),
-        ("learner", ..) => format!("{} gets the log", it.host),
+        ("learner", ..) => format!("{} receives the log and does not vote yet", it.host),
         ("none", ..) => format!("{} does not belong to management", it.host),
         (role, ..) => format!("{} is {role}", it.host),
     };

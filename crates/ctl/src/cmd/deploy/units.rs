@@ -26,7 +26,8 @@ pub(crate) fn run(args: &UnitsArgs) -> Result<()> {
     };
     let text = units::text(path).ok_or_else(|| {
         let what = format!(
-            "cannot print {path}: this program has no such unit; without --file, it lists its units"
+            "cannot print {path}: this program has no such unit; without --file, the command \
+             lists the units"
         );
         Error::new(ErrorCode::NotFound, what)
     })?;

@@ -32,7 +32,8 @@ const ATTEMPTS: u32 = 5;
 pub(crate) struct AddArgs {
     #[command(flatten)]
     member: MemberArgs,
-    /// Accept a target on a node or in a failure domain of another member: both are lost with it
+    /// Accept a target on the node or in the failure domain of another member, although one failure
+    /// may lose both
     #[arg(long)]
     allow_same_node: bool,
 }

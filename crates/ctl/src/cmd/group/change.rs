@@ -16,9 +16,9 @@ const MOVE_EXAMPLES: &[Example] =
 
 /// Stop waiting for a member of a metadata group
 ///
-/// Without this command, the primary drops a member that has not followed for two seconds. The
-/// target stays in the group. When its service runs again and reaches the primary, the target gets
-/// the missing changes and serves again.
+/// Without this command, the primary drops a member that has not answered for the time of the
+/// setting metadata-lease (2 s by default). The target stays in the group. When its service runs
+/// again and reaches the primary, the target gets the missing changes and serves again.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(DROP_EXAMPLES))]
 pub(crate) struct DropArgs {

@@ -15,7 +15,7 @@ const EXAMPLES: &[Example] = &[("list all groups with their members", "skep grou
 
 /// List all groups with their members, and the state of each member
 ///
-/// Also asks the primary of a metadata group how much a member that does not serve lacks.
+/// For each member of a metadata group that does not serve, also shows how much data it lacks.
 /// `skep health check` measures the rate too, and estimates the time until the member serves.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]

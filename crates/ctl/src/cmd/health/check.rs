@@ -52,8 +52,8 @@ const EXAMPLES: &[Example] = &[
 /// findings leave the cluster healthy, and `--watch` does not report them. `skep why` explains the
 /// causes of slowness.
 ///
-/// Findings that need the load of a minute come from the monitor, with the time at which it first
-/// saw each problem.
+/// Findings that need measurements of a minute come from the monitor, with the time at which it
+/// first saw each problem.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct CheckArgs {

@@ -267,9 +267,10 @@ fn remedy(report: &NodeReport, (map, node): (&ClusterMap, &Node), error: &str) -
     if Silence::of(error) == Silence::Process {
         return format!(
             "the service accepts connections and does not reply. On its host, `ps -eo \
-             pid,stat,args` shows the state of its process: `kill -CONT PID` continues a stopped \
-             one (T). `dmesg` shows errors of the disk for which one in D waits. Otherwise end the \
-             process with `kill -9 PID`, and start the service; {effect}"
+             pid,stat,args` shows the state of its process. If the state is T (stopped), `kill \
+             -CONT PID` continues the process. If the state is D (waits for a disk), `dmesg` \
+             shows errors of the disk. In other states, end the process with `kill -9 PID`, and \
+             start the service; {effect}"
         );
     }
     if node.kind == NodeKind::Management {
@@ -343,9 +344,9 @@ fn not_reaching_management(silent: &[(&Node, usize)], map: &ClusterMap) -> Optio
             names.join(", ")
         ),
         remedy: format!(
-            "check the network between these services and management; if they use an old address of \
-             management, which is now at {}: run `skep cluster token --cluster DIRECTORY` on the \
-             management host, install the printed token for these services with `skep token \
+            "check the network between these services and management; if they use an old address \
+             of management, which is now at {}: run `skep cluster token --cluster DIRECTORY` on \
+             the management host, install the printed token for these services with `skep token \
              install`, and restart them",
             addresses.join(", ")
         ),

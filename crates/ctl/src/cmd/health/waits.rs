@@ -112,9 +112,9 @@ fn unanswered_problem(
         (None, Some(chain)) => format!("{chain}: the program continues when this target answers"),
         (None, None) => {
             "the service has accepted the request and does not reply: it waits for its disk, \
-                 for another service or for a client, or the network to it was cut in the last \
-                 seconds. The other problems in this list, `skep transaction list` and the log of \
-                 the service show the cause"
+                 for another service or for a client, or the network to it was interrupted in \
+                 the last seconds. The other problems in this list, `skep transaction list` and \
+                 the log of the service show the cause"
                 .to_owned()
         }
     };
@@ -218,7 +218,8 @@ mod tests {
         let accepted = problem(9, None);
         assert_eq!(
             accepted.what,
-            "it: 1 request of a program waits for a reply, and the oldest has waited 9.0s: no answer"
+            "it: 1 request of a program waits for a reply, and the oldest has waited 9.0s: no \
+             answer"
         );
     }
 

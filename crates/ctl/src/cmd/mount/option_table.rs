@@ -91,8 +91,8 @@ pub(crate) const OWN: &[OwnOption] = &[
         "job_variables",
         Some("NAMES"),
         "like `job_accounting`, but the mount reads these environment variables, at most eight \
-         with colons between them, such as LSB_JOBID:SLURM_JOB_ID; the first one that a program \
-         has names its job",
+         with colons between them, such as LSB_JOBID:SLURM_JOB_ID; the job of a program is the \
+         value of the first one that is set",
     ),
     OwnOption::new(
         "job_patterns",
@@ -104,7 +104,7 @@ pub(crate) const OWN: &[OwnOption] = &[
         "metrics",
         Some("ADDRESS"),
         "also serve the metrics of the mount at this address, such as 0.0.0.0:7490, for Prometheus \
-         on other hosts; it asks for no password",
+         on other hosts; the page asks for no password",
     ),
     OwnOption::new(
         "remount",

@@ -77,7 +77,7 @@ fn refused(what: String) -> Error {
 
 /// Returns the parsed value of an option. An error names the option.
 fn parsed<T>(option: &str, value: Result<T, String>) -> Result<T> {
-    value.map_err(|why| refused(format!("option {option}: {why}")))
+    value.map_err(|why| refused(format!("invalid mount option {option}: {why}")))
 }
 
 /// Parses lists of mount options. An option that `skep mount` also has as an argument is stored in
@@ -109,7 +109,8 @@ pub(crate) fn read(lists: &[String], is_sloppy: bool, args: &mut MountArgs) -> R
             }
             ("metrics", address) => {
                 let address = metrics_address(address);
-                let address = address.map_err(|why| refused(format!("option {option}: {why}")))?;
+                let address = address
+                    .map_err(|why| refused(format!("invalid mount option {option}: {why}")))?;
                 args.metrics = Some(address);
             }
             ("remount", "") => options.is_remount = true,

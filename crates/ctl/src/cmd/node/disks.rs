@@ -40,7 +40,7 @@ pub(crate) struct DisksArgs {
     /// Show one interval and exit
     #[arg(long)]
     once: bool,
-    /// Show only the disks whose name, or the name of whose host, contains this text
+    /// Show only the disks with this text in their name or in the name of their host
     #[arg(long, value_name = "TEXT")]
     filter: Option<String>,
 }

@@ -58,7 +58,7 @@ pub(super) fn prepare(system: &mut OnDemand, here: &str) -> Result<()> {
     if has_outputs {
         job_output::note_never_begun(system)?;
     }
-    warn(&format!("job {} does not begin: {}", job.id(), error.context()));
+    warn(&format!("cannot begin job {}: {}", job.id(), error.context()));
     job.refuse()?;
     job.hold(error.context());
     Ok(())

@@ -178,7 +178,8 @@ impl Record {
             Some(Err(error)) => error.to_string(),
             None => format!("no reply within {} s", PATIENCE.as_secs()),
         };
-        let place = format!("the record of the job's results on {}", self.top.display());
+        let place =
+            format!("cannot access the record of the job's results on {}", self.top.display());
         Err(Error::new(ErrorCode::Io, what).within(place))
     }
 }

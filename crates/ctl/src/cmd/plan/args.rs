@@ -103,7 +103,8 @@ pub(crate) struct SystemArgs {
     /// Number of targets over which each process's file is striped [default: all]
     #[arg(long, value_name = "NUMBER", conflicts_with_all = ["shared_targets", "allocation"])]
     file_targets: Option<u32>,
-    /// All processes use one file on this number of targets, equally many on each server
+    /// All processes use one file, which is striped over this number of targets, equally many of
+    /// each server
     #[arg(long, value_name = "NUMBER", conflicts_with = "allocation")]
     shared_targets: Option<u32>,
     /// All processes use one file with these numbers of targets on two servers, as in 1,3

@@ -15,7 +15,8 @@ use std::fmt::Write;
 const EXAMPLES: &[Example] = &[
     (
         "explain why two servers saturate with eight clients",
-        "skep plan explain --server i2.8xlarge --servers 2 --client c4.8xlarge --mtu 9001 --clients 8",
+        "skep plan explain --server i2.8xlarge --servers 2 --client c4.8xlarge --mtu 9001 \
+         --clients 8",
     ),
     (
         "explain the rate of a shared file with one target on one server and three on the other",
@@ -92,8 +93,9 @@ fn as_text(it: &Explanation) -> String {
     text += &render(&shown);
     let _ = writeln!(
         text,
-        "\nModel: link {:.3}, disk {:.3}, {:.0} us per request, saturation {:.2}, variability {:.3}; \
-         calibrated by {} measured points",
+        "\nParameters of the model (`skep plan calibrate` explains them): link {:.3}, disk {:.3}, \
+         {:.0} us per request, saturation {:.2}, variability {:.3}; calibrated by {} measured \
+         points",
         parameters.link,
         parameters.disk,
         parameters.request_us,

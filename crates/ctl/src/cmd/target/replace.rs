@@ -287,8 +287,8 @@ fn metadata_steps(map: &ClusterMap, former: &Target, group: GroupId) -> Error {
     // With one copy of metadata, each new metadata target gets a group of its own.
     let first = match map.policy.metadata_copies {
         0 | 1 => {
-            "Run `skep config set metadata-copies 2` until the end, so that a new target gets no \
-             group of its own. "
+            "Run `skep config set metadata-copies 2` first, so that a new target gets no group of \
+             its own, and restore the setting at the end. "
         }
         _ => "",
     };

@@ -305,7 +305,7 @@ impl View {
         if !self.has_division(by) {
             let by = by.word();
             self.note = Some(format!(
-                "a mount counts its load at one service only by service or target, not by {by}"
+                "at a single service, a mount counts load only by service or target, not by {by}"
             ));
             return;
         }
@@ -348,7 +348,7 @@ impl View {
             }
             (Division::Target, Ok(_)) if self.is_own => {
                 self.note =
-                    refuse("a mount does not divide its load at one target by kinds of requests");
+                    refuse("a mount does not count the kinds of its requests to a single target");
                 return;
             }
             (Division::Target, Ok(target)) => {
