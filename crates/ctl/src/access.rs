@@ -279,7 +279,9 @@ fn token_in(file: &Path, without_token: &str) -> Result<JoinToken> {
 }
 
 fn from_path(path: &Path, without_token: &str) -> Result<Access> {
-    let path = path.canonicalize().map_err(|error| Error::from(error).within(path.display()))?;
+    let path = path.canonicalize().map_err(|error| {
+        Error::from(error).within(format_args!("cannot look up {}", path.display()))
+    })?;
     let candidates =
         [path.join("management").join(TOKEN_FILE), path.join(TOKEN_FILE), path.clone()];
     let found = candidates.iter().find(|file| file.is_file());
@@ -475,7 +477,7 @@ pub(crate) fn entry_at(path: &Path) -> Result<(InodeId, PathBuf)> {
     let asked = path.to_owned();
     let metadata = within(LOOKUP_PATIENCE, move || std::fs::symlink_metadata(asked))
         .ok_or_else(|| no_lookup(path))?
-        .map_err(|it| named(it).within(path.display()))?;
+        .map_err(|it| named(it).within(format_args!("cannot look up {}", path.display())))?;
     // The kernel does not pass requests for extended attributes of symbolic links and special files
     // to the mount. So ask for the attributes of the parent directory.
     let place = match metadata.is_file() || metadata.is_dir() {

@@ -144,8 +144,9 @@ fn address_in(data: &Path) -> String {
 }
 
 fn password(file: &Path) -> Result<String> {
-    let text =
-        std::fs::read_to_string(file).map_err(|error| Error::from(error).within(file.display()))?;
+    let text = std::fs::read_to_string(file).map_err(|error| {
+        Error::from(error).within(format_args!("cannot read the password file {}", file.display()))
+    })?;
     Ok(text.lines().next().unwrap_or_default().trim().to_owned())
 }
 

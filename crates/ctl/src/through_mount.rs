@@ -192,7 +192,9 @@ pub(crate) fn ancestors(place: &Path, inode: InodeId) -> Result<Option<Vec<Inode
 
 /// Returns the root directory of the mount that contains `directory`.
 fn root_of(directory: &Path) -> Result<PathBuf> {
-    let failed = |error: std::io::Error| Error::from(error).within(directory.display());
+    let failed = |error: std::io::Error| {
+        Error::from(error).within(format_args!("cannot look up {}", directory.display()))
+    };
     let mut root = directory.canonicalize().map_err(failed)?;
     let device = std::fs::metadata(&root).map_err(failed)?.dev();
     while let Some(parent) = root.parent()
@@ -214,7 +216,7 @@ fn entry_with(directory: &Path, inode: InodeId) -> Result<PathBuf> {
             );
             Error::new(ErrorCode::PermissionDenied, what)
         }
-        _ => Error::from(error).within(directory.display()),
+        _ => Error::from(error).within(format_args!("cannot look up {}", directory.display())),
     };
     for entry in std::fs::read_dir(directory).map_err(refused)? {
         let entry = entry.map_err(refused)?;

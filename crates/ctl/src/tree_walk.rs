@@ -28,7 +28,9 @@ pub(crate) fn walk(
 }
 
 fn below(top: &Path, visit: &mut dyn FnMut(&Path) -> Result<()>) -> Result<()> {
-    let failed = |path: &Path, error: std::io::Error| Error::from(error).within(path.display());
+    let failed = |path: &Path, error: std::io::Error| {
+        Error::from(error).within(format_args!("cannot read the attributes of {}", path.display()))
+    };
     let found = std::fs::symlink_metadata(top).map_err(|error| failed(top, error))?;
     let device = found.dev();
     // One list for each directory on the path to the current entry. It contains the entries of this
@@ -55,7 +57,9 @@ fn below(top: &Path, visit: &mut dyn FnMut(&Path) -> Result<()>) -> Result<()> {
 
 /// Returns the paths of the entries of a directory, in descending order of their names.
 fn entries(directory: &Path) -> Result<Vec<PathBuf>> {
-    let failed = |error: std::io::Error| Error::from(error).within(directory.display());
+    let failed = |error: std::io::Error| {
+        Error::from(error).within(format_args!("cannot list {}", directory.display()))
+    };
     let listed = match std::fs::read_dir(directory) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
         listed => listed.map_err(failed)?,

@@ -287,7 +287,9 @@ impl Deployment {
             );
             Error::new(ErrorCode::NotFound, what)
         })?;
-        let mut read = Self::parse(&text).map_err(|error| error.within(path.display()))?;
+        let mut read = Self::parse(&text).map_err(|error| {
+            error.within(format_args!("cannot use the hosts file {}", path.display()))
+        })?;
         read.directory = path.parent().map(Path::to_path_buf).unwrap_or_default();
         Ok(read)
     }

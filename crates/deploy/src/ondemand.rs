@@ -180,7 +180,9 @@ pub fn read_hosts(path: &Path) -> Result<Vec<String>> {
         }
         hosts.push(word.to_owned());
     }
-    check_hosts(&hosts).map_err(|error| error.within(path.display()))?;
+    check_hosts(&hosts).map_err(|error| {
+        error.within(format_args!("cannot use the list of hosts {}", path.display()))
+    })?;
     Ok(hosts)
 }
 
@@ -295,8 +297,8 @@ impl OnDemand {
         let outs = self.stage_out.iter().flat_map(|it| [&it.source, &it.destination]);
         match self.sources.iter().chain(outs).find(|path| !is_staged_path(path)) {
             Some(path) => refuse(format!(
-                "invalid path '{path}': expected an absolute path or s3://bucket/key, without '..', \
-                 colons, quotes and control characters"
+                "invalid path '{path}': expected an absolute path or s3://bucket/key, without \
+                 '..', colons, quotes and control characters"
             )),
             None => Ok(()),
         }

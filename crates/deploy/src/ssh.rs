@@ -82,7 +82,9 @@ impl<'a> Ssh<'a> {
     /// # Errors
     /// The errors of [`Self::run`].
     pub fn send(&self, host: &Host, script: &str, file: &std::path::Path) -> Result<Output> {
-        let named = |error: std::io::Error| Error::from(error).within(file.display());
+        let named = |error: std::io::Error| {
+            Error::from(error).within(format_args!("cannot read {}", file.display()))
+        };
         let mut payload = File::open(file).map_err(named)?;
         let script = quoted(script);
         let command = format!(

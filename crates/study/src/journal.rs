@@ -54,7 +54,10 @@ impl Journal {
     /// # Errors
     /// `Exists` if the directory already contains a study.
     pub fn create(directory: &Path, study: &StudyRecord) -> Result<Self> {
-        let within = |error: std::io::Error| Error::from(error).within(directory.display());
+        let within = |error: std::io::Error| {
+            Error::from(error)
+                .within(format_args!("cannot use the directory {}", directory.display()))
+        };
         std::fs::create_dir_all(directory).map_err(within)?;
         let path = directory.join(FILE);
         let opened = File::options().read(true).append(true).create_new(true).open(&path);
@@ -63,8 +66,8 @@ impl Journal {
                 return Err(Error::new(
                     ErrorCode::Exists,
                     format!(
-                        "{} has the results of a study already: continue this study with --resume, \
-                         or name another --directory",
+                        "cannot create a study in {}: this directory has the results of a study \
+                         already; continue it with --resume, or name another --directory",
                         directory.display()
                     ),
                 ));
@@ -107,7 +110,9 @@ impl Journal {
         }
         let path = directory.join(FILE);
         let file = File::options().read(true).append(true).open(&path);
-        let file = file.map_err(|error| Error::from(error).within(path.display()))?;
+        let file = file.map_err(|error| {
+            Error::from(error).within(format_args!("cannot open {}", path.display()))
+        })?;
         let journal = Self { path, file, len: contents.whole_bytes };
         journal.lock()?;
         journal.cut()?;
@@ -153,7 +158,9 @@ impl Journal {
     /// Truncates the journal after its last complete line. This also frees allocated space.
     fn cut(&self) -> Result<()> {
         let cut = self.file.set_len(self.len).and_then(|()| self.file.sync_data());
-        cut.map_err(|error| Error::from(error).within(self.path.display()))
+        cut.map_err(|error| {
+            Error::from(error).within(format_args!("cannot truncate {}", self.path.display()))
+        })
     }
 
     fn lock(&self) -> Result<()> {
@@ -161,9 +168,13 @@ impl Journal {
             Ok(()) => Ok(()),
             Err(Errno::WOULDBLOCK) => Err(Error::new(
                 ErrorCode::InUse,
-                format!("{}: another process runs this study", self.path.display()),
+                format!(
+                    "cannot use {}: another process runs this study; wait for its end",
+                    self.path.display()
+                ),
             )),
-            Err(errno) => Err(Error::from(std::io::Error::from(errno)).within(self.path.display())),
+            Err(errno) => Err(Error::from(std::io::Error::from(errno))
+                .within(format_args!("cannot lock {}", self.path.display()))),
         }
     }
 
@@ -192,12 +203,15 @@ pub fn read(directory: &Path) -> Result<Contents> {
     let path = directory.join(FILE);
     let mut text = Vec::new();
     match File::open(&path).and_then(|mut file| file.read_to_end(&mut text)) {
-        Ok(_) => parse(&text).map_err(|error| error.within(path.display())),
+        Ok(_) => parse(&text)
+            .map_err(|error| error.within(format_args!("cannot read {}", path.display()))),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Err(Error::new(
             ErrorCode::NotFound,
             format!("{} has no study: the file {FILE} is missing", directory.display()),
         )),
-        Err(error) => Err(Error::from(error).within(path.display())),
+        Err(error) => {
+            Err(Error::from(error).within(format_args!("cannot read {}", path.display())))
+        }
     }
 }
 
@@ -244,7 +258,9 @@ fn parse(text: &[u8]) -> Result<Contents> {
 /// # Errors
 /// The error of the file system.
 pub fn write_file(path: &Path, contents: &[u8]) -> Result<()> {
-    let within = |error: std::io::Error| Error::from(error).within(path.display());
+    let within = |error: std::io::Error| {
+        Error::from(error).within(format_args!("cannot write {}", path.display()))
+    };
     let beside = path.with_extension("part");
     let written = File::create(&beside).and_then(|mut file| {
         file.write_all(contents)?;

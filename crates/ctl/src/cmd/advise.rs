@@ -162,7 +162,9 @@ fn shown(path: &Path) -> String {
 }
 
 fn read_darshan(path: &Path) -> Result<Accesses> {
-    let failed = |error: std::io::Error| Error::from(error).within(path.display());
+    let failed = |error: std::io::Error| {
+        Error::from(error).within(format_args!("cannot read {}", path.display()))
+    };
     let len = std::fs::metadata(path).map_err(failed)?.len();
     if len > MOST_DARSHAN_BYTES {
         let what = format!(
@@ -172,7 +174,8 @@ fn read_darshan(path: &Path) -> Result<Accesses> {
         return Err(Error::new(ErrorCode::InvalidArgument, what));
     }
     let bytes = std::fs::read(path).map_err(failed)?;
-    parse_darshan(&String::from_utf8_lossy(&bytes)).map_err(|error| error.within(path.display()))
+    parse_darshan(&String::from_utf8_lossy(&bytes))
+        .map_err(|error| error.within(format_args!("cannot read {}", path.display())))
 }
 
 /// Asks the mount for the figures about a path.

@@ -152,7 +152,10 @@ pub(super) fn run(args: UpArgs) -> Result<()> {
 }
 
 fn absolute(path: &Path) -> Result<PathBuf> {
-    std::path::absolute(path).map_err(|error| Error::from(error).within(path.display()))
+    std::path::absolute(path).map_err(|error| {
+        Error::from(error)
+            .within(format_args!("cannot make an absolute path of {}", path.display()))
+    })
 }
 
 /// Splits each setting into its scope (all services, one kind, or one service) and `key=value`.

@@ -165,7 +165,9 @@ impl Service {
 
 /// Opens a log file for appending. Creates the file and its directory if missing.
 pub(crate) fn open_log(path: &Path) -> Result<std::fs::File> {
-    let named = |error: std::io::Error| Error::from(error).within(path.display());
+    let named = |error: std::io::Error| {
+        Error::from(error).within(format_args!("cannot open the log file {}", path.display()))
+    };
     if let Some(parent) = path.parent() {
         std::fs::create_dir_all(parent).map_err(named)?;
     }

@@ -34,7 +34,10 @@ fn refused(what: impl Into<String>) -> Error {
 impl Layout {
     /// Opens the data directory. Creates it if missing.
     pub(crate) fn make(path: &Path) -> Result<Self> {
-        let named = |error: std::io::Error| Error::from(error).within(path.display());
+        let named = |error: std::io::Error| {
+            Error::from(error)
+                .within(format_args!("cannot use the data directory {}", path.display()))
+        };
         std::fs::create_dir_all(path).map_err(named)?;
         let layout = Self { data: path.canonicalize().map_err(named)? };
         layout.check_owner()?;
@@ -51,8 +54,9 @@ impl Layout {
             );
             return Err(Error::new(ErrorCode::Configuration, what));
         }
-        let data =
-            path.canonicalize().map_err(|error| Error::from(error).within(path.display()))?;
+        let data = path.canonicalize().map_err(|error| {
+            Error::from(error).within(format_args!("cannot look up {}", path.display()))
+        })?;
         let layout = Self { data };
         layout.check_owner()?;
         Ok(layout)
@@ -65,7 +69,10 @@ impl Layout {
     /// writes. If another user could change the directory, this user could make root signal any
     /// process and write to any file.
     fn check_owner(&self) -> Result<()> {
-        let named = |error: std::io::Error| Error::from(error).within(self.data.display());
+        let named = |error: std::io::Error| {
+            Error::from(error)
+                .within(format_args!("cannot use the data directory {}", self.data.display()))
+        };
         let metadata = std::fs::metadata(&self.data).map_err(named)?;
         let user = rustix::process::geteuid().as_raw();
         let is_writable = metadata.mode() & 0o022 != 0;
@@ -101,7 +108,9 @@ impl Layout {
     /// Returns the user and group that own the lock file. The supervisor runs as this user.
     pub(crate) fn owner(&self) -> Result<(u32, u32)> {
         let path = self.data.join(LOCK_FILE);
-        let named = |error: std::io::Error| Error::from(error).within(path.display());
+        let named = |error: std::io::Error| {
+            Error::from(error).within(format_args!("cannot use {}", path.display()))
+        };
         let metadata = std::fs::metadata(&path).map_err(named)?;
         Ok((metadata.uid(), metadata.gid()))
     }
@@ -123,7 +132,9 @@ impl Layout {
     /// Takes the lock that only one supervisor can hold.
     pub(crate) fn lock(&self) -> Result<SupervisorLock> {
         let path = self.data.join(LOCK_FILE);
-        let named = |error: std::io::Error| Error::from(error).within(path.display());
+        let named = |error: std::io::Error| {
+            Error::from(error).within(format_args!("cannot use {}", path.display()))
+        };
         let mut options = OpenOptions::new();
         let mut file = options
             .create(true)
@@ -156,7 +167,9 @@ impl Layout {
     /// Returns the process id of the running supervisor. `None` means that no supervisor runs.
     pub(crate) fn supervisor(&self) -> Result<Option<u32>> {
         let path = self.data.join(LOCK_FILE);
-        let named = |error: std::io::Error| Error::from(error).within(path.display());
+        let named = |error: std::io::Error| {
+            Error::from(error).within(format_args!("cannot use {}", path.display()))
+        };
         let mut options = OpenOptions::new();
         options.read(true).write(true).custom_flags(libc::O_NOFOLLOW);
         let mut file = match options.open(&path) {
@@ -187,7 +200,12 @@ impl Layout {
                 self.check_blank()?;
                 None
             }
-            Err(error) => return Err(Error::from(error).within(path.display())),
+            Err(error) => {
+                return Err(Error::from(error).within(format_args!(
+                    "cannot read the shape of the cluster in {}",
+                    path.display()
+                )));
+            }
         };
         let before = known.unwrap_or_default();
         let shape = Shape {
@@ -254,7 +272,10 @@ impl Layout {
     /// Returns an error if the directory contains files that are not part of a cluster.
     fn check_blank(&self) -> Result<()> {
         let ours = [LOCK_FILE, "logs", "lost+found"];
-        let named = |error: std::io::Error| Error::from(error).within(self.data.display());
+        let named = |error: std::io::Error| {
+            Error::from(error)
+                .within(format_args!("cannot use the data directory {}", self.data.display()))
+        };
         for entry in std::fs::read_dir(&self.data).map_err(named)? {
             let name = entry.map_err(named)?.file_name();
             if !ours.iter().any(|known| name == *known) {

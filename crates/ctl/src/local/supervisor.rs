@@ -98,8 +98,12 @@ impl Supervisor {
             // `create_dir_all` would fail on a dead mount. The new mount process will remove the
             // dead mount.
             if !is_mount_point(&mount_point) {
-                std::fs::create_dir_all(&mount_point)
-                    .map_err(|error| Error::from(error).within(mount_point.display()))?;
+                std::fs::create_dir_all(&mount_point).map_err(|error| {
+                    Error::from(error).within(format_args!(
+                        "cannot create the mount point {}",
+                        mount_point.display()
+                    ))
+                })?;
             }
             let arguments = self.plan.mount_arguments(&mount_point);
             self.add(Role::Mount, "mount", arguments);
@@ -167,9 +171,9 @@ impl Supervisor {
         }
         monitor.signal(libc::SIGKILL);
         print_line(&format!(
-            "warning: the monitor did not start, so the history of the load, the alerts and the web \
-             page are missing; files do not need the monitor. `skep monitor` starts it later; its log \
-             is {}:\n{}",
+            "warning: the monitor did not start, so the history of the load, the alerts and the \
+             web page are missing; files do not need the monitor. `skep monitor` starts it later; \
+             its log is {}:\n{}",
             self.plan.layout.log("monitor").display(),
             monitor.tail()
         ));

@@ -29,7 +29,9 @@ pub(super) struct Target {
 
 /// Creates an empty file. Sets its stripe pattern if the run requires one.
 pub(super) fn create(path: &Path, pattern: Option<&str>) -> Result<()> {
-    File::create_new(path).map_err(|error| Error::from(error).within(path.display()))?;
+    File::create_new(path).map_err(|error| {
+        Error::from(error).within(format_args!("cannot create {}", path.display()))
+    })?;
     let Some(pattern) = pattern else { return Ok(()) };
     set_pattern(path, pattern).inspect_err(|_| {
         // A file without the required pattern must not stay, so remove it.

@@ -59,8 +59,9 @@ impl Site {
     pub fn open(place: Place, work: &str) -> Result<Self> {
         let site = Self { place, work: work.to_owned(), targets: None, turn: 0 };
         let directory = site.here();
-        std::fs::create_dir_all(&directory)
-            .map_err(|error| Error::from(error).within(directory.display()))?;
+        std::fs::create_dir_all(&directory).map_err(|error| {
+            Error::from(error).within(format_args!("cannot create {}", directory.display()))
+        })?;
         let probe = directory.join("probe");
         let _ = std::fs::remove_file(&probe);
         create(&probe, None)?;
@@ -105,7 +106,8 @@ impl Site {
         let directory = self.here();
         match std::fs::remove_dir_all(&directory) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                Err(Error::from(error).within(directory.display()))
+                Err(Error::from(error)
+                    .within(format_args!("cannot remove {}", directory.display())))
             }
             _ => Ok(()),
         }
@@ -138,8 +140,9 @@ impl Site {
             // same storage targets.
             Access::SharedFile => create(&here, pattern(0).as_deref())?,
             Access::FilePerProcess => {
-                std::fs::create_dir(&here)
-                    .map_err(|error| Error::from(error).within(here.display()))?;
+                std::fs::create_dir(&here).map_err(|error| {
+                    Error::from(error).within(format_args!("cannot create {}", here.display()))
+                })?;
                 path.push_str("/data");
                 if has_own_patterns {
                     for rank in 0..settings.processes_of_application() as usize {
@@ -160,7 +163,10 @@ impl Site {
     /// Returns the targets of each file of an application.
     fn files_of(&self, label: &str, application: u32) -> Result<Vec<Vec<Target>>> {
         let here = self.here().join(file_name(label, application));
-        let failed = |error: std::io::Error| Error::from(error).within(here.display());
+        let failed = |error: std::io::Error| {
+            Error::from(error)
+                .within(format_args!("cannot read the targets of the files in {}", here.display()))
+        };
         let mut paths = vec![here.clone()];
         if here.is_dir() {
             let entries = std::fs::read_dir(&here).map_err(failed)?;
@@ -244,7 +250,9 @@ fn remove(path: &Path) -> Result<()> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(error),
     };
-    removed.map_err(|error| Error::from(error).within(path.display()))
+    removed.map_err(|error| {
+        Error::from(error).within(format_args!("cannot remove {}", path.display()))
+    })
 }
 
 /// The CPU use of this host during the measured phase.

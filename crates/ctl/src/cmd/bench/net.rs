@@ -149,7 +149,10 @@ fn enter_lab(lab: &State) -> Result<ClusterArgs> {
         let kind = rustix::thread::LinkNameSpaceType::Network;
         Ok(rustix::thread::move_into_link_name_space(file.as_fd(), Some(kind))?)
     });
-    entered.map_err(|error| Error::from(error).within(path.display()))?;
+    entered.map_err(|error| {
+        Error::from(error)
+            .within(format_args!("cannot enter the network namespace {}", path.display()))
+    })?;
     Ok(ClusterArgs { cluster: Some(lab.cluster.clone()), token_file: Some(lab.token_file.clone()) })
 }
 

@@ -75,7 +75,10 @@ impl ResultFile {
                 );
                 return Err(Error::new(ErrorCode::Exists, what));
             }
-            opened => opened.map_err(|error| Error::from(error).within(path.display()))?,
+            opened => opened.map_err(|error| {
+                Error::from(error)
+                    .within(format_args!("cannot create the result file {}", path.display()))
+            })?,
         };
         let mut made = Self { path: path.to_owned(), file, len: 0, results: 0, failure: None };
         let begin = json!({
@@ -148,7 +151,8 @@ impl ResultFile {
         let written = self.file.write_all(line.as_bytes()).and_then(|()| self.file.sync_data());
         if let Err(error) = written {
             let _ = self.cut();
-            return Err(Error::from(error).within(self.path.display()));
+            return Err(Error::from(error)
+                .within(format_args!("cannot write to the result file {}", self.path.display())));
         }
         self.len += line.len() as u64;
         Ok(())

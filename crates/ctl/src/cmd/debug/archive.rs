@@ -39,7 +39,8 @@ impl Archive {
                     path.display()
                 ),
             ),
-            _ => Error::from(error).within(path.display()),
+            _ => Error::from(error)
+                .within(format_args!("cannot create the bundle {}", path.display())),
         })?;
         Ok(Self::new(file, modified_s))
     }

@@ -161,7 +161,7 @@ pub(crate) fn run(args: &BundleArgs) -> Result<()> {
             // Removes the file, because readers would take an archive without its end for a
             // complete one.
             let _ = std::fs::remove_file(&path);
-            return Err(error.within(path.display()));
+            return Err(error.within(format_args!("cannot write the bundle {}", path.display())));
         }
     };
     let Archive { members, bytes, .. } = writer.archive;
@@ -184,8 +184,8 @@ fn as_text(bundle: &Bundle) -> String {
     let missing = match bundle.members.iter().any(is_of_service) {
         true => "",
         false => {
-            "\nIt has no log of a service. If services on this host write their logs to files, name \
-             each file with --log FILE, and write the bundle again."
+            "\nIt has no log of a service. If services on this host write their logs to files, \
+             name each file with --log FILE, and write the bundle again."
         }
     };
     let mut text = format!(

@@ -42,7 +42,8 @@ impl DeployArgs {
                     self.hosts.display()
                 ),
             ),
-            TryLockError::Error(error) => Error::from(error).within(self.hosts.display()),
+            TryLockError::Error(error) => Error::from(error)
+                .within(format_args!("cannot lock the hosts file {}", self.hosts.display())),
         })?;
         let path = match &self.program {
             Some(path) => path.clone(),

@@ -198,7 +198,9 @@ fn special(
     directory: &Path,
     (inode, map): (InodeId, &ClusterMap),
 ) -> Result<Option<Info>> {
-    let failed = |error: std::io::Error| Error::from(error).within(path.display());
+    let failed = |error: std::io::Error| {
+        Error::from(error).within(format_args!("cannot read the attributes of {}", path.display()))
+    };
     let found = std::fs::symlink_metadata(path).map_err(failed)?;
     let kind = FileKind::from_mode(found.mode());
     let Some(kind) = kind.filter(|it| ![FileKind::Regular, FileKind::Directory].contains(it))

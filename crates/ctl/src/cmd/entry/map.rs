@@ -87,8 +87,9 @@ struct Piece {
 pub(crate) fn run(args: &MapArgs) -> Result<()> {
     let MapArgs { offset, length, path } = args;
     entry_at(path)?;
-    let metadata =
-        std::fs::metadata(path).map_err(|error| Error::from(error).within(path.display()))?;
+    let metadata = std::fs::metadata(path).map_err(|error| {
+        Error::from(error).within(format_args!("cannot read the attributes of {}", path.display()))
+    })?;
     if !metadata.is_file() {
         let what = format!(
             "cannot map {}: it is not a regular file, so no target stores its bytes",

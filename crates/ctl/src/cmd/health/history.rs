@@ -33,7 +33,10 @@ impl OutageHistory {
         let text = match std::fs::read_to_string(file) {
             Ok(text) => text,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
-            Err(error) => return Err(Error::from(error).within(file.display())),
+            Err(error) => {
+                return Err(Error::from(error)
+                    .within(format_args!("cannot read the history {}", file.display())));
+            }
         };
         for (index, line) in text.lines().enumerate() {
             let value = serde_json::from_str::<serde_json::Value>(line);

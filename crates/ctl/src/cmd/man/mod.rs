@@ -42,9 +42,9 @@ pub(crate) fn run(args: &ManArgs, command: Command) -> Result<()> {
     for (name, text) in &pages {
         let path = directory.join(name);
         let parent = path.parent().unwrap_or(directory);
-        std::fs::create_dir_all(parent)
-            .and_then(|()| std::fs::write(&path, text))
-            .map_err(|error| Error::from(error).within(path.display()))?;
+        std::fs::create_dir_all(parent).and_then(|()| std::fs::write(&path, text)).map_err(
+            |error| Error::from(error).within(format_args!("cannot write {}", path.display())),
+        )?;
     }
     let written = WrittenPages { directory: directory.display().to_string(), pages: pages.len() };
     print(&written, |it| format!("Wrote {} manual pages to {}.", it.pages, it.directory))

@@ -55,7 +55,9 @@ pub(super) fn open(
     let of_cluster = Path::new(&access.name).join("logs");
     if of_cluster.is_absolute() && of_cluster.is_dir() {
         let path = of_cluster.join(&name);
-        let file = open_own(&path).map_err(|error| Error::from(error).within(path.display()))?;
+        let file = open_own(&path).map_err(|error| {
+            Error::from(error).within(format_args!("cannot open the log file {}", path.display()))
+        })?;
         return Ok((path, file));
     }
     if let Some(path) = usual_directory().map(|directory| directory.join(&name))
@@ -64,7 +66,9 @@ pub(super) fn open(
         return Ok((path, file));
     }
     let path = temporary_directory()?.join(&name);
-    let file = open_own(&path).map_err(|error| Error::from(error).within(path.display()))?;
+    let file = open_own(&path).map_err(|error| {
+        Error::from(error).within(format_args!("cannot open the log file {}", path.display()))
+    })?;
     Ok((path, file))
 }
 

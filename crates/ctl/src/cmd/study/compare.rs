@@ -93,8 +93,9 @@ fn named(text: &str) -> Result<(String, &Path)> {
 
 /// Writes the files of a comparison, and returns their names.
 fn write(directory: &Path, rows: &[Row]) -> Result<Vec<String>> {
-    std::fs::create_dir_all(directory)
-        .map_err(|error| Error::from(error).within(directory.display()))?;
+    std::fs::create_dir_all(directory).map_err(|error| {
+        Error::from(error).within(format_args!("cannot create {}", directory.display()))
+    })?;
     let mut names = Vec::new();
     for (name, bytes) in compared_files(rows)? {
         write_file(&directory.join(&name), &bytes)?;

@@ -55,9 +55,11 @@ pub(crate) fn run(args: &PublishedArgs) -> Result<()> {
     let series = match &args.series {
         None => published::built_in(),
         Some(path) => {
-            let text = std::fs::read_to_string(path)
-                .map_err(|error| Error::from(error).within(path.display()))?;
-            published::parse(&text).map_err(|error| error.within(path.display()))?
+            let text = std::fs::read_to_string(path).map_err(|error| {
+                Error::from(error).within(format_args!("cannot read {}", path.display()))
+            })?;
+            published::parse(&text)
+                .map_err(|error| error.within(format_args!("cannot read {}", path.display())))?
         }
     };
     let contents = journal::read(directory)?;

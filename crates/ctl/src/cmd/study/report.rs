@@ -74,8 +74,9 @@ pub(super) fn write(directory: &Path, includes_invalid: bool) -> Result<ReportFi
     let contents = journal::read(directory)?;
     let report = analyse(&contents, includes_invalid);
     let directory = directory.join("report");
-    std::fs::create_dir_all(&directory)
-        .map_err(|error| Error::from(error).within(directory.display()))?;
+    std::fs::create_dir_all(&directory).map_err(|error| {
+        Error::from(error).within(format_args!("cannot create {}", directory.display()))
+    })?;
     let mut names = Vec::new();
     for (name, bytes) in files(&contents, &report)? {
         write_file(&directory.join(&name), &bytes)?;

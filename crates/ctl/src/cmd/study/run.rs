@@ -121,7 +121,8 @@ struct PlannedRun {
 
 pub(crate) fn run(args: &RunArgs) -> Result<()> {
     let text = plans::find(&args.plan)?;
-    let plan = Plan::parse(&text).map_err(|error| error.within(&args.plan))?;
+    let plan = Plan::parse(&text)
+        .map_err(|error| error.within(format_args!("cannot use the plan {}", args.plan)))?;
     let directory = args.directory.clone();
     let directory = directory.unwrap_or_else(|| format!("skep-study-{}", plan.name).into());
     if args.is_dry_run {

@@ -41,7 +41,10 @@ impl WatchedNames {
     /// Errors of the file system, with the path.
     pub(crate) fn of(path: &Path, inode: Inode) -> Result<Self> {
         let metadata = std::fs::symlink_metadata(path);
-        let metadata = metadata.map_err(|error| Error::from(error).within(path.display()))?;
+        let metadata = metadata.map_err(|error| {
+            Error::from(error)
+                .within(format_args!("cannot read the attributes of {}", path.display()))
+        })?;
         let is_directory = metadata.is_dir();
         let names = HashMap::from([(inode.raw(), String::new())]);
         Ok(Self {
