@@ -345,8 +345,8 @@ fn check_share(top: &Top, options: &Options, totals: &Totals) -> Result<()> {
         return Ok(());
     }
     let what = format!(
-        "cannot purge {}: {files} of {scanned} files would go, and the limit is {}%; check the age \
-         and the clocks, look at the dry run, and then allow more with --max-share",
+        "cannot purge {}: {files} of {scanned} files would be removed, and the limit is {}%; \
+         check the age and the clocks, look at the dry run, and then allow more with --max-share",
         top.path.display(),
         options.max_share
     );

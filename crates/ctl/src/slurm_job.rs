@@ -233,7 +233,10 @@ fn append(account: Account, path: &str, line: &str) {
     let mut command = account.command(LINE_SECONDS, &words.map(str::to_owned));
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     if !command.status().is_ok_and(|it| it.success()) {
-        warn(&format!("cannot write to the output {}", shown(path, MOST_REASON)));
+        warn(&format!(
+            "cannot append a message to the output file {} of the job",
+            shown(path, MOST_REASON)
+        ));
     }
 }
 

@@ -133,7 +133,7 @@ impl Client {
                 Failed::Cut(reason) => {
                     if !attempts.again(None) {
                         let what = format!(
-                            "{} does not answer: {}; {} attempts",
+                            "{} does not answer: {}; {} attempts have failed",
                             self.endpoint.authority,
                             shown(&reason, MOST_TEXT),
                             attempts.made()
@@ -158,7 +158,11 @@ impl Client {
                         return Err(match reaction {
                             Reaction::Repeat => Error::new(
                                 ErrorCode::Disconnected,
-                                format!("{}; {} attempts", error.context(), attempts.made()),
+                                format!(
+                                    "{}; {} attempts have failed",
+                                    error.context(),
+                                    attempts.made()
+                                ),
                             ),
                             _ => error,
                         });

@@ -267,8 +267,8 @@ fn container(environment: &Environment) -> Result<Option<Place>> {
     });
     if !host.is_some_and(|it| TRUSTED_HOSTS.contains(&it)) {
         let what = format!(
-            "cannot get credentials from AWS_CONTAINER_CREDENTIALS_FULL_URI {url}: expected http:// \
-             and an address of this host or of the container service"
+            "cannot get credentials from AWS_CONTAINER_CREDENTIALS_FULL_URI {url}: expected \
+             http:// and an address of this host or of the container service"
         );
         return Err(Error::new(ErrorCode::Configuration, what));
     }
@@ -294,7 +294,7 @@ fn instance_url(environment: &Environment) -> String {
 /// each of these requests can be repeated without harm.
 fn ask(agent: &Agent, method: &str, url: &str, headers: &[(&str, &str)]) -> Result<String> {
     let failed = |reason: String| {
-        let reason = format!("{url} does not give them ({})", shown(&reason, 200));
+        let reason = format!("{url} sends no credentials ({})", shown(&reason, 200));
         no_keys(&reason)
     };
     // Without a length, a PUT would have a chunked body, which not every metadata service reads.
@@ -341,7 +341,7 @@ fn parse(text: &str) -> Result<Credentials> {
     }
     // The error of the JSON parser is dropped, because its text could contain the credentials.
     let reply: Reply = serde_json::from_str(text)
-        .map_err(|_| no_keys("the metadata service gives a reply that is not understood"))?;
+        .map_err(|_| no_keys("the reply of the metadata service is malformed"))?;
     Ok(Credentials {
         access_key_id: reply.access_key_id,
         secret_access_key: reply.secret_access_key,

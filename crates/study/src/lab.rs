@@ -52,7 +52,10 @@ pub fn place(state: &State) -> Result<Place> {
     let clients: Vec<&skep_lab::Host> = state.hosts_of(Role::Client).collect();
     let mount = clients.first().and_then(|client| client.mount_point.as_deref());
     let above = mount.and_then(Path::parent).ok_or_else(|| {
-        Error::new(ErrorCode::NotReady, format!("lab '{}' has no mounts", state.name))
+        Error::new(
+            ErrorCode::NotReady,
+            format!("cannot use lab '{}': it has no mounts", state.name),
+        )
     })?;
     let host = |it: &&skep_lab::Host| Host { name: it.name.clone(), enter: it.enter() };
     Ok(Place {

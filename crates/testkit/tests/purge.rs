@@ -79,7 +79,7 @@ fn purge_removes_exactly_the_old_files_on_all_mounts() {
     let dry = purge(&directory, &[&options[..], &["--list", &list]].concat());
     assert_eq!(entries(&directory), before);
     let too_many = refused(&directory, &[&options[..], &["--apply"]].concat());
-    assert!(too_many.contains("5 of 7 files would go"), "{too_many}");
+    assert!(too_many.contains("5 of 7 files would be removed"), "{too_many}");
     assert_eq!(entries(&directory), before);
     let more = ["--apply", "--max-share", "80%", "--log", &log];
     let done = purge(&directory, &[&options[..], &more].concat());

@@ -101,7 +101,8 @@ fn compare(service: &Service, what: &str, devices: &[(String, usize)]) -> Option
         passes: !of_devices.is_disjoint(&service.nodes),
         can_apply: false,
         risk: String::new(),
-        why: "each byte crosses the link between the processors; `--numa-node` binds a service"
+        why: "each byte crosses the link between the processors; the option `--numa-node` \
+              keeps a service on one NUMA node"
             .into(),
         source: "Dell 2020, binding to NUMA zones".into(),
         setting: None,

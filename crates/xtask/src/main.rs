@@ -42,7 +42,7 @@ enum Command {
         /// Prefix of the areas to list, such as `crates/client` or `messages`.
         #[arg(default_value = "")]
         area: String,
-        /// Store the counts that have fallen, and list nothing.
+        /// Store the counts that are lower than before, and list nothing.
         #[arg(long)]
         lower: bool,
     },
@@ -74,7 +74,7 @@ enum Command {
     Package(package::Options),
     /// Measures Skep, the local file system and installed peers in one run.
     Bench(bench::Options),
-    /// Measures the cost of counting, of records of operations, and of the monitor.
+    /// Measures the processor time that statistics and the monitor cost.
     BenchCost(bench::cost::Options),
     /// Compares two copies of metadata with one copy: rates, and the load of idle services.
     BenchCopies(bench::copies::Options),

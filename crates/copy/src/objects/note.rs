@@ -89,7 +89,7 @@ pub(super) fn read(pair: &Pair<'_>, key: &str) -> Result<Option<Note>> {
     let mut take = |bytes: &[u8]| {
         text.extend_from_slice(bytes);
         match text.len() as u64 > MOST_BYTES {
-            true => Err(Error::new(ErrorCode::TooLarge, "the note of an upload is too long")),
+            true => Err(Error::new(ErrorCode::TooLarge, "the record of an upload is too long")),
             false => Ok(()),
         }
     };

@@ -273,7 +273,9 @@ impl<'a> Large<'a> {
             other => other.map_err(Failure::of_store("complete the upload"))?,
         }
         self.expect_stored(crc)?;
-        pair.bucket.remove(&self.note_key).map_err(Failure::of_store("remove the note"))?;
+        pair.bucket
+            .remove(&self.note_key)
+            .map_err(Failure::of_store("remove the record of the upload"))?;
         Counters::add(&context.counters.files, 1);
         match (context.options.verify, crc) {
             (true, Some(crc)) => check::expect(context, pair, &self.key, (self.version.len, crc)),

@@ -226,7 +226,7 @@ fn purge_of_too_large_a_share_removes_nothing() {
     };
     let refused = limited(74).unwrap_err();
     assert_eq!(refused.code(), ErrorCode::LimitReached);
-    assert!(refused.context().contains("3 of 4 files would go"), "{refused}");
+    assert!(refused.context().contains("3 of 4 files would be removed"), "{refused}");
     assert_eq!(site.entries().len(), 4);
     assert_eq!(limited(75).unwrap().files, 3);
 }

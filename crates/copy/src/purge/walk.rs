@@ -318,7 +318,8 @@ impl Directory {
         }
         if judged.kind == FileType::RegularFile
             && let Some(is_written) = pass.options.is_written
-            && is_written(&entry).map_err(Failure::of("ask for the users of the file"))?
+            && is_written(&entry)
+                .map_err(Failure::of("find out whether a program has the file open"))?
         {
             return Ok(Removal::InUse);
         }

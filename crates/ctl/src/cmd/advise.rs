@@ -56,7 +56,7 @@ const USUAL_INTERVAL: Duration = Duration::from_secs(3);
 ///
 /// Uses the sizes of the files at each path, their pattern, and the clients that write to them.
 /// With --job, --interval or --history, the command also uses the load, and with --darshan the
-/// accesses of a program. It proposes only changes that follow from these figures. With --apply, it
+/// accesses of a program. It proposes only changes that follow from these numbers. With --apply, it
 /// sets the proposed pattern for new files of directories; without this option, it changes nothing.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
@@ -307,7 +307,7 @@ fn as_text(reports: &[Report]) -> String {
                 writeln!(text, "  Pattern for new files: {pattern} (--apply sets it)")
             }
             (None, _) if report.advice.is_empty() => {
-                writeln!(text, "  No advice: the known figures suggest no change")
+                writeln!(text, "  No advice: the measurements suggest no change")
             }
             (None, _) => Ok(()),
         };

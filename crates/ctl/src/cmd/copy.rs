@@ -83,7 +83,8 @@ pub(crate) struct CopyArgs {
     /// The part of a copy by several hosts that this process does
     #[arg(long, value_name = "PART", hide = true, conflicts_with_all = ["hosts", "job"])]
     part: Option<Part>,
-    /// Leave out files whose copy has the same length and time, and continue large files
+    /// Leave out files whose copy has the same length and time, and continue incomplete copies of
+    /// large files
     #[arg(long)]
     resume: bool,
     /// Compare all bytes of each copy with its source afterwards

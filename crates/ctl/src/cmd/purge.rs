@@ -105,8 +105,8 @@ pub(crate) struct PurgeArgs {
 /// The options that keep some files.
 #[derive(Debug, clap::Args)]
 struct SelectionArgs {
-    /// Leave entries with this name alone, or with this path below DIRECTORY if it has a `/`. `*`,
-    /// `?`, `[a-z]` and `**` have their usual meaning. Can be repeated
+    /// Do not remove entries with this name or, if GLOB contains a `/`, entries with this path
+    /// below DIRECTORY. `*`, `?`, `[a-z]` and `**` have their usual meaning. Can be repeated
     #[arg(long, value_name = "GLOB")]
     exclude: Vec<Glob>,
     /// File with one GLOB per line. Empty lines and lines that begin with `#` are ignored
@@ -115,7 +115,7 @@ struct SelectionArgs {
     /// Only files of this user: a name in /etc/passwd of this host, or a user id. Can be repeated
     #[arg(long, value_name = "NAME")]
     user: Vec<String>,
-    /// Leave the files of this user alone. Can be repeated
+    /// Do not remove files of this user. Can be repeated
     #[arg(long, value_name = "NAME")]
     exclude_user: Vec<String>,
     /// Only regular files that are longer than this, as in 1GiB

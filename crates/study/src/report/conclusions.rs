@@ -368,7 +368,9 @@ fn applications(experiment: &ExperimentReport) -> Option<Conclusion> {
         // If there are too few runs, there is no test result. The sentence then claims no
         // difference.
         let growth = found.filter(is_difference).map_or(0.0, |it| it.gain);
-        figures.extend(found.map(|it| number(format!("p of these{}", among(common)), it.p)));
+        figures.extend(
+            found.map(|it| number(format!("p-value of the difference{}", among(common)), it.p)),
+        );
         sentences.push(format!(
             "{} applications together get {}{}.",
             last.settings.applications,

@@ -260,8 +260,8 @@ impl Blocks {
             if let Some((sector, _)) = torn {
                 let numbers: Vec<_> = versions.iter().map(|it| it.number).collect();
                 problems.push(format!(
-                    "blocks: sector {sector} of block {index} is not of versions {:?} of \
-                     {numbers:?}",
+                    "blocks: sector {sector} of block {index} has the bytes of none of the \
+                     versions {:?}; the versions {numbers:?} were written",
                     &numbers[base..]
                 ));
             }

@@ -68,7 +68,7 @@ pub(crate) struct CheckArgs {
     #[arg(long, default_value = "5s", requires = "is_watch")]
     pub(super) interval: Interval,
     /// With --watch: also write each begin and end of a problem to this file, which keeps the last
-    /// 1000
+    /// 1000 of these lines
     #[arg(long, value_name = "FILE", requires = "is_watch")]
     pub(super) history: Option<PathBuf>,
 }

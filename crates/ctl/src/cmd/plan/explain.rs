@@ -104,7 +104,7 @@ fn as_text(it: &Explanation) -> String {
         it.measured_points
     );
     for beyond in &prediction.extrapolates {
-        let _ = writeln!(text, "Extrapolates: {beyond}");
+        let _ = writeln!(text, "Outside of the measured range: {beyond}");
     }
     if let Some(usd) = it.cost.usd_per_hour {
         let _ = writeln!(

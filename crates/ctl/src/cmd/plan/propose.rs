@@ -255,7 +255,7 @@ fn as_text(proposals: &[Proposal], candidates: &[Candidate]) -> String {
         );
     }
     for beyond in &first.extrapolates {
-        let _ = writeln!(text, "Extrapolates: {beyond}");
+        let _ = writeln!(text, "Outside of the measured range: {beyond}");
     }
     let _ = writeln!(text, "Prices: {}", first.price_source);
     text

@@ -51,7 +51,8 @@ struct FilesArgs {
     /// Mean length of a name
     #[arg(long, default_value_t = 20, value_name = "BYTES")]
     name_length: u64,
-    /// Targets of the wide part of a file [default: all storage targets, at most 32]
+    /// Number of targets over which a large file is striped [default: all storage targets, at most
+    /// 32]
     #[arg(long, value_name = "NUMBER")]
     stripe_width: Option<u64>,
     /// Bytes of each file that metadata stores; 0 if the setting `inline-bytes` is 0 [default:

@@ -82,7 +82,9 @@ fn both(servers: Servers<'_>, clients: Option<&Clients<'_>>) -> Conclusion {
     let what = match limit {
         Limit::Network => "network is",
         Limit::Targets => "targets are",
-        Limit::Both => "targets of narrow files, and what the targets of wide ones share, are",
+        Limit::Both => {
+            "targets (of files with few targets) and a shared part (of files with many) are"
+        }
     };
     let text = match clients {
         None => format!("The {what} the limit{text}"),
@@ -197,7 +199,9 @@ fn servers(experiment: &ExperimentReport) -> Option<Servers<'_>> {
             ),
             false => (
                 Limit::Both,
-                format!(" (the server's link, or the clients): bandwidth grows {how}."),
+                format!(
+                    ": the shared part is the server's link, or the clients; bandwidth grows {how}."
+                ),
             ),
         }
     };
