@@ -36,8 +36,8 @@ pub(crate) fn parse_id(text: &str) -> Result<InodeId, String> {
     let id = text.split_once('.').map_or(text, |(id, _)| id);
     id.parse::<InodeId>().map_err(|_| {
         format!(
-            "invalid entry id '{text}': expected SHARD-NUMBER in hex, as in 2A-1F, the name of a \
-             chunk file, or an inode number"
+            "invalid entry id '{text}': expected the name of a chunk file, an inode number, or \
+             SHARD-NUMBER in hex, as in 2A-1F"
         )
     })
 }

@@ -39,7 +39,7 @@ impl GroupUses {
             while let Some(request) = after.map(|after| ListGroupFiles { group, after }) {
                 let options = CallOptions { time_left: Some(PATIENCE), ..CallOptions::default() };
                 let reply = router.call(asked, &request, options).await;
-                let (page, _) = reply.map_err(|error| unanswered(asked, &error))?;
+                let (page, _) = reply.map_err(|error| unanswered((group, asked), &error))?;
                 uses.files.extend(page.files);
                 (removals, prepared) = (page.removals, page.prepared);
                 uses.oldest_map = Some(uses.oldest_map.map_or(page.map, |map| map.min(page.map)));
@@ -75,10 +75,10 @@ pub(crate) fn is_unwritten(file: &GroupFile) -> bool {
     file.kind != FileKind::Directory && file.bytes == 0 && !file.is_written
 }
 
-fn unanswered(group: GroupId, error: &Error) -> Error {
+fn unanswered((group, asked): (GroupId, GroupId), error: &Error) -> Error {
     let what = format!(
-        "cannot list the files of a target: metadata group {group} does not answer: {}; `skep \
-         health check` lists problems",
+        "cannot list the files of storage group {group}: metadata group {asked} does not answer: \
+         {}; `skep health check` lists problems",
         error.context()
     );
     Error::new(error.code(), what)

@@ -192,7 +192,7 @@ fn bandwidth_of_slow_targets_grows_with_their_number() {
     let begun = contents.records.iter().filter(|it| matches!(it, Record::Environment(_)));
     assert_eq!((begun.count(), report.invalid.len(), report.runs_with_caches), (3, 3, 0));
     let limit = report.conclusions.iter().find(|it| it.about == "limit").expect("a limit");
-    let said = "With fewer than 16 client hosts the clients are the limit; with 16, the most";
+    let said = "With fewer than 16 client hosts, the clients are the limit; with 16, the most";
     assert!(limit.text.starts_with(said), "{}", limit.text);
 }
 

@@ -91,7 +91,8 @@ fn journal() -> String {
                 "operation": "write", "applications": 1, "targets": "chosen",
             },
             "bytes_per_second": rate, "applications": [application], "caches_dropped": true,
-            "is_valid": true, "invalid_because": null,
+            "is_valid": true,
+            "invalid_because": null,
         });
         lines.push(record.to_string());
     }
@@ -182,7 +183,7 @@ fn published_points_are_beside_the_results_of_a_study() {
     files::write(scratch.join("own.toml"), own);
     let line = ["study", "published", &other, "--series", "own.toml"];
     let shown = skep(scratch.path(), &line).expect_success();
-    assert!(shown.contains("Without results for two points: "), "{shown}");
+    assert!(shown.contains("Series with results for fewer than two points: "), "{shown}");
 }
 
 #[test]

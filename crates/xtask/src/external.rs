@@ -173,7 +173,7 @@ const SUITES: &[Suite] = &[
     },
     Suite {
         name: "slowness",
-        about: "causes of slowness on real clusters, and that skep why names only these",
+        about: "causes of slowness on real clusters: skep why must name each one, and no other",
         test: "slowness", case: "", programs: &[],
         operations: None, in_ci: false,
     },

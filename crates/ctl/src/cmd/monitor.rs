@@ -65,9 +65,9 @@ pub(crate) struct MonitorArgs {
     /// Setting, overriding the configuration file; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE")]
     set: Vec<String>,
-    /// Give the directory and the token to this user of the host, and read access to the
-    /// configuration file, and exit. Only root can do this. The unit of systemd does it before each
-    /// start, so that the monitor can run as the user
+    /// Make this user of the host the owner of the directory and of the token, permit this user to
+    /// read the configuration file, and exit. Only root can do this. The unit of systemd does it
+    /// before each start, so that the monitor can run as the user
     #[arg(long, value_name = "USER")]
     give_to: Option<String>,
     /// Print the settings in effect and the source of each, and exit

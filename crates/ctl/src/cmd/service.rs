@@ -53,9 +53,9 @@ pub(super) struct ServiceArgs {
     /// id and the secret of this token [default: a random id and secret]
     #[arg(long, value_name = "FILE")]
     pub(super) token_file: Option<PathBuf>,
-    /// Give the directories of the service to this user of the host, and read access to the
-    /// configuration file, and exit. Only root can do this. The units of systemd do it before each
-    /// start, so that the service can run as the user
+    /// Make this user of the host the owner of the service's directories, permit this user to read
+    /// the configuration file, and exit. Only root can do this. The units of systemd do it before
+    /// each start, so that the service can run as the user
     #[arg(long, value_name = "USER", conflicts_with_all = ["init", "token_file"])]
     pub(super) give_to: Option<String>,
     /// Print the settings in effect and the source of each, and exit

@@ -154,7 +154,7 @@ pub(super) fn run(args: UpArgs) -> Result<()> {
 fn absolute(path: &Path) -> Result<PathBuf> {
     std::path::absolute(path).map_err(|error| {
         Error::from(error)
-            .within(format_args!("cannot make an absolute path of {}", path.display()))
+            .within(format_args!("cannot determine the absolute path of {}", path.display()))
     })
 }
 

@@ -139,8 +139,8 @@ fn report_names_slow_links_as_the_limit_from_4_hosts_on() {
 
     let limit = about(&report, "limit");
     assert_eq!(limit.len(), 1, "{limit:?}");
-    let said =
-        "With fewer than 4 client hosts the clients are the limit; from 4 on the network is: ";
+    let said = "With fewer than 4 client hosts, the clients are the limit; from 4 on, the network \
+                is the limit: ";
     assert!(limit[0].text.starts_with(said), "{}", limit[0].text);
     assert!(limit[0].figures.iter().any(|it| it.what == "mean of (1,3)" && it.value > 60.0));
     let chooser = about(&report, "chooser");
@@ -168,8 +168,8 @@ fn report_names_slow_targets_as_the_limit_from_4_hosts_on() {
     let scratch = tempfile::tempdir().expect("a directory");
     let report = analyse(&study(scratch.path(), Limit::Targets), false);
     let limit = about(&report, "limit");
-    let said =
-        "With fewer than 4 client hosts the clients are the limit; from 4 on the targets are: ";
+    let said = "With fewer than 4 client hosts, the clients are the limit; from 4 on, the targets \
+                are the limit: ";
     assert!(limit[0].text.starts_with(said), "{}", limit[0].text);
     let count = about(&report, "count");
     assert!(count[0].text.contains("Files of 8 targets"), "{}", count[0].text);

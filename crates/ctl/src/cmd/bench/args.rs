@@ -15,7 +15,7 @@ pub(crate) struct HostArgs {
     /// File with one host per line; text after the first word or a # is ignored
     #[arg(long, value_name = "FILE", conflicts_with = "hosts")]
     pub(super) host_file: Option<PathBuf>,
-    /// Run on the client hosts of this lab (`skep lab up`); a relative path is taken within the
+    /// Run on the client hosts of this lab (`skep lab up`); a relative path is relative to the
     /// mount of each host, and the result shows whether the processors of this machine were the
     /// limit
     #[arg(long, value_name = "NAME", conflicts_with_all = ["hosts", "host_file", "enter"])]

@@ -18,7 +18,7 @@ pub(super) struct DeployArgs {
     /// Hosts file: hosts, roles, disks (docs/operations/deploying.md)
     #[arg(long, value_name = "FILE", default_value = "hosts.toml")]
     hosts: PathBuf,
-    /// Program that the hosts get [default: this program]
+    /// Program to install on the hosts [default: this program]
     #[arg(long, value_name = "FILE")]
     program: Option<PathBuf>,
     /// Number of hosts to work on at the same time

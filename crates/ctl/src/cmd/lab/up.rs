@@ -155,8 +155,10 @@ fn description(args: &UpArgs) -> Result<Description> {
     description.in_memory = (description.in_memory || args.is_in_memory) && !args.is_on_disk;
     if let Some(directory) = &args.directory {
         let absolute = std::path::absolute(directory).map_err(|error| {
-            Error::from(error)
-                .within(format_args!("cannot make an absolute path of {}", directory.display()))
+            Error::from(error).within(format_args!(
+                "cannot determine the absolute path of {}",
+                directory.display()
+            ))
         })?;
         description.directory = Some(absolute);
     }

@@ -11,8 +11,8 @@ use std::path::PathBuf;
 /// The hosts of a file system on demand, and its directories and ports on these hosts.
 #[derive(Debug, Args)]
 pub(super) struct OndemandArgs {
-    /// List of hosts, one per line; the command works on all of them by ssh. The first host serves
-    /// names, and all hosts store data
+    /// List of hosts, one per line; the command works on all of them by ssh. The first host runs
+    /// management and metadata, and all hosts store data
     #[arg(long, value_name = "FILE", conflicts_with = "job", required_unless_present = "job")]
     hosts: Option<PathBuf>,
     /// For the prolog or epilog of a Slurm job: acts only on this node's part of the file system,
@@ -22,7 +22,7 @@ pub(super) struct OndemandArgs {
     /// Name of the file system [default: `ondemand`, or `job-` and the job id]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// Directory on a local disk of each host, whose entries only root can replace
+    /// Directory on a local disk of each host. Only root may be able to replace its entries
     #[arg(long, value_name = "DIR", default_value = "/var/lib")]
     directory: String,
     /// Mount point on each host

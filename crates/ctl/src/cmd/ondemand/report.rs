@@ -26,7 +26,7 @@ pub(super) struct ReportArgs {
     /// Price of one host in USD per hour, for the cost in the report
     #[arg(long, value_name = "USD", conflicts_with_all = ["job", "server"])]
     price: Option<f64>,
-    /// Type of the hosts in the catalogue of `skep plan`, whose price the report uses
+    /// Type of the hosts. The report uses its price in the catalogue of `skep plan`
     #[arg(long, value_name = "NAME", conflicts_with = "job")]
     server: Option<String>,
     /// Add the servers and prices of this file to the catalogue

@@ -243,7 +243,7 @@ fn as_text(proposals: &[Proposal], candidates: &[Candidate]) -> String {
     }
     let mut text = render(&shown);
     let Some(first) = proposals.first() else { return text };
-    let _ = write!(text, "\nFirst system, writes by clients:");
+    let _ = write!(text, "\nFirst system, rate of writes by number of clients:");
     for it in &first.write_by_clients {
         let _ = write!(text, " {}: {:.1} GB/s", it.clients, it.mb_s / 1000.0);
         text.push(

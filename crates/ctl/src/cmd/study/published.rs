@@ -73,7 +73,7 @@ fn as_text(comparison: &Comparison) -> String {
     }
     if !comparison.without_results.is_empty() {
         let names = comparison.without_results.join(", ");
-        let _ = writeln!(text, "Without results for two points: {names}");
+        let _ = writeln!(text, "Series with results for fewer than two points: {names}");
     }
     text
 }

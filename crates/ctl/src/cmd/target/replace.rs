@@ -44,7 +44,8 @@ const EXAMPLES: &[Example] = &[
 pub(crate) struct ReplaceArgs {
     #[command(flatten)]
     query: ClusterArgs,
-    /// Accept a new target on a node or in a failure domain of another member that stays
+    /// Accept a new target on the node or in the failure domain of a member that stays, although
+    /// one failure may lose both
     #[arg(long)]
     allow_same_node: bool,
     /// Id of the target to be replaced

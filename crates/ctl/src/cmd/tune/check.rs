@@ -25,7 +25,7 @@ const EXAMPLES: &[Example] = &[
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct CheckArgs {
-    /// Also show the values that do not deviate, and how to make file systems
+    /// Also show the values that do not deviate, and advice on making file systems
     #[arg(long)]
     all: bool,
     #[command(flatten)]

@@ -97,13 +97,13 @@ fn both(servers: Servers<'_>, clients: Option<&Clients<'_>>) -> Conclusion {
                      limit{text}"
                 ),
                 (_, true) => format!(
-                    "With fewer than {enough} the clients are the limit{common}; with {}, the \
-                     most that were tried, the {what}{text}",
+                    "With fewer than {enough}, the clients are the limit{common}; with {}, the \
+                     most that were tried, the {what} the limit{text}",
                     clients.enough
                 ),
                 _ => format!(
-                    "With fewer than {enough} the clients are the limit{common}; from {} on the \
-                     {what}{text}",
+                    "With fewer than {enough}, the clients are the limit{common}; from {} on, the \
+                     {what} the limit{text}",
                     clients.enough
                 ),
             }

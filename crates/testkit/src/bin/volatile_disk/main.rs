@@ -54,10 +54,11 @@ fn control(cache: &Mutex<Cache>) -> Outcome {
         let reply = match words.next().unwrap_or_default() {
             "ignore-flushes" => {
                 held.ignore_flushes();
-                "flushes are ignored".to_owned()
+                "flushes are ignored from now on".to_owned()
             }
             "lose" => {
-                let sector = words.next().ok_or("lose needs a length")?.parse()?;
+                let sector =
+                    words.next().ok_or("the command lose needs the length of a sector")?.parse()?;
                 held.set_delay(Duration::ZERO);
                 held.lose_power(sector)?.to_string()
             }
@@ -66,7 +67,8 @@ fn control(cache: &Mutex<Cache>) -> Outcome {
                 "restored".to_owned()
             }
             "slow" => {
-                let delay_ms = words.next().ok_or("slow needs a time")?.parse()?;
+                let delay_ms =
+                    words.next().ok_or("the command slow needs a time in milliseconds")?.parse()?;
                 held.set_delay(Duration::from_millis(delay_ms));
                 "slow".to_owned()
             }
