@@ -283,7 +283,7 @@ impl OnDemand {
         check_hosts(&self.hosts)?;
         if !is_name(&self.name) {
             return refuse(format!(
-                "invalid name '{}': expected letters a to z, digits and '-'",
+                "invalid name '{}' of the file system: expected letters a to z, digits and '-'",
                 self.name
             ));
         }

@@ -279,8 +279,8 @@ const OVERVIEW: &[Panel] = &[
     lines(
         "Balance",
         "percentunit",
-        "Mean of the targets divided by the highest value of a target: 100 % is even. A figure is \
-         missing while the monitor cannot judge it.",
+        "Mean of the targets divided by the highest value of a target: 100 % is even. A value is \
+         missing while there are too few requests, files or bytes for a comparison.",
         &[query("skep_balance_ratio{CLUSTER}", "{{of}}")],
     ),
     lines(

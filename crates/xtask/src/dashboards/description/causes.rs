@@ -94,8 +94,8 @@ pub(super) const CAUSES: &[Panel] = &[
     lines(
         "Users: time in services",
         "s",
-        "Time that the requests of a user spend in services, in each second: their number at a \
-         time.",
+        "Time that the requests of a user spend in services, in each second. It is the mean \
+         number of requests in progress.",
         &[query(
             "topk(10, sum by (id, service) (rate(skep_load_busy_seconds_total{CLUSTER,by=\"user\"}\
              [RATE])))",
@@ -150,7 +150,7 @@ pub(super) const NETWORK: &[Panel] = &[
     lines(
         "Errors and dropped packets",
         "pps",
-        "Packets that interfaces lose. More than none slows all requests of the host.",
+        "Packets that interfaces lose. Any loss slows all requests of the host.",
         &[query(
             "max by (skep_name, device) (rate(skep_host_network_errors_total{CLUSTER}[RATE]))",
             "{{skep_name}} {{device}}",
