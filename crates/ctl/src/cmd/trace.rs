@@ -32,7 +32,10 @@ const EXAMPLES: &[Example] = &[
         "print the operations of ten seconds as JSON, for a script",
         "skep trace --path /mnt/skep/run --for 10s --output ndjson",
     ),
-    ("show only operations here that take 50 ms or more", "skep trace --slow 50ms"),
+    (
+        "show only operations on the working directory that take 50 ms or more",
+        "skep trace --slow 50ms",
+    ),
 ];
 
 /// Time between two requests to the mount for new records. The mount keeps the last 2,048

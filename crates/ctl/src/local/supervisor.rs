@@ -450,7 +450,7 @@ impl Supervisor {
                     was_killed = true;
                     for service in left {
                         print_line(&format!(
-                            "{} has not ended after its signal; this program kills it",
+                            "{} has not ended after the signal to end; `skep up` kills it",
                             service.name
                         ));
                         service.signal(libc::SIGKILL);

@@ -293,9 +293,11 @@ fn dips(line: &[&Group], factor: Factor, figures: &mut Vec<Figure>) -> String {
             continue;
         }
         let value = factor.text(&group.settings);
-        figures.push(percent(format!("{value} below smaller and larger values"), below));
+        figures.push(percent(format!("{value} lower than with smaller and larger values"), below));
         let percent = below * 100.0;
-        text += &format!("; but with {value} it is {percent:.0} % below smaller and larger values");
+        text += &format!(
+            "; but with {value} it is {percent:.0} % lower than with smaller and larger values"
+        );
     }
     text
 }

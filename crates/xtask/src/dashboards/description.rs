@@ -231,7 +231,7 @@ const OVERVIEW: &[Panel] = &[
         ],
     ),
     lines(
-        "Latency, 99 of 100",
+        "Latency of 99 in 100 requests",
         "s",
         "Of a hundred requests, 99 take at most this time in the service.",
         &[

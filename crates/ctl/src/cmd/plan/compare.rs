@@ -17,7 +17,8 @@ const EXAMPLES: &[Example] = &[
         "skep plan compare --left-out",
     ),
     (
-        "the same without all tables of its study, so that its hardware is unknown to the model",
+        "compare each published table with a prediction that is calibrated without the tables of \
+         the same study",
         "skep plan compare --left-out=study",
     ),
     (

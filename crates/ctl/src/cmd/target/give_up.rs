@@ -202,10 +202,10 @@ fn as_text(loss: &Loss) -> String {
     if *unwritten_files > 0 {
         let _ = writeln!(
             text,
-            "Further files without bytes on the target, whose stripe patterns name it: \
-             {unwritten_files}. They lose nothing, but after the loss writes beyond their current \
-             size can fail with EIO. `skep target files --paths {id}` lists them too; `cp -a FILE \
-             FILE.new && mv FILE.new FILE` places such a file on other targets."
+            "Further files that have no bytes on the target, but name it in their stripe patterns: \
+             {unwritten_files}. These files lose nothing, but after the loss, writes beyond their \
+             current size can fail with EIO. `skep target files --paths {id}` lists these files \
+             too; `cp -a FILE FILE.new && mv FILE.new FILE` places such a file on other targets."
         );
     }
     if *transactions > 0 {

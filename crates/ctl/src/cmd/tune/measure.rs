@@ -21,7 +21,8 @@ const EXAMPLES: &[Example] = &[
     ),
     (
         "measure the rate that a script prints, for one rule",
-        "skep tune measure --role storage --device sdb --only read-ahead-storage --number -- ./rate",
+        "skep tune measure --role storage --device sdb --only read-ahead-storage --number -- \
+         ./rate",
     ),
 ];
 
@@ -39,7 +40,7 @@ pub(crate) struct MeasureArgs {
     /// Measure only these rules, including rules with a risk
     #[arg(long, value_delimiter = ',', value_name = "RULES")]
     only: Vec<String>,
-    /// Runs with each value
+    /// Number of runs with each value
     #[arg(long, default_value_t = 5, value_name = "NUMBER")]
     #[arg(value_parser = clap::value_parser!(u32).range(2..=100))]
     repetitions: u32,
