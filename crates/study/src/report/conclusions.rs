@@ -205,7 +205,7 @@ fn chooser(experiment: &ExperimentReport) -> Option<Conclusion> {
     let text = match clearly {
         Some((gain, other, it)) => {
             figures.push(percent(format!("{chooser} over {other}{}", among(&it.among)), gain));
-            figures.push(number("probability by chance (Welch)", it.welch.p));
+            figures.push(number("p-value (Welch)", it.welch.p));
             format!(
                 "Use the chooser {chooser}: with {} it gives {}, over all runs {}.",
                 it.among,
@@ -227,7 +227,7 @@ fn count(experiment: &ExperimentReport) -> Option<Conclusion> {
     let (enough, top) = (first_as_good(line), best(line));
     let mut figures = means(line, Factor::Count);
     let lowest = line.iter().map(|it| it.summary.mean).fold(f64::INFINITY, f64::min);
-    figures.push(percent("best over worst count", top.summary.mean / lowest - 1.0));
+    figures.push(percent("best number of targets over the worst", top.summary.mean / lowest - 1.0));
     let as_good: Vec<String> = line
         .iter()
         .filter(|it| it.summary.mean >= top.summary.mean * (1.0 - AS_GOOD))
@@ -313,7 +313,7 @@ fn two_ways(experiment: &ExperimentReport, it: &Comparison) -> Option<Conclusion
         percent(format!("{} over {}{}", it.first, it.second, among(&it.among)), it.welch.gain),
         number("t (Welch)", it.welch.t),
         number("degrees of freedom", it.welch.freedom),
-        number("probability by chance", it.welch.p),
+        number("p-value", it.welch.p),
     ];
     let (more, less, gain) = match it.welch.gain >= 0.0 {
         true => (&it.first, &it.second, it.welch.gain),
@@ -434,7 +434,7 @@ fn allocations(experiment: &ExperimentReport) -> Option<Conclusion> {
         let (first, second) = (it.first, it.second);
         let pair = format!("{first} over {second} ({})", it.among);
         figures.push(percent(pair.clone(), it.welch.gain));
-        figures.push(number(format!("probability by chance (Welch), {pair}"), it.welch.p));
+        figures.push(number(format!("p-value (Welch), {pair}"), it.welch.p));
         let chance = format!("{}, {} and {} runs", chance(it.welch.p), it.runs[0], it.runs[1]);
         match is_difference(&it.welch) {
             true => different.push(format!(

@@ -66,11 +66,13 @@ pub(super) fn targets(path: &Path) -> Result<Option<Vec<Target>>> {
         Err(Errno::NODATA | Errno::NOTSUP) => return Ok(None),
         Err(errno) => {
             let error = Error::from(std::io::Error::from(errno));
-            return Err(error.within(format!("{}: attribute {MAP}", path.display())));
+            return Err(
+                error.within(format!("cannot read the attribute {MAP} of {}", path.display()))
+            );
         }
     };
     let unreadable = || {
-        let what = format!("{}: cannot parse attribute {MAP}: {text}", path.display());
+        let what = format!("cannot parse the attribute {MAP} of {}: {text}", path.display());
         Error::new(ErrorCode::Protocol, what)
     };
     let mut found = Vec::new();
