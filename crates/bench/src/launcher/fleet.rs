@@ -156,12 +156,9 @@ impl Fleet {
             self.dead.extend(of_host);
         }
         let name = &self.links[number].name;
-        let why = if why.is_empty() {
-            "skep on this host has ended without an error message"
-        } else {
-            why
-        };
-        let what = format!("the connection to skep on host {name} has ended: {why}");
+        let why =
+            if why.is_empty() { "the connection has ended without an error message" } else { why };
+        let what = format!("cannot reach skep on host {name}: {why}");
         Error::new(ErrorCode::Disconnected, what)
     }
 

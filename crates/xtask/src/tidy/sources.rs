@@ -92,7 +92,8 @@ pub(super) fn check_rust(name: &str, text: &str) -> Problems {
     let may_be_longer = LONGER.iter().any(|(prefix, _)| name.starts_with(prefix));
     if length > MAX_LINES && !may_be_longer {
         problems.push(format!(
-            "{name}: {length} lines without tests; divide the file, {MAX_LINES} are allowed"
+            "{name}: the file has {length} lines without tests, and the limit is {MAX_LINES}; \
+             divide it"
         ));
     }
     if CORE_CRATES.contains(&crate_of(name).unwrap_or_default()) {
