@@ -51,7 +51,7 @@ pub async fn run(
     if targets.is_empty() {
         return Err(Error::new(
             ErrorCode::NotFound,
-            "cannot measure storage targets: the plan names none of this cluster",
+            "cannot measure storage targets: the plan names no target of this cluster",
         ));
     }
     let mut outcome = Outcome {

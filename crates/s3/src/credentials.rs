@@ -188,8 +188,9 @@ impl Provider {
 
 fn no_keys(why: &str) -> Error {
     let what = format!(
-        "no credentials for S3: AWS_ACCESS_KEY_ID is not set, ~/.aws/credentials has no such \
-         profile, and {why}; set them, or use --s3-anonymous for public buckets"
+        "there are no credentials for S3: AWS_ACCESS_KEY_ID is not set, ~/.aws/credentials has no \
+         such profile, and {why}; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or use \
+         --s3-anonymous for public buckets"
     );
     Error::new(ErrorCode::AuthenticationFailed, what)
 }
@@ -232,7 +233,12 @@ fn in_files(environment: &Environment, settings: &Settings) -> Result<Option<Cre
                 }));
             }
             (None, None) => {}
-            _ => return refuse(format!("profile {profile} has only one of its two keys")),
+            _ => {
+                return refuse(format!(
+                    "profile {profile} has only one of aws_access_key_id and \
+                     aws_secret_access_key; set both"
+                ));
+            }
         }
     }
     let other = ["role_arn", "sso_session", "sso_start_url", "credential_process"];
@@ -245,7 +251,9 @@ fn in_files(environment: &Environment, settings: &Settings) -> Result<Option<Cre
         (None, true) if !credentials.has(&profile) && !config.has(&profile) => refuse(format!(
             "profile {profile} is neither in ~/.aws/credentials nor in ~/.aws/config"
         )),
-        (None, true) => refuse(format!("profile {profile} has no keys")),
+        (None, true) => refuse(format!(
+            "profile {profile} has no keys; set aws_access_key_id and aws_secret_access_key in it"
+        )),
         (None, false) => Ok(None),
     }
 }

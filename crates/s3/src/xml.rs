@@ -31,7 +31,8 @@ fn child<'a>(node: Node<'a, '_>, name: &str) -> Option<&'a str> {
 }
 
 fn need<'a>(node: Node<'a, '_>, name: &str) -> Result<&'a str, Malformed> {
-    child(node, name).ok_or_else(|| malformed(format!("the element {name} is missing")))
+    child(node, name)
+        .ok_or_else(|| malformed(format!("the element {name} is missing in its reply")))
 }
 
 fn children<'a, 'b>(node: Node<'a, 'b>, name: &'static str) -> impl Iterator<Item = Node<'a, 'b>> {
@@ -39,13 +40,13 @@ fn children<'a, 'b>(node: Node<'a, 'b>, name: &'static str) -> impl Iterator<Ite
 }
 
 fn number(text: &str) -> Result<u64, Malformed> {
-    text.parse().map_err(|_| malformed(format!("'{text}' is not a number")))
+    text.parse().map_err(|_| malformed(format!("its reply has '{text}' in the place of a number")))
 }
 
 fn check_name(root: Node<'_, '_>, name: &str) -> Result<(), Malformed> {
     match root.tag_name().name() {
         found if found == name => Ok(()),
-        found => Err(malformed(format!("expected {name}, and not {found}"))),
+        found => Err(malformed(format!("its reply has the type {found}, and {name} was expected"))),
     }
 }
 
@@ -82,7 +83,7 @@ pub(crate) fn page(text: &str) -> Result<Page, Malformed> {
         let key = need(node, "Key")?;
         let key = match is_escaped {
             true => unescape(key)
-                .ok_or_else(|| malformed("an object key has an invalid percent-encoding"))?,
+                .ok_or_else(|| malformed("a key in its reply has an invalid percent-encoding"))?,
             false => key.to_owned(),
         };
         objects.push(Object {
@@ -90,7 +91,7 @@ pub(crate) fn page(text: &str) -> Result<Page, Malformed> {
             size: number(need(node, "Size")?)?,
             etag: child(node, "ETag").unwrap_or_default().to_owned(),
             modified: parse_iso(need(node, "LastModified")?)
-                .ok_or_else(|| malformed("LastModified is not a time"))?,
+                .ok_or_else(|| malformed("LastModified in its reply is not a time"))?,
         });
     }
     let is_truncated = child(root, "IsTruncated") == Some("true");
@@ -116,7 +117,8 @@ pub(crate) fn parts(text: &str) -> Result<(Vec<StoredPart>, Option<u32>), Malfor
     let root = document.root_element();
     check_name(root, "ListPartsResult")?;
     let part_number = |text: &str| {
-        u32::try_from(number(text)?).map_err(|_| malformed(format!("part {text} is too large")))
+        u32::try_from(number(text)?)
+            .map_err(|_| malformed(format!("the part number {text} in its reply is too large")))
     };
     let mut parts = Vec::new();
     for node in children(root, "Part") {
@@ -196,9 +198,9 @@ mod tests {
 
     #[test]
     fn part_list_is_parsed_and_becomes_a_completion_request() {
-        let text = "<ListPartsResult><IsTruncated>false</IsTruncated><Part><PartNumber>2</PartNumber>\
-            <ETag>\"x\"</ETag><Size>5</Size><ChecksumCRC32C>4waSgw==</ChecksumCRC32C></Part>\
-            </ListPartsResult>";
+        let text = "<ListPartsResult><IsTruncated>false</IsTruncated><Part>\
+            <PartNumber>2</PartNumber><ETag>\"x\"</ETag><Size>5</Size>\
+            <ChecksumCRC32C>4waSgw==</ChecksumCRC32C></Part></ListPartsResult>";
         let (found, next) = parts(text).unwrap();
         assert_eq!((found.len(), next), (1, None));
         let request = complete(&found, true);

@@ -63,7 +63,7 @@ const USUAL_INTERVAL: Duration = Duration::from_secs(3);
 pub(crate) struct AdviseArgs {
     #[command(flatten)]
     query: ClusterArgs,
-    /// Directories or files in a mount [default: the working directory, without --job]
+    /// Directories or files in a mount [default without --job: the working directory]
     #[arg(value_name = "PATH")]
     paths: Vec<PathBuf>,
     /// Use only the load of this batch job, on mounts with the option `job_accounting`

@@ -31,7 +31,8 @@ const EXAMPLES: &[Example] = &[
 pub(crate) struct RestoredArgs {
     /// Directory of the metadata target
     directory: PathBuf,
-    /// Permit storage to remove chunk files without an inode again, even while the target is served
+    /// Permit storage again to remove chunk files that have no inode. The service of the target
+    /// may run meanwhile
     #[arg(long)]
     allow_removal: bool,
 }

@@ -23,7 +23,7 @@ pub(crate) struct ScopeArgs {
     /// Block device of a target, such as sdb
     #[arg(long = "device", value_delimiter = ',', value_name = "NAMES")]
     devices: Vec<String>,
-    /// Network interface that carries the file system, such as eth0
+    /// Network interface for the traffic of the file system, such as eth0
     #[arg(long = "interface", value_delimiter = ',', value_name = "NAMES")]
     interfaces: Vec<String>,
     #[command(flatten)]
