@@ -158,7 +158,7 @@ fn suspended_live_view_restores_the_terminal_until_it_resumes() {
     // After a failed request, the view continues, and names the service that did not reply.
     let stopped = cluster.processes("storage").remove(0);
     stopped.signal(Signal::STOP);
-    shown.wait_for_texts(&["no statistics from storage-1"]);
+    shown.wait_for_texts(&["cannot get statistics from storage-1"]);
     stopped.signal(Signal::CONT);
     shown.wait_for_screen("the service is back", |screen| {
         !screen.text().contains("no statistics") && screen.text().contains("storage-1")

@@ -338,7 +338,7 @@ fn stats_refuses_wrong_options_and_names_missing_services() {
     let shown = cluster.try_skep(&["stats", "--total", "--by", "node"]);
     stopped.signal(Signal::CONT);
     let text = shown.expect_success();
-    assert!(text.contains("no statistics from storage-1"), "{text}");
+    assert!(text.contains("cannot get statistics from storage-1"), "{text}");
     assert!(text.contains("metadata-1"), "{text}");
 }
 

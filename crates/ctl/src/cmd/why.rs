@@ -310,7 +310,7 @@ fn with_causes(report: &Report, without: &str) -> String {
         );
     }
     for service in &report.unreachable {
-        let _ = writeln!(text, "no statistics from {}", escape_controls(service));
+        let _ = writeln!(text, "cannot get statistics from {}", escape_controls(service));
     }
     text
 }
@@ -349,7 +349,8 @@ mod tests {
             "{text}"
         );
         assert!(
-            text.contains("No cause of slowness") && text.contains("no statistics from storage-1")
+            text.contains("No cause of slowness")
+                && text.contains("cannot get statistics from storage-1")
         );
         // The report for a user compares no targets, so it does not claim that no target is slow.
         let own = own_as_text(&report);

@@ -118,7 +118,7 @@ impl Report {
     fn print(&self) -> Result<()> {
         if !is_for_people() {
             for service in &self.unreachable {
-                warn(&format!("no statistics from {service}"));
+                warn(&format!("cannot get statistics from {service}"));
             }
         }
         print(&self.loads, |loads| as_text(loads, &self.unreachable))?;
@@ -170,7 +170,7 @@ fn as_text(loads: &[DiskLoad], unreachable: &[String]) -> String {
     }
     let mut text = render(&shown);
     for service in unreachable {
-        text += &format!("no statistics from {service}\n");
+        text += &format!("cannot get statistics from {service}\n");
     }
     text
 }
@@ -205,7 +205,9 @@ mod tests {
     #[test]
     fn disk_load_has_units_and_a_dash_for_unknown_times() {
         let shown = as_text(&[load("s1", "nvme0n1")], &["storage-2 [ID: 4]: away".into()]);
-        for words in ["1.2k", "5.0MiB", "850us", "1.3", "99 %", "no statistics from storage-2"] {
+        for words in
+            ["1.2k", "5.0MiB", "850us", "1.3", "99 %", "cannot get statistics from storage-2"]
+        {
             assert!(shown.contains(words), "{words}: {shown}");
         }
         let row = shown.lines().nth(1).unwrap();

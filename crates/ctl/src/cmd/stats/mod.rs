@@ -353,7 +353,7 @@ impl Report {
             text += &format!("{problem}\n");
         }
         for problem in &self.unreachable {
-            text += &format!("no statistics from {problem}\n");
+            text += &format!("cannot get statistics from {problem}\n");
         }
         text
     }

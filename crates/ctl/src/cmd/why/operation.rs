@@ -118,7 +118,7 @@ pub(super) fn as_text(report: &OperationReport) -> String {
         let _ = writeln!(text, "- {} more requests, which were shorter", report.requests_left_out);
     }
     for service in &report.unreachable {
-        let _ = writeln!(text, "no records from {}", escape_controls(service));
+        let _ = writeln!(text, "cannot get records from {}", escape_controls(service));
     }
     text
 }
@@ -167,7 +167,10 @@ mod tests {
         let expected = "   82 %  waiting for the log sync of metadata target t7 on m";
         assert!(text.contains(expected) && text.contains("(1.0 s, usually 0.4 ms)"), "{text}");
         assert!(text.contains("- after 0.2 ms: create to metadata target t7, 1.1 s, failed\n"));
-        assert!(text.contains("- 2 more") && text.contains("no records from storage-1"), "{text}");
+        assert!(
+            text.contains("- 2 more") && text.contains("cannot get records from storage-1"),
+            "{text}"
+        );
         assert!(!text.contains('\u{1b}'), "names cannot move the cursor");
     }
 }

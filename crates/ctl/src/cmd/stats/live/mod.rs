@@ -307,7 +307,7 @@ impl Live {
         let sum = line_named(&sum(rows), String::new());
         let mut problems: Vec<_> = self.problem.iter().cloned().collect();
         let unreachable = self.figures.unreachable().iter();
-        problems.extend(unreachable.map(|it| format!("no statistics from {it}")));
+        problems.extend(unreachable.map(|it| format!("cannot get statistics from {it}")));
         let content = Content {
             lines: lines.as_deref(),
             sum: &sum,

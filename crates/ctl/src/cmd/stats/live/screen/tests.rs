@@ -63,7 +63,7 @@ fn long_list_shows_the_page_of_the_selected_row() {
     let selected = screen.iter().rposition(|line| line.text.starts_with("request_24 "));
     assert_eq!(selected.map(|at| screen[at].style), Some(Style::Reverse));
     // Lines about problems do not hide the selected row.
-    let problems = ["no statistics from storage-1".to_owned()];
+    let problems = ["cannot get statistics from storage-1".to_owned()];
     let screen = drawn(&view, Some(&lines), &problems);
     assert_eq!(screen.len(), 13, "{:?}", texts(&screen));
     assert!(texts(&screen).iter().any(|text| text.starts_with("request_24 ")));
@@ -73,9 +73,10 @@ fn long_list_shows_the_page_of_the_selected_row() {
 fn problems_filter_and_notes_are_shown_below_the_rows() {
     let mut view = view("cluster", 80, 24);
     let lines = lines(&ids(2));
-    let problems: Vec<_> = (1..5).map(|id| format!("no statistics from storage-{id}")).collect();
+    let problems: Vec<_> =
+        (1..5).map(|id| format!("cannot get statistics from storage-{id}")).collect();
     let shown = drawn(&view, Some(&lines), &problems);
-    assert!(texts(&shown).contains(&"no statistics from storage-2"), "{shown:?}");
+    assert!(texts(&shown).contains(&"cannot get statistics from storage-2"), "{shown:?}");
     assert!(texts(&shown).contains(&"2 more services without statistics"), "{shown:?}");
     view.press(Key::Char('/'), &lines);
     view.press(Key::Char('x'), &lines);
