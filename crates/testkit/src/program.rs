@@ -83,16 +83,16 @@ pub fn finish(command: &mut Command, patience: Duration) -> Finished {
 pub fn try_finish(command: &mut Command, patience: Duration) -> Result<Finished, String> {
     let line = format!("{command:?}");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().map_err(|error| format!("{line}: {error}"))?;
+    let mut child = command.spawn().map_err(|error| format!("cannot start {line}: {error}"))?;
     let (stdout, stderr) = (reader(child.stdout.take()), reader(child.stderr.take()));
     let ended = eventually(patience, || child.try_wait().transpose());
     let status = match ended {
-        Some((status, _)) => status.map_err(|error| format!("{line}: {error}"))?,
+        Some((status, _)) => status.map_err(|error| format!("cannot wait for {line}: {error}"))?,
         None => {
             // Do not join the reader threads. They may never end, because a grandchild process may
             // have the pipes open.
             child.kill().ok();
-            return Err(format!("{line}: still runs after {patience:?}"));
+            return Err(format!("{line} still runs after {patience:?}"));
         }
     };
     let text = |thread: std::thread::JoinHandle<String>| thread.join().unwrap_or_default();

@@ -201,7 +201,10 @@ async fn measure_servers(
                     let phase = format!("{} {} {}", measured.name(), from.name, to.name);
                     progress(Progress::Phase { phase, repetition });
                     let reply = ask(connection, &plan, measured, to).await.map_err(|error| {
-                        error.within(format_args!("{} to {}", from.name, to.name))
+                        error.within(format_args!(
+                            "cannot measure the link from {} to {}",
+                            from.name, to.name
+                        ))
                     })?;
                     let pair = pair_to(from.name.clone(), Some(from.node), &from.kind, to);
                     let place = outcome.place_of(pair);

@@ -104,7 +104,7 @@ pub(crate) fn run(args: &MeasureArgs) -> Result<()> {
     }
     let mut report = MeasureReport { unit: args.unit(), rules: Vec::new() };
     for of_rule in planned.chunk_by(|one, next| one.rule == next.rule) {
-        let named = |error: Error| error.within(format!("rule {}", of_rule[0].rule));
+        let named = |error: Error| error.within(format!("cannot measure rule {}", of_rule[0].rule));
         report.rules.push(measure_rule(args, &tree, of_rule).map_err(named)?);
     }
     print(&report, as_text)
