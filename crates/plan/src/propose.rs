@@ -122,7 +122,9 @@ fn check(needs: &Needs) -> Result<()> {
         return Err(invalid("invalid needs: capacity, rates and budget must not be negative"));
     }
     if needs.clients == 0 || needs.processes == 0 || needs.client_gbit_s <= 0.0 {
-        return Err(invalid("invalid needs: expected at least 1 client, 1 process and a network"));
+        return Err(invalid(
+            "invalid needs: expected at least 1 client, 1 process, and a network rate above 0",
+        ));
     }
     if needs.capacity_tb == 0.0 && needs.rates.is_empty() {
         return Err(invalid(
@@ -266,8 +268,8 @@ fn refusal(
     }
     if let (Some(usd), Some(budget)) = (cheapest, needs.budget_usd_per_hour) {
         changes.push(format!(
-            "the cheapest system that meets the other needs costs {usd:.2} $/hr, {:.2} $/hr more than \
-             the budget",
+            "the cheapest system that meets the other needs costs {usd:.2} $/hr, {:.2} $/hr more \
+             than the budget",
             usd - budget
         ));
     } else {
@@ -319,8 +321,8 @@ fn unmet_rates(
             _ => "servers or disks that are faster",
         };
         changes.push(format!(
-            "{} of {rate:.0} {} needs {way_out}: {} clients attain {:.0} {} ({:.0} at least), limited \
-             by: {}",
+            "{} of {rate:.0} {} needs {way_out}: {} clients attain {:.0} {} ({:.0} at least), \
+             limited by: {}",
             operation.word(),
             operation.unit(),
             needs.clients,

@@ -213,7 +213,7 @@ fn live_view_of_a_mount_follows_keys_even_if_the_mount_hangs() {
     shown.wait_for_screen("the service is counted", |screen| writes(screen, "\nstorage-1 "));
     let hung = cluster.processes("mount").remove(0);
     hung.signal(Signal::STOP);
-    shown.wait_for_texts(&["no reply of the mount"]);
+    shown.wait_for_texts(&["no reply from the mount"]);
     shown.press("b");
     shown.wait_for_texts(&["cluster  by target"]);
     shown.press("q");

@@ -103,7 +103,7 @@ const SUITES: &[Suite] = &[
     },
     Suite {
         name: "model",
-        about: "random operations on two mounts, as on a local file system, with kills",
+        about: "random operations on two mounts, compared with a local directory, with kills",
         test: "model", case: "",
         programs: &[("setfacl", "acl")],
         operations: Some(("SKEP_TEST_OPERATIONS", 100_000)), in_ci: false,

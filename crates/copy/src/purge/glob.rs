@@ -71,7 +71,12 @@ impl FromStr for Glob {
                 b'[' => set(after).map_err(|why| format!("invalid pattern '{text}': {why}"))?,
                 b'\\' => match after.split_first() {
                     Some((quoted, after)) => (Token::Byte(*quoted), after),
-                    None => return Err(format!("invalid pattern '{text}': '\\' ends it")),
+                    None => {
+                        return Err(format!(
+                            "invalid pattern '{text}': it ends with a single '\\'; write '\\\\' \
+                             for this byte"
+                        ));
+                    }
                 },
                 byte => (Token::Byte(*byte), after),
             };

@@ -130,10 +130,13 @@ fn temporary_directory() -> Result<PathBuf> {
     let path = parent.join(format!("skep-{}-{:032x}", user.as_raw(), skep_env::random_u128()));
     make_private(&path, user).map_err(|error| {
         let what = format!(
-            "cannot create a directory for the log of the mount, not even {}: {error}",
+            "cannot create a directory for the log of the mount; the last attempt was {}: {error}",
             path.display()
         );
-        Error::new(ErrorCode::Io, format!("{what}; name one with --log-file or log_file="))
+        Error::new(
+            ErrorCode::Io,
+            format!("{what}; name a log file with --log-file or the mount option log_file"),
+        )
     })?;
     Ok(path)
 }

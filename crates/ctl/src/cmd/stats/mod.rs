@@ -156,7 +156,7 @@ pub(crate) struct SpanArgs {
 pub(crate) fn interval(text: &str) -> Result<Duration, String> {
     let interval = text.parse::<skep_service::Interval>()?.0;
     match interval < SHORTEST_INTERVAL {
-        true => Err(format!("the shortest interval is {SHORTEST_INTERVAL:?}")),
+        true => Err(format!("expected at least {SHORTEST_INTERVAL:?}")),
         false => Ok(interval),
     }
 }

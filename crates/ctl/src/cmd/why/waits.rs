@@ -108,7 +108,7 @@ fn of_node(map: &ClusterMap, waiting: &NodeWait, all: &[NodeWait]) -> Finding {
         .filter_map(|it| Some(Wait { node: it.node, target: map.primary(it.wait.group)?.id }));
     let remedy = match (group.raw(), chain(error, known, map)) {
         (0, Some(chain)) => {
-            format!("{chain}; `skep health check` shows the problems of the latter target")
+            format!("{chain}; `skep health check` shows the problems of the second target")
         }
         (0, None) => "the service has accepted the request and does not reply: `skep transaction \
                       list`, `skep lock list` and the log of the service show whether it waits \

@@ -122,7 +122,7 @@ async fn ask_mount(
 ) -> Result<UserLoad> {
     let late = || {
         let what = format!(
-            "no reply of the mount at {0}; `skep why {0}` shows the requests that wait",
+            "no reply from the mount at {0}; `skep why {0}` shows the requests that wait",
             place.display()
         );
         Error::new(ErrorCode::TimedOut, what)
