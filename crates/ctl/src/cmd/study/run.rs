@@ -380,7 +380,10 @@ fn show(event: Event) {
     let text = match event {
         Event::Trial(what) => what,
         Event::Calibrated(found) => {
-            format!("calibrated: {} bytes of data, {} hosts", found.data_bytes, found.hosts)
+            format!(
+                "the calibration has chosen {} bytes of data and {} hosts",
+                found.data_bytes, found.hosts
+            )
         }
         Event::Wait(time) => format!("waiting {}", span(time.as_millis() as u64)),
         Event::Run { done, all, condition, left } => {
