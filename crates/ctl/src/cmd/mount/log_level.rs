@@ -30,8 +30,8 @@ pub(super) fn follow_signals() -> Result<()> {
                 };
                 if let Err(error) = logging::change(wanted) {
                     tracing::warn!(
-                        "cannot change the log level of this mount, as a signal has requested: \
-                         {error}"
+                        "a signal has requested another log level, and this mount cannot \
+                         change it: {error}"
                     );
                 }
             }
