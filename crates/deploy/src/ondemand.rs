@@ -227,7 +227,10 @@ pub fn run_of_job(secret: &Path, job: &str) -> Result<Run> {
         Error::new(ErrorCode::NotFound, what)
     })?;
     if bytes.len() < SECRET_BYTES {
-        let what = format!("{shown} has {} bytes: expected {SECRET_BYTES} or more", bytes.len());
+        let what = format!(
+            "the secret {shown} has {} bytes: expected {SECRET_BYTES} or more",
+            bytes.len()
+        );
         return Err(Error::new(ErrorCode::Configuration, what));
     }
     let user = std::fs::metadata("/proc/self")?.uid();

@@ -310,7 +310,7 @@ impl<'a> Run<'a> {
         let options = &context.options;
         let len = seen.metadata.len();
         if len > MOST_OBJECT {
-            return Err(Failure::because("copy", "objects have at most 5 TiB; split it"));
+            return Err(Failure::because("copy", "objects have at most 5 TiB; split the file"));
         }
         let is_large = len > folder.top.part;
         let share = folder.share.entry(name);

@@ -192,7 +192,7 @@ fn chooser(experiment: &ExperimentReport) -> Option<Conclusion> {
     let (top, chooser) = *over_all.first()?;
     let mut figures: Vec<Figure> = over_all
         .iter()
-        .map(|(mean, chooser)| bandwidth(format!("mean of {chooser} over all"), *mean))
+        .map(|(mean, chooser)| bandwidth(format!("mean of {chooser} over all conditions"), *mean))
         .collect();
     let gains = experiment.comparisons.iter().filter(|it| it.factor == Factor::Chooser);
     let gains = gains.filter_map(|it| match (&it.first == chooser, &it.second == chooser) {
@@ -207,7 +207,8 @@ fn chooser(experiment: &ExperimentReport) -> Option<Conclusion> {
             figures.push(percent(format!("{chooser} over {other}{}", among(&it.among)), gain));
             figures.push(number("p-value (Welch)", it.welch.p));
             format!(
-                "Use the chooser {chooser}: with {} it gives {}, over all runs {}.",
+                "Use the chooser {chooser}: with {}, it gives {}; over all conditions, it gives \
+                 {}.",
                 it.among,
                 against(gain, other),
                 against(top / over_all.last().map_or(top, |it| it.0) - 1.0, "the worst")

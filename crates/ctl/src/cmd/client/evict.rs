@@ -168,7 +168,7 @@ fn describe(line: &Eviction) -> String {
         (false, true) => format!("{name} [ID: {id}] is evicted; it held {holds}."),
         (false, false) => format!(
             "{name} [ID: {id}] is evicted, but not all metadata targets have ended its sessions \
-             yet; it held {holds} (`skep session list --client {id}`)."
+             yet; it held {holds}. `skep session list --client {id}` shows these sessions."
         ),
     }
 }

@@ -22,7 +22,7 @@ const EXAMPLES: &[Example] = &[
         "skep ondemand stop --hosts nodes --stage-out output:/home/ada/output",
     ),
     (
-        "report what the file system has delivered, and its cost by a price of the catalogue",
+        "report what the file system has delivered, and its cost with a price from the catalogue",
         "skep ondemand stop --hosts nodes --server i3en.6xlarge",
     ),
     (
