@@ -2,7 +2,11 @@
 //!
 //! A block of commands begins with `sh host=NAME[,NAME]` after the three backticks. The word
 //! `background` marks a command that continues to run after the block. The word `stop` means that
-//! all running commands of these hosts are ended before the block starts.
+//! all running commands of these hosts are ended before the block starts. The word `endless` marks
+//! commands that print until Ctrl-C.
+//!
+//! A block that begins with `console` has commands with their output. Each command is a line that
+//! begins with `$ `.
 //!
 //! Each host has its own network namespace and its own root directory, which is an overlay over the
 //! root directory of this machine. So the commands can use the paths and addresses on the page, and
@@ -27,6 +31,8 @@ pub struct Block {
     pub is_background: bool,
     /// Whether the running commands of the hosts are ended before the block starts.
     pub stops_others: bool,
+    /// Whether each line of the block is a command that prints until Ctrl-C.
+    pub is_endless: bool,
     /// The lines of the block, which are shell commands.
     pub commands: String,
 }
@@ -44,12 +50,18 @@ pub fn blocks(page: &str) -> Vec<Block> {
         let Some(words) = line.trim_start().strip_prefix("```sh host=") else { continue };
         let mut words = words.split(' ');
         let hosts = words.next().unwrap_or_default().split(',').map(str::to_owned).collect();
-        let mut block =
-            Block { hosts, is_background: false, stops_others: false, commands: String::new() };
+        let mut block = Block {
+            hosts,
+            is_background: false,
+            stops_others: false,
+            is_endless: false,
+            commands: String::new(),
+        };
         for word in words {
             match word {
                 "background" => block.is_background = true,
                 "stop" => block.stops_others = true,
+                "endless" => block.is_endless = true,
                 other => panic!("unknown word '{other}' in: {line}"),
             }
         }
@@ -64,6 +76,48 @@ pub fn blocks(page: &str) -> Vec<Block> {
         blocks.push(block);
     }
     blocks
+}
+
+/// A command on a page, with the output that the page shows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Quoted {
+    /// The shell command.
+    pub command: String,
+    /// The lines of the output, without empty lines at the end.
+    pub output: String,
+}
+
+/// Returns the commands of the code blocks that begin with `console`, in their order on the page.
+///
+/// # Panics
+/// Panics if a block does not begin with a command, or has no end.
+pub fn quoted(page: &str) -> Vec<Quoted> {
+    let mut all: Vec<Quoted> = Vec::new();
+    let mut lines = page.lines();
+    while let Some(line) = lines.next() {
+        if line.trim_start() != "```console" {
+            continue;
+        }
+        let first = all.len();
+        loop {
+            let line = lines.next().expect("a block has an end");
+            if line.trim_start() == "```" {
+                break;
+            }
+            if let Some(command) = line.strip_prefix("$ ") {
+                all.push(Quoted { command: command.to_owned(), output: String::new() });
+                continue;
+            }
+            assert!(all.len() > first, "a block begins with a command: {line}");
+            let last = all.last_mut().expect("the block has a command");
+            last.output += line;
+            last.output.push('\n');
+        }
+    }
+    for it in &mut all {
+        it.output.truncate(it.output.trim_end().len());
+    }
+    all
 }
 
 /// A network of hosts behind one switch. Dropping this value removes the namespaces of the switch
