@@ -2,8 +2,9 @@
 //! on the page about metadata groups, in a cluster of separate services.
 //!
 //! The commands run unchanged, except for values that differ in each cluster: the trace id of an
-//! operation, the process id of a mount, and the words CLIENT, PATH and ID in tables. Where a page
-//! shows the output of a command, the test compares the whole output.
+//! operation, the process id of a mount, the ids of targets in a pattern, and the words CLIENT,
+//! PATH and ID in tables. The benchmarks are shortened, and run on this host. Where a page shows
+//! the output of a command, the test compares the whole output.
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -21,11 +22,26 @@ const PLANNING: &str = include_str!("../../../docs/operations/planning.md");
 const SIZING: &str = include_str!("../../../docs/operations/sizing.md");
 const MONITORING: &str = include_str!("../../../docs/operations/monitoring.md");
 const CLIENTS: &str = include_str!("../../../docs/operations/clients.md");
+const BENCHMARKS: &str = include_str!("../../../docs/operations/benchmarks-built-in.md");
 const METADATA_GROUPS: &str = include_str!("../../../docs/operations/metadata-groups.md");
 const PORTS: &str = include_str!("../../../docs/operations/ports.md");
 
 /// The trace id on the page about monitoring.
 const TRACE: &str = "0123456789abcdef000000000000002a";
+
+/// Replacements that shorten the benchmarks on the page, and run them on this host. The caches of
+/// this machine are kept, because other programs use them.
+const SHORTER: &[(&str, &str)] = &[
+    ("--hosts n1,n2,n3", "--hosts localhost"),
+    ("--hosts n1,n2", "--hosts localhost"),
+    ("-b 100g", "-b 32m"),
+    ("-b 1g", "-b 32m"),
+    (" -o /mnt", " --keep-caches -o /mnt"),
+    ("--size 1g", "--size 1m"),
+    ("--messages 32", "--messages 1"),
+    ("slow-targets --repetitions", "slow-targets --size 1m --repetitions"),
+    ("--repetitions 5", "--repetitions 1"),
+];
 
 /// A mount on a host with the name `node17`, which the pages use.
 const MOUNT_OF_NODE17: &str = "cd /srv; unshare --uts sh -ec \
@@ -81,6 +97,7 @@ fn check_quoted(host: &PageHost, page: &str) {
 /// Command: skep mount, skep umount, skep config list, skep config get, skep config set.
 /// Command: skep entry set, skep advise, skep copy, skep down, skep fsck.
 /// Command: skep plan propose, skep plan predict, skep plan explain, skep plan size.
+/// Command: skep bench io, skep bench net, skep bench storage, skep bench slow-targets.
 #[test]
 fn marked_commands_of_the_pages_on_single_commands_succeed() {
     let network = PageNetwork::new();
@@ -104,6 +121,7 @@ fn marked_commands_of_the_pages_on_single_commands_succeed() {
     run_page(&host, COPYING);
     let copies = "/mnt/skep/data /archive/run7 /archive/run8";
     in_srv(&host, &format!("for copy in {copies}; do diff -r /data $copy; done"));
+    check_benchmarks(&host);
     in_srv(&host, "skep umount /mnt/skep");
     let printed = run_page(&host, FSCK);
     assert!(printed.contains("No findings."), "{printed}");
@@ -130,7 +148,9 @@ fn check_patterns(host: &PageHost) {
     let patterns = format!("count=8{rest}");
     assert_eq!(patterns.lines().count(), 3, "{patterns}");
     in_srv(host, "mkdir /mnt/skep/texts /mnt/skep/small");
+    let targets = targets_of_storage(host);
     for pattern in patterns.lines() {
+        let pattern = pattern.replace("3:7:12", &targets[..3].join(":"));
         in_srv(host, &format!("skep entry set --pattern {pattern} /mnt/skep/texts"));
     }
 
@@ -140,6 +160,29 @@ fn check_patterns(host: &PageHost) {
     in_srv(host, &format!("for n in $(seq 120); do {file}; done"));
     check_quoted(host, PATTERNS);
     in_srv(host, "skep config set inline-bytes default");
+}
+
+/// Returns the ids of all storage targets.
+fn targets_of_storage(host: &PageHost) -> Vec<String> {
+    let printed = in_srv(host, "skep target list --output json");
+    let targets: Value = serde_json::from_str(&printed).expect("JSON");
+    let targets = targets.as_array().expect("a list").iter();
+    targets.filter(|it| it["kind"] == "storage").map(|it| it["id"].to_string()).collect()
+}
+
+/// Runs the benchmarks on the page, shortened.
+fn check_benchmarks(host: &PageHost) {
+    in_srv(host, "mkdir -p /mnt/nfs");
+    let mut printed = String::new();
+    for block in blocks_of(BENCHMARKS, "server") {
+        let mut commands = block.commands;
+        for (long, short) in SHORTER {
+            commands = commands.replace(long, short);
+        }
+        printed += &in_srv(host, &commands);
+    }
+    // With one repetition, no target can be called slow.
+    assert!(printed.contains("No target is certainly slower"), "{printed}");
 }
 
 /// Command: skep up, skep monitor, skep stats, skep node disks, skep why, skep trace.

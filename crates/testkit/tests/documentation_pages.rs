@@ -164,7 +164,7 @@ const NOT_RUN: &[(&str, usize, &str)] = &[
     ("administration.md", 8, "a lost disk, the removal of a cluster; lost_targets.rs, health.rs"),
     ("backups.md", 2, "a cron script, and lost management nodes; management_nodes.rs"),
     ("benchmark-recipes.md", 1, "takes hours, and needs hardware and programs of others"),
-    ("benchmarks-built-in.md", 8, "takes minutes on many hosts; tests/bench runs small ones"),
+    ("benchmarks-built-in.md", 3, "needs a lab, or IOR, mdtest and MPI, which few hosts have"),
     ("copying.md", 3, "needs several hosts, Slurm or a bucket; staging.rs, object_store.rs"),
     ("deploying.md", 6, "needs a hosts file of the reader; tests/deploy runs the commands"),
     ("fsck.md", 1, "copies between hosts; crates/fsck tests the check"),
