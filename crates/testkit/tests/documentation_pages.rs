@@ -17,6 +17,7 @@ const ADMINISTRATION: &str = include_str!("../../../docs/operations/administrati
 const PURGE: &str = include_str!("../../../docs/operations/purge.md");
 const BACKUPS: &str = include_str!("../../../docs/operations/backups.md");
 const UPGRADES: &str = include_str!("../../../docs/operations/upgrades.md");
+const SYSTEMD: &str = include_str!("../../../docs/operations/systemd.md");
 const USER: &str = include_str!("../../../packaging/sysusers/skep.conf");
 const TROUBLESHOOTING: &str = include_str!("../../../docs/operations/troubleshooting.md");
 
@@ -102,7 +103,7 @@ fn run_page(host: &PageHost, page: &str, after: impl Fn(&str)) {
 }
 
 /// Command: skep target set-state, skep target files, skep target remove, skep node rename.
-/// Command: skep cluster backup, skep cluster restore, skep purge.
+/// Command: skep cluster backup, skep cluster restore, skep purge, skep man, skep completion.
 #[test]
 fn every_command_of_the_pages_on_daily_work_succeeds() {
     let network = PageNetwork::new();
@@ -155,6 +156,12 @@ fn every_command_of_the_pages_on_daily_work_succeeds() {
     for kind in ["storage", "metadata", "management"] {
         works(&format!("systemctl stop skep-{kind}@a"));
     }
+
+    works("mkdir -p /usr/share/bash-completion/completions");
+    run_page(&host, SYSTEMD, |_| ());
+    works("test -s /usr/share/bash-completion/completions/skep");
+    works("test -s /usr/local/share/man/man8/mount.skep.8");
+    assert_eq!(works("stat -c %U /disk1/skep"), "skep\n");
 }
 
 /// Pages with commands of Skep that no test runs as they are on the page, each with the number of
@@ -174,7 +181,7 @@ const NOT_RUN: &[(&str, usize, &str)] = &[
     ("several-hosts.md", 5, "ids of the cluster, and old copies; tokens.rs, restored.rs"),
     ("sizing.md", 1, "needs many disks and clients; tests/bench runs the benchmark"),
     ("studies.md", 3, "takes minutes to hours; studies.rs runs small studies"),
-    ("systemd.md", 3, "needs systemd as the first process; service_user.rs checks the units"),
+    ("systemd.md", 1, "needs systemd as the first process; service_user.rs checks the units"),
     ("tuning.md", 2, "changes settings of the whole host; tune.rs runs the commands"),
     ("upgrades.md", 1, "needs a program with a newer feature level"),
 ];
