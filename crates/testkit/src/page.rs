@@ -381,3 +381,29 @@ impl Drop for PageHost {
         clean_up(Command::new("ip").args(["netns", "delete", &self.network]));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn first_line_of_a_block_selects_hosts_and_the_way_to_run_it() {
+        let page = "```sh host=a,b background stop\nskep x\n```\ntext\n\
+            - item\n  ```sh host=a endless\n  skep y\n  ```\n```\nskep z\n```\n";
+        let found = blocks(page);
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert_eq!((found[0].hosts.len(), found[0].commands.as_str()), (2, "skep x\n"));
+        assert!(found[0].is_background && found[0].stops_others && !found[0].is_endless);
+        assert_eq!((found[1].commands.as_str(), found[1].is_endless), ("skep y\n", true));
+    }
+
+    #[test]
+    fn console_block_has_commands_with_their_output() {
+        let page = "```console\n$ a\none\n\ntwo\n$ b\n```\n```\n$ c\n```\n";
+        let quoted = |command: &str, output: &str| Quoted {
+            command: command.to_owned(),
+            output: output.to_owned(),
+        };
+        assert_eq!(super::quoted(page), [quoted("a", "one\n\ntwo"), quoted("b", "")]);
+    }
+}

@@ -51,6 +51,12 @@ const MOUNT_OF_NODE17: &str = "cd /srv; unshare --uts sh -ec \
 const LOAD: &str = "sh -c 'n=0; while n=$((n + 1)); do \
      seq 2000 >/mnt/skep/run/f$((n % 500)); cat /mnt/skep/run/f1; sleep 0.01; done'";
 
+/// Suspends metadata for half a second. Meanwhile the operations of [`LOAD`] wait, so they are
+/// slow.
+const SUSPENSION: &str = "pids=$(sed -n 's/.*\"metadata-[12]\": \\([0-9]*\\).*/\\1/p' \
+     skep-data/skep-processes.json)\n\
+     kill -STOP $pids; timeout 0.5 touch /mnt/skep/run/waits || true; kill -CONT $pids";
+
 /// A program that has a file open and locked.
 const HOLDER: &str = "sh -c 'exec 9>>/mnt/skep/results/out.dat; flock 9; echo >/srv/locked; \
      exec sleep infinity'";
@@ -284,6 +290,7 @@ fn run_until_ctrl_c(host: &PageHost, commands: &str) {
 fn substituted(host: &PageHost, commands: &str) -> String {
     let mut commands = commands.to_owned();
     if commands.contains(TRACE) {
+        in_srv(host, SUSPENSION);
         let trace = wait_for("a record of an operation", PATIENCE, || {
             let printed = in_srv(host, "skep why --interval 200ms --output json");
             let report: Value = serde_json::from_str(&printed).expect("JSON");
