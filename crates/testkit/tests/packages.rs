@@ -323,7 +323,7 @@ fn five_documented_commands_set_up_dashboards() {
     let packages = list(&built);
     assert_eq!(packages.len(), 1, "{packages:?}");
     works(&format!("cp {} /srv/home", packages[0].display()));
-    // `command_pages.rs` runs the blocks of the host `monitor`.
+    // The program `command_pages` runs the blocks of the host `monitor`.
     let blocks: Vec<_> =
         blocks(MONITORING).into_iter().filter(|it| it.hosts == ["server"]).collect();
     assert_eq!(blocks.len(), 1, "{blocks:?}");

@@ -1,0 +1,167 @@
+//! Runs the commands on the pages about single commands in a cluster of `skep up`. The modules run
+//! those on the pages about monitoring and clients, and about metadata groups.
+//!
+//! The commands run unchanged, except for values that differ in each cluster: the trace id of an
+//! operation, the process id of a mount, the ids of targets, and the words CLIENT, PATH and ID in
+//! tables. The benchmarks are shortened, and run on this host. Where a page shows the output of a
+//! command, the test compares the whole output.
+
+mod groups;
+mod monitoring;
+
+use serde_json::Value;
+use skep_testkit::page::{Block, PageHost, PageNetwork, blocks, quoted};
+
+const MOUNTING: &str = include_str!("../../../../docs/operations/mounting.md");
+const SETTINGS: &str = include_str!("../../../../docs/operations/settings.md");
+const PATTERNS: &str = include_str!("../../../../docs/operations/patterns.md");
+const COPYING: &str = include_str!("../../../../docs/operations/copying.md");
+const FSCK: &str = include_str!("../../../../docs/operations/fsck.md");
+const PLANNING: &str = include_str!("../../../../docs/operations/planning.md");
+const SIZING: &str = include_str!("../../../../docs/operations/sizing.md");
+const BENCHMARKS: &str = include_str!("../../../../docs/operations/benchmarks-built-in.md");
+
+/// Replacements that shorten the benchmarks on the page, and run them on this host. The caches of
+/// this machine are kept, because other programs use them.
+const SHORTER: &[(&str, &str)] = &[
+    ("--hosts n1,n2,n3", "--hosts localhost"),
+    ("--hosts n1,n2", "--hosts localhost"),
+    ("-b 100g", "-b 32m"),
+    ("-b 1g", "-b 32m"),
+    (" -o /mnt", " --keep-caches -o /mnt"),
+    ("--size 1g", "--size 1m"),
+    ("--messages 32", "--messages 1"),
+    ("slow-targets --repetitions", "slow-targets --size 1m --repetitions"),
+    ("--repetitions 5", "--repetitions 1"),
+];
+
+/// Creates a host whose `/run` is empty, and which has no settings of Skep.
+fn new_host(network: &PageNetwork) -> PageHost {
+    let host = network.host("server", "10.0.0.1/24");
+    let command = "mount -t tmpfs tmpfs /run; rm -rf /etc/skep; mkdir -m 700 /etc/skep\n\
+         mkdir -p /mnt/skep /data /archive";
+    host.run(command).expect_success();
+    host
+}
+
+/// Runs commands in the directory `/srv`, and returns their output.
+fn in_srv(host: &PageHost, commands: &str) -> String {
+    let printed = host.run(&format!("cd /srv\n{commands}")).expect_success();
+    println!("{commands}\n{printed}");
+    printed
+}
+
+/// Returns the blocks of a page that run on the host `name`.
+fn blocks_of(page: &str, name: &str) -> Vec<Block> {
+    let blocks: Vec<_> = blocks(page).into_iter().filter(|it| it.hosts == [name]).collect();
+    assert!(!blocks.is_empty(), "the page has commands for the host {name}");
+    blocks
+}
+
+/// Runs the commands of a page in the directory `/srv`, and returns their output.
+fn run_page(host: &PageHost, page: &str) -> String {
+    blocks_of(page, "server").iter().map(|block| in_srv(host, &block.commands)).collect()
+}
+
+/// Runs the commands whose output is on the page, and compares the output.
+fn check_quoted(host: &PageHost, page: &str) {
+    let all = quoted(page);
+    assert!(!all.is_empty(), "the page has commands with their output");
+    for it in all {
+        // A refused command is on the page with its message, too.
+        let printed = in_srv(host, &format!("{{ {}; }} 2>&1 || true", it.command));
+        assert_eq!(printed.trim_end(), it.output, "{}", it.command);
+    }
+}
+
+/// Command: skep mount, skep umount, skep config list, skep config get, skep config set.
+/// Command: skep entry set, skep advise, skep copy, skep down, skep fsck.
+/// Command: skep plan propose, skep plan predict, skep plan explain, skep plan size.
+/// Command: skep bench io, skep bench net, skep bench storage, skep bench slow-targets.
+#[test]
+fn marked_commands_of_the_pages_on_single_commands_succeed() {
+    let network = PageNetwork::new();
+    let host = new_host(&network);
+    for page in [PLANNING, SIZING] {
+        check_quoted(&host, page);
+    }
+    run_page(&host, SIZING);
+
+    in_srv(&host, "skep up --detach --no-mount");
+    run_page(&host, MOUNTING);
+    in_srv(&host, "skep mount --cluster ./skep-data /mnt/skep; mkdir /mnt/skep/results");
+    let printed = run_page(&host, SETTINGS);
+    assert!(printed.contains("low-percent"), "{printed}");
+    let value = in_srv(&host, "skep config get low-percent");
+    assert!(value.contains("20"), "{value}");
+    check_patterns(&host);
+
+    in_srv(&host, "seq 100000 >/data/f1; mkdir /data/d; seq 10 >/data/d/f2");
+    in_srv(&host, "cp -r /data /mnt/skep/run7; cp -r /data /mnt/skep/run8");
+    run_page(&host, COPYING);
+    let copies = "/mnt/skep/data /archive/run7 /archive/run8";
+    in_srv(&host, &format!("for copy in {copies}; do diff -r /data $copy; done"));
+    check_benchmarks(&host);
+    in_srv(&host, "skep umount /mnt/skep");
+    let printed = run_page(&host, FSCK);
+    assert!(printed.contains("No findings."), "{printed}");
+}
+
+/// Runs the commands on the page about patterns, and sets each pattern that it shows as a text.
+fn check_patterns(host: &PageHost) {
+    for block in blocks_of(PATTERNS, "server") {
+        let is_new_start = block.commands.contains("skep up");
+        if is_new_start {
+            in_srv(host, "skep umount /mnt/skep; skep down");
+        }
+        let printed = in_srv(host, &block.commands);
+        if is_new_start {
+            assert!(printed.contains("rack-1") && printed.contains("rack-2"), "{printed}");
+            in_srv(host, "skep mount --cluster ./skep-data /mnt/skep");
+        }
+    }
+    let info = in_srv(host, "skep entry info /mnt/skep/results");
+    assert!(info.contains("From byte 4194304"), "{info}");
+
+    let after = PATTERNS.split("```\ncount=8").nth(1).expect("the page has patterns as texts");
+    let rest = after.split("```").next().expect("the block has an end");
+    let patterns = format!("count=8{rest}");
+    assert_eq!(patterns.lines().count(), 3, "{patterns}");
+    in_srv(host, "mkdir /mnt/skep/texts /mnt/skep/small");
+    let targets = targets_of_storage(host);
+    let targets: Vec<_> = targets[..3].iter().map(|it| it["id"].to_string()).collect();
+    for pattern in patterns.lines() {
+        let pattern = pattern.replace("3:7:12", &targets.join(":"));
+        in_srv(host, &format!("skep entry set --pattern {pattern} /mnt/skep/texts"));
+    }
+
+    // The page says that its output is from a cluster without inline bytes.
+    in_srv(host, "skep config set inline-bytes 0");
+    let file = "head -c 1000 /dev/zero >/mnt/skep/small/f$n";
+    in_srv(host, &format!("for n in $(seq 120); do {file}; done"));
+    check_quoted(host, PATTERNS);
+    in_srv(host, "skep config set inline-bytes default");
+}
+
+/// Returns all storage targets, as `skep target list` shows them.
+fn targets_of_storage(host: &PageHost) -> Vec<Value> {
+    let printed = in_srv(host, "skep target list --output json");
+    let mut targets: Vec<Value> = serde_json::from_str(&printed).expect("a list in JSON");
+    targets.retain(|it| it["kind"] == "storage");
+    targets
+}
+
+/// Runs the benchmarks on the page, shortened.
+fn check_benchmarks(host: &PageHost) {
+    in_srv(host, "mkdir -p /mnt/nfs");
+    let mut printed = String::new();
+    for block in blocks_of(BENCHMARKS, "server") {
+        let mut commands = block.commands;
+        for (long, short) in SHORTER {
+            commands = commands.replace(long, short);
+        }
+        printed += &in_srv(host, &commands);
+    }
+    // With one repetition, no target can be called slow.
+    assert!(printed.contains("No target is certainly slower"), "{printed}");
+}
