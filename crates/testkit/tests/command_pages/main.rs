@@ -35,6 +35,11 @@ const SHORTER: &[(&str, &str)] = &[
     ("--repetitions 5", "--repetitions 1"),
 ];
 
+/// The output of `darshan-parser` about a program that writes one file in parts of 4 MiB.
+const DARSHAN_LOG: &str = "# nprocs: 8\n# run time: 3\n\
+     POSIX\t-1\t7\tPOSIX_BYTES_WRITTEN\t4194304000\nPOSIX\t-1\t7\tPOSIX_WRITES\t1000\n\
+     POSIX\t-1\t7\tPOSIX_ACCESS1_ACCESS\t4194304\nPOSIX\t-1\t7\tPOSIX_ACCESS1_COUNT\t1000\n";
+
 /// Creates a host whose `/run` is empty, and which has no settings of Skep.
 fn new_host(network: &PageNetwork) -> PageHost {
     let host = network.host("server", "10.0.0.1/24");
@@ -109,6 +114,15 @@ fn marked_commands_of_the_pages_on_single_commands_succeed() {
 
 /// Runs the commands on the page about patterns, and sets each pattern that it shows as a text.
 fn check_patterns(host: &PageHost) {
+    // A script replaces the program of Darshan.
+    let script = "printf '#!/bin/sh\\ncat /srv/log-of-darshan\\n' >/usr/bin/darshan-parser";
+    in_srv(
+        host,
+        &format!(
+            "{script}; chmod 755 /usr/bin/darshan-parser\n\
+             cat >log-of-darshan <<'END'\n{DARSHAN_LOG}END"
+        ),
+    );
     for block in blocks_of(PATTERNS, "server") {
         let is_new_start = block.commands.contains("skep up");
         if is_new_start {
