@@ -3,6 +3,7 @@
 use crate::table_layout;
 use clap::ValueEnum;
 use comfy_table::{CellAlignment, Table, presets};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Serialize, Serializer};
 use skep_stats::{csv, xml};
 use skep_types::text::escape_controls;
@@ -152,6 +153,16 @@ pub(crate) fn say(text: &str) -> Result<()> {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),
         _ => Ok(()),
     }
+}
+
+/// Whether standard output is a pipe whose reader has ended. A command that prints until it is
+/// interrupted must check this after each output: otherwise `skep stats | head -1` never ends.
+pub(crate) fn has_no_reader() -> bool {
+    let stdout = std::io::stdout();
+    let mut polled = [PollFd::new(&stdout, PollFlags::empty())];
+    // An error of `poll` does not show that the reader has ended.
+    poll(&mut polled, Some(&Timespec::default())).is_ok()
+        && polled[0].revents().contains(PollFlags::ERR)
 }
 
 /// Writes bytes to standard output without a change. A closed pipe is not an error.

@@ -6,7 +6,9 @@ use skep_testkit::power::Disk;
 use skep_testkit::program::finish;
 use skep_testkit::schema;
 use skep_testkit::view::Typed;
-use skep_testkit::{Cluster, PATIENCE, Scratch, Shape, Transport, cluster, files, wait_for};
+use skep_testkit::{
+    Cluster, PATIENCE, Scratch, Shape, Transport, cluster, eventually, files, wait_for,
+};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -314,6 +316,35 @@ fn live_statistics_add_up_to_the_operations_of_the_test() {
     }
     showing.kill().unwrap();
     showing.wait().unwrap();
+}
+
+/// Commands: skep stats, skep node disks, skep trace, skep health check. Otherwise a pipe such as
+/// `skep stats | head -1` would never end.
+#[test]
+fn endless_commands_end_when_the_reader_of_their_pipe_ends() {
+    let cluster = Cluster::start(Shape::small());
+    let mount = cluster.path().display().to_string();
+    for arguments in [
+        &["stats", "--interval", "200ms"][..],
+        &["stats", "--mount", &mount, "--by", "user", "--interval", "200ms"],
+        &["node", "disks", "--interval", "200ms"],
+        &["health", "check", "--watch", "--interval", "200ms"],
+        &["trace", &mount],
+    ] {
+        let mut command = Command::new(cluster::program());
+        command.args(arguments).stdout(Stdio::piped());
+        if !arguments.contains(&mount.as_str()) {
+            command.arg("--cluster").arg(cluster.data());
+        }
+        let mut endless = command.spawn().expect("a started command");
+        drop(endless.stdout.take());
+        let ended = eventually(PATIENCE, || endless.try_wait().expect("a status"));
+        // A command that has ended cannot be killed.
+        let _ = endless.kill();
+        endless.wait().expect("a status");
+        let (status, _) = ended.unwrap_or_else(|| panic!("skep {arguments:?} did not end"));
+        assert!(status.success(), "skep {arguments:?}: {status}");
+    }
 }
 
 /// Command: skep target stats.

@@ -11,7 +11,7 @@ use crate::access::{block_on, entry_at};
 use crate::cmd::stats::interval;
 use crate::failure::without_errno;
 use crate::help::{Example, examples};
-use crate::output::{OutputFormat, format, milliseconds, say, utc, warn};
+use crate::output::{OutputFormat, format, has_no_reader, milliseconds, say, utc, warn};
 use crate::through_mount;
 use names::WatchedNames;
 use serde::Serialize;
@@ -153,7 +153,7 @@ async fn follow(
                 print(operation, shown, map)?;
             }
         }
-        if end.is_some_and(|end| skep_env::now() >= end) {
+        if has_no_reader() || end.is_some_and(|end| skep_env::now() >= end) {
             return Ok(());
         }
         if is_empty || found.operations.is_empty() {

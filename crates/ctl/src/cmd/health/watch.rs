@@ -9,7 +9,7 @@ use super::history::OutageHistory;
 use super::problem::{Problem, Since};
 use super::without_management::management_unreachable;
 use crate::access::Access;
-use crate::output::{OutputFormat, format, say, span, utc};
+use crate::output::{OutputFormat, format, has_no_reader, say, span, utc};
 use serde::Serialize;
 use skep_types::{Error, ErrorCode, Result, Timestamp};
 use std::collections::btree_map::Entry;
@@ -62,6 +62,9 @@ async fn follow(
         changes.iter().try_for_each(print)?;
         if let Some(history) = &mut history {
             history.add(&changes)?;
+        }
+        if has_no_reader() {
+            return Ok(ExitCode::SUCCESS);
         }
         skep_env::sleep(interval).await;
     }

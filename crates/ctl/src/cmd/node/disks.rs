@@ -5,7 +5,8 @@ use crate::access::{Access, ClusterArgs};
 use crate::cmd::stats::{announce_series, check_reached, fetch, interval};
 use crate::help::{Example, examples};
 use crate::output::{
-    OutputFormat, count, format, is_for_people, is_one_value, print, render, say, size, table, warn,
+    OutputFormat, count, format, has_no_reader, is_for_people, is_one_value, print, render, say,
+    size, table, warn,
 };
 use skep_stats::disks::{DiskLoad, disks};
 use skep_types::{ClusterMap, ErrorCode, NodeId, Result};
@@ -70,6 +71,9 @@ async fn follow(access: &Access, args: &DisksArgs) -> Result<()> {
             return report.print();
         }
         report.print_next()?;
+        if has_no_reader() {
+            return Ok(());
+        }
         before = now;
     }
 }

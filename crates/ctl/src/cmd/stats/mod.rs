@@ -17,7 +17,9 @@ mod show;
 
 use crate::access::{Access, ClusterArgs};
 use crate::help::{Example, examples};
-use crate::output::{OutputFormat, format, is_for_people, is_one_value, print, say, warn};
+use crate::output::{
+    OutputFormat, format, has_no_reader, is_for_people, is_one_value, print, say, warn,
+};
 use clap::ValueEnum;
 pub(crate) use fetch::{Fetched, check_reached, fetch};
 use history::MonitorQuery;
@@ -226,6 +228,9 @@ async fn follow(access: &Access, by: Division, span: &SpanArgs) -> Result<()> {
             return report.print();
         }
         report.print_next()?;
+        if has_no_reader() {
+            return Ok(());
+        }
         before = now;
     }
 }

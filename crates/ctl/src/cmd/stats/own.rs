@@ -9,7 +9,7 @@ use super::selection::is_within;
 use super::{Division, Report, SpanArgs, announce_series};
 use crate::access::entry_at;
 use crate::mounts::mount_points;
-use crate::output::{is_one_value, warn};
+use crate::output::{has_no_reader, is_one_value, warn};
 use crate::through_mount;
 use skep_fuse::{MERGED_LOAD, UserLoad, UserLoadRow};
 use skep_metrics::HistogramValue;
@@ -71,6 +71,9 @@ pub(super) async fn follow(path: &Path, by: Division, span: &SpanArgs) -> Result
             return report.print();
         }
         report.print_next()?;
+        if has_no_reader() {
+            return Ok(());
+        }
         before = now;
     }
 }
