@@ -17,7 +17,7 @@ mod inline_marks;
 mod inline_move;
 mod kernel_view;
 mod opens;
-mod size;
+pub(crate) mod size;
 mod sync_order;
 mod times_report;
 mod unsynced;
@@ -60,7 +60,7 @@ impl Parts {
 
 /// The state of one inode.
 #[derive(Debug)]
-pub(crate) struct InodeState {
+pub struct InodeState {
     pub(crate) id: InodeId,
     /// The mutex protects only the fields of [`Parts`]. No task takes another lock or awaits while
     /// it holds this mutex.
@@ -74,7 +74,8 @@ pub(crate) struct InodeState {
 }
 
 impl InodeState {
-    pub(crate) fn new(id: InodeId) -> Arc<Self> {
+    /// Returns the state of an inode that this mount has not used yet.
+    pub fn new(id: InodeId) -> Arc<Self> {
         Arc::new(Self {
             id,
             parts: Mutex::default(),
@@ -90,7 +91,7 @@ impl InodeState {
     // ---- the size
 
     /// Records attributes from metadata, unless newer attributes are already recorded.
-    pub(crate) fn observe(&self, attributes: &Attributes, now: Duration) {
+    pub fn observe(&self, attributes: &Attributes, now: Duration) {
         self.with(|parts| parts.size.observe(attributes, now));
     }
 
@@ -101,7 +102,7 @@ impl InodeState {
     }
 
     /// Returns the size of the file, and the truncate generation in which the file has this size.
-    pub(crate) fn end(&self) -> FileEnd {
+    pub fn end(&self) -> FileEnd {
         self.with(|parts| parts.size.end())
     }
 
@@ -123,7 +124,7 @@ impl InodeState {
 
     /// Returns the report about the file's size and times that this mount must send to metadata.
     /// `None` means that metadata has received all of them.
-    pub(crate) fn unreported(&self) -> Option<SizeReport> {
+    pub fn unreported(&self) -> Option<SizeReport> {
         self.with(|parts| {
             let report = parts.size.unreported()?;
             Some(report.with_end_of_inline(parts.moves.ending))
@@ -132,7 +133,7 @@ impl InodeState {
 
     /// Records metadata's reply to a report of sizes and times. `is_durable` means that metadata
     /// made the report durable before it replied.
-    pub(crate) fn reported(
+    pub fn reported(
         &self,
         report: &SizeReport,
         attributes: &Attributes,
@@ -342,7 +343,7 @@ impl InodeState {
     // ---- handles
 
     /// Counts a new handle.
-    pub(crate) fn opened(&self) {
+    pub fn opened(&self) {
         self.with(|parts| {
             if !parts.handles.is_open() {
                 parts.kernel = kernel_view::KernelView::default();
@@ -371,7 +372,7 @@ impl InodeState {
     }
 
     /// Counts a handle that is open for writing.
-    pub(crate) fn opened_for_writing(&self) {
+    pub fn opened_for_writing(&self) {
         self.with(|parts| parts.handles.opened_for_writing());
     }
 
@@ -383,7 +384,7 @@ impl InodeState {
 
     /// Records that the close of a handle has begun. `is_writer` means that the handle is open for
     /// writing, and `is_hold` that it is a hold.
-    pub(crate) fn closing(&self, is_writer: bool, is_hold: bool) {
+    pub fn closing(&self, is_writer: bool, is_hold: bool) {
         self.with(|parts| {
             parts.handles.closing(is_writer, is_hold);
             parts.moves.closing();
@@ -391,7 +392,7 @@ impl InodeState {
     }
 
     /// Records that a close has ended. Returns whether the file has no other handle.
-    pub(crate) fn closed(&self) -> bool {
+    pub fn closed(&self) -> bool {
         self.with(|parts| parts.handles.closed())
     }
 
@@ -413,13 +414,13 @@ impl InodeState {
 
     /// Marks the file as shared with other clients. The mark stays until this mount closes its last
     /// handle of the file.
-    pub(crate) fn set_shared(&self) {
+    pub fn set_shared(&self) {
         self.with(|parts| parts.handles.set_shared());
     }
 
     /// Returns whether the file is shared: other clients also have it open, and at least one client
     /// may write.
-    pub(crate) fn is_shared(&self) -> bool {
+    pub fn is_shared(&self) -> bool {
         self.with(|parts| parts.handles.is_shared())
     }
 
@@ -433,8 +434,7 @@ impl InodeState {
         self.with(|parts| parts.handles.is_locked())
     }
 
-    /// Records that the kernel, or another program that uses this library, may have bytes of the
-    /// file in its cache.
+    /// Records that the kernel or another user of this library may have bytes of the file cached.
     pub(crate) fn set_cached(&self) {
         self.with(|parts| parts.handles.set_cached());
     }
@@ -479,7 +479,7 @@ impl InodeState {
     /// and metadata has acknowledged the end of the inline component if this mount has ended the
     /// component. After a failed close, this acknowledgement may be missing, and metadata counts
     /// the file as open.
-    pub(crate) fn is_idle(&self) -> bool {
+    pub fn is_idle(&self) -> bool {
         self.with(|parts| {
             !parts.handles.is_open() && parts.unsynced.is_empty() && !parts.moves.must_report()
         })

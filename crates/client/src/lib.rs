@@ -3,7 +3,8 @@
 //!
 //! The threads of a process share a [`Mount`]. Each thread has its own [`Client`], with its own
 //! connections and its own range of session slots, so that no operation needs another thread.
-//! `docs/semantics.md` lists the guarantees for applications.
+//! `docs/semantics.md` lists the guarantees for applications. [`InodeState`] is public for the
+//! simulator (`crates/sim`), which checks the sizes that a mount returns from its memory.
 //!
 //! # Where requests are retried
 //! The router of `skep-rpc` repeats a request if its connection is lost. The client repeats
@@ -49,6 +50,9 @@ pub use files::close::Closes;
 pub use files::handles::HandleId;
 pub use files::open::{Created, OpenedFile, Opens};
 pub use files::sync::Syncs;
+pub use inode_state::InodeState;
+pub use inode_state::guards::{TruncationClaim, WriteGuard};
+pub use inode_state::size::{FileEnd, SizeReport};
 pub use locks::file_locks::{FileLock, LockOutcome, Locks};
 pub use mount::Mount;
 pub use mount::options::{

@@ -46,7 +46,7 @@ pub(crate) struct RequestStart {
 
 impl InodeState {
     /// Begins a write. Returns `None` while a truncation is claimed.
-    pub(crate) fn try_write(self: &Arc<Self>) -> Option<WriteGuard> {
+    pub fn try_write(self: &Arc<Self>) -> Option<WriteGuard> {
         let is_begun = self.with(|parts| {
             let is_begun = parts.guards.try_write();
             if is_begun {
@@ -59,7 +59,7 @@ impl InodeState {
 
     /// Claims the inode for a truncation. Returns `None` while another truncation is claimed. The
     /// truncation may begin as soon as [`TruncationClaim::is_alone`] returns `true`.
-    pub(crate) fn try_truncate(self: &Arc<Self>) -> Option<TruncationClaim> {
+    pub fn try_truncate(self: &Arc<Self>) -> Option<TruncationClaim> {
         self.with(|parts| parts.guards.try_truncate()).then(|| TruncationClaim(Arc::clone(self)))
     }
 
@@ -108,16 +108,11 @@ impl Drop for AloneGuard {
 
 /// A write in progress. Truncations of this mount wait until this guard is dropped.
 #[derive(Debug)]
-pub(crate) struct WriteGuard(Arc<InodeState>);
+pub struct WriteGuard(Arc<InodeState>);
 
 impl WriteGuard {
     /// Records that a storage host of this incarnation acknowledged a piece of the write.
-    pub(crate) fn piece_written(
-        &self,
-        key: ChunkFileKey,
-        group: GroupId,
-        incarnation: HostIncarnation,
-    ) {
+    pub fn piece_written(&self, key: ChunkFileKey, group: GroupId, incarnation: HostIncarnation) {
         self.0.with(|parts| {
             let number = parts.size.count_write();
             parts.unsynced.chunk_written(key, group, incarnation, number);
@@ -143,7 +138,7 @@ impl WriteGuard {
 
     /// Records that metadata acknowledged a write of inline bytes only. So metadata already has the
     /// new size and times.
-    pub(crate) fn note_inline_write(&self, end: u64, attributes: &Attributes, now: Duration) {
+    pub fn note_inline_write(&self, end: u64, attributes: &Attributes, now: Duration) {
         self.0.with(|parts| parts.size.note_inline_write(end, attributes, now));
     }
 
@@ -154,11 +149,7 @@ impl WriteGuard {
     ///
     /// The caller must not call this function if a piece failed, since the size then stays
     /// unchanged.
-    pub(crate) fn note_write_unless_shared(
-        &self,
-        range: &Range<u64>,
-        truncate_generation: u64,
-    ) -> bool {
+    pub fn note_write_unless_shared(&self, range: &Range<u64>, truncate_generation: u64) -> bool {
         self.0.with(|parts| {
             let is_alone = !parts.handles.is_shared();
             if is_alone {
@@ -170,7 +161,7 @@ impl WriteGuard {
 
     /// Returns a report of a write of `range` to a shared file and of all earlier unreported
     /// writes.
-    pub(crate) fn report_with(&self, range: &Range<u64>) -> SizeReport {
+    pub fn report_with(&self, range: &Range<u64>) -> SizeReport {
         self.0.with(|parts| {
             let report = parts.size.report_with(range);
             report.with_end_of_inline(parts.moves.ending)
@@ -179,7 +170,7 @@ impl WriteGuard {
 
     /// Records that metadata confirmed a write within the size of a shared file. Metadata does not
     /// have the new times yet.
-    pub(crate) fn note_confirmed_write(&self, end: u64) {
+    pub fn note_confirmed_write(&self, end: u64) {
         self.0.with(|parts| parts.size.note_confirmed_write(end));
     }
 
@@ -204,11 +195,11 @@ impl Drop for WriteGuard {
 /// A claim for a truncation, or for the move of the inline bytes to storage. Writes and truncations
 /// of this mount wait until this claim is dropped.
 #[derive(Debug)]
-pub(crate) struct TruncationClaim(Arc<InodeState>);
+pub struct TruncationClaim(Arc<InodeState>);
 
 impl TruncationClaim {
     /// Returns whether all writes that began before the claim have ended.
-    pub(crate) fn is_alone(&self) -> bool {
+    pub fn is_alone(&self) -> bool {
         self.0.with(|parts| !parts.guards.has_writers())
     }
 
@@ -242,7 +233,7 @@ impl TruncationClaim {
 
     /// Records that the truncation is complete, so that earlier writes of this mount no longer
     /// affect the size.
-    pub(crate) fn done(&self, attributes: &Attributes, now: Duration) {
+    pub fn done(&self, attributes: &Attributes, now: Duration) {
         self.0.with(|parts| parts.size.truncated(attributes, now));
     }
 }

@@ -10,11 +10,12 @@ use std::time::Duration;
 
 /// A report about writes to a file, which the client sends to metadata.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct SizeReport {
-    pub(crate) extent: WrittenExtent,
+pub struct SizeReport {
+    /// The written range of the file, as metadata receives it.
+    pub extent: WrittenExtent,
     /// Whether the client must compute the size of the file from the sizes of the chunk files
     /// before it sends the report.
-    pub(crate) must_measure: bool,
+    pub must_measure: bool,
     /// Sequence number of the last write that the report includes.
     upto: u64,
 }
@@ -28,9 +29,11 @@ impl SizeReport {
 
 /// The size of a file, and the truncate generation in which the file had this size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct FileEnd {
-    pub(crate) size: u64,
-    pub(crate) truncate_generation: u64,
+pub struct FileEnd {
+    /// The size in bytes.
+    pub size: u64,
+    /// The truncate generation (`Attributes::truncate_generation`).
+    pub truncate_generation: u64,
 }
 
 /// The size and the truncate generation of a file that metadata had acknowledged at some moment.
