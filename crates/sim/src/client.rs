@@ -1,20 +1,28 @@
 //! A simulated client. It uses sessions, slots and sequences exactly like a real client
 //! (`crates/client`). Each task of the client runs one operation at a time.
 
+use crate::files::{ChunkWrite, FileChange, Files};
 use crate::inline::UnsyncedWrites;
 use crate::knobs::PlantedBug;
+use crate::known_sizes::ModelSize;
 use crate::network::{Node, Purpose};
 use crate::notifications::Notifications;
 use crate::operation::Op;
 use crate::replay::SessionReplay;
 use crate::witness::InstanceId;
 use crate::world::{Phase, SimEvent, World, message};
+use skep_client::InodeState;
 use skep_types::codec::Codec;
 use skep_types::{Error, ErrorCode, GroupId, InodeId, NodeId, Result, SessionId};
 use skep_wire::frame::{FLAG_DURABLE, Header};
 use skep_wire::inline::RemoveInline;
 use skep_wire::metadata as md;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Pause of a task before its next operation, if its operation must wait for another task.
+const CLAIM_PAUSE: Duration = Duration::from_millis(1);
 
 /// The process of a client.
 #[derive(Debug)]
@@ -31,6 +39,7 @@ pub(crate) struct ClientProcess {
     pub(crate) last_wait: u64,
     pub(crate) tasks: Vec<Task>,
     pub(crate) handles: Vec<Handle>,
+    pub(crate) files: Files,
     pub(crate) inline_writes: UnsyncedWrites,
     /// Files whose inline bytes the client is moving to storage.
     pub(crate) moving: BTreeSet<InodeId>,
@@ -62,6 +71,8 @@ pub(crate) struct Handle {
     /// Handle number, unique within the client.
     pub(crate) id: u64,
     pub(crate) inode: InodeId,
+    /// The state of the file. All handles of the client for this file share it.
+    pub(crate) state: Arc<InodeState>,
     pub(crate) mode: md::OpenMode,
     pub(crate) session: SessionId,
     /// The request that opened the file.
@@ -71,7 +82,6 @@ pub(crate) struct Handle {
     /// The pattern in the reply to the open: its generation, and whether its inline bytes were
     /// moved.
     pub(crate) shown: Option<(u32, bool)>,
-    pub(crate) end: u64,
     /// Whether a reply or a notification has marked the file as shared.
     pub(crate) is_shared: bool,
     /// Whether a task is currently closing the handle or writing through it.
@@ -97,7 +107,14 @@ pub(crate) struct Current {
     /// The session in which the client sent the request.
     session: SessionId,
     /// Number of notifications that the client had received when it sent the request.
-    notifications_before: usize,
+    pub(crate) notifications_before: usize,
+    /// The sizes that the file had at any moment between the request and its reply. `None` means
+    /// that there is no reply, or that the reply may show another size.
+    pub(crate) sizes: Option<BTreeSet<ModelSize>>,
+    /// The change of a file's state by the operation.
+    change: FileChange,
+    /// The handle that is busy until the operation ends.
+    handle: Option<u64>,
     /// The entries that a listing in progress has already read.
     seen: Vec<(Vec<u8>, InodeId)>,
     /// The state of the write, if the operation is a write of chunk files.
@@ -105,7 +122,7 @@ pub(crate) struct Current {
 }
 
 impl Current {
-    fn new(op: Op, number: u64, is_durable: bool, write: Option<Write>) -> Self {
+    fn new(op: Op, number: u64, is_durable: bool, change: FileChange) -> Self {
         Self {
             op,
             number,
@@ -114,19 +131,24 @@ impl Current {
             instance: None,
             session: SessionId::default(),
             notifications_before: 0,
+            sizes: None,
+            change,
+            handle: None,
             seen: Vec::new(),
-            write,
+            write: None,
         }
     }
 }
 
-#[derive(Debug, Clone)]
+/// A write of chunk files.
+#[derive(Debug)]
 pub(crate) struct Write {
-    /// The handle through which the client writes. The client also reports the new size of the file
-    /// for this handle.
-    pub(crate) handle: u64,
-    pub(crate) end: u64,
+    /// The write in the state of the file. `None` means that the write is a copy of inline bytes.
+    pub(crate) chunks: Option<ChunkWrite>,
+    /// Number of chunk files whose storage target has not replied yet.
     pub(crate) under_way: usize,
+    /// Whether a storage target has refused its part of the write.
+    pub(crate) has_failed: bool,
     /// The request that the client sends next, if the write is a copy of inline bytes.
     pub(crate) removal: Option<RemoveInline>,
 }
@@ -148,6 +170,7 @@ impl ClientProcess {
             last_wait: 0,
             tasks: (0..tasks).map(|_| Task::default()).collect(),
             handles: Vec::new(),
+            files: Files::default(),
             inline_writes: UnsyncedWrites::default(),
             moving: BTreeSet::new(),
             notifications: Notifications::default(),
@@ -204,6 +227,7 @@ impl World {
         process.sessions.values().for_each(|it| self.witness.session_lost(it.id));
         process.sessions.clear();
         process.handles.clear();
+        process.files.clear();
         process.inline_writes.clear();
         process.moving.clear();
         process.notifications = Notifications::default();
@@ -237,6 +261,7 @@ impl World {
         }
         self.clients[client].sessions.clear();
         self.clients[client].handles.clear();
+        self.clients[client].files.clear();
         // Mark the client as stopped, so that management receives no heartbeats from it any more.
         self.clients[client].is_running = false;
     }
@@ -266,21 +291,58 @@ impl World {
 
     // ---- operations
 
-    /// Begins an operation of a task.
+    /// Begins an operation of a task. If the operation must wait for another operation of the
+    /// client on the same file, the task begins none now.
     pub(crate) fn begin(&mut self, client: usize, task: usize, op: Op, is_durable: bool) {
+        match self.claim(client, &op) {
+            Some(change) => self.begin_change(client, task, op, is_durable, change),
+            None => {
+                let life = self.clients[client].life;
+                self.after(CLAIM_PAUSE, SimEvent::Step { client, life, task });
+            }
+        }
+    }
+
+    /// Begins an operation that changes the state of a file.
+    pub(crate) fn begin_change(
+        &mut self,
+        client: usize,
+        task: usize,
+        op: Op,
+        is_durable: bool,
+        change: FileChange,
+    ) {
         self.trace.note(self.now, || format!("client {client}.{task} begins {op:?}"));
         let number = self.witness.new_operation();
-        let current = Current::new(op, number, is_durable, None);
+        let current = Current::new(op, number, is_durable, change);
         self.clients[client].tasks[task].current = Some(current);
         self.attempt(client, task);
     }
 
-    /// Begins a write. The client reports the new size of the file only after the writes to all
-    /// chunk files have succeeded.
-    pub(crate) fn begin_write(&mut self, client: usize, task: usize, write: Write, op: Op) {
+    /// Begins a write of chunk files. The caller sends the requests to storage.
+    pub(crate) fn begin_write(
+        &mut self,
+        client: usize,
+        task: usize,
+        handle: &Handle,
+        write: Write,
+    ) {
+        let op = Op::GetAttributes(md::GetAttributes { inode: handle.inode });
         let number = self.witness.new_operation();
-        let current = Current::new(op, number, false, Some(write));
+        let mut current = Current::new(op, number, false, FileChange::Nothing);
+        current.write = Some(write);
         self.clients[client].tasks[task].current = Some(current);
+        self.keep_busy(client, task, handle.id);
+    }
+
+    /// Keeps a handle busy until the operation of a task ends. Does nothing if the task has no
+    /// operation.
+    pub(crate) fn keep_busy(&mut self, client: usize, task: usize, handle: u64) {
+        let process = &mut self.clients[client];
+        let Some(current) = &mut process.tasks[task].current else { return };
+        current.handle = Some(handle);
+        let handles = process.handles.iter_mut().filter(|it| it.id == handle);
+        handles.for_each(|it| it.is_busy = true);
     }
 
     /// Sends the request of a task's operation in the client's current session with the group that
@@ -368,7 +430,10 @@ impl World {
         // A real client opens the files of the lost session again. The simulated client drops the
         // handles of these files, and their unreported writes.
         let lost_files = process.handles.iter().filter(|handle| handle.session == lost);
-        self.unsure.extend(lost_files.map(|handle| handle.inode));
+        for inode in lost_files.map(|handle| handle.inode) {
+            self.unsure.insert(inode);
+            process.files.forget(inode);
+        }
         process.handles.retain(|handle| handle.session != lost);
         process.sessions.insert(group, new);
         self.open_session(client, group);
@@ -488,6 +553,7 @@ impl World {
             }
             return self.end_operation(client, task, None);
         }
+        current.sizes = self.witness.sizes_in(window).filter(|_| result.is_ok());
         let checked = self.witness.check_answer(window, instance, result, is_reply_lost);
         self.check(checked);
         if let (Err(error), Some((session, ..))) = (result, instance)
@@ -575,51 +641,72 @@ impl World {
     }
 
     fn chunk_written(&mut self, client: usize, task: usize, result: &Result<Vec<u8>>) {
-        let process = &mut self.clients[client];
+        let Some(current) = &mut self.clients[client].tasks[task].current else { return };
         // If a storage target refuses a part of a write, the other parts stay in their chunk files,
         // and no report to metadata covers them. This happens if the storage target learns of the
         // client's eviction earlier than the client does.
-        let op = process.tasks[task].current.as_ref().map(|it| &it.op);
-        if let (Err(_), Some(Op::GetAttributes(it))) = (result, op) {
+        if let (Err(_), Op::GetAttributes(it)) = (result, &current.op) {
             self.unsure.insert(it.inode);
         }
-        let process = &mut self.clients[client];
-        let Some(write) = process.tasks[task].current.as_mut().and_then(|it| it.write.as_mut())
-        else {
-            return;
-        };
+        let Some(write) = &mut current.write else { return };
+        write.has_failed |= result.is_err();
         write.under_way -= 1;
         if write.under_way > 0 {
             return;
         }
-        let write = write.clone();
-        for handle in &mut process.handles {
-            if handle.id == write.handle {
-                handle.is_busy = false;
-                if result.is_ok() {
-                    handle.end = handle.end.max(write.end);
+        let Some(Write { chunks, has_failed, removal, .. }) = current.write.take() else { return };
+        let handle = current.handle;
+        match chunks {
+            Some(chunks) if has_failed => chunks.fail(),
+            Some(chunks) => {
+                if let Some((op, change)) = self.complete_write(client, chunks) {
+                    return self.continue_write(client, task, (op, change), handle);
                 }
             }
+            None => {}
         }
         self.end_operation(client, task, None);
-        let Some(removal) = write.removal else { return };
-        if result.is_ok() && self.clients[client].tasks[task].current.is_none() {
+        let Some(removal) = removal else { return };
+        if !has_failed && self.clients[client].tasks[task].current.is_none() {
             self.begin(client, task, Op::RemoveInline(removal), true);
         } else {
             self.clients[client].moving.remove(&removal.inode);
         }
     }
 
+    /// Begins the next request of a write. The handle stays busy.
+    fn continue_write(
+        &mut self,
+        client: usize,
+        task: usize,
+        (op, change): (Op, FileChange),
+        handle: Option<u64>,
+    ) {
+        self.begin_change(client, task, op, false, change);
+        if let Some(handle) = handle {
+            self.keep_busy(client, task, handle);
+        }
+    }
+
     fn end_operation(&mut self, client: usize, task: usize, reply: Option<&[u8]>) {
-        let Some(current) = self.clients[client].tasks[task].current.take() else { return };
+        let Some(mut current) = self.clients[client].tasks[task].current.take() else { return };
         self.witness.close_window(current.window);
         if let Op::RemoveInline(it) = &current.op {
             self.clients[client].moving.remove(&it.inode);
         }
+        let change = std::mem::take(&mut current.change);
+        let next = self.apply_to_file(client, &current.op, change, reply);
+        if let Some(next) = next {
+            return self.continue_write(client, task, next, current.handle);
+        }
+        let mut handles = self.clients[client].handles.iter_mut();
+        if let Some(handle) = handles.find(|it| Some(it.id) == current.handle) {
+            handle.is_busy = false;
+        }
         if let Some(reply) = reply {
-            let sent = (current.instance, current.notifications_before);
-            self.apply_reply(client, &current.op, sent, reply);
+            self.apply_reply(client, &current, reply);
             self.apply_inline_reply(client, &current.op, current.instance, reply);
+            self.check_size_shared(client, &current.op, current.sizes.as_ref());
             if let Some(next) = self.next_of_wait(&current.op, current.session, reply) {
                 return self.continue_wait(client, task, next);
             }

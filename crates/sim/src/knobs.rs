@@ -114,11 +114,14 @@ pub enum PlantedBug {
     ReplayByClient,
     /// Clients drop acknowledged changes from their lists before the changes are durable.
     DropKeptChanges,
+    /// Clients ignore the truncate generation of attributes with a lower size. So a truncation by
+    /// another client does not lower the size that a client knows.
+    IgnoreTruncations,
 }
 
 impl PlantedBug {
     /// All bugs that can be planted.
-    pub const ALL: [Self; 34] = [
+    pub const ALL: [Self; 35] = [
         Self::LoseCommitNotices,
         Self::SyncTooSoon,
         Self::ForgetSlots,
@@ -153,6 +156,7 @@ impl PlantedBug {
         Self::ReplayWithNewId,
         Self::ReplayByClient,
         Self::DropKeptChanges,
+        Self::IgnoreTruncations,
     ];
 
     /// Whether the bug has an effect only if clients replay lost changes.

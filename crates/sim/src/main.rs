@@ -130,6 +130,7 @@ fn run_clusters(arguments: &Arguments, signals: &Signals) -> bool {
     let Ok(plant) = plant_of(arguments, &PlantedBug::ALL) else { return false };
     let (mut commits, mut faults, mut blind) = (0, 0, 0_u64);
     let (mut listings, mut sizes) = (Judged::default(), Judged::default());
+    let mut known_sizes = Judged::default();
     let (steps, trace) = (arguments.steps, arguments.trace);
     let Runs { runs, failures, seconds } = run_seeds(arguments, signals, |seed| {
         let report = run(&Options { seed, steps, trace, plant });
@@ -138,6 +139,7 @@ fn run_clusters(arguments: &Arguments, signals: &Signals) -> bool {
         blind += u64::from(report.is_blind);
         listings = listings.plus(report.listings);
         sizes = sizes.plus(report.sizes);
+        known_sizes = known_sizes.plus(report.known_sizes);
         if report.violation.is_none() && arguments.new == 1 {
             show(&report);
         }
@@ -148,8 +150,13 @@ fn run_clusters(arguments: &Arguments, signals: &Signals) -> bool {
          {failures} failed, {seconds:.1} s"
     );
     println!(
-        "not judged: {} of {} listings, {} of {} sizes of files",
-        listings.skipped, listings.seen, sizes.skipped, sizes.seen
+        "not judged: {} of {} listings, {} of {} sizes of files, {} of {} sizes in clients",
+        listings.skipped,
+        listings.seen,
+        sizes.skipped,
+        sizes.seen,
+        known_sizes.skipped,
+        known_sizes.seen
     );
     let is_judged = blind * 100 <= runs.max(100) * MOST_BLIND_PERCENT
         && listings.is_within(MOST_LISTINGS_SKIPPED_PERCENT)

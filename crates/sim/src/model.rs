@@ -59,7 +59,7 @@ pub(crate) struct Inode {
     pub(crate) pattern: Option<Arc<StripePattern>>,
     /// The inline bytes of the file, up to the last byte that is not zero.
     pub(crate) inline: Vec<u8>,
-    /// The highest end offset of a write that a client has reported.
+    /// The highest end offset of a write that a client has reported, including failed writes.
     pub(crate) high_water: u64,
     /// Whether the session of a writer ended while the file was open. If true, the end offset of
     /// this session's writes is not known.
@@ -434,7 +434,7 @@ fn is_acl(name: &[u8]) -> bool {
 }
 
 fn write(inode: &mut Inode, written: &md::WrittenExtent) {
-    inode.high_water = inode.high_water.max(written.end);
+    inode.high_water = inode.high_water.max(written.end).max(written.reach);
     if written.truncate_generation == inode.truncate_generation {
         inode.size = inode.size.max(written.end);
     }

@@ -19,7 +19,6 @@ use skep_types::codec::crc32c;
 use skep_types::{ChunkFileKey, GroupId, InodeId, StripePattern};
 use skep_wire::frame::{FLAG_DURABLE, Header};
 use skep_wire::inline::RemoveInline;
-use skep_wire::metadata as md;
 use skep_wire::storage as st;
 
 /// Upper bound of the number of inline bytes of a simulated file.
@@ -115,7 +114,6 @@ impl World {
             self.begin(client, task, Op::RemoveInline(removal), is_durable);
             return true;
         }
-        self.clients[client].handles[index].is_busy = true;
         let key = ChunkFileKey {
             inode,
             generation: pattern.generation,
@@ -135,9 +133,8 @@ impl World {
         if self.knobs.plant != Some(PlantedBug::CopyWithoutSync) {
             header.flags |= FLAG_DURABLE;
         }
-        let write = Write { handle: handle.id, end: 0, under_way: 1, removal: Some(removal) };
-        let op = Op::GetAttributes(md::GetAttributes { inode });
-        self.begin_write(client, task, write, op);
+        let write = Write { chunks: None, under_way: 1, has_failed: false, removal: Some(removal) };
+        self.begin_write(client, task, &handle, write);
         self.call(Node::Client(client), group, header, body, Purpose::Write(task));
         true
     }

@@ -71,6 +71,7 @@ impl World {
             let handles = process.handles.iter_mut().filter(|it| it.inode == notification.inode);
             if self.knobs.plant != Some(PlantedBug::IgnoreNotifications) {
                 handles.for_each(|handle| handle.is_shared = true);
+                process.files.share(notification.inode);
             }
             let (header, body) =
                 message(&AcknowledgeNotifications { numbers: vec![notification.number] });
@@ -97,8 +98,8 @@ impl World {
                 .next();
             if let Some(session) = unaware {
                 return self.fail(format!(
-                    "client {client} has {inode} open in session {session}, but was not notified that \
-                     {holders:?} have it open"
+                    "client {client} has {inode} open in session {session}, but was not notified \
+                     that {holders:?} have it open"
                 ));
             }
         }

@@ -60,6 +60,7 @@ operations! {
     md::SetPattern inode,
     md::Lookup directory,
     md::GetAttributes inode,
+    md::AwaitTruncation inode,
     md::ReadLink inode,
     md::GetXattr inode,
     md::ListXattrs inode,
@@ -167,6 +168,9 @@ impl Op {
             Self::GetAttributes(_) | Self::Close(_) | Self::ReportWritten(_) => {
                 md::AttributesReply::from_bytes(reply).ok()?.attributes
             }
+            Self::AwaitTruncation(_) => {
+                md::AwaitTruncationReply::from_bytes(reply).ok()?.attributes
+            }
             Self::WriteInline(_) => il::WriteInlineReply::from_bytes(reply).ok()?.attributes,
             _ => return None,
         };
@@ -238,6 +242,9 @@ impl Summary {
             }
             Op::GetAttributes(_) => {
                 Self::of(&md::AttributesReply::from_bytes(body).ok()?.attributes)
+            }
+            Op::AwaitTruncation(_) => {
+                Self::of(&md::AwaitTruncationReply::from_bytes(body).ok()?.attributes)
             }
             Op::ReadLink(_) | Op::GetXattr(_) => {
                 Self::Bytes(md::BytesReply::from_bytes(body).ok()?.bytes.0)

@@ -44,6 +44,9 @@ pub struct Report {
     /// Number of file sizes at the end of the run that the checker saw, and number of sizes that it
     /// skipped.
     pub sizes: Judged,
+    /// Number of sizes in the memory of clients that the checker saw, and number of sizes that it
+    /// skipped.
+    pub known_sizes: Judged,
     /// Simulated duration of the run.
     pub time: Duration,
     /// The first violation that the run found. `None` means that the run found no violation.
@@ -104,6 +107,7 @@ pub fn run(options: &Options) -> Report {
         is_blind: world.witness.is_blind,
         listings: world.witness.listings,
         sizes,
+        known_sizes: world.known_sizes,
         time: world.now,
         violation: world.violation,
     }

@@ -1,6 +1,7 @@
 //! The window of an operation in flight: all outcomes that the reference model had for the
 //! operation at any moment since the client sent the request.
 
+use crate::known_sizes::{ModelSize, note_size};
 use crate::model::Model;
 use crate::operation::{Op, Summary};
 use skep_types::codec::crc32c;
@@ -27,6 +28,9 @@ pub(crate) struct Window {
     pub(crate) ever: BTreeSet<(Vec<u8>, InodeId)>,
     /// For an open: the sizes and inline bytes that the file had at any one moment.
     contents: BTreeSet<(u64, Vec<u8>)>,
+    /// If the inode whose group serves the request is a regular file: the sizes that the file had
+    /// at any moment.
+    pub(crate) sizes: BTreeSet<ModelSize>,
     /// For a wait for a lock: whether another client may have waited for this client at any moment.
     /// If true, the wait may be part of a deadlock cycle.
     may_be_deadlock: bool,
@@ -81,6 +85,7 @@ impl Window {
             always,
             ever: BTreeSet::new(),
             contents: BTreeSet::new(),
+            sizes: BTreeSet::new(),
             may_be_deadlock: false,
             is_void: false,
             is_of_former_primary: false,
@@ -145,6 +150,7 @@ impl Window {
                 self.moves.insert((Direction::Back, moved, handed_down));
             }
         }
+        note_size(&mut self.sizes, model.inodes.get(&self.op.home()));
         let outcome = model.outcome(&self.op);
         if !self.outcomes.contains(&outcome) {
             self.outcomes.push(outcome);

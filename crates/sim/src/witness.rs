@@ -149,6 +149,8 @@ pub(crate) struct Witness {
     versions: Versions,
     /// Whether the records that the witness checks next were in the log before, and were reverted.
     pub(crate) is_restoring: bool,
+    /// Number of losses of log records that the model contained.
+    pub(crate) losses: u64,
     replays: Replays,
 }
 
@@ -181,6 +183,7 @@ impl Witness {
             created: BTreeSet::new(),
             versions: Versions::default(),
             is_restoring: false,
+            losses: 0,
             replays: Replays::default(),
         }
     }
@@ -234,6 +237,11 @@ impl Witness {
     pub(crate) fn ended_at(&self, target: usize) -> impl Iterator<Item = SessionId> {
         let ended = self.ended.iter().filter(move |(_, (at, _))| *at == target);
         ended.map(|(session, _)| *session)
+    }
+
+    /// Whether a target has logged the end of a session.
+    pub(crate) fn has_ended(&self, session: SessionId) -> bool {
+        self.ended.contains_key(&session)
     }
 
     /// Opens the window of an operation, and returns its number.
@@ -467,6 +475,7 @@ impl Witness {
         if self.is_blind || !self.history.iter().any(is_lost) {
             return Ok(());
         }
+        self.losses += 1;
         self.note_losses(target, last);
         for instance in self.instances.values_mut() {
             let lost = instance.committed.as_ref();

@@ -1,14 +1,15 @@
 //! The workload of clients. Clients run random operations on a small set of names, directories and
 //! files, so that their operations conflict.
 
-use crate::client::{Handle, Write};
+use crate::client::{Current, Handle, Write};
+use crate::files::{ChunkWrite, FileChange, observe};
 use crate::names::Names;
 use crate::network::{Node, Purpose};
 use crate::operation::Op;
 use crate::random::Random;
-use crate::witness::InstanceId;
 use crate::world::{Phase, World, message};
-use skep_cluster::striping::pieces;
+use skep_client::WriteGuard;
+use skep_cluster::striping::{Piece, pieces};
 use skep_types::codec::{Bytes, Codec};
 use skep_types::{
     ACCESS_ACL, Acl, AclEntry, AclTag, Chooser, ChunkFileKey, ComponentRequest, DEFAULT_ACL,
@@ -56,6 +57,7 @@ impl World {
         if !is_idle || process.tasks[task].current.is_some() || self.phase != Phase::Busy {
             return;
         }
+        self.check_sizes_alone(client);
         if self.steps_left == 0 {
             return;
         }
@@ -264,15 +266,15 @@ impl World {
     /// close.
     fn close_many(&mut self, client: usize, task: usize, is_durable: bool) -> bool {
         let handles = &mut self.clients[client].handles;
-        let is_clean = |handle: &Handle| !handle.is_busy && handle.end == 0;
+        let is_clean = |handle: &Handle| !handle.is_busy && handle.state.unreported().is_none();
         let Some(session) = handles.iter().find(|it| is_clean(it)).map(|it| it.session) else {
             return false;
         };
         let closed = |inode, open| md::ClosedFile { inode, open, ends_inline: None };
-        let mut files: Vec<_> = handles
-            .extract_if(.., |it| is_clean(it) && it.session == session)
-            .map(|it| closed(it.inode, it.mode))
-            .collect();
+        let removed: Vec<_> =
+            handles.extract_if(.., |it| is_clean(it) && it.session == session).collect();
+        let mut files: Vec<_> = removed.iter().map(|it| closed(it.inode, it.mode)).collect();
+        let change = FileChange::close(removed, None);
         let group = self.map.shard_group(files[0].inode.shard());
         // Use a directory as the inode that is not open. If this inode were a file, the log would
         // not show whether another task had opened the file before this close.
@@ -280,7 +282,8 @@ impl World {
         if self.map.shard_group(other.shard()) == group && self.random.percent(50) {
             files.push(closed(other, md::OpenMode::Read));
         }
-        self.begin(client, task, Op::CloseMany(md::CloseMany { files }), is_durable);
+        let op = Op::CloseMany(md::CloseMany { files });
+        self.begin_change(client, task, op, is_durable, change);
         true
     }
 
@@ -313,13 +316,7 @@ impl World {
             return true;
         };
         let handle = self.clients[client].handles[index].clone();
-        let written = md::WrittenExtent {
-            end: handle.end,
-            truncate_generation: handle.generation,
-            may_leave_holes: false,
-            reach: 0,
-            ends_inline: None,
-        };
+        let report = self.unreported(&handle);
         let is_writer = handle.mode == md::OpenMode::Write;
         if is_writer && self.random.percent(15) && self.move_inline(client, task, index) {
             return true;
@@ -328,10 +325,21 @@ impl World {
             let op = self.lock(client, handle.inode);
             self.begin(client, task, op, is_durable);
         } else if let Some(op) = self.inline(client, index).filter(|_| self.random.percent(60)) {
+            let is_write = matches!(op, Op::WriteInline(_));
             self.begin(client, task, op, is_durable);
-        } else if is_writer && self.random.percent(50) && handle.pattern.is_some() {
-            self.write(client, task, index);
-        } else if is_writer && handle.end > 0 && self.random.percent(30) {
+            if is_write {
+                self.keep_busy(client, task, handle.id);
+            }
+        } else if is_writer
+            && self.random.percent(50)
+            && handle.pattern.is_some()
+            && let Some(writing) = handle.state.try_write()
+        {
+            self.write(client, task, &handle, writing);
+        } else if is_writer
+            && let Some(report) = report
+            && self.random.percent(30)
+        {
             // A real client sends this request only for a file that it has created and that has no
             // inline bytes. The target must refuse the request for other files.
             let inline = handle.pattern.as_ref().filter(|it| it.inline_bytes() > 0);
@@ -340,18 +348,20 @@ impl World {
                 .map(|it| it.generation);
             let op = Op::ReportWritten(md::ReportWritten {
                 inode: handle.inode,
-                written: Some(md::WrittenExtent { ends_inline, ..written }),
+                written: Some(md::WrittenExtent { ends_inline, ..report.extent }),
                 synced: None,
             });
-            self.begin(client, task, op, is_durable);
+            let change = FileChange::Report { state: handle.state, report };
+            self.begin_change(client, task, op, is_durable, change);
         } else {
-            self.clients[client].handles.remove(index);
+            let removed = self.clients[client].handles.remove(index);
             // Like the reports of sizes, closes contain no pattern generation, because the model
             // does not compare it.
-            let report = md::ClosingReport { extent: written, pattern_generation: None };
-            let written = (handle.end > 0).then_some(report);
+            let written =
+                report.map(|it| md::ClosingReport { extent: it.extent, pattern_generation: None });
             let op = Op::Close(md::Close { inode: handle.inode, open: handle.mode, written });
-            self.begin(client, task, op, is_durable);
+            let change = FileChange::close(vec![removed], report);
+            self.begin_change(client, task, op, is_durable, change);
         }
         true
     }
@@ -378,12 +388,9 @@ impl World {
         Op::SetLock(SetLock { lock, wait })
     }
 
-    fn write(&mut self, client: usize, task: usize, index: usize) {
+    fn write(&mut self, client: usize, task: usize, handle: &Handle, writing: WriteGuard) {
         let offset = self.random.below(200_000);
         let end = offset + self.random.within(1, 100_000);
-        let handle = &mut self.clients[client].handles[index];
-        handle.is_busy = true;
-        let handle = handle.clone();
         let Some(pattern) = &handle.pattern else { return };
         // The simulated storage targets ignore the stripe hint.
         let stripe = st::StripeHint { chunk_bytes: 0, width: 0, component_start: 0 };
@@ -393,21 +400,24 @@ impl World {
         let pieces: Vec<_> =
             pieces(pattern, offset..end).map(Iterator::collect).unwrap_or_default();
         let (inode, session) = (handle.inode, handle.session);
-        let write = Write { handle: handle.id, end, under_way: pieces.len(), removal: None };
-        let op = Op::GetAttributes(md::GetAttributes { inode });
-        self.begin_write(client, task, write, op);
+        let key_of = |piece: &Piece| ChunkFileKey {
+            inode,
+            generation: pattern.generation,
+            component: piece.component,
+            index: piece.index,
+        };
+        let written = pieces.iter().filter_map(|it| Some((key_of(it), it.group?))).collect();
+        let chunks = ChunkWrite::new(handle, writing, offset..end, pattern, written);
+        let truncate_generation = chunks.generation;
+        let under_way = pieces.len();
+        let write = Write { chunks: Some(chunks), under_way, has_failed: false, removal: None };
+        self.begin_write(client, task, handle, write);
         for piece in pieces {
-            let key = ChunkFileKey {
-                inode,
-                generation: pattern.generation,
-                component: piece.component,
-                index: piece.index,
-            };
             let (header, body) = message(&st::WriteChunk {
-                key,
+                key: key_of(&piece),
                 stripe,
                 offset: piece.offset_in_chunk_file,
-                truncate_generation: handle.generation,
+                truncate_generation,
                 must_exist: false,
                 checksums: Vec::new(),
             });
@@ -418,24 +428,16 @@ impl World {
     }
 
     /// Applies a reply to the client's state.
-    pub(crate) fn apply_reply(
-        &mut self,
-        client: usize,
-        op: &Op,
-        (instance, notifications_before): (Option<InstanceId>, usize),
-        reply: &[u8],
-    ) {
-        match op {
+    pub(crate) fn apply_reply(&mut self, client: usize, current: &Current, reply: &[u8]) {
+        match &current.op {
             Op::Create(md::Create { open, .. })
             | Op::CreateUnnamed(md::CreateUnnamed { open, .. })
             | Op::Open(md::Open { open, .. }) => {
                 let Ok(opened) = md::OpenReply::from_bytes(reply) else { return };
                 self.remember_inode(opened.attributes.inode, opened.attributes.kind);
-                if let Some(instance) = instance {
-                    let inode = opened.attributes.inode;
-                    self.keep_handle(client, *open, instance, opened, notifications_before);
-                    self.check_sharing(inode);
-                }
+                let inode = opened.attributes.inode;
+                self.keep_handle(client, *open, current, opened);
+                self.check_sharing(inode);
             }
             Op::Lookup(_) => {
                 if let Ok(entry) = md::EntryReply::from_bytes(reply) {
@@ -464,13 +466,14 @@ impl World {
         &mut self,
         client: usize,
         mode: md::OpenMode,
-        opened_by: InstanceId,
+        current: &Current,
         opened: md::OpenReply,
-        notifications_before: usize,
     ) {
+        let Some(opened_by) = current.instance else { return };
         let md::OpenReply { attributes, pattern, is_shared, .. } = opened;
         let process = &mut self.clients[client];
-        let arrived = process.notifications.arrived.get(notifications_before..).unwrap_or_default();
+        let before = current.notifications_before;
+        let arrived = process.notifications.arrived.get(before..).unwrap_or_default();
         // A client treats a file as shared until it has closed its last handle of the file.
         let mut of_file = process.handles.iter().filter(|it| it.inode == attributes.inode);
         let is_known = of_file.any(|handle| handle.is_shared);
@@ -483,17 +486,27 @@ impl World {
         let is_current = process.sessions.values().any(|it| it.id == session);
         if mode != md::OpenMode::No && attributes.kind == FileKind::Regular && is_current {
             let shown = pattern.as_ref().map(|it| (it.generation, it.has_moved_inline()));
+            // Without `sizes`, the reply may be older than a loss of log records.
+            let losses = current.sizes.as_ref().map_or(u64::MAX, |_| self.witness.losses);
+            let state = process.files.open(attributes.inode, losses);
+            observe(self.knobs.plant, &state, &attributes, self.now);
+            if mode == md::OpenMode::Write {
+                state.opened_for_writing();
+            }
+            if is_shared {
+                state.set_shared();
+            }
             process.next_handle += 1;
             process.handles.push(Handle {
                 id: process.next_handle,
                 inode: attributes.inode,
+                state,
                 mode,
                 session,
                 opened_by,
                 generation: attributes.truncate_generation,
                 pattern,
                 shown,
-                end: 0,
                 is_shared,
                 is_busy: false,
             });

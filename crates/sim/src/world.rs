@@ -3,6 +3,7 @@
 
 use crate::backup::{MemberReply, Sender};
 use crate::client::ClientProcess;
+use crate::judged::Judged;
 use crate::knobs::Knobs;
 use crate::management::map;
 use crate::network::{Network, Node, timed_out};
@@ -180,6 +181,9 @@ pub(crate) struct World {
     pub(crate) unsure: BTreeSet<InodeId>,
     pub(crate) violation: Option<String>,
     pub(crate) faults: u64,
+    /// Number of sizes in the memory of clients that the checker `known_sizes` has seen, and number
+    /// of sizes that it has skipped.
+    pub(crate) known_sizes: Judged,
     pub(crate) truncations: LoggedTruncations,
     /// Time at which management becomes available again after its last restart.
     pub(crate) management_is_back: Duration,
@@ -221,6 +225,7 @@ impl World {
             unsure: BTreeSet::new(),
             violation: None,
             faults: 0,
+            known_sizes: Judged::default(),
             truncations: LoggedTruncations::new(),
             management_is_back: Duration::ZERO,
             knobs,
@@ -367,11 +372,21 @@ impl World {
         targets: usize,
         record: &skep_format::metadata::InodeRecord,
     ) -> u64 {
-        use skep_cluster::striping::{chunk_sizes, size_from_chunk};
         let Some(pattern) = &record.pattern else { return 0 };
+        Self::size_of_chunks(storages, targets, record.attributes.inode, pattern)
+    }
+
+    /// Returns the size of a file with a stripe pattern according to its chunk files.
+    pub(crate) fn size_of_chunks(
+        storages: &[StorageProcess],
+        targets: usize,
+        inode: InodeId,
+        pattern: &skep_types::StripePattern,
+    ) -> u64 {
+        use skep_cluster::striping::{chunk_sizes, size_from_chunk};
         let sizes = chunk_sizes(pattern, 0).map(|chunk| {
             let key = skep_types::ChunkFileKey {
-                inode: record.attributes.inode,
+                inode,
                 generation: pattern.generation,
                 component: chunk.component,
                 index: chunk.index,

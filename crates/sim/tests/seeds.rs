@@ -51,8 +51,10 @@ fn simulation_of_fixed_seeds_finds_no_violation() {
     let sum =
         |of: fn(&Report) -> Judged| reports.iter().map(of).fold(Judged::default(), Judged::plus);
     let (listings, sizes) = (sum(|it| it.listings), sum(|it| it.sizes));
-    println!("listings: {listings:?}, sizes: {sizes:?}");
+    let known_sizes = sum(|it| it.known_sizes);
+    println!("listings: {listings:?}, sizes: {sizes:?}, sizes in clients: {known_sizes:?}");
     assert!(listings.seen > 0 && sizes.seen > 0, "the checkers judge something");
+    assert!(known_sizes.skipped < known_sizes.seen, "the checker of known sizes judges something");
     assert!(listings.is_within(MOST_LISTINGS_SKIPPED_PERCENT), "{listings:?}");
     assert!(sizes.is_within(MOST_SIZES_SKIPPED_PERCENT), "{sizes:?}");
     let failures = failures(reports);
@@ -123,6 +125,7 @@ fn checkers_find_all_planted_bugs() {
             PlantedBug::DropKeptChanges,
             &["before clients had replayed", "neither replayed nor reported"],
         ),
+        (PlantedBug::IgnoreTruncations, &["knows the size"]),
     ];
     for (plant, fragments) in planted {
         let is_expected = |report: &Report| {

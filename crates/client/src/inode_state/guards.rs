@@ -176,7 +176,7 @@ impl WriteGuard {
 
     /// Records that chunk files may now reach up to the offset `end`, even if the size of the file
     /// is smaller.
-    pub(crate) fn note_reach(&self, end: u64) {
+    pub fn note_reach(&self, end: u64) {
         self.0.with(|parts| parts.size.note_reach(end));
     }
 

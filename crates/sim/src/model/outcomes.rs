@@ -15,11 +15,12 @@ impl Model {
                 let inode = self.entry(it.directory, &it.name)?.ok_or(ErrorCode::NotFound)?;
                 Ok(Summary::Entry(inode, self.kind(inode)?))
             }
-            Op::GetAttributes(it) => {
-                let found = self.inode(it.inode)?;
+            Op::GetAttributes(md::GetAttributes { inode })
+            | Op::AwaitTruncation(md::AwaitTruncation { inode }) => {
+                let found = self.inode(*inode)?;
                 let is_directory = found.kind == FileKind::Directory;
                 Ok(Summary::Attributes {
-                    inode: it.inode,
+                    inode: *inode,
                     kind: found.kind,
                     links: if is_directory { 0 } else { found.links },
                     size: if is_directory { 0 } else { found.size },

@@ -3,13 +3,23 @@
 
 use super::{InstanceId, Violation, Witness};
 use crate::client::is_lost;
+use crate::known_sizes::ModelSize;
 use crate::operation::{Op, Summary};
 use skep_types::codec::Codec;
 use skep_types::{Error, ErrorCode, InodeId};
 use skep_wire::metadata as md;
 use skep_wire::metadata::Outcome;
+use std::collections::BTreeSet;
 
 impl Witness {
+    /// Returns the sizes that the file of an operation had at any moment of the operation's window.
+    /// `None` means that the reply may show another size, because a target has lost log records
+    /// meanwhile, or because the reply comes from a previous primary.
+    pub(crate) fn sizes_in(&self, window: u64) -> Option<BTreeSet<ModelSize>> {
+        let window = self.windows.get(&window).filter(|_| !self.is_blind)?;
+        (!window.is_void && !window.is_of_former_primary).then(|| window.sizes.clone())
+    }
+
     /// Checks the final reply to a request. `is_reply_lost` means that the target may have executed
     /// an earlier attempt whose reply was lost.
     ///
