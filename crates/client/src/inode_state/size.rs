@@ -330,7 +330,11 @@ impl FileSize {
     ) {
         let is_current = attributes.truncate_generation == report.extent.truncate_generation;
         if is_current {
-            self.reported_end = self.reported_end.max(report.extent.end);
+            // This reply may arrive after the reply to a later truncation. `reported_end` is then
+            // the end in the newer generation.
+            if report.extent.truncate_generation == self.truncate_generation {
+                self.reported_end = self.reported_end.max(report.extent.end);
+            }
             self.reported = self.reported.max(report.upto);
             // Earlier reports are before this report in metadata's log, so they are durable too.
             if is_durable {

@@ -1,6 +1,7 @@
 //! Tests the state of an inode: sizes from several writers, reports, losses and truncation.
 
 mod inline_end;
+mod late_replies;
 
 use super::*;
 use skep_types::{
