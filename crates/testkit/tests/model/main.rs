@@ -20,6 +20,7 @@
 //! SKEP_TEST_OPERATIONS=100000 cargo test --release -p skep-testkit --test model
 //! ```
 
+mod kills;
 mod operation;
 mod shrink;
 mod trial;

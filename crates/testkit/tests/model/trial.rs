@@ -1,9 +1,9 @@
 //! Runs steps on two mounts and on the local file system, and compares the results.
 
+use crate::kills::Kill;
 use crate::operation::{Operation, User};
 use crate::view::{SLOTS, View, acting_as, set_time};
 use crate::watch::Watch;
-use rustix::process::Signal;
 use skep_testkit::files;
 use skep_testkit::tree::{self, Tree};
 use skep_testkit::{Cluster, PATIENCE, Random, Scratch, wait_for};
@@ -21,9 +21,8 @@ pub(crate) enum Step {
     /// that has the file open. If the mounts take turns and it is not the turn of that mount, the
     /// test skips the call.
     Call(usize, User, Operation),
-    /// Kills one service with this role by SIGKILL. The number is the delay in microseconds after
-    /// the next step has begun.
-    Kill(&'static str, u64),
+    /// Kills a service while the next step runs.
+    Kill(Kill),
     /// Compares the trees. The mount with this number made the last calls, so the test reads the
     /// tree on this mount without waiting until its cache has expired.
     Compare(usize),
@@ -43,11 +42,6 @@ pub(crate) struct Plan {
     pub(crate) in_turns: bool,
 }
 
-/// Roles of the services that are killed. Metadata and storage occur more often than management.
-const ROLES: &[&str] = &["management", "metadata", "metadata", "storage", "storage"];
-/// Maximum delay between the beginning of a call and the kill of a service, in microseconds.
-const LONGEST_DELAY_US: usize = 3000;
-
 impl Plan {
     /// Returns random steps.
     pub(crate) fn steps(&self, random: &mut Random) -> Vec<Step> {
@@ -56,8 +50,7 @@ impl Plan {
             let turn = number / self.between_comparisons;
             let mount = if self.in_turns { turn % 2 } else { random.below(2) };
             if random.below(self.kill_every) == 0 {
-                let delay = random.below(LONGEST_DELAY_US) as u64;
-                steps.push(Step::Kill(random.one_of(ROLES), delay));
+                steps.push(Step::Kill(Kill::random(random)));
             }
             let user = crate::operation::user(random);
             steps.push(Step::Call(mount, user, crate::operation::operation(random)));
@@ -108,14 +101,7 @@ impl Trial {
         let reference = self.scratch.directory(&name);
         let roots = [0, 1].map(|it| self.mounts[it].join(&name));
         files::create_dir(&roots[0]);
-        // Other users must be able to write to the tree, and symbolic links need a directory above
-        // the tree.
-        for above in [&reference, &roots[0]] {
-            files::create_dir(above.join("tree"));
-            for place in [above.clone(), above.join("tree")] {
-                files::set_permissions(place, PermissionsExt::from_mode(0o777));
-            }
-        }
+        make_trees([&reference, &roots[0]]);
         let mut run = Run {
             trial: self,
             reference: View::new(reference.join("tree")),
@@ -148,23 +134,6 @@ impl Trial {
     pub(crate) fn stood_still(&self) -> bool {
         self.watch.has_bitten()
     }
-
-    fn kill(&self, role: &str, delay_us: u64) {
-        let victims = wait_for("a service to kill", PATIENCE, || {
-            let found = self.cluster.processes(role);
-            (!found.is_empty()).then_some(found)
-        });
-        // Kill only one of the services with this role. The choice depends on the delay, which is
-        // random.
-        let victim = victims[delay_us as usize % victims.len()].clone();
-        std::thread::spawn(move || {
-            let start = Instant::now();
-            while start.elapsed() < Duration::from_micros(delay_us) {
-                std::hint::spin_loop();
-            }
-            victim.signal(Signal::KILL);
-        });
-    }
 }
 
 /// One run of steps.
@@ -185,8 +154,8 @@ impl Run<'_> {
         self.trial.watch.begins(step);
         match step {
             Step::Call(mount, user, operation) => self.call(*mount, *user, operation),
-            Step::Kill(role, delay_us) => {
-                self.trial.kill(role, *delay_us);
+            Step::Kill(kill) => {
+                kill.start(&self.trial.cluster);
                 self.trial.effective.push(true);
                 Ok(())
             }
@@ -208,20 +177,15 @@ impl Run<'_> {
         self.turn_of(mount);
         if let Operation::Open(slot, ..) = operation {
             // The call will open another file in this slot, perhaps on another mount.
-            self.close(*slot)?;
+            let view = &mut self.views[self.opened_on[*slot]];
+            close_both(&mut self.reference, view, *slot)?;
             self.opened_on[*slot] = mount;
         }
         let expected = acting_as(user, || operation.run(&mut self.reference));
         let found = acting_as(user, || operation.run(&mut self.views[mount]));
         self.trial.effective.push(expected.is_ok());
         self.last = Some((mount, Instant::now()));
-        if found == expected {
-            return Ok(());
-        }
-        let shown = |result: Result<String, i32>| {
-            result.map_err(|errno| io::Error::from_raw_os_error(errno).to_string())
-        };
-        Err(format!("on mount {mount}: {:?}, not {:?}", shown(found), shown(expected)))
+        check_result(mount, found, expected)
     }
 
     /// If the other mount made the last call, waits until the caches of `mount` have expired.
@@ -234,16 +198,6 @@ impl Run<'_> {
         self.last = Some((mount, Instant::now()));
     }
 
-    fn close(&mut self, slot: usize) -> Result<(), String> {
-        self.reference.close(slot).ok();
-        match self.views[self.opened_on[slot]].close(slot) {
-            Err(error) if error.raw_os_error() != Some(rustix::io::Errno::BADF.raw_os_error()) => {
-                Err(format!("closing #{slot}: {error}"))
-            }
-            _ => Ok(()),
-        }
-    }
-
     fn compare(&self, first: usize) -> Result<(), String> {
         let expected = read(&self.places[0])?;
         let start = Instant::now();
@@ -253,23 +207,78 @@ impl Run<'_> {
                     (start.elapsed() >= self.trial.staleness).then_some(())
                 });
             }
-            let found = read(&self.places[1 + mount])?;
-            let differences = tree::differences(&expected, &found, SHOWN);
-            if !differences.is_empty() {
-                let again = read(&self.places[1 + mount])?;
-                let remains = tree::differences(&expected, &again, SHOWN).len();
-                let shown = differences.join("\n");
-                return Err(format!(
-                    "the tree of mount {mount}:\n{shown}\n({remains} differences when looked at \
-                     again)"
-                ));
-            }
+            check_tree(mount, &self.places[1 + mount], &expected)?;
         }
         Ok(())
     }
 }
 
-fn read(place: &Path) -> Result<Tree, String> {
+/// Creates the directory `tree` in each of two directories. Other users can write to the tree, and
+/// symbolic links in it may refer to the directory above.
+pub(crate) fn make_trees(places: [&Path; 2]) {
+    for above in places {
+        files::create_dir(above.join("tree"));
+        for place in [above.to_owned(), above.join("tree")] {
+            files::set_permissions(place, PermissionsExt::from_mode(0o777));
+        }
+    }
+}
+
+/// Closes the file in a slot of the reference tree, and that in the same slot of a mount's tree.
+///
+/// # Errors
+/// Returns the error of the mount, unless the slot is empty.
+pub(crate) fn close_both(reference: &mut View, view: &mut View, slot: usize) -> Result<(), String> {
+    reference.close(slot).ok();
+    match view.close(slot) {
+        Err(error) if error.raw_os_error() != Some(rustix::io::Errno::BADF.raw_os_error()) => {
+            Err(format!("closing #{slot}: {error}"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Checks that a call on a mount has the same result as on the reference tree.
+///
+/// # Errors
+/// Returns both results if they differ.
+pub(crate) fn check_result(
+    mount: usize,
+    found: Result<String, i32>,
+    expected: Result<String, i32>,
+) -> Result<(), String> {
+    if found == expected {
+        return Ok(());
+    }
+    let shown = |result: Result<String, i32>| {
+        result.map_err(|errno| io::Error::from_raw_os_error(errno).to_string())
+    };
+    Err(format!("on mount {mount}: {:?}, not {:?}", shown(found), shown(expected)))
+}
+
+/// Checks that the tree at `place` on a mount equals the reference tree.
+///
+/// # Errors
+/// Returns the differences, or the error of a call on the mount.
+pub(crate) fn check_tree(mount: usize, place: &Path, expected: &Tree) -> Result<(), String> {
+    let found = read(place)?;
+    let differences = tree::differences(expected, &found, SHOWN);
+    if differences.is_empty() {
+        return Ok(());
+    }
+    let again = read(place)?;
+    let remains = tree::differences(expected, &again, SHOWN).len();
+    let shown = differences.join("\n");
+    Err(format!(
+        "the tree of mount {mount}:\n{shown}\n({remains} differences when looked at again)"
+    ))
+}
+
+/// Records a tree, with the modification times that a call has set explicitly.
+///
+/// # Errors
+/// Returns the error of a call, with its path.
+pub(crate) fn read(place: &Path) -> Result<Tree, String> {
     let mut tree = tree::read(place, true).map_err(|error| error.to_string())?;
     for node in tree.values_mut() {
         node.modified = node.modified.and_then(set_time);

@@ -1,7 +1,7 @@
 //! Watches for a call that never returns, so that the test fails instead of waiting forever.
 
-use crate::trial::Step;
 use skep_testkit::process;
+use std::fmt::Debug;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -52,7 +52,7 @@ impl Watch {
     }
 
     /// Informs the watching thread that a step begins.
-    pub(crate) fn begins(&self, step: &Step) {
+    pub(crate) fn begins(&self, step: &dyn Debug) {
         *self.step.lock().unwrap_or_else(PoisonError::into_inner) = format!("{step:?}");
         self.begins.send(()).expect("the watching thread runs");
     }
