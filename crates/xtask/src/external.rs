@@ -103,7 +103,7 @@ const SUITES: &[Suite] = &[
     },
     Suite {
         name: "model",
-        about: "random operations on two mounts, compared with a local directory, with kills",
+        about: "random calls on two mounts, also at the same time, with kills",
         test: "model", case: "",
         programs: &[("setfacl", "acl")],
         operations: Some(("SKEP_TEST_OPERATIONS", 100_000)), in_ci: false,
