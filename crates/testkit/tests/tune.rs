@@ -109,7 +109,9 @@ fn tune_measure_compares_values_and_restores_them() {
     let text = with(&["--only", "swappiness", "--number"], &["echo", "fast"]);
     assert!(text.stderr.contains("'fast' is not a number"), "{}", text.stderr);
     run(&["apply", "--root", &at, "--role", "storage"]).expect_success();
+    // The command creates nothing, so the exit code is not the one for an object that exists.
     let refused = with(&[], &["true"]);
+    assert_eq!(refused.status.code(), Some(2), "{}", refused.stderr);
     assert!(refused.stderr.contains("run `skep tune undo` first"), "{}", refused.stderr);
 }
 

@@ -91,7 +91,7 @@ pub(crate) fn run(args: &MeasureArgs) -> Result<()> {
     rules.check_names(&args.only)?;
     if is_changed(&tree)? {
         return Err(Error::new(
-            ErrorCode::Exists,
+            ErrorCode::InvalidArgument,
             "cannot measure settings: `skep tune apply` has changed some already; run `skep tune \
              undo` first, and apply them again afterwards",
         ));
