@@ -3,7 +3,7 @@
 //! `skep health check`, the monitor and the log of management use the same words. A pure function
 //! over the cluster map. Does not own the detection of outages, nor their remedies.
 
-use skep_types::map::{Condition, Consistency, MemberState, Reachability, TargetHealth};
+use skep_types::map::{Condition, Consistency, KnownReason, MemberState, Reachability};
 use skep_types::{ClusterMap, Group, Node, NodeKind, Target, TargetId};
 
 /// The effect of the outage of one target on the group of the target.
@@ -174,9 +174,8 @@ fn effect(map: &ClusterMap, target: &Target) -> Option<Effect> {
 
 /// Whether a target with all data of its group can serve the group.
 fn can_serve(target: &Target) -> bool {
-    let TargetHealth { condition, problem } = &target.health;
-    let is_served = match condition {
-        Condition::Down => problem == TargetHealth::REOPENS,
+    let is_served = match target.health.condition {
+        Condition::Down => target.health.known_reason() == Some(KnownReason::Reopens),
         Condition::Hung => false,
         _ => true,
     };
@@ -188,6 +187,7 @@ mod tests {
     use super::*;
     use crate::groups;
     use skep_types::group_change::{GroupChange, MemberChange};
+    use skep_types::map::TargetHealth;
     use skep_types::{ClusterId, GroupId, NodeId, TargetKind};
 
     fn node(id: u32, kind: NodeKind) -> Node {
@@ -298,7 +298,7 @@ mod tests {
         // The service of the other member runs, but does not serve it either.
         map.targets[1].health = TargetHealth::new(Condition::Down, "no disk");
         assert_eq!(of(&map, 0), (true, "operations on its files wait"));
-        map.targets[1].health = TargetHealth::new(Condition::Down, TargetHealth::REOPENS);
+        map.targets[1].health = TargetHealth::new(Condition::Down, KnownReason::Reopens.text());
         assert!(!of(&map, 0).0);
         map.groups.clear();
         assert!(!of(&map, 0).0 && of(&map, 0).1.contains("in no group"));

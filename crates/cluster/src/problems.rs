@@ -4,26 +4,8 @@
 //! Does not own problems that are visible only in connections or in load statistics.
 
 use crate::state::kind_word;
-use skep_types::map::{CapacityPool, Condition, Consistency, Reachability, TargetHealth};
+use skep_types::map::{CapacityPool, Condition, Consistency, KnownReason, Reachability};
 use skep_types::{ClusterMap, Group, NodeId, NodeKind, Target, TargetId, TargetKind};
-
-/// The reason for the condition `Down` of a target that the heartbeats of its service do not
-/// contain.
-pub const UNREPORTED: &str = "its service does not report this target; check that the settings of \
-                              the service name the directory of the target";
-
-/// The reason that the primary of a metadata group reports while it waits after a restoration of
-/// management. The primary waits until management has compared the logs of the members.
-pub const COMPARED_AFTER_RESTORE: &str = "management was restored from a backup, so another member \
-                                          of the group may have newer log records; the target \
-                                          waits until management has compared the logs of all \
-                                          members, usually for a few seconds";
-
-/// The health text of the primary of a metadata group while management has not decided on its
-/// request to drop a member.
-pub const AWAITS_OWN_DISK: &str = "management has not decided yet on a request to drop another \
-                                   member of the group, so replies of the group wait for the disk \
-                                   of this target too";
 
 /// How strongly a problem affects users.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -240,10 +222,10 @@ fn reachability(map: &ClusterMap, target: &Target) -> Option<Problem> {
 
 fn condition(map: &ClusterMap, target: &Target) -> Option<Problem> {
     use Severity::{Critical, Warning};
-    let reason = &target.health.problem;
+    let (reason, known) = (&target.health.problem, target.health.known_reason());
     match target.health.condition {
         Condition::Serving | Condition::Closed if reason.is_empty() => None,
-        Condition::Serving if reason == AWAITS_OWN_DISK => Some(problem(
+        Condition::Serving if known == Some(KnownReason::AwaitsOwnDisk) => Some(problem(
             (map, target),
             ("target-note", Warning),
             &format!(": {reason}"),
@@ -271,8 +253,8 @@ fn condition(map: &ClusterMap, target: &Target) -> Option<Problem> {
              files wait, unless another member of its group serves them",
         )),
         // The target serves again after a moment, so this is no problem.
-        Condition::Down if reason == TargetHealth::REOPENS => None,
-        Condition::Down if reason == UNREPORTED => Some(problem(
+        Condition::Down if known == Some(KnownReason::Reopens) => None,
+        Condition::Down if known == Some(KnownReason::Unreported) => Some(problem(
             (map, target),
             ("target-down", Critical),
             &format!(" is not served: {reason}"),
@@ -280,7 +262,7 @@ fn condition(map: &ClusterMap, target: &Target) -> Option<Problem> {
              restart the service; operations on its files wait, unless another member of its group \
              serves them",
         )),
-        Condition::Down if reason == COMPARED_AFTER_RESTORE => Some(problem(
+        Condition::Down if known == Some(KnownReason::ComparedAfterRestore) => Some(problem(
             (map, target),
             ("target-down", Critical),
             &format!(": {reason}"),
@@ -361,6 +343,7 @@ fn consistency(map: &ClusterMap, target: &Target) -> Option<Problem> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use skep_types::map::TargetHealth;
     use skep_types::{ClusterId, GroupId, GroupMember, MemberState, NodeId};
 
     const COPIES: &str = "group-lacks-copies";
@@ -399,7 +382,7 @@ mod tests {
 
     #[test]
     fn problem_has_remedy_if_replies_wait_for_the_primary_disk() {
-        let health = TargetHealth::new(Condition::Serving, AWAITS_OWN_DISK);
+        let health = TargetHealth::new(Condition::Serving, KnownReason::AwaitsOwnDisk.text());
         let problems = problems_of_map(&map(Target { health, ..target() }));
         let noted = problems.iter().find(|it| it.rule == "target-note").unwrap();
         assert!(noted.what.contains("replies of the group wait"), "{}", noted.what);

@@ -5,10 +5,10 @@
 //! [`skep_cluster::outage_effect`] determines the effects of outages.
 
 use skep_cluster::outage_effect::{OutageEffect, effect_of_outage, effect_of_unserved_target};
-use skep_cluster::problems::{COMPARED_AFTER_RESTORE, UNREPORTED, target_kind_word};
+use skep_cluster::problems::target_kind_word;
 use skep_cluster::reachability::Outage;
 use skep_types::group_change::{GroupChange, MemberChange};
-use skep_types::map::{Capacity, Condition, Consistency, Reachability, TargetHealth};
+use skep_types::map::{Capacity, Condition, Consistency, KnownReason, Reachability, TargetHealth};
 use skep_types::{
     ClusterMap, Eviction, Group, GroupMember, MemberState, Node, NodeId, NodeKind, Target, TargetId,
 };
@@ -218,7 +218,7 @@ pub(crate) fn condition_line(map: &ClusterMap, target: TargetId, health: &Target
     let found = map.target(target);
     let path = found.map_or("", |target| &target.path);
     if health.condition == Condition::Down {
-        if health.problem == TargetHealth::REOPENS {
+        if health.known_reason() == Some(KnownReason::Reopens) {
             let text = format!("target {name} in {path}: {}", health.problem);
             return Line(Level::Info, text);
         }
@@ -240,7 +240,10 @@ pub(crate) fn condition_line(map: &ClusterMap, target: TargetId, health: &Target
     let (is_blocking, effect) = found.map_or(absent, |it| effect_of_unserved_target(map, it));
     // A service that stops reports its targets no longer, and a restored group compares its logs
     // for a moment. In both cases no administrator needs to act yet.
-    let is_passing = [UNREPORTED, COMPARED_AFTER_RESTORE].contains(&&*health.problem);
+    let is_passing = matches!(
+        health.known_reason(),
+        Some(KnownReason::Unreported | KnownReason::ComparedAfterRestore)
+    );
     let level = if is_blocking && !is_passing { Level::Error } else { Level::Warn };
     Line(level, format!("target {name} in {path} {state}: {}; {effect}", health.problem))
 }

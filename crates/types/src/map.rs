@@ -4,7 +4,10 @@
 //! Contains data types only. The state machine in `skep-cluster` changes the map.
 
 mod capacity;
+mod known_reason;
 mod online;
+
+pub use known_reason::KnownReason;
 
 use crate::byte_enum;
 use crate::codec::record;
@@ -146,8 +149,6 @@ impl TargetHealth {
     /// Maximum length of `problem`, in characters. The cluster map contains a `problem` for each
     /// target.
     pub const MAX_PROBLEM_CHARS: usize = 240;
-    /// The `problem` of a target that its service opens again, in another role, after a moment.
-    pub const REOPENS: &str = "its service opens it again, since its role in its group has changed";
 
     /// Creates the health of a target that does not serve all requests. Shortens long problems, and
     /// escapes control characters.

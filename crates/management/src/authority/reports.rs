@@ -3,10 +3,9 @@
 
 use super::{Authority, now_ms};
 use crate::map_log;
-use skep_cluster::problems::UNREPORTED;
 use skep_cluster::reachability::{Outage, ReachabilityChanges};
 use skep_cluster::{RequestId, SoftState};
-use skep_types::map::{Capacity, Condition, TargetHealth};
+use skep_types::map::{Capacity, Condition, KnownReason, TargetHealth};
 use skep_types::{ErrorCode, EvictionCause, GroupId, NodeId, NodeKind, Target, TargetId};
 use skep_wire::management::{NodeOutage, OutageList, TargetOutage, TargetReport};
 use std::time::Duration;
@@ -27,7 +26,7 @@ impl Authority {
         for target in self.targets_of(node) {
             let report = reports.iter().find(|report| report.target == target.id);
             let health = report.map_or_else(
-                || TargetHealth::new(Condition::Down, UNREPORTED),
+                || TargetHealth::new(Condition::Down, KnownReason::Unreported.text()),
                 |report| report.health.clone(),
             );
             if self.with_soft(|soft| soft.report_health(now_ms(), target.id, &health)) {

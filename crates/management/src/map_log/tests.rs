@@ -184,12 +184,12 @@ fn only_an_unexpected_target_failure_is_logged_as_a_warning() {
     let Line(level, text) = condition_line(&map, TargetId::new(2), &health);
     assert_eq!(level, Level::Warn);
     assert!(text.ends_with("another member of its group serves them"), "{text}");
-    let unreported = TargetHealth::new(Condition::Down, UNREPORTED);
+    let unreported = TargetHealth::new(Condition::Down, KnownReason::Unreported.text());
     assert_eq!(condition_line(&map, TargetId::new(7), &unreported).0, Level::Warn);
     let healthy = TargetHealth::default();
     assert_eq!(condition_line(&map, TargetId::new(7), &healthy).0, Level::Info);
     // A change of the role of a target, and a target that is marked as lost, are normal.
-    let reopens = TargetHealth::new(Condition::Down, TargetHealth::REOPENS);
+    let reopens = TargetHealth::new(Condition::Down, KnownReason::Reopens.text());
     assert_eq!(condition_line(&map, TargetId::new(7), &reopens).0, Level::Info);
     let mut lost = map;
     let is_meant = |target: &&mut skep_types::Target| target.id == TargetId::new(7);

@@ -6,8 +6,7 @@
 //! the health reports the wait only after [`UNDECIDED_DROP`].
 
 use crate::limits::UNDECIDED_DROP;
-use skep_cluster::problems::AWAITS_OWN_DISK;
-use skep_types::map::{Condition, TargetHealth};
+use skep_types::map::{Condition, KnownReason, TargetHealth};
 use std::cell::Cell;
 use std::time::Duration;
 
@@ -26,7 +25,7 @@ impl OwnDiskWait {
     pub(super) fn health(&self, now: Duration) -> TargetHealth {
         let is_long = |since| now.saturating_sub(since) >= UNDECIDED_DROP;
         match self.0.get().is_some_and(is_long) {
-            true => TargetHealth::new(Condition::Serving, AWAITS_OWN_DISK),
+            true => TargetHealth::new(Condition::Serving, KnownReason::AwaitsOwnDisk.text()),
             false => TargetHealth::default(),
         }
     }
@@ -45,7 +44,8 @@ mod tests {
         wait.note(true, asked + UNDECIDED_DROP / 2);
         assert_eq!(wait.health(asked + UNDECIDED_DROP / 2), none);
         let health = wait.health(asked + UNDECIDED_DROP);
-        assert_eq!((health.condition, &*health.problem), (Condition::Serving, AWAITS_OWN_DISK));
+        let reason = Some(KnownReason::AwaitsOwnDisk);
+        assert_eq!((health.condition, health.known_reason()), (Condition::Serving, reason));
         wait.note(false, asked + UNDECIDED_DROP);
         assert_eq!(wait.health(asked + 2 * UNDECIDED_DROP), none);
     }

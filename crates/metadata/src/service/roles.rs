@@ -41,13 +41,13 @@ use crate::shipping::copy_receiver::CopyReceiver;
 use crate::target::{Action, Event, MetadataTarget, SyncPolicy};
 use crate::term::{self, Membership};
 use skep_cluster::lease_times::{LeaseTimes, bound_of_primary, lowered_bound, raised_bound};
-use skep_cluster::problems::COMPARED_AFTER_RESTORE;
 use skep_format::log::LogOwner;
 use skep_rpc::{Management, Router};
 use skep_service::TargetStart;
 use skep_store::log::Log;
 use skep_store::page_cache::MemberMarkFile;
 use skep_store::page_cache_mark::PageCacheMarkFile;
+use skep_types::map::KnownReason;
 use skep_types::{ClusterMap, Epoch, GroupId, MapVersion, NodeKind, Result, TargetId};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -195,7 +195,7 @@ impl Parts<'_> {
     /// Logs, and stores for the health, why the target does not act as the primary in the map.
     fn halt(&self, membership: &Membership, contents: &Contents) {
         let reason = if contents.is_restored {
-            COMPARED_AFTER_RESTORE
+            KnownReason::ComparedAfterRestore.text()
         } else if self.has_old_map(membership, contents.epoch) {
             MAP_IS_OLD
         } else {

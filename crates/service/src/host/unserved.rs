@@ -6,7 +6,7 @@
 //! whether the service ends because no target is left.
 
 use super::absolute;
-use skep_types::map::{Capacity, Condition, TargetHealth};
+use skep_types::map::{Capacity, Condition, KnownReason, TargetHealth};
 use skep_types::{ClusterMap, Error, NodeId};
 use skep_wire::management::TargetReport;
 use std::path::{Path, PathBuf};
@@ -26,6 +26,8 @@ const REPAIRED_AFTER: Duration = Duration::from_secs(300);
 pub(super) struct UnservedTarget {
     pub(super) path: PathBuf,
     problem: String,
+    /// Whether the node opens the target again only because its role in its group has changed.
+    is_reopening: bool,
     /// The pause before the next attempt to serve the target.
     pub(super) pause: Duration,
     /// Time of the next attempt to serve the target.
@@ -52,7 +54,8 @@ impl UnservedTarget {
         let logged_at = skep_env::now();
         let retry_at = logged_at + pause;
         let problem = error.context().to_owned();
-        Self { path: path.to_owned(), problem, pause, retry_at, logged_at }
+        let path = path.to_owned();
+        Self { path, problem, is_reopening: false, pause, retry_at, logged_at }
     }
 
     /// Records that another attempt to serve the target has failed at `now`. Logs a new problem
@@ -63,6 +66,7 @@ impl UnservedTarget {
             self.logged_at = now;
         }
         self.problem = error.context().to_owned();
+        self.is_reopening = false;
         self.pause = (self.pause * 2).min(LONGEST_PAUSE);
         self.retry_at = now + self.pause;
     }
@@ -75,14 +79,20 @@ impl UnservedTarget {
     /// has changed. The node opens the target again immediately.
     pub(super) fn to_reopen(path: &Path, reason: &Error) -> Self {
         tracing::info!("this node opens the target in {} again: {reason}", path.display());
-        let problem = TargetHealth::REOPENS.to_owned();
         let now = skep_env::now();
-        Self { path: path.to_owned(), problem, pause: FIRST_PAUSE, retry_at: now, logged_at: now }
+        Self {
+            path: path.to_owned(),
+            problem: KnownReason::Reopens.text().to_owned(),
+            is_reopening: true,
+            pause: FIRST_PAUSE,
+            retry_at: now,
+            logged_at: now,
+        }
     }
 
     /// Whether the node opens the target again only because its role in its group has changed.
     pub(super) fn is_reopening(&self) -> bool {
-        self.problem == TargetHealth::REOPENS
+        self.is_reopening
     }
 
     /// Returns the reason why the target is not served.

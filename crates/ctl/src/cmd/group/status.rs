@@ -203,7 +203,8 @@ fn as_table(lines: &[GroupStatus]) -> String {
     for line in lines.iter().filter(|line| line.error.is_some()) {
         let error = line.error.as_deref().unwrap_or_default();
         shown.push_str(&format!(
-            "\nThe primary of group {} does not answer: {error}; `skep health check` lists problems",
+            "\nThe primary of group {} does not answer: {error}; `skep health check` lists \
+             problems",
             line.id
         ));
     }
@@ -229,8 +230,7 @@ fn as_table(lines: &[GroupStatus]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use skep_cluster::problems::AWAITS_OWN_DISK;
-    use skep_types::map::TargetHealth;
+    use skep_types::map::{KnownReason, TargetHealth};
     use skep_types::{ClusterId, Error, ErrorCode, GroupId, NodeId, Target, TargetId};
 
     #[test]
@@ -243,9 +243,10 @@ mod tests {
             status(map, &group, Err(Error::new(ErrorCode::Disconnected, "no reply")))
         };
         assert_eq!(status(&map).note, None);
-        map.targets[0].health = TargetHealth::new(Condition::Serving, AWAITS_OWN_DISK);
+        let reason = KnownReason::AwaitsOwnDisk.text();
+        map.targets[0].health = TargetHealth::new(Condition::Serving, reason);
         let shown = as_table(&[status(&map)]);
-        let line = format!("Target 3, the primary of group 2: {AWAITS_OWN_DISK}");
+        let line = format!("Target 3, the primary of group 2: {reason}");
         assert!(shown.lines().any(|it| it == line), "{shown}");
         // The condition has another reason, which `skep health check` shows.
         map.targets[0].health = TargetHealth::new(Condition::Down, "no disk");
