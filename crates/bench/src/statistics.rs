@@ -33,20 +33,50 @@ impl Summary {
     }
 }
 
-/// If the first repetition is below the mean of the others by at least this share, it counts as a
-/// warm-up.
+/// If the first measurement is below the mean of the others by at least this share, it is as low as
+/// in a warm-up.
 const WARM_UP: f64 = 0.05;
+
+/// The first of repeated measurements of a rate, compared with the others.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct FirstValue {
+    /// The share by which the first value is below the mean of the others. Negative if it is above.
+    pub below: f64,
+    /// Whether the first value is lower than each of the others.
+    pub is_lowest: bool,
+    /// Whether the first value is farther from the lowest of the others than these are from each
+    /// other.
+    is_apart: bool,
+}
+
+impl FirstValue {
+    /// Compares the first of `values` with the others. `None` means that there are fewer than three
+    /// values, or that the mean of the others is not positive.
+    pub fn of(values: &[f64]) -> Option<Self> {
+        let (first, others) = values.split_first()?;
+        let of_others = Summary::of(others).filter(|_| others.len() > 1)?;
+        (of_others.mean > 0.0).then(|| Self {
+            below: 1.0 - first / of_others.mean,
+            is_lowest: *first < of_others.min,
+            is_apart: of_others.min - first > of_others.max - of_others.min,
+        })
+    }
+}
+
+/// Whether a first measurement that is below the others by the share `below` is as low as in a
+/// warm-up. A single first value must also be apart from the others (see [`warm_up`]), and those of
+/// many series must be the lowest of most series.
+pub fn is_as_low_as_a_warm_up(below: f64) -> bool {
+    below >= WARM_UP
+}
 
 /// Compares the first of repeated measurements with the mean of the others. Returns the share that
 /// it lacks. `None` means that the measurements show no warm-up: there are fewer than three values,
 /// the share is less than 5 %, or the first value is not farther from the lowest of the others than
 /// these are from each other.
 pub fn warm_up(values: &[f64]) -> Option<f64> {
-    let (first, others) = values.split_first()?;
-    let of_others = Summary::of(others).filter(|_| others.len() > 1)?;
-    let below = 1.0 - first / of_others.mean;
-    let is_apart = of_others.min - first > of_others.max - of_others.min;
-    (below >= WARM_UP && is_apart).then_some(below)
+    let first = FirstValue::of(values)?;
+    (is_as_low_as_a_warm_up(first.below) && first.is_apart).then_some(first.below)
 }
 
 /// Returns the median. If the number of values is even, this is the mean of the two middle values.
@@ -91,6 +121,16 @@ mod tests {
         assert_eq!(warm_up(&[120.0, 100.0, 98.0]), None);
         assert_eq!(warm_up(&[0.0, 0.0, 0.0]), None);
         assert_eq!(warm_up(&[]), None);
+    }
+
+    #[test]
+    fn first_value_is_the_lowest_only_if_each_other_is_higher() {
+        let first = |values: &[f64]| FirstValue::of(values).map(|it| (it.below, it.is_lowest));
+        assert_eq!(first(&[75.0, 80.0, 120.0]), Some((0.25, true)));
+        assert_eq!(first(&[75.0, 75.0, 125.0]), Some((0.25, false)));
+        assert_eq!(first(&[125.0, 100.0, 100.0]), Some((-0.25, false)));
+        assert_eq!(first(&[75.0, 100.0]), None);
+        assert_eq!(first(&[1.0, 0.0, 0.0]), None);
     }
 
     #[test]

@@ -4,22 +4,12 @@
 use super::{Conclusion, Figure, number, percent};
 use crate::journal::Contents;
 use crate::record::{Record, RunRecord, Settings};
-use crate::statistics::{Summary, mean};
+use crate::statistics::Summary;
+use skep_bench::statistics::{FirstValue, is_as_low_as_a_warm_up};
 use std::collections::BTreeMap;
 
 /// Smallest number of blocks from which a warm-up can be concluded.
 const LEAST_BLOCKS: usize = 4;
-/// The first run of a block counts as slow if its result is lower than the mean of the other runs
-/// by at least this fraction.
-const SLOWER: f64 = 0.05;
-
-/// The first run of a block, compared with the other runs of the block.
-struct FirstRun {
-    /// Its result, divided by the mean of the others.
-    ratio: f64,
-    /// Whether its result is lower than all others.
-    is_slowest: bool,
-}
 
 /// Returns the conclusion about a warm-up. `None` means that the runs show no warm-up: in half
 /// of the blocks or more, the first run is not the slowest one, or in the median of the blocks it
@@ -32,14 +22,14 @@ pub(super) fn draw(contents: &Contents) -> Option<Conclusion> {
         // of each run counts.
         blocks.entry((run.block, &run.settings)).or_default().entry(run.run).or_insert(run);
     }
-    let firsts: Vec<FirstRun> = blocks.values().filter_map(first_run).collect();
-    let slowest = firsts.iter().filter(|it| it.is_slowest).count();
+    let firsts: Vec<FirstValue> = blocks.values().filter_map(first_run).collect();
+    let slowest = firsts.iter().filter(|it| it.is_lowest).count();
     if firsts.len() < LEAST_BLOCKS || slowest * 2 <= firsts.len() {
         return None;
     }
-    let ratios: Vec<f64> = firsts.iter().map(|it| it.ratio).collect();
-    let below = 1.0 - Summary::of(&ratios)?.median;
-    if below < SLOWER {
+    let shares: Vec<f64> = firsts.iter().map(|it| it.below).collect();
+    let below = Summary::of(&shares)?.median;
+    if !is_as_low_as_a_warm_up(below) {
         return None;
     }
     let text = format!(
@@ -59,14 +49,9 @@ pub(super) fn draw(contents: &Contents) -> Option<Conclusion> {
 
 /// Compares the first run of a block with the others. `None` means that the first run is invalid,
 /// or that fewer than two others are valid.
-fn first_run(runs: &BTreeMap<u32, &RunRecord>) -> Option<FirstRun> {
+fn first_run(runs: &BTreeMap<u32, &RunRecord>) -> Option<FirstValue> {
     let (_, first) = runs.first_key_value()?;
-    let valid = runs.values().skip(1).filter(|run| run.is_valid);
-    let others: Vec<f64> = valid.map(|run| run.value()).collect();
-    let middle = mean(&others);
-    if !first.is_valid || others.len() < 2 || middle <= 0.0 {
-        return None;
-    }
-    let is_slowest = others.iter().all(|other| first.value() < *other);
-    Some(FirstRun { ratio: first.value() / middle, is_slowest })
+    let valid = runs.values().filter(|run| run.is_valid);
+    let values: Vec<f64> = valid.map(|run| run.value()).collect();
+    first.is_valid.then(|| FirstValue::of(&values)).flatten()
 }
