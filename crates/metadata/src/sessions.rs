@@ -7,6 +7,7 @@ mod compare_slots;
 mod lifetime;
 mod list;
 mod outcome;
+mod properties;
 mod replay;
 pub(crate) mod replay_window;
 mod requests;

@@ -234,6 +234,13 @@ pub fn is_ordinary_absence(message: u16, code: ErrorCode) -> bool {
     }
 }
 
+/// Whether a change removes or replaces a name. During the replay of lost changes, such a change
+/// must not follow a change that could not be replayed, because it could remove the last name of a
+/// file.
+pub fn removes_name(message: u16) -> bool {
+    [md::Unlink::ID, md::RemoveDirectory::ID, md::Rename::ID, md::Exchange::ID].contains(&message)
+}
+
 /// Returns the name of a message in metrics, such as `write_chunk`. `None` means that no message
 /// has the number `id`.
 pub fn metric_name(id: u16) -> Option<String> {

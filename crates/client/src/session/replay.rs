@@ -13,13 +13,13 @@ use crate::session::table::is_lost;
 use skep_rpc::{CallFacts, CallOptions};
 use skep_types::codec::{Codec, Described};
 use skep_types::{ErrorCode, GroupId, InodeId, Lsn, Result, SessionId};
-use skep_wire::Request;
 use skep_wire::inline::{InlineMark, RemoveInline, WriteInline, WriteInlineReply};
 use skep_wire::limits::REPLAY_SLOT;
 use skep_wire::metadata::{
-    Close, Create, EndReplay, Exchange, Open, OpenReply, RemoveDirectory, Rename, Replay,
-    ReplayReply, ReportWritten, SetAttributes, SetPattern, Unlink,
+    Close, Create, EndReplay, Open, OpenReply, Replay, ReplayReply, ReportWritten, SetAttributes,
+    SetPattern,
 };
+use skep_wire::{Request, catalog};
 use std::collections::HashSet;
 use std::rc::Rc;
 
@@ -59,8 +59,7 @@ impl Replayed {
     /// a change that the target itself has refused, the target makes this check for all clients,
     /// but only until it starts again.
     fn depends_on_skipped(&self, change: &Replay) -> bool {
-        let removes = [Unlink::ID, RemoveDirectory::ID, Rename::ID, Exchange::ID];
-        if self.lacks_names && removes.contains(&change.message) {
+        if self.lacks_names && catalog::removes_name(change.message) {
             return true;
         }
         let concerns_bytes =
@@ -222,7 +221,7 @@ impl Client {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use skep_wire::metadata::Link;
+    use skep_wire::metadata::{Link, Unlink};
 
     /// Hole H51 in `docs/tests/holes.md`.
     #[test]

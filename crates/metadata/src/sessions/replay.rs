@@ -22,45 +22,15 @@
 //! and by the checker `check_replay_order` of the simulator.
 
 use crate::engine::Engine;
+use crate::sessions::properties::{self, Property};
 use crate::sessions::replay_window::Dropped;
 use crate::target::MetadataTarget;
 use crate::tx::operation::Operation;
 use skep_types::codec::Codec;
 use skep_types::{Error, ErrorCode, Result, SessionId};
-use skep_wire::Request;
-use skep_wire::file_locks::EndWait;
 use skep_wire::frame::Header;
-use skep_wire::log_shipping::AskGroup;
-use skep_wire::metadata::{
-    AskDecision, AskOutcome, CloseSession, CompareSlots, Decide, EndReplay, Exchange, KeepAlive,
-    ListSessions, ListTransactions, OpenSession, RemoveDirectory, Rename, Replay,
-    ResolveTransaction, Unlink,
-};
-use skep_wire::sharing::{AcknowledgeNotifications, WaitNotifications};
-
-/// The requests that the target serves while the replay window is open. Except for `Replay`, none
-/// of them reads or changes the namespace for a client.
-const DURING_REPLAY: [u16; 16] = [
-    Replay::ID,
-    EndReplay::ID,
-    OpenSession::ID,
-    KeepAlive::ID,
-    CloseSession::ID,
-    CompareSlots::ID,
-    AskOutcome::ID,
-    AskGroup::ID,
-    AskDecision::ID,
-    Decide::ID,
-    ResolveTransaction::ID,
-    ListSessions::ID,
-    ListTransactions::ID,
-    EndWait::ID,
-    WaitNotifications::ID,
-    AcknowledgeNotifications::ID,
-];
-
-/// The changes that remove or replace names.
-const REMOVING: [u16; 4] = [Unlink::ID, RemoveDirectory::ID, Rename::ID, Exchange::ID];
+use skep_wire::metadata::Replay;
+use skep_wire::{Request, catalog};
 
 impl<E: Engine> MetadataTarget<E> {
     /// Opens the replay window for all sessions in the store. The caller calls this before the
@@ -84,12 +54,14 @@ impl<E: Engine> MetadataTarget<E> {
         self.sessions.replay.is_open()
     }
 
-    /// Refuses a request while the replay window is open, unless it is in [`DURING_REPLAY`].
+    /// Refuses a request while the replay window is open, unless it is [`Property::DuringReplay`].
     ///
     /// # Errors
     /// `Busy`, so the sender sends the request again.
     pub(super) fn check_replay_window(&self, header: &Header) -> Result<()> {
-        if !self.sessions.replay.is_open() || DURING_REPLAY.contains(&header.message) {
+        if !self.sessions.replay.is_open()
+            || properties::has(header.message, Property::DuringReplay)
+        {
             return Ok(());
         }
         let what = "cannot execute the request yet: clients repeat changes that a power loss of \
@@ -121,7 +93,7 @@ impl<E: Engine> MetadataTarget<E> {
         if self.sessions.replay.turn() != Some(op.id) {
             return Ok(false);
         }
-        if self.sessions.replay.has_failed() && REMOVING.contains(&message) {
+        if self.sessions.replay.has_failed() && catalog::removes_name(message) {
             let what = "cannot repeat the removal of a name: another lost change could not be \
                         repeated, so the name may be the last one of its file";
             return Err(Error::new(ErrorCode::Stale, what));

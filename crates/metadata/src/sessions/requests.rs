@@ -17,6 +17,7 @@
 use crate::engine::Engine;
 use crate::handlers;
 use crate::limits::{MAX_REPETITIONS, PARKED_RESERVE};
+use crate::sessions::properties::{self, Property};
 use crate::target::{MetadataTarget, PendingReply};
 use crate::tx::operation::{ConnectionId, Source};
 use crate::tx::shared::Shared;
@@ -27,23 +28,11 @@ use skep_wire::file_locks::{EndWait, WaitLock};
 use skep_wire::frame::Header;
 use skep_wire::log_shipping::AskGroup;
 use skep_wire::metadata::{
-    AskDecision, AskOutcome, CloseSession, CompareSlots, Decide, EndReplay, KeepAlive,
-    ListSessions, ListTransactions, OpenSession, Replay, ResolveTransaction,
+    AskDecision, AskOutcome, CloseSession, CompareSlots, EndReplay, KeepAlive, ListSessions,
+    ListTransactions, OpenSession,
 };
 use skep_wire::sharing::{AcknowledgeNotifications, WaitNotifications};
 use skep_wire::{Request, catalog};
-
-/// Requests that modify nothing but need a session.
-const NEED_SESSION: [u16; 8] = [
-    KeepAlive::ID,
-    CompareSlots::ID,
-    EndReplay::ID,
-    CloseSession::ID,
-    WaitLock::ID,
-    EndWait::ID,
-    WaitNotifications::ID,
-    AcknowledgeNotifications::ID,
-];
 
 impl<E: Engine> MetadataTarget<E> {
     /// Handles a request that has arrived.
@@ -141,7 +130,7 @@ impl<E: Engine> MetadataTarget<E> {
         if header.session.raw() != 0 {
             self.sessions.renew(header.session, self.shared.now);
         }
-        if line.modifies || NEED_SESSION.contains(&header.message) {
+        if line.modifies || properties::has(header.message, Property::NeedsSession) {
             self.sessions.check(header)?;
         }
         // A sync of a client also names a start. Its reply would otherwise say that all earlier
@@ -164,24 +153,12 @@ impl<E: Engine> MetadataTarget<E> {
             return Err(Error::new(ErrorCode::StaleMap, what));
         }
         self.check_transaction(header, body)?;
-        let most = match header.message {
-            // No limit for these requests: they never wait, and they let waiting operations
-            // continue.
-            Decide::ID
-            | ResolveTransaction::ID
-            | AskDecision::ID
-            | AskOutcome::ID
-            | KeepAlive::ID
-            | CompareSlots::ID
-            | EndReplay::ID
-            | CloseSession::ID
-            | EndWait::ID
-            | AcknowledgeNotifications::ID => usize::MAX,
-            // No limit for replayed changes: each session has at most one, and the change of one
-            // session may wait for the change of another, which the target must accept.
-            Replay::ID => usize::MAX,
-            _ if line.modifies => self.shared.limits.parked,
-            _ => self.shared.limits.parked + PARKED_RESERVE,
+        let most = if properties::has(header.message, Property::Unlimited) {
+            usize::MAX
+        } else if line.modifies {
+            self.shared.limits.parked
+        } else {
+            self.shared.limits.parked + PARKED_RESERVE
         };
         if self.operations.len() >= most {
             return Err(Error::new(
