@@ -10,8 +10,8 @@
 //! request of an owner is in progress at a time.
 
 use crate::files::handles::HandleId;
-use crate::limits::CONTENTION_PAUSE;
 use skep_cluster::lock_ranges::LockRanges;
+use skep_env::SharedNotify;
 use skep_types::InodeId;
 use skep_wire::file_locks::{LockKind, LockMode};
 use std::collections::HashMap;
@@ -51,6 +51,8 @@ type Table = HashMap<InodeId, HashMap<(LockKind, u64), OwnedRanges>>;
 pub(crate) struct FileLocks {
     /// The mutex protects only the table. No task awaits while it holds this mutex.
     owners: Mutex<Table>,
+    /// Notifies tasks on all threads that a request of an owner has ended.
+    ended: SharedNotify,
     waits: AtomicU64,
     is_used: AtomicBool,
     has_posix: AtomicBool,
@@ -61,6 +63,15 @@ pub(crate) struct FileLocks {
 pub(crate) struct OwnerTurn {
     locks: Arc<FileLocks>,
     pub(crate) owner: Owner,
+}
+
+/// The outcome of an attempt to reserve an owner.
+enum Attempt {
+    Reserved(OwnerTurn),
+    /// The owner has no locks.
+    Unknown,
+    /// Another request of the owner is in progress.
+    Busy,
 }
 
 impl FileLocks {
@@ -75,21 +86,25 @@ impl FileLocks {
         owner: Owner,
         must_exist: bool,
     ) -> Option<OwnerTurn> {
-        loop {
-            {
-                let mut table = self.table();
-                let key = (owner.kind, owner.owner);
-                let is_known = table.get(&owner.inode).is_some_and(|file| file.contains_key(&key));
-                if must_exist && !is_known {
-                    return None;
-                }
-                let owned = table.entry(owner.inode).or_default().entry(key).or_default();
-                let is_free = !std::mem::replace(&mut owned.is_busy, true);
-                if is_free {
-                    return Some(OwnerTurn { locks: Arc::clone(self), owner });
-                }
-            }
-            skep_env::sleep(CONTENTION_PAUSE).await;
+        let attempt = || match self.try_turn(owner, must_exist) {
+            Attempt::Reserved(turn) => Some(Some(turn)),
+            Attempt::Unknown => Some(None),
+            Attempt::Busy => None,
+        };
+        self.ended.wait_until(attempt).await
+    }
+
+    fn try_turn(self: &Arc<Self>, owner: Owner, must_exist: bool) -> Attempt {
+        let mut table = self.table();
+        let key = (owner.kind, owner.owner);
+        let is_known = table.get(&owner.inode).is_some_and(|file| file.contains_key(&key));
+        if must_exist && !is_known {
+            return Attempt::Unknown;
+        }
+        let owned = table.entry(owner.inode).or_default().entry(key).or_default();
+        match std::mem::replace(&mut owned.is_busy, true) {
+            true => Attempt::Busy,
+            false => Attempt::Reserved(OwnerTurn { locks: Arc::clone(self), owner }),
         }
     }
 
@@ -167,10 +182,9 @@ impl OwnerTurn {
         let key = (self.owner.kind, self.owner.owner);
         f(&mut file.entry(key).or_default().ranges)
     }
-}
 
-impl Drop for OwnerTurn {
-    fn drop(&mut self) {
+    /// Marks the owner as free, and removes it from the table if it has no locks.
+    fn release(&self) {
         let mut table = self.locks.table();
         let Some(file) = table.get_mut(&self.owner.inode) else { return };
         let key = (self.owner.kind, self.owner.owner);
@@ -183,5 +197,62 @@ impl Drop for OwnerTurn {
         if file.is_empty() {
             table.remove(&self.owner.inode);
         }
+    }
+}
+
+impl Drop for OwnerTurn {
+    fn drop(&mut self) {
+        self.release();
+        self.locks.ended.notify();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+    const OWNER: Owner = Owner { inode: InodeId::ROOT, kind: LockKind::Posix, owner: 7 };
+
+    /// Two threads take turns many times. If one wake-up were lost, a wait would reach its time
+    /// limit, since the other thread waits for the next round meanwhile.
+    #[test]
+    fn request_waits_for_the_turn_of_another_thread() {
+        const ROUNDS: u32 = 1000;
+        let locks = Arc::new(FileLocks::default());
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let (done, rounds) = std::sync::mpsc::channel();
+        let waiting = {
+            let locks = Arc::clone(&locks);
+            std::thread::spawn(move || {
+                skep_env::block_on(async move {
+                    while receiver.recv().is_ok() {
+                        let turn = locks.turn(OWNER, false);
+                        let is_granted = skep_env::timeout(PATIENCE, turn).await.is_some();
+                        let _ = done.send(is_granted);
+                    }
+                })
+            })
+        };
+        for _ in 0..ROUNDS {
+            let turn = locks.try_turn(OWNER, false);
+            assert!(matches!(turn, Attempt::Reserved(_)), "the round before has ended");
+            assert!(matches!(locks.try_turn(OWNER, false), Attempt::Busy));
+            sender.send(()).unwrap();
+            std::thread::yield_now();
+            drop(turn);
+            assert!(rounds.recv().unwrap(), "the waiting thread was not woken");
+        }
+        drop(sender);
+        waiting.join().unwrap().unwrap();
+        assert!(locks.table().is_empty());
+    }
+
+    #[test]
+    fn request_for_an_owner_without_locks_does_not_wait() {
+        let locks = Arc::new(FileLocks::default());
+        assert!(matches!(locks.try_turn(OWNER, true), Attempt::Unknown));
+        assert!(locks.table().is_empty());
     }
 }

@@ -20,7 +20,6 @@ const PAUSES: &[(&str, &str)] = &[
     ("crates/client/src/files/deferred_close.rs", "delay: collects closes for one message"),
     ("crates/client/src/files/later_report.rs", "delay: one report of times for many syncs"),
     ("crates/client/src/inode_state/append_parts.rs", "poll: an earlier part of the same append"),
-    ("crates/client/src/locks/owners.rs", "poll: another thread's request for the same lock owner"),
     ("crates/client/src/mount.rs", "poll: the capacity of the cluster, for one lease at most"),
     ("crates/client/src/session/renewal.rs", "poll: another thread's renewal of the session"),
     ("crates/client/src/session/replay.rs",
