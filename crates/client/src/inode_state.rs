@@ -1,5 +1,5 @@
 //! The state of one inode that this mount has open or has written to. All handles on all threads
-//! share it. Pure: callers pass the current time as an argument.
+//! share it. No I/O: callers pass the current time as an argument.
 //!
 //! - `size`: the size of the file, and the writes that this mount has not reported to metadata yet.
 //! - `unsynced`, `inline_marks`: acknowledged writes that may not be durable yet.
@@ -23,10 +23,10 @@ mod times_report;
 mod unsynced;
 
 pub(crate) use append_parts::AppendPart;
-use guards::{TimesChangeGuard, TimesReportGuard};
 pub(crate) use inline_move::UnconfirmedMove;
 pub(crate) use size::{FileEnd, ReportLoss, ReportedExtent, SizeReport};
 use skep_cluster::striping;
+use skep_env::SharedNotify;
 use skep_types::{Attributes, ChunkFileKey, HostIncarnation, InodeId, StripePattern};
 use skep_wire::inline::InlineMark;
 use skep_wire::metadata::TruncatedChunk;
@@ -65,6 +65,8 @@ pub struct InodeState {
     /// The mutex protects only the fields of [`Parts`]. No task takes another lock or awaits while
     /// it holds this mutex.
     parts: Mutex<Parts>,
+    /// Notifies tasks on all threads that an operation on the inode has ended.
+    ended: SharedNotify,
     /// Generation of the stripe pattern whose inline bytes were moved to storage, plus one. Zero
     /// means that no inline bytes were moved since this mount opened the file.
     moved_inline: AtomicU64,
@@ -79,6 +81,7 @@ impl InodeState {
         Arc::new(Self {
             id,
             parts: Mutex::default(),
+            ended: SharedNotify::default(),
             moved_inline: AtomicU64::new(0),
             opened_generation: AtomicU64::new(0),
         })
@@ -316,35 +319,12 @@ impl InodeState {
         self.with(|parts| parts.size.last_write())
     }
 
-    /// Plans a report of the file's times. Returns `false` if a report is planned already.
-    pub(crate) fn plan_times_report(&self) -> bool {
-        self.with(|parts| parts.times.plan())
-    }
-
-    /// Begins the planned report. Returns `None` while a program changes the times or closes the
-    /// file.
-    pub(crate) fn begin_times_report(self: &Arc<Self>) -> Option<TimesReportGuard> {
-        self.with(|parts| parts.times.begin()).then(|| TimesReportGuard(Arc::clone(self)))
-    }
-
-    /// Begins a change of the times, or a close. No planned report begins until the caller drops
-    /// the guard. Before the caller sends a request, it must wait until
-    /// [`Self::is_reporting_times`] returns `false`.
-    pub(crate) fn change_times(self: &Arc<Self>) -> TimesChangeGuard {
-        self.with(|parts| parts.times.begin_change());
-        TimesChangeGuard(Arc::clone(self))
-    }
-
-    /// Returns whether a planned report of the times is in progress.
-    pub(crate) fn is_reporting_times(&self) -> bool {
-        self.with(|parts| parts.times.is_sending())
-    }
-
     // ---- handles
 
     /// Counts a new handle.
     pub fn opened(&self) {
-        self.with(|parts| {
+        self.end_with(|parts| {
+            let was_being_closed = parts.handles.is_being_closed();
             if !parts.handles.is_open() {
                 parts.kernel = kernel_view::KernelView::default();
             }
@@ -353,6 +333,7 @@ impl InodeState {
             // file, and the new size may not be durable.
             parts.settled.count_change();
             parts.handles.opened();
+            was_being_closed
         });
     }
 
@@ -393,7 +374,7 @@ impl InodeState {
 
     /// Records that a close has ended. Returns whether the file has no other handle.
     pub fn closed(&self) -> bool {
-        self.with(|parts| parts.handles.closed())
+        self.end_with(|parts| parts.handles.closed())
     }
 
     /// Returns the id of the current open period of the file. A period begins when this mount

@@ -71,3 +71,6 @@ pub use skep_wire::metadata::{
     Create as CreateRequest, DirectoryEntries, DirectoryEntry, EntryInfo, EntryReply, NewInode,
     OpenMode, SetAttributes, SetTime, XattrMode,
 };
+
+#[cfg(test)]
+mod wake_ups;

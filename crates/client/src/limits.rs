@@ -74,9 +74,6 @@ pub(crate) const MAX_DEADLOCK_WAITS: usize = 100_000;
 /// the next such sync moves the inline bytes to storage. The move takes three requests more than a
 /// sync. The inline bytes of a journal that is written, synced twice and removed must not move.
 pub(crate) const MOVE_AFTER_SYNCS: u32 = 2;
-/// Pause between two checks whether another thread has finished a truncation or the renewal of a
-/// session. The waiting thread polls, because no thread wakes it. Such waits are rare.
-pub(crate) const CONTENTION_PAUSE: Duration = Duration::from_millis(1);
 /// How long a deferred close waits, so that it can be sent with other closes in one message. The
 /// space of a removed file is freed after its last close, and this delay is too short for users to
 /// notice.

@@ -7,7 +7,7 @@ use crate::driven::drive;
 use crate::files::handles::HandleId;
 use crate::inode_state::InodeState;
 use crate::inode_state::guards::TruncationClaim;
-use crate::limits::{CONTENTION_PAUSE, FIRST_LOOK_PATIENCE, ROOT_PATIENCE};
+use crate::limits::{FIRST_LOOK_PATIENCE, ROOT_PATIENCE};
 use crate::mount::options::Forget;
 use crate::session::request::ModifyOptions;
 use skep_types::{Attributes, ErrorCode, FileKind, InodeId, Result, Timestamp};
@@ -298,21 +298,9 @@ impl Client {
     /// Blocks new writes of this mount to a file, and waits until no write of this mount is in
     /// progress.
     pub(crate) async fn claim_truncation(&self, state: &Arc<InodeState>) -> TruncationClaim {
-        let truncating = loop {
-            match state.try_truncate() {
-                Some(truncating) => break truncating,
-                None => skep_env::sleep(CONTENTION_PAUSE).await,
-            }
-        };
-        self.await_writes(&truncating).await;
+        let truncating = state.wait_until(|| state.try_truncate()).await;
+        truncating.wait_until_alone().await;
         truncating
-    }
-
-    /// Waits until all writes that began before `claim` have ended.
-    pub(crate) async fn await_writes(&self, claim: &TruncationClaim) {
-        while !claim.is_alone() {
-            skep_env::sleep(CONTENTION_PAUSE).await;
-        }
     }
 }
 

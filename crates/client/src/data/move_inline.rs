@@ -22,7 +22,7 @@ use crate::driven::drive;
 use crate::files::open_file::OpenFile;
 use crate::inode_state::guards::TruncationClaim;
 use crate::inode_state::{FileEnd, InodeState, UnconfirmedMove};
-use crate::limits::{CONTENTION_PAUSE, MAX_PIECE_BYTES};
+use crate::limits::MAX_PIECE_BYTES;
 use crate::session::request::ModifyOptions;
 use skep_cluster::striping;
 use skep_env::Buf;
@@ -64,7 +64,7 @@ impl Client {
         // Do not wait for the claim: a truncation may hold it. The next sync starts the move again.
         let Some(claim) = state.try_truncate() else { return Ok(false) };
         let Some(_alone) = state.try_alone() else { return Ok(false) };
-        self.await_writes(&claim).await;
+        claim.wait_until_alone().await;
         let Some(moving) = claim.begin_move() else { return Ok(false) };
         let moved = self.move_claimed(file, &claim).await;
         moving.end();
@@ -140,13 +140,15 @@ impl Client {
     /// close of the file. Returns `false` if the mount ends during the move. The caller must then
     /// send no close, because the open ends with the session.
     pub(crate) async fn await_move(&self, state: &InodeState) -> bool {
-        while state.is_moving_inline() {
-            if self.mount().is_ending() {
-                return false;
-            }
-            skep_env::sleep(CONTENTION_PAUSE).await;
+        if !state.is_moving_inline() {
+            return true;
         }
-        true
+        // `shutdown` wakes this task too.
+        let outcome = || match state.is_moving_inline() {
+            false => Some(true),
+            true => self.mount().is_ending().then_some(false),
+        };
+        state.wait_until(outcome).await
     }
 
     /// Writes the inline bytes to the chunk file that stores them after the move, with zeros up to

@@ -12,7 +12,7 @@ use crate::files::handles::HandleId;
 use crate::files::open_file::OpenFile;
 use crate::inode_state::guards::{RequestStart, WriteGuard};
 use crate::inode_state::{FileEnd, InodeState};
-use crate::limits::{CONTENTION_PAUSE, MAX_PIECE_BYTES, WRITE_GRACE};
+use crate::limits::{MAX_PIECE_BYTES, WRITE_GRACE};
 use skep_cluster::striping::Piece;
 use skep_env::Buf;
 use skep_rpc::CallOptions;
@@ -206,11 +206,10 @@ impl Client {
 
 /// Waits until no truncation is in progress, and begins a write.
 pub(crate) async fn begin_write(inode: &Arc<InodeState>) -> WriteGuard {
-    loop {
-        match inode.try_write() {
-            Some(writing) => return writing,
-            None => skep_env::sleep(CONTENTION_PAUSE).await,
-        }
+    // Most writes need not wait.
+    match inode.try_write() {
+        Some(writing) => writing,
+        None => inode.wait_until(|| inode.try_write()).await,
     }
 }
 

@@ -8,7 +8,7 @@
 use crate::client::Client;
 use crate::inode_state::InodeState;
 use crate::inode_state::guards::TimesChangeGuard;
-use crate::limits::{CONTENTION_PAUSE, TIMES_DELAY};
+use crate::limits::TIMES_DELAY;
 use crate::session::request::ModifyOptions;
 use std::sync::Arc;
 
@@ -35,8 +35,8 @@ impl Client {
     /// progress. Until the caller drops the guard, no deferred report begins.
     pub(crate) async fn change_times(&self, state: &Arc<InodeState>) -> TimesChangeGuard {
         let changing = state.change_times();
-        while state.is_reporting_times() {
-            skep_env::sleep(CONTENTION_PAUSE).await;
+        if state.is_reporting_times() {
+            state.wait_until(|| (!state.is_reporting_times()).then_some(())).await;
         }
         changing
     }

@@ -4,7 +4,6 @@
 //! previous part is appended. Otherwise the parts could end up in another order.
 
 use crate::inode_state::InodeState;
-use crate::limits::CONTENTION_PAUSE;
 use skep_types::{Error, ErrorCode, Result};
 use std::ops::Range;
 use std::sync::Arc;
@@ -51,33 +50,32 @@ impl AppendPart {
     /// program that only the parts before the failed part were written.
     pub(crate) async fn wait_for_turn(&self) -> Result<()> {
         let Some(before) = &self.before else { return Ok(()) };
-        loop {
-            match before.load(Ordering::Acquire) {
-                IN_PROGRESS => skep_env::sleep(CONTENTION_PAUSE).await,
-                FAILED => {
-                    let text = format!(
-                        "cannot append to file {}: the write has several parts, and an earlier \
-                         part failed",
-                        self.inode.id
-                    );
-                    return Err(Error::new(ErrorCode::Io, text));
-                }
-                _ => return Ok(()),
-            }
+        let outcome = || Some(before.load(Ordering::Acquire)).filter(|it| *it != IN_PROGRESS);
+        if self.inode.wait_until(outcome).await == FAILED {
+            let text = format!(
+                "cannot append to file {}: the write has several parts, and an earlier part failed",
+                self.inode.id
+            );
+            return Err(Error::new(ErrorCode::Io, text));
         }
+        Ok(())
     }
 
     /// Records that the bytes of this append are in the file.
     pub(crate) fn succeed(&self) {
         self.outcome.store(DONE, Ordering::Release);
+        self.inode.wake_waiting();
     }
 }
 
 impl Drop for AppendPart {
     fn drop(&mut self) {
-        let _ =
+        let failed =
             self.outcome.compare_exchange(IN_PROGRESS, FAILED, Ordering::AcqRel, Ordering::Acquire);
-        self.inode.with(|parts| parts.appends.end(&self.outcome));
+        self.inode.end_with(|parts| {
+            parts.appends.end(&self.outcome);
+            failed.is_ok()
+        });
     }
 }
 
@@ -86,5 +84,36 @@ impl InodeState {
     pub(crate) fn begin_append(self: &Arc<Self>, expected: Range<u64>) -> AppendPart {
         let (outcome, before) = self.with(|parts| parts.appends.begin(expected));
         AppendPart { inode: Arc::clone(self), outcome, before }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wake_ups::check_wake_ups;
+    use skep_types::InodeId;
+
+    #[test]
+    fn part_of_an_append_waits_for_the_part_of_another_thread() {
+        let begin = |state: &Arc<InodeState>| state.begin_append(0..10);
+        let end = |part: AppendPart| part.succeed();
+        let wait = async |state: &Arc<InodeState>| {
+            let next = state.begin_append(10..20);
+            next.wait_for_turn().await.unwrap();
+            next.succeed();
+        };
+        check_wake_ups(&InodeState::new(InodeId::new(7)), begin, end, wait);
+    }
+
+    #[test]
+    fn failed_part_of_an_append_wakes_the_next_part() {
+        let begin = |state: &Arc<InodeState>| state.begin_append(0..10);
+        let wait = async |state: &Arc<InodeState>| {
+            let next = state.begin_append(10..20);
+            // If the earlier part ended before this one began, this part need not wait.
+            let has_earlier = next.before.is_some();
+            assert_eq!(next.wait_for_turn().await.is_err(), has_earlier);
+        };
+        check_wake_ups(&InodeState::new(InodeId::new(7)), begin, drop, wait);
     }
 }

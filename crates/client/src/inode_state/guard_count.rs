@@ -1,4 +1,6 @@
 //! The number of operations in progress on an inode, for each kind of guard.
+//!
+//! A function that ends an operation returns whether another task may wait for this end.
 
 /// The number of guards of each kind.
 ///
@@ -41,20 +43,23 @@ impl GuardCount {
         self.alone > 0
     }
 
-    pub(super) fn end_write(&mut self) {
+    pub(super) fn end_write(&mut self) -> bool {
         debug_assert!(self.writers > 0, "only a write that has begun can end");
         self.writers -= 1;
         self.changes += 1;
+        // Only a task with the claim waits for writes.
+        self.writers == 0 && self.is_truncating
     }
 
     pub(super) fn has_writers(&self) -> bool {
         self.writers > 0
     }
 
-    pub(super) fn end_truncation(&mut self) {
+    pub(super) fn end_truncation(&mut self) -> bool {
         debug_assert!(self.is_truncating, "only a truncation that has begun can end");
         self.is_truncating = false;
         self.changes += 1;
+        true
     }
 
     pub(super) fn begin_move(&mut self) -> bool {
@@ -66,12 +71,14 @@ impl GuardCount {
         self.is_moving
     }
 
-    pub(super) fn end_move(&mut self) {
+    pub(super) fn end_move(&mut self) -> bool {
         self.is_moving = false;
+        true
     }
 
-    pub(super) fn end_alone(&mut self) {
+    pub(super) fn end_alone(&mut self) -> bool {
         debug_assert!(self.alone > 0, "only an operation that has begun can end");
         self.alone -= 1;
+        self.alone == 0
     }
 }

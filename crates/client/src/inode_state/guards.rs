@@ -30,7 +30,7 @@
 //! opens files for writing first, so that none of its opens waits for an acknowledgement of its own
 //! mount while an [`AloneGuard`] is held.
 
-use crate::inode_state::{InodeState, SizeReport};
+use crate::inode_state::{InodeState, Parts, SizeReport};
 use skep_types::{Attributes, ChunkFileKey, GroupId, HostIncarnation};
 use std::ops::Range;
 use std::sync::Arc;
@@ -45,6 +45,28 @@ pub(crate) struct RequestStart {
 }
 
 impl InodeState {
+    /// Changes the state, and then wakes the tasks that wait for the end of an operation on the
+    /// inode, if `f` returns `true`. Returns the result of `f`. The woken tasks check the state
+    /// again, and some of them may have to wait further.
+    pub(super) fn end_with(&self, f: impl FnOnce(&mut Parts) -> bool) -> bool {
+        let has_ended = self.with(f);
+        if has_ended {
+            self.ended.notify();
+        }
+        has_ended
+    }
+
+    /// Wakes all tasks that wait in [`Self::wait_until`], for a change outside of this state.
+    pub(crate) fn wake_waiting(&self) {
+        self.ended.notify();
+    }
+
+    /// Waits until `check` returns a value, and returns that value. Calls `check` immediately, and
+    /// then whenever an operation on the inode has ended, also on another thread. Cancel-safe.
+    pub(crate) async fn wait_until<T>(&self, check: impl FnMut() -> Option<T>) -> T {
+        self.ended.wait_until(check).await
+    }
+
     /// Begins a write. Returns `None` while a truncation is claimed.
     pub fn try_write(self: &Arc<Self>) -> Option<WriteGuard> {
         let is_begun = self.with(|parts| {
@@ -92,6 +114,32 @@ impl InodeState {
     pub(crate) fn is_used_alone(&self) -> bool {
         self.with(|parts| parts.guards.is_used_alone())
     }
+
+    // ---- the times
+
+    /// Plans a report of the file's times. Returns `false` if a report is planned already.
+    pub(crate) fn plan_times_report(&self) -> bool {
+        self.with(|parts| parts.times.plan())
+    }
+
+    /// Begins the planned report. Returns `None` while a program changes the times or closes the
+    /// file.
+    pub(crate) fn begin_times_report(self: &Arc<Self>) -> Option<TimesReportGuard> {
+        self.with(|parts| parts.times.begin()).then(|| TimesReportGuard(Arc::clone(self)))
+    }
+
+    /// Begins a change of the times, or a close. No planned report begins until the caller drops
+    /// the guard. Before the caller sends a request, it must wait until
+    /// [`Self::is_reporting_times`] returns `false`.
+    pub(crate) fn change_times(self: &Arc<Self>) -> TimesChangeGuard {
+        self.with(|parts| parts.times.begin_change());
+        TimesChangeGuard(Arc::clone(self))
+    }
+
+    /// Returns whether a planned report of the times is in progress.
+    pub(crate) fn is_reporting_times(&self) -> bool {
+        self.with(|parts| parts.times.is_sending())
+    }
 }
 
 /// An operation in progress that is allowed only while no other client uses the file. If metadata
@@ -102,7 +150,7 @@ pub(crate) struct AloneGuard(Arc<InodeState>);
 
 impl Drop for AloneGuard {
     fn drop(&mut self) {
-        self.0.with(|parts| parts.guards.end_alone());
+        self.0.end_with(|parts| parts.guards.end_alone());
     }
 }
 
@@ -188,7 +236,7 @@ impl WriteGuard {
 
 impl Drop for WriteGuard {
     fn drop(&mut self) {
-        self.0.with(|parts| parts.guards.end_write());
+        self.0.end_with(|parts| parts.guards.end_write());
     }
 }
 
@@ -201,6 +249,11 @@ impl TruncationClaim {
     /// Returns whether all writes that began before the claim have ended.
     pub fn is_alone(&self) -> bool {
         self.0.with(|parts| !parts.guards.has_writers())
+    }
+
+    /// Waits until all writes that began before the claim have ended.
+    pub(crate) async fn wait_until_alone(&self) {
+        self.0.wait_until(|| self.is_alone().then_some(())).await;
     }
 
     /// Begins a move of the inline bytes. The move must end before the claim is dropped. Returns
@@ -240,7 +293,7 @@ impl TruncationClaim {
 
 impl Drop for TruncationClaim {
     fn drop(&mut self) {
-        self.0.with(|parts| parts.guards.end_truncation());
+        self.0.end_with(|parts| parts.guards.end_truncation());
     }
 }
 
@@ -258,26 +311,106 @@ impl MoveGuard {
     /// Ends the move. The caller calls this function after storage has replied to the copy, or if
     /// the client has sent no copy.
     pub(crate) fn end(self) {
-        self.0.with(|parts| parts.guards.end_move());
+        self.0.end_with(|parts| parts.guards.end_move());
     }
 }
 
 /// A planned report of a file's times that a task is sending.
 #[derive(Debug)]
-pub(crate) struct TimesReportGuard(pub(super) Arc<InodeState>);
+pub(crate) struct TimesReportGuard(Arc<InodeState>);
 
 impl Drop for TimesReportGuard {
     fn drop(&mut self) {
-        self.0.with(|parts| parts.times.end());
+        self.0.end_with(|parts| parts.times.end());
     }
 }
 
 /// A change of a file's times by a program, or a close of the file, in progress.
 #[derive(Debug)]
-pub(crate) struct TimesChangeGuard(pub(super) Arc<InodeState>);
+pub(crate) struct TimesChangeGuard(Arc<InodeState>);
 
 impl Drop for TimesChangeGuard {
     fn drop(&mut self) {
         self.0.with(|parts| parts.times.end_change());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wake_ups::check_wake_ups;
+    use skep_types::InodeId;
+
+    fn state() -> Arc<InodeState> {
+        InodeState::new(InodeId::new(7))
+    }
+
+    #[test]
+    fn truncation_waits_for_a_write_of_another_thread() {
+        let begin = |state: &Arc<InodeState>| state.try_write().unwrap();
+        let wait = async |state: &Arc<InodeState>| {
+            let claim = state.wait_until(|| state.try_truncate()).await;
+            claim.wait_until_alone().await;
+        };
+        check_wake_ups(&state(), begin, drop, wait);
+    }
+
+    #[test]
+    fn write_waits_for_a_truncation_of_another_thread() {
+        let begin = |state: &Arc<InodeState>| state.try_truncate().unwrap();
+        let wait = async |state: &Arc<InodeState>| {
+            drop(state.wait_until(|| state.try_write()).await);
+        };
+        check_wake_ups(&state(), begin, drop, wait);
+    }
+
+    #[test]
+    fn end_of_an_operation_without_other_clients_wakes_tasks() {
+        let begin = |state: &Arc<InodeState>| state.try_alone().unwrap();
+        let wait = async |state: &Arc<InodeState>| {
+            state.wait_until(|| (!state.is_used_alone()).then_some(())).await;
+        };
+        check_wake_ups(&state(), begin, drop, wait);
+    }
+
+    #[test]
+    fn end_of_a_move_of_inline_bytes_wakes_tasks() {
+        let begin = |state: &Arc<InodeState>| {
+            let claim = state.try_truncate().unwrap();
+            let moving = claim.begin_move().unwrap();
+            (moving, claim)
+        };
+        let end = |(moving, claim): (MoveGuard, TruncationClaim)| {
+            moving.end();
+            drop(claim);
+        };
+        let wait = async |state: &Arc<InodeState>| {
+            state.wait_until(|| (!state.is_moving_inline()).then_some(())).await;
+        };
+        check_wake_ups(&state(), begin, end, wait);
+    }
+
+    #[test]
+    fn end_of_a_report_of_times_wakes_a_change_of_the_times() {
+        let begin = |state: &Arc<InodeState>| state.begin_times_report().unwrap();
+        let wait = async |state: &Arc<InodeState>| {
+            let _changing = state.change_times();
+            state.wait_until(|| (!state.is_reporting_times()).then_some(())).await;
+        };
+        check_wake_ups(&state(), begin, drop, wait);
+    }
+
+    #[test]
+    fn end_of_the_last_close_of_a_file_wakes_tasks() {
+        let begin = |state: &Arc<InodeState>| {
+            state.opened();
+            state.closing(false, false);
+            Arc::clone(state)
+        };
+        let end = |state: Arc<InodeState>| assert!(state.closed(), "the file has one handle");
+        let wait = async |state: &Arc<InodeState>| {
+            state.wait_until(|| (!state.is_being_closed()).then_some(())).await;
+        };
+        check_wake_ups(&state(), begin, end, wait);
     }
 }

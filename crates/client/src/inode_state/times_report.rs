@@ -33,8 +33,10 @@ impl TimesReport {
         self.is_sending
     }
 
-    pub(super) fn end(&mut self) {
+    /// Ends the report. Returns whether a change or a close may wait for this end.
+    pub(super) fn end(&mut self) -> bool {
         self.is_sending = false;
+        self.changes > 0
     }
 
     pub(super) fn begin_change(&mut self) {
@@ -62,7 +64,7 @@ mod tests {
         assert!(report.begin());
         report.begin_change();
         assert!(report.is_sending(), "the change waits for the report");
-        report.end();
+        assert!(report.end());
         assert!(!report.is_sending());
         assert!(report.plan());
         assert!(!report.begin(), "the change reports the writes itself");

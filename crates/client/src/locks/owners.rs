@@ -210,42 +210,19 @@ impl Drop for OwnerTurn {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
+    use crate::wake_ups::check_wake_ups;
 
-    const PATIENCE: Duration = Duration::from_secs(60);
     const OWNER: Owner = Owner { inode: InodeId::ROOT, kind: LockKind::Posix, owner: 7 };
 
-    /// Two threads take turns many times. If one wake-up were lost, a wait would reach its time
-    /// limit, since the other thread waits for the next round meanwhile.
     #[test]
     fn request_waits_for_the_turn_of_another_thread() {
-        const ROUNDS: u32 = 1000;
         let locks = Arc::new(FileLocks::default());
-        let (sender, receiver) = std::sync::mpsc::channel();
-        let (done, rounds) = std::sync::mpsc::channel();
-        let waiting = {
-            let locks = Arc::clone(&locks);
-            std::thread::spawn(move || {
-                skep_env::block_on(async move {
-                    while receiver.recv().is_ok() {
-                        let turn = locks.turn(OWNER, false);
-                        let is_granted = skep_env::timeout(PATIENCE, turn).await.is_some();
-                        let _ = done.send(is_granted);
-                    }
-                })
-            })
+        let begin = |locks: &Arc<FileLocks>| match locks.try_turn(OWNER, false) {
+            Attempt::Reserved(turn) => turn,
+            _ => panic!("the turn of the other thread has ended"),
         };
-        for _ in 0..ROUNDS {
-            let turn = locks.try_turn(OWNER, false);
-            assert!(matches!(turn, Attempt::Reserved(_)), "the round before has ended");
-            assert!(matches!(locks.try_turn(OWNER, false), Attempt::Busy));
-            sender.send(()).unwrap();
-            std::thread::yield_now();
-            drop(turn);
-            assert!(rounds.recv().unwrap(), "the waiting thread was not woken");
-        }
-        drop(sender);
-        waiting.join().unwrap().unwrap();
+        let wait = async |locks: &Arc<FileLocks>| drop(locks.turn(OWNER, false).await);
+        check_wake_ups(&locks, begin, drop, wait);
         assert!(locks.table().is_empty());
     }
 

@@ -17,6 +17,8 @@ impl Client {
         if !self.mount().member.begin_leave() {
             return;
         }
+        // A close that waits for a move of inline bytes must end now (`Client::await_move`).
+        self.mount().inodes.all().iter().for_each(|state| state.wake_waiting());
         let report = async {
             for state in self.mount().inodes.all() {
                 if let Err(error) = self.report_written(&state, ModifyOptions::default()).await {

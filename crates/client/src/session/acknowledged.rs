@@ -29,6 +29,7 @@
 //! `lost_changes_of_two_mounts_are_replayed_in_their_order`.
 
 use crate::limits::{MAX_ACKNOWLEDGED, MAX_ACKNOWLEDGED_BYTES, MAX_REVERTED_INODES};
+use skep_env::SharedNotify;
 use skep_types::{GroupId, InodeId, SessionId};
 use skep_wire::inline::InlineMark;
 use skep_wire::limits::REPLAY_SLOT;
@@ -212,6 +213,8 @@ impl Inner {
 pub(crate) struct AcknowledgedChanges {
     /// The mutex protects only the lists. No task awaits anything while it holds the lock.
     inner: Mutex<Inner>,
+    /// Notifies tasks on all threads that a replay has ended, or that a session was replaced.
+    ended: SharedNotify,
 }
 
 impl AcknowledgedChanges {
@@ -241,6 +244,8 @@ impl AcknowledgedChanges {
             }
             inner.groups.insert(group, Kept { session, start, ..Kept::default() })
         });
+        // A task that waits for the replay of the former session needs to wait no longer.
+        self.ended.notify();
         replaced.map(|kept| kept.lost.into()).unwrap_or_default()
     }
 
@@ -406,6 +411,13 @@ impl AcknowledgedChanges {
     /// the changes that stay lost.
     pub(crate) fn replay_ended(&self, group: GroupId, session: SessionId) {
         self.of(group, session, |kept| kept.is_replaying = false);
+        self.ended.notify();
+    }
+
+    /// Waits until no replay of the session is running. Cancel-safe.
+    pub(crate) async fn await_replay(&self, group: GroupId, session: SessionId) {
+        let has_ended = || (!self.is_replaying(group, session)).then_some(());
+        self.ended.wait_until(has_ended).await;
     }
 
     // ---- reports

@@ -3,7 +3,7 @@
 use crate::client::{Client, Worker};
 use crate::driven::drive;
 use crate::files::open_file::OpenFile;
-use crate::limits::{CONTENTION_PAUSE, REOPENS_AT_ONCE, SLOTS_PER_WORKER};
+use crate::limits::{REOPENS_AT_ONCE, SLOTS_PER_WORKER};
 use crate::session::request::{ModifyOptions, send_attempt};
 use crate::session::slots::ThreadSession;
 use crate::session::table::{Granted, SessionState, client_of, is_lost, lease_of};
@@ -26,7 +26,7 @@ impl Client {
         loop {
             match mount.sessions.find_or_add(group, mount.node()) {
                 SessionState::Open { id, slots } => return self.0.join_session(group, id, slots),
-                SessionState::Renewing => skep_env::sleep(CONTENTION_PAUSE).await,
+                SessionState::Renewing => mount.sessions.await_renewal(group).await,
                 SessionState::Unopened { id } => match self.open_session(group, id).await {
                     Ok(_) => {}
                     Err(error) if is_lost(&error) => self.renew_session(group, id, &error).await,
@@ -83,9 +83,7 @@ impl Client {
             })
             .detach();
         }
-        while mount.sessions.is_renewing(group) {
-            skep_env::sleep(CONTENTION_PAUSE).await;
-        }
+        mount.sessions.await_renewal(group).await;
     }
 
     /// Opens a new session in place of the lost session. Returns whether the new session is open.
@@ -232,7 +230,7 @@ impl Client {
             // If two tasks restored opens at the same time, both would open a missing file again,
             // and one of these opens would have no handle.
             let Some(_restoring) = sessions.begin_restoring(group, id) else {
-                skep_env::sleep(CONTENTION_PAUSE).await;
+                sessions.await_restoring(group, id).await;
                 continue;
             };
             let began = skep_env::now();

@@ -7,7 +7,6 @@
 //! `compare_slots` finds them, and reports the changes that stay lost.
 
 use crate::client::Client;
-use crate::limits::CONTENTION_PAUSE;
 use crate::session::acknowledged::{Attempt, Change, NextReplay};
 use crate::session::table::is_lost;
 use skep_rpc::{CallFacts, CallOptions};
@@ -76,22 +75,16 @@ fn inode_of(change: &Replay) -> Option<InodeId> {
 }
 
 impl Client {
-    /// Waits until no replay of the session is running.
-    pub(super) async fn await_replay(&self, group: GroupId, id: SessionId) {
-        while self.mount().sessions.changes.is_replaying(group, id) {
-            skep_env::sleep(CONTENTION_PAUSE).await;
-        }
-    }
-
     /// Begins an attempt to send a change or a sync. If a replay of the session is running, first
     /// waits until it has ended.
     pub(super) async fn next_attempt(&self, group: GroupId, id: SessionId) -> Attempt {
+        let changes = &self.mount().sessions.changes;
         loop {
-            let attempt = self.mount().sessions.changes.attempt(group, id);
+            let attempt = changes.attempt(group, id);
             if !attempt.is_replaying {
                 return attempt;
             }
-            self.await_replay(group, id).await;
+            changes.await_replay(group, id).await;
         }
     }
 

@@ -2,6 +2,7 @@
 //! I/O. Callers pass times and client ids as arguments.
 
 use crate::session::acknowledged::AcknowledgedChanges;
+use skep_env::SharedNotify;
 use skep_types::{Error, ErrorCode, GroupId, NodeId, SessionId};
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -98,6 +99,9 @@ pub(crate) struct GroupSessions {
     /// The mutex protects only the table. Threads lock it at their first request to a group and
     /// after a session was lost, but not for each request.
     inner: Mutex<Sessions>,
+    /// Notifies tasks on all threads that a session was replaced, or that a renewal or the
+    /// restoration of opens has ended.
+    changed: SharedNotify,
     pub(crate) changes: AcknowledgedChanges,
 }
 
@@ -227,7 +231,7 @@ impl GroupSessions {
         lost: SessionId,
         node: NodeId,
     ) -> Option<SessionId> {
-        self.with(|table| {
+        let replaced = self.with(|table| {
             let new = GroupSession { is_renewing: true, ..table.new_session(node) };
             let session = table.groups.get_mut(&group).filter(|session| session.id == lost)?;
             *session = new;
@@ -235,7 +239,10 @@ impl GroupSessions {
                 table.check_invariants();
             }
             Some(new.id)
-        })
+        });
+        // A task that waits for the restoration of the opens of `lost` needs to wait no longer.
+        self.changed.notify();
+        replaced
     }
 
     /// Records that the renewal of a group's session has ended.
@@ -245,11 +252,28 @@ impl GroupSessions {
                 session.is_renewing = false;
             }
         });
+        self.changed.notify();
     }
 
     /// Returns whether the session at a group is being renewed.
     pub(crate) fn is_renewing(&self, group: GroupId) -> bool {
         self.with(|table| table.groups.get(&group).is_some_and(|session| session.is_renewing))
+    }
+
+    /// Waits until the session at a group is not being renewed. Cancel-safe.
+    pub(crate) async fn await_renewal(&self, group: GroupId) {
+        self.changed.wait_until(|| (!self.is_renewing(group)).then_some(())).await;
+    }
+
+    /// Waits until no task restores the opens of a session, or another session has replaced the
+    /// session. Cancel-safe.
+    pub(crate) async fn await_restoring(&self, group: GroupId, id: SessionId) {
+        let has_ended = || {
+            let mut is_restoring = false;
+            self.update(group, id, |session| is_restoring = session.is_restoring);
+            (!is_restoring).then_some(())
+        };
+        self.changed.wait_until(has_ended).await;
     }
 
     /// Returns whether `id` is the current session at a group.
@@ -285,12 +309,15 @@ pub(crate) struct Restoring<'a> {
 impl Drop for Restoring<'_> {
     fn drop(&mut self) {
         self.sessions.update(self.group, self.id, |session| session.is_restoring = false);
+        self.sessions.changed.notify();
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wake_ups::check_wake_ups;
+    use std::sync::Arc;
 
     const GROUP: GroupId = GroupId::new(3);
     const NODE: NodeId = NodeId::new(12);
@@ -405,5 +432,37 @@ mod tests {
     fn refusal_or_eviction_marks_the_session_as_lost() {
         assert!(is_lost(&ErrorCode::StaleSession.into()) && is_lost(&ErrorCode::Evicted.into()));
         assert!(!is_lost(&ErrorCode::Stale.into()));
+    }
+
+    #[test]
+    fn end_of_a_renewal_wakes_tasks_of_other_threads() {
+        let table = Arc::new(GroupSessions::default());
+        opened(&table, LEASE);
+        let begin = |table: &Arc<GroupSessions>| {
+            let lost = match table.find_or_add(GROUP, NODE) {
+                SessionState::Open { id, .. } | SessionState::Unopened { id } => id,
+                SessionState::Renewing => panic!("the last renewal has ended"),
+            };
+            table.replace(GROUP, lost, NODE).unwrap();
+            Arc::clone(table)
+        };
+        let end = |table: Arc<GroupSessions>| table.renewed(GROUP);
+        let wait = async |table: &Arc<GroupSessions>| table.await_renewal(GROUP).await;
+        check_wake_ups(&table, begin, end, wait);
+    }
+
+    #[test]
+    fn end_of_a_restoration_wakes_tasks_of_other_threads() {
+        // A guard has the lifetime of its table, so the table lives until the end of the process.
+        let table: &'static GroupSessions = Box::leak(Box::<GroupSessions>::default());
+        let id = opened(table, LEASE);
+        let begin = |table: &&'static GroupSessions| -> Restoring<'static> {
+            let table: &'static GroupSessions = *table;
+            table.begin_restoring(GROUP, id).unwrap()
+        };
+        let wait = async move |table: &&'static GroupSessions| {
+            table.await_restoring(GROUP, id).await;
+        };
+        check_wake_ups(&table, begin, drop, wait);
     }
 }

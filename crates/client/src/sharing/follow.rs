@@ -7,10 +7,11 @@
 use crate::client::Client;
 use crate::files::sync::is_gone;
 use crate::inode_state::InodeState;
-use crate::limits::{CONTENTION_PAUSE, KERNEL_CLOSE_WAIT, NOTIFICATIONS_PAUSE, RENEWAL_WAIT};
+use crate::limits::{KERNEL_CLOSE_WAIT, NOTIFICATIONS_PAUSE, RENEWAL_WAIT};
 use crate::session::request::ModifyOptions;
 use crate::session::table::is_lost;
 use skep_env::Mailbox;
+use skep_env::local::Notify;
 use skep_rpc::CallOptions;
 use skep_types::{Error, ErrorCode, GroupId, Result, SessionId};
 use skep_wire::limits::MAX_NOTIFICATIONS;
@@ -61,10 +62,11 @@ fn log_end(error: &std::io::Error) {
 impl Client {
     async fn follow_session(&self, group: GroupId, session: SessionId) {
         let in_progress = Rc::new(RefCell::new(BTreeSet::new()));
+        let ended = Rc::new(Notify::default());
         while self.mount().sessions.is_current(group, session) && !self.mount().is_ending() {
             let known: Vec<_> = in_progress.borrow().iter().copied().collect();
             if known.len() >= MAX_NOTIFICATIONS {
-                skep_env::sleep(CONTENTION_PAUSE).await;
+                ended.wait().await;
                 continue;
             }
             let options = CallOptions { session, ..CallOptions::default() };
@@ -85,9 +87,11 @@ impl Client {
             for notification in notifications {
                 in_progress.borrow_mut().insert(notification.number);
                 let (client, in_progress) = (self.clone(), Rc::clone(&in_progress));
+                let ended = Rc::clone(&ended);
                 skep_env::spawn(async move {
                     client.handle_notification((group, session), notification).await;
                     in_progress.borrow_mut().remove(&notification.number);
+                    ended.notify();
                 })
                 .detach();
             }
@@ -159,10 +163,8 @@ impl Client {
         // If this mount is closing the file, wait until metadata has executed the close. After the
         // close the file is no longer shared.
         let life = state.life();
-        let patience = skep_env::now() + KERNEL_CLOSE_WAIT;
-        while state.is_being_closed() && skep_env::now() < patience {
-            skep_env::sleep(CONTENTION_PAUSE).await;
-        }
+        let closed = state.wait_until(|| (!state.is_being_closed()).then_some(()));
+        skep_env::timeout(KERNEL_CLOSE_WAIT, closed).await;
         // If this mount has closed the file and opened it again meanwhile, the reply to the new
         // open has shown whether the file is shared, so ignore this notification.
         if state.life().is_none() || state.life() != life {
@@ -173,9 +175,7 @@ impl Client {
         // Operations that began before the file was shared assume that no other client changes the
         // size of the file. This mount must not acknowledge the notification before these
         // operations have ended.
-        while state.is_used_alone() {
-            skep_env::sleep(CONTENTION_PAUSE).await;
-        }
+        state.wait_until(|| (!state.is_used_alone()).then_some(())).await;
         if was_shared {
             self.wait_for_renewal(state).await?;
         }
@@ -195,16 +195,12 @@ impl Client {
     /// Returns `TimedOut` if the renewal takes longer.
     async fn wait_for_renewal(&self, state: &InodeState) -> Result<()> {
         let group = self.group_of(state.id)?;
-        let patience = skep_env::now() + RENEWAL_WAIT;
-        while self.mount().sessions.is_renewing(group) {
-            if skep_env::now() >= patience {
-                let text = format!(
-                    "cannot use the session at group {group} yet: the mount is still renewing it"
-                );
-                return Err(Error::new(ErrorCode::TimedOut, text));
-            }
-            skep_env::sleep(CONTENTION_PAUSE).await;
-        }
-        Ok(())
+        let renewed = self.mount().sessions.await_renewal(group);
+        skep_env::timeout(RENEWAL_WAIT, renewed).await.ok_or_else(|| {
+            let text = format!(
+                "cannot use the session at group {group} yet: the mount is still renewing it"
+            );
+            Error::new(ErrorCode::TimedOut, text)
+        })
     }
 }

@@ -149,7 +149,7 @@ fn check_patterns(host: &PageHost) {
         in_srv(host, &format!("skep entry set --pattern {pattern} /mnt/skep/texts"));
     }
 
-    // The page says that its output is from a cluster without inline bytes.
+    // The output on the page is from a cluster without inline bytes.
     in_srv(host, "skep config set inline-bytes 0");
     let file = "head -c 1000 /dev/zero >/mnt/skep/small/f$n";
     in_srv(host, &format!("for n in $(seq 120); do {file}; done"));

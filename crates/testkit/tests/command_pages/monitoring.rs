@@ -131,7 +131,8 @@ fn run_until_ctrl_c(host: &PageHost, commands: &str) {
     }
 }
 
-/// Replaces the trace id and the process id on the page by those of this cluster.
+/// Replaces the trace id and the process id on the page by a trace id and a process id of this
+/// cluster.
 fn substituted(host: &PageHost, commands: &str) -> String {
     let mut commands = commands.to_owned();
     if commands.contains(TRACE) {

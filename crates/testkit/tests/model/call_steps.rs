@@ -21,8 +21,8 @@ enum Part {
     Walk(usize),
     /// Looks up the call's first or second path.
     LookUp(usize),
-    /// Reads a directory or the bytes of a file. Each name, the length and the value of the bytes
-    /// may be those of another moment, so several steps may belong to this part.
+    /// Reads a directory or the bytes of a file. The call may read each name, the length and the
+    /// value of the bytes at a different moment, so several steps may belong to this part.
     See,
     /// Executes the request.
     Act,

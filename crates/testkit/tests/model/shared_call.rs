@@ -2,8 +2,8 @@
 //! execution through a mount.
 //!
 //! The shared names are a few names in the root directory of the file system, and the same names in
-//! each directory among them. Metadata targets share the directories of the root, so many of these
-//! calls concern several metadata targets. A call never gives a directory a name in another
+//! each directory among them. Metadata targets share the directories of the root, so calls often
+//! concern several metadata targets. A call never gives a directory a name in another
 //! directory, so the shared names have two levels at most.
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags};
@@ -67,7 +67,7 @@ pub(crate) enum SharedCall {
     List(Option<usize>),
 }
 
-/// What a successful call has returned.
+/// The result of a successful call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SharedResult {
     Done,
@@ -75,8 +75,8 @@ pub(crate) enum SharedResult {
     File(u64),
     /// The inode number of a directory that the call has found.
     Directory(u64),
-    /// The number of bytes that the call has read, and the value of all of them. The value is 0 if
-    /// there are none.
+    /// The number of bytes that the call has read, and the value of each of them. The value is 0
+    /// if the number is 0.
     Bytes(u64, u8),
     /// The call has read bytes of different values.
     MixedBytes,

@@ -35,7 +35,7 @@ pub(crate) struct Directory {
 pub(crate) struct Contents {
     /// The number of the bytes.
     pub(crate) len: u64,
-    /// The value of all of them. 0 if there are none.
+    /// The value of each byte. 0 if the file is empty.
     pub(crate) byte: u8,
 }
 

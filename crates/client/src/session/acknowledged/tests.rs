@@ -1,7 +1,9 @@
 //! Tests of the list of acknowledged changes.
 
 use super::*;
+use crate::wake_ups::check_wake_ups;
 use skep_wire::metadata::SlotSequence;
+use std::sync::Arc;
 
 const GROUP: GroupId = GroupId::new(1);
 const SESSION: SessionId = SessionId::new(7);
@@ -206,4 +208,19 @@ fn lost_changes_of_a_replaced_session_are_reported() {
     let lost = changes.opened(GROUP, SessionId::new(8), 2);
     assert_eq!(lost, [change(0, 1, 1)], "the new session was opened during the replay");
     assert!(!changes.is_replaying(GROUP, SessionId::new(8)));
+}
+
+#[test]
+fn end_of_a_replay_wakes_tasks_of_other_threads() {
+    let begin = |changes: &Arc<AcknowledgedChanges>| {
+        let start = changes.attempt(GROUP, SESSION).start + 1;
+        let compared = changes.compare(GROUP, SESSION, &reply(start, &[]));
+        assert_eq!(compared, Some(Compared::Now));
+        Arc::clone(changes)
+    };
+    let end = |changes: Arc<AcknowledgedChanges>| changes.replay_ended(GROUP, SESSION);
+    let wait = async |changes: &Arc<AcknowledgedChanges>| {
+        changes.await_replay(GROUP, SESSION).await;
+    };
+    check_wake_ups(&Arc::new(opened()), begin, end, wait);
 }
