@@ -12,8 +12,9 @@
 pub(super) struct TimesReport {
     /// Whether a task will send a report soon.
     is_due: bool,
-    /// Whether a task sends the report now.
-    is_sending: bool,
+    /// Number of tasks that send a report now. A report may begin before the one before has ended,
+    /// if metadata replies late.
+    sending: u32,
     /// Number of changes of the times, and closes, that are in progress.
     changes: u32,
 }
@@ -29,14 +30,16 @@ impl TimesReport {
     /// needed.
     pub(super) fn begin(&mut self) -> bool {
         self.is_due = false;
-        self.is_sending = self.changes == 0;
-        self.is_sending
+        let may_begin = self.changes == 0;
+        self.sending += u32::from(may_begin);
+        may_begin
     }
 
-    /// Ends the report. Returns whether a change or a close may wait for this end.
+    /// Ends a report. Returns whether a change or a close may wait for this end.
     pub(super) fn end(&mut self) -> bool {
-        self.is_sending = false;
-        self.changes > 0
+        debug_assert!(self.sending > 0, "only a report that has begun can end");
+        self.sending -= 1;
+        self.sending == 0 && self.changes > 0
     }
 
     pub(super) fn begin_change(&mut self) {
@@ -49,7 +52,7 @@ impl TimesReport {
     }
 
     pub(super) fn is_sending(&self) -> bool {
-        self.is_sending
+        self.sending > 0
     }
 }
 
@@ -70,5 +73,18 @@ mod tests {
         assert!(!report.begin(), "the change reports the writes itself");
         report.end_change();
         assert!(report.plan() && report.begin());
+    }
+
+    /// Metadata replies to the first report after the second one was due.
+    #[test]
+    fn change_of_times_waits_for_each_report_in_progress() {
+        let mut report = TimesReport::default();
+        assert!(report.plan() && report.begin());
+        assert!(report.plan() && report.begin(), "a second report begins");
+        report.begin_change();
+        assert!(!report.end() && report.is_sending(), "the other report is still in progress");
+        // A third report that is due does not begin, and hides no report in progress.
+        assert!(report.plan() && !report.begin() && report.is_sending());
+        assert!(report.end() && !report.is_sending());
     }
 }
