@@ -23,6 +23,13 @@
 //! the cluster again, see `mount::eviction`. The thread that gets such a reply opens a new session,
 //! and opens the files of that group again. Then all threads continue in the new session.
 //!
+//! If the group refuses to open the new session, for example because its device has failed, the
+//! renewal has failed. No operation uses the new session until another renewal has succeeded:
+//! operations that need the group return its error, and each of them tries again first. The mount
+//! also tries again in the background (`mount::background`). A file that was deleted meanwhile is
+//! stale, as after each renewal. The locks of the lost session are lost when its first renewal
+//! begins, so operations through their handles fail.
+//!
 //! The group did not execute the attempt to which it sent such a reply. But it may have executed an
 //! earlier attempt whose reply was lost with the connection. In this case, the client asks the
 //! group for the outcome before it sends the request again, see `request`.

@@ -83,7 +83,7 @@ async fn keep_sessions(client: Client, changed: Rc<Notify>) {
         }
         let next = lease_of(map.policy.lease_ms);
         let third = client.mount().sessions.shortest_lease().min(next) / 3;
-        for (group, id) in client.mount().sessions.open_sessions() {
+        for (group, id) in client.mount().sessions.to_keep() {
             if !under_way.borrow_mut().insert(group) {
                 continue;
             }
@@ -99,7 +99,12 @@ async fn keep_sessions(client: Client, changed: Rc<Notify>) {
 }
 
 async fn keep_session(client: &Client, group: GroupId, id: SessionId, patience: Duration) {
-    match client.confirm_session(group, id, Some(patience)).await {
+    // Retry: repeats a failed renewal after each third of the lease, until the mount ends.
+    let kept = match client.mount().sessions.unrestored(group, id) {
+        Some(_) => client.renew_again(group, id).await,
+        None => client.confirm_session(group, id, Some(patience)).await,
+    };
+    match kept {
         Ok(()) => {}
         Err(error) if is_lost(&error) => {
             client.renew_session(group, id, &error).await;

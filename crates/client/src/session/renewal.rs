@@ -8,7 +8,7 @@ use crate::session::request::{ModifyOptions, send_attempt};
 use crate::session::slots::ThreadSession;
 use crate::session::table::{Granted, SessionState, client_of, is_lost, lease_of};
 use skep_rpc::CallOptions;
-use skep_types::{Error, ErrorCode, GroupId, InodeId, NodeId, Result, SessionId};
+use skep_types::{Error, ErrorCode, GroupId, InodeId, Result, SessionId};
 use skep_wire::limits::MAX_SLOTS;
 use skep_wire::metadata::{KeepAlive, Open, OpenMode, OpenSession};
 use std::rc::Rc;
@@ -27,6 +27,7 @@ impl Client {
             match mount.sessions.find_or_add(group, mount.node()) {
                 SessionState::Open { id, slots } => return self.0.join_session(group, id, slots),
                 SessionState::Renewing => mount.sessions.await_renewal(group).await,
+                SessionState::Unrestored { id } => self.renew_again(group, id).await?,
                 SessionState::Unopened { id } => match self.open_session(group, id).await {
                     Ok(_) => {}
                     Err(error) if is_lost(&error) => self.renew_session(group, id, &error).await,
@@ -75,50 +76,78 @@ impl Client {
             // A separate task renews the session, since all threads wait for the renewal, but a
             // caller may drop its own future.
             skep_env::spawn(async move {
-                let began = skep_env::now();
-                if client.run_renewal(group, id, client_of(lost)).await {
-                    client.meter().session.record(skep_env::now().saturating_sub(began));
+                if let Err(error) = client.run_renewal(group, id).await {
+                    tracing::error!(
+                        "this mount cannot use metadata group {group}: it cannot open a session: \
+                         {error}; the mount tries again; until it succeeds, operations on files \
+                         of the group fail, and if another client removes the last name of a file \
+                         that is open here, the file is deleted"
+                    );
                 }
-                client.mount().sessions.renewed(group);
             })
             .detach();
         }
         mount.sessions.await_renewal(group).await;
     }
 
-    /// Opens a new session in place of the lost session. Returns whether the new session is open.
-    async fn run_renewal(&self, group: GroupId, mut id: SessionId, lost: NodeId) -> bool {
-        loop {
-            let renewal = self.try_renewal(group, id, lost);
-            match self.renew_lease_during(group, id, renewal).await {
-                Ok(()) => return true,
-                Err(error) if is_lost(&error) => {
-                    let mount = self.mount();
-                    if error.code() == ErrorCode::Evicted {
-                        self.rejoin(client_of(id)).await;
-                    }
-                    let Some(next) = mount.sessions.replace(group, id, mount.node()) else {
-                        return false;
-                    };
-                    self.lose_locks(group);
-                    id = next;
-                }
-                // The renewal has failed. The next thread that needs the session tries to open it,
-                // and returns the error if this attempt fails too.
-                Err(error) => {
-                    tracing::error!(
-                        "this mount cannot use metadata group {group}: it cannot open a session: \
-                         {error}; the next operation on a file of the group opens a session again"
-                    );
-                    return false;
-                }
+    /// Repeats the renewal of the session `id`, because an earlier renewal has failed. Without it,
+    /// the group would not have the open files of the lost session in the new one.
+    ///
+    /// # Errors
+    /// Returns the error if the group refuses to open a session again.
+    pub(crate) async fn renew_again(&self, group: GroupId, id: SessionId) -> Result<()> {
+        if !self.mount().sessions.begin_renewal(group, id) {
+            return Ok(());
+        }
+        let client = self.clone();
+        // Complete the renewal even if the caller drops the future, since all threads wait for it.
+        let renewal = async move {
+            let result = client.run_renewal(group, id).await;
+            if result.is_ok() {
+                tracing::info!("this mount can use metadata group {group} again");
             }
+            result
+        };
+        drive(renewal, |_| ()).await
+    }
+
+    /// Opens the new session `id` in place of a lost session, and opens the files of the lost
+    /// session again. If the group ends the new session meanwhile, continues with another one.
+    ///
+    /// # Errors
+    /// Returns the error if the group refuses to open a session. No thread uses the session then
+    /// until [`Self::renew_again`] succeeds.
+    async fn run_renewal(&self, group: GroupId, mut id: SessionId) -> Result<()> {
+        let began = skep_env::now();
+        let mount = self.mount();
+        loop {
+            let renewal = self.try_renewal(group, id);
+            let error = match self.renew_lease_during(group, id, renewal).await {
+                Ok(()) => {
+                    mount.sessions.renewed(group, id, true);
+                    self.meter().session.record(skep_env::now().saturating_sub(began));
+                    return Ok(());
+                }
+                Err(error) => error,
+            };
+            if !is_lost(&error) {
+                mount.sessions.renewed(group, id, false);
+                return Err(error);
+            }
+            if error.code() == ErrorCode::Evicted {
+                self.rejoin(client_of(id)).await;
+            }
+            // If another thread has replaced the session, that thread renews it.
+            let Some(next) = mount.sessions.replace(group, id, mount.node()) else {
+                return Ok(());
+            };
+            self.lose_locks(group);
+            id = next;
         }
     }
 
-    /// Opens the session `id`, and opens all files of the lost session again. `lost` is the client
-    /// id of the lost session.
-    async fn try_renewal(&self, group: GroupId, id: SessionId, lost: NodeId) -> Result<()> {
+    /// Opens the session `id`, and opens all files of the lost session again.
+    async fn try_renewal(&self, group: GroupId, id: SessionId) -> Result<()> {
         let slots = self.open_session(group, id).await?;
         let mount = self.mount();
         let session = self.0.new_thread_session(group, id, slots)?;
@@ -126,7 +155,7 @@ impl Client {
         let files = mount.handles.select(|file| {
             !file.is_stale() && map.shard_group(file.inode.id.shard()) == Some(group)
         });
-        if lost != client_of(id) {
+        if mount.sessions.unrestored(group, id).is_some_and(|lost| lost != client_of(id)) {
             // This client has joined again with another id. Other clients may have changed these
             // files, so the handles for writing are fenced.
             let writable = files.iter().filter(|file| file.mode == OpenMode::Write);
@@ -287,24 +316,44 @@ impl Client {
 
     /// If the lease of the session at an inode's metadata group may have run out, asks the group to
     /// confirm the session. If the session was lost, opens its files again in a new session.
+    ///
+    /// # Errors
+    /// Returns the error if the group refuses to open the new session. The files are then not open
+    /// at the group.
     pub(crate) async fn confirm_lease(&self, inode: InodeId) -> Result<()> {
         let group = self.group_of(inode)?;
-        let doubtful = self.mount().sessions.doubtful(group, skep_env::now());
-        let Some(session) = doubtful else { return Ok(()) };
+        if self.mount().sessions.doubtful(group, skep_env::now()).is_none() {
+            return Ok(());
+        }
         let client = self.clone();
         // Complete the confirmation even if the caller drops the future. Otherwise, while a request
         // that restores a lost open is under way, the slot of this request could get another
         // request.
-        let confirming = async move {
-            match client.confirm_session(group, session, None).await {
-                Err(error) if is_lost(&error) => {
-                    client.renew_session(group, session, &error).await;
-                    Ok(())
+        drive(async move { client.confirm_current(group).await }, |_| ()).await
+    }
+
+    /// Confirms the current session at a group, after the end of its renewal if one is running.
+    async fn confirm_current(&self, group: GroupId) -> Result<()> {
+        let mount = self.mount();
+        loop {
+            match mount.sessions.find_or_add(group, mount.node()) {
+                // The group may not have the new session yet, and would then refuse a confirmation.
+                // If the client replaced the new session too, the group would open it nevertheless,
+                // and would evict the client when the lease of this unused session runs out.
+                SessionState::Renewing => mount.sessions.await_renewal(group).await,
+                SessionState::Unrestored { id } => self.renew_again(group, id).await?,
+                // The mount has had no session at the group yet, so it has no files there.
+                SessionState::Unopened { .. } => return Ok(()),
+                SessionState::Open { id, .. } => {
+                    match self.confirm_session(group, id, None).await {
+                        Err(error) if is_lost(&error) => {
+                            self.renew_session(group, id, &error).await;
+                        }
+                        result => return result,
+                    }
                 }
-                result => result,
             }
-        };
-        drive(confirming, |_| ()).await
+        }
     }
 }
 

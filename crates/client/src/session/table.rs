@@ -35,6 +35,9 @@ struct GroupSession {
     /// Time at which the client sent the last request whose reply confirmed the session.
     confirmed_at: Duration,
     is_renewing: bool,
+    /// The client id of the lost session that this session replaces, until all its files are open
+    /// again. If several sessions were lost before that, the client id of the first of them.
+    replaces: Option<NodeId>,
     /// Whether a task restores the opens that the group's target has lost.
     is_restoring: bool,
     /// The newest start number of the group's target for which the client has compared its opens
@@ -45,9 +48,20 @@ struct GroupSession {
 /// The state of the session at a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SessionState {
-    Open { id: SessionId, slots: u32 },
-    Unopened { id: SessionId },
+    Open {
+        id: SessionId,
+        slots: u32,
+    },
+    Unopened {
+        id: SessionId,
+    },
     Renewing,
+    /// The session replaces a lost one, but its renewal has failed: files of the lost session are
+    /// not open again. No operation may use the session before another renewal has succeeded.
+    /// Otherwise the group would delete such a file together with its last name.
+    Unrestored {
+        id: SessionId,
+    },
 }
 
 /// The slots and the lease that a group granted to a session.
@@ -79,6 +93,7 @@ impl Sessions {
             lease: USUAL_LEASE,
             confirmed_at: Duration::ZERO,
             is_renewing: false,
+            replaces: None,
             is_restoring: false,
             start: 0,
         }
@@ -138,6 +153,7 @@ impl GroupSessions {
             };
             match session {
                 GroupSession { is_renewing: true, .. } => SessionState::Renewing,
+                GroupSession { replaces: Some(_), id, .. } => SessionState::Unrestored { id },
                 GroupSession { slots: 0, id, .. } => SessionState::Unopened { id },
                 GroupSession { id, slots, .. } => SessionState::Open { id, slots },
             }
@@ -213,12 +229,13 @@ impl GroupSessions {
         is_begun.then(|| Restoring { sessions: self, group, id })
     }
 
-    /// Returns the session at a group if its lease may have run out at `now`, or if the session is
-    /// being renewed.
+    /// Returns the session at a group if its lease may have run out at `now`, or if files of a lost
+    /// session are not open again in it.
     pub(crate) fn doubtful(&self, group: GroupId, now: Duration) -> Option<SessionId> {
         self.with(|table| {
             let session = table.groups.get(&group)?;
-            let is_sure = now < session.confirmed_at + session.lease && !session.is_renewing;
+            let is_whole = !session.is_renewing && session.replaces.is_none();
+            let is_sure = now < session.confirmed_at + session.lease && is_whole;
             (!is_sure).then_some(session.id)
         })
     }
@@ -232,9 +249,15 @@ impl GroupSessions {
         node: NodeId,
     ) -> Option<SessionId> {
         let replaced = self.with(|table| {
-            let new = GroupSession { is_renewing: true, ..table.new_session(node) };
-            let session = table.groups.get_mut(&group).filter(|session| session.id == lost)?;
-            *session = new;
+            let before = *table.groups.get(&group).filter(|session| session.id == lost)?;
+            let new = GroupSession {
+                is_renewing: true,
+                replaces: before.replaces.or(Some(client_of(lost))),
+                // The lease of the group until its reply contains another one.
+                lease: before.lease,
+                ..table.new_session(node)
+            };
+            table.groups.insert(group, new);
             if cfg!(debug_assertions) {
                 table.check_invariants();
             }
@@ -245,14 +268,36 @@ impl GroupSessions {
         replaced
     }
 
-    /// Records that the renewal of a group's session has ended.
-    pub(crate) fn renewed(&self, group: GroupId) {
-        self.with(|table| {
-            if let Some(session) = table.groups.get_mut(&group) {
-                session.is_renewing = false;
+    /// Begins another renewal of the session `id`, whose previous renewal has failed. Returns
+    /// `false` if another thread has begun one, or if the session needs no renewal.
+    pub(crate) fn begin_renewal(&self, group: GroupId, id: SessionId) -> bool {
+        let mut is_begun = false;
+        self.update(group, id, |session| {
+            is_begun = session.replaces.is_some() && !session.is_renewing;
+            session.is_renewing |= is_begun;
+        });
+        is_begun
+    }
+
+    /// Records that the renewal of the session `id` has ended. `is_restored` means that all files
+    /// of the lost session are open again. Does nothing if another session has replaced `id`: the
+    /// renewal of that session is still running.
+    pub(crate) fn renewed(&self, group: GroupId, id: SessionId, is_restored: bool) {
+        self.update(group, id, |session| {
+            session.is_renewing = false;
+            if is_restored {
+                session.replaces = None;
             }
         });
         self.changed.notify();
+    }
+
+    /// Returns the client id of the lost session whose files are not open again in the session
+    /// `id`. `None` means that there are no such files.
+    pub(crate) fn unrestored(&self, group: GroupId, id: SessionId) -> Option<NodeId> {
+        let mut lost = None;
+        self.update(group, id, |session| lost = session.replaces);
+        lost
     }
 
     /// Returns whether the session at a group is being renewed.
@@ -287,6 +332,18 @@ impl GroupSessions {
             let is_open = |session: &GroupSession| session.slots > 0 && !session.is_renewing;
             let open = table.groups.iter().filter(|(_, session)| is_open(session));
             open.map(|(group, session)| (*group, session.id)).collect()
+        })
+    }
+
+    /// Returns all sessions that need the background work of the mount: the open ones, whose leases
+    /// must be renewed, and those whose renewal has failed.
+    pub(crate) fn to_keep(&self) -> Vec<(GroupId, SessionId)> {
+        self.with(|table| {
+            let needs_work = |session: &GroupSession| {
+                (session.slots > 0 || session.replaces.is_some()) && !session.is_renewing
+            };
+            let kept = table.groups.iter().filter(|(_, session)| needs_work(session));
+            kept.map(|(group, session)| (*group, session.id)).collect()
         })
     }
 
@@ -411,8 +468,32 @@ mod tests {
         assert_eq!(table.find_or_add(GROUP, NODE), SessionState::Renewing);
         assert_eq!((table.open_sessions(), table.doubtful(GROUP, LEASE)), (vec![], Some(next)));
         table.opened(GROUP, next, Granted { slots: 4, lease: LEASE, start: 1 }, LEASE);
-        table.renewed(GROUP);
+        table.renewed(GROUP, next, true);
         assert_eq!(table.find_or_add(GROUP, NODE), SessionState::Open { id: next, slots: 4 });
+    }
+
+    #[test]
+    fn session_is_not_used_until_lost_files_are_open_again() {
+        let table = GroupSessions::default();
+        let lost = opened(&table, LEASE);
+        let first = table.replace(GROUP, lost, NodeId::new(13)).unwrap();
+        assert!(!table.begin_renewal(GROUP, first), "the first renewal is still running");
+        table.renewed(GROUP, first, false);
+        assert_eq!(table.find_or_add(GROUP, NODE), SessionState::Unrestored { id: first });
+        assert_eq!(table.to_keep(), [(GROUP, first)]);
+        let next = table.replace(GROUP, first, NodeId::new(14)).unwrap();
+        assert_eq!(table.unrestored(GROUP, next), Some(NODE), "the client of the first session");
+        table.renewed(GROUP, next, false);
+        table.opened(GROUP, next, Granted { slots: 4, lease: LEASE, start: 1 }, LEASE);
+        assert_eq!(table.doubtful(GROUP, LEASE), Some(next), "its files are not open");
+        assert!(table.begin_renewal(GROUP, next) && !table.begin_renewal(GROUP, next));
+        assert_eq!(
+            (table.find_or_add(GROUP, NODE), table.to_keep()),
+            (SessionState::Renewing, vec![])
+        );
+        table.renewed(GROUP, next, true);
+        assert_eq!(table.find_or_add(GROUP, NODE), SessionState::Open { id: next, slots: 4 });
+        assert!(!table.begin_renewal(GROUP, next) && table.doubtful(GROUP, LEASE).is_none());
     }
 
     #[test]
@@ -423,9 +504,10 @@ mod tests {
         assert_eq!(client_of(next), NodeId::new(13));
         table.opened(GROUP, lost, Granted { slots: 64, lease: LEASE * 9, start: 1 }, LEASE);
         table.confirmed(GROUP, lost, LEASE * 9, LEASE * 9);
-        table.renewed(GROUP);
-        assert_eq!(table.find_or_add(GROUP, NODE), SessionState::Unopened { id: next });
-        assert_eq!(table.lease(GROUP, next), USUAL_LEASE);
+        table.renewed(GROUP, lost, true);
+        assert_eq!(table.find_or_add(GROUP, NODE), SessionState::Renewing);
+        assert_eq!(table.unrestored(GROUP, next), Some(NODE));
+        assert_eq!(table.lease(GROUP, next), LEASE);
     }
 
     #[test]

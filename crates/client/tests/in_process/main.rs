@@ -12,6 +12,7 @@ mod management;
 mod moved_inline;
 mod names;
 mod opened_bytes;
+mod renewals;
 mod reverted;
 mod sessions;
 mod shared;

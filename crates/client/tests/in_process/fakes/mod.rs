@@ -68,6 +68,9 @@ pub(crate) struct State {
     pub(crate) start_again_after: Option<(u16, Option<FakeMetadata>)>,
     /// The message type whose requests wait until this field is `None`.
     pub(crate) hold: Option<u16>,
+    /// A message type, and the error with which the fake refuses all requests of this type. `None`
+    /// means that it refuses none.
+    pub(crate) refusal: Option<(u16, ErrorCode)>,
     /// Whether the fake closes the connection of each request without a reply.
     pub(crate) is_down: bool,
     /// Notifications for the next session that waits for notifications.
@@ -138,7 +141,11 @@ impl FakeCluster {
         if self.state.borrow().is_down {
             return outbox.close();
         }
-        let result = self.handle(target, &incoming).await;
+        let refusal = self.state.borrow().refusal.filter(|(refused, _)| *refused == id);
+        let result = match refusal {
+            Some((_, code)) => Err(code.into()),
+            None => self.handle(target, &incoming).await,
+        };
         {
             let mut state = self.state.borrow_mut();
             state.replies += 1;
