@@ -31,7 +31,7 @@
 //!
 //! [`LogHeld`]: skep_wire::log_shipping::LogHeld
 
-use skep_cluster::limits::CLOCK_DRIFT;
+use skep_cluster::limits::{CLOCK_DRIFT, MAX_TAKE_OVER_AFTER_MS};
 use skep_types::{Epoch, Group, TargetId};
 use std::time::Duration;
 
@@ -65,8 +65,12 @@ impl ReceivedTerm {
     /// Handles the remaining wait that the primary has reported in a request that arrived at `now`.
     /// Keeps the earliest of the ends that these reports imply, because each of them is a safe
     /// bound.
+    ///
+    /// Every lease that a primary has at `now` ends within [`MAX_TAKE_OVER_AFTER_MS`], because the
+    /// settings permit no longer promise to a primary. So a longer wait is wrong. Without this
+    /// limit, a wrong number in one request could delay the next primary for weeks.
     pub(super) fn note_wait(&mut self, wait_ms: u32, now: Duration) {
-        let wait = Duration::from_millis(wait_ms.into());
+        let wait = Duration::from_millis(wait_ms.min(MAX_TAKE_OVER_AFTER_MS).into());
         let end = now + wait + wait / CLOCK_DRIFT;
         self.earlier_end = Some(self.earlier_end.map_or(end, |earlier| earlier.min(end)));
     }

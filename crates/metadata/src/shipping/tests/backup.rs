@@ -3,6 +3,7 @@
 use super::*;
 use crate::limits::MAX_SYNC_WAITS;
 use crate::shipping::succession::Succession;
+use skep_cluster::limits::{CLOCK_DRIFT, MAX_TAKE_OVER_AFTER_MS};
 use skep_wire::log_shipping::ShippedRecord;
 use skep_wire::metadata::GetAttributes;
 
@@ -348,6 +349,17 @@ fn new_primary_waits_at_least_as_long_as_its_predecessor() {
     assert_eq!(succession.answers_from(), end, "with the largest drift between the two clocks");
     succession.on_report(PRIMARY);
     assert_eq!(succession.answers_from(), end, "the previous primary did not hold these leases");
+}
+
+#[test]
+fn reported_wait_is_limited_to_the_longest_possible_lease() {
+    let mut member = with_log(&[3, 3]);
+    let wrong = ShipLog { wait_ms: u32::MAX, ..ship(3..3, 3, 0) };
+    member.handle(vec![arrival(1, 3, &wrong)], NOW);
+    member.handle(vec![Event::Map(map(4))], NOW);
+    let longest = Duration::from_millis(MAX_TAKE_OVER_AFTER_MS.into());
+    let end = NOW + longest + longest / CLOCK_DRIFT;
+    assert_eq!(member.backup.into_stopped().succession.answers_from(), end);
 }
 
 /// A request without a wait shows that the wait of the primary has ended.
