@@ -39,7 +39,7 @@ impl PageCacheMarkFile {
     pub fn read(directory: &Path) -> Result<Self> {
         let mut file = Self::read_at(directory, host_mark(directory)?)?;
         if failed_sync::is_marked(directory) {
-            file.write(PageCacheMark { host: NO_HOST, clean: false })?;
+            file.distrust()?;
         }
         Ok(file)
     }
@@ -68,6 +68,15 @@ impl PageCacheMarkFile {
     /// Errors of the file system, which name the path.
     pub fn begin(&mut self) -> Result<()> {
         self.write(PageCacheMark { host: self.host, clean: false })
+    }
+
+    /// Stores durably in the mark that acknowledged changes may be lost although the page cache is
+    /// the same: the mark names no page cache until the next [`Self::begin`]. Blocks.
+    ///
+    /// # Errors
+    /// Errors of the file system, which name the path.
+    pub fn distrust(&mut self) -> Result<()> {
+        self.write(PageCacheMark { host: NO_HOST, clean: false })
     }
 
     /// At the end of the process, stores durably in the mark that the device has all changes. Does
@@ -117,6 +126,20 @@ mod tests {
         assert!(!at(HOST).has_lost_changes());
         at(HOST).begin().unwrap();
         assert!(at(OTHER).has_lost_changes(), "the target has acknowledged changes since");
+    }
+
+    #[test]
+    fn distrusted_mark_reports_lost_changes_until_the_replay_ends() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |host| PageCacheMarkFile::read_at(directory.path(), host).unwrap();
+        at(HOST).begin().unwrap();
+        at(HOST).distrust().unwrap();
+        let mut mark = at(HOST);
+        assert!(mark.has_lost_changes(), "the same page cache");
+        mark.end().unwrap();
+        assert!(at(HOST).has_lost_changes(), "the process ended before the end of the replay");
+        mark.begin().unwrap();
+        assert!(!at(HOST).has_lost_changes());
     }
 
     #[test]

@@ -288,7 +288,9 @@ impl Parts<'_> {
         self.shell.router.hold_term(since);
         let has_lost_changes = self.mark.lacks_records() || self.page_cache.has_lost_changes();
         if self.mark.lacks_records() {
-            // No other member serves, so this target has all records that the group still has.
+            // No other member serves, so this target has all records that the group still has. If
+            // the process ends during the replay, the next start must open the window again.
+            self.page_cache.distrust()?;
             self.mark.become_whole()?;
         }
         if membership.has_others(self.target, false) {
