@@ -58,6 +58,7 @@ pub use mount::Mount;
 pub use mount::options::{
     ClusterAccess, Forget, LogControl, MapObserver, MountOptions, has_given_up,
 };
+pub use mount::shutdown::UNCONFIRMED;
 pub use names::directory::{Directories, StatFs};
 pub use names::entries::Names;
 pub use skep_rpc::origin::{Origin, job_number, with_origin};

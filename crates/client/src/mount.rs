@@ -5,7 +5,7 @@ pub(crate) mod background;
 mod capacity;
 pub(crate) mod eviction;
 pub(crate) mod options;
-mod shutdown;
+pub(crate) mod shutdown;
 
 use crate::cache::directory_changes::DirectoryChanges;
 use crate::cache::seen::SeenAttributes;

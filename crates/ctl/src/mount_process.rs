@@ -9,7 +9,8 @@ use crate::mounts::{MountEntry, mounts_of, resolved};
 use crate::program::MOUNT_PROCESS;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
-use std::fs;
+use std::fs::{self, File};
+use std::io::{Seek, SeekFrom};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -27,6 +28,21 @@ impl MountProcess {
         let point = mount_point.to_owned();
         // The command line of a mount may contain paths in a file system that does not reply.
         within(LOOKUP_PATIENCE, move || newest(&point)).flatten()
+    }
+
+    /// Opens the log of the process at its end, so that reads return the lines that follow. `None`
+    /// if the log is no file, or if this process may not read it.
+    pub(crate) fn rest_of_log(&self) -> Option<File> {
+        let path = format!("/proc/{}/fd/2", self.id);
+        // The file system of the log may not reply.
+        let open = move || {
+            // A read from a terminal or a pipe would take input from other programs.
+            fs::metadata(&path).ok().filter(fs::Metadata::is_file)?;
+            let mut log = File::open(&path).ok()?;
+            log.seek(SeekFrom::End(0)).ok()?;
+            Some(log)
+        };
+        within(LOOKUP_PATIENCE, open).flatten()
     }
 
     /// Whether the process has ended.

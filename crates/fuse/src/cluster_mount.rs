@@ -106,14 +106,14 @@ pub fn mount(cluster: ClusterOptions, options: ServeOptions) -> Result<()> {
             Ok(client)
         }
     });
-    let ended = run(async move {
-        Client::new(mount, workers)?.shutdown().await;
-        Ok(())
-    });
-    if let Err(error) = ended {
-        tracing::warn!(
+    let ended = run(async move { Ok(Client::new(mount, workers)?.shutdown().await) });
+    match ended {
+        Ok(Ok(())) => {}
+        // The process still ends successfully. Otherwise its supervisor would mount again.
+        Ok(Err(unconfirmed)) => tracing::error!("{unconfirmed}"),
+        Err(error) => tracing::warn!(
             "cannot deregister the client of this mount: {error}; management will evict it"
-        );
+        ),
     }
     if let Ok(Err(error)) = background.join() {
         tracing::warn!(

@@ -86,8 +86,10 @@ fn umount_ends_mounts_while_the_cluster_is_stopped() {
         finish(Command::new("umount").arg(&ways[0]), UMOUNT_PATIENCE).expect_success();
         // `skep umount` also waits until the mount process has exited. This process first tries to
         // reach the servers.
-        finish(Command::new(cluster::program()).arg("umount").arg(&ways[1]), PATIENCE)
-            .expect_success();
+        let printed =
+            finish(Command::new(cluster::program()).arg("umount").arg(&ways[1]), PATIENCE)
+                .expect_failure();
+        assert!(printed.contains("may not be durable"), "the new files: {printed}");
         assert!(!processes[1].runs(), "skep umount returned before the process had ended");
         processes[2].signal(Signal::TERM);
         for (process, path) in processes.iter().zip(&ways) {
@@ -324,7 +326,9 @@ fn mounts_end_while_the_services_are_suspended() {
         run(Command::new("setpriv").args(of_user).arg(used));
         processes[2].signal(Signal::TERM);
         run(Command::new("umount").arg(fresh));
-        finish(Command::new(cluster::program()).arg("umount").arg(used), PATIENCE).expect_success();
+        let printed = finish(Command::new(cluster::program()).arg("umount").arg(used), PATIENCE)
+            .expect_failure();
+        assert!(printed.contains("may not be durable"), "the new file: {printed}");
         assert!(!processes[1].runs(), "skep umount returned before the process had ended");
         let reader = Reader::of(&busy.join("file"));
         reader.waits();

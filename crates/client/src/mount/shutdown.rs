@@ -5,17 +5,30 @@ use crate::client::Client;
 use crate::limits::SHUTDOWN_PATIENCE;
 use crate::session::request::ModifyOptions;
 use skep_rpc::CallOptions;
+use skep_types::{Error, ErrorCode, GroupId, InodeId, Result};
 use skep_wire::metadata::{CloseSession, SyncAll};
 use std::rc::Rc;
+
+/// The beginning of the error of [`Client::shutdown`]. `skep umount` finds it in the log of a
+/// mount.
+pub const UNCONFIRMED: &str =
+    "metadata has not confirmed the last writes and changes of this mount: ";
+
+/// Maximum number of files that the error of [`Client::shutdown`] names.
+const NAMED_FILES: usize = 10;
 
 impl Client {
     /// Ends the mount: sends all outstanding reports to metadata, makes the changes at metadata
     /// durable, closes the sessions with all their open files, and leaves the cluster. If a server
     /// does not reply within `SHUTDOWN_PATIENCE`, the session or registration at this server ends
     /// when its lease runs out.
-    pub async fn shutdown(&self) {
+    ///
+    /// # Errors
+    /// Returns `Io` with [`UNCONFIRMED`] if metadata has not confirmed all reports and changes. The
+    /// context names the files, and counts the changes. The mount has ended nevertheless.
+    pub async fn shutdown(&self) -> Result<()> {
         if !self.mount().member.begin_leave() {
-            return;
+            return Ok(());
         }
         // A close that waits for a move of inline bytes must end now (`Client::await_move`).
         self.mount().inodes.all().iter().for_each(|state| state.wake_waiting());
@@ -33,14 +46,9 @@ impl Client {
             self.close_waiting_everywhere().await;
             self.settle_changes().await;
         };
-        if skep_env::timeout(SHUTDOWN_PATIENCE, report).await.is_none() {
-            tracing::error!(
-                "cannot report the last writes at the unmount, or cannot make the last changes \
-                 durable, since metadata has not replied for {} s; metadata asks storage for the \
-                 sizes of the written files when the session of this mount has ended",
-                SHUTDOWN_PATIENCE.as_secs()
-            );
-        }
+        // If the time is over, `unconfirmed` returns what is missing.
+        skep_env::timeout(SHUTDOWN_PATIENCE, report).await;
+        let unconfirmed = self.unconfirmed();
         // If a copy of inline bytes may still be on its way to storage (`data::move_inline`), do
         // not close the sessions. The sessions end when management removes this client from the
         // cluster map, and storage then refuses its requests. No move begins after this check,
@@ -72,6 +80,17 @@ impl Client {
         // The `Leave` request has its own time limit, but that limit does not include the time to
         // connect. So this timeout is also necessary.
         skep_env::timeout(SHUTDOWN_PATIENCE, self.mount().member.leave()).await;
+        unconfirmed.map_or(Ok(()), Err)
+    }
+
+    /// Returns the error for the writes and changes that metadata has not confirmed. `None` means
+    /// that metadata has confirmed all of them.
+    fn unconfirmed(&self) -> Option<Error> {
+        let mount = self.mount();
+        let unreported = mount.inodes.all().into_iter().filter(|it| it.unreported().is_some());
+        let files: Vec<_> = unreported.map(|state| state.id).collect();
+        let text = unconfirmed_text(&files, &mount.sessions.changes.unsettled())?;
+        Some(Error::new(ErrorCode::Io, text))
     }
 
     /// Makes the acknowledged changes of the mount durable, because no client repeats them after a
@@ -86,11 +105,12 @@ impl Client {
                 let client = self.clone();
                 skep_env::spawn(async move {
                     let options = CallOptions { session, durable: true, ..CallOptions::default() };
-                    if let Err(error) = client.ask_group(group, &SyncAll {}, options).await {
-                        tracing::error!(
+                    match client.ask_group(group, &SyncAll {}, options).await {
+                        Ok(_) => client.mount().sessions.changes.settled(group, session),
+                        Err(error) => tracing::error!(
                             "cannot make the last changes at metadata group {group} durable at the \
                              unmount: {error}"
-                        );
+                        ),
                     }
                 })
             })
@@ -98,5 +118,48 @@ impl Client {
         for task in tasks {
             task.await;
         }
+    }
+}
+
+/// Returns the text of the error for unconfirmed writes and changes. `files` have unreported
+/// writes, and `changes` are the numbers of unconfirmed changes at the metadata groups. `None`
+/// means that there are none.
+fn unconfirmed_text(files: &[InodeId], changes: &[(GroupId, usize)]) -> Option<String> {
+    let mut parts = Vec::new();
+    for (group, count) in changes {
+        parts.push(format!(
+            "{count} acknowledged changes at metadata group {group} may not be durable, and are \
+             undone if its host has lost power"
+        ));
+    }
+    if !files.is_empty() {
+        let mut names: Vec<_> = files.iter().take(NAMED_FILES).map(InodeId::to_string).collect();
+        if files.len() > NAMED_FILES {
+            names.push(format!("and {} more", files.len() - NAMED_FILES));
+        }
+        parts.push(format!(
+            "the last sizes and times of {} files are missing (inodes {}), so metadata asks \
+             storage for the sizes when the session of this mount has ended",
+            files.len(),
+            names.join(", ")
+        ));
+    }
+    (!parts.is_empty()).then(|| format!("{UNCONFIRMED}{}", parts.join("; ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unconfirmed_changes_are_counted_and_files_are_named() {
+        assert_eq!(unconfirmed_text(&[], &[]), None);
+        let text = unconfirmed_text(&[], &[(GroupId::new(3), 7)]).unwrap();
+        assert!(text.starts_with(UNCONFIRMED) && text.contains("7 acknowledged"), "{text}");
+        assert!(text.contains("group g3") && !text.contains("inodes"), "{text}");
+        let files: Vec<_> = (1..=12).map(InodeId::new).collect();
+        let text = unconfirmed_text(&files, &[]).unwrap();
+        let first = format!("12 files are missing (inodes {}, ", files[0]);
+        assert!(text.contains(&first) && text.contains(", and 2 more)"), "{text}");
     }
 }

@@ -305,6 +305,28 @@ impl AcknowledgedChanges {
         self.of(group, session, may_be).unwrap_or(false)
     }
 
+    /// Removes all changes of a session, because the mount is ending, and the group has replied to
+    /// a sync that the client has sent after its last change.
+    pub(crate) fn settled(&self, group: GroupId, session: SessionId) {
+        self.of(group, session, |kept| {
+            kept.first = kept.next();
+            kept.changes.clear();
+            kept.bytes = 0;
+        });
+    }
+
+    /// Returns the number of changes at each group that the target may not have synced yet, or that
+    /// it has lost. Groups without such changes are missing.
+    pub(crate) fn unsettled(&self) -> Vec<(GroupId, usize)> {
+        self.with(|inner| {
+            let counts = inner.groups.iter();
+            let counts = counts.map(|(group, it)| (*group, it.changes.len() + it.lost.len()));
+            let mut unsettled: Vec<_> = counts.filter(|(_, count)| *count > 0).collect();
+            unsettled.sort_unstable();
+            unsettled
+        })
+    }
+
     /// Compares the changes of a session with the last request of each slot in the target's store.
     /// If this is the first comparison after the start in the reply, a replay begins, and later
     /// attempts contain this start number. `None` means that the session was replaced.

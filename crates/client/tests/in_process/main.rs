@@ -19,6 +19,7 @@ mod shared;
 mod sizes;
 mod syncs;
 mod truncations;
+mod unmounts;
 
 use fakes::FakeCluster;
 use skep_client::{

@@ -459,7 +459,7 @@ fn shutdown_reports_writes_and_ends_sessions_and_registration() {
         let client = Client::new(ending, 0).unwrap();
         let (inode, handle) = create(&client, "a").await;
         write(&client, handle, 0, b"abc").await;
-        client.shutdown().await;
+        client.shutdown().await.unwrap();
         assert!(fake.count::<SyncAll>() > 0, "no client repeats its changes any more (hole H52)");
         assert_eq!(fake.with_metadata(1, |it| it.session_count()), 0);
         assert_eq!(other.attributes(inode).await.unwrap().size, 3);

@@ -7,7 +7,9 @@ use crate::help::{Example, examples};
 use crate::mount_process::{MountProcess, OtherPlace, still_mounted};
 use crate::mounts::{mount_of_skep, unmount};
 use crate::output::{is_for_people, warn};
+use skep_client::UNCONFIRMED;
 use skep_types::{Error, ErrorCode, Result};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -33,6 +35,9 @@ pub(crate) struct UmountArgs {
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Time after which the command prints for what it waits.
 const SILENCE: Duration = Duration::from_secs(2);
+/// Maximum number of bytes that the command reads from the log of the ending mount. A mount logs
+/// fewer bytes in the ten seconds in which it ends.
+const MAX_LOG_BYTES: u64 = 4 << 20;
 /// Interval between checks whether the process has ended.
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -41,6 +46,7 @@ pub(super) fn run(args: &UmountArgs) -> Result<()> {
     // Find the process before the unmount, because the process may end immediately after the
     // unmount.
     let process = MountProcess::of(&mount.point).filter(|_| !args.lazy);
+    let log = process.as_ref().and_then(MountProcess::rest_of_log);
     unmount(&mount.point, args.lazy)?;
     let Some(process) = process else { return Ok(()) };
     if let Some(other) = still_mounted(&mount) {
@@ -49,7 +55,26 @@ pub(super) fn run(args: &UmountArgs) -> Result<()> {
         }
         return Ok(());
     }
-    super::block_on(await_end(process, mount.point))
+    let point = mount.point.clone();
+    super::block_on(await_end(process, point))?;
+    log.map_or(Ok(()), |log| check_last_changes(log, &mount.point))
+}
+
+/// Checks that metadata has confirmed the last writes and changes of a mount that has ended. `log`
+/// is the part of its log since the unmount.
+///
+/// # Errors
+/// Returns `Io` with the line of the log if metadata has not confirmed all of them.
+fn check_last_changes(log: impl Read, point: &Path) -> Result<()> {
+    let mut bytes = Vec::new();
+    // Without a readable log, nothing is known. The mount has ended in any case.
+    log.take(MAX_LOG_BYTES).read_to_end(&mut bytes).ok();
+    let text = String::from_utf8_lossy(&bytes);
+    let Some((_, missing)) = text.lines().find_map(|line| line.split_once(UNCONFIRMED)) else {
+        return Ok(());
+    };
+    let what = format!("{} is unmounted, but {UNCONFIRMED}{missing}", point.display());
+    Err(Error::new(ErrorCode::Io, what))
 }
 
 /// Returns the message about a process that continues, because its file system is still mounted at
@@ -100,4 +125,20 @@ async fn await_end(process: MountProcess, point: PathBuf) -> Result<()> {
         skep_env::sleep(PAUSE).await;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_that_metadata_has_not_confirmed_are_an_error() {
+        let check = |log: &str| check_last_changes(log.as_bytes(), Path::new("/mnt/a"));
+        check("").unwrap();
+        check("2026-01-02T03:04:05Z  INFO /mnt/a is unmounted\n").unwrap();
+        let line = format!("2026-01-02T03:04:05Z ERROR {UNCONFIRMED}7 changes\n");
+        let error = check(&format!("another line\n{line}the last line\n")).unwrap_err();
+        let expected = format!("/mnt/a is unmounted, but {UNCONFIRMED}7 changes");
+        assert_eq!(error.context(), expected);
+    }
 }

@@ -28,7 +28,9 @@ pub(crate) async fn give_root_to(access: &Access, uid: u32, gid: u32) -> Result<
     });
     let client = Client::new(mount.await?, 0)?;
     let given = give(&client, uid, gid).await;
-    client.shutdown().await;
+    if let Err(error) = client.shutdown().await {
+        tracing::warn!("{error}");
+    }
     given
 }
 

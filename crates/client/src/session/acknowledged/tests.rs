@@ -199,6 +199,21 @@ fn list_of_undurable_changes_is_bounded_and_ends_with_session() {
     assert!(changes.next_lost(GROUP, SessionId::new(8)).is_none());
 }
 
+#[test]
+fn changes_are_unsettled_until_a_sync_at_the_unmount() {
+    let changes = opened();
+    assert!(changes.unsettled().is_empty());
+    changes.acknowledge(change(0, 1, 1));
+    changes.acknowledge(change(0, 2, 2));
+    assert_eq!(changes.unsettled(), [(GROUP, 2)]);
+    assert_eq!(changes.compare(GROUP, SESSION, &reply(2, &[(0, 1)])), Some(Compared::Now));
+    assert_eq!(changes.unsettled(), [(GROUP, 1)], "the lost change is not repeated yet");
+    changes.replayed(GROUP, SESSION, false, None);
+    assert_eq!(changes.unsettled(), [(GROUP, 1)]);
+    changes.settled(GROUP, SESSION);
+    assert!(changes.unsettled().is_empty());
+}
+
 /// Hole H50 in `docs/tests/holes.md`.
 #[test]
 fn lost_changes_of_a_replaced_session_are_reported() {

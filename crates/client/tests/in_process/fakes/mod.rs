@@ -69,7 +69,8 @@ pub(crate) struct State {
     /// The message type whose requests wait until this field is `None`.
     pub(crate) hold: Option<u16>,
     /// A message type, and the error with which the fake refuses all requests of this type. `None`
-    /// means that it refuses none.
+    /// means that it refuses none. The fake does not record a refused change in its slot, so it
+    /// must be the last change of its session.
     pub(crate) refusal: Option<(u16, ErrorCode)>,
     /// Whether the fake closes the connection of each request without a reply.
     pub(crate) is_down: bool,

@@ -1,0 +1,26 @@
+//! Tests unmounts while metadata does not confirm the last writes and changes.
+
+use crate::{create, options, with_fake, write};
+use skep_client::{Client, Mount, UNCONFIRMED};
+use skep_types::ErrorCode;
+use skep_wire::Request;
+use skep_wire::metadata::{ReportWritten, SyncAll};
+
+/// docs/semantics.md 3.2.
+#[test]
+fn unmount_reports_what_metadata_has_not_confirmed() {
+    for (refused, words) in [(ReportWritten::ID, "1 files"), (SyncAll::ID, "may not be durable")] {
+        with_fake(move |fake| async move {
+            let client = Client::new(Mount::new(options(&fake)).await.unwrap(), 0).unwrap();
+            let (_, handle) = create(&client, "a").await;
+            write(&client, handle, 0, b"abc").await;
+            fake.state.borrow_mut().refusal = Some((refused, ErrorCode::DeviceFailed));
+            let error = client.shutdown().await.unwrap_err();
+            let text = error.context();
+            assert!(text.starts_with(UNCONFIRMED) && text.contains(words), "{text}");
+            assert_eq!(text.contains("inodes"), refused == ReportWritten::ID, "{text}");
+            assert_eq!(fake.with_metadata(1, |it| it.session_count()), 0, "the mount has ended");
+            assert!(client.shutdown().await.is_ok(), "the unmount has reported it once");
+        });
+    }
+}
