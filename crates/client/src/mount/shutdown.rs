@@ -5,7 +5,7 @@ use crate::client::Client;
 use crate::limits::SHUTDOWN_PATIENCE;
 use crate::session::request::ModifyOptions;
 use skep_rpc::CallOptions;
-use skep_types::{Error, ErrorCode, GroupId, InodeId, Result};
+use skep_types::{Error, ErrorCode, GroupId, InodeId, Result, SessionId};
 use skep_wire::metadata::{CloseSession, SyncAll};
 use std::rc::Rc;
 
@@ -33,6 +33,9 @@ impl Client {
         // A close that waits for a move of inline bytes must end now (`Client::await_move`).
         self.mount().inodes.all().iter().for_each(|state| state.wake_waiting());
         let report = async {
+            // A group that does not reply must not prevent that other groups confirm their changes.
+            let client = self.clone();
+            let settling = skep_env::spawn(async move { client.settle_changes().await });
             for state in self.mount().inodes.all() {
                 if let Err(error) = self.report_written(&state, ModifyOptions::default()).await {
                     tracing::error!(
@@ -44,6 +47,7 @@ impl Client {
                 }
             }
             self.close_waiting_everywhere().await;
+            settling.await;
             self.settle_changes().await;
         };
         // If the time is over, `unconfirmed` returns what is missing.
@@ -103,20 +107,30 @@ impl Client {
         let tasks: Vec<_> = unsettled
             .map(|(group, session)| {
                 let client = self.clone();
-                skep_env::spawn(async move {
-                    let options = CallOptions { session, durable: true, ..CallOptions::default() };
-                    match client.ask_group(group, &SyncAll {}, options).await {
-                        Ok(_) => client.mount().sessions.changes.settled(group, session),
-                        Err(error) => tracing::error!(
-                            "cannot make the last changes at metadata group {group} durable at the \
-                             unmount: {error}"
-                        ),
-                    }
-                })
+                skep_env::spawn(async move { client.settle_group(group, session).await })
             })
             .collect();
         for task in tasks {
             task.await;
+        }
+    }
+
+    /// Makes the changes of one session durable. After a start of the target, also those that the
+    /// mount has repeated.
+    async fn settle_group(&self, group: GroupId, session: SessionId) {
+        let changes = &self.mount().sessions.changes;
+        while changes.may_be_unsynced(group, session) {
+            let attempt = changes.attempt(group, session);
+            let options = CallOptions { session, durable: true, ..CallOptions::default() };
+            if let Err(error) = self.ask_group(group, &SyncAll {}, options).await {
+                // `unconfirmed` returns the error for the changes.
+                tracing::warn!(
+                    "cannot make the last changes at metadata group {group} durable at the \
+                     unmount: {error}"
+                );
+                return;
+            }
+            changes.synced(group, attempt);
         }
     }
 }

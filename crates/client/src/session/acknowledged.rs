@@ -305,16 +305,6 @@ impl AcknowledgedChanges {
         self.of(group, session, may_be).unwrap_or(false)
     }
 
-    /// Removes all changes of a session, because the mount is ending, and the group has replied to
-    /// a sync that the client has sent after its last change.
-    pub(crate) fn settled(&self, group: GroupId, session: SessionId) {
-        self.of(group, session, |kept| {
-            kept.first = kept.next();
-            kept.changes.clear();
-            kept.bytes = 0;
-        });
-    }
-
     /// Returns the number of changes at each group that the target may not have synced yet, or that
     /// it has lost. Groups without such changes are missing.
     pub(crate) fn unsettled(&self) -> Vec<(GroupId, usize)> {

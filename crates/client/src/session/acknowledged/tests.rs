@@ -210,7 +210,7 @@ fn changes_are_unsettled_until_a_sync_at_the_unmount() {
     assert_eq!(changes.unsettled(), [(GROUP, 1)], "the lost change is not repeated yet");
     changes.replayed(GROUP, SESSION, false, None);
     assert_eq!(changes.unsettled(), [(GROUP, 1)]);
-    changes.settled(GROUP, SESSION);
+    changes.synced(GROUP, changes.attempt(GROUP, SESSION));
     assert!(changes.unsettled().is_empty());
 }
 
