@@ -29,6 +29,7 @@
 //! `lost_changes_of_two_mounts_are_replayed_in_their_order`.
 
 use crate::limits::{MAX_ACKNOWLEDGED, MAX_ACKNOWLEDGED_BYTES, MAX_REVERTED_INODES};
+use crate::session::table::client_of;
 use skep_env::SharedNotify;
 use skep_types::{GroupId, InodeId, SessionId};
 use skep_wire::inline::InlineMark;
@@ -237,6 +238,10 @@ impl AcknowledgedChanges {
     /// number of the group's target. Does nothing if another thread has already created the list of
     /// the session. Returns the lost changes of the former session that are not replayed yet. They
     /// stay lost, and the caller must report them.
+    ///
+    /// If the client was not evicted, the group has not ended the former session. So a target that
+    /// has started again without this session was restored from an older backup, and all changes
+    /// of the list are lost too.
     pub(crate) fn opened(&self, group: GroupId, session: SessionId, start: u64) -> Vec<Change> {
         let replaced = self.with(|inner| {
             if inner.kept(group, session).is_some() {
@@ -246,7 +251,12 @@ impl AcknowledgedChanges {
         });
         // A task that waits for the replay of the former session needs to wait no longer.
         self.ended.notify();
-        replaced.map(|kept| kept.lost.into()).unwrap_or_default()
+        let Some(kept) = replaced else { return Vec::new() };
+        let mut lost: Vec<_> = kept.lost.into();
+        if client_of(kept.session) == client_of(session) && kept.start != start {
+            lost.extend(kept.changes);
+        }
+        lost
     }
 
     /// Begins an attempt to send a request for a change. The caller then checks whether the request

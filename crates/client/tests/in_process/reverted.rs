@@ -58,6 +58,23 @@ fn sync_right_after_a_power_loss_reports_a_reverted_link() {
     });
 }
 
+/// docs/semantics.md 3.2: the directory of the target was put back from a copy that is older than
+/// the session of the mount.
+#[test]
+fn change_missing_in_a_restored_copy_is_reported() {
+    with_client(|fake, client| async move {
+        let (inode, _) = create(&client, "a").await;
+        let mut copy = fake.metadata_state();
+        copy.forget_sessions();
+        client.link(inode, ROOT, b"b").await.unwrap();
+        fake.lose_power(&copy);
+        assert_eq!(unlink(&client, b"a").await, Err(ErrorCode::Io));
+        assert_eq!(client.lookup(ROOT, b"a").await.unwrap().inode, inode);
+        assert_eq!(client.sync_names().await.unwrap_err().code(), ErrorCode::Io);
+        client.sync_names().await.unwrap();
+    });
+}
+
 /// Hole H20, with a target that has the time to replay: the mount replays the lost link before it
 /// sends the unlink, so the file keeps its other name and no call fails.
 #[test]

@@ -193,7 +193,7 @@ fn list_of_undurable_changes_is_bounded_and_ends_with_session() {
     assert!(changes.opened(GROUP, SESSION, 2).is_empty());
     let start = changes.attempt(GROUP, SESSION).start;
     assert_eq!(start, 1, "another thread has opened the session");
-    assert!(changes.opened(GROUP, SessionId::new(8), 2).is_empty(), "no change is known as lost");
+    assert!(changes.opened(GROUP, SessionId::new(8), 1).is_empty(), "no change is known as lost");
     assert_eq!(changes.compare(GROUP, SESSION, &reply(3, &[])), None);
     assert_eq!(changes.compare(GROUP, SessionId::new(8), &reply(3, &[])), Some(Compared::Now));
     assert!(changes.next_lost(GROUP, SessionId::new(8)).is_none());
@@ -212,6 +212,19 @@ fn changes_are_unsettled_until_a_sync_at_the_unmount() {
     assert_eq!(changes.unsettled(), [(GROUP, 1)]);
     changes.synced(GROUP, changes.attempt(GROUP, SESSION));
     assert!(changes.unsettled().is_empty());
+}
+
+/// docs/semantics.md 3.2.
+#[test]
+fn changes_missing_in_an_older_backup_are_reported() {
+    let opened_after = |session: u64, start| {
+        let changes = opened();
+        changes.acknowledge(change(0, 1, 1));
+        changes.opened(GROUP, SessionId::new(session), start)
+    };
+    assert_eq!(opened_after(8, 2), [change(0, 1, 1)]);
+    assert!(opened_after(8, 1).is_empty(), "the target has not started again");
+    assert!(opened_after(1 << 32 | 8, 2).is_empty(), "the client was evicted");
 }
 
 /// Hole H50 in `docs/tests/holes.md`.
