@@ -23,12 +23,18 @@
 //! the cluster again, see `mount::eviction`. The thread that gets such a reply opens a new session,
 //! and opens the files of that group again. Then all threads continue in the new session.
 //!
-//! If the group refuses to open the new session, for example because its device has failed, the
-//! renewal has failed. No operation uses the new session until another renewal has succeeded:
-//! operations that need the group return its error, and each of them tries again first. The mount
-//! also tries again in the background (`mount::background`). A file that was deleted meanwhile is
-//! stale, as after each renewal. The locks of the lost session are lost when its first renewal
-//! begins, so operations through their handles fail.
+//! The router repeats the requests of a renewal while the group does not answer, starts, or has
+//! another epoch or cluster map. After any other error, for example because the group's target was
+//! marked as lost, the renewal has failed. No operation uses the new session until another renewal
+//! has succeeded: operations that need the group return its error, and each of them tries again
+//! first. The mount also tries again in the background (`mount::background`). A file that was
+//! deleted meanwhile is stale, as after each renewal. The locks of the lost session are lost when
+//! its first renewal begins, so operations through their handles fail. Handles for writing are
+//! fenced as soon as the client learns of its eviction.
+//!
+//! A start of the target does not end the session: see `compare_slots`, `restore_opens` and
+//! `restore_locks`. If this comparison fails, the mount does not record the new start, so the next
+//! renewal of the lease repeats it.
 //!
 //! The group did not execute the attempt to which it sent such a reply. But it may have executed an
 //! earlier attempt whose reply was lost with the connection. In this case, the client asks the
