@@ -162,7 +162,9 @@ impl Parts<'_> {
                 self.halt(&membership, &contents);
             }
             self.mark.begin(membership.group)?;
-            if !self.mark.lacks_records() {
+            // If the target will lead, it still has to wait for the replay of lost changes.
+            let replays = membership.is_primary(self.target) && self.page_cache.has_lost_changes();
+            if !self.mark.lacks_records() && !replays {
                 self.page_cache.begin()?;
             }
             let mut backup = self.open_backup(&membership, contents)?;
