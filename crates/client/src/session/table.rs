@@ -539,7 +539,7 @@ mod tests {
         let table: &'static GroupSessions = Box::leak(Box::<GroupSessions>::default());
         let id = opened(table, LEASE);
         let begin = |table: &&'static GroupSessions| -> Restoring<'static> {
-            let table: &'static GroupSessions = *table;
+            let table: &'static GroupSessions = table;
             table.begin_restoring(GROUP, id).unwrap()
         };
         let wait = async move |table: &&'static GroupSessions| {
