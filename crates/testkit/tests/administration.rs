@@ -190,8 +190,6 @@ fn open_files_and_locks_of_clients_are_listed() {
     cluster.stop();
 }
 
-/// docs/semantics.md 3.8.
-///
 /// Command: skep transaction list, skep transaction resolve.
 #[test]
 fn transactions_that_do_not_exist_cannot_be_resolved() {
@@ -238,6 +236,8 @@ fn problem_of_a_dead_server_names_its_last_heartbeat() {
     assert!(shown.contains(&format!("(since {time}, for ")), "{shown}");
 }
 
+/// docs/semantics.md 3.8.
+///
 /// Command: skep client evict.
 #[test]
 fn evicted_client_loses_its_open_files_and_locks() {

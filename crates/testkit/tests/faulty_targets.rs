@@ -124,6 +124,7 @@ fn targets_serve_while_another_target_cannot_be_opened() {
     cluster.skep(&["health", "check"]);
 }
 
+/// docs/semantics.md 4.8.
 #[test]
 fn target_with_a_failed_disk_is_reported_and_gets_no_files() {
     let mut site = FailedDisk::begin();

@@ -156,7 +156,7 @@ fn retried_unlink_does_not_remove_a_newer_file() {
     scene.end();
 }
 
-/// docs/semantics.md 4.3 and 1.5.
+/// docs/semantics.md 4.3.
 #[test]
 fn retried_rename_does_not_move_a_newer_file() {
     let scene = Scene::new(Transport::Device);

@@ -70,6 +70,8 @@ fn check_loss(cluster: &Cluster, id: &str) {
     );
 }
 
+/// docs/semantics.md 4.7.
+///
 /// Command: skep target remove.
 #[test]
 fn reads_of_a_target_marked_as_lost_fail_immediately() {

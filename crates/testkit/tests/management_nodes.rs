@@ -143,6 +143,8 @@ fn wait_for_all(cluster: &Cluster, count: usize) -> Value {
     })
 }
 
+/// docs/semantics.md 4.2.
+///
 /// Command: skep management status.
 #[test]
 fn killed_leader_is_replaced_within_3_s_while_io_continues() {

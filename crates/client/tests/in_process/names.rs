@@ -73,6 +73,7 @@ fn stat_of_a_removed_directory_returns_its_last_attributes() {
     });
 }
 
+/// docs/semantics.md 4.10.
 #[test]
 fn stat_of_the_root_succeeds_while_metadata_is_down() {
     with_client(|fake, client| async move {
@@ -129,6 +130,7 @@ fn create_opens_existing_files_with_an_inode_in_another_shard() {
     });
 }
 
+/// docs/semantics.md 1.15.
 #[test]
 fn statfs_waits_at_most_a_lease_for_capacity_of_all_targets() {
     for is_reported in [true, false] {

@@ -262,7 +262,7 @@ fn leader_without_a_majority_refuses_all_nodes() {
 }
 
 /// A leader publishes changes of reachability without a commit, so only the versions distinguish
-/// its maps from the maps of the next leader.
+/// its maps from the maps of the next leader. docs/semantics.md 4.2.
 #[test]
 fn maps_of_two_leaders_never_have_the_same_version() {
     let made = cluster();

@@ -135,6 +135,7 @@ fn backup_member_that_stops_cleanly_delays_no_operation() {
     assert!(!log.contains("does not answer its primary"), "{log}");
 }
 
+/// docs/semantics.md 4.1.
 #[test]
 fn primary_that_stops_cleanly_pauses_its_group_only_briefly() {
     let mut pair = Pair::begin();

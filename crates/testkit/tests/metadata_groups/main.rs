@@ -52,6 +52,7 @@ fn lose_power(pair: &Pair, name: &str, lost_bytes: u64) {
     file.set_len(used.saturating_sub(lost_bytes)).expect("a shorter segment");
 }
 
+/// docs/semantics.md 4.1 and 4.3.
 #[test]
 fn group_continues_when_its_primary_is_killed() {
     let mut pair = Pair::begin();

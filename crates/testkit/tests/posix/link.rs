@@ -34,6 +34,7 @@ fn hard_links_to_directories_are_refused(root: &Path) {
     refused(fs::hard_link(root.join("directory"), root.join("second")), Errno::PERM);
 }
 
+/// docs/semantics.md 1.12.
 fn hard_links_may_lie_in_other_directories(root: &Path) {
     files::write(root.join("file"), "x");
     for index in 0..16 {

@@ -425,7 +425,7 @@ fn is_whiteout(path: &Path) -> bool {
 }
 
 /// The test uses sixteen directories. If there are two metadata targets, some directories are on
-/// the other target.
+/// the other target. docs/semantics.md 1.4.
 fn rename_with_whiteout_leaves_a_whiteout(root: &Path) {
     let leave = |from: &Path, to: &Path, more: RenameFlags| {
         renameat_with(CWD, from, CWD, to, RenameFlags::WHITEOUT | more)

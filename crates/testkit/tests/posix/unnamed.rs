@@ -74,7 +74,7 @@ fn unnamed_file_can_be_linked(root: &Path) {
     assert_eq!(names(root), ["name", "second", "third"]);
 }
 
-/// A file that has lost its last name cannot get a new name.
+/// A file that has lost its last name cannot get a new name. docs/semantics.md 1.18.
 fn file_without_names_cannot_be_linked_again(root: &Path) {
     let file = ok(unnamed(root, OFlags::empty()));
     ok(give_name(&file, &root.join("name")));
@@ -86,6 +86,7 @@ fn file_without_names_cannot_be_linked_again(root: &Path) {
     refused(give_name(&file, &root.join("again")), Errno::NOENT);
 }
 
+/// docs/semantics.md 1.18.
 fn exclusive_unnamed_file_cannot_be_linked(root: &Path) {
     let file = ok(unnamed(root, OFlags::EXCL));
     files::write_all(&file, b"x");

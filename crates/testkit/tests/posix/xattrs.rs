@@ -134,6 +134,7 @@ fn user_may(command: &str) -> bool {
     ok(call.stdout(null).stderr(nothing).status()).success()
 }
 
+/// docs/semantics.md 1.16.
 fn only_root_sets_trusted_and_security_xattrs(root: &Path) {
     use std::os::unix::fs::PermissionsExt;
     let path = file(root);
@@ -163,6 +164,7 @@ fn only_root_sets_trusted_and_security_xattrs(root: &Path) {
     refused(getxattr(&path, "trusted.key", &mut [0; 10]), Errno::NODATA);
 }
 
+/// docs/semantics.md 1.16.
 fn xattr_names_outside_known_namespaces_are_refused(root: &Path) {
     let path = file(root);
     for name in ["system.key", "nonsense.key", "key", "User.key"] {
@@ -189,6 +191,7 @@ fn xattr_lengths_over_the_kernel_limits_are_refused(root: &Path) {
 type Change = (&'static str, fn(&Path));
 
 /// A change of a program's contents or owner removes the program's capabilities.
+/// docs/semantics.md 1.16.
 fn change_of_contents_or_owner_removes_capabilities(root: &Path) {
     let path = file(root);
     let changes: [Change; 4] = [

@@ -63,6 +63,7 @@ fn size_recovery_restarts_when_another_writer_dies() {
 
 /// Regression test: the death of a writer that had only overwritten bytes left the version and the
 /// times of the file unchanged. So other clients used their old cached pages forever.
+/// docs/semantics.md 3.7.
 #[test]
 fn death_of_a_writer_changes_version_and_mtime() {
     let mut story = Story::begin();
@@ -82,7 +83,7 @@ fn death_of_a_writer_changes_version_and_mtime() {
 }
 
 /// Regression test: a client that got the lock of a dead writer could see a file size without the
-/// last bytes of the writer.
+/// last bytes of the writer. docs/semantics.md 3.7.
 #[test]
 fn the_next_lock_holder_waits_for_the_recovered_size() {
     use skep_wire::file_locks::{LockKind, LockMode, LockRequest, SetLockReply};

@@ -103,7 +103,7 @@ fn close_ends_an_unused_inline_component() {
     assert_eq!((story.size(inode), story.has_ended(inode)), (5000, true));
 }
 
-/// docs/semantics.md 3.1: a mount that dies loses no acknowledged write, also before its report.
+/// docs/semantics.md 3.7: the size of the file of a dead mount comes from the bytes on the target.
 #[test]
 fn death_of_the_only_writer_ends_an_unused_inline_component() {
     let mut story = Story::begin();
