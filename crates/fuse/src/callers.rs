@@ -136,9 +136,12 @@ mod tests {
         assert!(!has_fatal_signal(""));
     }
 
+    /// docs/semantics.md 4.4.
     #[test]
-    fn process_without_sigterm_handler_counts_as_killed_by_sigterm() {
+    fn process_without_a_handler_counts_as_killed_by_four_signals() {
+        const HUP: u64 = 1 << 0;
         const INT: u64 = 1 << 1;
+        const QUIT: u64 = 1 << 2;
         const TERM: u64 = 1 << 14;
         let is_fatal = |pending: u64, blocked: u64, ignored: u64, caught: u64, tracer: u32| {
             has_fatal_signal(&format!(
@@ -146,12 +149,13 @@ mod tests {
                  SigBlk:\t{blocked:016x}\nSigIgn:\t{ignored:016x}\nSigCgt:\t{caught:016x}\n"
             ))
         };
-        assert!(is_fatal(TERM, 0, 0, 0, 0));
+        for signal in [HUP, INT, QUIT, TERM] {
+            assert!(is_fatal(signal, 0, 0, 0, 0), "{signal:x}");
+            assert!(!is_fatal(signal, signal, 0, 0, 0), "{signal:x} is blocked");
+            assert!(!is_fatal(signal, 0, signal, 0, 0), "{signal:x} is ignored");
+            assert!(!is_fatal(signal, 0, 0, signal, 0), "{signal:x} is handled");
+        }
         assert!(is_fatal(INT | TERM, 0, 0, INT, 0), "dd handles SIGINT only");
-        assert!(!is_fatal(INT, 0, 0, INT, 0));
-        assert!(!is_fatal(TERM, TERM, 0, 0, 0));
-        assert!(!is_fatal(TERM, 0, TERM, 0, 0));
-        assert!(!is_fatal(TERM, 0, 0, TERM, 0));
         assert!(!is_fatal(TERM, 0, 0, 0, 7), "a debugger may discard the signal");
         assert!(!is_fatal(1 << 9, 0, 0, 0, 0), "SIGUSR1 seldom asks a program to end");
     }

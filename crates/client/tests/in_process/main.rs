@@ -7,6 +7,7 @@ mod data;
 mod fakes;
 mod first_bytes;
 mod lost_chunk_files;
+mod lost_locks;
 mod lost_opens;
 mod management;
 mod moved_inline;

@@ -6,6 +6,7 @@ use rustix::process::Signal;
 use skep_testkit::files;
 use skep_testkit::suite::Case;
 use skep_testkit::{Cluster, Mounted, Random, Shape, Transport, wait_for};
+use std::fs::OpenOptions;
 use std::time::Duration;
 
 pub(crate) const CASES: &[Case<()>] = skep_testkit::cases![locks:
@@ -17,6 +18,9 @@ pub(crate) const CASES: &[Case<()>] = skep_testkit::cases![locks:
 /// cluster notices their end a little later.
 const PATIENCE: Duration = Duration::from_secs(30);
 const PROGRAMS: u64 = 4;
+/// Length of the locked files of [`client_suspended_past_its_lease_loses_its_locks`]. The kernel
+/// reads much less than half of a file ahead when a program reads its first bytes.
+const LEN: u64 = 16 << 20;
 
 /// Kills clients one by one while programs increment a counter. Returns the number of increments
 /// that the programs on the killed mounts have made.
@@ -124,6 +128,7 @@ fn client_suspended_past_its_lease_loses_its_locks((): &()) {
         .iter()
         .map(|(kind, here, there)| {
             files::write(here, "first");
+            files::set_len(&files::open_with(OpenOptions::new().write(true), here), LEN);
             let (mut sleeper, other, mut reader) =
                 (Program::on(there), Program::on(here), Program::start());
             reader.open("f", there, "read");
@@ -141,6 +146,9 @@ fn client_suspended_past_its_lease_loses_its_locks((): &()) {
     second.signal(Signal::CONT);
     for (kind, there, sleeper, other, reader) in &mut programs {
         assert_eq!(sleeper.run("write f wrong"), "EIO", "{kind}");
+        // The program has read only the first bytes, so the page cache has no other bytes.
+        let read = format!("read f 5 {}", LEN / 2);
+        assert_eq!(sleeper.run(&read), "EIO", "{kind}: reads fail too");
         assert_eq!(sleeper.try_lock(kind, "unlock"), "EIO", "{kind}: the error lasts until close");
         // A program that only reads the file and has no lock gets no error.
         assert_eq!(reader.run("read f 5"), "other", "{kind}");

@@ -1,6 +1,7 @@
 //! A metadata target of the fake cluster.
 
 mod inline;
+mod locks;
 mod names;
 mod starts;
 
@@ -12,16 +13,17 @@ use skep_types::{
 };
 use skep_wire::Request;
 use skep_wire::catalog::message;
+use skep_wire::file_locks::HeldLock;
 use skep_wire::frame::Header;
 use skep_wire::inline::{ReadInline, RemoveInline, SyncInline, WriteInline};
 use skep_wire::management::EmptyReply;
 use skep_wire::metadata::{
     AskOutcome, AttributesReply, AwaitTruncation, AwaitTruncationReply, Close, CloseMany,
-    CloseSession, CompareOpens, CompareOpensReply, CompareSlots, Create, EndReplay, EntryInfo,
-    EntryReply, Exchange, GetAttributes, GetEntryInfo, KeepAlive, KeepAliveReply, Link, Lookup,
-    MakeDirectory, NewEntryReply, Open, OpenMode, OpenReply, OpenSession, OpenSessionReply,
-    OpenedFile, Outcome, OutcomeReply, Replay, ReportWritten, SetAttributes, SetAttributesReply,
-    SetPattern, SyncAll, TrimFile, TruncatedChunk, Unlink, WrittenExtent,
+    CloseSession, CompareOpens, CompareSlots, Create, EndReplay, EntryInfo, EntryReply, Exchange,
+    GetAttributes, GetEntryInfo, KeepAlive, KeepAliveReply, Link, Lookup, MakeDirectory,
+    NewEntryReply, Open, OpenMode, OpenReply, OpenSession, OpenSessionReply, Outcome, OutcomeReply,
+    Replay, ReportWritten, SetAttributes, SetAttributesReply, SetPattern, SyncAll, TrimFile,
+    TruncatedChunk, Unlink, WrittenExtent,
 };
 use std::collections::HashMap;
 
@@ -87,6 +89,8 @@ pub(crate) struct FakeMetadata {
     pub(crate) behaviour: Behaviour,
     /// The highest end of a chunk file in the reports of clients.
     pub(crate) reach: u64,
+    /// The locked files, each with its lock.
+    locks: Vec<(InodeId, HeldLock)>,
 }
 
 fn code<T>(code: ErrorCode) -> Result<T> {
@@ -124,6 +128,7 @@ impl FakeMetadata {
             generation: 1,
             behaviour: Behaviour::default(),
             reach: 0,
+            locks: Vec::new(),
         };
         new.add(FileKind::Directory);
         new
@@ -339,7 +344,7 @@ impl FakeMetadata {
                 }
                 EmptyReply {}.to_bytes()
             }
-            other => panic!("metadata was sent message {other}"),
+            _ => self.execute_about_locks(header, body)?,
         })
     }
 
@@ -354,15 +359,6 @@ impl FakeMetadata {
         }
         let unchanged = Ok(AttributesReply { attributes: inode.attributes.clone() });
         request.written.map_or(unchanged, |written| self.report(request.inode, written))
-    }
-
-    fn compare_opens(&self, session: SessionId, request: &CompareOpens) -> CompareOpensReply {
-        let count = |file: &OpenedFile| {
-            let inode = self.inodes.get(&file.inode);
-            let opens = inode.and_then(|inode| inode.opens.get(&session));
-            opens.map_or(0, |count| *count as u32)
-        };
-        CompareOpensReply { counts: request.files.iter().map(count).collect() }
     }
 
     fn create(&mut self, session: SessionId, request: Create) -> Result<OpenReply> {

@@ -2,7 +2,7 @@
 //! which waiters are woken, and deadlock cycles.
 
 use super::*;
-use crate::limits::{BARRIER, MAX_OVERTAKEN, WAIT_ANSWER, WAKE_RESERVATION};
+use crate::limits::{BARRIER, LONGEST_BARRIER, MAX_OVERTAKEN, WAIT_ANSWER, WAKE_RESERVATION};
 use proptest::prelude::*;
 use skep_format::metadata::Key;
 use skep_types::codec::Codec;
@@ -185,6 +185,22 @@ fn readers_overtake_a_writer_a_limited_number_of_times() {
     assert_eq!(woken(&mut locks, later + BARRIER), []);
     assert_eq!(readers(&mut locks, 2000, later + BARRIER), 0);
     assert_eq!(readers(&mut locks, 2000, later + 2 * BARRIER), MAX_OVERTAKEN);
+}
+
+/// docs/semantics.md 6.4.
+#[test]
+fn barriers_of_an_overtaken_waiter_last_at_most_ten_minutes() {
+    let mut locks = FileLocks::default();
+    assert!(lock(&mut locks, 1, LockMode::Shared, 0..10));
+    wait(&mut locks, 2, LockMode::Exclusive, 0..10, NOW + 100 * LONGEST_BARRIER);
+    let (mut now, mut owner) = (NOW, 1000);
+    for seconds in [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 600, 600] {
+        assert_eq!(readers(&mut locks, owner, now), MAX_OVERTAKEN, "before {seconds} s");
+        let end = now + Duration::from_secs(seconds);
+        let is_blocked = readers(&mut locks, owner + 500, end - Duration::from_millis(1)) == 0;
+        assert!(is_blocked, "the barrier ends before {seconds} s");
+        (now, owner) = (end, owner + 1000);
+    }
 }
 
 /// A waiting writer must not block readers forever. The writer may wait for a process that itself

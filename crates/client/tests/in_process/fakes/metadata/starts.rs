@@ -1,5 +1,5 @@
-//! Starts of the simulated target after a power loss, and the comparison of slots and the replay
-//! that follow.
+//! Starts of the simulated target after a power loss, and the comparison of slots and opens and the
+//! replay that follow.
 
 use super::{Answer, FakeMetadata, code};
 use skep_types::codec::Codec;
@@ -7,7 +7,10 @@ use skep_types::{ErrorCode, Lsn, Result, SessionId};
 use skep_wire::frame::Header;
 use skep_wire::inline::InlineMark;
 use skep_wire::limits::REPLAY_SLOT;
-use skep_wire::metadata::{CompareSlotsReply, Replay, ReplayReply, SlotSequence};
+use skep_wire::metadata::{
+    CompareOpens, CompareOpensReply, CompareSlotsReply, OpenedFile, Replay, ReplayReply,
+    SlotSequence,
+};
 
 impl FakeMetadata {
     pub(super) fn compare_slots(&self, session: SessionId) -> Result<Answer> {
@@ -18,6 +21,19 @@ impl FakeMetadata {
         let slots = slots.map(|(slot, (sequence, _))| (*slot, *sequence));
         let slots = slots.map(|(slot, sequence)| SlotSequence { slot, sequence }).collect();
         Ok(Answer::of(&CompareSlotsReply { start: self.start, slots }))
+    }
+
+    pub(super) fn compare_opens(
+        &self,
+        session: SessionId,
+        request: &CompareOpens,
+    ) -> CompareOpensReply {
+        let count = |file: &OpenedFile| {
+            let inode = self.inodes.get(&file.inode);
+            let opens = inode.and_then(|inode| inode.opens.get(&session));
+            opens.map_or(0, |count| *count as u32)
+        };
+        CompareOpensReply { counts: request.files.iter().map(count).collect() }
     }
 
     /// Refuses a change, or a sync with a start number, if it has another start number.
