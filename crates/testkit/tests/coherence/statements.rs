@@ -28,11 +28,13 @@ pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![statements:
     open_file_is_usable_after_a_loss_of_permission,
     directory_size_is_its_number_of_entries,
     block_count_covers_files_without_holes,
+    block_count_never_exceeds_the_size,
     directory_removed_by_the_other_mount_is_empty,
     stat_succeeds_on_a_device_removed_by_the_other_mount,
     each_piece_of_a_large_write_has_bytes_of_one_writer,
     times_are_visible_after_the_writer_has_reported_them,
     times_are_visible_after_fsync_or_close_without_stat,
+    time_of_a_write_replaces_a_time_of_the_other_mount,
     close_writes_mapped_pages,
     collapse_and_insert_range_are_refused,
     allocated_space_without_data_is_a_hole,
@@ -270,6 +272,23 @@ fn block_count_covers_files_without_holes(mounts: &Mounts) {
     }
 }
 
+/// The file has a hole of 100 bytes, so each of its blocks has data. With the checksums, the chunk
+/// file takes more space than the size of the file. docs/semantics.md 1.13.
+fn block_count_never_exceeds_the_size(mounts: &Mounts) {
+    const PART: usize = 20_000;
+    let file = files::create(mounts.one.join("file"));
+    // The first write is larger than the inline bytes.
+    files::write_all_at(&file, &[1; PART], 0);
+    files::write_all_at(&file, &[2; PART], (PART + 100) as u64);
+    let found = files::metadata_of(&file);
+    assert_eq!((found.len(), found.blocks()), (40_100, 79));
+    drop(file);
+    within_a_second("the blocks", || {
+        let found = files::metadata(mounts.other.join("file"));
+        (found.len(), found.blocks()) == (40_100, 79)
+    });
+}
+
 /// docs/semantics.md 1.14.
 fn directory_removed_by_the_other_mount_is_empty(mounts: &Mounts) {
     files::create_dir(mounts.one.join("directory"));
@@ -406,6 +425,39 @@ fn times_are_visible_after_fsync_or_close_without_stat(mounts: &Mounts) {
         within_a_second("the time and the size", || {
             seen().mtime() > OLD && seen().len() == 5 + 4 * round
         });
+        drop(open);
+    }
+}
+
+/// docs/semantics.md 2.4. The other mount sets the time after the write, and before the writer
+/// reports the write to metadata. The bytes are on storage, because metadata sets the times of
+/// writes of inline bytes immediately.
+fn time_of_a_write_replaces_a_time_of_the_other_mount(mounts: &Mounts) {
+    const OLD: i64 = 1_000_000;
+    let old = Timespec { tv_sec: OLD, tv_nsec: 0 };
+    let old = Timestamps { last_access: old, last_modification: old };
+    for round in 0..6 {
+        let (here, there) = match round % 2 {
+            0 => (&mounts.one, &mounts.other),
+            _ => (&mounts.other, &mounts.one),
+        };
+        let name = format!("file-{round}");
+        let file = new(&here.join(&name), &[1; 20_000]);
+        files::write_all_at(&file, &[2; 5000], 20_000);
+        utimensat(CWD, there.join(&name), &old, AtFlags::empty())
+            .or_fail("utimensat", there.join(&name));
+        let open = if round < 3 {
+            files::sync_all(&file);
+            Some(file)
+        } else {
+            drop(file);
+            None
+        };
+        for place in [there, here] {
+            within_a_second("the time of the write", || {
+                files::metadata(place.join(&name)).mtime() > OLD
+            });
+        }
         drop(open);
     }
 }
