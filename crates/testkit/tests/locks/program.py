@@ -78,8 +78,8 @@ def duplicate(key, new):
     return "ok"
 
 
-def read(key, length, offset=0):
-    return os.pread(files[key], int(length), int(offset)).decode()
+def read(key, length):
+    return os.pread(files[key], int(length), 0).decode()
 
 
 def write(key, text):
