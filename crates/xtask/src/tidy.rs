@@ -5,7 +5,8 @@
 //! the files of a crate. [`sources`] checks source files, [`documents`] checks documents, and
 //! [`glossary`] and [`language`] check words. [`invariants`] checks that invariants are asserted or
 //! tested. [`pauses`] checks the files that may pause and retry, [`history`] checks commit
-//! subjects, and [`templates`] the templates in `deploy/`.
+//! subjects, [`statements`] the page with the tests of each statement of the semantics, and
+//! [`templates`] the templates in `deploy/`.
 
 mod documents;
 mod glossary;
@@ -17,6 +18,7 @@ mod layers;
 mod pauses;
 mod rust_text;
 mod sources;
+mod statements;
 mod templates;
 
 use crate::repository::{Outcome, files, read};
@@ -60,6 +62,7 @@ pub(crate) fn run() -> Outcome {
     problems.extend(history::check()?);
     problems.extend(documents::check_vectors());
     problems.extend(documents::check_statements(&files)?);
+    problems.extend(statements::check(&sources)?);
     problems.extend(documents::check_commands(&files)?);
     problems.extend(documents::check_dependencies()?);
     problems.extend(templates::check()?);

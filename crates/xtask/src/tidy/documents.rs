@@ -146,12 +146,15 @@ pub(super) fn check_dependencies() -> Outcome<Problems> {
 }
 
 /// The document with the guarantees on which applications may rely.
-const SEMANTICS: &str = "docs/semantics.md";
+pub(super) const SEMANTICS: &str = "docs/semantics.md";
 
-/// Checks that a test names each statement of `docs/semantics.md`, and that no test names a
-/// statement that does not exist. A test names a statement by a comment with the path of the
-/// document and the number of the statement. The comment is in a file of tests, or at a function
-/// with `#[test]`. Such a test must fail if the statement is false.
+/// Checks that a test names each statement of `docs/semantics.md`, that no test names a statement
+/// that does not exist, and that only tests name statements. A test names a statement by a comment
+/// with the path of the document and the number of the statement. The comment is in a file of
+/// tests, or at a function with `#[test]`. Such a test must fail if the statement is false.
+///
+/// # Errors
+/// Fails if a file cannot be read.
 pub(super) fn check_statements(files: &[PathBuf]) -> Outcome<Problems> {
     let document = read(Path::new(SEMANTICS))?;
     let mut stated = BTreeSet::new();
@@ -167,12 +170,19 @@ pub(super) fn check_statements(files: &[PathBuf]) -> Outcome<Problems> {
         let lines: Vec<_> = text.lines().collect();
         for (index, line) in lines.iter().enumerate() {
             for number in tested(comment(line)) {
+                let mut found = |what: String| {
+                    problems.push(format!("{}:{}: {what}", path.display(), index + 1));
+                };
                 if is_test_file(&path.to_string_lossy()) || is_at_a_test(&lines[index..]) {
                     untested.remove(number);
+                } else {
+                    found(format!(
+                        "only a test names a statement, and this comment names {number}: link the \
+                         design instead"
+                    ));
                 }
                 if !stated.contains(number) {
-                    let place = format!("{}:{}", path.display(), index + 1);
-                    problems.push(format!("{place}: {SEMANTICS} has no statement {number}"));
+                    found(format!("{SEMANTICS} has no statement {number}"));
                 }
             }
         }
@@ -240,7 +250,7 @@ fn run_commands(comment: &str) -> impl Iterator<Item = &str> {
 
 /// Returns the number of the statement that begins on this line of the document. The line belongs
 /// to a list or a table.
-fn statement(line: &str) -> Option<&str> {
+pub(super) fn statement(line: &str) -> Option<&str> {
     let line = line.strip_prefix("- **").or_else(|| line.strip_prefix("| **"))?;
     line.split_once("**").map(|(number, _)| number)
 }
