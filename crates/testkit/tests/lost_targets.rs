@@ -4,7 +4,9 @@
 use skep_testkit::cluster::skep;
 use skep_testkit::schema::check;
 use skep_testkit::{Cluster, PATIENCE, Shape, Transport, files, wait_for};
+use std::fs::OpenOptions;
 use std::io::Read;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -68,6 +70,32 @@ fn check_loss(cluster: &Cluster, id: &str) {
         (loss["files"].as_array().map(Vec::len), &loss["unwritten_files"]),
         (Some(1), &1.into())
     );
+}
+
+/// Checks a file of 4 MiB with bytes of the value 7. Half of its chunks are on a lost target. The
+/// size and the other chunks stay, and a truncation does not turn lost bytes into zeros.
+fn check_lost_parts(path: &Path) {
+    const STEP: u64 = 512 << 10;
+    let file = files::open_with(OpenOptions::new().read(true).write(true), path);
+    assert_eq!(files::metadata_of(&file).len(), 8 * STEP, "the size stays");
+    let read = |step: u64| {
+        let mut bytes = [0; 4096];
+        let count = file.read_at(&mut bytes, step * STEP)?;
+        assert!(count == 4096 && bytes == [7; 4096], "step {step}: {count} bytes");
+        Ok::<_, std::io::Error>(())
+    };
+    let (there, lost): (Vec<u64>, Vec<u64>) = (0..8).partition(|step| read(*step).is_ok());
+    assert_eq!((there.len(), lost.len()), (4, 4), "{lost:?} are lost");
+    for step in &lost {
+        let error = file.write_at(b"x", step * STEP).expect_err("the target is lost");
+        assert_eq!(error.raw_os_error(), Some(5), "{error}");
+    }
+    files::set_len(&file, 6 * STEP);
+    assert_eq!(files::metadata_of(&file).len(), 6 * STEP);
+    for step in 0..6 {
+        let error = read(step).err().and_then(|error| error.raw_os_error());
+        assert_eq!(error, lost.contains(&step).then_some(5), "step {step} after a truncation");
+    }
 }
 
 /// docs/semantics.md 4.7.
@@ -170,6 +198,7 @@ fn reads_of_a_target_marked_as_lost_fail_immediately() {
     assert!(kept.contains("1 file lies on it, and no") && kept.contains("from a backup"), "{kept}");
     let reopened = cluster.try_skep(&["target", "set-state", &id, "open"]).expect_failure();
     assert!(reopened.contains("marked as lost"), "{reopened}");
+    check_lost_parts(&second.path().join("wide"));
     files::remove_file(&wide);
     wait_for("the target is removed", PATIENCE, || {
         cluster.try_skep(&["target", "remove", &id]).status.success().then_some(())
