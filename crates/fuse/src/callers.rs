@@ -139,7 +139,7 @@ mod tests {
     /// docs/semantics.md 4.4.
     #[test]
     fn process_without_a_handler_counts_as_killed_by_four_signals() {
-        const HUP: u64 = 1 << 0;
+        const HUP: u64 = 1;
         const INT: u64 = 1 << 1;
         const QUIT: u64 = 1 << 2;
         const TERM: u64 = 1 << 14;
