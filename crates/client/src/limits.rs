@@ -99,7 +99,7 @@ pub(crate) const RENEWAL_WAIT: Duration = Duration::from_secs(2);
 pub(crate) const MAX_NOTED_NOTIFICATIONS: usize = 4096;
 /// Maximum number of acknowledged changes at a metadata group that a mount keeps because they may
 /// not be durable. When the mount has reached this number, it sends further changes with the
-/// durable flag. Each change takes about 250 bytes besides its body.
+/// durable flag. Each change takes about 400 bytes besides its body.
 pub(crate) const MAX_ACKNOWLEDGED: usize = 4096;
 /// Maximum total length of the bodies of the changes that [`MAX_ACKNOWLEDGED`] limits, in bytes.
 /// When the mount has reached it, it sends further changes with the durable flag too.

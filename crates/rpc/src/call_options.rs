@@ -54,6 +54,8 @@ pub struct CallFacts {
     /// Flag that the router sets when a connection is lost between a request and its reply. The
     /// target may then have executed the request, even if the reply to a retry is an error.
     pub reply_lost: Cell<bool>,
+    /// Length of the encoded request in bytes, which the connection sets when it sends the request.
+    pub body_bytes: Cell<usize>,
     /// Number of the change in the reply of a metadata target, which the connection sets when the
     /// reply arrives. Zero means that the change is durable.
     pub change: Cell<u64>,

@@ -356,6 +356,9 @@ impl Connection {
             );
             return Err(Error::new(ErrorCode::TooLarge, context));
         }
+        if let Some(facts) = &options.facts {
+            facts.body_bytes.set(len);
+        }
         let (into, _expected) = (options.into.clone(), skep_env::expect_reply());
         let pending = Pending { sender, into, sent_at, _expected };
         self.pending.borrow_mut().insert(tag, pending);

@@ -27,8 +27,9 @@ pub mod traces;
 
 use skep_types::codec::{Codec, Described};
 
-/// A request, with its entry in the catalog and the type of its reply.
-pub trait Request: Codec + Described + std::fmt::Debug {
+/// A request, with its entry in the catalog and the type of its reply. A client keeps requests in
+/// lists that all its threads share.
+pub trait Request: Codec + Described + std::fmt::Debug + Send + Sync {
     /// Message number in the frame header.
     const ID: u16;
     /// Version of the request's layout.

@@ -97,7 +97,7 @@ pub(crate) async fn write(
 ) -> Result<WriteInlineReply> {
     let InlineWrite { truncate_generation, extends, appends } = how;
     let bytes = Bytes::from(&*data.bytes());
-    let request = Rc::new(WriteInline {
+    let request = Arc::new(WriteInline {
         inode: file.inode.id,
         generation: file.pattern().generation,
         offset,

@@ -97,7 +97,7 @@ impl Client {
         }
         let chunk_file = self.copy_inline(file, &moved, &read, claim).await?;
         let written = state.unsynced_inline();
-        let request = Rc::new(RemoveInline {
+        let request = Arc::new(RemoveInline {
             inode: state.id,
             generation,
             truncate_generation,
@@ -208,7 +208,7 @@ impl Client {
             return;
         }
         let generation = pattern.generation;
-        let request = Rc::new(RemoveInline {
+        let request = Arc::new(RemoveInline {
             inode: state.id,
             generation,
             truncate_generation,

@@ -167,7 +167,7 @@ impl Client {
                 let session = client.session(client.group_of(inode)?).await?;
                 let slot = session.take_slot().await;
                 let worker = Rc::clone(&client.0);
-                send_attempt(worker, slot, Rc::new(request), ModifyOptions::default(), None).await
+                send_attempt(worker, slot, Arc::new(request), ModifyOptions::default(), None).await
             };
             if let Err(error) = closed.await {
                 tracing::debug!("cannot close file {inode}, whose open has failed: {error:#}");

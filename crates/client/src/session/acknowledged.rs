@@ -29,6 +29,7 @@
 //! `lost_changes_of_two_mounts_are_replayed_in_their_order`.
 
 use crate::limits::{MAX_ACKNOWLEDGED, MAX_ACKNOWLEDGED_BYTES, MAX_REVERTED_INODES};
+use crate::session::kept_requests::KeptRequest;
 use crate::session::table::client_of;
 use skep_env::SharedNotify;
 use skep_types::{GroupId, InodeId, SessionId};
@@ -39,7 +40,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Mutex, PoisonError};
 
 /// An acknowledged change.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(crate) struct Change {
     pub(crate) slot: u32,
     pub(crate) sequence: u64,
@@ -51,8 +52,8 @@ pub(crate) struct Change {
     /// The inodes that the request names. A request that names only one inode has it in both
     /// elements. `None` means that the loss of the change is not reported by this module.
     pub(crate) inodes: Option<[InodeId; 2]>,
-    /// The request that replays the change. `None` means that it cannot be replayed.
-    pub(crate) replay: Option<Box<Replay>>,
+    /// What the client needs to replay the change. `None` means that it cannot be replayed.
+    pub(crate) kept: Option<KeptRequest>,
     /// The mark of an inline write in the state of its inode. `None` means that the change is no
     /// inline write, or that the state does not have its mark any more.
     pub(crate) mark: Option<InlineMark>,
@@ -61,10 +62,7 @@ pub(crate) struct Change {
 impl Change {
     /// Returns the approximate length of the body, in bytes.
     fn body_bytes(&self) -> usize {
-        let Some(replay) = &self.replay else { return 0 };
-        let components = replay.pattern.iter().flat_map(|pattern| &pattern.components);
-        let pattern = components.map(|it| size_of_val(it) + size_of_val(&it.groups[..]));
-        replay.request.0.len() + pattern.sum::<usize>()
+        self.kept.as_ref().map_or(0, KeptRequest::bytes)
     }
 }
 
@@ -128,7 +126,7 @@ impl Kept {
         if durable.iter().any(|(slot, sequence)| lacks(slot, sequence)) {
             // The directory of the target was restored from an old backup. So the directory lacks
             // durable changes, on which the lost changes may depend.
-            self.lost.iter_mut().for_each(|it| it.replay = None);
+            self.lost.iter_mut().for_each(|it| it.kept = None);
         }
         if cfg!(debug_assertions) {
             self.check_invariants();
@@ -283,7 +281,7 @@ impl AcknowledgedChanges {
                 // Another thread has compared the list before this thread has read the reply. The
                 // target may have executed newer changes since, so this older change must not be
                 // replayed.
-                change.replay = None;
+                change.kept = None;
             }
             kept.push(change);
         });
@@ -371,9 +369,9 @@ impl AcknowledgedChanges {
     /// Returns the next lost change. `None` means that no lost change is left.
     pub(crate) fn next_lost(&self, group: GroupId, session: SessionId) -> Option<NextReplay> {
         let next = self.of(group, session, |kept| {
-            let Change { replay, mark, .. } = kept.lost.front()?;
-            let request = replay.clone();
-            Some(NextReplay { request, sequence: kept.replays + 1, mark: *mark })
+            let lost = kept.lost.front()?;
+            let request = lost.kept.as_ref().map(|it| it.replay(lost.place));
+            Some(NextReplay { request, sequence: kept.replays + 1, mark: lost.mark })
         });
         next.flatten()
     }

@@ -1,6 +1,9 @@
 //! The requests for changes that a client keeps after their acknowledgement, and the requests that
 //! replay them after a power loss of a metadata host. No I/O.
 //!
+//! The client keeps the request itself, and encodes it a second time only for a replay. An encoded
+//! copy of each change would cost an inline write of 16 KiB one more copy of its bytes.
+//!
 //! # Requests that are not replayed
 //! - Truncations: a second one would remove bytes that programs have written since the first one.
 //!   The open of an `open` with `O_TRUNC` is replayed, without the truncation.
@@ -13,6 +16,78 @@ use skep_wire::Request;
 use skep_wire::inline::{InlineMark, RemoveInline, WriteInline, WriteInlineReply};
 use skep_wire::metadata as md;
 use std::any::Any;
+use std::sync::Arc;
+
+/// A request that the client can encode for a replay.
+pub(crate) trait EncodeForReplay: std::fmt::Debug + Send + Sync {
+    /// Returns the message number of the request.
+    fn message(&self) -> u16;
+
+    /// Returns the body of the request that the target executes again.
+    fn body(&self) -> Vec<u8>;
+}
+
+impl<R: Request + 'static> EncodeForReplay for R {
+    fn message(&self) -> u16 {
+        R::ID
+    }
+
+    fn body(&self) -> Vec<u8> {
+        let any: &dyn Any = self;
+        let Some(it) = any.downcast_ref::<md::Open>() else { return self.to_bytes() };
+        let (inode, open) = (it.inode, it.open);
+        md::Open { inode, open, truncate: false, must_have_name: false, inline_limit: 0 }.to_bytes()
+    }
+}
+
+/// What a client keeps to replay a change: its request, and the parts of the first reply that must
+/// stay the same.
+#[derive(Debug, Clone)]
+pub(crate) struct KeptRequest {
+    pub(crate) request: Arc<dyn EncodeForReplay>,
+    /// Length of the encoded request, in bytes.
+    pub(crate) body_bytes: usize,
+    /// The inode in the reply. Zero if the reply has no inode.
+    pub(crate) inode: InodeId,
+    /// Whether the request has created the inode.
+    pub(crate) created: bool,
+    /// The stripe pattern of a created file.
+    pub(crate) pattern: Option<StripePattern>,
+}
+
+impl KeptRequest {
+    /// Returns what the client keeps of an acknowledged request. `body_bytes` is the length of the
+    /// encoded request. `None` means that the change cannot be replayed.
+    pub(crate) fn of<R: Request + 'static>(
+        request: &Arc<R>,
+        reply: &R::Reply,
+        body_bytes: usize,
+    ) -> Option<Self> {
+        if !is_replayed(&**request) {
+            return None;
+        }
+        let (inode, created, pattern) = facts_of(reply, request_creates(&**request));
+        let request: Arc<R> = Arc::clone(request);
+        Some(Self { request, body_bytes, inode, created, pattern })
+    }
+
+    /// Returns the approximate memory of the request's body and the pattern, in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        let components = self.pattern.iter().flat_map(|pattern| &pattern.components);
+        let pattern = components.map(|it| size_of_val(it) + size_of_val(&it.groups[..]));
+        self.body_bytes + pattern.sum::<usize>()
+    }
+
+    /// Returns the request that replays the change. `place` is the start of the target and the
+    /// number of the change.
+    pub(crate) fn replay(&self, place: (u64, u64)) -> Box<md::Replay> {
+        let Self { inode, created, ref pattern, .. } = *self;
+        let (start, change) = place;
+        let (message, request) = (self.request.message(), Bytes(self.request.body()));
+        let pattern = pattern.clone();
+        Box::new(md::Replay { start, change, message, request, inode, created, pattern })
+    }
+}
 
 /// Whether the client keeps a request after its acknowledgement.
 pub(crate) fn is_kept(request: &dyn Any) -> bool {
@@ -23,21 +98,6 @@ pub(crate) fn is_kept(request: &dyn Any) -> bool {
         || request.is::<md::ReportWritten>()
         || request.is::<WriteInline>()
         || inodes_of(request).is_some()
-}
-
-/// Returns the request that replays a change. `place` is the start of the target and the number of
-/// the change, `reply` is the first reply. `None` means that the change cannot be replayed.
-pub(crate) fn replay_of<R: Request + 'static>(
-    request: &R,
-    reply: &R::Reply,
-    place: (u64, u64),
-) -> Option<Box<md::Replay>> {
-    let body = replayed_body(request)?;
-    let creates = request_creates(request);
-    let (inode, created, pattern) = facts_of(reply, creates);
-    let (start, change) = place;
-    let request = Bytes(body);
-    Some(Box::new(md::Replay { start, change, message: R::ID, request, inode, created, pattern }))
 }
 
 /// Returns the mark of an inline write from the reply to it. `None` means that the reply is to a
@@ -65,24 +125,12 @@ fn facts_of(reply: &dyn Any, creates: bool) -> (InodeId, bool, Option<StripePatt
     }
 }
 
-/// Returns the body of the request that the target executes again. `None` means that it must not
-/// execute the request again.
-fn replayed_body<R: Request + 'static>(request: &R) -> Option<Vec<u8>> {
-    let any: &dyn Any = request;
-    if let Some(it) = any.downcast_ref::<md::Open>() {
-        let (inode, open) = (it.inode, it.open);
-        let open =
-            md::Open { inode, open, truncate: false, must_have_name: false, inline_limit: 0 };
-        return Some(open.to_bytes());
-    }
-    let truncates = any.downcast_ref::<md::SetAttributes>().is_some_and(|it| it.size.is_some());
-    let is_placed_again = any.is::<md::SetPattern>() || any.is::<RemoveInline>();
-    (!truncates && !is_placed_again).then(|| {
-        let mut body = request.to_bytes();
-        // The growing vector may have allocated twice the bytes that the list counts.
-        body.shrink_to_fit();
-        body
-    })
+/// Whether the target may execute a request a second time.
+fn is_replayed(request: &dyn Any) -> bool {
+    let attributes = request.downcast_ref::<md::SetAttributes>();
+    let truncates = attributes.is_some_and(|it| it.size.is_some());
+    let is_placed_again = request.is::<md::SetPattern>() || request.is::<RemoveInline>();
+    !truncates && !is_placed_again
 }
 
 /// Returns the inodes in a request that changes names or attributes. `None` means that the request
@@ -167,8 +215,8 @@ mod tests {
     fn truncation_is_kept_but_not_replayed() {
         let reply = md::SetAttributesReply { attributes: attributes(), truncated: Vec::new() };
         assert!(is_kept(&set_size(Some(1))));
-        assert_eq!(replay_of(&set_size(Some(1)), &reply, (1, 2)), None);
-        assert!(replay_of(&set_size(None), &reply, (1, 2)).is_some());
+        assert!(KeptRequest::of(&Arc::new(set_size(Some(1))), &reply, 20).is_none());
+        assert!(KeptRequest::of(&Arc::new(set_size(None)), &reply, 20).is_some());
         let open = md::Open {
             inode: FILE,
             open: md::OpenMode::Write,
@@ -186,7 +234,9 @@ mod tests {
             inline: None,
             directory: None,
         };
-        let replay = replay_of(&open, &opened, (1, 2)).expect("the open is replayed");
+        let kept = KeptRequest::of(&Arc::new(open), &opened, 20).expect("the open is replayed");
+        let replay = kept.replay((1, 2));
+        assert_eq!((replay.start, replay.change, replay.message), (1, 2, md::Open::ID));
         let body = md::Open::from_bytes(&replay.request.0).unwrap();
         assert!(!body.truncate && !body.must_have_name && body.inline_limit == 0);
         assert_eq!((replay.inode, replay.created), (FILE, false));
@@ -198,12 +248,14 @@ mod tests {
         let reply = md::NewEntryReply { entry, directory: None };
         let (directory, name) = (InodeId::ROOT, Bytes(b"b".to_vec()));
         let link = md::Link { inode: FILE, directory, name: name.clone() };
-        let replay = replay_of(&link, &reply, (3, 4)).unwrap();
+        let body = link.to_bytes();
+        let replay = KeptRequest::of(&Arc::new(link), &reply, 20).unwrap().replay((3, 4));
+        assert_eq!(replay.request.0, body);
         assert_eq!((replay.start, replay.change), (3, 4));
         assert_eq!((replay.inode, replay.created), (FILE, false));
         let new = md::NewInode { permissions: 0o755, umask: 0, uid: 0, gid: 0 };
         let make = md::MakeDirectory { directory, name, new };
-        assert!(replay_of(&make, &reply, (3, 4)).unwrap().created);
+        assert!(KeptRequest::of(&Arc::new(make), &reply, 20).unwrap().created);
     }
 
     /// `restore_locks` restores the locks of a mount. A replayed request could set a lock again

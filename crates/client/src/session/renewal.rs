@@ -196,7 +196,7 @@ impl Client {
         };
         let slot = session.take_slot().await;
         let options = ModifyOptions::default();
-        match send_attempt(Rc::clone(&self.0), slot, Rc::new(request), options, None).await {
+        match send_attempt(Rc::clone(&self.0), slot, Arc::new(request), options, None).await {
             Ok(opened) => {
                 // Between the loss of the session and this open, other clients may have changed the
                 // file without a notification to this mount.

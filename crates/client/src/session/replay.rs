@@ -234,7 +234,7 @@ mod tests {
             place: (1, 1),
             request,
             inodes,
-            replay: None,
+            kept: None,
             mark: None,
         };
         let mut replayed = Replayed::default();

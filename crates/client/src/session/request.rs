@@ -12,7 +12,7 @@ use crate::client::{Client, Worker};
 use crate::driven::drive;
 use crate::files::open_file::OpenFile;
 use crate::session::acknowledged::Change;
-use crate::session::kept_requests::{inline_mark_of, inodes_of, is_kept, replay_of};
+use crate::session::kept_requests::{KeptRequest, inline_mark_of, inodes_of, is_kept};
 use crate::session::slots::{Slot, ThreadSession};
 use crate::session::table::is_lost;
 use skep_rpc::{CallFacts, CallOptions};
@@ -21,6 +21,7 @@ use skep_types::{Error, ErrorCode, GroupId, InodeId, Result, SessionId, TargetKi
 use skep_wire::Request;
 use skep_wire::metadata::{AskOutcome, Outcome};
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// How the client sends and repeats a request for a change.
 #[derive(Debug, Clone, Copy, Default)]
@@ -135,7 +136,7 @@ impl Client {
         options: ModifyOptions,
         orphan: impl FnOnce(Client, Result<R::Reply>) + Clone + 'static,
     ) -> Result<Executed<R::Reply>> {
-        let request = Rc::new(request);
+        let request = Arc::new(request);
         loop {
             let group = self.group_of(inode)?;
             let session = self.session(group).await?;
@@ -144,7 +145,7 @@ impl Client {
             let sent = SentRequest { group, session: session.id, slot: number, sequence };
             let facts = Rc::new(CallFacts::default());
             let (worker, noted) = (Rc::clone(&self.0), Some(Rc::clone(&facts)));
-            let sending = send_attempt(worker, slot, Rc::clone(&request), options, noted);
+            let sending = send_attempt(worker, slot, Arc::clone(&request), options, noted);
             let result = if options.is_driven {
                 sending.await
             } else {
@@ -218,7 +219,7 @@ impl Client {
     pub(crate) async fn modify_through<R: Request + 'static>(
         &self,
         file: &OpenFile,
-        request: &Rc<R>,
+        request: &Arc<R>,
         options: ModifyOptions,
     ) -> Result<R::Reply> {
         let attempt = async |session: &Rc<ThreadSession>| {
@@ -230,8 +231,8 @@ impl Client {
             if let Err(refusal) = file.check_live() {
                 return Ok(Err(refusal));
             }
-            let sending = send_attempt(Rc::clone(&self.0), slot, Rc::clone(request), options, None);
-            sending.await.map(Ok)
+            let request = Arc::clone(request);
+            send_attempt(Rc::clone(&self.0), slot, request, options, None).await.map(Ok)
         };
         self.in_session(file.inode.id, attempt).await?
     }
@@ -273,7 +274,7 @@ impl Client {
 pub(crate) async fn send_attempt<R: Request + 'static>(
     worker: Rc<Worker>,
     slot: Slot,
-    request: Rc<R>,
+    request: Arc<R>,
     options: ModifyOptions,
     facts: Option<Rc<CallFacts>>,
 ) -> Result<R::Reply> {
@@ -323,7 +324,7 @@ pub(crate) async fn send_attempt<R: Request + 'static>(
                         place,
                         request: R::NAME,
                         inodes: inodes_of(&*request),
-                        replay: replay_of(&*request, &reply, place),
+                        kept: KeptRequest::of(&request, &reply, facts.body_bytes.get()),
                         mark: inline_mark_of(&reply),
                     };
                     changes.acknowledged(group, attempt, change);

@@ -23,6 +23,7 @@ use skep_wire::limits::LOCK_END;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// The locks of an owner at a target. `None` means that the list of the target is incomplete.
 type LocksAtTarget = Option<LockRanges<LockMode>>;
@@ -143,7 +144,7 @@ impl Client {
         lock: &FileLock,
         session: &Rc<ThreadSession>,
     ) -> Result<bool> {
-        let request = Rc::new(SetLock { lock: request_of(turn.owner, lock), wait: 0 });
+        let request = Arc::new(SetLock { lock: request_of(turn.owner, lock), wait: 0 });
         let slot = session.take_slot().await;
         let options = ModifyOptions::of_session();
         match send_attempt(Rc::clone(&self.0), slot, request, options, None).await {

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::wake_ups::check_wake_ups;
-use skep_wire::metadata::SlotSequence;
+use skep_wire::metadata::{Link, SlotSequence};
 use std::sync::Arc;
 
 const GROUP: GroupId = GroupId::new(1);
@@ -10,11 +10,11 @@ const SESSION: SessionId = SessionId::new(7);
 
 /// Returns a change of the inode `inode`. The tests use this inode id as the number of the change.
 fn change(slot: u32, sequence: u64, inode: u64) -> Change {
-    let replay = Replay {
-        start: 1,
-        change: inode,
-        message: 50,
-        request: b"body"[..].into(),
+    let (directory, name) = (InodeId::ROOT, b"b"[..].into());
+    let link = Link { inode: InodeId::new(inode), directory, name };
+    let kept = KeptRequest {
+        request: Arc::new(link),
+        body_bytes: 21,
         inode: InodeId::new(inode),
         created: false,
         pattern: None,
@@ -25,7 +25,7 @@ fn change(slot: u32, sequence: u64, inode: u64) -> Change {
         place: (1, inode),
         request: "Link",
         inodes: Some([InodeId::new(inode); 2]),
-        replay: Some(Box::new(replay)),
+        kept: Some(kept),
         mark: None,
     }
 }
@@ -181,8 +181,8 @@ fn list_of_undurable_changes_is_bounded_and_ends_with_session() {
     changes.synced(GROUP, attempt);
     assert!(!changes.attempt(GROUP, SESSION).is_list_full);
     let mut large = change(0, 9000, 1);
-    if let Some(replay) = &mut large.replay {
-        replay.request = vec![0; MAX_ACKNOWLEDGED_BYTES].into();
+    if let Some(kept) = &mut large.kept {
+        kept.body_bytes = MAX_ACKNOWLEDGED_BYTES;
     }
     changes.acknowledge(large);
     let attempt = changes.attempt(GROUP, SESSION);
@@ -234,7 +234,8 @@ fn lost_changes_of_a_replaced_session_are_reported() {
     changes.acknowledge(change(0, 1, 1));
     assert_eq!(changes.compare(GROUP, SESSION, &reply(2, &[])), Some(Compared::Now));
     let lost = changes.opened(GROUP, SessionId::new(8), 2);
-    assert_eq!(lost, [change(0, 1, 1)], "the new session was opened during the replay");
+    let places: Vec<_> = lost.iter().map(|it| it.place).collect();
+    assert_eq!(places, [(1, 1)], "the new session was opened during the replay");
     assert!(!changes.is_replaying(GROUP, SessionId::new(8)));
 }
 
