@@ -15,9 +15,10 @@
 //!   checks whether the change concerns inodes with reverted changes.
 //! - While a replay runs, the mount sends no other change to the group.
 //! - The list of a group has at most [`MAX_ACKNOWLEDGED`] changes, and their bodies have at most
-//!   [`MAX_ACKNOWLEDGED_BYTES`]. At a limit, the client sends further changes with the durable
-//!   flag, and their replies empty the list. The replies to changes in flight may still add changes
-//!   beyond the limits.
+//!   [`MAX_ACKNOWLEDGED_BYTES`]. At half of a limit, the client lets the group sync in the
+//!   background. At a limit, the client sends further changes with the durable flag. All replies to
+//!   durable requests empty the list. The replies to changes in flight may still add changes beyond
+//!   the limits.
 //!
 //! `check_invariants` checks the counted bytes and the order of lost changes. The other invariants
 //! relate the mount to targets.
@@ -84,6 +85,8 @@ struct Kept {
     /// Lost changes that are not replayed yet, in the order of their places.
     lost: VecDeque<Change>,
     is_replaying: bool,
+    /// Whether a task lets the group sync, because the list was half full.
+    is_syncing: bool,
     /// The highest sequence in [`REPLAY_SLOT`] that is used or skipped. Each lost change takes one
     /// sequence, also a change that the client skips without a request. So the target may see gaps
     /// between the sequences. It only requires that they rise, as in all slots.
@@ -102,6 +105,27 @@ impl Kept {
 
     fn is_full(&self) -> bool {
         self.changes.len() >= MAX_ACKNOWLEDGED || self.bytes >= MAX_ACKNOWLEDGED_BYTES
+    }
+
+    fn is_half_full(&self) -> bool {
+        2 * self.changes.len() >= MAX_ACKNOWLEDGED || 2 * self.bytes >= MAX_ACKNOWLEDGED_BYTES
+    }
+
+    /// Removes and returns the changes whose numbers are lower than `next`, because they are
+    /// durable.
+    fn take_synced(&mut self, next: u64) -> Vec<Change> {
+        let count = next.saturating_sub(self.first).min(self.changes.len() as u64);
+        let synced: Vec<_> = self.changes.drain(..count as usize).collect();
+        for change in &synced {
+            self.bytes -= change.body_bytes();
+            let executed = self.executed.entry(change.slot).or_default();
+            *executed = change.sequence.max(*executed);
+        }
+        self.first = self.first.max(next);
+        if cfg!(debug_assertions) {
+            self.check_invariants();
+        }
+        synced
     }
 
     /// Moves the changes that the target has lost from the list to `lost`. All other changes are
@@ -274,9 +298,15 @@ impl AcknowledgedChanges {
         })
     }
 
-    /// Adds a change that a group has acknowledged.
-    pub(crate) fn acknowledged(&self, group: GroupId, attempt: Attempt, mut change: Change) {
-        self.of(group, attempt.session, |kept| {
+    /// Adds a change that a group has acknowledged. Returns whether the list is half full. The
+    /// caller then must let the group sync, and must call [`Self::sync_ended`] afterwards.
+    pub(crate) fn acknowledged(
+        &self,
+        group: GroupId,
+        attempt: Attempt,
+        mut change: Change,
+    ) -> bool {
+        let must_sync = self.of(group, attempt.session, |kept| {
             if kept.start != attempt.start {
                 // Another thread has compared the list before this thread has read the reply. The
                 // target may have executed newer changes since, so this older change must not be
@@ -284,26 +314,25 @@ impl AcknowledgedChanges {
                 change.kept = None;
             }
             kept.push(change);
+            let must_sync = kept.is_half_full() && !kept.is_syncing;
+            kept.is_syncing |= must_sync;
+            must_sync
         });
+        must_sync.unwrap_or(false)
     }
 
     /// Removes the changes that were acknowledged before `attempt` began. The group has synced
-    /// these changes, since it has replied to a later request with the durable flag.
+    /// these changes, since it has replied to a later request with the durable flag. Takes time in
+    /// proportion to the removed changes.
     pub(crate) fn synced(&self, group: GroupId, attempt: Attempt) {
-        self.of(group, attempt.session, |kept| {
-            if kept.first < attempt.next {
-                let count = (attempt.next - kept.first).min(kept.changes.len() as u64);
-                for change in kept.changes.drain(..count as usize) {
-                    kept.bytes -= change.body_bytes();
-                    let executed = kept.executed.entry(change.slot).or_default();
-                    *executed = change.sequence.max(*executed);
-                }
-                kept.first = attempt.next;
-            }
-            if cfg!(debug_assertions) {
-                kept.check_invariants();
-            }
-        });
+        let synced = self.of(group, attempt.session, |kept| kept.take_synced(attempt.next));
+        // The mutex is free again, so no other thread waits while this one frees the requests.
+        drop(synced);
+    }
+
+    /// Records that the sync which [`Self::acknowledged`] has requested has ended or failed.
+    pub(crate) fn sync_ended(&self, group: GroupId, session: SessionId) {
+        self.of(group, session, |kept| kept.is_syncing = false);
     }
 
     /// Returns whether the target may not have synced all acknowledged changes of a session yet, or

@@ -19,7 +19,7 @@ use skep_rpc::{CallFacts, CallOptions};
 use skep_types::codec::{Bytes, Codec};
 use skep_types::{Error, ErrorCode, GroupId, InodeId, Result, SessionId, TargetKind};
 use skep_wire::Request;
-use skep_wire::metadata::{AskOutcome, Outcome};
+use skep_wire::metadata::{AskOutcome, Outcome, SyncAll};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -89,7 +89,8 @@ impl Client {
     /// Sends a read-only request in the session that the options name. If `durable` is set, the
     /// request also names the start of the target. If the target has started again, the mount first
     /// compares its acknowledged changes, and repeats or reports the lost ones. So a reply to a
-    /// sync never hides a loss.
+    /// sync never hides a loss. After the reply, the mount forgets the changes that were
+    /// acknowledged before the request, because they are durable.
     pub(crate) async fn ask_group<R: Request>(
         &self,
         group: GroupId,
@@ -99,18 +100,40 @@ impl Client {
         let session = options.session;
         // Retry: sends the request again without a pause, once for each start of the target.
         loop {
-            let start = match options.durable {
-                true => self.next_attempt(group, session).await.start,
-                false => 0,
+            let attempt = match options.durable {
+                true => Some(self.next_attempt(group, session).await),
+                false => None,
             };
+            let start = attempt.map_or(0, |it| it.start);
             let options = CallOptions { start, ..options.clone() };
             match self.router().call(group, request, options).await {
                 Err(error) if error.code() == ErrorCode::StaleStart => {
                     self.compare_slots(group, session).await?;
                 }
-                result => return result.map(|(reply, _)| reply),
+                Err(error) => return Err(error),
+                Ok((reply, _)) => {
+                    if let Some(attempt) = attempt {
+                        self.mount().sessions.changes.synced(group, attempt);
+                    }
+                    return Ok(reply);
+                }
             }
         }
+    }
+
+    /// Lets a group sync the acknowledged changes of a session, as a task. The list of these
+    /// changes is half full. Without this sync, a program would wait for one when the list is full.
+    fn sync_in_background(&self, group: GroupId, session: SessionId) {
+        let client = self.clone();
+        skep_env::spawn(async move {
+            let options = CallOptions { session, durable: true, ..CallOptions::default() };
+            if let Err(error) = client.ask_group(group, &SyncAll {}, options).await {
+                // When the list is full, the changes themselves have the durable flag.
+                tracing::debug!("cannot sync the changes of session {session}: {error:#}");
+            }
+            client.mount().sessions.changes.sync_ended(group, session);
+        })
+        .detach();
     }
 
     /// Sends a request for a change to the group that serves an inode. The group executes the
@@ -327,7 +350,9 @@ pub(crate) async fn send_attempt<R: Request + 'static>(
                         kept: KeptRequest::of(&request, &reply, facts.body_bytes.get()),
                         mark: inline_mark_of(&reply),
                     };
-                    changes.acknowledged(group, attempt, change);
+                    if changes.acknowledged(group, attempt, change) {
+                        client.sync_in_background(group, session);
+                    }
                 }
                 return Ok(reply);
             }

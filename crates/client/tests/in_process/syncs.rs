@@ -5,7 +5,7 @@ use skep_client::{Client, Closes, HandleId, InodeAttributes, Names, OpenMode, Op
 use skep_env::Task;
 use skep_types::{Attributes, ChunkFileKey, ErrorCode, GroupId, HostIncarnation, InodeId};
 use skep_wire::Request;
-use skep_wire::metadata::{GetAttributes, ReportWritten, SetAttributes, TruncatedChunk};
+use skep_wire::metadata::{GetAttributes, ReportWritten, SetAttributes, SyncAll, TruncatedChunk};
 use skep_wire::storage::{SyncChunk, WriteChunk};
 
 /// Returns two counts of requests that have arrived: reports and queries of attributes at metadata,
@@ -253,5 +253,37 @@ fn fsync_syncs_truncated_chunk_files() {
         client.set_attributes(set_size(inode, 0)).await.unwrap();
         client.sync_all().await.unwrap();
         assert_eq!(fake.count::<SyncChunk>(), before + 2);
+    });
+}
+
+/// Creates a file with 16 KiB of inline bytes, and writes them `count` times. Returns whether one
+/// of the writes had the durable flag, so that the program waited for a sync.
+async fn write_inline_bytes(fake: &FakeCluster, client: &Client, count: usize) -> bool {
+    fake.with_metadata(1, |it| it.behaviour.inline_bytes = 16 << 10);
+    let (_, handle) = create(client, "a").await;
+    for _ in 0..count {
+        write(client, handle, 0, &bytes(16 << 10)).await;
+    }
+    fake.with_metadata(1, |it| it.executed.iter().any(|(_, is_durable)| *is_durable))
+}
+
+/// The changes that the mount keeps for a replay are limited to 4 MiB. The mount syncs them when
+/// half of this is reached, and metadata does not reply yet.
+#[test]
+fn writer_does_not_wait_for_the_sync_of_a_half_full_list() {
+    with_client(|fake, client| async move {
+        fake.state.borrow_mut().hold = Some(SyncAll::ID);
+        assert!(!write_inline_bytes(&fake, &client, 200).await);
+        until(|| fake.count::<SyncAll>() == 1).await;
+        fake.state.borrow_mut().hold = None;
+    });
+}
+
+/// The writes have more than twice the bytes that the mount keeps at most.
+#[test]
+fn syncs_in_the_background_keep_the_list_of_changes_short() {
+    with_client(|fake, client| async move {
+        assert!(!write_inline_bytes(&fake, &client, 600).await);
+        assert!(fake.count::<SyncAll>() >= 4, "one sync for each 128 writes");
     });
 }

@@ -43,8 +43,9 @@ fn reply(start: u64, executed: &[(u32, u64)]) -> CompareSlotsReply {
 }
 
 impl AcknowledgedChanges {
-    fn acknowledge(&self, change: Change) {
-        self.acknowledged(GROUP, self.attempt(GROUP, SESSION), change);
+    /// Adds a change. Returns whether the group must sync.
+    fn acknowledge(&self, change: Change) -> bool {
+        self.acknowledged(GROUP, self.attempt(GROUP, SESSION), change)
     }
 
     /// Compares the changes, and lets the replay of each lost change fail. Returns the numbers of
@@ -220,11 +221,35 @@ fn changes_missing_in_an_older_backup_are_reported() {
     let opened_after = |session: u64, start| {
         let changes = opened();
         changes.acknowledge(change(0, 1, 1));
-        changes.opened(GROUP, SessionId::new(session), start)
+        let lost = changes.opened(GROUP, SessionId::new(session), start);
+        lost.iter().map(|it| it.place).collect::<Vec<_>>()
     };
-    assert_eq!(opened_after(8, 2), [change(0, 1, 1)]);
+    assert_eq!(opened_after(8, 2), [(1, 1)]);
     assert!(opened_after(8, 1).is_empty(), "the target has not started again");
     assert!(opened_after(1 << 32 | 8, 2).is_empty(), "the client was evicted");
+}
+
+#[test]
+fn half_full_list_begins_one_sync_at_a_time() {
+    let changes = opened();
+    let half = MAX_ACKNOWLEDGED as u64 / 2;
+    for sequence in 1..half {
+        assert!(!changes.acknowledge(change(0, sequence, 1)));
+    }
+    assert!(changes.acknowledge(change(0, half, 1)));
+    let attempt = changes.attempt(GROUP, SESSION);
+    assert!(!attempt.is_list_full, "no change waits for the sync");
+    assert!(!changes.acknowledge(change(0, half + 1, 1)), "the sync is running");
+    changes.synced(GROUP, attempt);
+    changes.sync_ended(GROUP, SESSION);
+    assert_eq!(changes.lost(2, &[(0, half)]), [1], "only the last change was not synced");
+    let mut large = change(0, half + 2, 1);
+    if let Some(kept) = &mut large.kept {
+        kept.body_bytes = MAX_ACKNOWLEDGED_BYTES / 2;
+    }
+    assert!(changes.acknowledge(large), "half of the bytes is enough");
+    changes.sync_ended(GROUP, SESSION);
+    assert!(changes.acknowledge(change(0, half + 3, 1)), "the sync has failed");
 }
 
 /// Hole H50 in `docs/tests/holes.md`.
