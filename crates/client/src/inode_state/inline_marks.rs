@@ -5,6 +5,9 @@
 //! record contains the changes of several requests. So the table counts the writes of each mark. A
 //! lost mark disappears only after the mount has repeated as many writes as the mark has.
 //!
+//! The marks of one start rise, so a write adds its mark at the end, and a sync removes marks from
+//! the front. Both take time in proportion to the added or removed marks.
+//!
 //! # Invariants
 //! - The marks are in strictly ascending order. There are at most [`MAX_INLINE_MARKS`] marks, of at
 //!   most [`MAX_STARTS`] starts of the target. Each mark has at least one write.
@@ -15,6 +18,7 @@ use crate::limits::MAX_INLINE_MARKS;
 use skep_types::Lsn;
 use skep_wire::inline::InlineMark;
 use skep_wire::limits::MAX_STARTS;
+use std::collections::VecDeque;
 
 /// The unsynced writes with the same mark.
 #[derive(Debug, Clone, Copy)]
@@ -25,27 +29,32 @@ struct MarkedWrites {
 
 impl MarkedWrites {
     fn place(&self) -> (u64, Lsn) {
-        (self.mark.start, self.mark.record)
+        place(&self.mark)
     }
+}
+
+/// Returns the mark as a value that has the order of the marks.
+fn place(mark: &InlineMark) -> (u64, Lsn) {
+    (mark.start, mark.record)
 }
 
 /// The marks of a file's unsynced inline writes.
 #[derive(Debug, Default)]
 pub(super) struct InlineMarks {
-    writes: Vec<MarkedWrites>,
+    writes: VecDeque<MarkedWrites>,
 }
 
 impl InlineMarks {
     fn check_invariants(&self) {
         let writes = &self.writes;
-        let is_rising = writes.is_sorted_by(|a, b| a.place() < b.place());
+        let is_rising = writes.iter().is_sorted_by(|a, b| a.place() < b.place());
         assert!(is_rising && writes.iter().all(|it| it.count > 0), "{writes:?}");
         assert!(writes.len() <= MAX_INLINE_MARKS && self.starts() <= MAX_STARTS, "{writes:?}");
     }
 
     /// Returns the number of starts of the target that the marks name.
     fn starts(&self) -> usize {
-        self.writes.chunk_by(|a, b| a.mark.start == b.mark.start).count()
+        self.highest().len()
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -57,13 +66,21 @@ impl InlineMarks {
     /// so it can no longer confirm these writes.
     pub(super) fn add(&mut self, mark: InlineMark) -> bool {
         let new = MarkedWrites { mark, count: 1 };
+        let mut drops_oldest = false;
         match self.writes.binary_search_by_key(&new.place(), MarkedWrites::place) {
             Ok(at) => self.writes[at].count += 1,
-            Err(at) => self.writes.insert(at, new),
+            Err(at) => {
+                let is_of_other_start =
+                    |at: usize| self.writes.get(at).is_none_or(|it| it.mark.start != mark.start);
+                let is_new_start =
+                    at.checked_sub(1).is_none_or(is_of_other_start) && is_of_other_start(at);
+                self.writes.insert(at, new);
+                drops_oldest = is_new_start && self.starts() > MAX_STARTS;
+            }
         }
-        let drops_oldest = self.starts() > MAX_STARTS;
-        if drops_oldest && let Some(oldest) = self.writes.first().map(|it| it.mark.start) {
-            self.writes.retain(|it| it.mark.start != oldest);
+        if drops_oldest && let Some(oldest) = self.writes.front().map(|it| it.mark.start) {
+            let end = self.writes.partition_point(|it| it.mark.start == oldest);
+            self.writes.drain(..end);
         }
         if self.writes.len() > MAX_INLINE_MARKS {
             self.merge_oldest();
@@ -78,9 +95,10 @@ impl InlineMarks {
     /// are lost, the mount cannot replace the writes of the lower one any more, so the next sync
     /// reports a loss. The oldest writes are usually durable.
     fn merge_oldest(&mut self) {
-        let mut pairs = self.writes.windows(2);
-        if let Some(at) = pairs.position(|pair| pair[0].mark.start == pair[1].mark.start) {
-            let lower = self.writes.remove(at);
+        let mut pairs = self.writes.iter().zip(self.writes.iter().skip(1));
+        if let Some(at) = pairs.position(|(a, b)| a.mark.start == b.mark.start)
+            && let Some(lower) = self.writes.remove(at)
+        {
             self.writes[at].count += lower.count;
         }
     }
@@ -88,21 +106,28 @@ impl InlineMarks {
     /// Returns the highest mark of each start. If the target has lost a write, it has also lost the
     /// highest mark of the start of this write.
     pub(super) fn highest(&self) -> Vec<InlineMark> {
-        let of_starts = self.writes.chunk_by(|a, b| a.mark.start == b.mark.start);
-        of_starts.filter_map(<[_]>::last).map(|it| it.mark).collect()
+        let mut highest = Vec::new();
+        let mut end = self.writes.len();
+        while let Some(last) = end.checked_sub(1).and_then(|at| self.writes.get(at)) {
+            highest.push(last.mark);
+            end = self.writes.partition_point(|it| it.mark.start < last.mark.start);
+        }
+        highest.reverse();
+        highest
     }
 
     /// Removes the writes up to these marks.
     pub(super) fn remove(&mut self, marks: &[InlineMark]) {
-        self.writes.retain(|it| {
-            !marks.iter().any(|mark| mark.start == it.mark.start && mark.record >= it.mark.record)
-        });
+        for mark in marks {
+            let begin = self.writes.partition_point(|it| it.mark.start < mark.start);
+            let end = self.writes.partition_point(|it| it.place() <= place(mark));
+            self.writes.drain(begin..end);
+        }
     }
 
     /// Removes one write with this mark. Returns `false` if no write has the mark.
     pub(super) fn remove_one(&mut self, mark: InlineMark) -> bool {
-        let place = MarkedWrites { mark, count: 1 }.place();
-        let Ok(at) = self.writes.binary_search_by_key(&place, MarkedWrites::place) else {
+        let Ok(at) = self.writes.binary_search_by_key(&place(&mark), MarkedWrites::place) else {
             return false;
         };
         self.writes[at].count -= 1;
@@ -133,6 +158,19 @@ mod tests {
         assert_eq!(marks.highest(), [mark(1, 5)]);
         marks.remove(&[mark(1, 6), mark(2, 9)]);
         assert!(marks.is_empty());
+    }
+
+    #[test]
+    fn sync_removes_the_writes_up_to_its_mark_of_each_start() {
+        let mut marks = InlineMarks::default();
+        for (start, record) in [(1, 1), (3, 7), (1, 2), (2, 3), (2, 5)] {
+            assert!(!marks.add(mark(start, record)));
+        }
+        assert_eq!(marks.highest(), [mark(1, 2), mark(2, 5), mark(3, 7)]);
+        marks.remove(&[mark(1, 9), mark(2, 4), mark(4, 9)]);
+        assert_eq!(marks.highest(), [mark(2, 5), mark(3, 7)]);
+        assert!(!marks.remove_one(mark(2, 3)) && marks.remove_one(mark(2, 5)));
+        assert_eq!(marks.highest(), [mark(3, 7)]);
     }
 
     #[test]
