@@ -15,6 +15,9 @@ pub const SYNC_AFTER: Duration = Duration::from_millis(5);
 /// Number of inode and transaction numbers that one reservation covers. A reservation
 /// costs one log record. A crash wastes at most this number of the 2^48 numbers.
 pub const NUMBER_RANGE: u64 = 65_536;
+/// Maximum number of values that one run of an operation remembers, so that it reads each of them
+/// only once. A change of names reads some 10 different keys.
+pub(crate) const MAX_REMEMBERED_READS: usize = 16;
 /// Maximum number of chunk files that one message asks a storage target to remove.
 pub const REMOVALS_PER_MESSAGE: usize = 256;
 /// Time for which a target collects chunk files before it asks a storage target to remove them. A

@@ -9,6 +9,7 @@ pub(crate) mod locks;
 pub(crate) mod operation;
 pub(crate) mod pattern_changes;
 pub(crate) mod prepared;
+mod remembered_reads;
 pub(crate) mod removal_guard;
 pub(crate) mod shared;
 pub(crate) mod start_numbers;

@@ -47,7 +47,7 @@ pub(crate) fn run<E: Engine>(
     context.insert_dentry(request.directory, &request.name, inode, request.kind)?;
     context.change_directory(&mut directory, 1, 0);
     if request.kind == FileKind::Regular && request.open != OpenMode::No {
-        context.count_open(inode, request.open)?;
+        context.count_first_open(inode, request.open)?;
     }
     context.unlogged.directory = Some(directory.attributes);
     Ok(new_file_reply(record))

@@ -36,6 +36,6 @@ pub(crate) fn run<E: Engine>(
     record.attributes.links = 0;
     record.may_be_named = true;
     context.put_inode(&record);
-    context.count_open(record.attributes.inode, request.open)?;
+    context.count_first_open(record.attributes.inode, request.open)?;
     Ok(new_file_reply(record))
 }

@@ -54,12 +54,13 @@ impl<E: Engine> Context<'_, E> {
             }
         }
         self.remove_inline(record)?;
-        let recovery = Key::SizeRecovery(inode);
-        if self.get_raw(&recovery)?.is_some() {
-            self.delete(&recovery);
-        }
-        if self.get_raw(&Key::Truncation(inode))?.is_some() {
-            self.delete(&Key::Truncation(inode));
+        // Only regular files can be opened and truncated, so only they have these records.
+        if record.attributes.kind == FileKind::Regular {
+            for key in [Key::SizeRecovery(inode), Key::Truncation(inode)] {
+                if self.get_raw(&key)?.is_some() {
+                    self.delete(&key);
+                }
+            }
         }
         self.delete(&Key::Inode(inode));
         Ok(())

@@ -11,6 +11,14 @@ use skep_types::codec::Bytes;
 use skep_types::{Error, ErrorCode, InodeId, Result, SessionId};
 use skep_wire::metadata::OpenMode;
 
+/// Returns the counts of one open.
+fn one_open(mode: OpenMode) -> OpenCounts {
+    OpenCounts {
+        readers: u32::from(mode == OpenMode::Read),
+        writers: u32::from(mode == OpenMode::Write),
+    }
+}
+
 impl<E: Engine> Context<'_, E> {
     /// Returns whether a file is shared after the session of this request has opened it. A file is
     /// shared if several sessions have it open and at least one of them may write. Returns
@@ -78,6 +86,16 @@ impl<E: Engine> Context<'_, E> {
         Ok(())
     }
 
+    /// Counts the first open of a file that this transaction creates. Reads nothing, because inode
+    /// ids are never used again, so the store has no counts of this inode.
+    pub(crate) fn count_first_open(&mut self, inode: InodeId, mode: OpenMode) -> Result<(), Stop> {
+        let session = self.session()?;
+        for key in [Key::SessionOpen(session, inode), Key::Opens(inode)] {
+            self.put(&key, &one_open(mode));
+        }
+        Ok(())
+    }
+
     /// Deletes the file locks of a session on a file that the session no longer has open. `closed`
     /// is the key of the session's open counts. Clients normally release their locks before they
     /// close a file.
@@ -125,13 +143,9 @@ impl<E: Engine> Context<'_, E> {
         mode: OpenMode,
     ) -> Result<(), Stop> {
         let inode = record.attributes.inode;
-        let closed = OpenCounts {
-            readers: u32::from(mode == OpenMode::Read),
-            writers: u32::from(mode == OpenMode::Write),
-        };
         // Ignore whether the open was counted: a power loss may have reverted the open, and the
         // size that the client has reported applies in this case too.
-        self.uncount_opens(session, inode, closed)?;
+        self.uncount_opens(session, inode, one_open(mode))?;
         if record.attributes.links == 0 && self.opens(inode)?.is_zero() {
             self.dispose(record)?;
         }

@@ -9,6 +9,7 @@
 use crate::engine::Engine;
 use crate::tx::locks::{Owner, Resource};
 use crate::tx::operation::{Operation, OutgoingCall, RemoteCall, Stop};
+use crate::tx::remembered_reads::RememberedReads;
 use crate::tx::shared::Shared;
 use crate::tx::table::{Table, logged_bytes};
 use skep_format::metadata::{InodeRecord, Key, OpenCounts, decode_value};
@@ -57,6 +58,7 @@ impl UnloggedFields {
 /// One transaction, in which one run of an operation reads and writes.
 pub(crate) struct Context<'a, E> {
     table: &'a Table<E>,
+    reads: RememberedReads,
     writes: Vec<(Vec<u8>, Option<Vec<u8>>)>,
     written_bytes: usize,
     pub(crate) shared: &'a mut Shared,
@@ -74,6 +76,7 @@ impl<'a, E: Engine> Context<'a, E> {
         let owner = Owner::Operation(op.id);
         Self {
             table,
+            reads: RememberedReads::default(),
             writes: Vec::new(),
             written_bytes: 0,
             shared,
@@ -126,12 +129,23 @@ impl<'a, E: Engine> Context<'a, E> {
     /// Returns the value of a key. The value includes this transaction's own writes.
     pub(crate) fn get<T: Codec>(&self, key: &Key<'_>) -> Result<Option<T>> {
         let key = key.to_bytes();
-        let own = self.writes.iter().rev().find(|(written, _)| *written == key);
-        let value = match own {
-            Some((_, value)) => value.clone(),
-            None => self.table.get(&key)?,
+        let decode = |key: &[u8], value: Option<&[u8]>| {
+            value.map(|value| decode_value(key, value)).transpose()
         };
-        value.map(|value| decode_value(&key, &value)).transpose()
+        match self.writes.iter().rev().find(|(written, _)| *written == key) {
+            Some((_, value)) => decode(&key, value.as_deref()),
+            None => self.with_stored(key, decode),
+        }
+    }
+
+    /// Passes a key with its value in the table to `f`. The value does not include this
+    /// transaction's own writes.
+    fn with_stored<T>(
+        &self,
+        key: Vec<u8>,
+        f: impl FnOnce(&[u8], Option<&[u8]>) -> Result<T>,
+    ) -> Result<T> {
+        self.reads.with(key, |key| self.table.get(key), f)
     }
 
     /// Returns key-value pairs in ascending key order. They do not include this transaction's own
@@ -174,7 +188,7 @@ impl<'a, E: Engine> Context<'a, E> {
     }
 
     pub(crate) fn get_raw(&self, key: &Key<'_>) -> Result<Option<Vec<u8>>> {
-        self.table.get(&key.to_bytes())
+        self.with_stored(key.to_bytes(), |_, value| Ok(value.map(<[u8]>::to_vec)))
     }
 
     pub(crate) fn delete(&mut self, key: &Key<'_>) {
