@@ -3,7 +3,7 @@
 //! `docs/format/metadata-keys.md` explains which key has which kind of record. The module `keys`
 //! owns the keys.
 
-use skep_types::codec::{Bytes, Codec, Reader, crc32c, record};
+use skep_types::codec::{Bytes, Codec, Reader, Writer, crc32c, record};
 use skep_types::{
     Attributes, ChunkFileKey, ChunkFileSet, Epoch, FileKind, GroupId, HostIncarnation, InodeId,
     Lsn, NodeId, Result, StripePattern, Timestamp,
@@ -248,6 +248,33 @@ record! {
     }
 }
 
+impl Batch {
+    /// Returns the encoded batch of `changes`, without a copy of each key and value. `changes` are
+    /// the keys in ascending order, each with its new value. `bytes` is the expected length of the
+    /// encoded changes. Another length is only slower.
+    pub fn encode_changes<'a>(
+        changes: impl ExactSizeIterator<Item = (&'a [u8], Option<&'a [u8]>)>,
+        bytes: usize,
+    ) -> Vec<u8> {
+        let mut w = Writer::over(Vec::with_capacity(size_of::<u32>() + bytes));
+        (changes.len() as u32).encode(&mut w);
+        for (key, value) in changes {
+            encode_bytes(key, &mut w);
+            value.is_some().encode(&mut w);
+            if let Some(value) = value {
+                encode_bytes(value, &mut w);
+            }
+        }
+        w.finish()
+    }
+}
+
+/// Encodes bytes like [`Bytes`].
+fn encode_bytes(bytes: &[u8], w: &mut Writer) {
+    (bytes.len() as u32).encode(w);
+    w.raw(bytes);
+}
+
 /// Decodes a value of the key-value store.
 ///
 /// # Errors
@@ -273,6 +300,18 @@ mod tests {
         let damaged = InlineRecord { bytes: Bytes(vec![0, 8]), ..record.clone() };
         assert_eq!(damaged.checked(), None);
         assert_eq!(record.checked(), Some(vec![0, 7]));
+    }
+
+    #[test]
+    fn changes_are_encoded_like_a_batch_of_them() {
+        let changes = [(vec![1], Some(vec![7; 300])), (vec![1, 2], None), (vec![3], Some(vec![]))];
+        let mutation = |(key, value): &(Vec<u8>, Option<Vec<u8>>)| Mutation {
+            key: Bytes(key.clone()),
+            value: value.clone().map(Bytes),
+        };
+        let batch = Batch { mutations: changes.iter().map(mutation).collect() };
+        let borrowed = changes.iter().map(|(key, value)| (key.as_slice(), value.as_deref()));
+        assert_eq!(Batch::encode_changes(borrowed, 10), batch.to_bytes());
     }
 
     #[test]

@@ -15,8 +15,8 @@
 //! of the members with the log after power losses and take-overs.
 
 use crate::engine::{Engine, Mutations, start_of_scan};
-use skep_format::metadata::{Batch, Mutation, decode_value};
-use skep_types::codec::{Bytes, Codec};
+use skep_format::metadata::{Batch, decode_value};
+use skep_types::codec::Codec;
 use skep_types::{Lsn, Result};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -170,15 +170,9 @@ impl<E: Engine> Table<E> {
     /// changes that no sync covers yet.
     pub(crate) fn log_batch(&mut self) -> Vec<u8> {
         self.batch_bytes = 0;
-        let mutations = self
-            .batch
-            .iter()
-            .map(|(key, value)| Mutation {
-                key: Bytes(key.clone()),
-                value: value.clone().map(Bytes),
-            })
-            .collect();
-        let payload = Batch { mutations }.to_bytes();
+        let changes = self.batch.iter().map(|(key, value)| (key.as_slice(), value.as_deref()));
+        let bytes = changes.clone().map(|(key, value)| logged_bytes(key, value)).sum();
+        let payload = Batch::encode_changes(changes, bytes);
         // Do not use `append`, which would rebuild the whole map with its thousands of keys.
         self.current.extend(std::mem::take(&mut self.batch));
         payload
