@@ -35,6 +35,11 @@ impl Writer {
         self.bytes.extend_from_slice(bytes);
     }
 
+    /// Allocates space for `count` more bytes.
+    pub fn reserve(&mut self, count: usize) {
+        self.bytes.reserve(count);
+    }
+
     /// Returns the number of bytes in the vector.
     pub fn len(&self) -> usize {
         self.bytes.len()
@@ -202,9 +207,14 @@ impl std::ops::Deref for Bytes {
     }
 }
 
+/// Space that an encoded [`Bytes`] leaves for the fields that follow it. Without it, a checksum
+/// after many bytes would make the vector grow to twice its length, with one more copy.
+const SPACE_BEHIND_BYTES: usize = 64;
+
 impl Codec for Bytes {
     const LAYOUT: &'static str = "u32 length, bytes";
     fn encode(&self, w: &mut Writer) {
+        w.reserve(size_of::<u32>() + self.0.len() + SPACE_BEHIND_BYTES);
         (self.0.len() as u32).encode(w);
         w.raw(&self.0);
     }
