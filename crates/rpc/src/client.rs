@@ -20,6 +20,7 @@ use skep_wire::Request;
 use skep_wire::bounds::bounds;
 use skep_wire::file_locks::WaitLock;
 use skep_wire::frame::{FLAG_DURABLE, HEADER_BYTES, Header};
+use skep_wire::metadata::SyncAll;
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 use std::time::Duration;
@@ -50,8 +51,9 @@ struct Pending {
     /// Time at which an operation of a program sent the request. `None` if no program waits for the
     /// reply, or if the request is meant to wait, such as a request for a lock.
     sent_at: Option<Duration>,
-    /// Makes the event loop poll briefly for the reply before it sleeps.
-    _expected: skep_env::ExpectedReply,
+    /// Makes the event loop poll briefly for the reply before it sleeps. `None` for a request whose
+    /// reply takes milliseconds.
+    _expected: Option<skep_env::ExpectedReply>,
 }
 
 thread_local! {
@@ -359,8 +361,11 @@ impl Connection {
         if let Some(facts) = &options.facts {
             facts.body_bytes.set(len);
         }
-        let (into, _expected) = (options.into.clone(), skep_env::expect_reply());
-        let pending = Pending { sender, into, sent_at, _expected };
+        // The reply to a sync of the whole log waits for a disk. A mount also sends such a sync in
+        // the background. While a worker of the mount polled for its reply, the worker would take
+        // processor time from the program that it serves.
+        let _expected = (header.message != SyncAll::ID).then(skep_env::expect_reply);
+        let pending = Pending { sender, into: options.into.clone(), sent_at, _expected };
         self.pending.borrow_mut().insert(tag, pending);
         let mut outbox = self.outbox.borrow_mut();
         outbox.push(MessagePart::Bytes(frame));
