@@ -31,8 +31,22 @@ impl CheckedFiles {
         self.changes.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Returns the number of changes of permissions through this mount so far.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Relaxed)
+    }
+
+    /// Adds a file whose attributes have arrived in the reply to a request. `before` is
+    /// [`Self::changes`] before the worker sent this request. Does nothing if permissions have
+    /// changed since.
+    pub(crate) fn insert_unless_changed(&self, inode: InodeId, validity: Duration, before: u64) {
+        if self.changes() == before {
+            self.insert(inode, validity);
+        }
+    }
+
     pub(crate) fn contains(&self, inode: InodeId) -> bool {
-        let changes = self.changes.load(Ordering::Relaxed);
+        let changes = self.changes();
         if self.seen_changes.replace(changes) != changes {
             self.until.borrow_mut().clear();
         }
@@ -61,5 +75,19 @@ mod tests {
         assert!(here.contains(InodeId::new(9)));
         there.forget_all();
         assert!(!here.contains(InodeId::new(9)));
+    }
+
+    #[test]
+    fn file_is_not_cached_if_permissions_change_during_its_creation() {
+        let here = CheckedFiles::default();
+        let insert = |inode, before| {
+            here.insert_unless_changed(InodeId::new(inode), limits::VALIDITY, before);
+        };
+        insert(7, here.changes());
+        assert!(here.contains(InodeId::new(7)));
+        let before = here.changes();
+        here.forget_all();
+        insert(8, before);
+        assert!(!here.contains(InodeId::new(8)) && !here.contains(InodeId::new(7)));
     }
 }

@@ -71,6 +71,17 @@ pub(super) async fn clear<F: FileSystem>(
     Ok(())
 }
 
+/// Caches that a created file has neither a set-user-id nor a set-group-id bit, according to its
+/// attributes in the reply. So the first write of the program needs no request for the attributes.
+/// `before` is the number of changes of permissions before the file was created. The kernel rarely
+/// asks for a clearing in writes of root, so files of root are not cached.
+pub(super) fn note_created<F>(context: &Context<F>, attributes: &Attributes, before: u64) {
+    if attributes.uid != 0 && attributes.permissions & (SET_USER_ID | SET_GROUP_ID) == 0 {
+        let (inode, validity) = (attributes.inode, context.options.validity);
+        context.checked.insert_unless_changed(inode, validity, before);
+    }
+}
+
 /// Clears the set-user-id and set-group-id bits of a file, unless the caller has CAP_FSETID. Used
 /// for allocations and copies, for which the kernel sends no flag about these bits.
 pub(super) async fn clear_unless_kept<F: FileSystem>(
