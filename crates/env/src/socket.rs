@@ -14,6 +14,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Maximum number of parts that one `sendmsg` takes (`UIO_MAXIOV`).
 const MAX_PARTS: usize = 1024;
+/// Flags of a send: no signal if the connection has ended, and no short sends.
+const SEND_FLAGS: i32 = libc::MSG_NOSIGNAL | libc::MSG_WAITALL;
 /// Maximum number of connections that wait to be accepted.
 const BACKLOG: i32 = 1024;
 
@@ -258,7 +260,12 @@ impl TcpStream {
     ///
     /// # Errors
     /// Returns the errors of `sendmsg(2)`. A part of the bytes may have been sent.
-    pub async fn send(&self, parts: Vec<MessagePart>) -> io::Result<()> {
+    pub async fn send(&self, mut parts: Vec<MessagePart>) -> io::Result<()> {
+        if parts.len() == 1
+            && let Some(part) = parts.pop()
+        {
+            return self.send_part(part).await;
+        }
         let vectors = parts
             .iter()
             .map(MessagePart::range)
@@ -276,7 +283,7 @@ impl TcpStream {
             state.header.msg_iovlen = count as _;
             let entry =
                 opcode::SendMsg::new(types::Fd(state.fd.as_raw_fd()), &raw const *state.header)
-                    .flags((libc::MSG_NOSIGNAL | libc::MSG_WAITALL) as u32);
+                    .flags(SEND_FLAGS as u32);
             // SAFETY: the state owns the message header, vectors, parts and descriptor, all on the
             // heap.
             let op = unsafe { submit_traffic(entry.build().into(), state, Traffic::Sent) };
@@ -294,6 +301,28 @@ impl TcpStream {
                 vector.iov_base = unsafe { vector.iov_base.cast::<u8>().add(sent).cast() };
                 vector.iov_len -= sent;
             }
+        }
+        Ok(())
+    }
+
+    /// Sends one part, as most requests and replies are. In contrast to a list of parts, this needs
+    /// no memory for a message header and for vectors, which the kernel would copy.
+    async fn send_part(&self, part: MessagePart) -> io::Result<()> {
+        let (start, len) = part.range();
+        let mut state = Box::new((part, Rc::clone(&self.0)));
+        let mut sent = 0;
+        while sent < len {
+            let fd = types::Fd(state.1.as_raw_fd());
+            // SAFETY: `sent` is less than the length of the part.
+            let rest = unsafe { start.add(sent) };
+            let rest_len = u32::try_from(len - sent).unwrap_or(u32::MAX);
+            let entry = opcode::Send::new(fd, rest, rest_len).flags(SEND_FLAGS);
+            // SAFETY: the state owns the bytes of the part, which are on the heap, and the
+            // descriptor.
+            let op = unsafe { submit_traffic(entry.build().into(), state, Traffic::Sent) };
+            let (result, kept) = op.await;
+            state = kept.downcast().expect("an operation returns the state that it kept");
+            sent += check(result)?;
         }
         Ok(())
     }
@@ -400,6 +429,32 @@ mod tests {
             assert!(bytes[..3_000_000].iter().all(|byte| *byte == 7));
             assert!(bytes[3_000_000..3_006_000].iter().all(|byte| *byte == 1));
             assert!(bytes[3_006_000..].iter().all(|byte| *byte == 9));
+            assert_eq!(stream.receive(Buf::new(1)).await.unwrap(), 0);
+        })
+        .unwrap();
+    }
+
+    #[test]
+    fn large_sends_of_one_part_arrive_complete() {
+        block_on(async {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let address = listener.local_address().unwrap().to_string();
+            let sender = spawn(async move {
+                let stream = TcpStream::connect(&address).await.unwrap();
+                let buf = Buf::copy_of(&[9; 5000]);
+                let bytes = MessagePart::Bytes(vec![7; 3_000_000]);
+                for part in [bytes, MessagePart::Bytes(Vec::new()), MessagePart::Buf(buf)] {
+                    stream.send(vec![part]).await.unwrap();
+                }
+                stream.send(Vec::new()).await.unwrap();
+            });
+            let stream = listener.accept().await.unwrap();
+            let buf = Buf::new(3_000_000 + 5000);
+            stream.receive_exact(buf.clone()).await.unwrap();
+            sender.await;
+            let bytes = buf.bytes();
+            assert!(bytes[..3_000_000].iter().all(|byte| *byte == 7));
+            assert!(bytes[3_000_000..].iter().all(|byte| *byte == 9));
             assert_eq!(stream.receive(Buf::new(1)).await.unwrap(), 0);
         })
         .unwrap();
