@@ -132,6 +132,8 @@ impl Default for Header {
 }
 
 const FIELD_BYTES: usize = 112;
+/// Offset of the field `body_bytes` in a frame. The field `data_bytes` follows it.
+const LENGTHS_AT: usize = 16;
 const BODY_CRC_AT: usize = HEADER_BYTES - 8;
 const HEADER_CRC_AT: usize = HEADER_BYTES - 4;
 
@@ -195,40 +197,28 @@ impl Header {
     /// Panics if `body` is longer than [`MAX_BODY_BYTES`]. Senders must limit the size of their
     /// messages.
     pub fn frame(&self, body: &impl Codec, data_bytes: u32) -> Vec<u8> {
-        let mut w = Writer::over(Vec::with_capacity(HEADER_BYTES + 160));
-        w.raw(&[0; HEADER_BYTES]);
+        let mut w = self.begin_frame(160);
         body.encode(&mut w);
-        let mut bytes = w.finish();
-        self.seal(&mut bytes, data_bytes);
-        bytes
+        seal(w.finish(), data_bytes)
     }
 
     /// Like [`Self::frame`], but for a body that is already encoded.
     pub fn frame_raw(&self, body: &[u8], data_bytes: u32) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(HEADER_BYTES + body.len());
-        bytes.resize(HEADER_BYTES, 0);
-        bytes.extend_from_slice(body);
-        self.seal(&mut bytes, data_bytes);
-        bytes
+        let mut w = self.begin_frame(body.len());
+        w.raw(body);
+        seal(w.finish(), data_bytes)
     }
 
-    /// Writes the header into the first 128 bytes of `bytes`. The other bytes of `bytes` are the
-    /// body.
-    fn seal(&self, bytes: &mut [u8], data_bytes: u32) {
-        let body_bytes = bytes.len() - HEADER_BYTES;
-        assert!(body_bytes <= MAX_BODY_BYTES, "message bodies are bounded by their senders");
-        let header = Self { body_bytes: body_bytes as u32, data_bytes, ..self.clone() };
-        let mut w = Writer::over(Vec::with_capacity(HEADER_BYTES));
+    /// Returns a buffer that begins with this header, and has space for a body of `body_bytes`.
+    /// [`seal`] sets the lengths and the checksums.
+    fn begin_frame(&self, body_bytes: usize) -> Writer {
+        let mut w = Writer::over(Vec::with_capacity(HEADER_BYTES + body_bytes));
         w.raw(&MAGIC);
         (HEADER_BYTES as u16).encode(&mut w);
         0_u16.encode(&mut w);
-        header.encode(&mut w);
-        let fields = w.finish();
-        bytes[..fields.len()].copy_from_slice(&fields);
-        let body_crc = crc32c(&bytes[HEADER_BYTES..]);
-        bytes[BODY_CRC_AT..HEADER_CRC_AT].copy_from_slice(&body_crc.to_le_bytes());
-        let header_crc = crc32c(&bytes[..HEADER_CRC_AT]);
-        bytes[HEADER_CRC_AT..HEADER_BYTES].copy_from_slice(&header_crc.to_le_bytes());
+        self.encode(&mut w);
+        w.raw(&[0; HEADER_BYTES - BODY_CRC_AT]);
+        w
     }
 
     /// Parses a header. Returns the header and the checksum of the body (see [`check_body`]).
@@ -274,6 +264,20 @@ impl Header {
     }
 }
 
+/// Sets the lengths and the checksums in the header of a frame. `bytes` are the header and the
+/// body.
+fn seal(mut bytes: Vec<u8>, data_bytes: u32) -> Vec<u8> {
+    let body_bytes = bytes.len() - HEADER_BYTES;
+    assert!(body_bytes <= MAX_BODY_BYTES, "message bodies are bounded by their senders");
+    let lengths = u64::from(data_bytes) << 32 | body_bytes as u64;
+    bytes[LENGTHS_AT..LENGTHS_AT + 8].copy_from_slice(&lengths.to_le_bytes());
+    let body_crc = crc32c(&bytes[HEADER_BYTES..]);
+    bytes[BODY_CRC_AT..HEADER_CRC_AT].copy_from_slice(&body_crc.to_le_bytes());
+    let header_crc = crc32c(&bytes[..HEADER_CRC_AT]);
+    bytes[HEADER_CRC_AT..HEADER_BYTES].copy_from_slice(&header_crc.to_le_bytes());
+    bytes
+}
+
 const _: () = assert!(
     8 + FIELD_BYTES == BODY_CRC_AT,
     "the fields of the header end where its checksums begin"
@@ -312,6 +316,11 @@ mod tests {
         let (header, crc) = parse(&bytes).unwrap();
         assert_eq!((header.message, header.tag, header.body_bytes), (7, 9, 2));
         check_body(&bytes[HEADER_BYTES..], crc).unwrap();
+        // A frame has the lengths of its own body and data, whatever the header contained before.
+        let frame = Header { data_bytes: 3, ..header.clone() }.frame_raw(&[5; 300], 70_000);
+        let (again, crc) = parse(&frame).unwrap();
+        check_body(&frame[HEADER_BYTES..], crc).unwrap();
+        assert_eq!(again, Header { body_bytes: 300, data_bytes: 70_000, ..header });
     }
 
     #[test]
