@@ -40,7 +40,8 @@ const WARM_UP: f64 = 0.05;
 /// The first of repeated measurements of a rate, compared with the others.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct FirstValue {
-    /// The share by which the first value is below the mean of the others. Negative if it is above.
+    /// Difference between the mean of the others and the first value, as a share of the mean. A
+    /// negative share means that the first value is above the mean.
     pub below: f64,
     /// Whether the first value is lower than each of the others.
     pub is_lowest: bool,
@@ -64,8 +65,8 @@ impl FirstValue {
 }
 
 /// Whether a first measurement that is below the others by the share `below` is as low as in a
-/// warm-up. A single first value must also be apart from the others (see [`warm_up`]), and those of
-/// many series must be the lowest of most series.
+/// warm-up. A single first value must also be apart from the others (see [`warm_up`]). The
+/// first values of many series must be the lowest values of most series.
 pub fn is_as_low_as_a_warm_up(below: f64) -> bool {
     below >= WARM_UP
 }

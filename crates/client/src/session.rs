@@ -42,6 +42,7 @@
 
 pub(crate) mod acknowledged;
 mod compare_slots;
+pub(crate) mod ids;
 mod kept_requests;
 pub(crate) mod renewal;
 mod replay;

@@ -31,7 +31,7 @@ pub(crate) struct Options {
     seconds: u32,
 }
 
-/// What a suite runs. The name of a suite decides nothing.
+/// The tests or programs of a suite. The name of a suite decides nothing.
 #[derive(Clone, Copy)]
 enum Runs {
     /// Test cases of `skep-testkit`.

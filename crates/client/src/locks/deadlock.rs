@@ -5,7 +5,7 @@
 
 use crate::client::Client;
 use crate::limits::{DEADLOCK_SEARCH_TIMEOUT, MAX_DEADLOCK_WAITS};
-use crate::session::table::client_of;
+use crate::session::ids::client_of;
 use skep_cluster::deadlock::{LockOwner, LockWaits};
 use skep_rpc::CallOptions;
 use skep_types::{Error, ErrorCode, GroupId, Result};

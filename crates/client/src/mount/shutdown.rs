@@ -115,8 +115,8 @@ impl Client {
         }
     }
 
-    /// Makes the changes of one session durable. After a start of the target, also those that the
-    /// mount has repeated.
+    /// Makes the changes of one session durable, including the changes that the mount has repeated
+    /// after a start of the target.
     async fn settle_group(&self, group: GroupId, session: SessionId) {
         let changes = &self.mount().sessions.changes;
         while changes.may_be_unsynced(group, session) {
@@ -136,8 +136,8 @@ impl Client {
 }
 
 /// Returns the text of the error for unconfirmed writes and changes. `files` have unreported
-/// writes, and `changes` are the numbers of unconfirmed changes at the metadata groups. `None`
-/// means that there are none.
+/// writes, and `changes` are the numbers of unconfirmed changes at the metadata groups. Returns
+/// `None` if both are empty.
 fn unconfirmed_text(files: &[InodeId], changes: &[(GroupId, usize)]) -> Option<String> {
     let mut parts = Vec::new();
     for (group, count) in changes {
@@ -152,9 +152,9 @@ fn unconfirmed_text(files: &[InodeId], changes: &[(GroupId, usize)]) -> Option<S
             names.push(format!("and {} more", files.len() - NAMED_FILES));
         }
         parts.push(format!(
-            "the last sizes and times of {} files are missing (inodes {}), so metadata asks \
-             storage for the sizes when the session of this mount has ended",
-            files.len(),
+            "the last sizes and times of {} are missing (inodes {}), so metadata asks storage for \
+             the sizes when the session of this mount has ended",
+            if files.len() == 1 { "1 file".into() } else { format!("{} files", files.len()) },
             names.join(", ")
         ));
     }

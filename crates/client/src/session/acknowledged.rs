@@ -30,8 +30,8 @@
 //! `lost_changes_of_two_mounts_are_replayed_in_their_order`.
 
 use crate::limits::{MAX_ACKNOWLEDGED, MAX_ACKNOWLEDGED_BYTES, MAX_REVERTED_INODES};
+use crate::session::ids::client_of;
 use crate::session::kept_requests::KeptRequest;
-use crate::session::table::client_of;
 use skep_env::SharedNotify;
 use skep_types::{GroupId, InodeId, SessionId};
 use skep_wire::inline::InlineMark;
@@ -53,7 +53,7 @@ pub(crate) struct Change {
     /// The inodes that the request names. A request that names only one inode has it in both
     /// elements. `None` means that the loss of the change is not reported by this module.
     pub(crate) inodes: Option<[InodeId; 2]>,
-    /// What the client needs to replay the change. `None` means that it cannot be replayed.
+    /// The data to replay the change. `None` means that the client cannot replay it.
     pub(crate) kept: Option<KeptRequest>,
     /// The mark of an inline write in the state of its inode. `None` means that the change is no
     /// inline write, or that the state does not have its mark any more.

@@ -40,8 +40,8 @@ impl<R: Request + 'static> EncodeForReplay for R {
     }
 }
 
-/// What a client keeps to replay a change: its request, and the parts of the first reply that must
-/// stay the same.
+/// The data to replay a change: its request, and the parts of the first reply that must stay the
+/// same.
 #[derive(Debug, Clone)]
 pub(crate) struct KeptRequest {
     pub(crate) request: Arc<dyn EncodeForReplay>,

@@ -2,6 +2,7 @@
 //! I/O. Callers pass times and client ids as arguments.
 
 use crate::session::acknowledged::AcknowledgedChanges;
+use crate::session::ids::{client_of, session_id};
 use skep_env::SharedNotify;
 use skep_types::{Error, ErrorCode, GroupId, NodeId, SessionId};
 use std::collections::HashMap;
@@ -11,11 +12,6 @@ use std::time::Duration;
 /// Returns whether an error means that the group refuses the session of the request.
 pub(crate) fn is_lost(error: &Error) -> bool {
     matches!(error.code(), ErrorCode::StaleSession | ErrorCode::Evicted)
-}
-
-/// Returns the client id that is part of a session's id, see `Sessions::new_session`.
-pub(crate) fn client_of(session: SessionId) -> NodeId {
-    NodeId::new((session.raw() >> 32) as u32)
 }
 
 /// Converts the lease in a group's reply to a duration of at least one millisecond.
@@ -88,7 +84,7 @@ impl Sessions {
     fn new_session(&mut self, node: NodeId) -> GroupSession {
         self.next_counter += 1;
         GroupSession {
-            id: SessionId::new(u64::from(node.raw()) << 32 | u64::from(self.next_counter)),
+            id: session_id(node, self.next_counter),
             slots: 0,
             lease: USUAL_LEASE,
             confirmed_at: Duration::ZERO,
@@ -371,180 +367,4 @@ impl Drop for Restoring<'_> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::wake_ups::check_wake_ups;
-    use std::sync::Arc;
-
-    const GROUP: GroupId = GroupId::new(3);
-    const NODE: NodeId = NodeId::new(12);
-    const LEASE: Duration = Duration::from_secs(30);
-
-    fn unopened(table: &GroupSessions) -> SessionId {
-        match table.find_or_add(GROUP, NODE) {
-            SessionState::Unopened { id } => id,
-            state => panic!("{state:?}"),
-        }
-    }
-
-    fn opened(table: &GroupSessions, at: Duration) -> SessionId {
-        let id = unopened(table);
-        table.opened(GROUP, id, Granted { slots: 8, lease: LEASE, start: 1 }, at);
-        id
-    }
-
-    #[test]
-    fn threads_get_the_same_new_session_for_a_group() {
-        let table = GroupSessions::default();
-        let id = unopened(&table);
-        assert_eq!(client_of(id), NODE);
-        assert_eq!(unopened(&table), id, "a second thread gets the same session");
-        assert_eq!((table.open_sessions(), table.lease(GROUP, id)), (vec![], USUAL_LEASE));
-    }
-
-    #[test]
-    fn opened_session_has_the_granted_slots_and_lease() {
-        let table = GroupSessions::default();
-        let id = opened(&table, LEASE);
-        assert_eq!(table.find_or_add(GROUP, NODE), SessionState::Open { id, slots: 8 });
-        assert_eq!(table.open_sessions(), [(GROUP, id)]);
-        assert_eq!((table.lease(GROUP, id), table.shortest_lease()), (LEASE, LEASE));
-    }
-
-    #[test]
-    fn session_is_trusted_until_its_lease_may_have_expired() {
-        let table = GroupSessions::default();
-        let id = opened(&table, LEASE);
-        let second = Duration::from_secs(1);
-        assert_eq!(table.doubtful(GROUP, LEASE * 2 - second), None);
-        assert_eq!(table.doubtful(GROUP, LEASE * 2), Some(id));
-        table.confirmed(GROUP, id, LEASE + second, LEASE);
-        assert_eq!(table.doubtful(GROUP, LEASE * 2), None);
-        table.confirmed(GROUP, id, LEASE, LEASE);
-        assert_eq!(table.doubtful(GROUP, LEASE * 2), None, "a late reply proves nothing new");
-    }
-
-    #[test]
-    fn target_restart_requires_a_check_for_lost_opens() {
-        let table = GroupSessions::default();
-        let id = opened(&table, LEASE);
-        assert!(![0, 1].iter().any(|start| table.may_have_lost_opens(GROUP, id, *start)));
-        assert!(table.may_have_lost_opens(GROUP, id, 2));
-        table.has_opens(GROUP, id, 2);
-        assert!(!table.may_have_lost_opens(GROUP, id, 2));
-    }
-
-    /// Hole H49 in `docs/tests/holes.md`.
-    #[test]
-    fn second_open_of_a_session_hides_no_restart_of_the_target() {
-        let table = GroupSessions::default();
-        let id = opened(&table, Duration::ZERO);
-        table.opened(GROUP, id, Granted { slots: 8, lease: LEASE, start: 2 }, LEASE);
-        assert!(table.may_have_lost_opens(GROUP, id, 2));
-    }
-
-    #[test]
-    fn only_one_task_restores_the_opens_of_a_session() {
-        let table = GroupSessions::default();
-        let id = opened(&table, LEASE);
-        let restoring = table.begin_restoring(GROUP, id);
-        assert!(restoring.is_some() && table.begin_restoring(GROUP, id).is_none());
-        drop(restoring);
-        let restoring = table.begin_restoring(GROUP, id);
-        assert!(restoring.is_some(), "the task before it has ended");
-        let next = table.replace(GROUP, id, NODE).unwrap();
-        assert!(table.begin_restoring(GROUP, id).is_none(), "the session was replaced");
-        assert!(table.begin_restoring(GROUP, next).is_some());
-    }
-
-    #[test]
-    fn only_one_thread_replaces_a_lost_session() {
-        let table = GroupSessions::default();
-        let lost = opened(&table, LEASE);
-        let next = table.replace(GROUP, lost, NODE).unwrap();
-        assert_ne!(next, lost);
-        assert_eq!(table.replace(GROUP, lost, NODE), None);
-        assert!(table.is_renewing(GROUP) && table.is_current(GROUP, next));
-        assert_eq!(table.find_or_add(GROUP, NODE), SessionState::Renewing);
-        assert_eq!((table.open_sessions(), table.doubtful(GROUP, LEASE)), (vec![], Some(next)));
-        table.opened(GROUP, next, Granted { slots: 4, lease: LEASE, start: 1 }, LEASE);
-        table.renewed(GROUP, next, true);
-        assert_eq!(table.find_or_add(GROUP, NODE), SessionState::Open { id: next, slots: 4 });
-    }
-
-    #[test]
-    fn session_is_not_used_until_lost_files_are_open_again() {
-        let table = GroupSessions::default();
-        let lost = opened(&table, LEASE);
-        let first = table.replace(GROUP, lost, NodeId::new(13)).unwrap();
-        assert!(!table.begin_renewal(GROUP, first), "the first renewal is still running");
-        table.renewed(GROUP, first, false);
-        assert_eq!(table.find_or_add(GROUP, NODE), SessionState::Unrestored { id: first });
-        assert_eq!(table.to_keep(), [(GROUP, first)]);
-        let next = table.replace(GROUP, first, NodeId::new(14)).unwrap();
-        assert_eq!(table.unrestored(GROUP, next), Some(NODE), "the client of the first session");
-        table.renewed(GROUP, next, false);
-        table.opened(GROUP, next, Granted { slots: 4, lease: LEASE, start: 1 }, LEASE);
-        assert_eq!(table.doubtful(GROUP, LEASE), Some(next), "its files are not open");
-        assert!(table.begin_renewal(GROUP, next) && !table.begin_renewal(GROUP, next));
-        assert_eq!(
-            (table.find_or_add(GROUP, NODE), table.to_keep()),
-            (SessionState::Renewing, vec![])
-        );
-        table.renewed(GROUP, next, true);
-        assert_eq!(table.find_or_add(GROUP, NODE), SessionState::Open { id: next, slots: 4 });
-        assert!(!table.begin_renewal(GROUP, next) && table.doubtful(GROUP, LEASE).is_none());
-    }
-
-    #[test]
-    fn reply_for_a_replaced_session_does_not_change_the_new_one() {
-        let table = GroupSessions::default();
-        let lost = opened(&table, LEASE);
-        let next = table.replace(GROUP, lost, NodeId::new(13)).unwrap();
-        assert_eq!(client_of(next), NodeId::new(13));
-        table.opened(GROUP, lost, Granted { slots: 64, lease: LEASE * 9, start: 1 }, LEASE);
-        table.confirmed(GROUP, lost, LEASE * 9, LEASE * 9);
-        table.renewed(GROUP, lost, true);
-        assert_eq!(table.find_or_add(GROUP, NODE), SessionState::Renewing);
-        assert_eq!(table.unrestored(GROUP, next), Some(NODE));
-        assert_eq!(table.lease(GROUP, next), LEASE);
-    }
-
-    #[test]
-    fn refusal_or_eviction_marks_the_session_as_lost() {
-        assert!(is_lost(&ErrorCode::StaleSession.into()) && is_lost(&ErrorCode::Evicted.into()));
-        assert!(!is_lost(&ErrorCode::Stale.into()));
-    }
-
-    #[test]
-    fn end_of_a_renewal_wakes_tasks_of_other_threads() {
-        let table = Arc::new(GroupSessions::default());
-        opened(&table, LEASE);
-        let begin = |table: &Arc<GroupSessions>| {
-            let lost = match table.find_or_add(GROUP, NODE) {
-                SessionState::Open { id, .. } | SessionState::Unopened { id } => id,
-                SessionState::Renewing => panic!("the last renewal has ended"),
-            };
-            table.replace(GROUP, lost, NODE).unwrap();
-            Arc::clone(table)
-        };
-        let end = |table: Arc<GroupSessions>| table.renewed(GROUP);
-        let wait = async |table: &Arc<GroupSessions>| table.await_renewal(GROUP).await;
-        check_wake_ups(&table, begin, end, wait);
-    }
-
-    #[test]
-    fn end_of_a_restoration_wakes_tasks_of_other_threads() {
-        // A guard has the lifetime of its table, so the table lives until the end of the process.
-        let table: &'static GroupSessions = Box::leak(Box::<GroupSessions>::default());
-        let id = opened(table, LEASE);
-        let begin = |table: &&'static GroupSessions| -> Restoring<'static> {
-            let table: &'static GroupSessions = table;
-            table.begin_restoring(GROUP, id).unwrap()
-        };
-        let wait = async move |table: &&'static GroupSessions| {
-            table.await_restoring(GROUP, id).await;
-        };
-        check_wake_ups(&table, begin, drop, wait);
-    }
-}
+mod tests;

@@ -8,8 +8,8 @@ use skep_wire::metadata::{ReportWritten, SyncAll};
 
 /// docs/semantics.md 3.2.
 #[test]
-fn unmount_reports_what_metadata_has_not_confirmed() {
-    for (refused, words) in [(ReportWritten::ID, "1 files"), (SyncAll::ID, "may not be durable")] {
+fn unmount_reports_unconfirmed_changes_and_sizes() {
+    for (refused, words) in [(ReportWritten::ID, "1 file "), (SyncAll::ID, "may not be durable")] {
         with_fake(move |fake| async move {
             let client = Client::new(Mount::new(options(&fake)).await.unwrap(), 0).unwrap();
             let (_, handle) = create(&client, "a").await;

@@ -55,7 +55,7 @@ mod tests {
         let (reads, count) = (RememberedReads::default(), Cell::new(0));
         let last = MAX_REMEMBERED_READS as u8;
         // Even keys have themselves as their value, and odd keys do not exist.
-        let stored = |key: &[u8]| (key[0] % 2 == 0).then(|| key.to_vec());
+        let stored = |key: &[u8]| (key[0].is_multiple_of(2)).then(|| key.to_vec());
         let get = |key: u8| {
             let read = |key: &[u8]| {
                 count.set(count.get() + 1);
@@ -65,7 +65,7 @@ mod tests {
                 assert_eq!(value, stored(key).as_deref());
                 Ok(value.is_some())
             });
-            assert_eq!(value.unwrap(), key % 2 == 0);
+            assert_eq!(value.unwrap(), key.is_multiple_of(2));
         };
         for _ in 0..3 {
             (0..last).for_each(&get);

@@ -46,6 +46,13 @@ struct FakeSession {
     slots: HashMap<u32, (u64, Result<Vec<u8>>)>,
 }
 
+/// The open and the ended sessions.
+#[derive(Debug, Clone, Default)]
+struct FakeSessions {
+    open: HashMap<SessionId, FakeSession>,
+    ended: HashMap<SessionId, FakeSession>,
+}
+
 /// Settings that a test makes, which change the behaviour of the fake target.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Behaviour {
@@ -69,8 +76,7 @@ pub(crate) struct FakeMetadata {
     next: u64,
     pub(crate) inodes: HashMap<InodeId, FakeInode>,
     pub(crate) entries: HashMap<(InodeId, Bytes), InodeId>,
-    sessions: HashMap<SessionId, FakeSession>,
-    ended: HashMap<SessionId, FakeSession>,
+    sessions: FakeSessions,
     /// Message ids of the executed requests, each with its durable flag.
     pub(crate) executed: Vec<(u16, bool)>,
     /// Message ids of the read requests that had the durable flag.
@@ -79,8 +85,7 @@ pub(crate) struct FakeMetadata {
     pub(crate) opened: Vec<OpenMode>,
     /// Start number of the target.
     pub(crate) start: u64,
-    /// The starts after a power loss: the number of each start, and the LSN of its first log
-    /// record.
+    /// The starts after a power loss: their numbers and the LSNs of their first log records.
     starts: Vec<(u64, u64)>,
     /// LSN of the last log record. Only changes of inline bytes have a record.
     last_record: u64,
@@ -117,8 +122,7 @@ impl FakeMetadata {
             next: 1,
             inodes: HashMap::new(),
             entries: HashMap::new(),
-            sessions: HashMap::new(),
-            ended: HashMap::new(),
+            sessions: FakeSessions::default(),
             executed: Vec::new(),
             asked_durably: Vec::new(),
             opened: Vec::new(),
@@ -159,16 +163,16 @@ impl FakeMetadata {
     }
 
     pub(crate) fn forget_sessions(&mut self) {
-        self.ended.extend(self.sessions.drain());
+        self.sessions.ended.extend(self.sessions.open.drain());
         self.inodes.values_mut().for_each(|inode| inode.opens.clear());
     }
 
     pub(crate) fn has_session(&self, session: SessionId) -> bool {
-        self.sessions.contains_key(&session)
+        self.sessions.open.contains_key(&session)
     }
 
     pub(crate) fn session_count(&self) -> usize {
-        self.sessions.len()
+        self.sessions.open.len()
     }
 
     /// Returns the number of opens of all files.
@@ -179,10 +183,10 @@ impl FakeMetadata {
     pub(crate) fn handle(&mut self, header: &Header, body: &[u8]) -> Result<Answer> {
         if header.message == OpenSession::ID {
             let wanted = OpenSession::from_bytes(body)?.slots;
-            if self.ended.contains_key(&header.session) {
+            if self.sessions.ended.contains_key(&header.session) {
                 return code(ErrorCode::StaleSession);
             }
-            let granted = self.sessions.entry(header.session).or_default();
+            let granted = self.sessions.open.entry(header.session).or_default();
             granted.granted = wanted;
             return Ok(Answer::of(&OpenSessionReply {
                 slots: wanted,
@@ -197,7 +201,7 @@ impl FakeMetadata {
             let outcome = self.outcome(&AskOutcome::from_bytes(body)?);
             return Ok(Answer::of(&OutcomeReply { outcome }));
         }
-        let Some(session) = self.sessions.get(&header.session) else {
+        let Some(session) = self.sessions.open.get(&header.session) else {
             return code(ErrorCode::StaleSession);
         };
         let modifies = message(header.message).unwrap().modifies;
@@ -222,13 +226,14 @@ impl FakeMetadata {
         assert!(is_next || self.start > 1, "{} after {sequence}", header.sequence);
         let answer = self.execute(header, body);
         self.executed.push((header.message, header.is_durable()));
-        let session = self.sessions.get_mut(&header.session).unwrap();
+        let session = self.sessions.open.get_mut(&header.session).unwrap();
         session.slots.insert(header.slot, (header.sequence, answer.clone()));
         answer.map(Answer::Body)
     }
 
     fn outcome(&self, asked: &AskOutcome) -> Outcome {
-        let ended = self.ended.get(&asked.session).filter(|_| !self.behaviour.has_forgotten_ends);
+        let ended =
+            self.sessions.ended.get(&asked.session).filter(|_| !self.behaviour.has_forgotten_ends);
         let Some(ended) = ended else { return Outcome::Unknown };
         match ended.slots.get(&asked.slot) {
             Some((sequence, Ok(reply))) if *sequence == asked.sequence => {
@@ -266,7 +271,7 @@ impl FakeMetadata {
             }
             SyncAll::ID | EndReplay::ID => EmptyReply {}.to_bytes(),
             CloseSession::ID => {
-                self.ended.extend(self.sessions.remove_entry(&session));
+                self.sessions.ended.extend(self.sessions.open.remove_entry(&session));
                 EmptyReply {}.to_bytes()
             }
             Lookup::ID => {

@@ -68,9 +68,8 @@ pub(crate) struct State {
     pub(crate) start_again_after: Option<(u16, Option<FakeMetadata>)>,
     /// The message type whose requests wait until this field is `None`.
     pub(crate) hold: Option<u16>,
-    /// A message type, and the error with which the fake refuses all requests of this type. `None`
-    /// means that it refuses none. The fake does not record a refused change in its slot, so it
-    /// must be the last change of its session.
+    /// A message type and an error: the fake refuses all requests of this type with it. The fake
+    /// does not record a refused change in its slot, so it must be the last change of its session.
     pub(crate) refusal: Option<(u16, ErrorCode)>,
     /// Whether the fake closes the connection of each request without a reply.
     pub(crate) is_down: bool,

@@ -14,7 +14,7 @@ use skep_wire::metadata::{
 
 impl FakeMetadata {
     pub(super) fn compare_slots(&self, session: SessionId) -> Result<Answer> {
-        let Some(session) = self.sessions.get(&session) else {
+        let Some(session) = self.sessions.open.get(&session) else {
             return code(ErrorCode::StaleSession);
         };
         let slots = session.slots.iter();
@@ -53,7 +53,7 @@ impl FakeMetadata {
         let first = Header { message: replay.message, ..header.clone() };
         let reply = ReplayReply { reply: self.execute(&first, &replay.request.0)?.into() };
         self.executed.push((replay.message, false));
-        if let Some(session) = self.sessions.get_mut(&header.session) {
+        if let Some(session) = self.sessions.open.get_mut(&header.session) {
             session.slots.insert(REPLAY_SLOT, (header.sequence, Ok(reply.to_bytes())));
         }
         Ok(Answer::of(&reply))
