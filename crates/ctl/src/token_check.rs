@@ -126,7 +126,7 @@ mod tests {
     fn warning_names_each_management_node_that_refuses() {
         assert_eq!(refusals(&[]), None);
         let text = refusals(&["10.0.0.2:7400".into(), "10.0.0.3:7400".into()]).unwrap();
-        assert!(text.contains("at 10.0.0.2:7400, 10.0.0.3:7400 refuses"), "{text}");
+        assert!(text.contains("at 10.0.0.2:7400, 10.0.0.3:7400 does not accept"), "{text}");
         assert!(text.contains("skep token install"), "{text}");
     }
 }

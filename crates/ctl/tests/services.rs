@@ -199,7 +199,7 @@ fn errors_name_unusable_directories_and_addresses() {
 
     let _running = start_management(&one);
     let in_use = refusal(&["management", "--directory", &one, "--listen", "127.0.0.1:0"]);
-    assert!(in_use.contains("in use"), "{in_use}");
+    assert!(in_use.contains("another process uses this directory"), "{in_use}");
     let address = read(&place.path("one/address"));
     let taken = refusal(&["management", "--directory", &two, "--listen", address.trim()]);
     assert!(taken.contains(address.trim()) && taken.contains("node.listen"), "{taken}");

@@ -447,7 +447,7 @@ fn directories_in_use_and_incomplete_clusters_are_refused() {
     let stopped = Stopped::new(&healthy(), &[]);
     let kind = DirectoryKind::MetadataTarget;
     let in_use = Directory::open(&stopped.metadata(), kind, None).unwrap();
-    assert!(refusal(&[stopped.0.path()]).contains("in use"));
+    assert!(refusal(&[stopped.0.path()]).contains("another process uses"));
     drop(in_use);
     assert!(refusal(&[&stopped.storage()]).contains("no service"));
     std::fs::remove_dir_all(stopped.metadata()).unwrap();

@@ -170,7 +170,7 @@ mod tests {
         let of_own = machine.restore(&snapshot_with_fewer_settings(PROGRAM_VERSION)).unwrap_err();
         assert!(of_own.context().contains("another build of version"), "{of_own}");
         let unknown = machine.restore(&[0; 3]).unwrap_err();
-        assert!(unknown.context().contains("with other settings has written"), "{unknown}");
+        assert!(unknown.context().contains("an unknown version of this program"), "{unknown}");
     }
 
     #[test]

@@ -434,7 +434,7 @@ fn blank_directories_and_directories_in_use_are_refused() {
         assert!(error.context().contains("--init"), "{error}");
         let running = RunningManagement::start(&settings).await.unwrap();
         let error = RunningManagement::start(&settings).await.map(|_| ()).unwrap_err();
-        assert!(error.context().contains("in use"), "{error}");
+        assert!(error.context().contains("another process uses"), "{error}");
         let error = initialise(&settings, None).await.unwrap_err();
         assert!(error.context().contains("already"), "{error}");
         // If the address is in use, the start leaves no half-initialised directory.

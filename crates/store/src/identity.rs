@@ -451,7 +451,7 @@ mod tests {
     fn a_second_process_cannot_open_the_directory() {
         let dir = tempfile::tempdir().unwrap();
         let first = Directory::initialise(dir.path(), identity(1)).unwrap();
-        assert!(message(open(dir.path(), 1)).contains("in use"));
+        assert!(message(open(dir.path(), 1)).contains("another process uses"));
         drop(first);
         open_again(dir.path());
     }

@@ -133,7 +133,7 @@ mod tests {
         assert_eq!(written.said["result"]["openTime"], written.open_s);
         let read = parse(include_str!("recorded/ior-4.1.0-read.json"), false, 2 << 20).unwrap();
         assert!(read.seconds > 0.0 && read.said["result"]["access"] == "read");
-        assert!(parse(text, false, 1).unwrap_err().contains("no read"));
+        assert!(parse(text, false, 1).unwrap_err().contains("no rate for the operation read"));
         assert!(parse("", false, 1).unwrap_err().contains("cannot read"));
     }
 }

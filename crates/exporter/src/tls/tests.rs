@@ -187,7 +187,7 @@ fn unusable_certificate_and_key_files_are_refused_with_a_reason() {
     let lines: Vec<&str> = KEY.lines().collect();
     let other = [lines[0], other, lines[lines.len() - 1]].join("\n");
     let found = problem(&certificate, &file("other.pem", &other));
-    assert!(found.contains("KeyMismatch; is"), "{found}");
+    assert!(found.contains("KeyMismatch; check that "), "{found}");
     let large = file("large.pem", &" ".repeat(2 << 20));
     assert!(problem(&large, &key).contains("larger than 1 MiB"));
     fs::set_permissions(&key, fs::Permissions::from_mode(0o644)).unwrap();

@@ -66,7 +66,7 @@ fn too_few_statistics_give_no_advice() {
 #[test]
 fn inline_bytes_are_proposed_for_small_files() {
     let small = |groups: &[(u64, u64)]| Observation { sizes: files(groups), ..seen(DEFAULT) };
-    let words = ["80 % of 200 files", "160 chunk files less", "1.7 times"];
+    let words = ["80 % of 200 files", "160 fewer chunk files", "1.7 times"];
     check(&small(&[(160, 1000), (40, 9000)]), Subject::InlineBytes, "4KiB", &words);
     check(&small(&[(160, 5000), (40, 90000)]), Subject::InlineBytes, "8KiB", &[]);
     assert_eq!(advise(&small(&[(140, 1000), (60, 90000)])), [], "70 % of small files are too few");
@@ -193,7 +193,7 @@ fn one_target_per_file_is_advised_for_a_file_per_process() {
         &with(8),
         Subject::Targets,
         "count=1",
-        &["24 processes", "3 files for each of 8", "7 chunk"],
+        &["24 processes", "3 files for each of 8", "7 fewer chunk files"],
     );
     assert_eq!(advise(&with(16)), [], "too few processes for all targets");
 }

@@ -279,7 +279,7 @@ mod tests {
         assert!(!as_text(&loss).contains("Further files"), "{}", as_text(&loss));
         (loss.is_given_up, loss.unwritten_files) = (true, 118);
         let text = as_text(&loss);
-        assert!(text.contains("whose stripe patterns name it: 118."), "{text}");
+        assert!(text.contains("name it in their stripe patterns: 118."), "{text}");
         assert!(text.contains("is marked as lost") && !text.contains("--confirm"), "{text}");
     }
 }
