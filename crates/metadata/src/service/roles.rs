@@ -27,6 +27,8 @@
 //! is an incomplete copy ([`super::copying`]), nor the state machines ([`crate::target`],
 //! [`crate::shipping::backup`]).
 
+mod page_cache;
+
 use super::hand_over::HandOver;
 use super::leaving::LastAcknowledgement;
 use super::opening::{Contents, open_whole, start_of, succession_at_start};
@@ -162,11 +164,7 @@ impl Parts<'_> {
                 self.halt(&membership, &contents);
             }
             self.mark.begin(membership.group)?;
-            // If the target will lead, it still has to wait for the replay of lost changes.
-            let replays = membership.is_primary(self.target) && self.page_cache.has_lost_changes();
-            if !self.mark.lacks_records() && !replays {
-                self.page_cache.begin()?;
-            }
+            self.mark_page_cache_of_member(&membership, contents.epoch)?;
             let mut backup = self.open_backup(&membership, contents)?;
             if let Some(begins) = begins.take() {
                 begins();
@@ -315,12 +313,6 @@ impl Parts<'_> {
         Ok(target)
     }
 
-    /// Stores durably that this boot's page cache has all acknowledged changes. Does nothing while
-    /// clients replay lost changes, so that the replay is repeated if the process ends during it.
-    fn mark_page_cache(&mut self, target: &MetadataTarget<FjallEngine>) -> Result<()> {
-        if target.is_replaying() { Ok(()) } else { self.page_cache.begin() }
-    }
-
     /// Waits until events arrive, or until the time `until`. Returns the events.
     async fn next_events(&mut self, group: GroupId, until: Duration) -> Result<Vec<Event>> {
         let events = self.shell.next_events(until).await?;
@@ -348,6 +340,9 @@ impl Parts<'_> {
             if self.may_lead(&membership, backup.newest_epoch()) {
                 return Ok(true);
             }
+            // If a newer map names another primary, this target has nothing to replay. With its old
+            // mark, it would wait for a replay when it takes over.
+            self.mark_page_cache_of_member(&membership, backup.newest_epoch())?;
             let mut events = self.next_events(membership.group, backup.next_tick()).await?;
             for event in &events {
                 if let Event::Map(map) = event {
