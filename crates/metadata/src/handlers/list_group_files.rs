@@ -50,7 +50,7 @@ pub(crate) fn run<E: Engine>(
                 let bytes = bytes_on(&record, group);
                 // A file whose writer has died counts as being written until its size is recovered.
                 let is_written = context.opens(inode)?.writers > 0
-                    || context.get_raw(&Key::SizeRecovery(inode))?.is_some();
+                    || context.is_stored(&Key::SizeRecovery(inode))?;
                 let kind = record.attributes.kind;
                 page.files.push(GroupFile { inode, kind, bytes, is_written });
             }

@@ -31,7 +31,7 @@ pub(crate) fn run<E: Engine>(
             );
             return Err(Error::new(ErrorCode::StaleMap, what).into());
         }
-        let exists_here = context.get_raw(&Key::Inode(inode))?.is_some();
+        let exists_here = context.is_stored(&Key::Inode(inode))?;
         if !exists_here {
             let newer = context.shared.numbers.newer();
             context.shared.removal.check(inode, &newer)?;

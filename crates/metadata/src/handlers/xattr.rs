@@ -76,7 +76,7 @@ pub(crate) fn set<E: Engine>(
         return Ok(EmptyReply {});
     }
     let key = Key::Xattr(request.inode, &request.name);
-    let exists = context.get_raw(&key)?.is_some();
+    let exists = context.is_stored(&key)?;
     match (request.mode, exists) {
         (XattrMode::Create, true) => return Err(ErrorCode::Exists.into()),
         (XattrMode::Replace, false) => return Err(ErrorCode::NoAttribute.into()),
@@ -117,7 +117,7 @@ pub(crate) fn remove<E: Engine>(
     check(&request.name)?;
     let mut record = context.inode(request.inode)?;
     let key = Key::Xattr(request.inode, &request.name);
-    if context.get_raw(&key)?.is_none() {
+    if !context.is_stored(&key)? {
         return Err(ErrorCode::NoAttribute.into());
     }
     if is_acl(&request.name) {

@@ -131,7 +131,7 @@ impl<E: Engine> Context<'_, E> {
         if record.attributes.has_acl {
             self.delete(&Key::Xattr(inode, name));
             let other = if name == ACCESS_ACL { DEFAULT_ACL } else { ACCESS_ACL };
-            record.attributes.has_acl = self.get_raw(&Key::Xattr(inode, other))?.is_some();
+            record.attributes.has_acl = self.is_stored(&Key::Xattr(inode, other))?;
         }
         Ok(())
     }

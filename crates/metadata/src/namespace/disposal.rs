@@ -57,7 +57,7 @@ impl<E: Engine> Context<'_, E> {
         // Only regular files can be opened and truncated, so only they have these records.
         if record.attributes.kind == FileKind::Regular {
             for key in [Key::SizeRecovery(inode), Key::Truncation(inode)] {
-                if self.get_raw(&key)?.is_some() {
+                if self.is_stored(&key)? {
                     self.delete(&key);
                 }
             }

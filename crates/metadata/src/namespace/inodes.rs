@@ -173,7 +173,7 @@ impl<E: Engine> Context<'_, E> {
     /// Returns whether the size of an inode must be recovered: a client that had the file open for
     /// writing has died, and the recovery has not finished.
     pub(crate) fn has_size_recovery(&self, inode: InodeId) -> Result<bool> {
-        Ok(self.get_raw(&Key::SizeRecovery(inode))?.is_some())
+        self.is_stored(&Key::SizeRecovery(inode))
     }
 
     /// Updates the inode with an extent that a client has reported as written.

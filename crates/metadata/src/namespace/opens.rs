@@ -86,8 +86,9 @@ impl<E: Engine> Context<'_, E> {
         Ok(())
     }
 
-    /// Counts the first open of a file that this transaction creates. Reads nothing, because inode
-    /// ids are never used again, so the store has no counts of this inode.
+    /// Counts the first open of a file that this transaction creates. Reads nothing, because the
+    /// store has no counts of this inode: only the replay of a creation uses an id again, and the
+    /// power loss has reverted the counts too.
     pub(crate) fn count_first_open(&mut self, inode: InodeId, mode: OpenMode) -> Result<(), Stop> {
         let session = self.session()?;
         for key in [Key::SessionOpen(session, inode), Key::Opens(inode)] {

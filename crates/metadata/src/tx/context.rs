@@ -187,6 +187,14 @@ impl<'a, E: Engine> Context<'a, E> {
         self.write(key.to_bytes(), Some(value.to_vec()));
     }
 
+    /// Whether the table has a key. Does not include this transaction's own writes, and copies no
+    /// value.
+    pub(crate) fn is_stored(&self, key: &Key<'_>) -> Result<bool> {
+        self.with_stored(key.to_bytes(), |_, value| Ok(value.is_some()))
+    }
+
+    /// Returns a copy of the bytes that the table has for a key. They do not include this
+    /// transaction's own writes.
     pub(crate) fn get_raw(&self, key: &Key<'_>) -> Result<Option<Vec<u8>>> {
         self.with_stored(key.to_bytes(), |_, value| Ok(value.map(<[u8]>::to_vec)))
     }
