@@ -259,7 +259,7 @@ impl TcpStream {
     /// Sends all parts, in order, in as few system calls as the kernel allows.
     ///
     /// # Errors
-    /// Returns the errors of `sendmsg(2)`. A part of the bytes may have been sent.
+    /// Returns the errors of `send(2)`. A part of the bytes may have been sent.
     pub async fn send(&self, mut parts: Vec<MessagePart>) -> io::Result<()> {
         if parts.len() == 1
             && let Some(part) = parts.pop()
