@@ -219,7 +219,8 @@ impl<E: Engine> MetadataTarget<E> {
         if let Source::Peer { connection, header } = op.source {
             let slot = (header.session, header.slot);
             self.sessions.clear_running(slot, op.id);
-            if header.sequence != 0 {
+            // Only changes use a slot. The slot and sequence of another request were not checked.
+            if catalog::message(header.message).is_some_and(|message| message.modifies) {
                 self.sessions.refuse(slot, header.sequence, &error);
             }
             self.after_replay(&header, op.id, true);

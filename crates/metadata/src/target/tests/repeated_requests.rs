@@ -20,6 +20,18 @@ fn a_late_copy_of_a_refused_request_does_not_run() {
     story.ask(1, 1, (0, 0), &lookup).expect("the name is still there");
 }
 
+/// Regression test: the target stored the refusal of a lookup with a sequence number, also for a
+/// slot that the session does not have. A change with this number then got the refusal.
+#[test]
+fn refused_lookup_uses_no_slot() {
+    let mut story = Story::begin();
+    let lookup = md::Lookup { directory: InodeId::ROOT, name: b"a"[..].into() };
+    for at in [(0, 1), (999, 1)] {
+        assert_eq!(story.ask(1, 1, at, &lookup).unwrap_err().code(), ErrorCode::NotFound);
+    }
+    story.create(1, (0, 1));
+}
+
 /// Regression test: when a copy of a waiting request arrived on a connection that its client no
 /// longer used, the target replied only on that connection.
 #[test]
