@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// One worker's cache of files without set-user-id and set-group-id bits. An entry is valid for at
-/// most the time for which the kernel may cache attributes.
+/// most the time for which the kernel may cache attributes, from the request for the attributes on.
 #[derive(Debug, Default)]
 pub(crate) struct CheckedFiles {
     /// Counter that all workers share. A worker increments it at each change of permissions through
@@ -17,6 +17,14 @@ pub(crate) struct CheckedFiles {
     changes: Arc<AtomicU64>,
     seen_changes: Cell<u64>,
     until: RefCell<HashMap<InodeId, Duration>>,
+}
+
+/// The moment before a worker sends a request whose reply contains attributes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct CheckStart {
+    /// Number of changes of permissions through this mount until then.
+    changes: u64,
+    at: Duration,
 }
 
 impl CheckedFiles {
@@ -31,34 +39,39 @@ impl CheckedFiles {
         self.changes.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Returns the number of changes of permissions through this mount so far.
-    pub(crate) fn changes(&self) -> u64 {
-        self.changes.load(Ordering::Relaxed)
-    }
-
-    /// Adds a file whose attributes have arrived in the reply to a request. `before` is
-    /// [`Self::changes`] before the worker sent this request. Does nothing if permissions have
-    /// changed since.
-    pub(crate) fn insert_unless_changed(&self, inode: InodeId, validity: Duration, before: u64) {
-        if self.changes() == before {
-            self.insert(inode, validity);
-        }
-    }
-
-    pub(crate) fn contains(&self, inode: InodeId) -> bool {
-        let changes = self.changes();
+    /// Empties the cache of this worker if permissions have changed since the last call. Returns
+    /// the number of changes.
+    fn follow_changes(&self) -> u64 {
+        let changes = self.changes.load(Ordering::Relaxed);
         if self.seen_changes.replace(changes) != changes {
             self.until.borrow_mut().clear();
         }
+        changes
+    }
+
+    pub(crate) fn contains(&self, inode: InodeId) -> bool {
+        self.follow_changes();
         self.until.borrow().get(&inode).is_some_and(|until| skep_env::now() < *until)
     }
 
-    pub(crate) fn insert(&self, inode: InodeId, validity: Duration) {
+    /// Returns the present moment. A worker calls this function before it sends a request whose
+    /// reply contains the attributes of a file.
+    pub(crate) fn begin_check(&self) -> CheckStart {
+        CheckStart { changes: self.changes.load(Ordering::Relaxed), at: skep_env::now() }
+    }
+
+    /// Adds a file for `validity` after `start`, the moment before the worker sent the request for
+    /// its attributes. Does nothing if permissions have changed since `start`.
+    pub(crate) fn insert(&self, inode: InodeId, validity: Duration, start: CheckStart) {
+        // Follow earlier changes first. Otherwise the next check would remove the new entry.
+        if self.follow_changes() != start.changes {
+            return;
+        }
         let mut until = self.until.borrow_mut();
         if until.len() >= limits::MAX_CHECKED_FILES {
             until.clear();
         }
-        until.insert(inode, skep_env::now() + validity);
+        until.insert(inode, start.at + validity);
     }
 }
 
@@ -71,23 +84,41 @@ mod tests {
         let changes = Arc::new(AtomicU64::new(0));
         let here = CheckedFiles::new(Arc::clone(&changes));
         let there = CheckedFiles::new(changes);
-        here.insert(InodeId::new(9), limits::VALIDITY);
+        here.insert(InodeId::new(9), limits::VALIDITY, here.begin_check());
         assert!(here.contains(InodeId::new(9)));
         there.forget_all();
         assert!(!here.contains(InodeId::new(9)));
     }
 
     #[test]
-    fn file_is_not_cached_if_permissions_change_during_its_creation() {
+    fn file_is_not_cached_if_permissions_change_during_its_check() {
         let here = CheckedFiles::default();
-        let insert = |inode, before| {
-            here.insert_unless_changed(InodeId::new(inode), limits::VALIDITY, before);
-        };
-        insert(7, here.changes());
+        let insert = |inode, start| here.insert(InodeId::new(inode), limits::VALIDITY, start);
+        insert(7, here.begin_check());
         assert!(here.contains(InodeId::new(7)));
-        let before = here.changes();
+        let start = here.begin_check();
         here.forget_all();
-        insert(8, before);
-        assert!(!here.contains(InodeId::new(8)) && !here.contains(InodeId::new(7)));
+        // A check of another file by this worker meanwhile must not hide the change.
+        assert!(!here.contains(InodeId::new(7)));
+        insert(8, start);
+        assert!(!here.contains(InodeId::new(8)));
+    }
+
+    /// A program that unpacks an archive creates, writes and then changes one file after the other.
+    #[test]
+    fn new_file_stays_cached_after_changes_of_earlier_files() {
+        let here = CheckedFiles::default();
+        here.forget_all();
+        here.insert(InodeId::new(8), limits::VALIDITY, here.begin_check());
+        assert!(here.contains(InodeId::new(8)));
+    }
+
+    #[test]
+    fn cached_check_is_valid_from_the_request_for_the_attributes() {
+        let here = CheckedFiles::default();
+        let start = here.begin_check();
+        let late = CheckStart { at: start.at.saturating_sub(limits::VALIDITY), ..start };
+        here.insert(InodeId::new(8), limits::VALIDITY, late);
+        assert!(!here.contains(InodeId::new(8)), "the reply came after the validity");
     }
 }

@@ -20,16 +20,16 @@ pub(crate) async fn perform<F: FileSystem>(
         FileRequest::Create { mut request, is_exclusive, appends, is_synced } => {
             let is_direct = bypasses_pages(context, appends);
             request.pattern = jobs::pattern(context, caller.pid, request.kind)?;
-            let before = context.checked.changes();
+            let start = context.checked.begin_check();
             let created = create(context, request, is_exclusive, caller).await?;
-            privileges::note_created(context, &created.attributes, before);
+            privileges::note_created(context, &created.attributes, start);
             created_reply(fs, created, is_direct, is_synced)?
         }
         FileRequest::CreateUnnamed { directory, new, mode, is_synced } => {
             let pattern = jobs::pattern(context, caller.pid, FileKind::Regular)?;
-            let before = context.checked.changes();
+            let start = context.checked.begin_check();
             let created = fs.create_unnamed(directory, new, mode, pattern).await?;
-            privileges::note_created(context, &created.attributes, before);
+            privileges::note_created(context, &created.attributes, start);
             created_reply(fs, created, bypasses_pages(context, false), is_synced)?
         }
         FileRequest::Flush { handle, owner } => {

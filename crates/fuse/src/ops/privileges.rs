@@ -6,6 +6,7 @@
 //! removed too. Before a write the kernel removes it. At a truncation or a change of owner the
 //! metadata target removes it.
 
+use crate::checked_files::CheckStart;
 use crate::context::Context;
 use crate::file_system::FileSystem;
 use crate::waits::Caller;
@@ -41,6 +42,7 @@ pub(super) async fn clear<F: FileSystem>(
     if context.checked.contains(inode) {
         return Ok(());
     }
+    let start = context.checked.begin_check();
     let present = context.file_system.attributes(inode).await?;
     let left = without(&present, caller);
     if let Some(left) = left {
@@ -66,19 +68,18 @@ pub(super) async fn clear<F: FileSystem>(
         context.waits.drop_attributes(inode);
     }
     if left.unwrap_or(present.permissions) & (SET_USER_ID | SET_GROUP_ID) == 0 {
-        context.checked.insert(inode, context.options.validity);
+        context.checked.insert(inode, context.options.validity, start);
     }
     Ok(())
 }
 
 /// Caches that a created file has neither a set-user-id nor a set-group-id bit, according to its
 /// attributes in the reply. So the first write of the program needs no request for the attributes.
-/// `before` is the number of changes of permissions before the file was created. The kernel rarely
+/// `start` is the moment before the worker sent the request to create the file. The kernel rarely
 /// asks for a clearing in writes of root, so files of root are not cached.
-pub(super) fn note_created<F>(context: &Context<F>, attributes: &Attributes, before: u64) {
+pub(super) fn note_created<F>(context: &Context<F>, attributes: &Attributes, start: CheckStart) {
     if attributes.uid != 0 && attributes.permissions & (SET_USER_ID | SET_GROUP_ID) == 0 {
-        let (inode, validity) = (attributes.inode, context.options.validity);
-        context.checked.insert_unless_changed(inode, validity, before);
+        context.checked.insert(attributes.inode, context.options.validity, start);
     }
 }
 
