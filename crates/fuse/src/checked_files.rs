@@ -33,8 +33,9 @@ impl CheckedFiles {
         Self { changes, ..Self::default() }
     }
 
-    /// Empties the caches of all workers of the mount. A worker must call this function at each
-    /// change of permissions.
+    /// Empties the caches of all workers of the mount. At each change of permissions, a worker must
+    /// call this function before it sends the request and after the reply. The second call removes
+    /// a file that another worker has added because of attributes from before the change.
     pub(crate) fn forget_all(&self) {
         self.changes.fetch_add(1, Ordering::Relaxed);
     }

@@ -133,8 +133,13 @@ async fn set<F: FileSystem>(
         let present = context.file_system.attributes(change.inode).await?;
         change.permissions = privileges::without(&present, caller);
     }
-    if change.permissions.is_some() {
+    let changes_permissions = change.permissions.is_some();
+    if changes_permissions {
         context.checked.forget_all();
     }
-    Ok(ReplyBody::Attributes(context.file_system.set_attributes(change).await?))
+    let changed = context.file_system.set_attributes(change).await;
+    if changes_permissions {
+        context.checked.forget_all();
+    }
+    Ok(ReplyBody::Attributes(changed?))
 }
