@@ -8,14 +8,15 @@
 //! The mount caches names and attributes for an hour. So no entry expires and causes a request
 //! while the machine is busy.
 
-use rustix::fs::{FlockOperation, OFlags};
+use rustix::fs::{FlockOperation, OFlags, Uid};
+use rustix::thread::set_thread_res_uid;
 use skep_testkit::files::{self, OrFail};
 use skep_testkit::{Cluster, Mounted, Shape, Transport, eventually};
 use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, Permissions};
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -24,6 +25,9 @@ use std::time::Duration;
 const CALLS: usize = 40;
 /// Length of a small file in bytes.
 const LEN: usize = 3901;
+/// An ordinary user. Before a write of this user, the mount must know whether the file has a
+/// set-user-id bit.
+const USER: u32 = 65_534;
 /// Time limit for the counters to include the last request.
 const COUNTER_PATIENCE: Duration = Duration::from_secs(5);
 /// Kinds of requests for which no system call waits. The mount and the services send them later,
@@ -165,6 +169,15 @@ fn lock(file: &File, operation: FlockOperation) {
     rustix::fs::fcntl_lock(file, operation).expect("the lock is free");
 }
 
+/// Runs `call` as [`USER`], on a thread of its own.
+fn as_user(call: impl FnOnce() + Send) {
+    let work = || {
+        set_thread_res_uid(None, Uid::from_raw(USER), None).expect("root may change its ids");
+        call();
+    };
+    std::thread::scope(|scope| scope.spawn(work).join()).expect("the calls succeed");
+}
+
 /// Opens a file, reads the whole file, and closes it.
 fn read(path: &Path) {
     let file = files::open(path);
@@ -232,6 +245,38 @@ fn changes_of_names_send_the_documented_requests() {
         |number| {
             files::remove_file(new(number));
             files::sync_all(&files::open(&at));
+        },
+    );
+    counted.end();
+}
+
+/// The reply to the creation has the permissions of the file, so the first write requests none.
+#[test]
+fn new_files_of_users_cause_no_request_for_permissions() {
+    let counted = Counted::new();
+    let at = counted.directory("files");
+    files::chown(&at, Some(USER), None);
+    stat(&at);
+    counted.check(
+        "create, write and close by a user",
+        "mount.get_attr mount.lookup metadata.lookup
+         mount.create metadata.create mount.get_xattr mount.write storage.write_chunk
+         mount.flush metadata.report_written mount.release",
+        |number| as_user(|| files::write(name(&at, number), [7; LEN])),
+    );
+    // A program that unpacks an archive also changes the permissions of each file.
+    counted.check(
+        "create, write, close and chmod by a user",
+        "mount.get_attr mount.lookup metadata.lookup
+         mount.create metadata.create mount.get_xattr mount.write storage.write_chunk
+         mount.flush metadata.report_written mount.release
+         mount.set_attr metadata.set_attributes",
+        |number| {
+            as_user(|| {
+                let path = name(&at, CALLS + number);
+                files::write(&path, [7; LEN]);
+                files::set_permissions(&path, Permissions::from_mode(0o600));
+            });
         },
     );
     counted.end();
