@@ -6,6 +6,7 @@ use crate::driven::drive;
 use crate::files::deferred_close::closed_file;
 use crate::files::handles::HandleId;
 use crate::files::open_file::{FirstRead, OpenFile};
+use crate::inode_state::InodeState;
 use crate::session::request::{ModifyOptions, send_attempt};
 use skep_types::{Error, ErrorCode, InodeId, Result};
 use skep_wire::metadata::{Close, CloseMany, ClosingReport, OpenMode, OpenReply};
@@ -24,7 +25,9 @@ pub trait Closes {
 
     /// Closes a handle. The handle is invalid afterwards, even after an error. If the mount has
     /// already reported all sizes to metadata (by [`Self::flush`]), this function returns
-    /// immediately, and the mount sends the close a few milliseconds later.
+    /// immediately, and the mount sends the close a few milliseconds later. If this is the last
+    /// handle of the file, and a caller has dropped the future of a write, this function also
+    /// returns immediately, and the mount sends the close when the write has ended.
     ///
     /// # Errors
     /// - `Stale` if the handle is not open.
@@ -50,7 +53,9 @@ impl Closes for Client {
         if let FirstRead::Prepared(_) = file.take_first_read() {
             self.mount().handles.opened_bytes.note_dropped_pages(false);
         }
-        if !file.inode.is_locked()
+        let has_abandoned_writes = file.inode.has_abandoned_writes();
+        if !has_abandoned_writes
+            && !file.inode.is_locked()
             && !file.inode.is_moving_inline()
             && file.inode.unreported().is_none()
             && let Ok(group) = self.group_of(file.inode.id)
@@ -60,6 +65,10 @@ impl Closes for Client {
         }
         let client = self.clone();
         let closing = async move {
+            if !client.await_abandoned_writes(&file.inode).await {
+                // The unmount reports the writes of this file and closes it.
+                return Ok(());
+            }
             if file.inode.is_locked() {
                 client.unlock_handle(&file, handle).await;
             }
@@ -75,11 +84,40 @@ impl Closes for Client {
             }
             result
         };
+        if has_abandoned_writes {
+            // While a server is down, the close may wait for long, but the kernel may send only a
+            // limited number of requests at a time.
+            skep_env::spawn(async move {
+                if let Err(error) = closing.await {
+                    tracing::debug!("cannot close a file after its abandoned writes: {error:#}");
+                }
+            })
+            .detach();
+            return Ok(());
+        }
         drive(closing, |_| ()).await
     }
 }
 
 impl Client {
+    /// If this is the close of the last handle of a file, waits until no write to the file is in
+    /// progress. Such a write belongs to a program that was killed. After the close, metadata would
+    /// let another client write without a notification to this mount, and storage could execute
+    /// this write afterwards. The mount would also forget the state of the file, and with it the
+    /// end of this write, which metadata needs for a later truncation. Returns `false` if the mount
+    /// ends first. The caller must then send no close.
+    async fn await_abandoned_writes(&self, state: &InodeState) -> bool {
+        if !state.has_abandoned_writes() {
+            return true;
+        }
+        // `shutdown` wakes this task too.
+        let outcome = || match state.has_abandoned_writes() {
+            false => Some(true),
+            true => self.mount().is_ending().then_some(false),
+        };
+        state.wait_until(outcome).await
+    }
+
     async fn close_file(&self, file: &Arc<OpenFile>) -> Result<()> {
         if file.is_stale() {
             return Ok(());

@@ -47,7 +47,8 @@ impl GuardCount {
         debug_assert!(self.writers > 0, "only a write that has begun can end");
         self.writers -= 1;
         self.changes += 1;
-        // Only a task with the claim waits for writes.
+        // While a handle of the file is not being closed, only a task with the claim waits for
+        // writes.
         self.writers == 0 && self.is_truncating
     }
 

@@ -15,7 +15,8 @@
 //! | [`AloneGuard`] | an operation with a [`WriteGuard`] or the claim | never waits |
 //!
 //! A close of the file waits for the [`MoveGuard`] before it sends a request, and has none of these
-//! guards. No operation with one of these guards waits for a close.
+//! guards. The close of the last handle also waits for each [`WriteGuard`]. No operation with one
+//! of these guards waits for a close.
 //!
 //! The guards of the times (`times_report`) are not part of this order: no operation with a guard
 //! of the table waits for them, and a change of the times waits only for a report to metadata.
@@ -102,6 +103,12 @@ impl InodeState {
     /// Returns the number of times that a write or a truncation of this mount has begun or ended.
     pub(crate) fn data_changes(&self) -> u64 {
         self.with(|parts| parts.guards.changes())
+    }
+
+    /// Returns whether writes are in progress although all handles of the file are being closed.
+    /// The callers of these writes have dropped their futures.
+    pub(crate) fn has_abandoned_writes(&self) -> bool {
+        self.with(|parts| parts.guards.has_writers() && parts.handles.is_being_closed())
     }
 
     /// Returns whether a move of the inline bytes to storage is in progress.
@@ -236,7 +243,11 @@ impl WriteGuard {
 
 impl Drop for WriteGuard {
     fn drop(&mut self) {
-        self.0.end_with(|parts| parts.guards.end_write());
+        self.0.end_with(|parts| {
+            let is_claimed = parts.guards.end_write();
+            // The close of the last handle waits for writes too (`has_abandoned_writes`).
+            is_claimed || (!parts.guards.has_writers() && parts.handles.is_being_closed())
+        });
     }
 }
 
@@ -362,6 +373,18 @@ mod tests {
             drop(state.wait_until(|| state.try_write()).await);
         };
         check_wake_ups(&state(), begin, drop, wait);
+    }
+
+    #[test]
+    fn close_of_the_last_handle_waits_for_a_write_of_another_thread() {
+        let state = state();
+        state.opened();
+        state.closing(false, false);
+        let begin = |state: &Arc<InodeState>| state.try_write().unwrap();
+        let wait = async |state: &Arc<InodeState>| {
+            state.wait_until(|| (!state.has_abandoned_writes()).then_some(())).await;
+        };
+        check_wake_ups(&state, begin, drop, wait);
     }
 
     #[test]

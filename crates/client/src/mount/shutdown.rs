@@ -30,7 +30,8 @@ impl Client {
         if !self.mount().member.begin_leave() {
             return Ok(());
         }
-        // A close that waits for a move of inline bytes must end now (`Client::await_move`).
+        // A close that waits for a move of inline bytes (`Client::await_move`) or for an abandoned
+        // write must end its wait now.
         self.mount().inodes.all().iter().for_each(|state| state.wake_waiting());
         let report = async {
             // A group that does not reply must not prevent that other groups confirm their changes.

@@ -2,7 +2,7 @@
 
 use crate::fakes::FakeCluster;
 use crate::{create, let_tasks_run, mount, read, set_size, until, with_client, write};
-use skep_client::{Client, HandleId, InodeAttributes, OpenMode, Opens, Reads, Writes};
+use skep_client::{Client, Closes, HandleId, InodeAttributes, OpenMode, Opens, Reads, Writes};
 use skep_env::Buf;
 use skep_types::{ErrorCode, InodeId, Result, TargetId};
 use skep_wire::Request;
@@ -170,6 +170,35 @@ fn acknowledgement_does_not_wait_for_a_blocked_append() {
         fake.state.borrow_mut().hold = None;
         let truncated = opening.await;
         assert_eq!(read(&client, truncated, 0, 2000).await, b"");
+    });
+}
+
+/// docs/semantics.md 2.9: after an earlier close, another client could append without a
+/// notification to this mount, and storage could then write the bytes of this append to the same
+/// place.
+#[test]
+fn last_close_waits_for_the_append_of_a_killed_program() {
+    with_client(|fake, client| async move {
+        let (inode, handle) = create(&client, "log").await;
+        write(&client, handle, 0, &[1; 1000]).await;
+        client.flush(handle).await.unwrap();
+        let writes = fake.count::<WriteChunk>();
+        fake.state.borrow_mut().hold = Some(WriteChunk::ID);
+        let appender = client.clone();
+        let appending = skep_env::spawn(async move {
+            appender.append(handle, 1000, Buf::copy_of(b"last line\n")).await
+        });
+        until(|| fake.count::<WriteChunk>() > writes).await;
+        // The program is killed, and the kernel closes its descriptor.
+        drop(appending);
+        client.close(handle).await.unwrap();
+        let (other, second) = create(&client, "other").await;
+        client.close(second).await.unwrap();
+        until(|| !fake.is_open(other)).await;
+        assert!(fake.is_open(inode), "the append is on its way");
+        fake.state.borrow_mut().hold = None;
+        until(|| !fake.is_open(inode)).await;
+        assert_eq!(fake.with_metadata(1, |it| it.inodes[&inode].attributes.size), 1010);
     });
 }
 

@@ -152,6 +152,30 @@ fn possible_end_of_a_cancelled_write_is_reported_to_metadata() {
     });
 }
 
+/// docs/semantics.md 2.7 and 3.6: the mount forgets the state of the file after its last close, so
+/// the close reports the possible end of the cancelled write.
+#[test]
+fn last_close_reports_the_possible_end_of_a_cancelled_write() {
+    with_client(|fake, client| async move {
+        let (inode, handle) = create(&client, "a").await;
+        write(&client, handle, 0, &[1; 100]).await;
+        client.flush(handle).await.unwrap();
+        fake.state.borrow_mut().hold = Some(WriteChunk::ID);
+        let sent = fake.count::<WriteChunk>();
+        let writer = client.clone();
+        let writing = skep_env::spawn(async move {
+            writer.write(handle, 300_000, Buf::copy_of(&[2; 1000])).await
+        });
+        until(|| fake.count::<WriteChunk>() > sent).await;
+        drop(writing);
+        client.close(handle).await.unwrap();
+        // The mount cancels the write after a second.
+        until(|| !fake.is_open(inode)).await;
+        assert_eq!(fake.with_metadata(1, |metadata| metadata.reach), 301_000);
+        fake.state.borrow_mut().hold = None;
+    });
+}
+
 /// docs/semantics.md 2.5: the client sends a write again after a lost reply, but never after the
 /// write has returned.
 #[test]
