@@ -186,7 +186,9 @@ impl Client {
                 );
                 Err(Error::new(ErrorCode::Stale, text))
             }
-            Err(error) => Err(error.within(format_args!("file {inode}"))),
+            Err(error) => {
+                Err(error.within(format_args!("cannot get the attributes of file {inode}")))
+            }
         }
     }
 
