@@ -18,7 +18,8 @@ pub(crate) struct MetadataEngine {
     /// The directory of the test. `None` if this process has not created it. With separate trees,
     /// the top of this process's tree.
     made: Option<PathBuf>,
-    /// The directory that the test used in the most recent phase.
+    /// The directory that the test used in the most recent phase. `None` if the directories of
+    /// other processes may belong to another run.
     current: Option<PathBuf>,
 }
 
@@ -52,16 +53,22 @@ impl MetadataEngine {
         if act == Act::Remove {
             paths.reverse();
         }
+        let separate = self.plan.separate_trees;
         for path in paths {
-            let change = |path: &Path| match act {
-                Act::Create => fs::create_dir(path),
-                _ => fs::remove_dir(path),
-            };
-            tally.count(&path, || change(&path))?;
-            if self.plan.separate_trees && act == Act::Create {
-                // The top of the tree comes first.
-                self.made.get_or_insert(path);
-            }
+            let made = &mut self.made;
+            // `count` fails after the operation if the phase was aborted. So the operation itself
+            // records the directory, which `clean` must then remove.
+            tally.count(&path, || {
+                if act != Act::Create {
+                    return fs::remove_dir(&path);
+                }
+                fs::create_dir(&path)?;
+                if separate {
+                    // The top of the tree comes first.
+                    made.get_or_insert_with(|| path.clone());
+                }
+                Ok(())
+            })?;
         }
         Ok(())
     }
@@ -137,8 +144,10 @@ impl Tally<'_> {
 impl Engine for MetadataEngine {
     fn prepare(&mut self, step: &Step) -> Result<(), String> {
         let top = self.plan.test_directory(step.repetition, &self.seat.host);
-        self.current = Some(top.clone());
         let makes = phase_named(&step.phase) == Some((Object::Tree, Act::Create));
+        // If the names are not those of this run alone, an earlier run may have created the
+        // directories of a process that ends before it has created its own.
+        self.current = (self.plan.run.is_some() || !makes).then(|| top.clone());
         if makes && self.seat.rank == 0 && !self.plan.separate_trees {
             fs::create_dir(&top).map_err(|error| match error.kind() {
                 io::ErrorKind::AlreadyExists => format!(
@@ -309,5 +318,30 @@ mod tests {
             both[1].clean(&[0]);
             assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0);
         }
+    }
+
+    #[test]
+    fn aborted_creation_leaves_only_trees_of_earlier_runs() {
+        let place = tempfile::tempdir().unwrap();
+        let plan = Plan {
+            directory: place.path().display().to_string(),
+            items: Some(5),
+            unique_trees: true,
+            separate_trees: true,
+            ..Plan::default()
+        };
+        let engine = &mut engines(&plan, 2)[0];
+        let step = Step { phase: "tree_creation".into(), repetition: 1, total: 2 };
+        let control = Arc::<Control>::default();
+        control.abort();
+        engine.prepare(&step).unwrap();
+        engine.perform(&step, &mut Measure::default(), &control).unwrap_err();
+        assert!(place.path().join("test-dir.0.mdtest_tree.0.0").exists());
+        // The process of rank 1 has ended before it created its tree.
+        let earlier = place.path().join("test-dir.0.mdtest_tree.1.0");
+        fs::create_dir(&earlier).unwrap();
+        engine.clean(&[1]);
+        let left = fs::read_dir(place.path()).unwrap().map(|entry| entry.unwrap().path());
+        assert_eq!(left.collect::<Vec<_>>(), [earlier]);
     }
 }
