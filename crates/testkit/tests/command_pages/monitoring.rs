@@ -117,12 +117,14 @@ fn run_until_ctrl_c(host: &PageHost, commands: &str) {
         shell.stdin(Stdio::null()).stdout(Stdio::piped());
         let mut child = shell.spawn().expect("nsenter can be started");
         let mut line = String::new();
-        let stdout = child.stdout.take().expect("a pipe");
-        BufReader::new(stdout).read_line(&mut line).expect("a line in UTF-8");
+        let mut output = BufReader::new(child.stdout.take().expect("a pipe"));
+        output.read_line(&mut line).expect("a line in UTF-8");
         println!("{command}\n{line}");
         let ended = child.try_wait().expect("our own child");
         assert!(ended.is_none(), "{command} has ended before Ctrl-C: {ended:?}");
         kill_process(Pid::from_child(&child), Signal::INT).expect("the process exists");
+        // The command also ends when its pipe has no reader, so the pipe stays open until here.
+        drop(output);
         child.wait().expect("our own child");
         assert!(!line.is_empty(), "{command}");
         if command.starts_with("skep stats") {
