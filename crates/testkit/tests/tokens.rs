@@ -120,7 +120,12 @@ fn management_nodes_without_the_new_token_are_reported() {
         (token.matches(',').count() >= 2).then_some(())
     });
     let replaced = skep(["token", "replace", "--directory", &directories[0]]);
-    assert_eq!(replaced.stderr.matches("refuses this token").count(), 1, "{}", replaced.stderr);
+    assert_eq!(
+        replaced.stderr.matches("does not accept this token yet").count(),
+        1,
+        "{}",
+        replaced.stderr
+    );
     assert!(replaced.stderr.contains("skep token install"), "{}", replaced.stderr);
     let new = scratch.join("new");
     files::write_secret(&new, replaced.expect_success());
@@ -130,7 +135,7 @@ fn management_nodes_without_the_new_token_are_reported() {
     };
     // The third node refuses the token until the command has run there too.
     let second = install(&directories[1]);
-    assert!(second.stderr.contains("refuses this token"), "{}", second.stderr);
+    assert!(second.stderr.contains("does not accept this token yet"), "{}", second.stderr);
     second.expect_success();
     install(&directories[2]).expect_success();
     wait_for("each management node accepts the new token", PATIENCE, || {
