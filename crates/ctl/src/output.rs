@@ -11,6 +11,7 @@ pub(crate) use skep_types::utc;
 use skep_types::{Error, ErrorCode, Result};
 use std::borrow::Cow;
 use std::io::Write;
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::OnceLock;
 
@@ -155,14 +156,19 @@ pub(crate) fn say(text: &str) -> Result<()> {
     }
 }
 
-/// Whether standard output is a pipe whose reader has ended. A command that prints until it is
-/// interrupted must check this after each output: otherwise `skep stats | head -1` never ends.
+/// Whether standard output is a pipe, a socket or a terminal whose reader has ended. A command that
+/// prints until it is interrupted must check this after each output. Otherwise
+/// `skep stats | head -1` never ends.
 pub(crate) fn has_no_reader() -> bool {
-    let stdout = std::io::stdout();
-    let mut polled = [PollFd::new(&stdout, PollFlags::empty())];
-    // An error of `poll` does not show that the reader has ended.
+    is_without_reader(&std::io::stdout())
+}
+
+fn is_without_reader(output: &impl AsFd) -> bool {
+    let mut polled = [PollFd::new(output, PollFlags::empty())];
+    // A pipe without a reader has an error, and a socket without one is hung up. An error of `poll`
+    // does not show that the reader has ended.
     poll(&mut polled, Some(&Timespec::default())).is_ok()
-        && polled[0].revents().contains(PollFlags::ERR)
+        && polled[0].revents().intersects(PollFlags::ERR | PollFlags::HUP)
 }
 
 /// Writes bytes to standard output without a change. A closed pipe is not an error.
@@ -253,6 +259,16 @@ pub(crate) fn percent(part: u64, whole: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn pipe_and_socket_without_a_reader_are_recognized() {
+        let (reader, pipe) = std::io::pipe().unwrap();
+        let (peer, socket) = UnixStream::pair().unwrap();
+        assert!(!is_without_reader(&pipe) && !is_without_reader(&socket));
+        drop((reader, peer));
+        assert!(is_without_reader(&pipe) && is_without_reader(&socket));
+    }
 
     #[test]
     fn count_of_one_has_the_singular_noun() {
