@@ -296,4 +296,15 @@ mod tests {
         assert!(metadata.iter().all(|host| host.link_bytes_per_second == Some(1_000_000)));
         assert_eq!(plan.cluster, format!("{}:{MANAGEMENT_PORT}", metadata[0].address));
     }
+
+    #[test]
+    fn state_without_the_number_of_metadata_hosts_has_one() {
+        // An earlier version wrote state files without these keys.
+        let plan = State::plan("x", &Description::default());
+        let mut value = serde_json::to_value(&plan).unwrap();
+        let description = value["description"].as_object_mut().unwrap();
+        assert!(description.remove("metadata_servers").is_some());
+        assert!(description.remove("metadata_link").is_some());
+        assert_eq!(serde_json::from_value::<State>(value).unwrap(), plan);
+    }
 }
