@@ -356,6 +356,8 @@ fn study_shows_data_and_metadata_rates_in_one_table() {
     let ended = parse(&ended.expect_success());
     assert_eq!((&ended["runs_done"], &ended["is_finished"]), (&json!(18), &json!(true)));
     runs_of(&study).iter().for_each(check_operations);
+    // The runs on names have created their directories directly in this one.
+    assert_eq!(files::read_dir(scratch.join("mount")).count(), 0, "cleared");
     let report = checked(scratch.path(), &["study", "report", "study"], "study-report");
     let table = report["report"]["table"].list();
     let processes: Vec<u64> = table.iter().map(|it| it["processes"].number()).collect();
