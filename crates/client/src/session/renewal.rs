@@ -183,7 +183,11 @@ impl Client {
                 task.await?;
             }
         }
-        self.0.sessions.borrow_mut().insert(group, session);
+        // If another thread has replaced this session meanwhile, this thread may use the newer one
+        // already. Only its range of that session has the sequences of the slots, so keep it.
+        if mount.sessions.is_current(group, id) {
+            self.0.sessions.borrow_mut().insert(group, session);
+        }
         Ok(())
     }
 
