@@ -38,6 +38,34 @@ impl Client {
         }
     }
 
+    /// Returns this thread's range of slots in the session `id`. Unlike [`Self::session`], never
+    /// returns a range of another session: neither of an older session that another thread has
+    /// replaced, nor of a newer one.
+    ///
+    /// # Errors
+    /// Returns `StaleSession` if another session has replaced `id`.
+    pub(super) async fn session_of(
+        &self,
+        group: GroupId,
+        id: SessionId,
+    ) -> Result<Rc<ThreadSession>> {
+        let mut session = self.session(group).await?;
+        // Forget only a replaced session. This thread's range of the current one has the sequences
+        // of its slots.
+        if session.id != id && !self.mount().sessions.is_current(group, session.id) {
+            self.0.forget_session(group, session.id);
+            session = self.session(group).await?;
+        }
+        if session.id == id {
+            return Ok(session);
+        }
+        let what = format!(
+            "cannot use session {id} at group {group}: another session of this mount has replaced \
+             it"
+        );
+        Err(Error::new(ErrorCode::StaleSession, what))
+    }
+
     async fn open_session(&self, group: GroupId, id: SessionId) -> Result<u32> {
         let mount = self.mount();
         let slots = (SLOTS_PER_WORKER * mount.slot_ranges()).min(MAX_SLOTS);

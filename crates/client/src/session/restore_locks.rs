@@ -17,7 +17,7 @@ use crate::session::slots::ThreadSession;
 use crate::session::table::is_lost;
 use skep_cluster::lock_ranges::LockRanges;
 use skep_rpc::CallOptions;
-use skep_types::{Error, ErrorCode, GroupId, InodeId, Result, SessionId};
+use skep_types::{GroupId, InodeId, Result, SessionId};
 use skep_wire::file_locks::{ListLocks, LockMode, SetLock};
 use skep_wire::limits::LOCK_END;
 use std::collections::HashMap;
@@ -42,14 +42,7 @@ impl Client {
         let mut there = self.locks_at(group, id).await?;
         let map = self.map();
         let here = locks.owners(|inode| map.shard_group(inode.shard()) == Some(group));
-        let session = self.session(group).await?;
-        if session.id != id {
-            let what = format!(
-                "cannot restore the locks of session {id} at group {group}: another session of \
-                 this mount has replaced it"
-            );
-            return Err(Error::new(ErrorCode::StaleSession, what));
-        }
+        let session = self.session_of(group, id).await?;
         for owner in here.keys() {
             there.entry(*owner).or_insert_with(|| Some(LockRanges::default()));
         }

@@ -95,7 +95,7 @@ impl Client {
             let unsure = compared.iter().filter(|(_, it)| it.least_lost < it.most_lost);
             keys = unsure.map(|(key, it)| (*key, it.most_lost - it.least_lost)).collect();
             let is_last = comparisons_left == 0;
-            self.open_missing(group, compared, is_last).await?;
+            self.open_missing((group, id), compared, is_last).await?;
             if keys.is_empty() || is_last {
                 break;
             }
@@ -139,14 +139,15 @@ impl Client {
 
     /// Opens again the files whose opens are missing at the group. After the last comparison
     /// (`is_last`), an open that a request in progress may hide counts as missing too: a lost open
-    /// could lose bytes, while an additional open ends with the session.
+    /// could lose bytes, while an additional open ends with the session. If another session has
+    /// replaced `id`, opens nothing, since its renewal opens all files again.
     async fn open_missing(
         &self,
-        group: GroupId,
+        (group, id): (GroupId, SessionId),
         compared: Vec<(FileKey, Comparison<OpenFile>)>,
         is_last: bool,
     ) -> Result<()> {
-        let session = self.session(group).await?;
+        let session = self.session_of(group, id).await?;
         let mut restored = 0;
         for (_, Comparison { old, least_lost, most_lost }) in compared {
             let lost = if is_last { most_lost } else { least_lost };

@@ -1,12 +1,14 @@
 //! Tests locks that a metadata target has lost in a power loss of its host.
 
-use crate::{FakeCluster, create, read, until, with_client, write};
+use crate::{FakeCluster, create, read, until, until_changes_are_compared, with_client, write};
 use skep_client::{
-    Client, FileLock, HandleId, LOCK_END, LockKind, LockMode, LockOutcome, Locks, OpenMode, Opens,
-    Reads, Writes,
+    Client, FileLock, HandleId, LOCK_END, LockKind, LockMode, LockOutcome, Locks, Names, OpenMode,
+    Opens, Reads, Writes,
 };
 use skep_env::Buf;
-use skep_types::{ErrorCode, SessionId};
+use skep_types::{ErrorCode, InodeId, SessionId};
+use skep_wire::file_locks::ListLocks;
+use skep_wire::metadata::{KeepAlive, OpenSession};
 
 async fn lock(client: &Client, handle: HandleId) {
     let (kind, mode) = (LockKind::Flock, Some(LockMode::Exclusive));
@@ -51,5 +53,31 @@ fn handle_of_a_lost_lock_fails_if_another_client_has_it() {
         let failed_write = client.write(handle, 0, Buf::copy_of(b"late")).await.unwrap_err();
         assert_eq!(failed_write.code(), ErrorCode::Io);
         assert_eq!(read(&client, unlocked, 0, 10).await, b"bytes", "this handle had no lock");
+    });
+}
+
+/// docs/semantics.md 6.8: the background work of the mount has used the first session, and has not
+/// noticed that another thread has replaced it.
+#[test]
+fn restart_after_the_loss_of_a_session_keeps_newer_locks() {
+    with_client(|fake, client| async move {
+        let (_, handle) = create(&client, "a").await;
+        write(&client, handle, 0, b"bytes").await;
+        // The next renewal of a lease begins after the end of the one that compares the opens.
+        let until_next_renewal = async || {
+            let renewals = fake.count::<KeepAlive>();
+            until(|| fake.count::<KeepAlive>() > renewals).await;
+        };
+        fake.with_metadata(1, |metadata| metadata.start += 1);
+        until_changes_are_compared(&fake).await;
+        until_next_renewal().await;
+        fake.forget_sessions(1);
+        client.lookup(InodeId::ROOT, b"a").await.unwrap();
+        lock(&client, handle).await;
+        fake.with_metadata(1, |metadata| metadata.start += 1);
+        until(|| fake.count::<ListLocks>() > 0).await;
+        until_next_renewal().await;
+        assert_eq!(fake.count::<OpenSession>(), 2, "the restart has ended no session");
+        assert_eq!((locks(&fake), read(&client, handle, 0, 10).await), (1, b"bytes".to_vec()));
     });
 }
