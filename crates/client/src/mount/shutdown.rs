@@ -2,12 +2,15 @@
 //! sessions, and leaves the cluster.
 
 use crate::client::Client;
+use crate::files::sync::is_gone;
+use crate::inode_state::InodeState;
 use crate::limits::SHUTDOWN_PATIENCE;
 use crate::session::request::ModifyOptions;
 use skep_rpc::CallOptions;
 use skep_types::{Error, ErrorCode, GroupId, InodeId, Result, SessionId};
 use skep_wire::metadata::{CloseSession, SyncAll};
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// The beginning of the error of [`Client::shutdown`]. `skep umount` finds it in the log of a
 /// mount.
@@ -38,14 +41,7 @@ impl Client {
             let client = self.clone();
             let settling = skep_env::spawn(async move { client.settle_changes().await });
             for state in self.mount().inodes.all() {
-                if let Err(error) = self.report_written(&state, ModifyOptions::default()).await {
-                    tracing::error!(
-                        "cannot report the last writes to file {} to metadata at the unmount: \
-                         {error}; metadata asks storage for the size of the file when the session \
-                         of this mount has ended",
-                        state.id
-                    );
-                }
+                self.report_at_end(&state).await;
             }
             self.close_waiting_everywhere().await;
             settling.await;
@@ -86,6 +82,23 @@ impl Client {
         // connect. So this timeout is also necessary.
         skep_env::timeout(SHUTDOWN_PATIENCE, self.mount().member.leave()).await;
         unconfirmed.map_or(Ok(()), Err)
+    }
+
+    /// Reports the writes to a file that metadata does not have yet.
+    async fn report_at_end(&self, state: &Arc<InodeState>) {
+        let Err(error) = self.report_written(state, ModifyOptions::default()).await else { return };
+        // A file that was removed, for example while the session of this mount was lost, has no
+        // size that a program could read later. So the unmount reports no error for it.
+        if is_gone(&error) && self.is_removed(state.id).await {
+            state.forget_unreported();
+            return;
+        }
+        tracing::error!(
+            "cannot report the last writes to file {} to metadata at the unmount: {error}; \
+             metadata asks storage for the size of the file when the session of this mount has \
+             ended",
+            state.id
+        );
     }
 
     /// Returns the error for the writes and changes that metadata has not confirmed. `None` means

@@ -24,3 +24,19 @@ fn unmount_reports_unconfirmed_changes_and_sizes() {
         });
     }
 }
+
+/// Another client has removed the file, and metadata has lost the open of this mount.
+#[test]
+fn unmount_reports_no_missing_size_of_a_removed_file() {
+    with_fake(|fake| async move {
+        let client = Client::new(Mount::new(options(&fake)).await.unwrap(), 0).unwrap();
+        let (inode, handle) = create(&client, "a").await;
+        write(&client, handle, 0, b"abc").await;
+        fake.with_metadata(1, |it| {
+            it.entries.clear();
+            it.inodes.remove(&inode);
+        });
+        client.shutdown().await.unwrap();
+        assert_eq!(fake.count::<ReportWritten>(), 1, "metadata has refused the report");
+    });
+}
