@@ -29,6 +29,8 @@
 //! `list_of_undurable_changes_is_bounded_and_ends_with_session` and
 //! `lost_changes_of_two_mounts_are_replayed_in_their_order`.
 
+mod interrupted;
+
 use crate::limits::{MAX_ACKNOWLEDGED, MAX_ACKNOWLEDGED_BYTES, MAX_REVERTED_INODES};
 use crate::session::ids::client_of;
 use crate::session::kept_requests::KeptRequest;
@@ -85,6 +87,10 @@ struct Kept {
     /// Lost changes that are not replayed yet, in the order of their places.
     lost: VecDeque<Change>,
     is_replaying: bool,
+    /// Whether the thread of the replay has ended first. See `interrupted`.
+    is_interrupted: bool,
+    /// Changes that stay lost, if the replay was interrupted before it has reported them.
+    stay_lost: Vec<Change>,
     /// Whether a task lets the group sync, because the list was half full.
     is_syncing: bool,
     /// The highest sequence in [`REPLAY_SLOT`] that is used or skipped. Each lost change takes one
@@ -236,7 +242,8 @@ impl Inner {
 pub(crate) struct AcknowledgedChanges {
     /// The mutex protects only the lists. No task awaits anything while it holds the lock.
     inner: Mutex<Inner>,
-    /// Notifies tasks on all threads that a replay has ended, or that a session was replaced.
+    /// Notifies tasks on all threads that a replay has ended or was interrupted, or that a session
+    /// was replaced.
     ended: SharedNotify,
 }
 
@@ -275,6 +282,7 @@ impl AcknowledgedChanges {
         self.ended.notify();
         let Some(kept) = replaced else { return Vec::new() };
         let mut lost: Vec<_> = kept.lost.into();
+        lost.extend(kept.stay_lost);
         if client_of(kept.session) == client_of(session) && kept.start != start {
             lost.extend(kept.changes);
         }
@@ -346,8 +354,8 @@ impl AcknowledgedChanges {
     /// it has lost. Groups without such changes are missing.
     pub(crate) fn unsettled(&self) -> Vec<(GroupId, usize)> {
         self.with(|inner| {
-            let counts = inner.groups.iter();
-            let counts = counts.map(|(group, it)| (*group, it.changes.len() + it.lost.len()));
+            let count = |it: &Kept| it.changes.len() + it.lost.len() + it.stay_lost.len();
+            let counts = inner.groups.iter().map(|(group, it)| (*group, count(it)));
             let mut unsettled: Vec<_> = counts.filter(|(_, count)| *count > 0).collect();
             unsettled.sort_unstable();
             unsettled
@@ -463,10 +471,11 @@ impl AcknowledgedChanges {
         self.ended.notify();
     }
 
-    /// Waits until no replay of the session is running. Cancel-safe.
+    /// Waits until no replay of the session is running, or the replay was interrupted. Cancel-safe.
     pub(crate) async fn await_replay(&self, group: GroupId, session: SessionId) {
-        let has_ended = || (!self.is_replaying(group, session)).then_some(());
-        self.ended.wait_until(has_ended).await;
+        let is_running =
+            || self.is_replaying(group, session) && !self.is_interrupted(group, session);
+        self.ended.wait_until(|| (!is_running()).then_some(())).await;
     }
 
     // ---- reports

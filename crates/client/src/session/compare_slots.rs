@@ -28,14 +28,15 @@ impl Client {
     /// # Errors
     /// Returns the error of the group, for example if it has ended the session.
     pub(crate) async fn compare_slots(&self, group: GroupId, id: SessionId) -> Result<()> {
-        self.mount().sessions.changes.await_replay(group, id).await;
+        self.next_attempt(group, id).await;
         let reply = self.slots_of(group, id).await?;
         match self.mount().sessions.changes.compare(group, id, &reply) {
-            Some(Compared::Now) => self.begin_replay(group, id),
+            Some(Compared::Now) => self.begin_replay(group, id, Vec::new()),
             Some(Compared::Before) => {}
             None => return Err(replaced(group, id)),
         }
-        self.mount().sessions.changes.await_replay(group, id).await;
+        // Wait until the replay has ended.
+        self.next_attempt(group, id).await;
         Ok(())
     }
 

@@ -68,6 +68,28 @@ impl Replayed {
     }
 }
 
+/// A replay in progress. If its thread ends first, the next request of another thread continues the
+/// replay, see `acknowledged::interrupted`.
+#[derive(Debug)]
+struct RunningReplay {
+    client: Client,
+    group: GroupId,
+    session: SessionId,
+    replayed: Replayed,
+    has_ended: bool,
+}
+
+impl Drop for RunningReplay {
+    fn drop(&mut self) {
+        // This function writes no log line, because the thread may be ending.
+        if !self.has_ended {
+            let failed = std::mem::take(&mut self.replayed.failed);
+            let changes = &self.client.mount().sessions.changes;
+            changes.replay_interrupted(self.group, self.session, failed);
+        }
+    }
+}
+
 /// Returns the inode of a change whose request has the inode as its first field: a close, a report
 /// of a size, or an inline write.
 fn inode_of(change: &Replay) -> Option<InodeId> {
@@ -76,7 +98,7 @@ fn inode_of(change: &Replay) -> Option<InodeId> {
 
 impl Client {
     /// Begins an attempt to send a change or a sync. If a replay of the session is running, first
-    /// waits until it has ended.
+    /// waits until it has ended. If it was interrupted, first continues it.
     pub(super) async fn next_attempt(&self, group: GroupId, id: SessionId) -> Attempt {
         let changes = &self.mount().sessions.changes;
         loop {
@@ -84,23 +106,31 @@ impl Client {
             if !attempt.is_replaying {
                 return attempt;
             }
+            if let Some(stay_lost) = changes.resume_replay(group, id) {
+                self.begin_replay(group, id, stay_lost);
+            }
             changes.await_replay(group, id).await;
         }
     }
 
-    /// Begins the replay of the lost changes of a session, as a task.
-    pub(super) fn begin_replay(&self, group: GroupId, id: SessionId) {
+    /// Begins the replay of the lost changes of a session, as a task. `stay_lost` are the changes
+    /// that an interrupted replay has not repeated.
+    pub(super) fn begin_replay(&self, group: GroupId, id: SessionId, stay_lost: Vec<Change>) {
+        let mut replayed = Replayed::default();
+        stay_lost.into_iter().for_each(|change| replayed.skip(change));
         let client = self.clone();
-        skep_env::spawn(async move { client.replay_lost(group, id).await }).detach();
+        let running = RunningReplay { client, group, session: id, replayed, has_ended: false };
+        let client = self.clone();
+        skep_env::spawn(async move { client.replay_lost(running).await }).detach();
     }
 
-    async fn replay_lost(&self, group: GroupId, id: SessionId) {
-        let mut replayed = Replayed::default();
-        if let Err(error) = self.try_replay(group, id, &mut replayed).await {
+    async fn replay_lost(&self, mut running: RunningReplay) {
+        let (group, id) = (running.group, running.session);
+        if let Err(error) = self.try_replay(group, id, &mut running.replayed).await {
             tracing::debug!("the replay of session {id} at group {group} has ended: {error:#}");
         }
         let changes = &self.mount().sessions.changes;
-        let Replayed { count, mut failed, .. } = replayed;
+        let Replayed { count, mut failed, .. } = std::mem::take(&mut running.replayed);
         while let Some(change) = changes.replay_failed(group, id) {
             failed.push(change);
         }
@@ -113,6 +143,7 @@ impl Client {
             );
         }
         self.report_reverted(group, &failed);
+        running.has_ended = true;
         changes.replay_ended(group, id);
     }
 

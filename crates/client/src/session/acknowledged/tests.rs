@@ -278,3 +278,31 @@ fn end_of_a_replay_wakes_tasks_of_other_threads() {
     };
     check_wake_ups(&Arc::new(opened()), begin, end, wait);
 }
+
+/// An unmount ends the thread of the replay after the first change was refused, and while the
+/// second one is on its way.
+#[test]
+fn interrupted_replay_is_continued_by_one_other_thread() {
+    let changes = Arc::new(opened());
+    for number in 1..=3 {
+        changes.acknowledge(change(0, number, number));
+    }
+    assert_eq!(changes.compare(GROUP, SESSION, &reply(2, &[])), Some(Compared::Now));
+    let refused = changes.replay_failed(GROUP, SESSION).unwrap();
+    let under_way = changes.next_lost(GROUP, SESSION).unwrap();
+    assert!(changes.resume_replay(GROUP, SESSION).is_none(), "the replay is running");
+    changes.replay_interrupted(GROUP, SESSION, vec![refused]);
+    assert!(changes.attempt(GROUP, SESSION).is_replaying, "no other change is sent");
+    assert_eq!(changes.unsettled(), [(GROUP, 3)]);
+    let waiting = Arc::clone(&changes);
+    skep_env::block_on(async move { waiting.await_replay(GROUP, SESSION).await }).unwrap();
+    let stay_lost = changes.resume_replay(GROUP, SESSION).unwrap();
+    assert_eq!(stay_lost.iter().map(|it| it.place.1).collect::<Vec<_>>(), [1]);
+    assert!(changes.resume_replay(GROUP, SESSION).is_none(), "one thread continues it");
+    let again = changes.next_lost(GROUP, SESSION).unwrap();
+    assert_eq!(again.sequence, under_way.sequence, "the target executes the change once");
+    assert_eq!(again.request.unwrap().change, 2);
+    changes.replay_interrupted(GROUP, SESSION, stay_lost);
+    let lost = changes.opened(GROUP, SessionId::new(8), 2);
+    assert_eq!(lost.len(), 3, "the renewal of the session reports all of them");
+}
