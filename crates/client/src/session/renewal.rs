@@ -16,6 +16,37 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// A renewal in progress. If its thread ends first, as at an unmount, the renewal has failed, and
+/// another thread may repeat it.
+#[derive(Debug)]
+struct RunningRenewal {
+    client: Client,
+    group: GroupId,
+    /// The new session.
+    id: SessionId,
+    has_ended: bool,
+}
+
+impl RunningRenewal {
+    fn new(client: &Client, group: GroupId, id: SessionId) -> Self {
+        Self { client: client.clone(), group, id, has_ended: false }
+    }
+
+    /// Ends the renewal. `is_restored` means that all files of the lost session are open again.
+    fn end(mut self, is_restored: bool) {
+        self.has_ended = true;
+        self.client.mount().sessions.renewed(self.group, self.id, is_restored);
+    }
+}
+
+impl Drop for RunningRenewal {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            self.client.mount().sessions.renewed(self.group, self.id, false);
+        }
+    }
+}
+
 impl Client {
     /// Returns this thread's range of slots in the session at a group. Opens the session if no
     /// thread has opened it yet.
@@ -102,10 +133,11 @@ impl Client {
             );
             self.lose_locks(group);
             let client = self.clone();
+            let running = RunningRenewal::new(self, group, id);
             // A separate task renews the session, since all threads wait for the renewal, but a
             // caller may drop its own future.
             skep_env::spawn(async move {
-                if let Err(error) = client.run_renewal(group, id).await {
+                if let Err(error) = client.run_renewal(running).await {
                     tracing::error!(
                         "this mount cannot use metadata group {group}: it cannot open a session: \
                          {error}; the mount tries again; until it succeeds, operations on files \
@@ -129,9 +161,10 @@ impl Client {
             return Ok(());
         }
         let client = self.clone();
+        let running = RunningRenewal::new(self, group, id);
         // Complete the renewal even if the caller drops the future, since all threads wait for it.
         let renewal = async move {
-            let result = client.run_renewal(group, id).await;
+            let result = client.run_renewal(running).await;
             if result.is_ok() {
                 tracing::info!("this mount can use metadata group {group} again");
             }
@@ -140,27 +173,28 @@ impl Client {
         drive(renewal, |_| ()).await
     }
 
-    /// Opens the new session `id` in place of a lost session, and opens the files of the lost
-    /// session again. If the group ends the new session meanwhile, continues with another one.
+    /// Opens the new session of `running` in place of a lost session, and opens the files of the
+    /// lost session again. If the group ends the new session meanwhile, continues with another one.
     ///
     /// # Errors
     /// Returns the error if the group refuses to open a session. No thread uses the session then
     /// until [`Self::renew_again`] succeeds.
-    async fn run_renewal(&self, group: GroupId, mut id: SessionId) -> Result<()> {
+    async fn run_renewal(&self, mut running: RunningRenewal) -> Result<()> {
         let began = skep_env::now();
-        let mount = self.mount();
+        let (mount, group) = (self.mount(), running.group);
         loop {
+            let id = running.id;
             let renewal = self.try_renewal(group, id);
             let error = match self.renew_lease_during(group, id, renewal).await {
                 Ok(()) => {
-                    mount.sessions.renewed(group, id, true);
+                    running.end(true);
                     self.meter().session.record(skep_env::now().saturating_sub(began));
                     return Ok(());
                 }
                 Err(error) => error,
             };
             if !is_lost(&error) {
-                mount.sessions.renewed(group, id, false);
+                running.end(false);
                 return Err(error);
             }
             if error.code() == ErrorCode::Evicted {
@@ -171,7 +205,7 @@ impl Client {
                 return Ok(());
             };
             self.lose_locks(group);
-            id = next;
+            running.id = next;
         }
     }
 
