@@ -37,6 +37,27 @@ fn files_are_opened_again_after_a_failed_renewal() {
     });
 }
 
+/// One operation after the other repeats the renewal, and none waits for a success.
+#[test]
+fn each_waiting_operation_gets_the_error_of_a_renewal() {
+    with_client(|fake, client| async move {
+        let _ = create(&client, "a").await;
+        fake.state.borrow_mut().refusal = Some((OpenSession::ID, ErrorCode::Io));
+        fake.forget_sessions(1);
+        let looking_up: Vec<_> = (0..50)
+            .map(|_| {
+                let client = client.clone();
+                skep_env::spawn(async move { client.lookup(InodeId::ROOT, b"a").await })
+            })
+            .collect();
+        for task in looking_up {
+            assert_eq!(task.await.unwrap_err().code(), ErrorCode::Io);
+        }
+        fake.state.borrow_mut().refusal = None;
+        client.lookup(InodeId::ROOT, b"a").await.unwrap();
+    });
+}
+
 /// docs/semantics.md 4.6.
 #[test]
 fn idle_mount_repeats_a_failed_renewal() {
