@@ -1,15 +1,20 @@
 //! Acknowledged changes that a power loss of metadata has reverted.
 
 use crate::fakes::{FakeCluster, FakeMetadata};
-use crate::{NEW, create, read, set_size, until, until_changes_are_compared, with_client, write};
+use crate::{
+    NEW, create, options, read, set_size, until, until_changes_are_compared, with_client,
+    with_fake, write,
+};
 use skep_client::{
-    Client, Closes, HandleId, InodeAttributes, Names, OpenMode, Opens, SetAttributes, Syncs, Writes,
+    Client, Closes, HandleId, InodeAttributes, Mount, Names, OpenMode, Opens, SetAttributes, Syncs,
+    Writes,
 };
 use skep_env::Buf;
 use skep_types::{ErrorCode, InodeId};
 use skep_wire::Request;
 use skep_wire::inline::SyncInline;
 use skep_wire::metadata::{CompareSlots, EndReplay, KeepAlive, Link, Replay, Unlink};
+use std::sync::Arc;
 
 const ROOT: InodeId = InodeId::ROOT;
 
@@ -112,6 +117,34 @@ fn replayed_link_is_replayed_again_after_the_next_power_loss() {
         }
         unlink(&client, b"a").await.unwrap();
         assert_eq!(client.lookup(ROOT, b"b").await.unwrap().inode, inode);
+    });
+}
+
+/// The thread of a replay ends before the replay, as at an unmount.
+#[test]
+fn replay_continues_on_another_thread_if_its_thread_ends() {
+    with_fake(|fake| async move {
+        let mount = Mount::new(options(&fake)).await.unwrap();
+        let client = Client::new(Arc::clone(&mount), 0).unwrap();
+        let _ = create(&client, "a").await;
+        fake.with_metadata(1, |it| it.start += 1);
+        fake.state.borrow_mut().hold = Some(EndReplay::ID);
+        let (stop, stopped) = skep_env::Mailbox::new(1).unwrap();
+        let replaying = std::thread::spawn(move || {
+            skep_env::block_on(async move {
+                let client = Client::new(mount, 1).unwrap();
+                let _making =
+                    skep_env::spawn(async move { client.make_directory(ROOT, b"d", NEW).await });
+                stopped.receive().await.unwrap();
+            })
+        });
+        until(|| fake.count::<EndReplay>() == 1).await;
+        stop.send(()).unwrap();
+        until(|| replaying.is_finished()).await;
+        replaying.join().unwrap().unwrap();
+        fake.state.borrow_mut().hold = None;
+        client.make_directory(ROOT, b"e", NEW).await.unwrap();
+        assert_eq!(fake.count::<EndReplay>(), 2);
     });
 }
 
