@@ -12,7 +12,6 @@ use crate::session::request::ModifyOptions;
 use skep_types::GroupId;
 use skep_wire::limits::MAX_CLOSES;
 use skep_wire::metadata::{CloseMany, ClosedFile};
-use std::collections::HashMap;
 use std::sync::Arc;
 
 impl Client {
@@ -37,18 +36,18 @@ impl Client {
         }
     }
 
-    /// Sends the deferred closes of all threads. The mount calls this function when it ends.
-    pub(crate) async fn close_waiting_everywhere(&self) {
-        let mut groups: HashMap<GroupId, Vec<ClosedFile>> = HashMap::new();
-        let must_close = |file: &OpenFile| {
-            file.is_closing() && !file.is_stale() && !file.inode.is_moving_inline()
-        };
-        for file in self.mount().handles.select(must_close) {
-            if let Ok(group) = self.group_of(file.inode.id) {
-                groups.entry(group).or_default().push(closed_file(&file));
-            }
-        }
-        for files in groups.values().flat_map(|files| files.chunks(MAX_CLOSES)) {
+    /// Sends the deferred closes of all threads to a group. The mount calls this function when it
+    /// ends.
+    pub(crate) async fn close_waiting_everywhere(&self, group: GroupId) {
+        let map = self.map();
+        let closing = self.mount().handles.select(|file| {
+            file.is_closing()
+                && !file.is_stale()
+                && !file.inode.is_moving_inline()
+                && map.shard_group(file.inode.id.shard()) == Some(group)
+        });
+        let closing: Vec<_> = closing.iter().map(|file| closed_file(file)).collect();
+        for files in closing.chunks(MAX_CLOSES) {
             let request = CloseMany { files: files.to_vec() };
             let how = ModifyOptions::of_session();
             if let Err(error) = self.modify(files[0].inode, request, how, |_, _| ()).await {

@@ -9,6 +9,7 @@ use crate::session::request::ModifyOptions;
 use skep_rpc::CallOptions;
 use skep_types::{Error, ErrorCode, GroupId, InodeId, Result, SessionId};
 use skep_wire::metadata::{CloseSession, SyncAll};
+use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -36,19 +37,8 @@ impl Client {
         // A close that waits for a move of inline bytes (`Client::await_move`) or for an abandoned
         // write must end its wait now.
         self.mount().inodes.all().iter().for_each(|state| state.wake_waiting());
-        let report = async {
-            // A group that does not reply must not prevent that other groups confirm their changes.
-            let client = self.clone();
-            let settling = skep_env::spawn(async move { client.settle_changes().await });
-            for state in self.mount().inodes.all() {
-                self.report_at_end(&state).await;
-            }
-            self.close_waiting_everywhere().await;
-            settling.await;
-            self.settle_changes().await;
-        };
         // If the time is over, `unconfirmed` returns what is missing.
-        skep_env::timeout(SHUTDOWN_PATIENCE, report).await;
+        skep_env::timeout(SHUTDOWN_PATIENCE, self.report_to_groups()).await;
         let unconfirmed = self.unconfirmed();
         // If a copy of inline bytes may still be on its way to storage (`data::move_inline`), do
         // not close the sessions. The sessions end when management removes this client from the
@@ -84,6 +74,38 @@ impl Client {
         unconfirmed.map_or(Ok(()), Err)
     }
 
+    /// Sends all outstanding reports and closes to metadata, and makes all changes durable. A group
+    /// that does not reply does not prevent that other groups confirm their changes.
+    async fn report_to_groups(&self) {
+        let client = self.clone();
+        // Begin before the reports, because a report may wait for a storage target.
+        let settling = skep_env::spawn(async move { client.settle_changes(None).await });
+        let mut states: HashMap<GroupId, Vec<_>> = HashMap::new();
+        for state in self.mount().inodes.all() {
+            if let Ok(group) = self.group_of(state.id) {
+                states.entry(group).or_default().push(state);
+            }
+        }
+        let groups = self.metadata_groups().into_iter().map(|group| {
+            let (client, states) = (self.clone(), states.remove(&group).unwrap_or_default());
+            skep_env::spawn(async move { client.report_to_group(group, &states).await })
+        });
+        for task in groups.collect::<Vec<_>>() {
+            task.await;
+        }
+        settling.await;
+    }
+
+    /// Sends the outstanding reports and closes to one metadata group, and makes them durable.
+    /// `states` are the inodes of the group that may have unreported writes.
+    async fn report_to_group(&self, group: GroupId, states: &[Arc<InodeState>]) {
+        for state in states {
+            self.report_at_end(state).await;
+        }
+        self.close_waiting_everywhere(group).await;
+        self.settle_changes(Some(group)).await;
+    }
+
     /// Reports the writes to a file that metadata does not have yet.
     async fn report_at_end(&self, state: &Arc<InodeState>) {
         let Err(error) = self.report_written(state, ModifyOptions::default()).await else { return };
@@ -113,11 +135,15 @@ impl Client {
 
     /// Makes the acknowledged changes of the mount durable, because no client repeats them after a
     /// power loss of metadata when the mount has ended. First repeats the changes that an earlier
-    /// power loss has reverted.
-    async fn settle_changes(&self) {
+    /// power loss has reverted. `only` is the metadata group whose changes to make durable; `None`
+    /// means all groups.
+    async fn settle_changes(&self, only: Option<GroupId>) {
         let sessions = &self.mount().sessions;
-        let open = sessions.open_sessions().into_iter();
-        let unsettled = open.filter(|(group, id)| sessions.changes.may_be_unsynced(*group, *id));
+        let mut open = sessions.open_sessions();
+        open.retain(|(group, _)| only.is_none_or(|it| it == *group));
+        let is_unsettled =
+            |(group, id): &(GroupId, SessionId)| sessions.changes.may_be_unsynced(*group, *id);
+        let unsettled = open.into_iter().filter(is_unsettled);
         let tasks: Vec<_> = unsettled
             .map(|(group, session)| {
                 let client = self.clone();
