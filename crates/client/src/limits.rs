@@ -54,6 +54,10 @@ pub(crate) const INODES_AT_ONCE: usize = 32;
 /// Maximum age of a cached file size when a read reaches beyond the end of the file. If the cached
 /// size is older, the client requests the size again.
 pub(crate) const SIZE_TRUSTED_FOR: Duration = Duration::from_secs(1);
+/// Time after the reply to a change after which a metadata target has surely synced the change. A
+/// target begins a sync of its log at most 10 ms after a change. A disk whose sync takes longer
+/// than this time has failed.
+pub(crate) const SYNCED_AFTER: Duration = Duration::from_secs(30);
 /// How long a starting mount waits for the attributes of the root. After that time, the mount
 /// serves requests without these attributes.
 pub(crate) const FIRST_LOOK_PATIENCE: Duration = Duration::from_secs(10);

@@ -145,8 +145,8 @@ impl Engine for MetadataEngine {
     fn prepare(&mut self, step: &Step) -> Result<(), String> {
         let top = self.plan.test_directory(step.repetition, &self.seat.host);
         let makes = phase_named(&step.phase) == Some((Object::Tree, Act::Create));
-        // If the names are not those of this run alone, an earlier run may have created the
-        // directories of a process that ends before it has created its own.
+        // Without the id of a run in the names, a directory with this name may be from an earlier
+        // run until this process has created it.
         self.current = (self.plan.run.is_some() || !makes).then(|| top.clone());
         if makes && self.seat.rank == 0 && !self.plan.separate_trees {
             fs::create_dir(&top).map_err(|error| match error.kind() {

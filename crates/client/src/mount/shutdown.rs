@@ -129,7 +129,7 @@ impl Client {
         let mount = self.mount();
         let unreported = mount.inodes.all().into_iter().filter(|it| it.unreported().is_some());
         let files: Vec<_> = unreported.map(|state| state.id).collect();
-        let text = unconfirmed_text(&files, &mount.sessions.changes.unsettled())?;
+        let text = unconfirmed_text(&files, &mount.sessions.changes.unsettled(skep_env::now()))?;
         Some(Error::new(ErrorCode::Io, text))
     }
 

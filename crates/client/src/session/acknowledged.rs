@@ -30,6 +30,7 @@
 //! `lost_changes_of_two_mounts_are_replayed_in_their_order`.
 
 mod interrupted;
+mod unconfirmed;
 
 use crate::limits::{MAX_ACKNOWLEDGED, MAX_ACKNOWLEDGED_BYTES, MAX_REVERTED_INODES};
 use crate::session::ids::client_of;
@@ -41,6 +42,7 @@ use skep_wire::limits::REPLAY_SLOT;
 use skep_wire::metadata::{CompareSlotsReply, Replay};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 /// An acknowledged change.
 #[derive(Debug, Clone)]
@@ -79,6 +81,8 @@ struct Kept {
     /// as the client knows: at the newest comparison or at a later sync.
     executed: HashMap<u32, u64>,
     changes: VecDeque<Change>,
+    /// Time at which the reply to the newest change arrived.
+    newest_at: Duration,
     /// Length of the bodies of `changes`.
     bytes: usize,
     /// Sequence number of the first change in `changes`. Changes are numbered in the order in which
@@ -104,7 +108,8 @@ impl Kept {
         self.first + self.changes.len() as u64
     }
 
-    fn push(&mut self, change: Change) {
+    fn push(&mut self, change: Change, now: Duration) {
+        self.newest_at = now;
         self.bytes += change.body_bytes();
         self.changes.push_back(change);
     }
@@ -313,6 +318,7 @@ impl AcknowledgedChanges {
         group: GroupId,
         attempt: Attempt,
         mut change: Change,
+        now: Duration,
     ) -> bool {
         let must_sync = self.of(group, attempt.session, |kept| {
             if kept.start != attempt.start {
@@ -321,7 +327,7 @@ impl AcknowledgedChanges {
                 // replayed.
                 change.kept = None;
             }
-            kept.push(change);
+            kept.push(change, now);
             let must_sync = kept.is_half_full() && !kept.is_syncing;
             kept.is_syncing |= must_sync;
             must_sync
@@ -341,25 +347,6 @@ impl AcknowledgedChanges {
     /// Records that the sync which [`Self::acknowledged`] has requested has ended or failed.
     pub(crate) fn sync_ended(&self, group: GroupId, session: SessionId) {
         self.of(group, session, |kept| kept.is_syncing = false);
-    }
-
-    /// Returns whether the target may not have synced all acknowledged changes of a session yet, or
-    /// has lost some of them and the replay has not ended.
-    pub(crate) fn may_be_unsynced(&self, group: GroupId, session: SessionId) -> bool {
-        let may_be = |kept: &mut Kept| !kept.changes.is_empty() || kept.is_replaying;
-        self.of(group, session, may_be).unwrap_or(false)
-    }
-
-    /// Returns the number of changes at each group that the target may not have synced yet, or that
-    /// it has lost. Groups without such changes are missing.
-    pub(crate) fn unsettled(&self) -> Vec<(GroupId, usize)> {
-        self.with(|inner| {
-            let count = |it: &Kept| it.changes.len() + it.lost.len() + it.stay_lost.len();
-            let counts = inner.groups.iter().map(|(group, it)| (*group, count(it)));
-            let mut unsettled: Vec<_> = counts.filter(|(_, count)| *count > 0).collect();
-            unsettled.sort_unstable();
-            unsettled
-        })
     }
 
     /// Compares the changes of a session with the last request of each slot in the target's store.
@@ -414,19 +401,20 @@ impl AcknowledgedChanges {
     }
 
     /// Records that the target has executed the change of [`Self::next_lost`]. If the change is not
-    /// durable yet, adds it to the list of acknowledged changes again. `mark` is the mark that the
-    /// state of the inode has for the change now.
+    /// durable yet, adds it to the list of acknowledged changes again. `undurable` contains the
+    /// mark that the state of the inode has for the change now, and the time of the reply. `None`
+    /// means that the change is durable.
     pub(crate) fn replayed(
         &self,
         group: GroupId,
         session: SessionId,
-        is_durable: bool,
-        mark: Option<InlineMark>,
+        undurable: Option<(Option<InlineMark>, Duration)>,
     ) {
         self.of(group, session, |kept| {
             let Some(change) = kept.take_first() else { return };
-            if !is_durable {
-                kept.push(Change { slot: REPLAY_SLOT, sequence: kept.replays, mark, ..change });
+            if let Some((mark, now)) = undurable {
+                let change = Change { slot: REPLAY_SLOT, sequence: kept.replays, mark, ..change };
+                kept.push(change, now);
             }
         });
     }

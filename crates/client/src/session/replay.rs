@@ -191,7 +191,9 @@ impl Client {
                 Ok((reply, _)) => {
                     self.note_opened(request.message, &reply);
                     let mark = mark.and_then(|lost| self.note_rewritten(&request, lost, &reply));
-                    changes.replayed(group, id, facts.change.get() == 0, mark);
+                    let is_durable = facts.change.get() == 0;
+                    let undurable = (!is_durable).then(|| (mark, skep_env::now()));
+                    changes.replayed(group, id, undurable);
                     replayed.count += 1;
                 }
                 Err(error) if error.code() == ErrorCode::StaleStart => {

@@ -350,7 +350,7 @@ pub(crate) async fn send_attempt<R: Request + 'static>(
                         kept: KeptRequest::of(&request, &reply, facts.body_bytes.get()),
                         mark: inline_mark_of(&reply),
                     };
-                    if changes.acknowledged(group, attempt, change) {
+                    if changes.acknowledged(group, attempt, change, skep_env::now()) {
                         client.sync_in_background(group, session);
                     }
                 }

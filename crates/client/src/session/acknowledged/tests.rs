@@ -1,11 +1,14 @@
 //! Tests of the list of acknowledged changes.
 
 use super::*;
+use crate::limits::SYNCED_AFTER;
 use crate::wake_ups::check_wake_ups;
 use skep_wire::metadata::{Link, SlotSequence};
 use std::sync::Arc;
 
 const GROUP: GroupId = GroupId::new(1);
+/// The time at which the changes of the tests are acknowledged.
+const NOW: Duration = Duration::from_secs(1_000);
 const SESSION: SessionId = SessionId::new(7);
 
 /// Returns a change of the inode `inode`. The tests use this inode id as the number of the change.
@@ -45,7 +48,7 @@ fn reply(start: u64, executed: &[(u32, u64)]) -> CompareSlotsReply {
 impl AcknowledgedChanges {
     /// Adds a change. Returns whether the group must sync.
     fn acknowledge(&self, change: Change) -> bool {
-        self.acknowledged(GROUP, self.attempt(GROUP, SESSION), change)
+        self.acknowledged(GROUP, self.attempt(GROUP, SESSION), change, NOW)
     }
 
     /// Compares the changes, and lets the replay of each lost change fail. Returns the numbers of
@@ -98,18 +101,18 @@ fn replayed_change_is_kept_until_it_is_durable() {
     assert_eq!(other, Some(Compared::Before), "another thread does not replay too");
     let next = changes.next_lost(GROUP, SESSION).unwrap();
     assert_eq!((next.sequence, next.request.unwrap().change), (1, 1));
-    changes.replayed(GROUP, SESSION, false, None);
+    changes.replayed(GROUP, SESSION, Some((None, NOW)));
     assert_eq!(changes.next_lost(GROUP, SESSION).unwrap().sequence, 2);
     // The target loses power again. It has executed neither of the two replays.
     assert!(changes.compare_again(GROUP, SESSION, &reply(3, &[])));
     let next = changes.next_lost(GROUP, SESSION).unwrap();
     assert_eq!((next.sequence, next.request.unwrap().change), (2, 1), "the first one comes first");
-    changes.replayed(GROUP, SESSION, false, None);
+    changes.replayed(GROUP, SESSION, Some((None, NOW)));
     // The target is killed after it has executed the next replay, but before it has replied.
     assert!(changes.compare_again(GROUP, SESSION, &reply(4, &[(REPLAY_SLOT, 3)])));
     let next = changes.next_lost(GROUP, SESSION).unwrap();
     assert_eq!((next.sequence, next.request.unwrap().change), (4, 3));
-    changes.replayed(GROUP, SESSION, true, None);
+    changes.replayed(GROUP, SESSION, None);
     assert!(changes.next_lost(GROUP, SESSION).is_none());
     changes.replay_ended(GROUP, SESSION);
     assert!(changes.lost(5, &[(REPLAY_SLOT, 3)]).is_empty(), "the last reply was durable");
@@ -121,7 +124,7 @@ fn change_is_not_replayed_if_its_reply_came_after_a_restart() {
     let changes = opened();
     let attempt = changes.attempt(GROUP, SESSION);
     assert!(changes.lost(2, &[]).is_empty());
-    changes.acknowledged(GROUP, attempt, change(0, 1, 1));
+    changes.acknowledged(GROUP, attempt, change(0, 1, 1), NOW);
     assert_eq!(changes.compare(GROUP, SESSION, &reply(3, &[])), Some(Compared::Now));
     assert!(changes.next_lost(GROUP, SESSION).unwrap().request.is_none());
 }
@@ -203,16 +206,18 @@ fn list_of_undurable_changes_is_bounded_and_ends_with_session() {
 #[test]
 fn changes_are_unsettled_until_a_sync_at_the_unmount() {
     let changes = opened();
-    assert!(changes.unsettled().is_empty());
+    assert!(changes.unsettled(NOW).is_empty());
     changes.acknowledge(change(0, 1, 1));
     changes.acknowledge(change(0, 2, 2));
-    assert_eq!(changes.unsettled(), [(GROUP, 2)]);
+    assert_eq!(changes.unsettled(NOW), [(GROUP, 2)]);
+    let later = NOW + SYNCED_AFTER + Duration::from_millis(1);
+    assert!(changes.unsettled(later).is_empty(), "the target has synced them long ago");
     assert_eq!(changes.compare(GROUP, SESSION, &reply(2, &[(0, 1)])), Some(Compared::Now));
-    assert_eq!(changes.unsettled(), [(GROUP, 1)], "the lost change is not repeated yet");
-    changes.replayed(GROUP, SESSION, false, None);
-    assert_eq!(changes.unsettled(), [(GROUP, 1)]);
+    assert_eq!(changes.unsettled(NOW), [(GROUP, 1)], "the lost change is not repeated yet");
+    changes.replayed(GROUP, SESSION, Some((None, NOW)));
+    assert_eq!(changes.unsettled(NOW), [(GROUP, 1)]);
     changes.synced(GROUP, changes.attempt(GROUP, SESSION));
-    assert!(changes.unsettled().is_empty());
+    assert!(changes.unsettled(NOW).is_empty());
 }
 
 /// docs/semantics.md 3.2.
@@ -293,7 +298,7 @@ fn interrupted_replay_is_continued_by_one_other_thread() {
     assert!(changes.resume_replay(GROUP, SESSION).is_none(), "the replay is running");
     changes.replay_interrupted(GROUP, SESSION, vec![refused]);
     assert!(changes.attempt(GROUP, SESSION).is_replaying, "no other change is sent");
-    assert_eq!(changes.unsettled(), [(GROUP, 3)]);
+    assert_eq!(changes.unsettled(NOW), [(GROUP, 3)]);
     let waiting = Arc::clone(&changes);
     skep_env::block_on(async move { waiting.await_replay(GROUP, SESSION).await }).unwrap();
     let stay_lost = changes.resume_replay(GROUP, SESSION).unwrap();

@@ -1,0 +1,33 @@
+//! The changes that an unmount must still confirm, and those that it reports as not confirmed.
+
+use super::{AcknowledgedChanges, Kept};
+use crate::limits::SYNCED_AFTER;
+use skep_types::{GroupId, SessionId};
+use std::time::Duration;
+
+impl AcknowledgedChanges {
+    /// Returns whether the target may not have synced all acknowledged changes of a session yet, or
+    /// has lost some of them and the replay has not ended.
+    pub(crate) fn may_be_unsynced(&self, group: GroupId, session: SessionId) -> bool {
+        let may_be = |kept: &mut Kept| !kept.changes.is_empty() || kept.is_replaying;
+        self.of(group, session, may_be).unwrap_or(false)
+    }
+
+    /// Returns the number of changes at each group that the target may not have synced at the time
+    /// `now`, or that it has lost. Groups without such changes are missing. Leaves out changes
+    /// from before [`SYNCED_AFTER`], so a mount that was idle since then can be unmounted while
+    /// metadata is stopped.
+    pub(crate) fn unsettled(&self, now: Duration) -> Vec<(GroupId, usize)> {
+        self.with(|inner| {
+            let count = |it: &Kept| {
+                let is_recent = now <= it.newest_at + SYNCED_AFTER;
+                let unsynced = if is_recent { it.changes.len() } else { 0 };
+                unsynced + it.lost.len() + it.stay_lost.len()
+            };
+            let counts = inner.groups.iter().map(|(group, it)| (*group, count(it)));
+            let mut unsettled: Vec<_> = counts.filter(|(_, count)| *count > 0).collect();
+            unsettled.sort_unstable();
+            unsettled
+        })
+    }
+}
