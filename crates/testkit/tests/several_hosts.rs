@@ -46,6 +46,13 @@ fn run_block(block: &Block, hosts: &mut [PageHost]) {
     }
 }
 
+/// Waits until the metadata service uses the new token, which it does after a second.
+fn await_new_token(management: &PageHost) {
+    wait_for("metadata uses the new token", PATIENCE, || {
+        management.run("skep transaction list").status.success().then_some(())
+    });
+}
+
 #[test]
 fn every_command_of_the_setup_page_succeeds() {
     let network = PageNetwork::new();
@@ -63,6 +70,9 @@ fn every_command_of_the_setup_page_succeeds() {
     assert!(blocks.len() > 10, "the page has its commands");
     for block in &blocks {
         run_block(block, &mut hosts);
+        if block.commands.contains(&format!("mv {NEW_TOKEN}")) {
+            await_new_token(&hosts[0]);
+        }
     }
     let targets = hosts[0].run("skep target list").expect_success();
     assert_eq!(targets.matches(" Online ").count(), 7, "{targets}");

@@ -102,7 +102,7 @@ fn io_bench_keeps_its_results_when_a_process_dies() {
     check("bench-io", &ended.outcome);
     assert!(ended.outcome["phases"].list().len() >= 2);
     let why = ended.outcome["failure"].text();
-    assert!(why.contains("has ended: killed by signal 9"), "{why}");
+    assert!(why.contains("has ended too early: killed by signal 9"), "{why}");
     assert!(ended.error.contains("signal 9"), "{}", ended.error);
     run.wait_for_clean();
 }
