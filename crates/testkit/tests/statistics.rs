@@ -329,7 +329,7 @@ fn endless_commands_end_when_the_reader_of_their_pipe_ends() {
         &["stats", "--mount", &mount, "--by", "user", "--interval", "200ms"],
         &["node", "disks", "--interval", "200ms"],
         &["health", "check", "--watch", "--interval", "200ms"],
-        &["trace", &mount],
+        &["trace", "--path", &mount],
     ] {
         let mut command = Command::new(cluster::program());
         command.args(arguments).stdout(Stdio::piped());
