@@ -170,8 +170,7 @@ fn lock(file: &File, operation: FlockOperation) {
 }
 
 /// Runs `call` as [`USER`], on a thread of its own that stays on one processor. Over io_uring, one
-/// worker of the mount then gets all its requests. Workers do not share what they know of
-/// permissions.
+/// worker of the mount then gets all its requests. Each worker has its own cache of permissions.
 fn as_user(call: impl FnOnce() + Send) {
     let work = || {
         let usable = sched_getaffinity(None).expect("the processors of the thread");
@@ -257,8 +256,8 @@ fn changes_of_names_send_the_documented_requests() {
     counted.end();
 }
 
-/// The reply to the creation has the permissions of the file, so the first write requests none if
-/// the same worker gets both.
+/// The reply to the creation contains the permissions of the file. So the worker does not request
+/// them again for the first write.
 #[test]
 fn new_files_of_users_cause_no_request_for_permissions() {
     let counted = Counted::new();
@@ -277,7 +276,7 @@ fn new_files_of_users_cause_no_request_for_permissions() {
     counted.check(
         "create, write, close and chmod by a user",
         "mount.get_attr mount.lookup metadata.lookup
-         mount.create metadata.create mount.get_xattr mount.get_xattr
+         mount.create metadata.create mount.get_xattr mount.get_xattr mount.get_xattr
          mount.write storage.write_chunk
          mount.flush metadata.report_written mount.release
          mount.set_attr metadata.set_attributes",
