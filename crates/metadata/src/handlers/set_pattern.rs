@@ -9,7 +9,7 @@ use crate::engine::Engine;
 use crate::tx::context::Context;
 use crate::tx::operation::Stop;
 use skep_cluster::patterns;
-use skep_format::metadata::{InodeRecord, Key};
+use skep_format::metadata::{InodeRecord, Key, TruncationRecord};
 use skep_types::{ChunkFileSet, Error, ErrorCode, FileKind, PatternOrigin, PatternRequest};
 use skep_wire::management::EmptyReply;
 use skep_wire::metadata::SetPattern;
@@ -61,9 +61,13 @@ fn set_of_file<E: Engine>(
                     create a new file with another pattern";
         return Err(Error::new(ErrorCode::InUse, what).into());
     }
-    // Remove the work item of an earlier truncation: its chunk files have the old generation and do
-    // not belong to the file any more, so storage need not truncate or sync them.
-    if context.shared.truncations.get(request.inode).is_some() {
+    // The chunk files of an earlier truncation have the old generation, and do not belong to the
+    // file any more. So storage removes them instead of syncing the truncation. Otherwise, bytes
+    // that a power loss of storage has brought back would take up space until the file is removed.
+    if let Some(truncation) = context.get::<TruncationRecord>(&Key::Truncation(request.inode))? {
+        for chunk in truncation.chunk_files {
+            context.put_raw(&Key::Removal(chunk.group, chunk.key), &[]);
+        }
         context.delete(&Key::Truncation(request.inode));
     }
     // Remove inline bytes: they may exist if a power loss has reverted the open of a client, and

@@ -359,7 +359,8 @@ fn truncation_that_a_storage_power_loss_reverted_is_repeated() {
 
 /// Regression test: a new stripe pattern did not remove the work item of an earlier truncation.
 /// After a power loss of a storage host, the target repeated this truncation with an empty list of
-/// chunk files, and waited for a reply forever.
+/// chunk files, and waited for a reply forever. Later, it removed the work item, but not the chunk
+/// files. Bytes that the power loss had brought back then took up space until the file was removed.
 #[test]
 fn setting_a_stripe_pattern_ends_a_pending_truncation() {
     let mut story = Story::begin();
@@ -368,7 +369,7 @@ fn setting_a_stripe_pattern_ends_a_pending_truncation() {
     // storage too.
     story.send(1, 1, (0, 3), &truncate(inode));
     story.answer::<st::TruncateChunk>(&truncated(1));
-    story.set().unwrap();
+    let chunk_files: Vec<_> = story.set().unwrap().truncated.iter().map(|it| it.key).collect();
     let close = md::Close { inode, open: md::OpenMode::Write, written: None };
     story.ask(1, 1, (0, 4), &close).unwrap();
     let component = skep_types::ComponentRequest { width: Some(1), ..Default::default() };
@@ -378,6 +379,11 @@ fn setting_a_stripe_pattern_ends_a_pending_truncation() {
     let pattern = Some(pattern);
     story.ask(1, 1, (0, 5), &md::SetPattern { inode, pattern, uid: 0 }).unwrap();
     assert_eq!(story.target.shared.truncations.len(), 0);
+    story.happens(Event::Tick);
+    let [(_, removal)] = story.calls.as_slice() else { panic!("{:?}", story.calls) };
+    let removed = st::RemoveChunks::from_bytes(&removal.body).unwrap().keys;
+    assert_eq!(removed, chunk_files, "storage removes the chunk files of the old pattern");
+    story.answer::<st::RemoveChunks>(&skep_wire::management::EmptyReply {});
     story.wait(SETTLE_AFTER);
     assert!(story.calls.is_empty());
     let open = md::Open { must_have_name: true, ..open_of(inode, md::OpenMode::Write) };
