@@ -10,5 +10,6 @@ mod later_report;
 pub(crate) mod open;
 pub(crate) mod open_file;
 pub(crate) mod opened_bytes;
+pub(crate) mod recent_files;
 pub(crate) mod report;
 pub(crate) mod sync;

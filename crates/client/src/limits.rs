@@ -97,10 +97,10 @@ pub(crate) const KERNEL_CLOSE_WAIT: Duration = Duration::from_millis(50);
 /// session, if the file was shared before. A renewal takes a few milliseconds, unless it waits for
 /// other mounts.
 pub(crate) const RENEWAL_WAIT: Duration = Duration::from_secs(2);
-/// Maximum number of notifications that the mount records for opens in flight. If more
-/// notifications arrive during an open, the mount treats the opened file as shared. Each recorded
-/// notification takes 16 bytes.
-pub(crate) const MAX_NOTED_NOTIFICATIONS: usize = 4096;
+/// Maximum number of sharing notifications that the mount records for opens in flight, and of its
+/// own changes to files whose state it does not keep. If more of them arrive during an open, the
+/// mount treats the opened file as shared. Each record takes 16 bytes.
+pub(crate) const MAX_RECENT_FILES: usize = 4096;
 /// Maximum number of acknowledged changes at a metadata group that a mount keeps because they may
 /// not be durable. When the mount has reached half of this number, it lets the group sync in the
 /// background. At this number, it sends further changes with the durable flag. Each change takes

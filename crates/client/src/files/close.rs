@@ -174,8 +174,9 @@ impl Client {
         }
         let inode = opened.attributes.inode;
         // Notifications that have arrived before now concern only handles that are already in the
-        // table, so ignore them.
-        let before = self.mount().notifications.position();
+        // table, so ignore them. No operation uses the size of the file through this handle, so
+        // ignore earlier changes by this mount too.
+        let before = self.before_open();
         let handle = match self.insert_handle(opened, mode, before, true) {
             Ok((handle, _)) => handle,
             Err(error) => {

@@ -1,8 +1,18 @@
 //! The table of the inodes that this mount has open, and of closed inodes with unsynced writes of
 //! this mount.
+//!
+//! # Hazard: an operation that overtakes the reply to an open
+//! Metadata may send the reply to an open again after a restart, with the attributes from before
+//! the restart. Meanwhile, this mount may have truncated the file, or may have opened, written and
+//! closed it. While the file is in the table, its state records these changes, and ignores the
+//! attributes in the late reply. But the table may not have the file at that time, or no longer.
+//! Then the late reply would create a state with the old size, and an append would overwrite
+//! acknowledged bytes. So `changed` records such changes, and the open then treats the file as
+//! shared: the mount requests the size before each use.
 
 use crate::files::handles::part_of;
 use crate::files::opened_bytes::DataChanges;
+use crate::files::recent_files::RecentFiles;
 use crate::inode_state::InodeState;
 use crate::limits::{MAX_CLOSED_UNSYNCED, TABLE_PARTS};
 use skep_types::InodeId;
@@ -15,7 +25,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 #[derive(Debug)]
 pub(crate) struct Inodes {
     /// Each mutex protects one part of the table. Lock order: the mutex of a part, then `closed`,
-    /// then the mutex in an [`InodeState`].
+    /// then the mutex in an [`InodeState`] or in `changed`.
     parts: Vec<Mutex<HashMap<InodeId, Arc<InodeState>>>>,
     /// Closed inodes with unsynced writes, oldest first.
     closed: Mutex<VecDeque<Arc<InodeState>>>,
@@ -25,13 +35,16 @@ pub(crate) struct Inodes {
     /// For each part of the table, the number of data changes of files that have no state in the
     /// table. A thread holds the mutex of the part while it reads or changes this number.
     uncounted: Vec<AtomicU64>,
+    /// The files with the newest of these data changes.
+    pub(crate) changed: RecentFiles,
 }
 
 impl Inodes {
     pub(crate) fn new() -> Self {
         let parts = (0..TABLE_PARTS).map(|_| Mutex::default()).collect();
         let uncounted = (0..TABLE_PARTS).map(|_| AtomicU64::new(0)).collect();
-        Self { parts, closed: Mutex::default(), changes: AtomicU64::new(0), uncounted }
+        let (changes, changed) = (AtomicU64::new(0), RecentFiles::default());
+        Self { parts, closed: Mutex::default(), changes, uncounted, changed }
     }
 
     fn with<T>(
@@ -77,11 +90,12 @@ impl Inodes {
 
     fn count_uncounted(&self, inode: InodeId) {
         self.uncounted[part_of(inode.raw())].fetch_add(1, Ordering::Relaxed);
+        self.changed.note(inode);
     }
 
     /// Removes the state of an inode from its part of the table. If the state has counted data
-    /// changes, also adds one change to `uncounted`, so that an open in flight detects that data
-    /// has changed.
+    /// changes, also adds one change to `uncounted` and `changed`, so that an open in flight
+    /// detects that data has changed.
     fn remove(&self, part: &mut HashMap<InodeId, Arc<InodeState>>, inode: InodeId) {
         if part.remove(&inode).is_some_and(|state| state.data_changes() > 0) {
             self.count_uncounted(inode);
@@ -197,6 +211,7 @@ mod tests {
     #[test]
     fn write_during_an_open_is_detected_even_after_its_close() {
         let inodes = Inodes::new();
+        let sent = inodes.changed.position();
         let before = inodes.data_changes(InodeId::new(1));
         let state = dirty(&inodes, 1);
         let written = inodes.data_changes(state.id);
@@ -207,8 +222,12 @@ mod tests {
         assert!(inodes.get(state.id).is_none());
         let closed = inodes.data_changes(state.id);
         assert!(closed != before && closed != written);
+        assert!(inodes.changed.has_come_since(sent, state.id));
+        assert!(!inodes.changed.has_come_since(sent, InodeId::new(2)));
+        let sent = inodes.changed.position();
         inodes.count_truncation(state.id);
         assert_ne!(inodes.data_changes(state.id), closed);
+        assert!(inodes.changed.has_come_since(sent, state.id));
     }
 
     #[test]

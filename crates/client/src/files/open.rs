@@ -5,8 +5,8 @@ use crate::driven::drive;
 use crate::files::handles::HandleId;
 use crate::files::open_file::{FirstRead, OpenFile};
 use crate::files::opened_bytes::OpenStart;
+use crate::files::recent_files::Position;
 use crate::session::request::{Executed, ModifyOptions};
-use crate::sharing::notifications::Position;
 use skep_types::{
     Attributes, ChunkFileKey, Error, ErrorCode, InodeId, PatternRequest, Result, StripePattern,
 };
@@ -36,6 +36,15 @@ pub struct OpenedFile {
     /// Whether the file is shared: other clients also have it open, and at least one client may
     /// write. The kernel must then not cache bytes that it reads through this handle.
     pub is_shared: bool,
+}
+
+/// The events that the mount had recorded when it sent an open.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct BeforeOpen {
+    /// Position in the sequence of sharing notifications.
+    notifications: Position,
+    /// Position in the sequence of this mount's changes to files without a state (`Inodes`).
+    changes: Position,
 }
 
 /// Creates and opens files.
@@ -108,7 +117,7 @@ impl Opens for Client {
         self.mount().handles.check_limit()?;
         let mode = request.open;
         loop {
-            let before = self.mount().notifications.position();
+            let before = self.before_open();
             let error = match self.send_create(request.clone()).await {
                 Ok((opened, is_new)) => {
                     let created = self.created(opened, mode, before)?;
@@ -139,7 +148,7 @@ impl Opens for Client {
         self.mount().handles.check_limit()?;
         let request = CreateUnnamed { directory, new, open, pattern };
         let orphan = move |client: Client, result| client.close_orphan(result, open);
-        let before = self.mount().notifications.position();
+        let before = self.before_open();
         // When the session that has the file open ends, metadata removes the file, because it has
         // no name. So the client can repeat this request in the next session.
         let opened = self.modify(directory, request, ModifyOptions::of_session(), orphan).await?;
@@ -155,7 +164,7 @@ impl Opens for Client {
 
     async fn hold(&self, inode: InodeId) -> Result<HandleId> {
         self.mount().handles.check_limit()?;
-        let before = self.mount().notifications.position();
+        let before = self.before_open();
         let mode = OpenMode::Read;
         let request =
             Open { inode, open: mode, truncate: false, must_have_name: true, inline_limit: 0 };
@@ -175,11 +184,18 @@ impl Opens for Client {
 }
 
 impl Client {
+    /// Returns the events that the mount has recorded. The caller sends an open after this call.
+    pub(crate) fn before_open(&self) -> BeforeOpen {
+        let mount = self.mount();
+        let notifications = mount.notifications.recent.position();
+        BeforeOpen { notifications, changes: mount.inodes.changed.position() }
+    }
+
     async fn open_file(&self, request: Open) -> Result<OpenedFile> {
         let Open { inode, open: mode, truncate, .. } = request;
         let mount = self.mount();
         mount.handles.check_limit()?;
-        let before = mount.notifications.position();
+        let before = self.before_open();
         let reads = mode == OpenMode::Read && !truncate;
         let is_known = mount.caches.is_known(inode);
         let inline_limit = if reads { mount.handles.opened_bytes.limit(is_known) } else { 0 };
@@ -193,10 +209,12 @@ impl Client {
         let Some(state) = state else {
             let how = ModifyOptions { truncates: truncate, ..ModifyOptions::default() };
             let opened = self.send_open(request, how).await?;
+            let added = self.add_read_handle(opened, mode, (before, start));
+            // Count the truncation after this open has looked for changes by other operations.
             if truncate {
                 self.mount().inodes.count_truncation(inode);
             }
-            let added = self.add_read_handle(opened, mode, (before, start))?;
+            let added = added?;
             self.meter().pages.note(added.keep_cache);
             return Ok(added);
         };
@@ -275,7 +293,7 @@ impl Client {
         if entry.kind != skep_types::FileKind::Regular {
             return Err(error);
         }
-        let before = self.mount().notifications.position();
+        let before = self.before_open();
         let (inode, open) = (entry.inode, request.open);
         let must_have_name = self.must_have_name(inode);
         let open_request = Open { inode, open, truncate: false, must_have_name, inline_limit: 0 };
@@ -283,7 +301,7 @@ impl Client {
         self.created(opened, request.open, before)
     }
 
-    fn created(&self, opened: OpenReply, mode: OpenMode, before: Position) -> Result<Created> {
+    fn created(&self, opened: OpenReply, mode: OpenMode, before: BeforeOpen) -> Result<Created> {
         let created = opened.created;
         let attributes = opened.attributes.clone();
         let handle = match mode {
@@ -326,7 +344,7 @@ impl Client {
         &self,
         mut opened: OpenReply,
         mode: OpenMode,
-        (before, start): (Position, OpenStart),
+        (before, start): (BeforeOpen, OpenStart),
     ) -> Result<OpenedFile> {
         let inline = opened.inline.take();
         let Attributes { change_counter: version, size, .. } = opened.attributes;
@@ -353,7 +371,7 @@ impl Client {
         &self,
         opened: OpenReply,
         mode: OpenMode,
-        before: Position,
+        before: BeforeOpen,
     ) -> Result<OpenedFile> {
         let (id, version) = (opened.attributes.inode, opened.attributes.change_counter);
         let (handle, is_shared) = self.insert_handle(opened, mode, before, false)?;
@@ -365,13 +383,13 @@ impl Client {
 
     /// Adds a handle for an opened file. The caller must not await between the reply and this call.
     /// Otherwise a dropped future could leave a file open without a handle. `before` is the
-    /// position in the sequence of notifications when the caller sent the open. Returns the handle,
-    /// and whether the file is shared. `is_hold` means that no program uses the handle.
+    /// result of [`Self::before_open`] when the caller sent the open. Returns the handle, and
+    /// whether the file is shared. `is_hold` means that no program uses the handle.
     pub(crate) fn insert_handle(
         &self,
         opened: OpenReply,
         mode: OpenMode,
-        before: Position,
+        before: BeforeOpen,
         is_hold: bool,
     ) -> Result<(HandleId, bool)> {
         let OpenReply { attributes, pattern, is_shared, truncated, synced, .. } = opened;
@@ -396,9 +414,13 @@ impl Client {
             let keys: Vec<_> = chunk_files.map(key).collect();
             inode.recorded(&keys, attributes.truncate_generation);
         }
-        // Other clients may have opened the file before the reply arrived. From now on the table
-        // contains the inode, so later notifications for the file have an effect.
-        if is_shared || mount.notifications.has_come_since(before, attributes.inode) {
+        // Before the reply arrived, other clients may have opened the file, or this mount may have
+        // changed it. From now on the table contains the inode, so its state records later
+        // notifications and changes.
+        let is_notified =
+            mount.notifications.recent.has_come_since(before.notifications, attributes.inode);
+        let is_changed = mount.inodes.changed.has_come_since(before.changes, attributes.inode);
+        if is_shared || is_notified || is_changed {
             mount.share(&inode);
         }
         let is_shared = inode.is_shared();

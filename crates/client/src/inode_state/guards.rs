@@ -101,7 +101,7 @@ impl InodeState {
     }
 
     /// Returns the number of times that a write or a truncation of this mount has begun or ended.
-    pub(crate) fn data_changes(&self) -> u64 {
+    pub fn data_changes(&self) -> u64 {
         self.with(|parts| parts.guards.changes())
     }
 

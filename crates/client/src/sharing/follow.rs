@@ -105,7 +105,7 @@ impl Client {
         notification: Notification,
     ) {
         let mount = self.mount();
-        mount.notifications.note(notification.inode);
+        mount.notifications.recent.note(notification.inode);
         if let Some(state) = mount.inodes.get(notification.inode) {
             if let Err(error) = self.begin_to_share(&state).await {
                 // If this client cannot report the size, it only logs the error. Metadata requests

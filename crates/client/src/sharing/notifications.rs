@@ -7,22 +7,15 @@
 //! recent notifications. Each open checks whether a notification for its file has arrived since the
 //! mount sent the open.
 
-use crate::limits::MAX_NOTED_NOTIFICATIONS;
+use crate::files::recent_files::RecentFiles;
 use skep_env::MailboxSender;
-use skep_types::{GroupId, InodeId, SessionId};
-use std::collections::VecDeque;
+use skep_types::{GroupId, SessionId};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A position in the sequence of notifications: the number of notifications that had arrived at
-/// some moment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Position(u64);
-
+/// The sessions whose notifications the mount follows.
 #[derive(Debug, Default)]
-struct NotificationLog {
-    /// The newest notifications, each with its sequence number, oldest first.
-    noted: VecDeque<(u64, InodeId)>,
+struct FollowedSessions {
     /// The mailbox of the background task that follows sessions; `None` until the task has started.
     follower: Option<MailboxSender<(GroupId, SessionId)>>,
     /// Sessions that the mount opened before the background task started.
@@ -32,44 +25,17 @@ struct NotificationLog {
 /// The sharing notifications of a mount.
 #[derive(Debug, Default)]
 pub(crate) struct Notifications {
-    /// The mutex protects only this log. No task awaits while it holds this mutex.
-    inner: Mutex<NotificationLog>,
-    /// Number of notifications that have arrived.
-    count: AtomicU64,
+    /// The mutex protects only this value. No task awaits while it holds this mutex.
+    inner: Mutex<FollowedSessions>,
+    /// The files of the newest notifications.
+    pub(crate) recent: RecentFiles,
     /// Number of times that a file has become shared.
     shared: AtomicU64,
 }
 
 impl Notifications {
-    fn inner(&self) -> MutexGuard<'_, NotificationLog> {
+    fn inner(&self) -> MutexGuard<'_, FollowedSessions> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Returns the number of notifications that have arrived so far.
-    pub(crate) fn position(&self) -> Position {
-        Position(self.count.load(Ordering::Acquire))
-    }
-
-    /// Records a notification for a file.
-    pub(crate) fn note(&self, inode: InodeId) {
-        let mut inner = self.inner();
-        let number = self.count.fetch_add(1, Ordering::AcqRel) + 1;
-        inner.noted.push_back((number, inode));
-        if inner.noted.len() > MAX_NOTED_NOTIFICATIONS {
-            inner.noted.pop_front();
-        }
-    }
-
-    /// Returns whether a notification for a file has arrived after `position`. If the log has
-    /// dropped notifications that arrived after `position`, returns `true`, because a dropped
-    /// notification may have been for this file.
-    pub(crate) fn has_come_since(&self, position: Position, inode: InodeId) -> bool {
-        if self.position() == position {
-            return false;
-        }
-        let inner = self.inner();
-        let is_forgotten = inner.noted.front().is_some_and(|(oldest, _)| *oldest > position.0 + 1);
-        is_forgotten || inner.noted.iter().any(|it| it.0 > position.0 && it.1 == inode)
     }
 
     /// Records that a file has become shared.
@@ -102,33 +68,5 @@ impl Notifications {
             let _ = follower.send(session);
         }
         inner.follower = Some(follower);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn open_detects_notifications_that_arrived_before_its_reply() {
-        let notifications = Notifications::default();
-        let (a, b) = (InodeId::new(1), InodeId::new(2));
-        notifications.note(a);
-        let before = notifications.position();
-        assert!(
-            !notifications.has_come_since(before, a),
-            "the notification arrived before the open"
-        );
-        notifications.note(b);
-        assert!(notifications.has_come_since(before, b));
-        assert!(!notifications.has_come_since(before, a));
-        for _ in 0..MAX_NOTED_NOTIFICATIONS {
-            notifications.note(b);
-        }
-        assert!(
-            notifications.has_come_since(before, a),
-            "the log no longer has notifications that old"
-        );
-        assert!(!notifications.has_come_since(notifications.position(), a));
     }
 }
