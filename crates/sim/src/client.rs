@@ -108,6 +108,9 @@ pub(crate) struct Current {
     session: SessionId,
     /// Number of notifications that the client had received when it sent the request.
     pub(crate) notifications_before: usize,
+    /// Number of changes of files that the client had listed when it sent the request
+    /// (`Files::changes`).
+    pub(crate) changes_before: usize,
     /// The sizes that the file had at any moment between the request and its reply. `None` means
     /// that there is no reply, or that the reply may show another size.
     pub(crate) sizes: Option<BTreeSet<ModelSize>>,
@@ -131,6 +134,7 @@ impl Current {
             instance: None,
             session: SessionId::default(),
             notifications_before: 0,
+            changes_before: 0,
             sizes: None,
             change,
             handle: None,
@@ -370,6 +374,7 @@ impl World {
         }
         let mut instance = None;
         let notifications_before = process.notifications.arrived.len();
+        let changes_before = process.files.changes();
         if op.modifies() {
             session.sequences[task] += 1;
             header.slot = task as u32;
@@ -387,6 +392,7 @@ impl World {
             current.instance = instance;
             current.session = id;
             current.notifications_before = notifications_before;
+            current.changes_before = changes_before;
             if let Some(window) = window {
                 self.witness.close_window(std::mem::replace(&mut current.window, window));
             }
@@ -695,6 +701,9 @@ impl World {
             self.clients[client].moving.remove(&it.inode);
         }
         let change = std::mem::take(&mut current.change);
+        // A mount does not list a truncation by an open if it has the state of the file.
+        let is_listed =
+            !matches!((&current.op, &change), (Op::Open(_), FileChange::Truncation { .. }));
         let next = self.apply_to_file(client, &current.op, change, reply);
         if let Some(next) = next {
             return self.continue_write(client, task, next, current.handle);
@@ -710,6 +719,9 @@ impl World {
             if let Some(next) = self.next_of_wait(&current.op, current.session, reply) {
                 return self.continue_wait(client, task, next);
             }
+        }
+        if let Some((inode, _)) = current.op.truncations().filter(|_| is_listed) {
+            self.clients[client].files.note_truncation(inode);
         }
         let life = self.clients[client].life;
         let pause = if self.random.percent(80) {

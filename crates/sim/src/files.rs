@@ -56,11 +56,32 @@ pub(crate) struct KnownFile {
 
 /// The open files of a client, and its closed files with unsynced writes.
 #[derive(Debug, Default)]
-pub(crate) struct Files(BTreeMap<InodeId, KnownFile>);
+pub(crate) struct Files {
+    known: BTreeMap<InodeId, KnownFile>,
+    /// Files that the client has truncated by a request, or has changed before it forgot their
+    /// state, oldest change first. The mount has the same list (`Inodes::changed` of the client).
+    changed: Vec<InodeId>,
+}
 
 impl Files {
     pub(crate) fn get(&self, inode: InodeId) -> Option<&KnownFile> {
-        self.0.get(&inode)
+        self.known.get(&inode)
+    }
+
+    /// Returns the number of changes in the list of changed files.
+    pub(crate) fn changes(&self) -> usize {
+        self.changed.len()
+    }
+
+    /// Whether the list of changed files got this file since it had `before` changes.
+    pub(crate) fn has_changed_since(&self, before: usize, inode: InodeId) -> bool {
+        self.changed.get(before..).is_some_and(|changed| changed.contains(&inode))
+    }
+
+    /// Adds a truncated file to the list of changed files. The caller must first have applied the
+    /// reply to the truncation.
+    pub(crate) fn note_truncation(&mut self, inode: InodeId) {
+        self.changed.push(inode);
     }
 
     fn state(&self, inode: InodeId) -> Option<Arc<InodeState>> {
@@ -69,15 +90,15 @@ impl Files {
 
     /// Returns the file with this state. `None` means that the client has forgotten the state.
     fn with_state(&mut self, inode: InodeId, state: &Arc<InodeState>) -> Option<&mut KnownFile> {
-        self.0.get_mut(&inode).filter(|it| Arc::ptr_eq(&it.state, state))
+        self.known.get_mut(&inode).filter(|it| Arc::ptr_eq(&it.state, state))
     }
 
     /// Counts a new handle of a file, and returns the state of the file. `losses` is the number of
     /// losses of log records so far. After such a loss, the client begins with a new state, because
     /// it does not compare its reports with metadata, as a sync of the mount does.
     pub(crate) fn open(&mut self, inode: InodeId, losses: u64) -> Arc<InodeState> {
-        self.0.retain(|id, it| *id != inode || it.is_open || it.losses == losses);
-        let file = self.0.entry(inode).or_insert_with(|| KnownFile {
+        self.known.retain(|id, it| *id != inode || it.is_open || it.losses == losses);
+        let file = self.known.entry(inode).or_insert_with(|| KnownFile {
             state: InodeState::new(inode),
             is_open: true,
             losses,
@@ -97,7 +118,10 @@ impl Files {
         let Some(file) = self.with_state(inode, state) else { return };
         file.is_open = false;
         if file.has_unclaimed_truncation || state.is_idle() {
-            self.0.remove(&inode);
+            self.known.remove(&inode);
+            if state.data_changes() > 0 {
+                self.changed.push(inode);
+            }
         }
     }
 
@@ -111,7 +135,7 @@ impl Files {
     /// Records the reply to a truncation by this client that did not claim the present state of the
     /// file, because the client had no state of the file, or another one, when it sent the request.
     fn truncated_unclaimed(&mut self, attributes: &Attributes, now: Duration) {
-        if let Some(file) = self.0.get_mut(&attributes.inode) {
+        if let Some(file) = self.known.get_mut(&attributes.inode) {
             file.has_unclaimed_truncation = true;
             file.state.observe(attributes, now);
         }
@@ -119,11 +143,11 @@ impl Files {
 
     /// Forgets a file whose handles the client has lost together with its session.
     pub(crate) fn forget(&mut self, inode: InodeId) {
-        self.0.remove(&inode);
+        self.known.remove(&inode);
     }
 
     pub(crate) fn clear(&mut self) {
-        self.0.clear();
+        *self = Self::default();
     }
 }
 

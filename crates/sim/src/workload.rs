@@ -489,11 +489,14 @@ impl World {
             // Without `sizes`, the reply may be older than a loss of log records.
             let losses = current.sizes.as_ref().map_or(u64::MAX, |_| self.witness.losses);
             let state = process.files.open(attributes.inode, losses);
+            let inode = attributes.inode;
             observe(self.knobs.plant, &state, &attributes, self.now);
             if mode == md::OpenMode::Write {
                 state.opened_for_writing();
             }
-            if is_shared {
+            // The reply may be older than a change of the file by this client. Like a mount, the
+            // client then requests the size before each use.
+            if is_shared || process.files.has_changed_since(current.changes_before, inode) {
                 state.set_shared();
             }
             process.next_handle += 1;
