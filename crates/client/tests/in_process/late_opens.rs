@@ -26,19 +26,19 @@ impl LateOpen {
     /// Begins to open a new, empty file that another client has created.
     async fn begin(fake: &FakeCluster, client: &Client) -> Self {
         let inode = fake.with_metadata(1, |it| it.make_file(b"late"));
-        fake.state.borrow_mut().hold_reply_of = Some(Open::ID);
+        fake.state.borrow_mut().held_reply.of = Some(Open::ID);
         let opener = client.clone();
         let opening =
             skep_env::spawn(
                 async move { opener.open(inode, OpenMode::Write, false).await.unwrap() },
             );
-        until(|| fake.state.borrow().is_reply_held).await;
+        until(|| fake.state.borrow().held_reply.is_held).await;
         Self { inode, opening }
     }
 
     /// Lets the reply arrive, and returns the handle.
     async fn end(self, fake: &FakeCluster) -> HandleId {
-        fake.state.borrow_mut().is_reply_held = false;
+        fake.state.borrow_mut().held_reply.is_held = false;
         self.opening.await.handle
     }
 }
@@ -85,7 +85,7 @@ fn late_open_without_a_change_of_the_file_is_not_shared() {
         let late = LateOpen::begin(&fake, &client).await;
         let other = fake.with_metadata(1, |it| it.make_file(b"other"));
         client.set_attributes(set_size(other, 1000)).await.unwrap();
-        fake.state.borrow_mut().is_reply_held = false;
+        fake.state.borrow_mut().held_reply.is_held = false;
         assert!(!late.opening.await.is_shared);
         let truncated = client.open(other, OpenMode::Write, true).await.unwrap();
         assert!(!truncated.is_shared, "the truncation by the open itself does not count");

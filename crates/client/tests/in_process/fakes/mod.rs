@@ -46,6 +46,15 @@ impl Answer {
     }
 }
 
+/// A reply that the fake holds, so that other requests overtake it.
+#[derive(Default)]
+pub(crate) struct HeldReply {
+    /// A message type. The fake executes the next request of this type, and then holds its reply
+    /// until `is_held` is false.
+    pub(crate) of: Option<u16>,
+    pub(crate) is_held: bool,
+}
+
 #[derive(Default)]
 pub(crate) struct State {
     pub(crate) map: Option<ClusterMap>,
@@ -68,11 +77,7 @@ pub(crate) struct State {
     pub(crate) start_again_after: Option<(u16, Option<FakeMetadata>)>,
     /// The message type whose requests wait until this field is `None`.
     pub(crate) hold: Option<u16>,
-    /// A message type. The fake executes the next request of this type, and then holds its reply
-    /// until `is_reply_held` is false.
-    pub(crate) hold_reply_of: Option<u16>,
-    /// Whether the fake holds a reply.
-    pub(crate) is_reply_held: bool,
+    pub(crate) held_reply: HeldReply,
     /// A message type and an error: the fake refuses all requests of this type with it. The fake
     /// does not record a refused change in its slot, so it must be the last change of its session.
     pub(crate) refusal: Option<(u16, ErrorCode)>,
@@ -151,9 +156,9 @@ impl FakeCluster {
             Some((_, code)) => Err(code.into()),
             None => self.handle(target, &incoming).await,
         };
-        if self.state.borrow_mut().hold_reply_of.take_if(|held| *held == id).is_some() {
-            self.state.borrow_mut().is_reply_held = true;
-            while self.state.borrow().is_reply_held {
+        if self.state.borrow_mut().held_reply.of.take_if(|held| *held == id).is_some() {
+            self.state.borrow_mut().held_reply.is_held = true;
+            while self.state.borrow().held_reply.is_held {
                 skep_env::sleep(std::time::Duration::from_millis(1)).await;
             }
         }
