@@ -136,21 +136,6 @@ impl Client {
         Ok(compared.counts.first().is_some_and(|count| *count as usize >= handles))
     }
 
-    /// Waits until no move of the inline bytes of a file is in progress. The caller then sends a
-    /// close of the file. Returns `false` if the mount ends during the move. The caller must then
-    /// send no close, because the open ends with the session.
-    pub(crate) async fn await_move(&self, state: &InodeState) -> bool {
-        if !state.is_moving_inline() {
-            return true;
-        }
-        // `shutdown` wakes this task too.
-        let outcome = || match state.is_moving_inline() {
-            false => Some(true),
-            true => self.mount().is_ending().then_some(false),
-        };
-        state.wait_until(outcome).await
-    }
-
     /// Writes the inline bytes to the chunk file that stores them after the move, with zeros up to
     /// the end of the inline component, and waits until storage has synced them. Returns the key of
     /// the chunk file. `moved` is the pattern after the move.

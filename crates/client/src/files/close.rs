@@ -107,11 +107,21 @@ impl Client {
     /// end of this write, which metadata needs for a later truncation. Returns `false` if the mount
     /// ends first. The caller must then send no close.
     async fn await_abandoned_writes(&self, state: &InodeState) -> bool {
-        if !state.has_abandoned_writes() {
-            return true;
-        }
+        self.wait_unless_ending(state, || state.has_abandoned_writes()).await
+    }
+
+    /// Waits until no move of the inline bytes of a file is in progress. The caller then sends a
+    /// close of the file. Returns `false` if the mount ends during the move. The caller must then
+    /// send no close, because the open ends with the session.
+    async fn await_move(&self, state: &InodeState) -> bool {
+        self.wait_unless_ending(state, || state.is_moving_inline()).await
+    }
+
+    /// Waits until operations on an inode have ended: until `are_running` returns `false`. Returns
+    /// `false` if the mount ends first.
+    async fn wait_unless_ending(&self, state: &InodeState, are_running: impl Fn() -> bool) -> bool {
         // `shutdown` wakes this task too.
-        let outcome = || match state.has_abandoned_writes() {
+        let outcome = || match are_running() {
             false => Some(true),
             true => self.mount().is_ending().then_some(false),
         };
