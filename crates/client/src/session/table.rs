@@ -121,15 +121,27 @@ impl GroupSessions {
         f(&mut self.inner.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Runs `f` on the session at a group, if the id of that session is still `id`.
-    fn update(&self, group: GroupId, id: SessionId, f: impl FnOnce(&mut GroupSession)) {
+    /// Runs `f` on the session at a group, if the id of that session is still `id`. Otherwise
+    /// returns `None`.
+    fn update<T>(
+        &self,
+        group: GroupId,
+        id: SessionId,
+        f: impl FnOnce(&mut GroupSession) -> T,
+    ) -> Option<T> {
         self.with(|table| {
             // Ignore a reply for a session that another thread has replaced while the reply was in
             // flight.
-            if let Some(session) = table.groups.get_mut(&group).filter(|session| session.id == id) {
-                f(session);
-            }
-        });
+            table.groups.get_mut(&group).filter(|session| session.id == id).map(f)
+        })
+    }
+
+    /// Returns all sessions for which `is_wanted` returns `true`.
+    fn select(&self, is_wanted: impl Fn(&GroupSession) -> bool) -> Vec<(GroupId, SessionId)> {
+        self.with(|table| {
+            let wanted = table.groups.iter().filter(|(_, session)| is_wanted(session));
+            wanted.map(|(group, session)| (*group, session.id)).collect()
+        })
     }
 
     /// Returns the state of the session at a group. If there is no session, adds an unopened
@@ -180,9 +192,7 @@ impl GroupSessions {
 
     /// Returns the lease that the group has last granted to a session.
     pub(crate) fn lease(&self, group: GroupId, id: SessionId) -> Duration {
-        let mut lease = USUAL_LEASE;
-        self.update(group, id, |session| lease = session.lease);
-        lease
+        self.update(group, id, |session| session.lease).unwrap_or(USUAL_LEASE)
     }
 
     /// Records that a group confirmed a session. `sent_at` is the time at which the client sent the
@@ -204,9 +214,8 @@ impl GroupSessions {
     /// start number, so that the target may have lost opens of the session. `start` is the start
     /// number in the target's reply. Zero means that the start number is unknown.
     pub(crate) fn may_have_lost_opens(&self, group: GroupId, id: SessionId, start: u64) -> bool {
-        let mut is_new = false;
-        self.update(group, id, |session| is_new = start != 0 && session.start != start);
-        is_new
+        let is_new = self.update(group, id, |session| start != 0 && session.start != start);
+        is_new.unwrap_or(false)
     }
 
     /// Records that the client has compared the opens of a session with the target of a group, and
@@ -218,11 +227,11 @@ impl GroupSessions {
     /// Begins to restore the opens of a session. Returns `None` while another task does this, or if
     /// another thread has replaced the session.
     pub(crate) fn begin_restoring(&self, group: GroupId, id: SessionId) -> Option<Restoring<'_>> {
-        let mut is_begun = false;
-        self.update(group, id, |session| {
-            is_begun = !std::mem::replace(&mut session.is_restoring, true);
+        let is_begun = self.update(group, id, |session| {
+            let is_other_restoring = std::mem::replace(&mut session.is_restoring, true);
+            !is_other_restoring
         });
-        is_begun.then(|| Restoring { sessions: self, group, id })
+        is_begun?.then(|| Restoring { sessions: self, group, id })
     }
 
     /// Returns the session at a group if its lease may have run out at `now`, or if files of a lost
@@ -267,12 +276,12 @@ impl GroupSessions {
     /// Begins another renewal of the session `id`, whose previous renewal has failed. Returns
     /// `false` if another thread has begun one, or if the session needs no renewal.
     pub(crate) fn begin_renewal(&self, group: GroupId, id: SessionId) -> bool {
-        let mut is_begun = false;
-        self.update(group, id, |session| {
-            is_begun = session.replaces.is_some() && !session.is_renewing;
+        let is_begun = self.update(group, id, |session| {
+            let is_begun = session.replaces.is_some() && !session.is_renewing;
             session.is_renewing |= is_begun;
+            is_begun
         });
-        is_begun
+        is_begun.unwrap_or(false)
     }
 
     /// Records that the renewal of the session `id` has ended. `is_restored` means that all files
@@ -291,9 +300,7 @@ impl GroupSessions {
     /// Returns the client id of the lost session whose files are not open again in the session
     /// `id`. `None` means that there are no such files.
     pub(crate) fn unrestored(&self, group: GroupId, id: SessionId) -> Option<NodeId> {
-        let mut lost = None;
-        self.update(group, id, |session| lost = session.replaces);
-        lost
+        self.update(group, id, |session| session.replaces).flatten()
     }
 
     /// Returns whether the session at a group is being renewed.
@@ -310,9 +317,8 @@ impl GroupSessions {
     /// session. Cancel-safe.
     pub(crate) async fn await_restoring(&self, group: GroupId, id: SessionId) {
         let has_ended = || {
-            let mut is_restoring = false;
-            self.update(group, id, |session| is_restoring = session.is_restoring);
-            (!is_restoring).then_some(())
+            let is_restoring = self.update(group, id, |session| session.is_restoring);
+            (!is_restoring.unwrap_or(false)).then_some(())
         };
         self.changed.wait_until(has_ended).await;
     }
@@ -324,22 +330,14 @@ impl GroupSessions {
 
     /// Returns all sessions that are open and not being renewed.
     pub(crate) fn open_sessions(&self) -> Vec<(GroupId, SessionId)> {
-        self.with(|table| {
-            let is_open = |session: &GroupSession| session.slots > 0 && !session.is_renewing;
-            let open = table.groups.iter().filter(|(_, session)| is_open(session));
-            open.map(|(group, session)| (*group, session.id)).collect()
-        })
+        self.select(|session| session.slots > 0 && !session.is_renewing)
     }
 
     /// Returns all sessions that need the background work of the mount: the open ones, whose leases
     /// must be renewed, and those whose renewal has failed.
     pub(crate) fn to_keep(&self) -> Vec<(GroupId, SessionId)> {
-        self.with(|table| {
-            let needs_work = |session: &GroupSession| {
-                (session.slots > 0 || session.replaces.is_some()) && !session.is_renewing
-            };
-            let kept = table.groups.iter().filter(|(_, session)| needs_work(session));
-            kept.map(|(group, session)| (*group, session.id)).collect()
+        self.select(|session| {
+            (session.slots > 0 || session.replaces.is_some()) && !session.is_renewing
         })
     }
 
