@@ -16,34 +16,27 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A renewal in progress. If its thread ends first, as at an unmount, the renewal has failed, and
-/// another thread may repeat it.
+/// A renewal in progress, which ends when this value is dropped. If its thread ends first, as at an
+/// unmount, the renewal has failed, and another thread may repeat it.
 #[derive(Debug)]
 struct RunningRenewal {
     client: Client,
     group: GroupId,
     /// The new session.
     id: SessionId,
-    has_ended: bool,
+    /// Whether all files of the lost session are open again.
+    is_restored: bool,
 }
 
 impl RunningRenewal {
     fn new(client: &Client, group: GroupId, id: SessionId) -> Self {
-        Self { client: client.clone(), group, id, has_ended: false }
-    }
-
-    /// Ends the renewal. `is_restored` means that all files of the lost session are open again.
-    fn end(mut self, is_restored: bool) {
-        self.has_ended = true;
-        self.client.mount().sessions.renewed(self.group, self.id, is_restored);
+        Self { client: client.clone(), group, id, is_restored: false }
     }
 }
 
 impl Drop for RunningRenewal {
     fn drop(&mut self) {
-        if !self.has_ended {
-            self.client.mount().sessions.renewed(self.group, self.id, false);
-        }
+        self.client.mount().sessions.renewed(self.group, self.id, self.is_restored);
     }
 }
 
@@ -187,14 +180,13 @@ impl Client {
             let renewal = self.try_renewal(group, id);
             let error = match self.renew_lease_during(group, id, renewal).await {
                 Ok(()) => {
-                    running.end(true);
+                    running.is_restored = true;
                     self.meter().session.record(skep_env::now().saturating_sub(began));
                     return Ok(());
                 }
                 Err(error) => error,
             };
             if !is_lost(&error) {
-                running.end(false);
                 return Err(error);
             }
             if error.code() == ErrorCode::Evicted {
