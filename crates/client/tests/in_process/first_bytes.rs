@@ -4,8 +4,8 @@
 
 use crate::fakes::FakeCluster;
 use crate::{
-    bytes, create, let_tasks_run, mount, read, set_size, until, until_changes_are_compared,
-    with_client, write,
+    begin_held, bytes, create, let_tasks_run, mount, read, set_size, until,
+    until_changes_are_compared, with_client, write,
 };
 use skep_client::{
     Client, Closes, HandleId, InodeAttributes, OpenMode, Opens, Patterns, Syncs, Writes,
@@ -133,10 +133,9 @@ fn notification_is_acknowledged_after_inline_end_is_reported() {
 #[test]
 fn notification_during_first_write_reports_the_inline_end() {
     with_new_file(|file| async move {
-        file.fake.state.borrow_mut().hold = Some(WriteChunk::ID);
         let (writer, handle) = (file.client.clone(), file.handle);
-        let task = skep_env::spawn(async move { write(&writer, handle, 0, &bytes(LEN)).await });
-        until(|| file.fake.count::<WriteChunk>() > 0).await;
+        let writing = async move { write(&writer, handle, 0, &bytes(LEN)).await };
+        let task = begin_held::<WriteChunk, _>(&file.fake, writing).await;
         file.notify_of_open().await;
         assert!(file.has_ended());
         file.fake.state.borrow_mut().hold = None;

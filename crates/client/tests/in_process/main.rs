@@ -28,8 +28,9 @@ use skep_client::{
     Client, CreateRequest, Created, HandleId, Mount, MountOptions, NewInode, OpenMode, Opens,
     Reads, SetAttributes, Writes,
 };
-use skep_env::Buf;
+use skep_env::{Buf, Task};
 use skep_types::{FileKind, InodeId};
+use skep_wire::Request;
 use skep_wire::metadata::CompareOpens;
 use std::future::Future;
 use std::sync::Arc;
@@ -81,6 +82,19 @@ async fn until(is_so: impl Fn() -> bool) {
     while !is_so() {
         skep_env::sleep(Duration::from_millis(1)).await;
     }
+}
+
+/// Begins an operation as a task, and waits until its first request of the type `R` has arrived.
+/// The fake executes the requests of this type only after the test has reset `hold`.
+async fn begin_held<R: Request, T: 'static>(
+    fake: &FakeCluster,
+    operation: impl Future<Output = T> + 'static,
+) -> Task<T> {
+    let sent = fake.count::<R>();
+    fake.state.borrow_mut().hold = Some(R::ID);
+    let task = skep_env::spawn(operation);
+    until(|| fake.count::<R>() > sent).await;
+    task
 }
 
 /// Lets the other tasks run, each for several steps or until it waits.

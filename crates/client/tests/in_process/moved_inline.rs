@@ -3,8 +3,8 @@
 
 use crate::fakes::{FakeCluster, FakeMetadata};
 use crate::{
-    bytes, create, mount, options, read, until, until_changes_are_compared, with_client, with_fake,
-    write,
+    begin_held, bytes, create, mount, options, read, until, until_changes_are_compared,
+    with_client, with_fake, write,
 };
 use skep_client::{Client, Closes, HandleId, Mount, OpenMode, Opens, Syncs};
 use skep_types::{ChunkFileKey, ErrorCode, InodeId};
@@ -298,11 +298,9 @@ fn moved_inline_bytes_in_an_open_reply_need_no_confirmation() {
 fn close_waits_until_storage_has_replied_to_the_copy() {
     with_client(|fake, client| async move {
         let (inode, handle) = changed_file_before_move(&fake, &client).await;
-        let writes = fake.count::<WriteChunk>();
-        fake.state.borrow_mut().hold = Some(WriteChunk::ID);
         let syncer = client.clone();
-        let syncing = skep_env::spawn(async move { syncer.fsync(handle).await });
-        until(|| fake.count::<WriteChunk>() > writes).await;
+        let synced = async move { syncer.fsync(handle).await };
+        let syncing = begin_held::<WriteChunk, _>(&fake, synced).await;
         // The program is killed, and the kernel closes its descriptor.
         drop(syncing);
         let closer = client.clone();
@@ -351,10 +349,9 @@ fn bytes_are_not_copied_if_a_close_hides_a_lost_open() {
 fn bytes_are_not_copied_after_the_begin_of_an_unmount() {
     with_client(|fake, client| async move {
         let (_, handle) = changed_file_before_move(&fake, &client).await;
-        fake.state.borrow_mut().hold = Some(CloseSession::ID);
         let ending = client.clone();
-        let unmounting = skep_env::spawn(async move { ending.shutdown().await });
-        until(|| fake.count::<CloseSession>() > 0).await;
+        let ended = async move { ending.shutdown().await };
+        let unmounting = begin_held::<CloseSession, _>(&fake, ended).await;
         client.fsync(handle).await.unwrap();
         assert_eq!((fake.count::<RemoveInline>(), fake.durable_writes()), (0, 0));
         fake.state.borrow_mut().hold = None;
@@ -417,10 +414,9 @@ fn write_in_flight_at_a_reverted_move_is_repeated() {
     with_client(|fake, client| async move {
         let (inode, handle) = opened_empty(&fake, &client).await;
         let before = fake.metadata_state();
-        fake.state.borrow_mut().hold = Some(WriteChunk::ID);
         let writer = client.clone();
-        let task = skep_env::spawn(async move { write(&writer, handle, 0, &bytes(LEN)).await });
-        until(|| fake.count::<WriteChunk>() > 0).await;
+        let writing = async move { write(&writer, handle, 0, &bytes(LEN)).await };
+        let task = begin_held::<WriteChunk, _>(&fake, writing).await;
         fake.lose_power(&before);
         until_changes_are_compared(&fake).await;
         fake.state.borrow_mut().hold = None;

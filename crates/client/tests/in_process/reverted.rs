@@ -2,8 +2,8 @@
 
 use crate::fakes::{FakeCluster, FakeMetadata};
 use crate::{
-    NEW, create, options, read, set_size, until, until_changes_are_compared, with_client,
-    with_fake, write,
+    NEW, begin_held, create, options, read, set_size, until, until_changes_are_compared,
+    with_client, with_fake, write,
 };
 use skep_client::{
     Client, Closes, HandleId, InodeAttributes, Mount, Names, OpenMode, Opens, SetAttributes, Syncs,
@@ -183,10 +183,9 @@ fn unlink_sent_before_the_client_knows_of_a_loss_is_refused() {
         let (inode, _) = create(&client, "a").await;
         let before = fake.metadata_state();
         client.link(inode, ROOT, b"b").await.unwrap();
-        fake.state.borrow_mut().hold = Some(Unlink::ID);
         let unlinking = client.clone();
-        let task = skep_env::spawn(async move { unlink(&unlinking, b"a").await });
-        until(|| fake.count::<Unlink>() == 1).await;
+        let unlinked = async move { unlink(&unlinking, b"a").await };
+        let task = begin_held::<Unlink, _>(&fake, unlinked).await;
         fake.lose_power(&before);
         until_changes_are_compared(&fake).await;
         fake.state.borrow_mut().hold = None;
@@ -339,10 +338,9 @@ fn fsync_in_flight_at_a_power_loss_checks_the_replayed_writes() {
     for (replays, syncs) in [(2, 3), (1, 3), (0, 2)] {
         with_client(move |fake, client| async move {
             let (handle, before) = two_inline_writes(&fake, &client, replays).await;
-            fake.state.borrow_mut().hold = Some(SyncInline::ID);
             let syncing = client.clone();
-            let task = skep_env::spawn(async move { syncing.fsync(handle).await });
-            until(|| fake.count::<SyncInline>() == 1).await;
+            let sync = async move { syncing.fsync(handle).await };
+            let task = begin_held::<SyncInline, _>(&fake, sync).await;
             lose_and_replay(&fake, &before, 1).await;
             fake.state.borrow_mut().hold = None;
             let synced = task.await.map_err(|error| error.code());

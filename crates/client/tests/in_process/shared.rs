@@ -1,7 +1,7 @@
 //! Tests files that several clients have open while one client truncates the file or a write fails.
 
 use crate::fakes::FakeCluster;
-use crate::{create, let_tasks_run, mount, read, set_size, until, with_client, write};
+use crate::{begin_held, create, let_tasks_run, mount, read, set_size, until, with_client, write};
 use skep_client::{Client, Closes, HandleId, InodeAttributes, OpenMode, Opens, Reads, Writes};
 use skep_env::Buf;
 use skep_types::{ErrorCode, InodeId, Result, TargetId};
@@ -52,10 +52,9 @@ fn write_during_a_truncation_by_another_mount_is_repeated() {
     with_client(|fake, client| async move {
         let (inode, _, other, there) = shared(&fake, &client).await;
         write(&other, there, 0, &[1; 200_000]).await;
-        fake.state.borrow_mut().hold = Some(AwaitTruncation::ID);
         let writer = other.clone();
-        let task = skep_env::spawn(async move { write(&writer, there, 1000, &[2; 100_000]).await });
-        until(|| fake.count::<AwaitTruncation>() > 0).await;
+        let writing = async move { write(&writer, there, 1000, &[2; 100_000]).await };
+        let task = begin_held::<AwaitTruncation, _>(&fake, writing).await;
         client.set_attributes(set_size(inode, 0)).await.unwrap();
         truncate_chunk_files(&fake, 0);
         fake.state.borrow_mut().hold = None;
@@ -76,10 +75,9 @@ fn failed_write_keeps_acknowledged_bytes_of_other_clients() {
         let third = mount(&fake).await;
         let opened = third.open(inode, OpenMode::Write, false).await.unwrap();
         // Storage has acknowledged these bytes, but metadata has not recorded the new end yet.
-        fake.state.borrow_mut().hold = Some(ReportWritten::ID);
         let writer = other.clone();
-        let task = skep_env::spawn(async move { write(&writer, there, 0, &[7; 4096]).await });
-        until(|| fake.count::<ReportWritten>() > 0).await;
+        let writing = async move { write(&writer, there, 0, &[7; 4096]).await };
+        let task = begin_held::<ReportWritten, _>(&fake, writing).await;
         let set_full = |is_full| {
             let mut state = fake.state.borrow_mut();
             state.storage.get_mut(&TargetId::new(13)).unwrap().is_full = is_full;
@@ -107,14 +105,9 @@ async fn begin_truncating_open(
     client: &Client,
     inode: InodeId,
 ) -> skep_env::Task<HandleId> {
-    fake.state.borrow_mut().hold = Some(Open::ID);
     let opener = client.clone();
-    let opening =
-        skep_env::spawn(
-            async move { opener.open(inode, OpenMode::Write, true).await.unwrap().handle },
-        );
-    until(|| fake.count::<Open>() > 0).await;
-    opening
+    let opening = async move { opener.open(inode, OpenMode::Write, true).await.unwrap().handle };
+    begin_held::<Open, _>(fake, opening).await
 }
 
 /// An append to a file that an open of the same mount is truncating.
@@ -182,15 +175,12 @@ fn last_close_waits_for_the_append_of_a_killed_program() {
         let (inode, handle) = create(&client, "log").await;
         write(&client, handle, 0, &[1; 1000]).await;
         client.flush(handle).await.unwrap();
-        let writes = fake.count::<WriteChunk>();
-        fake.state.borrow_mut().hold = Some(WriteChunk::ID);
         let appender = client.clone();
-        let appending = skep_env::spawn(async move {
-            appender.append(handle, 1000, Buf::copy_of(b"last line\n")).await
-        });
-        until(|| fake.count::<WriteChunk>() > writes).await;
+        let appending =
+            async move { appender.append(handle, 1000, Buf::copy_of(b"last line\n")).await };
+        let killed = begin_held::<WriteChunk, _>(&fake, appending).await;
         // The program is killed, and the kernel closes its descriptor.
-        drop(appending);
+        drop(killed);
         client.close(handle).await.unwrap();
         let (other, second) = create(&client, "other").await;
         client.close(second).await.unwrap();

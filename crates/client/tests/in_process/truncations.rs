@@ -1,7 +1,7 @@
 //! Tests truncations by another client while this client reads, writes or appends.
 
 use crate::fakes::FakeCluster;
-use crate::{create, mount, read, set_size, until, with_client, write};
+use crate::{begin_held, create, mount, read, set_size, until, with_client, write};
 use skep_client::{Client, Closes, Copies, HandleId, InodeAttributes, Writes};
 use skep_env::Buf;
 use skep_types::InodeId;
@@ -28,10 +28,7 @@ async fn truncate_during<R: Request>(
     inode: InodeId,
     operation: impl Future<Output = ()> + 'static,
 ) {
-    fake.state.borrow_mut().hold = Some(R::ID);
-    let sent = fake.count::<R>();
-    let operation = skep_env::spawn(operation);
-    until(|| fake.count::<R>() > sent).await;
+    let operation = begin_held::<R, _>(fake, operation).await;
     truncate_elsewhere(fake, inode, 0).await;
     fake.state.borrow_mut().hold = None;
     operation.await;
@@ -137,14 +134,12 @@ fn possible_end_of_a_cancelled_write_is_reported_to_metadata() {
     with_client(|fake, client| async move {
         let (inode, handle) = create(&client, "a").await;
         write(&client, handle, 0, &[1; 100]).await;
-        fake.state.borrow_mut().hold = Some(WriteChunk::ID);
         let writer = client.clone();
-        let sent = fake.count::<WriteChunk>();
-        let killed = skep_env::spawn(async move {
+        let cancelled = async move {
             let writing = writer.write(handle, 300_000, Buf::copy_of(&[2; 1000]));
             skep_env::timeout(Duration::from_millis(1), writing).await.is_none()
-        });
-        until(|| fake.count::<WriteChunk>() > sent).await;
+        };
+        let killed = begin_held::<WriteChunk, _>(&fake, cancelled).await;
         assert!(killed.await, "the write was cancelled");
         client.set_attributes(set_size(inode, 50)).await.unwrap();
         assert_eq!(fake.with_metadata(1, |metadata| metadata.reach), 301_000);
@@ -160,14 +155,9 @@ fn last_close_reports_the_possible_end_of_a_cancelled_write() {
         let (inode, handle) = create(&client, "a").await;
         write(&client, handle, 0, &[1; 100]).await;
         client.flush(handle).await.unwrap();
-        fake.state.borrow_mut().hold = Some(WriteChunk::ID);
-        let sent = fake.count::<WriteChunk>();
         let writer = client.clone();
-        let writing = skep_env::spawn(async move {
-            writer.write(handle, 300_000, Buf::copy_of(&[2; 1000])).await
-        });
-        until(|| fake.count::<WriteChunk>() > sent).await;
-        drop(writing);
+        let writing = async move { writer.write(handle, 300_000, Buf::copy_of(&[2; 1000])).await };
+        drop(begin_held::<WriteChunk, _>(&fake, writing).await);
         client.close(handle).await.unwrap();
         // The mount cancels the write after a second.
         until(|| !fake.is_open(inode)).await;
