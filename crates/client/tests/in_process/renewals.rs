@@ -1,12 +1,19 @@
 //! Tests renewals of a lost session that fail at first, or during which programs use files.
 
-use crate::{create, mount, read, until, with_client, write};
+use crate::{FakeCluster, create, mount, read, until, with_client, write};
 use skep_client::{InodeAttributes, Names, Reads};
 use skep_env::Buf;
 use skep_types::{ErrorCode, InodeId};
 use skep_wire::Request;
 use skep_wire::management::Heartbeat;
 use skep_wire::metadata::OpenSession;
+
+/// Ends all sessions at metadata, which then refuses to open a session until the test has reset
+/// `refusal`.
+fn lose_sessions(fake: &FakeCluster) {
+    fake.state.borrow_mut().refusal = Some((OpenSession::ID, ErrorCode::Io));
+    fake.forget_sessions(1);
+}
 
 /// docs/semantics.md 4.6 and 4.9: another client removes one file before the renewal succeeds, and
 /// the other file after that.
@@ -17,9 +24,8 @@ fn files_are_opened_again_after_a_failed_renewal() {
         write(&client, kept, 0, b"data").await;
         let (inode, removed) = create(&client, "removed").await;
         write(&client, removed, 0, b"data").await;
-        fake.state.borrow_mut().refusal = Some((OpenSession::ID, ErrorCode::Io));
+        lose_sessions(&fake);
         fake.with_metadata(1, |it| {
-            it.forget_sessions();
             it.entries.retain(|_, entry| *entry != inode);
             it.inodes.remove(&inode);
         });
@@ -42,8 +48,7 @@ fn files_are_opened_again_after_a_failed_renewal() {
 fn each_waiting_operation_gets_the_error_of_a_renewal() {
     with_client(|fake, client| async move {
         let _ = create(&client, "a").await;
-        fake.state.borrow_mut().refusal = Some((OpenSession::ID, ErrorCode::Io));
-        fake.forget_sessions(1);
+        lose_sessions(&fake);
         let looking_up: Vec<_> = (0..50)
             .map(|_| {
                 let client = client.clone();
@@ -63,8 +68,7 @@ fn each_waiting_operation_gets_the_error_of_a_renewal() {
 fn idle_mount_repeats_a_failed_renewal() {
     with_client(|fake, client| async move {
         let _ = create(&client, "a").await;
-        fake.state.borrow_mut().refusal = Some((OpenSession::ID, ErrorCode::Io));
-        fake.forget_sessions(1);
+        lose_sessions(&fake);
         until(|| fake.count::<OpenSession>() > 3).await;
         fake.state.borrow_mut().refusal = None;
         until(|| fake.with_metadata(1, |it| it.open_count()) == 1).await;
