@@ -109,9 +109,9 @@ pub(crate) const MAX_ACKNOWLEDGED: usize = 4096;
 /// Maximum total length of the bodies of the changes that [`MAX_ACKNOWLEDGED`] limits, in bytes.
 /// It has the same effects as the number of changes. An inline write of 16 KiB has a body of 16,422
 /// bytes. So the background sync begins after 128 such writes, and the limit is reached after 256.
-/// A program needs about 0.4 ms for a file of this size, so 128 further files take some 50 ms,
-/// and a sync of metadata takes 1 to 20 ms: a single writer never reaches the limit. Twenty
-/// programs with 0.4 ms each fill the second half in 2.5 ms, and may then wait for the sync.
+/// Computed, not measured: if a program writes such a file in 0.4 ms, it fills the second half in
+/// 51 ms, and seldom waits for the background sync. Twenty such programs fill it in 2.6 ms, and may
+/// wait.
 pub(crate) const MAX_ACKNOWLEDGED_BYTES: usize = 4 << 20;
 /// Maximum number of marks of unsynced inline writes that the mount keeps for each inode; more than
 /// `MAX_STARTS`. With more marks, it counts the oldest writes to the next higher mark. Enough for
