@@ -1,6 +1,6 @@
 //! Tests file data: striping, holes, checksums, full and restarted storage.
 
-use crate::{bytes, create, mount, read, until, with_client, write};
+use crate::{bytes, create, create_with, mount, read, until, with_client, write};
 use skep_client::{Closes, InodeAttributes, Names, OpenMode, Opens, Reads, Syncs, Writes};
 use skep_env::Buf;
 use skep_types::{ErrorCode, GRANULE_BYTES, InodeId, TargetId};
@@ -13,8 +13,7 @@ use std::time::Duration;
 fn another_mount_reads_a_large_striped_file() {
     with_client(|fake, client| async move {
         let data = bytes(3_000_001);
-        let (inode, handle) = create(&client, "a").await;
-        write(&client, handle, 0, &data[..1_234_567]).await;
+        let (inode, handle) = create_with(&client, "a", &data[..1_234_567]).await;
         write(&client, handle, 1_234_567, &data[1_234_567..]).await;
         client.flush(handle).await.unwrap();
         client.close(handle).await.unwrap();
@@ -48,8 +47,7 @@ fn hole_of_a_file_reads_as_zeros() {
 #[test]
 fn read_of_a_removed_file_fails_if_metadata_lost_its_open() {
     with_client(|fake, client| async move {
-        let (inode, handle) = create(&client, "a").await;
-        write(&client, handle, 0, &bytes(300_000)).await;
+        let (inode, handle) = create_with(&client, "a", &bytes(300_000)).await;
         client.flush(handle).await.unwrap();
         fake.with_metadata(1, |metadata| metadata.inodes.remove(&inode));
         fake.each_storage(|storage| storage.files.clear());
@@ -107,8 +105,7 @@ fn transfer_of_damaged_data_is_retried_once_before_the_error() {
 #[test]
 fn write_to_a_full_target_fails_and_keeps_the_file_size() {
     with_client(|fake, client| async move {
-        let (inode, handle) = create(&client, "a").await;
-        write(&client, handle, 0, b"begin").await;
+        let (inode, handle) = create_with(&client, "a", b"begin").await;
         fake.each_storage(|storage| storage.is_full = true);
         let error = client.write(handle, 5, Buf::new(300_000)).await.unwrap_err();
         assert_eq!(error.code(), ErrorCode::NoSpace);
@@ -126,8 +123,7 @@ fn write_to_a_full_target_fails_and_keeps_the_file_size() {
 #[test]
 fn failed_write_leaves_no_bytes_beyond_the_end() {
     with_client(|fake, client| async move {
-        let (_, handle) = create(&client, "a").await;
-        write(&client, handle, 0, &[1; 70_000]).await;
+        let (_, handle) = create_with(&client, "a", &[1; 70_000]).await;
         let full = |fake: &crate::FakeCluster, is_full| {
             let mut state = fake.state.borrow_mut();
             state.storage.get_mut(&TargetId::new(13)).unwrap().is_full = is_full;
@@ -168,11 +164,9 @@ fn syncfs_syncs_closed_files() {
 #[test]
 fn syncfs_passes_over_closed_files_that_were_removed() {
     with_client(|fake, client| async move {
-        let (removed, handle) = create(&client, "a").await;
-        write(&client, handle, 0, b"x").await;
+        let (removed, handle) = create_with(&client, "a", b"x").await;
         client.close(handle).await.unwrap();
-        let (open, handle) = create(&client, "b").await;
-        write(&client, handle, 0, b"y").await;
+        let (open, handle) = create_with(&client, "b", b"y").await;
         for name in [b"a", b"b"] {
             client.unlink(InodeId::ROOT, name).await.unwrap();
         }
@@ -190,8 +184,7 @@ fn syncfs_passes_over_closed_files_that_were_removed() {
 #[test]
 fn operations_wait_until_a_stopped_server_runs_again() {
     with_client(|fake, client| async move {
-        let (_, handle) = create(&client, "a").await;
-        write(&client, handle, 0, &bytes(200_000)).await;
+        let (_, handle) = create_with(&client, "a", &bytes(200_000)).await;
         fake.state.borrow_mut().is_down = true;
         let writer = client.clone();
         let data = vec![7; 200_000];
@@ -244,8 +237,7 @@ fn append_of_each_mount_begins_at_the_end_of_the_file() {
 #[test]
 fn parts_of_a_large_append_stay_in_order() {
     with_client(|_, client| async move {
-        let (inode, handle) = create(&client, "a").await;
-        write(&client, handle, 0, b"begin ").await;
+        let (inode, handle) = create_with(&client, "a", b"begin ").await;
         // Another mount has changed the file, so the kernel sends each append with an outdated end
         // of the file.
         let part = |expected, text: &'static str| {
@@ -265,8 +257,7 @@ fn parts_of_a_large_append_stay_in_order() {
 #[test]
 fn dropped_read_leaves_its_buffer_unchanged() {
     with_client(|fake, client| async move {
-        let (_, handle) = create(&client, "a").await;
-        write(&client, handle, 0, &[1; 1000]).await;
+        let (_, handle) = create_with(&client, "a", &[1; 1000]).await;
         fake.state.borrow_mut().hold = Some(ReadChunk::ID);
         let into = Buf::copy_of(&[7; 1000]);
         let dropped = client.read(handle, 0, into.clone());

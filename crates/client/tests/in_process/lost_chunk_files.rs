@@ -2,7 +2,7 @@
 //! error. Otherwise programs read zeros, as they do for a hole.
 
 use crate::fakes::FakeCluster;
-use crate::{bytes, create, mount, read, set_size, with_client, write};
+use crate::{bytes, create, create_with, mount, read, set_size, with_client, write};
 use skep_client::{Closes, Copies, InodeAttributes, OpenMode, Opens, Reads, Syncs, Writes};
 use skep_env::Buf;
 use skep_types::{ErrorCode, InodeId};
@@ -20,8 +20,7 @@ fn lose_second_chunk(fake: &FakeCluster, inode: InodeId) {
 fn read_of_a_lost_synced_chunk_file_is_an_error() {
     with_client(|fake, client| async move {
         let data = bytes(250_000);
-        let (inode, handle) = create(&client, "a").await;
-        write(&client, handle, 0, &data).await;
+        let (inode, handle) = create_with(&client, "a", &data).await;
         client.fsync(handle).await.unwrap();
         lose_second_chunk(&fake, inode);
         let other = mount(&fake).await;
@@ -44,8 +43,7 @@ fn read_of_a_lost_synced_chunk_file_is_an_error() {
 #[test]
 fn write_to_a_lost_synced_chunk_file_is_an_error() {
     with_client(|fake, client| async move {
-        let (inode, handle) = create(&client, "a").await;
-        write(&client, handle, 0, &bytes(250_000)).await;
+        let (inode, handle) = create_with(&client, "a", &bytes(250_000)).await;
         client.fsync(handle).await.unwrap();
         lose_second_chunk(&fake, inode);
         let other = mount(&fake).await;
@@ -70,8 +68,7 @@ fn write_to_a_lost_synced_chunk_file_is_an_error() {
 #[test]
 fn lost_chunk_file_that_was_never_synced_reads_as_zeros() {
     with_client(|fake, client| async move {
-        let (inode, handle) = create(&client, "a").await;
-        write(&client, handle, 0, &bytes(250_000)).await;
+        let (inode, handle) = create_with(&client, "a", &bytes(250_000)).await;
         client.flush(handle).await.unwrap();
         lose_second_chunk(&fake, inode);
         assert_eq!(read(&client, handle, 65_536, 65_536).await, [0; 65_536]);

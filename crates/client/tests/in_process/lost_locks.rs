@@ -1,6 +1,6 @@
 //! Tests locks that a metadata target has lost in a power loss of its host.
 
-use crate::{FakeCluster, create, read, until, until_changes_are_compared, with_client, write};
+use crate::{FakeCluster, create_with, read, until, until_changes_are_compared, with_client};
 use skep_client::{
     Client, FileLock, HandleId, LOCK_END, LockKind, LockMode, LockOutcome, Locks, Names, OpenMode,
     Opens, Reads, Writes,
@@ -25,8 +25,7 @@ fn locks(fake: &FakeCluster) -> usize {
 #[test]
 fn lost_lock_is_set_again_after_a_power_loss() {
     with_client(|fake, client| async move {
-        let (_, handle) = create(&client, "a").await;
-        write(&client, handle, 0, b"bytes").await;
+        let (_, handle) = create_with(&client, "a", b"bytes").await;
         lock(&client, handle).await;
         assert_eq!(locks(&fake), 1);
         fake.with_metadata(1, |metadata| metadata.lose_locks(None));
@@ -39,8 +38,7 @@ fn lost_lock_is_set_again_after_a_power_loss() {
 #[test]
 fn handle_of_a_lost_lock_fails_if_another_client_has_it() {
     with_client(|fake, client| async move {
-        let (inode, handle) = create(&client, "a").await;
-        write(&client, handle, 0, b"bytes").await;
+        let (inode, handle) = create_with(&client, "a", b"bytes").await;
         let unlocked = client.open(inode, OpenMode::Write, false).await.unwrap().handle;
         lock(&client, handle).await;
         fake.with_metadata(1, |metadata| metadata.lose_locks(Some(SessionId::new(77))));
@@ -61,8 +59,7 @@ fn handle_of_a_lost_lock_fails_if_another_client_has_it() {
 #[test]
 fn restart_after_the_loss_of_a_session_keeps_newer_locks() {
     with_client(|fake, client| async move {
-        let (_, handle) = create(&client, "a").await;
-        write(&client, handle, 0, b"bytes").await;
+        let (_, handle) = create_with(&client, "a", b"bytes").await;
         // The next renewal of a lease begins after the end of the one that compares the opens.
         let until_next_renewal = async || {
             let renewals = fake.count::<KeepAlive>();

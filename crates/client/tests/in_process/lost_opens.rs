@@ -1,7 +1,7 @@
 //! Tests opens that a metadata target has lost in a power loss of its host.
 
 use crate::fakes::LEASE_MS;
-use crate::{create, mount, options, read, until, with_client, write};
+use crate::{create, create_with, mount, options, read, until, with_client, write};
 use skep_client::{Client, Closes, InodeAttributes, Mount, Names, OpenMode, Opens, Reads};
 use skep_env::Buf;
 use skep_types::{ErrorCode, InodeId};
@@ -13,8 +13,7 @@ use std::time::Duration;
 #[test]
 fn open_lost_by_metadata_is_restored_before_a_removal() {
     with_client(|fake, client| async move {
-        let (inode, handle) = create(&client, "a").await;
-        write(&client, handle, 0, b"bytes").await;
+        let (inode, handle) = create_with(&client, "a", b"bytes").await;
         client.flush(handle).await.unwrap();
         let second = client.open(inode, OpenMode::Write, false).await.unwrap().handle;
         let opens = || fake.with_metadata(1, |metadata| metadata.open_count());
@@ -84,8 +83,7 @@ fn lost_opens_are_restored_even_if_the_read_is_interrupted() {
 #[test]
 fn file_removed_after_metadata_lost_its_open_is_stale() {
     with_client(|fake, client| async move {
-        let (_, handle) = create(&client, "a").await;
-        write(&client, handle, 0, b"bytes").await;
+        let (_, handle) = create_with(&client, "a", b"bytes").await;
         client.flush(handle).await.unwrap();
         fake.with_metadata(1, |metadata| {
             metadata.inodes.retain(|inode, _| *inode == InodeId::ROOT);

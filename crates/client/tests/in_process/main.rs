@@ -132,6 +132,13 @@ async fn create(client: &Client, name: &str) -> (InodeId, HandleId) {
     (attributes.inode, handle.unwrap())
 }
 
+/// Creates a file with these bytes.
+async fn create_with(client: &Client, name: &str, data: &[u8]) -> (InodeId, HandleId) {
+    let (inode, handle) = create(client, name).await;
+    write(client, handle, 0, data).await;
+    (inode, handle)
+}
+
 async fn read(client: &Client, handle: HandleId, offset: u64, len: usize) -> Vec<u8> {
     let into = Buf::new(len);
     into.write(0, &vec![0xEE; len]);

@@ -1,7 +1,7 @@
 //! Tests reads of the bytes that metadata sends in its reply to the open of a small file.
 
 use crate::fakes::FakeCluster;
-use crate::{bytes, create, mount, read, set_size, with_client, write};
+use crate::{bytes, create_with, mount, read, set_size, with_client, write};
 use skep_client::{Client, Closes, HandleId, InodeAttributes, OpenMode, Opens};
 use skep_types::InodeId;
 use skep_wire::inline::ReadInline;
@@ -12,8 +12,7 @@ const LEN: usize = 3901;
 /// has no pages of the file.
 async fn opened(fake: &FakeCluster, client: &Client) -> (InodeId, Client, HandleId) {
     fake.with_metadata(1, |metadata| metadata.behaviour.inline_bytes = 4096);
-    let (inode, handle) = create(client, "small").await;
-    write(client, handle, 0, &bytes(LEN)).await;
+    let (inode, handle) = create_with(client, "small", &bytes(LEN)).await;
     client.close(handle).await.unwrap();
     let other = mount(fake).await;
     let opened = other.open(inode, OpenMode::Read, false).await.unwrap();

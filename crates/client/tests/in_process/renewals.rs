@@ -1,6 +1,6 @@
 //! Tests renewals of a lost session that fail at first, or during which programs use files.
 
-use crate::{FakeCluster, create, mount, read, until, with_client, write};
+use crate::{FakeCluster, create, create_with, mount, read, until, with_client};
 use skep_client::{InodeAttributes, Names, Reads};
 use skep_env::Buf;
 use skep_types::{ErrorCode, InodeId};
@@ -20,10 +20,8 @@ fn lose_sessions(fake: &FakeCluster) {
 #[test]
 fn files_are_opened_again_after_a_failed_renewal() {
     with_client(|fake, client| async move {
-        let (_, kept) = create(&client, "kept").await;
-        write(&client, kept, 0, b"data").await;
-        let (inode, removed) = create(&client, "removed").await;
-        write(&client, removed, 0, b"data").await;
+        let (_, kept) = create_with(&client, "kept", b"data").await;
+        let (inode, removed) = create_with(&client, "removed", b"data").await;
         lose_sessions(&fake);
         fake.with_metadata(1, |it| {
             it.entries.retain(|_, entry| *entry != inode);
@@ -81,8 +79,7 @@ fn idle_mount_repeats_a_failed_renewal() {
 #[test]
 fn read_during_a_renewal_waits_for_the_new_session() {
     with_client(|fake, client| async move {
-        let (inode, handle) = create(&client, "a").await;
-        write(&client, handle, 0, b"data").await;
+        let (inode, handle) = create_with(&client, "a", b"data").await;
         client.note_shown(&client.attributes(inode).await.unwrap());
         assert!(client.attributes_for_reading(handle).await.is_some());
         fake.state.borrow_mut().hold = Some(OpenSession::ID);

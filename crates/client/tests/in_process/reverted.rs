@@ -2,8 +2,8 @@
 
 use crate::fakes::{FakeCluster, FakeMetadata};
 use crate::{
-    NEW, begin_held, create, options, read, set_size, until, until_changes_are_compared,
-    with_client, with_fake, write,
+    NEW, begin_held, create, create_with, options, read, set_size, until,
+    until_changes_are_compared, with_client, with_fake, write,
 };
 use skep_client::{
     Client, Closes, HandleId, InodeAttributes, Mount, Names, OpenMode, Opens, SetAttributes, Syncs,
@@ -24,8 +24,7 @@ async fn unlink(client: &Client, name: &[u8]) -> Result<(), ErrorCode> {
 
 /// Creates the file `a` with synced bytes and the link `b`. Then a power loss reverts the link.
 async fn file_with_reverted_link(fake: &FakeCluster, client: &Client) -> (InodeId, HandleId) {
-    let (inode, handle) = create(client, "a").await;
-    write(client, handle, 0, b"bytes").await;
+    let (inode, handle) = create_with(client, "a", b"bytes").await;
     client.fsync(handle).await.unwrap();
     let before = fake.metadata_state();
     client.link(inode, ROOT, b"b").await.unwrap();
@@ -353,8 +352,7 @@ fn fsync_in_flight_at_a_power_loss_checks_the_replayed_writes() {
 /// Creates a file and writes to it. Then a power loss reverts the open, and another client replaces
 /// the stripe pattern.
 async fn file_with_replaced_pattern(fake: &FakeCluster, client: &Client) -> (InodeId, HandleId) {
-    let (inode, handle) = create(client, "a").await;
-    write(client, handle, 0, b"bytes").await;
+    let (inode, handle) = create_with(client, "a", b"bytes").await;
     fake.with_metadata(1, |it| {
         it.inodes.get_mut(&inode).unwrap().opens.clear();
         it.generation += 1;

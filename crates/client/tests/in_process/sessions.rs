@@ -3,7 +3,8 @@
 
 use crate::fakes::LEASE_MS;
 use crate::{
-    FakeCluster, NEW, bytes, create, create_request, options, read, until, with_client, write,
+    FakeCluster, NEW, bytes, create, create_request, create_with, options, read, until,
+    with_client, write,
 };
 use skep_client::{
     Client, Closes, InodeAttributes, Mount, Names, OpenMode, Opens, Patterns, Reads,
@@ -73,10 +74,8 @@ fn more_parallel_operations_than_slots_all_complete() {
 #[test]
 fn new_session_reopens_files_but_removed_files_are_stale() {
     with_client(|fake, client| async move {
-        let (_, reopened) = create(&client, "kept").await;
-        write(&client, reopened, 0, b"data").await;
-        let (_, removed) = create(&client, "removed").await;
-        write(&client, removed, 0, b"data").await;
+        let (_, reopened) = create_with(&client, "kept", b"data").await;
+        let (_, removed) = create_with(&client, "removed", b"data").await;
         client.unlink(InodeId::ROOT, b"removed").await.unwrap();
         fake.with_metadata(1, |it| {
             it.forget_sessions();
@@ -150,8 +149,7 @@ fn file_is_closed_at_metadata_even_if_its_session_was_lost() {
         client.close(handle).await.unwrap();
         until(|| fake.count::<CloseMany>() == 2).await;
         until(|| fake.with_metadata(1, |it| it.open_count()) == 0).await;
-        let (_, handle) = create(&client, "b").await;
-        write(&client, handle, 0, b"x").await;
+        let (_, handle) = create_with(&client, "b", b"x").await;
         fake.forget_sessions(1);
         client.close(handle).await.unwrap();
         assert_eq!(fake.count::<Close>(), 2);
@@ -358,8 +356,7 @@ fn missing_bytes_are_an_error_if_the_lease_may_have_expired() {
     with_client(|fake, _| async move {
         // This mount has no background work, so no task renews the session.
         let unrenewed = Client::new(Mount::new(options(&fake)).await.unwrap(), 0).unwrap();
-        let (inode, handle) = create(&unrenewed, "a").await;
-        write(&unrenewed, handle, 0, &bytes(100)).await;
+        let (inode, handle) = create_with(&unrenewed, "a", &bytes(100)).await;
         fake.with_metadata(1, |it| {
             it.forget_sessions();
             it.entries.clear();
@@ -379,8 +376,7 @@ fn workers_share_handles_but_have_their_own_slots() {
         let second = Client::new(Arc::clone(first.mount()), 1).unwrap();
         assert!(Client::new(Arc::clone(first.mount()), 1).is_err());
         assert!(Client::new(Arc::clone(first.mount()), 3).is_err());
-        let (inode, handle) = create(&first, "a").await;
-        write(&first, handle, 0, b"from the first").await;
+        let (inode, handle) = create_with(&first, "a", b"from the first").await;
         assert_eq!(read(&second, handle, 0, 100).await, b"from the first");
         second.close(handle).await.unwrap();
         let opened = second.open(inode, OpenMode::Read, false).await.unwrap();
@@ -457,8 +453,7 @@ fn shutdown_reports_writes_and_ends_sessions_and_registration() {
         let ending = Mount::new(options(&fake)).await.unwrap();
         let background = skep_env::spawn(Arc::clone(&ending).run_background());
         let client = Client::new(ending, 0).unwrap();
-        let (inode, handle) = create(&client, "a").await;
-        write(&client, handle, 0, b"abc").await;
+        let (inode, _) = create_with(&client, "a", b"abc").await;
         client.shutdown().await.unwrap();
         assert!(fake.count::<SyncAll>() > 0, "no client repeats its changes any more (hole H52)");
         assert_eq!(fake.with_metadata(1, |it| it.session_count()), 0);

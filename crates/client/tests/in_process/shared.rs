@@ -1,7 +1,10 @@
 //! Tests files that several clients have open while one client truncates the file or a write fails.
 
 use crate::fakes::FakeCluster;
-use crate::{begin_held, create, let_tasks_run, mount, read, set_size, until, with_client, write};
+use crate::{
+    begin_held, create, create_with, let_tasks_run, mount, read, set_size, until, with_client,
+    write,
+};
 use skep_client::{Client, Closes, HandleId, InodeAttributes, OpenMode, Opens, Reads, Writes};
 use skep_env::Buf;
 use skep_types::{ErrorCode, InodeId, Result, TargetId};
@@ -120,8 +123,7 @@ struct Append {
 impl Append {
     /// Begins an open that truncates a file with 1000 bytes, and an append at its old end.
     async fn begin(fake: &FakeCluster, client: &Client) -> Self {
-        let (inode, handle) = create(client, "log").await;
-        write(client, handle, 0, &[1; 1000]).await;
+        let (inode, handle) = create_with(client, "log", &[1; 1000]).await;
         let opening = begin_truncating_open(fake, client, inode).await;
         let appender = client.clone();
         let appending = skep_env::spawn(async move {
@@ -172,8 +174,7 @@ fn acknowledgement_does_not_wait_for_a_blocked_append() {
 #[test]
 fn last_close_waits_for_the_append_of_a_killed_program() {
     with_client(|fake, client| async move {
-        let (inode, handle) = create(&client, "log").await;
-        write(&client, handle, 0, &[1; 1000]).await;
+        let (inode, handle) = create_with(&client, "log", &[1; 1000]).await;
         client.flush(handle).await.unwrap();
         let appender = client.clone();
         let appending =
@@ -197,8 +198,7 @@ fn last_close_waits_for_the_append_of_a_killed_program() {
 #[test]
 fn acknowledgement_does_not_wait_for_a_long_renewal() {
     with_client(|fake, client| async move {
-        let (inode, handle) = create(&client, "shared").await;
-        write(&client, handle, 0, &[1; 1000]).await;
+        let (inode, handle) = create_with(&client, "shared", &[1; 1000]).await;
         let notify = |number| {
             fake.state.borrow_mut().notifications.push(Notification { number, inode });
         };

@@ -1,6 +1,6 @@
 //! Tests sizes and times of files during writes, and whether the kernel may keep its cache.
 
-use crate::{create, mount, read, set_size, with_client, write};
+use crate::{create, create_with, mount, read, set_size, with_client, write};
 use skep_client::{
     Client, Closes, HandleId, InodeAttributes, Names, OpenMode, Opens, Reads, Syncs,
 };
@@ -65,8 +65,7 @@ fn read_at_the_known_end_returns_bytes_that_were_appended() {
 #[test]
 fn truncation_by_the_writer_takes_effect_immediately() {
     with_client(|_, client| async move {
-        let (inode, handle) = create(&client, "a").await;
-        write(&client, handle, 0, b"0123456789").await;
+        let (inode, handle) = create_with(&client, "a", b"0123456789").await;
         assert_eq!(client.set_attributes(set_size(inode, 4)).await.unwrap().size, 4);
         assert_eq!(read(&client, handle, 0, 100).await, b"0123");
         write(&client, handle, 4, b"x").await;
@@ -80,8 +79,7 @@ fn truncation_by_the_writer_takes_effect_immediately() {
 #[test]
 fn truncation_by_another_mount_keeps_only_later_writes() {
     with_client(|fake, client| async move {
-        let (inode, handle) = create(&client, "log").await;
-        write(&client, handle, 0, &[1; 1000]).await;
+        let (inode, handle) = create_with(&client, "log", &[1; 1000]).await;
         let other = mount(&fake).await;
         other.set_attributes(set_size(inode, 0)).await.unwrap();
         fake.each_storage(|storage| storage.files.values_mut().for_each(Vec::clear));
@@ -90,8 +88,7 @@ fn truncation_by_another_mount_keeps_only_later_writes() {
         assert_eq!(other.attributes(inode).await.unwrap().size, 1010);
         client.close(handle).await.unwrap();
         // Second case of the test: the client writes nothing after the truncation.
-        let (inode, handle) = create(&client, "gone").await;
-        write(&client, handle, 0, &[1; 1000]).await;
+        let (inode, handle) = create_with(&client, "gone", &[1; 1000]).await;
         other.set_attributes(set_size(inode, 7)).await.unwrap();
         fake.each_storage(|storage| {
             storage
@@ -108,8 +105,7 @@ fn truncation_by_another_mount_keeps_only_later_writes() {
 #[test]
 fn page_cache_is_kept_until_another_mount_changes_the_file() {
     with_client(|fake, client| async move {
-        let (inode, handle) = create(&client, "a").await;
-        write(&client, handle, 0, b"x").await;
+        let (inode, handle) = create_with(&client, "a", b"x").await;
         client.close(handle).await.unwrap();
         let open = async |client: &crate::Client| {
             let opened = client.open(inode, OpenMode::Write, false).await.unwrap();

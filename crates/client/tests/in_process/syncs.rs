@@ -1,6 +1,6 @@
 //! Tests the effects of `fsync` and of writes with `O_SYNC`, and the number of their requests.
 
-use crate::{FakeCluster, bytes, create, fakes, set_size, until, with_client, write};
+use crate::{FakeCluster, bytes, create, create_with, fakes, set_size, until, with_client, write};
 use skep_client::{Client, Closes, HandleId, InodeAttributes, Names, OpenMode, Opens, Syncs};
 use skep_env::Task;
 use skep_types::{Attributes, ChunkFileKey, ErrorCode, GroupId, HostIncarnation, InodeId};
@@ -42,8 +42,7 @@ fn last_change(fake: &FakeCluster) -> Option<(u16, bool)> {
 #[test]
 fn fsync_of_a_new_file_syncs_its_chunks_then_reports_durably() {
     with_client(|fake, client| async move {
-        let (_, handle) = create(&client, "a").await;
-        write(&client, handle, 0, &bytes(100_000)).await;
+        let (_, handle) = create_with(&client, "a", &bytes(100_000)).await;
         client.fsync(handle).await.unwrap();
         assert_eq!(requests(&fake), (1, 2), "100,000 bytes lie in two chunks");
         assert_eq!(last_change(&fake), Some((ReportWritten::ID, true)));
@@ -170,8 +169,7 @@ fn write_with_o_sync_detects_the_loss_of_an_earlier_write() {
 #[test]
 fn fsync_repeats_reports_lost_in_a_power_loss() {
     with_client(|fake, client| async move {
-        let (inode, handle) = create(&client, "a").await;
-        write(&client, handle, 0, &bytes(5000)).await;
+        let (inode, handle) = create_with(&client, "a", &bytes(5000)).await;
         client.flush(handle).await.unwrap();
         let size = |fake: &crate::FakeCluster| {
             fake.with_metadata(1, |it| it.inodes[&inode].attributes.size)
@@ -189,8 +187,7 @@ fn fsync_repeats_reports_lost_in_a_power_loss() {
 #[test]
 fn fsync_makes_writes_through_another_closed_handle_durable() {
     with_client(|fake, client| async move {
-        let (inode, handle) = create(&client, "a").await;
-        write(&client, handle, 0, b"x").await;
+        let (inode, handle) = create_with(&client, "a", b"x").await;
         client.close(handle).await.unwrap();
         let again = client.open(inode, OpenMode::Read, false).await.unwrap();
         client.fsync(again.handle).await.unwrap();

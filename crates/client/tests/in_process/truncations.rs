@@ -1,7 +1,7 @@
 //! Tests truncations by another client while this client reads, writes or appends.
 
 use crate::fakes::FakeCluster;
-use crate::{begin_held, create, mount, read, set_size, until, with_client, write};
+use crate::{begin_held, create, create_with, mount, read, set_size, until, with_client, write};
 use skep_client::{Client, Closes, Copies, HandleId, InodeAttributes, Writes};
 use skep_env::Buf;
 use skep_types::InodeId;
@@ -42,8 +42,7 @@ async fn append(client: &Client, handle: HandleId, data: &[u8]) {
 #[test]
 fn append_refused_after_a_truncation_goes_to_the_new_end() {
     with_client(|fake, client| async move {
-        let (inode, handle) = create(&client, "log").await;
-        write(&client, handle, 0, &[1; 1000]).await;
+        let (inode, handle) = create_with(&client, "log", &[1; 1000]).await;
         let appender = client.clone();
         let appending = async move { append(&appender, handle, b"first line\n").await };
         truncate_during::<WriteChunk>(&fake, inode, appending).await;
@@ -57,8 +56,7 @@ fn append_refused_after_a_truncation_goes_to_the_new_end() {
 #[test]
 fn write_refused_after_a_truncation_is_repeated_at_its_offset() {
     with_client(|fake, client| async move {
-        let (inode, handle) = create(&client, "a").await;
-        write(&client, handle, 0, &[1; 200_000]).await;
+        let (inode, handle) = create_with(&client, "a", &[1; 200_000]).await;
         let writer = client.clone();
         let writing = async move { write(&writer, handle, 60_000, &[2; 10_000]).await };
         truncate_during::<WriteChunk>(&fake, inode, writing).await;
@@ -73,8 +71,7 @@ fn write_refused_after_a_truncation_is_repeated_at_its_offset() {
 #[test]
 fn read_during_a_truncation_by_another_mount_has_no_zeros() {
     with_client(|fake, client| async move {
-        let (inode, handle) = create(&client, "a").await;
-        write(&client, handle, 0, &[1; 200_000]).await;
+        let (inode, handle) = create_with(&client, "a", &[1; 200_000]).await;
         client.flush(handle).await.unwrap();
         let reader = client.clone();
         let reading = async move { assert_eq!(read(&reader, handle, 0, 200_000).await, []) };
@@ -87,8 +84,7 @@ fn read_during_a_truncation_by_another_mount_has_no_zeros() {
 #[test]
 fn copy_omits_bytes_of_its_source_truncated_during_the_copy() {
     with_client(|fake, client| async move {
-        let (inode, source) = create(&client, "a").await;
-        write(&client, source, 0, &[1; 200_000]).await;
+        let (inode, source) = create_with(&client, "a", &[1; 200_000]).await;
         client.flush(source).await.unwrap();
         let (_, copy) = create(&client, "copy").await;
         let copier = client.clone();
@@ -105,8 +101,7 @@ fn copy_omits_bytes_of_its_source_truncated_during_the_copy() {
 fn inline_read_during_a_truncation_has_no_zeros() {
     with_client(|fake, client| async move {
         fake.with_metadata(1, |metadata| metadata.behaviour.inline_bytes = 4096);
-        let (inode, handle) = create(&client, "a").await;
-        write(&client, handle, 0, &[1; 1000]).await;
+        let (inode, handle) = create_with(&client, "a", &[1; 1000]).await;
         let reader = client.clone();
         let reading = async move { assert_eq!(read(&reader, handle, 0, 1000).await, []) };
         truncate_during::<ReadInline>(&fake, inode, reading).await;
@@ -118,8 +113,7 @@ fn inline_read_during_a_truncation_has_no_zeros() {
 fn inline_append_during_a_truncation_goes_to_the_new_end() {
     with_client(|fake, client| async move {
         fake.with_metadata(1, |metadata| metadata.behaviour.inline_bytes = 4096);
-        let (inode, handle) = create(&client, "log").await;
-        write(&client, handle, 0, &[1; 1000]).await;
+        let (inode, handle) = create_with(&client, "log", &[1; 1000]).await;
         let appender = client.clone();
         let appending = async move { append(&appender, handle, b"first line\n").await };
         truncate_during::<WriteInline>(&fake, inode, appending).await;
@@ -132,8 +126,7 @@ fn inline_append_during_a_truncation_goes_to_the_new_end() {
 #[test]
 fn possible_end_of_a_cancelled_write_is_reported_to_metadata() {
     with_client(|fake, client| async move {
-        let (inode, handle) = create(&client, "a").await;
-        write(&client, handle, 0, &[1; 100]).await;
+        let (inode, handle) = create_with(&client, "a", &[1; 100]).await;
         let writer = client.clone();
         let cancelled = async move {
             let writing = writer.write(handle, 300_000, Buf::copy_of(&[2; 1000]));
@@ -152,8 +145,7 @@ fn possible_end_of_a_cancelled_write_is_reported_to_metadata() {
 #[test]
 fn last_close_reports_the_possible_end_of_a_cancelled_write() {
     with_client(|fake, client| async move {
-        let (inode, handle) = create(&client, "a").await;
-        write(&client, handle, 0, &[1; 100]).await;
+        let (inode, handle) = create_with(&client, "a", &[1; 100]).await;
         client.flush(handle).await.unwrap();
         let writer = client.clone();
         let writing = async move { writer.write(handle, 300_000, Buf::copy_of(&[2; 1000])).await };

@@ -1,6 +1,6 @@
 //! Tests unmounts while metadata does not confirm the last writes and changes.
 
-use crate::{create, options, with_fake, write};
+use crate::{create_with, options, with_fake};
 use skep_client::{Client, Mount, UNCONFIRMED};
 use skep_types::ErrorCode;
 use skep_wire::Request;
@@ -12,8 +12,7 @@ fn unmount_reports_unconfirmed_changes_and_sizes() {
     for (refused, words) in [(ReportWritten::ID, "1 file "), (SyncAll::ID, "may not be durable")] {
         with_fake(move |fake| async move {
             let client = Client::new(Mount::new(options(&fake)).await.unwrap(), 0).unwrap();
-            let (_, handle) = create(&client, "a").await;
-            write(&client, handle, 0, b"abc").await;
+            create_with(&client, "a", b"abc").await;
             fake.state.borrow_mut().refusal = Some((refused, ErrorCode::DeviceFailed));
             let error = client.shutdown().await.unwrap_err();
             let text = error.context();
@@ -30,8 +29,7 @@ fn unmount_reports_unconfirmed_changes_and_sizes() {
 fn unmount_reports_no_missing_size_of_a_removed_file() {
     with_fake(|fake| async move {
         let client = Client::new(Mount::new(options(&fake)).await.unwrap(), 0).unwrap();
-        let (inode, handle) = create(&client, "a").await;
-        write(&client, handle, 0, b"abc").await;
+        let (inode, _) = create_with(&client, "a", b"abc").await;
         fake.with_metadata(1, |it| {
             it.entries.clear();
             it.inodes.remove(&inode);
