@@ -409,55 +409,52 @@ mod tests {
     use super::*;
     use crate::{block_on, spawn};
 
-    #[test]
-    fn large_sends_of_many_parts_arrive_complete() {
-        block_on(async {
+    /// Connects two sockets and passes one of them to `send`, which must send `len` bytes. Returns
+    /// the bytes that arrive at the other one.
+    fn arrived<F: Future<Output = ()> + 'static>(
+        len: usize,
+        send: impl FnOnce(TcpStream) -> F + 'static,
+    ) -> Vec<u8> {
+        block_on(async move {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
             let address = listener.local_address().unwrap().to_string();
-            let sender = spawn(async move {
-                let stream = TcpStream::connect(&address).await.unwrap();
-                let mut parts = vec![MessagePart::Bytes(vec![7; 3_000_000])];
-                parts.extend((0..2000).map(|_| MessagePart::Bytes(vec![1; 3])));
-                parts.push(MessagePart::Buf(Buf::copy_of(&[9; 5000])));
-                stream.send(parts).await.unwrap();
-            });
+            let sender =
+                spawn(async move { send(TcpStream::connect(&address).await.unwrap()).await });
             let stream = listener.accept().await.unwrap();
-            let buf = Buf::new(3_000_000 + 6000 + 5000);
+            let buf = Buf::new(len);
             stream.receive_exact(buf.clone()).await.unwrap();
             sender.await;
-            let bytes = buf.bytes();
-            assert!(bytes[..3_000_000].iter().all(|byte| *byte == 7));
-            assert!(bytes[3_000_000..3_006_000].iter().all(|byte| *byte == 1));
-            assert!(bytes[3_006_000..].iter().all(|byte| *byte == 9));
             assert_eq!(stream.receive(Buf::new(1)).await.unwrap(), 0);
+            buf.bytes().to_vec()
         })
-        .unwrap();
+        .unwrap()
+    }
+
+    #[test]
+    fn large_sends_of_many_parts_arrive_complete() {
+        let bytes = arrived(3_000_000 + 6000 + 5000, |stream| async move {
+            let mut parts = vec![MessagePart::Bytes(vec![7; 3_000_000])];
+            parts.extend((0..2000).map(|_| MessagePart::Bytes(vec![1; 3])));
+            parts.push(MessagePart::Buf(Buf::copy_of(&[9; 5000])));
+            stream.send(parts).await.unwrap();
+        });
+        assert!(bytes[..3_000_000].iter().all(|byte| *byte == 7));
+        assert!(bytes[3_000_000..3_006_000].iter().all(|byte| *byte == 1));
+        assert!(bytes[3_006_000..].iter().all(|byte| *byte == 9));
     }
 
     #[test]
     fn large_sends_of_one_part_arrive_complete() {
-        block_on(async {
-            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-            let address = listener.local_address().unwrap().to_string();
-            let sender = spawn(async move {
-                let stream = TcpStream::connect(&address).await.unwrap();
-                let buf = Buf::copy_of(&[9; 5000]);
-                let bytes = MessagePart::Bytes(vec![7; 3_000_000]);
-                for part in [bytes, MessagePart::Bytes(Vec::new()), MessagePart::Buf(buf)] {
-                    stream.send(vec![part]).await.unwrap();
-                }
-                stream.send(Vec::new()).await.unwrap();
-            });
-            let stream = listener.accept().await.unwrap();
-            let buf = Buf::new(3_000_000 + 5000);
-            stream.receive_exact(buf.clone()).await.unwrap();
-            sender.await;
-            let bytes = buf.bytes();
-            assert!(bytes[..3_000_000].iter().all(|byte| *byte == 7));
-            assert!(bytes[3_000_000..].iter().all(|byte| *byte == 9));
-            assert_eq!(stream.receive(Buf::new(1)).await.unwrap(), 0);
-        })
-        .unwrap();
+        let bytes = arrived(3_000_000 + 5000, |stream| async move {
+            let buf = Buf::copy_of(&[9; 5000]);
+            let bytes = MessagePart::Bytes(vec![7; 3_000_000]);
+            for part in [bytes, MessagePart::Bytes(Vec::new()), MessagePart::Buf(buf)] {
+                stream.send(vec![part]).await.unwrap();
+            }
+            stream.send(Vec::new()).await.unwrap();
+        });
+        assert!(bytes[..3_000_000].iter().all(|byte| *byte == 7));
+        assert!(bytes[3_000_000..].iter().all(|byte| *byte == 9));
     }
 
     #[test]
