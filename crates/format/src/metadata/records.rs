@@ -259,20 +259,14 @@ impl Batch {
         let mut w = Writer::over(Vec::with_capacity(size_of::<u32>() + bytes));
         (changes.len() as u32).encode(&mut w);
         for (key, value) in changes {
-            encode_bytes(key, &mut w);
+            Bytes::encode_borrowed(key, &mut w);
             value.is_some().encode(&mut w);
             if let Some(value) = value {
-                encode_bytes(value, &mut w);
+                Bytes::encode_borrowed(value, &mut w);
             }
         }
         w.finish()
     }
-}
-
-/// Encodes bytes like [`Bytes`].
-fn encode_bytes(bytes: &[u8], w: &mut Writer) {
-    (bytes.len() as u32).encode(w);
-    w.raw(bytes);
 }
 
 /// Decodes a value of the key-value store.

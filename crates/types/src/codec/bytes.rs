@@ -32,6 +32,14 @@ impl std::ops::Deref for Bytes {
     }
 }
 
+impl Bytes {
+    /// Encodes borrowed bytes like a [`Bytes`] of them, without a copy of them.
+    pub fn encode_borrowed(bytes: &[u8], w: &mut Writer) {
+        (bytes.len() as u32).encode(w);
+        w.raw(bytes);
+    }
+}
+
 /// Space that an encoded [`Bytes`] leaves for the fields that follow it. Without it, a checksum
 /// after many bytes would make the vector grow to twice its length, with one more copy.
 const SPACE_BEHIND_BYTES: usize = 64;
@@ -40,8 +48,7 @@ impl Codec for Bytes {
     const LAYOUT: &'static str = "u32 length, bytes";
     fn encode(&self, w: &mut Writer) {
         w.reserve(size_of::<u32>() + self.0.len() + SPACE_BEHIND_BYTES);
-        (self.0.len() as u32).encode(w);
-        w.raw(&self.0);
+        Self::encode_borrowed(&self.0, w);
     }
     fn decode(r: &mut Reader<'_>) -> Result<Self> {
         let len = u32::decode(r)? as usize;
