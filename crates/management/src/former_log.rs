@@ -41,13 +41,7 @@ pub(crate) fn read(directory: &Path, cluster: ClusterId) -> Result<ClusterState>
     let head = bytes.get(..LOG_HEAD_BYTES).unwrap_or(&bytes);
     let head = LogHead::from_file(head).map_err(within)?;
     if head.cluster != cluster {
-        return Err(corrupt(
-            &path,
-            format!(
-                "it belongs to cluster {}, and this management node to cluster {cluster}",
-                head.cluster
-            ),
-        ));
+        return Err(of_other_cluster(&path, head.cluster, cluster));
     }
     if head.first.raw() > applied.raw() + 1 {
         let missing = format!(
@@ -92,15 +86,16 @@ fn read_snapshot(path: &Path, cluster: ClusterId) -> Result<(ClusterState, Lsn)>
     let within = |error: Error| error.within(path.display());
     let snapshot = Snapshot::from_file(&bytes).map_err(within)?;
     if snapshot.cluster != cluster {
-        return Err(corrupt(
-            path,
-            format!(
-                "it belongs to cluster {}, and this management node to cluster {cluster}",
-                snapshot.cluster
-            ),
-        ));
+        return Err(of_other_cluster(path, snapshot.cluster, cluster));
     }
     Ok((decode_state(&snapshot.state).map_err(within)?, snapshot.applied))
+}
+
+/// Returns the error for a file that belongs to the cluster `found` instead of the cluster `own`.
+fn of_other_cluster(path: &Path, found: ClusterId, own: ClusterId) -> Error {
+    let problem =
+        format!("it belongs to cluster {found}, and this management node to cluster {own}");
+    corrupt(path, problem)
 }
 
 fn corrupt(path: &Path, problem: String) -> Error {
