@@ -199,8 +199,9 @@ pub struct Calibration {
     pub tolerance: f64,
 }
 
-/// The emulated cluster in which the plan runs.
-#[derive(Debug, Clone, PartialEq)]
+/// The emulated cluster in which the plan runs. Its fields are the keys of `lab` in the document.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Lab {
     /// Name of a predefined shape of `skep lab`.
     pub shape: String,

@@ -26,7 +26,7 @@ struct Document {
     repetitions: Option<Value>,
     block: Option<Value>,
     wait: Option<Vec<String>>,
-    lab: Option<LabKeys>,
+    lab: Option<Lab>,
     #[serde(default)]
     limit: LimitKeys,
     #[serde(default)]
@@ -35,20 +35,6 @@ struct Document {
     factors: FactorKeys,
     #[serde(default)]
     experiment: Vec<ExperimentKeys>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct LabKeys {
-    shape: String,
-    servers: Option<u16>,
-    targets: Option<u16>,
-    clients: Option<u16>,
-    metadata_servers: Option<u16>,
-    metadata_link: Option<String>,
-    link: Option<String>,
-    client_link: Option<String>,
-    target_rate: Option<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -132,17 +118,7 @@ pub(super) fn plan(text: &str) -> Result<Plan> {
         seed: document.seed.unwrap_or(1),
         block: count("block", &document.block, BLOCK_RUNS, most)?,
         wait: document.wait.as_deref().map(wait).transpose()?,
-        lab: document.lab.map(|lab| Lab {
-            shape: lab.shape,
-            servers: lab.servers,
-            targets: lab.targets,
-            clients: lab.clients,
-            metadata_servers: lab.metadata_servers,
-            metadata_link: lab.metadata_link,
-            link: lab.link,
-            client_link: lab.client_link,
-            target_rate: lab.target_rate,
-        }),
+        lab: document.lab,
         limit: limit(&document.limit)?,
         calibration: calibration(&document.calibration)?,
         experiments,
