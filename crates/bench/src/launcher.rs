@@ -25,7 +25,7 @@ pub(crate) use protocol::{Job, Seat, Step};
 pub use protocol::{LinkMeasure, Measure, ProbedPath};
 pub use record::{HostRecord, HostUse, PhaseRecord, ProcessRecord};
 pub use worker::worker;
-pub(crate) use worker::{Control, Engine};
+pub(crate) use worker::{Control, Engine, STOPPED};
 
 use crate::limits::{MAX_HOSTS, MAX_PROCESSES, MAX_PROCESSES_PER_HOST};
 use serde::{Deserialize, Serialize};

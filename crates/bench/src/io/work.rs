@@ -5,7 +5,7 @@ use super::pattern::{Transfers, reads_data_of};
 use super::plan::{Phase, Plan};
 use super::samples::Sampler;
 use super::stamp::Stamp;
-use crate::launcher::{Control, Engine, Measure, Seat, Step};
+use crate::launcher::{Control, Engine, Measure, STOPPED, Seat, Step};
 use rustix::fs::{Advice, OFlags};
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -159,7 +159,7 @@ impl IoEngine {
         let mut sampler = interval.map(Sampler::new);
         for offset in Transfers::of(&self.plan, data_of, self.seat.of).offsets() {
             if control.is_aborted() {
-                return Err("stopped, because another process of the benchmark has failed".into());
+                return Err(STOPPED.into());
             }
             let buffer = self.buffer.bytes();
             if is_stamped {

@@ -33,6 +33,9 @@ pub(crate) trait Engine {
     fn clean(&mut self, dead: &[u32]);
 }
 
+/// The error of an engine that stops its work in a phase because [`Control::is_aborted`] is true.
+pub(crate) const STOPPED: &str = "stopped, because another process of the benchmark has failed";
+
 /// The state that the thread of a running engine shares with the other threads of its process.
 #[derive(Debug, Default)]
 pub(crate) struct Control {

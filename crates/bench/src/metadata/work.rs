@@ -3,7 +3,7 @@
 
 use super::items::{items, tree};
 use super::plan::{Act, Object, Plan, phase_named};
-use crate::launcher::{Control, Engine, Measure, Seat, Step};
+use crate::launcher::{Control, Engine, Measure, STOPPED, Seat, Step};
 use crate::limits::{CLEAN_PAUSE, CLEAN_TRIES};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -135,7 +135,7 @@ impl Tally<'_> {
         self.measure.operations += 1;
         self.control.move_on(1);
         match self.control.is_aborted() {
-            true => Err("stopped, because another process of the benchmark has failed".into()),
+            true => Err(STOPPED.into()),
             false => Ok(()),
         }
     }

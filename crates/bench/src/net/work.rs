@@ -1,7 +1,7 @@
 //! The work of one process on a host in a network benchmark. It measures links to services.
 
 use super::plan::{Assignment, Leg, Measured, Server};
-use crate::launcher::{Control, Engine, LinkMeasure, Measure, ProbedPath, Seat, Step};
+use crate::launcher::{Control, Engine, LinkMeasure, Measure, ProbedPath, STOPPED, Seat, Step};
 use crate::limits::NET_SPIN;
 use skep_env::PathMtu;
 use skep_rpc::link_benchmark::{self, LinkResult};
@@ -171,9 +171,7 @@ impl Engine for NetEngine {
         let hints: Vec<_> = servers.iter().map(|it| hint(it, self.paths.get(&it.node))).collect();
         let mut links =
             self.measure(servers, leg.measured, control).map_err(|error| match error.code() {
-                ErrorCode::Interrupted => {
-                    "stopped, because another process of the benchmark has failed".into()
-                }
+                ErrorCode::Interrupted => STOPPED.into(),
                 _ => format!("{}{}", error.context(), hints.concat()),
             })?;
         for link in &mut links {

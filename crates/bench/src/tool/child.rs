@@ -1,6 +1,6 @@
 //! Runs an external program as a child process of a worker.
 
-use crate::launcher::Control;
+use crate::launcher::{Control, STOPPED};
 use crate::limits::{KEPT_ERRORS_BYTES, MAX_OUTPUT_BYTES, TOOL_END_PATIENCE, TOOL_LOOK};
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::io::Read;
@@ -85,9 +85,7 @@ pub(super) fn run(command: &[String], control: &Control) -> Result<Printed, Stri
         match waits.recv_timeout(TOOL_LOOK) {
             Ok(printed) => break printed,
             Err(RecvTimeoutError::Timeout) if !control.is_aborted() => {}
-            Err(RecvTimeoutError::Timeout) => {
-                return Err("stopped, because another process of the benchmark has failed".into());
-            }
+            Err(RecvTimeoutError::Timeout) => return Err(STOPPED.into()),
             Err(RecvTimeoutError::Disconnected) => {
                 return Err(format!("cannot read the output of {program}"));
             }
