@@ -1,6 +1,6 @@
 //! The command lines of mdtest, and the parser of its results.
 
-use super::{Report, words};
+use super::{Report, refused, words};
 use crate::metadata::plan::{OPERATIONS, Plan};
 use std::collections::BTreeMap;
 
@@ -36,10 +36,12 @@ impl Part {
     }
 }
 
-/// Returns the options of the plan that mdtest does not have, each with the reason.
+/// Returns the options of the plan that mdtest does not support.
 pub(super) fn problems(plan: &Plan) -> Vec<String> {
-    let separate = "--separate-trees, because mdtest has one directory for all trees";
-    plan.separate_trees.then(|| separate.to_owned()).into_iter().collect()
+    refused(&[(
+        plan.separate_trees,
+        "--separate-trees, because mdtest has one directory for all trees",
+    )])
 }
 
 /// Returns the command line for a part of the test. mdtest must run in the directory that contains
