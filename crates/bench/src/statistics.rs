@@ -65,8 +65,9 @@ impl FirstValue {
 }
 
 /// Whether a first measurement that is below the others by the share `below` is as low as in a
-/// warm-up. A single first value must also be apart from the others (see [`warm_up`]). The
-/// first values of many series must be the lowest values of most series.
+/// warm-up. This function does not check two further conditions. For one series, the first value
+/// must also be apart from the others ([`warm_up`]). For many series, the caller checks that in
+/// most of them the first value is the lowest.
 pub fn is_as_low_as_a_warm_up(below: f64) -> bool {
     below >= WARM_UP
 }

@@ -186,7 +186,7 @@ fn sizing_page_has_the_output_of_its_example() {
         size.metadata_bytes_of_file,
         bytes(size.metadata_bytes)
     ));
-    check(&format!("Data with checksums: {}, chunk files", bytes(size.data_bytes)));
+    check(&format!("Data, including its checksums: {}; chunk files", bytes(size.data_bytes)));
     check(&format!("metadata.cache = \"{} MiB\"", size.cache_bytes_of_target.div_ceil(1 << 20)));
     for (role, host) in [("metadata", size.metadata), ("storage", size.storage)] {
         let is_row = |line: &&str| line.starts_with(role) && line.contains("iB  ");

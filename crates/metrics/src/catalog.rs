@@ -240,7 +240,8 @@ definitions! {
     MANAGEMENT_RECOVERY = Definition::histogram("skep_management_recovery_seconds",
         RECOVERY_OF_PROCESS,
         "Duration of the recoveries of management: `take_over` lasted from the election of this \
-         node as the leader until it led. A single management node elects itself at each start.");
+         node as the leader until a majority of the members had stored its first command. A single \
+         management node elects itself at each start.");
     /// Hits of the block cache of a metadata target's key-value store.
     METADATA_CACHE_HITS = Definition::counter("skep_metadata_cache_hits", Unit::Count, CACHE,
         "Blocks that a metadata target's key-value store took from its cache (setting \

@@ -144,8 +144,8 @@ pub fn compare(all: &[Vec<f64>], index: usize, rules: Rules) -> Option<Compared>
     })
 }
 
-/// Maximum number of pairs of samples for which all orders are counted. For more pairs, the normal
-/// distribution is used as an approximation.
+/// The test considers all orders of the values if the product of the lengths of both lists is at
+/// most this number. For longer lists, it uses the normal distribution as an approximation.
 const COUNTED_PAIRS: usize = 2_000;
 
 /// Returns the p-value of the one-sided Mann-Whitney test. It is the probability that the first

@@ -140,7 +140,7 @@ fn as_text(report: &SizeReport) -> String {
     );
     let _ = writeln!(
         text,
-        "Data with checksums: {}, chunk files of each file: {}\n",
+        "Data, including its checksums: {}; chunk files per file: {}\n",
         bytes(size.data_bytes),
         size.chunk_files_of_file
     );
