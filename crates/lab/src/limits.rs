@@ -8,8 +8,8 @@ use std::time::Duration;
 pub(crate) const MAX_HOSTS: u16 = 250;
 /// Maximum number of storage targets of one server. Each target needs a thread.
 pub(crate) const MAX_TARGETS: u16 = 64;
-/// Maximum number of metadata hosts. Each of them needs the same parts as a server, and one host
-/// cannot run more services that store names at a useful rate.
+/// Maximum number of metadata hosts. Like a server, each of them needs a network namespace, a link
+/// and a process.
 pub(crate) const MAX_METADATA_SERVERS: u16 = 64;
 /// Maximum number of metadata targets of one metadata host. Each target needs a thread.
 pub(crate) const MAX_METADATA_TARGETS: u16 = 64;
