@@ -1,14 +1,12 @@
 //! Studies that run in a lab: in a lab of their own, or in a lab that already runs.
 
-use crate::{STUDY_PATIENCE, journal_of, parse, prepare, runs_of, skep};
-use rustix::process::{Pid, Signal, kill_process};
+use crate::{interrupt, journal_of, parse, prepare, runs_of, skep};
 use serde_json::{Value, json};
 use skep_testkit::lab::Lab;
 use skep_testkit::schema::check;
 use skep_testkit::view::Typed;
-use skep_testkit::{Scratch, cluster, files, wait_for};
+use skep_testkit::{Scratch, files};
 use std::collections::{BTreeMap, BTreeSet};
-use std::process::{Command, Stdio};
 
 /// A plan with short runs that write very little, in a lab of the study's own.
 const OWN: &str = "name = 'own'\ntitle = 'Own'\nrepetitions = 3\nblock = 3\n\
@@ -81,22 +79,9 @@ fn bandwidth_grows_with_the_servers_that_a_run_may_use() {
 fn study_resumes_in_a_new_lab_after_ctrl_c() {
     let (scratch, study) = prepare(&OWN.replace("repetitions = 3", "repetitions = 15"));
     let lab = Lab::new();
-    let mut command = Command::new(cluster::program());
-    command.current_dir(scratch.path()).args(in_own_lab(&lab, &[])).stdout(Stdio::piped());
-    let mut child = command.stderr(Stdio::null()).spawn().expect("started");
-    let before = wait_for("some runs", STUDY_PATIENCE, || {
-        let lines = journal_of(&study);
-        (lines.len() > 4).then_some(lines)
+    let (before, printed) = interrupt(&scratch, &study, &in_own_lab(&lab, &[]), || {
+        assert_ne!(lab.remains(), Vec::<String>::new());
     });
-    assert_ne!(lab.remains(), Vec::<String>::new());
-    kill_process(Pid::from_child(&child), Signal::INT).expect("our own child");
-    let status = wait_for("the interrupted study ends", STUDY_PATIENCE, || {
-        child.try_wait().expect("our own child")
-    });
-    assert!(status.success(), "{status}");
-    let mut printed = String::new();
-    let mut stdout = child.stdout.take().expect("a pipe");
-    std::io::Read::read_to_string(&mut stdout, &mut printed).expect("text");
     let go_on = format!("--directory study --lab-name {} --resume", lab.name());
     assert!(printed.contains(&go_on), "{printed}");
     assert_eq!(lab.remains(), Vec::<String>::new());

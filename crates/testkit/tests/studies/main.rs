@@ -5,13 +5,15 @@ mod plans;
 mod reports;
 mod runs;
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use skep_testkit::program::{Finished, finish};
 use skep_testkit::schema::{check, check_lines};
-use skep_testkit::{Scratch, cluster, files};
+use skep_testkit::{Scratch, cluster, files, wait_for};
 use std::fs;
+use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 /// Maximum duration of a whole study.
@@ -60,4 +62,32 @@ fn prepare(plan: &str) -> (Scratch, PathBuf) {
     files::create_dir(scratch.join("mount"));
     let study = scratch.join("study");
     (scratch, study)
+}
+
+/// Starts a study in the scratch directory, and sends the signal of Ctrl-C to it after some runs.
+/// Calls `before_the_signal` just before. Returns the journal before the signal, and what the study
+/// has printed.
+fn interrupt(
+    scratch: &Scratch,
+    study: &Path,
+    arguments: &[&str],
+    before_the_signal: impl FnOnce(),
+) -> (Vec<String>, String) {
+    let mut command = Command::new(cluster::program());
+    command.current_dir(scratch.path()).args(arguments).stdout(Stdio::piped());
+    let mut child = command.stderr(Stdio::null()).spawn().expect("started");
+    let before = wait_for("some runs", STUDY_PATIENCE, || {
+        let lines = journal_of(study);
+        (lines.len() > 4).then_some(lines)
+    });
+    before_the_signal();
+    kill_process(Pid::from_child(&child), Signal::INT).expect("our own child");
+    let status = wait_for("the interrupted study ends", STUDY_PATIENCE, || {
+        child.try_wait().expect("our own child")
+    });
+    assert!(status.success(), "{status}");
+    let mut printed = String::new();
+    let mut stdout = child.stdout.take().expect("a pipe");
+    stdout.read_to_string(&mut printed).expect("text");
+    (before, printed)
 }

@@ -1,14 +1,12 @@
 //! Studies that run in a directory of the local file system.
 
-use crate::{STUDY_PATIENCE, checked, journal_of, parse, prepare, runs_of, skep};
-use rustix::process::{Pid, Signal, kill_process};
+use crate::{checked, interrupt, journal_of, parse, prepare, runs_of, skep};
 use serde_json::{Value, json};
+use skep_testkit::files;
 use skep_testkit::program::run;
 use skep_testkit::schema::{check, check_lines};
 use skep_testkit::view::Typed;
-use skep_testkit::{cluster, files, wait_for};
 use std::collections::BTreeSet;
-use std::process::{Command, Stdio};
 
 /// A plan that can run on any file system, with many short runs that write very little.
 const QUICK: &str = "name = 'quick'\ntitle = 'Quick'\nrepetitions = 8\nwait = ['0s', '1ms']\n\
@@ -168,21 +166,7 @@ fn calibration_chooses_data_size_and_hosts_if_omitted() {
 #[test]
 fn interrupted_study_ends_after_its_run_and_resumes() {
     let (scratch, study) = prepare(&QUICK.replace("repetitions = 8", "repetitions = 20"));
-    let mut command = Command::new(cluster::program());
-    command.current_dir(scratch.path()).args(RUN).stdout(Stdio::piped()).stderr(Stdio::null());
-    let mut child = command.spawn().expect("started");
-    let before = wait_for("some runs", STUDY_PATIENCE, || {
-        let lines = journal_of(&study);
-        (lines.len() > 4).then_some(lines)
-    });
-    kill_process(Pid::from_child(&child), Signal::INT).expect("our own child");
-    let status = wait_for("the interrupted study ends", STUDY_PATIENCE, || {
-        child.try_wait().expect("our own child")
-    });
-    assert!(status.success(), "{status}");
-    let mut printed = String::new();
-    let mut stdout = child.stdout.take().expect("a pipe");
-    std::io::Read::read_to_string(&mut stdout, &mut printed).expect("text");
+    let (before, printed) = interrupt(&scratch, &study, &RUN, || ());
     assert!(
         printed.contains("Resume: skep study run ./plan.toml --directory study --resume"),
         "{printed}"
