@@ -78,6 +78,16 @@ pub fn blocks(page: &str) -> Vec<Block> {
     blocks
 }
 
+/// Returns the code blocks of the page that only the host `name` runs, in their order on the page.
+///
+/// # Panics
+/// Panics if there is no such block, or if a block has an unknown word, or no end.
+pub fn blocks_of(page: &str, name: &str) -> Vec<Block> {
+    let blocks: Vec<_> = blocks(page).into_iter().filter(|it| it.hosts == [name]).collect();
+    assert!(!blocks.is_empty(), "the page has commands for the host {name}");
+    blocks
+}
+
 /// A command on a page, with the output that the page shows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Quoted {

@@ -8,7 +8,7 @@
 //! administrator runs as root must work with services that do not run as root. `several_hosts.rs`
 //! runs the commands on the page about several hosts, and `command_pages` those on other pages.
 
-use skep_testkit::page::{PageHost, PageNetwork, blocks};
+use skep_testkit::page::{PageHost, PageNetwork, blocks_of};
 use skep_testkit::{PATIENCE, files, wait_for};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -92,8 +92,7 @@ fn set_up(host: &PageHost) {
 /// Runs the command blocks of a page on the host `server`. After each block, calls `after`, which
 /// does the work that a reader of the page does by hand.
 fn run_page(host: &PageHost, page: &str, after: impl Fn(&str)) {
-    let mut blocks = blocks(page);
-    blocks.retain(|block| block.hosts == ["server"]);
+    let blocks = blocks_of(page, "server");
     assert!(blocks.len() > 1, "the page has its commands");
     for block in blocks {
         let printed = host.run(&block.commands).expect_success();

@@ -9,7 +9,7 @@
 
 use serde_json::Value;
 use skep_testkit::cluster::program;
-use skep_testkit::page::{PageHost, PageNetwork, blocks};
+use skep_testkit::page::{PageHost, PageNetwork, blocks_of};
 use skep_testkit::program::{clean_up, finish, run};
 use skep_testkit::view::Typed;
 use skep_testkit::{PATIENCE, Scratch, files, wait_for};
@@ -324,8 +324,7 @@ fn five_documented_commands_set_up_dashboards() {
     assert_eq!(packages.len(), 1, "{packages:?}");
     works(&format!("cp {} /srv/home", packages[0].display()));
     // The program `command_pages` runs the blocks of the host `monitor`.
-    let blocks: Vec<_> =
-        blocks(MONITORING).into_iter().filter(|it| it.hosts == ["server"]).collect();
+    let blocks = blocks_of(MONITORING, "server");
     assert_eq!(blocks.len(), 1, "{blocks:?}");
     assert_eq!(blocks[0].commands.lines().count(), 5);
     println!("{}", works(&format!("cd /srv/home\n{}", blocks[0].commands)));
@@ -375,8 +374,7 @@ fn versions(debian: &PageHost, rhel: &PageHost) -> [String; 2] {
 
 /// Returns the command blocks of the page that are only for the host `host`.
 fn page_blocks<const COUNT: usize>(host: &str) -> [String; COUNT] {
-    let blocks = blocks(PAGE).into_iter().filter(|it| it.hosts == [host]);
-    let commands: Vec<_> = blocks.map(|it| it.commands).collect();
+    let commands: Vec<_> = blocks_of(PAGE, host).into_iter().map(|it| it.commands).collect();
     commands.try_into().unwrap_or_else(|found| panic!("blocks for {host}: {found:?}"))
 }
 

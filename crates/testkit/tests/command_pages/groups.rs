@@ -1,9 +1,9 @@
 //! The page about metadata groups, and the commands on the pages about mounting and ports that need
 //! management at 10.0.0.1: one cluster of separate services.
 
-use crate::{MOUNTING, blocks_of, in_srv, new_host};
+use crate::{MOUNTING, in_srv, new_host};
 use serde_json::Value;
-use skep_testkit::page::{PageHost, PageNetwork};
+use skep_testkit::page::{PageHost, PageNetwork, blocks_of};
 use skep_testkit::{PATIENCE, wait_for};
 
 const METADATA_GROUPS: &str = include_str!("../../../../docs/operations/metadata-groups.md");

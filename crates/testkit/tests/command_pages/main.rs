@@ -10,7 +10,7 @@ mod groups;
 mod monitoring;
 
 use serde_json::Value;
-use skep_testkit::page::{Block, PageHost, PageNetwork, blocks, quoted};
+use skep_testkit::page::{PageHost, PageNetwork, blocks_of, quoted};
 
 const MOUNTING: &str = include_str!("../../../../docs/operations/mounting.md");
 const SETTINGS: &str = include_str!("../../../../docs/operations/settings.md");
@@ -54,13 +54,6 @@ fn in_srv(host: &PageHost, commands: &str) -> String {
     let printed = host.run(&format!("cd /srv\n{commands}")).expect_success();
     println!("{commands}\n{printed}");
     printed
-}
-
-/// Returns the blocks of a page that run on the host `name`.
-fn blocks_of(page: &str, name: &str) -> Vec<Block> {
-    let blocks: Vec<_> = blocks(page).into_iter().filter(|it| it.hosts == [name]).collect();
-    assert!(!blocks.is_empty(), "the page has commands for the host {name}");
-    blocks
 }
 
 /// Runs the commands of a page in the directory `/srv`, and returns their output.

@@ -1,10 +1,10 @@
 //! The pages about monitoring and clients, and the part of the page about administration on a lost
 //! disk: one cluster of `skep up` with a monitor, a mount of the host `node17`, and load.
 
-use crate::{blocks_of, in_srv, new_host, run_page, targets_of_storage};
+use crate::{in_srv, new_host, run_page, targets_of_storage};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use skep_testkit::page::{Block, PageHost, PageNetwork};
+use skep_testkit::page::{Block, PageHost, PageNetwork, blocks_of};
 use skep_testkit::{PATIENCE, files, wait_for};
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
