@@ -107,7 +107,7 @@ mod tests {
 
     /// A program that unpacks an archive creates, writes and then changes one file after the other.
     #[test]
-    fn new_file_stays_cached_after_changes_of_earlier_files() {
+    fn file_checked_after_a_permission_change_is_cached() {
         let here = CheckedFiles::default();
         here.forget_all();
         here.insert(InodeId::new(8), limits::VALIDITY, here.begin_check());

@@ -213,7 +213,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "`has_threads` shows whether there are entries")]
-    fn entry_that_requests_cannot_see_violates_an_invariant() {
+    fn entry_without_the_has_threads_flag_violates_an_invariant() {
         let opens = RepeatedOpens::default();
         let open = RepeatedOpen { mode: READ, hold: None, until: NOW };
         opens.check_invariants(&HashMap::from([(7, open)]));

@@ -147,7 +147,7 @@ fn checker_finds_an_unsynced_confirmation_after_a_request() {
 }
 
 #[test]
-fn checker_finds_an_unsynced_reply_after_a_request() {
+fn checker_finds_a_reply_before_a_sync_after_a_drop_request() {
     check(PlantedBug::ReplyAfterAsking, LATE_REQUEST, PRIMARY_HAS_RECORDS);
 }
 

@@ -77,7 +77,7 @@ fn check_quoted(host: &PageHost, page: &str) {
 /// Command: skep plan propose, skep plan predict, skep plan explain, skep plan size.
 /// Command: skep bench io, skep bench net, skep bench storage, skep bench slow-targets.
 #[test]
-fn marked_commands_of_the_pages_on_single_commands_succeed() {
+fn commands_on_the_pages_about_single_commands_succeed() {
     let network = PageNetwork::new();
     let host = new_host(&network);
     for page in [PLANNING, SIZING] {

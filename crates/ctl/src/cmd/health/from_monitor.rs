@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn monitor_does_not_replace_start_times_of_management() {
+    fn problem_start_time_from_management_is_kept() {
         let now = Timestamp { seconds: 1_700_000_000, nanoseconds: 0 };
         let since = Some(Since::before(now, 5_000));
         let mut problems =
