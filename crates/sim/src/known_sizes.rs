@@ -61,7 +61,8 @@ fn may_change_size(op: &Op) -> bool {
         || matches!(op, Op::WriteInline(_) | Op::ReportWritten(_) | Op::Close(_))
 }
 
-/// Whether the client records the attributes in the reply to the operation.
+/// Whether the client records the attributes in each successful reply to the operation. It records
+/// the attributes in the reply to a close or to an inline write only in some cases.
 fn shows_size(op: &Op) -> bool {
     matches!(
         op,

@@ -23,8 +23,8 @@ const CLIENTS: [&str; 2] = ["c1", "c2"];
 /// Rate of the link of each client host in bytes per second, in each direction.
 const LINK: f64 = 8e6;
 
-/// Returns the bytes per second in each second. `field` is a field of the history. The key is the
-/// time of the second.
+/// Returns the bytes per second in each second. `field` is the key of the list of rates in the
+/// reply to `/api/history`. The keys of the returned map are the times of the seconds.
 fn seconds_of(address: &str, query: &str, field: &str) -> BTreeMap<u64, f64> {
     let history = get(address, &format!("/api/history?{query}&span=300&points=300"));
     let at = history["at"].list().iter().map(Typed::number);
