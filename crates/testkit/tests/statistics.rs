@@ -318,8 +318,9 @@ fn live_statistics_add_up_to_the_operations_of_the_test() {
     showing.wait().unwrap();
 }
 
-/// Commands: skep stats, skep node disks, skep trace, skep health check. Otherwise a pipe such as
-/// `skep stats | head -1` would never end.
+/// Otherwise a pipe such as `skep stats | head -1` would never end.
+///
+/// Command: skep stats, skep node disks, skep trace, skep health check.
 #[test]
 fn endless_commands_end_when_the_reader_of_their_pipe_ends() {
     let cluster = Cluster::start(Shape::small());

@@ -217,7 +217,7 @@ fn read_of_a_shared_inline_file_returns_the_last_write() {
     end(cluster, second);
 }
 
-/// docs/semantics.md 2.1, 2.7 and 2.11. Commands: skep entry info.
+/// docs/semantics.md 2.1, 2.7 and 2.11. Command: skep entry info.
 #[test]
 fn repeated_syncs_move_inline_bytes_of_a_file_to_storage() {
     let (cluster, second) = mounts();

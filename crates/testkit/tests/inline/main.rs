@@ -95,7 +95,7 @@ fn end(cluster: Cluster, second: Mounted) {
     cluster.stop();
 }
 
-/// Commands: skep entry set, skep entry info, skep entry map.
+/// Command: skep entry set, skep entry info, skep entry map.
 #[test]
 fn small_files_are_stored_inline_without_a_chunk_file() {
     let (cluster, second) = mounts();
@@ -211,7 +211,7 @@ fn is_inline(path: &Path) -> bool {
     entry_info(path).components()[0].redundancy() == "inline"
 }
 
-/// docs/semantics.md 2.1. Commands: skep entry info.
+/// docs/semantics.md 2.1. Command: skep entry info.
 #[test]
 fn file_with_a_large_first_write_has_no_inline_bytes() {
     let (cluster, second) = mounts();
