@@ -31,7 +31,8 @@ struct Replayed {
     count: u64,
     /// The changes that stay lost.
     failed: Vec<Change>,
-    /// Inodes with a change that cannot be replayed.
+    /// The inodes of the changes that this replay has skipped. Changes that the target has refused
+    /// in this replay do not count.
     changed_otherwise: HashSet<InodeId>,
     /// Whether one of the changes that were not replayed is a change of names.
     lacks_names: bool,

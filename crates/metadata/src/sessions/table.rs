@@ -215,15 +215,19 @@ impl Sessions {
         if session.is_expired {
             return Err(evicted(header.session));
         }
+        let slot = header.slot;
         let is_of_replay = header.message == Replay::ID;
-        if is_of_replay != (header.slot == REPLAY_SLOT)
-            || !is_of_replay && header.slot >= session.slots
-        {
-            let what =
-                format!("cannot use slot {}: the session has {} slots", header.slot, session.slots);
-            return Err(Error::new(ErrorCode::Protocol, what));
-        }
-        Ok(())
+        let what = if is_of_replay != (slot == REPLAY_SLOT) {
+            format!(
+                "cannot use slot {slot}: only requests that replay changes use slot {REPLAY_SLOT}, \
+                 and they use no other slot"
+            )
+        } else if !is_of_replay && slot >= session.slots {
+            format!("cannot use slot {slot}: the session has {} slots", session.slots)
+        } else {
+            return Ok(());
+        };
+        Err(Error::new(ErrorCode::Protocol, what))
     }
 
     /// Iterates over the sessions with ids above `id`, in ascending order.
