@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn environment_has_kernel_release_and_cpus() {
+    fn environment_record_has_kernel_release_and_cpus() {
         let deviating_rules = BTreeMap::from([("client".to_owned(), vec!["mtu".to_owned()])]);
         let program = ProgramReport { version: "1.2+abc".to_owned(), deviating_rules };
         let here = Environment::of_this_host(Some(Path::new("/")), &program);

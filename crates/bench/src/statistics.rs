@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn slow_first_repetition_is_a_warm_up() {
+    fn much_slower_first_repetition_counts_as_a_warm_up() {
         assert_eq!(warm_up(&[75.0, 100.0, 98.0, 102.0]), Some(0.25));
         // Too few values, a small difference, values that vary as much, and a fast first one.
         assert_eq!(warm_up(&[75.0, 100.0]), None);
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn first_value_is_the_lowest_only_if_each_other_is_higher() {
+    fn first_value_is_not_lowest_if_another_equals_it() {
         let first = |values: &[f64]| FirstValue::of(values).map(|it| (it.below, it.is_lowest));
         assert_eq!(first(&[75.0, 80.0, 120.0]), Some((0.25, true)));
         assert_eq!(first(&[75.0, 75.0, 125.0]), Some((0.25, false)));

@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn interfaces_have_rate_and_packet_size() {
+    fn network_interfaces_are_recorded_with_rate_and_mtu() {
         let root = tree(&[
             ("sys/class/net/lo/mtu", "65536\n"),
             ("sys/class/net/eth1/mtu", "9000\n"),
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn disks_have_size_and_chosen_scheduler() {
+    fn disks_are_recorded_with_size_and_io_scheduler() {
         let root = tree(&[
             ("sys/block/loop0/size", "8\n"),
             ("sys/block/sr0/size", "0\n"),
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn tuning_has_the_values_of_existing_settings() {
+    fn only_existing_kernel_settings_are_recorded() {
         let root = tree(&[
             ("proc/sys/vm/swappiness", "10\n"),
             ("sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]\n"),
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn instance_is_described_by_firmware_and_cloud_init() {
+    fn cloud_instance_is_read_from_firmware_and_cloud_init() {
         let amazon = tree(&[
             ("sys/class/dmi/id/sys_vendor", "Amazon EC2\n"),
             ("sys/class/dmi/id/product_name", "c5n.18xlarge\n"),

@@ -62,7 +62,7 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     #[test]
-    fn samples_have_an_interval_and_include_the_last_transfer() {
+    fn samples_are_one_interval_apart_until_the_last_transfer() {
         let mut sampler = Sampler::new(100 * MS);
         for number in 1..=25_u32 {
             sampler.add(1000 * MS + number * 10 * MS, u64::from(number));
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_of_a_long_phase_are_bounded_and_cover_it() {
+    fn number_of_samples_is_bounded_and_covers_the_whole_phase() {
         let mut sampler = Sampler::new(MS);
         let count = 10 * MAX_SAMPLES as u32;
         for number in 1..=count {
