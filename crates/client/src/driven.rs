@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn result_of_a_dropped_operation_goes_to_its_orphan_handler() {
+    fn dropped_operation_completes_and_passes_on_its_result() {
         skep_env::block_on(async {
             let (done, orphaned) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(0)));
             let note = Rc::clone(&orphaned);

@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn open_detects_events_recorded_before_its_reply() {
+    fn event_of_a_file_during_its_open_is_detected() {
         let recent = RecentFiles::default();
         let (a, b) = (InodeId::new(1), InodeId::new(2));
         recent.note(a);

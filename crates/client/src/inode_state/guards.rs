@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn end_of_an_operation_without_other_clients_wakes_tasks() {
+    fn end_of_exclusive_use_of_a_file_wakes_waiting_tasks() {
         let begin = |state: &Arc<InodeState>| state.try_alone().unwrap();
         let wait = async |state: &Arc<InodeState>| {
             state.wait_until(|| (!state.is_used_alone()).then_some(())).await;

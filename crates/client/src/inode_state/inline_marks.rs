@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn mark_stays_until_each_of_its_writes_is_removed() {
+    fn inline_mark_stays_until_all_its_writes_are_removed() {
         let mut marks = InlineMarks::default();
         for record in [5, 7, 7] {
             assert!(!marks.add(mark(1, record)));
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn sync_removes_the_writes_up_to_its_mark_of_each_start() {
+    fn sync_marks_remove_only_earlier_writes_of_the_same_start() {
         let mut marks = InlineMarks::default();
         for (start, record) in [(1, 1), (3, 7), (1, 2), (2, 3), (2, 5)] {
             assert!(!marks.add(mark(start, record)));
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn table_at_its_limit_forgets_no_write_silently() {
+    fn full_table_of_inline_marks_loses_no_write_silently() {
         let mut marks = InlineMarks::default();
         let last = MAX_INLINE_MARKS as u64 + 1;
         for record in 1..=last {

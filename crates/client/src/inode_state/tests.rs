@@ -225,7 +225,7 @@ fn chunk_files_written_during_a_sync_stay_unsynced() {
 }
 
 #[test]
-fn mount_counts_a_loss_if_a_host_has_another_incarnation() {
+fn new_incarnation_of_a_storage_host_counts_as_one_loss() {
     let state = opened(0);
     write(&state, 10, 0, 1);
     state.synced(&state.unsynced()[0], HostIncarnation::new(2));
@@ -374,7 +374,7 @@ fn inline_write_stays_unsynced_until_a_sync_covers_it() {
 }
 
 #[test]
-fn inline_move_is_due_after_fsyncs_of_metadata_and_storage() {
+fn third_fsync_of_metadata_and_storage_starts_an_inline_move() {
     const INLINE: u64 = 4096;
     let unsynced = |size| {
         let state = opened(0);
@@ -399,7 +399,7 @@ fn inline_move_is_due_after_fsyncs_of_metadata_and_storage() {
 }
 
 #[test]
-fn inline_bytes_count_as_moved_in_one_generation_only() {
+fn move_of_inline_bytes_counts_for_one_pattern_generation() {
     let state = opened(0);
     assert!(!state.has_moved_inline(0) && !state.has_moved_inline(1));
     state.inline_moved(1);
@@ -449,7 +449,7 @@ fn pattern_of_the_newest_open_is_known_until_the_last_close() {
 }
 
 #[test]
-fn open_with_a_new_pattern_returns_the_previous_generation() {
+fn open_with_a_new_pattern_reports_the_replaced_generation() {
     let state = opened(0);
     assert_eq!(state.opened_generation(), None);
     let opened = [1, 1, 2, 2].map(|generation| state.generation_opened(generation));
@@ -476,7 +476,7 @@ fn only_reports_of_a_replaced_pattern_are_discarded() {
 }
 
 #[test]
-fn move_of_inline_bytes_does_not_end_if_its_future_is_dropped() {
+fn dropped_move_of_inline_bytes_stays_in_progress() {
     let state = opened(0);
     let claim = state.try_truncate().unwrap();
     assert!(!state.is_moving_inline());

@@ -215,7 +215,7 @@ mod tests {
     const OWNER: Owner = Owner { inode: InodeId::ROOT, kind: LockKind::Posix, owner: 7 };
 
     #[test]
-    fn request_waits_for_the_turn_of_another_thread() {
+    fn lock_requests_of_one_owner_wait_for_each_other() {
         let locks = Arc::new(FileLocks::default());
         let begin = |locks: &Arc<FileLocks>| match locks.try_turn(OWNER, false) {
             Attempt::Reserved(turn) => turn,
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn request_for_an_owner_without_locks_does_not_wait() {
+    fn unlock_for_an_unknown_lock_owner_does_not_wait() {
         let locks = Arc::new(FileLocks::default());
         assert!(matches!(locks.try_turn(OWNER, true), Attempt::Unknown));
         assert!(locks.table().is_empty());

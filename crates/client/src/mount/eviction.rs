@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn removed_client_names_each_possible_cause_and_its_files() {
+    fn error_of_a_removed_client_names_causes_and_counts_files() {
         let text = |lost| removal_text(NodeId::new(12), lost);
         for words in ["(n12) any more", "evicted", "restored from a backup", "no file was open"] {
             assert!(text(0).contains(words), "{}", text(0));

@@ -206,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unconfirmed_changes_are_counted_and_files_are_named() {
+    fn unmount_error_counts_unconfirmed_changes_and_names_files() {
         assert_eq!(unconfirmed_text(&[], &[]), None);
         let text = unconfirmed_text(&[], &[(GroupId::new(3), 7)]).unwrap();
         assert!(text.starts_with(UNCONFIRMED) && text.contains("7 acknowledged"), "{text}");

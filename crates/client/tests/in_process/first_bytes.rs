@@ -215,7 +215,7 @@ fn power_loss_of_metadata_loses_no_bytes_of_a_first_write() {
 
 /// docs/semantics.md 2.1 and 3.3: another client opens the file after the power loss.
 #[test]
-fn notification_after_a_power_loss_repeats_the_inline_end() {
+fn notification_after_a_power_loss_reports_inline_end_again() {
     with_new_file(|file| async move {
         file.write_and_revert_report().await;
         file.notify_of_open().await;
@@ -228,7 +228,7 @@ fn notification_after_a_power_loss_repeats_the_inline_end() {
 /// docs/semantics.md 2.1 and 3.3: the power loss has reverted the report, and the client does not
 /// know this when it closes the file.
 #[test]
-fn close_after_a_power_loss_repeats_the_inline_end() {
+fn close_after_a_power_loss_reports_the_inline_end_again() {
     with_new_file(|file| async move {
         file.write_and_revert_report().await;
         file.client.close(file.handle).await.unwrap();
@@ -243,7 +243,7 @@ fn close_after_a_power_loss_repeats_the_inline_end() {
 /// docs/semantics.md 2.1 and 3.3: the power loss has reverted the report and the close, so metadata
 /// notifies this mount of the open of another client.
 #[test]
-fn notification_after_a_reverted_close_repeats_the_inline_end() {
+fn notification_after_reverted_close_reports_inline_end_again() {
     with_new_file(|file| async move {
         let before = file.fake.metadata_state();
         file.write_all().await;

@@ -45,7 +45,7 @@ impl LateOpen {
 
 /// docs/semantics.md 2.1 and 2.4.
 #[test]
-fn late_open_sees_a_truncation_of_the_same_mount() {
+fn open_with_a_late_reply_sees_a_truncation_by_its_mount() {
     with_client(|fake, client| async move {
         let late = LateOpen::begin(&fake, &client).await;
         let inode = late.inode;
@@ -62,7 +62,7 @@ fn late_open_sees_a_truncation_of_the_same_mount() {
 /// docs/semantics.md 2.1 and 3.3: another program of the mount opens, writes, syncs and closes the
 /// file.
 #[test]
-fn append_after_a_late_open_overwrites_no_synced_bytes() {
+fn append_after_a_late_open_reply_keeps_synced_bytes() {
     with_client(|fake, client| async move {
         let late = LateOpen::begin(&fake, &client).await;
         let other = client.open(late.inode, OpenMode::Write, false).await.unwrap().handle;
@@ -80,7 +80,7 @@ fn append_after_a_late_open_overwrites_no_synced_bytes() {
 /// An open that no other operation overtakes stays unshared, so that its reads and writes cost no
 /// request to metadata.
 #[test]
-fn late_open_without_a_change_of_the_file_is_not_shared() {
+fn late_open_reply_for_an_unchanged_file_is_not_shared() {
     with_client(|fake, client| async move {
         let late = LateOpen::begin(&fake, &client).await;
         let other = fake.with_metadata(1, |it| it.make_file(b"other"));

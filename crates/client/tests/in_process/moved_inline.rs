@@ -225,7 +225,7 @@ async fn opened_empty(fake: &FakeCluster, client: &Client) -> (InodeId, HandleId
 }
 
 #[test]
-fn first_write_to_an_existing_empty_file_asks_metadata() {
+fn large_write_to_an_old_empty_file_ends_its_inline_component() {
     with_client(|fake, client| async move {
         let (inode, handle) = opened_empty(&fake, &client).await;
         write(&client, handle, 0, &bytes(LEN)).await;
@@ -295,7 +295,7 @@ fn moved_inline_bytes_in_an_open_reply_need_no_confirmation() {
 /// After an earlier close, another client could move the bytes and write to the chunk file before
 /// storage executes the copy.
 #[test]
-fn close_waits_until_storage_has_replied_to_the_copy() {
+fn close_waits_for_the_storage_reply_to_copied_inline_bytes() {
     with_client(|fake, client| async move {
         let (inode, handle) = changed_file_before_move(&fake, &client).await;
         let syncer = client.clone();
@@ -319,7 +319,7 @@ fn close_waits_until_storage_has_replied_to_the_copy() {
 
 /// The close would end the only open that metadata still has, while the copy is on its way.
 #[test]
-fn bytes_are_not_copied_if_a_close_hides_a_lost_open() {
+fn inline_bytes_are_not_copied_if_a_close_hides_a_lost_open() {
     with_client(|fake, client| async move {
         let (inode, handle) = file_before_move(&fake, &client).await;
         client.flush(handle).await.unwrap();
@@ -346,7 +346,7 @@ fn bytes_are_not_copied_if_a_close_hides_a_lost_open() {
 
 /// The unmount has found no move in progress, so it may close the session at any moment.
 #[test]
-fn bytes_are_not_copied_after_the_begin_of_an_unmount() {
+fn inline_bytes_are_not_copied_after_an_unmount_has_begun() {
     with_client(|fake, client| async move {
         let (_, handle) = changed_file_before_move(&fake, &client).await;
         let ending = client.clone();
@@ -362,7 +362,7 @@ fn bytes_are_not_copied_after_the_begin_of_an_unmount() {
 /// The threads of a mount end before it leaves the cluster, but a storage target may still have the
 /// copy in its socket.
 #[test]
-fn unmount_during_a_copy_closes_no_session() {
+fn unmount_during_a_copy_of_inline_bytes_closes_no_session() {
     with_fake(|fake| async move {
         let mount = Mount::new(options(&fake)).await.unwrap();
         skep_env::spawn(Arc::clone(&mount).run_background()).detach();
@@ -394,7 +394,7 @@ fn unmount_during_a_copy_closes_no_session() {
 
 /// Another client could have the file open, and could move the bytes at the same time.
 #[test]
-fn bytes_are_not_copied_if_metadata_has_lost_the_open() {
+fn inline_bytes_are_not_copied_if_metadata_lost_the_open() {
     with_client(|fake, client| async move {
         let (inode, handle) = file_before_move(&fake, &client).await;
         let compared = fake.count::<CompareOpens>();
@@ -410,7 +410,7 @@ fn bytes_are_not_copied_if_metadata_has_lost_the_open() {
 /// docs/semantics.md 3.5: storage acknowledges the write after the mount has found out that a power
 /// loss has reverted the end of the inline component.
 #[test]
-fn write_in_flight_at_a_reverted_move_is_repeated() {
+fn write_during_a_reverted_move_of_inline_bytes_is_repeated() {
     with_client(|fake, client| async move {
         let (inode, handle) = opened_empty(&fake, &client).await;
         let before = fake.metadata_state();

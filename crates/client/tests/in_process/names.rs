@@ -41,7 +41,7 @@ fn attributes_come_from_the_group_of_the_shard_of_the_inode() {
 
 /// docs/semantics.md 1.2 and 1.4.
 #[test]
-fn removed_file_opens_only_for_the_open_that_already_found_it() {
+fn only_an_open_begun_before_the_removal_opens_the_file() {
     with_client(|fake, client| async move {
         let inode = fake.with_metadata(METADATA_GROUPS[0], |it| it.make_file(b"a"));
         let hold = client.hold(inode).await.unwrap();

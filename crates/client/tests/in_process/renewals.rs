@@ -43,7 +43,7 @@ fn files_are_opened_again_after_a_failed_renewal() {
 
 /// One operation after the other repeats the renewal, and none waits for a success.
 #[test]
-fn each_waiting_operation_gets_the_error_of_a_renewal() {
+fn failed_session_renewal_fails_each_waiting_operation() {
     with_client(|fake, client| async move {
         let _ = create(&client, "a").await;
         lose_sessions(&fake);

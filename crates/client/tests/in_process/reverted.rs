@@ -228,7 +228,7 @@ fn kill_of_metadata_causes_no_report_of_lost_changes() {
 
 /// The mount ends the inline component by itself, so no program would get the error.
 #[test]
-fn ending_an_inline_component_consumes_no_program_error() {
+fn internal_request_does_not_use_up_an_error_for_programs() {
     with_client(|fake, client| async move {
         fake.with_metadata(1, |it| it.behaviour.inline_bytes = 4096);
         let (inode, created) = create(&client, "a").await;

@@ -102,7 +102,7 @@ fn new_session_reopens_files_but_removed_files_are_stale() {
 /// metadata already had an open of the same session for reading, the open for writing would wait
 /// for its own mount.
 #[test]
-fn renewal_opens_files_for_writing_before_other_files() {
+fn session_renewal_reopens_files_open_for_writing_first() {
     with_client(|fake, client| async move {
         let (inode, _) = create(&client, "a").await;
         for _ in 0..20 {

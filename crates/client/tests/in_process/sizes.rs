@@ -160,7 +160,7 @@ fn kernel_keeps_its_pages_after_writes_of_this_mount() {
 /// docs/semantics.md 2.1 and 2.3: after each event in this test, the kernel's pages may be out of
 /// date.
 #[test]
-fn open_lets_the_kernel_check_pages_that_may_be_out_of_date() {
+fn open_makes_the_kernel_check_pages_that_may_be_outdated() {
     with_client(|fake, client| async move {
         let written = async |name: &str| {
             let (inode, handle) = create(&client, name).await;

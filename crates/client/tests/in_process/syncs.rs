@@ -267,7 +267,7 @@ async fn write_inline_bytes(fake: &FakeCluster, client: &Client, count: usize) -
 /// The changes that the mount keeps for a replay are limited to 4 MiB. The mount syncs them when
 /// half of this is reached, and metadata does not reply yet.
 #[test]
-fn writer_does_not_wait_for_the_sync_of_a_half_full_list() {
+fn writer_does_not_wait_for_a_background_sync_of_changes() {
     with_client(|fake, client| async move {
         fake.state.borrow_mut().hold = Some(SyncAll::ID);
         assert!(!write_inline_bytes(&fake, &client, 200).await);

@@ -56,7 +56,7 @@ fn reports_contain_the_end_of_inline_bytes_until_it_is_durable() {
 }
 
 #[test]
-fn client_learns_the_inline_end_from_the_durable_size() {
+fn durable_size_confirms_the_end_of_the_inline_component() {
     let state = with_reported_end();
     let sent = state.reported_extent();
     assert_eq!(state.compare(&sent, &attributes(0, 0, 1)), ReportLoss::End);
@@ -105,7 +105,7 @@ fn reopened_shared_file_uses_its_inline_component_again() {
 
 /// After a failed write, the durable size does not show that the component has ended.
 #[test]
-fn client_learns_the_inline_end_from_the_durable_pattern() {
+fn durable_pattern_confirms_the_end_of_the_inline_component() {
     let ended = || {
         let state = with_ended_inline();
         let report = state.unreported().unwrap();
@@ -128,7 +128,7 @@ fn client_learns_the_inline_end_from_the_durable_pattern() {
 
 /// Metadata lets no client truncate the file before metadata has recorded the end of the component.
 #[test]
-fn client_learns_the_inline_end_from_a_durable_truncation() {
+fn durable_truncation_confirms_end_of_the_inline_component() {
     let state = with_reported_end();
     let sent = state.reported_extent();
     assert_eq!(state.compare(&sent, &attributes(0, 1, 3)), ReportLoss::Nothing);

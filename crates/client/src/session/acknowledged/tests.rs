@@ -142,7 +142,7 @@ fn target_that_lacks_durable_changes_gets_no_replay() {
 }
 
 #[test]
-fn late_slot_reply_does_not_declare_a_newer_change_lost() {
+fn late_comparison_reply_marks_no_newer_change_as_lost() {
     let changes = opened();
     assert!(changes.lost(2, &[(0, 1)]).is_empty());
     changes.acknowledge(change(0, 2, 1));
@@ -204,7 +204,7 @@ fn list_of_undurable_changes_is_bounded_and_ends_with_session() {
 }
 
 #[test]
-fn changes_are_unsettled_until_a_sync_at_the_unmount() {
+fn unmount_counts_changes_that_may_not_be_durable_yet() {
     let changes = opened();
     assert!(changes.unsettled(NOW).is_empty());
     changes.acknowledge(change(0, 1, 1));
@@ -235,7 +235,7 @@ fn changes_missing_in_an_older_backup_are_reported() {
 }
 
 #[test]
-fn half_full_list_begins_one_sync_at_a_time() {
+fn half_full_list_of_changes_starts_one_sync_at_a_time() {
     let changes = opened();
     let half = MAX_ACKNOWLEDGED as u64 / 2;
     for sequence in 1..half {
