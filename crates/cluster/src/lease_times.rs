@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn primary_promises_nothing_once_its_wait_has_ended() {
+    fn primary_promises_nothing_after_its_wait_for_old_leases() {
         let bound = Duration::from_millis(2500);
         assert_eq!(bound_of_primary(bound, Duration::from_millis(1)), bound);
         assert_eq!(bound_of_primary(bound, Duration::ZERO), Duration::ZERO);

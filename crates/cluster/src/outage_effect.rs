@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn each_group_without_a_member_needs_one_of_its_members() {
+    fn advice_is_to_start_one_member_of_each_unreachable_group() {
         let mut map = map();
         let fourth = Target::new(TargetId::new(4), TargetKind::Metadata, NodeId::new(2), "/d");
         map.targets.push(fourth);
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn unserved_target_blocks_files_without_another_member() {
+    fn files_of_an_unserved_target_wait_if_no_member_takes_over() {
         let mut map = map();
         let of =
             |map: &ClusterMap, index: usize| effect_of_unserved_target(map, &map.targets[index]);

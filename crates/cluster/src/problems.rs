@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn problem_has_remedy_if_replies_wait_for_the_primary_disk() {
+    fn remedy_for_a_slow_primary_disk_is_to_move_the_primary() {
         let health = TargetHealth::new(Condition::Serving, KnownReason::AwaitsOwnDisk.text());
         let problems = problems_of_map(&map(Target { health, ..target() }));
         let noted = problems.iter().find(|it| it.rule == "target-note").unwrap();
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_services_are_named_before_the_missing_format() {
+    fn missing_services_are_reported_before_a_missing_format() {
         let empty = ClusterMap { formatted: false, ..ClusterMap::empty(ClusterId::default()) };
         let rules: Vec<_> = problems_of_map(&empty).into_iter().map(|it| it.rule).collect();
         assert_eq!(rules, ["no-service", "no-service", "not-formatted"]);

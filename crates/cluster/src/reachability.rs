@@ -598,7 +598,7 @@ mod tests {
     }
 
     #[test]
-    fn total_capacity_is_unknown_until_all_reports_or_one_lease() {
+    fn total_capacity_is_unknown_until_all_report_or_a_lease_ends() {
         let (state, mut soft, ..) = in_contact();
         let [first, second] = [0, 1].map(|index| state.map().targets[index].id);
         let total_capacity =

@@ -228,7 +228,7 @@ fn placement_without_a_storage_target_fails_with_no_space() {
 }
 
 #[test]
-fn refusal_names_the_lost_target_and_the_pattern_to_change() {
+fn placement_error_names_the_lost_target_and_the_remedy() {
     let group = GroupId::new(6);
     let lost = ClosedGroup { group, target: skep_types::TargetId::new(7), is_lost: true };
     let refused = refusal(&lost, PatternOrigin::Directory);

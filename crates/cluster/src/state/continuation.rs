@@ -144,7 +144,7 @@ mod tests {
     /// Sends the highest permitted report again and again, until the report no longer exceeds
     /// management's own versions and ids.
     #[test]
-    fn false_heartbeats_leave_half_of_all_ids_and_map_versions() {
+    fn false_heartbeats_use_up_at_most_half_of_ids_and_versions() {
         let mut state = ClusterState::new(ClusterId::default());
         state.apply(&Command::Start).unwrap();
         let highest = MapVersion::new(MAX_REPORTED_STARTS << 40);
