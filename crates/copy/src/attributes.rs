@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn program_of_another_owner_loses_its_setuid_bit() {
+    fn copy_with_another_owner_loses_the_setuid_bit() {
         let program = tempfile::NamedTempFile::new().unwrap();
         let other = tempfile::NamedTempFile::new().unwrap();
         program.as_file().set_permissions(Permissions::from_mode(0o6755)).unwrap();

@@ -21,7 +21,8 @@
 //!
 //! Held by the tests `share_of_a_lost_host_is_copied_by_another`,
 //! `hosts_copy_their_shares_after_prepare_and_before_finish` and
-//! `copy_by_hosts_to_a_full_destination_skips_its_last_part`. No test waits for the end of a lease.
+//! `copy_by_hosts_to_a_full_destination_skips_the_finish_part`. No test waits for the end of a
+//! lease.
 //!
 //! # Hazard: a host that is frozen
 //! When a frozen host runs again after the lease, the process on it ends itself. Before its watch

@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn reserved_file_names_are_short_and_differ_for_each_file() {
+    fn temporary_names_of_copies_are_short_and_unique_per_file() {
         let long = OsString::from("x".repeat(255));
         let (partial, list) = partial_names(&long);
         assert!(partial.len() < 60 && list.len() < 60);

@@ -15,7 +15,7 @@
 //!
 //! Held by the tests `each_entry_and_piece_has_exactly_one_share`,
 //! `keys_of_entries_are_the_same_in_every_program_version` and
-//! `pieces_of_one_file_are_spread_evenly`.
+//! `pieces_of_one_file_are_spread_evenly_over_shares`.
 
 use sha2::{Digest, Sha256};
 use skep_types::{Error, ErrorCode, Result};
@@ -184,7 +184,7 @@ mod tests {
         }
 
         #[test]
-        fn pieces_of_one_file_are_spread_evenly(
+        fn pieces_of_one_file_are_spread_evenly_over_shares(
             name in prop::collection::vec(1..=255_u8, 1..20),
             count in 1..=64_u32,
             pieces in 2..300_u64,
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_names_of_a_part_of_the_copy_are_refused() {
+    fn malformed_names_of_copy_parts_are_refused() {
         for text in ["", "4/4", "1/0", "0/1025", "x/2", "1", "-1/2", "prepared"] {
             assert!(text.parse::<Part>().is_err(), "{text}");
         }

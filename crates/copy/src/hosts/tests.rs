@@ -119,7 +119,7 @@ fn error_during_prepare_ends_the_copy_with_its_error_code() {
 }
 
 #[test]
-fn copy_by_hosts_to_a_full_destination_skips_its_last_part() {
+fn copy_by_hosts_to_a_full_destination_skips_the_finish_part() {
     let problem = |path: &str| Problem { path: path.to_owned(), problem: "full".to_owned() };
     let (result, log) = run(&["a", "b"], &|host, part| match (host, part) {
         ("b", Part::Share(_)) => prints(&[Message::Ended(Outcome {

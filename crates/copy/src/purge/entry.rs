@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn file_age_begins_at_the_newer_time_or_at_the_mtime() {
+    fn age_basis_is_the_mtime_or_the_newer_of_mtime_and_ctime() {
         let check = |modified, changed, by_change, by_modification| {
             let entry = with_times(modified, changed);
             let begin = |basis| entry.age_begin(basis, at(1000));

@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn set_matches_one_byte_of_its_ranges() {
+    fn bracket_set_matches_one_byte_within_its_ranges() {
         check("[a-c]x", &["ax", "cx"], &["dx", "x", "aax"]);
         check("[!a-c]x", &["dx"], &["ax"]);
         check("[]-]", &["]", "-"], &["a"]);

@@ -215,7 +215,7 @@ fn purge_selects_files_by_owner_and_size() {
 }
 
 #[test]
-fn purge_of_too_large_a_share_removes_nothing() {
+fn purge_removes_nothing_if_it_would_exceed_the_max_share() {
     let site = Site::new(&[("a", 1), ("b", 1), ("c", 1), ("d", 1)]);
     for name in ["a", "b", "c"] {
         site.make_old(name);

@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn files_count_for_their_user_and_their_top_directory() {
+    fn purged_files_are_summed_by_user_and_by_top_directory() {
         let mut totals = Totals::default();
         add(&mut totals, "a/b/c", 7, 30, 1);
         add(&mut totals, "a/d", 8, 100, 2);
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_are_limited_and_end_with_the_sum_of_the_rest() {
+    fn list_of_users_is_bounded_and_ends_with_the_sum_of_the_rest() {
         let mut totals = Totals::default();
         for number in 0..1200 {
             add(&mut totals, &format!("directory-{number}/file"), number, 1 + u64::from(number), 1);

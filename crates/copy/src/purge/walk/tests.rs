@@ -95,7 +95,7 @@ fn purge_stays_in_a_directory_that_is_swapped_for_a_link() {
 }
 
 #[test]
-fn file_that_was_replaced_after_the_check_stays() {
+fn purge_keeps_a_file_that_replaced_the_checked_one() {
     let site = Site::new();
     let (pass, work) = site.begin(&all());
     let [Work::List { directory, .. }] = &work[..] else { panic!("the top is listed first") };
@@ -119,7 +119,7 @@ fn file_that_was_replaced_after_the_check_stays() {
 }
 
 #[test]
-fn empty_directory_that_was_replaced_stays() {
+fn purge_keeps_a_directory_that_replaced_an_empty_one() {
     let site = Site::new();
     let (_pass, work) = site.begin(&Options { empty_directories: true, ..all() });
     let [Work::List { directory, .. }] = &work[..] else { panic!("the top is listed first") };

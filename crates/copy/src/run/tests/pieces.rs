@@ -111,7 +111,7 @@ fn pieces_writable_by_other_users_are_not_used() {
 }
 
 #[test]
-fn wrong_bytes_of_a_previous_run_are_discarded() {
+fn pieces_with_wrong_bytes_of_an_earlier_run_are_discarded() {
     let site = Site::new();
     plant_incomplete(&site, &large_source(&site));
     let resume = Options { resume: true, ..OPTIONS };
@@ -137,7 +137,7 @@ fn large_file_that_another_run_copies_is_not_copied() {
 }
 
 #[test]
-fn several_shares_write_a_file_while_a_whole_copy_is_refused() {
+fn shares_write_one_file_together_and_exclude_a_whole_copy() {
     let site = Site::new();
     let source = large_source(&site);
     let version = version_of(&source.metadata().unwrap());
