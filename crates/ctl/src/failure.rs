@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn exit_code_of_another_process_stays_the_same() {
+    fn exit_code_survives_conversion_to_an_error_code_and_back() {
         for (code, ..) in ErrorCode::ALL {
             let exit = exit_code(*code);
             assert_eq!(exit_code(code_of_exit(exit.into())), exit, "{code}");

@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn warning_names_each_management_node_that_refuses() {
+    fn warning_names_management_nodes_that_refuse_the_token() {
         assert_eq!(refusals(&[]), None);
         let text = refusals(&["10.0.0.2:7400".into(), "10.0.0.3:7400".into()]).unwrap();
         assert!(text.contains("at 10.0.0.2:7400, 10.0.0.3:7400 does not accept"), "{text}");

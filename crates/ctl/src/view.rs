@@ -335,7 +335,7 @@ mod tests {
     use skep_types::{ClusterId, TargetId};
 
     #[test]
-    fn condition_of_a_target_is_unknown_without_its_node() {
+    fn condition_of_a_target_is_unknown_while_its_node_is_offline() {
         assert_eq!(known_condition("Online", "Serving"), "Serving");
         assert_eq!(known_condition("Offline", "Serving"), "-");
         assert_eq!(known_condition("Probably-Offline", "Serving"), "-");
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn the_total_of_df_leaves_out_lost_targets() {
+    fn total_space_in_df_output_excludes_lost_targets() {
         let target = |id: u32| {
             let (id, kind) = (TargetId::new(id), TargetKind::Storage);
             let (total_bytes, free_bytes) = (1 << 30, 288 << 20);

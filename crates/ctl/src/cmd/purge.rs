@@ -310,7 +310,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn share_is_a_percentage_from_1_to_100() {
+    fn max_share_option_accepts_1_to_100_percent() {
         assert_eq!([share("50%"), share("1"), share("100%")], [Ok(50), Ok(1), Ok(100)]);
         for text in ["0", "101%", "-1", "half", "5%%", ""] {
             assert!(share(text).unwrap_err().contains("from 1 to 100"), "{text}");
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn file_of_patterns_has_comments_and_empty_lines() {
+    fn pattern_file_may_have_comments_and_empty_lines() {
         let found = patterns("# our exclusions\n\n *.sif \nkeep/**\n").unwrap();
         assert_eq!(found, ["*.sif", "keep/**"].map(|it| it.parse::<Glob>().unwrap()));
         assert_eq!(patterns("a\n\n[b").unwrap_err().0, 3);

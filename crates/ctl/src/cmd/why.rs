@@ -321,7 +321,7 @@ mod tests {
     use skep_stats::why::Phase;
 
     #[test]
-    fn phase_line_has_its_share_and_the_latency_of_peers() {
+    fn phase_line_has_share_of_time_and_latency_of_other_targets() {
         let phase = Phase {
             share: 0.82,
             target: 7,
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_shown_with_two_digits_and_a_unit() {
+    fn durations_are_shown_with_two_digits_and_a_unit() {
         let shown = [0.02, 0.4, 12.3, 3_264.0, 25_000.0].map(milliseconds);
         assert_eq!(shown, ["20 us", "0.4 ms", "12 ms", "3.3 s", "25 s"]);
     }

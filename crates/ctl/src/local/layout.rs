@@ -310,7 +310,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn up_can_only_add_services_to_an_existing_cluster() {
+    fn skep_up_only_adds_services_to_an_existing_cluster() {
         let parent = tempfile::tempdir().unwrap();
         let layout = Layout::make(&parent.path().join("data")).unwrap();
         let wanted = |metadata, services, targets| WantedShape {

@@ -198,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn phases_with_a_warm_up_are_named() {
+    fn output_names_phases_with_a_slow_first_repetition() {
         let slow_first = vec![60.0, 100.0, 100.0];
         let text = warm_ups([("write", slow_first), ("read", vec![100.0; 3])]);
         assert!(text.contains("write: the first repetition is 40 % below"), "{text}");

@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn switches_of_a_preset_can_be_left_out() {
+    fn single_switches_of_a_preset_can_be_turned_off() {
         let preset = IoPreset::named("throughput").expect("a preset");
         assert!(preset.turns_on('B', &[]) && preset.turns_on('F', &[]));
         assert!(!preset.turns_on('z', &[]));

@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn client_that_a_new_leader_has_not_seen_has_no_time() {
+    fn last_contact_with_a_client_is_unknown_to_a_new_leader() {
         let line = |silent_ms| ClientReport {
             id: 8,
             name: "cl2:/mnt/skep".into(),

@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn monitor_adds_its_findings_and_their_start_times() {
+    fn health_check_adds_findings_and_start_times_of_the_monitor() {
         let now = Timestamp { seconds: 1_700_000_000, nanoseconds: 0 };
         let own = |key: &str, since| Problem { key: key.into(), since, ..Problem::default() };
         let known = Some(Since::before(now, 5_000));

@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_management_node_is_described_by_its_reply() {
+    fn role_of_each_management_node_follows_from_its_reply() {
         let member =
             |name: &str, reply: Result<()>| Member { name: name.into(), role: role(reply) };
         let not_leader = |text: &str| Err(Error::new(ErrorCode::NotLeader, text));

@@ -491,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn service_with_only_lost_targets_need_not_run() {
+    fn stopped_service_with_only_lost_targets_is_no_problem() {
         let mut map = map(&[Reachability::Offline]);
         map.targets.iter_mut().for_each(|target| target.consistency = Consistency::Bad);
         let found = found(&map, error(ErrorCode::Disconnected, "no answer within 1s"));

@@ -218,7 +218,7 @@ mod tests {
         assert_eq!(lines, ["ends management does not answer: refused 10000"]);
     }
     #[test]
-    fn outages_of_services_end_while_management_has_no_leader() {
+    fn outage_of_a_service_can_end_while_there_is_no_leader() {
         let mut outages = Outages::default();
         let [target, one, other] = ["t3", "service 1", "service 2"].map(|it| problem(it, it));
         let leader = || problem("management", "no leader");

@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_and_values_are_parsed_in_any_order() {
+    fn mount_helper_accepts_its_arguments_in_any_order() {
         for line in [
             "/data /mnt -o ro,nosuid -t skep",
             "-oro,nosuid /data -N /proc/1/ns/mnt /mnt",

@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn filter_selects_hosts_and_disks_in_any_case() {
+    fn filter_for_hosts_and_disks_ignores_upper_and_lower_case() {
         let (one, other) = (load("s1", "sda"), load("s2", "nvme0n1"));
         assert!(is_selected(&one, None));
         assert!(is_selected(&one, Some("S1")) && !is_selected(&other, Some("S1")));
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_hosts_are_shown_with_their_service_id() {
+    fn host_without_a_known_name_is_shown_by_its_service_id() {
         let map = ClusterMap::empty(ClusterId::default());
         let mut hosts = HashMap::new();
         assert_eq!(host_name(&hosts, &map, NodeId::new(7)), NodeId::new(7).to_string());

@@ -317,7 +317,7 @@ mod tests {
          {"service": "management", "operations": 5, "read_bytes": 0, "written_bytes": 0}]"#;
 
     #[test]
-    fn price_comes_from_the_option_or_the_catalogue() {
+    fn report_price_comes_from_an_option_or_the_catalogue() {
         assert_eq!(request(""), Ok(None));
         assert_eq!(request("--report"), Ok(Some(Request { price: None })));
         let usd = |words: &str| request(words).unwrap().unwrap().price.unwrap().usd_per_hour;

@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn pending_copies_of_hosts_and_options_are_listed_once() {
+    fn equal_pending_copies_of_several_hosts_are_listed_once() {
         let state = |host: &str, notes: &[&str]| HostState {
             host: host.into(),
             running: Vec::new(),

@@ -266,7 +266,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn capacity_is_a_number_of_terabytes_or_has_a_unit() {
+    fn capacity_without_a_unit_is_in_terabytes() {
         for (text, capacity) in [("10", 10.0), ("100TB", 100.0), ("2PB", 2000.0), ("500GB", 0.5)] {
             assert_eq!(terabytes(text), Ok(capacity), "{text}");
         }

@@ -208,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_small_files_are_in_metadata_by_default() {
+    fn plan_size_assumes_inline_bytes_only_for_small_files() {
         // The text of the option names this number.
         let most = 16 << 10;
         for (mean_bytes, expected) in [(0, most), (3000, most), (most, most), (most + 1, 0)] {
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_and_hosts_are_parsed() {
+    fn plan_size_parses_number_suffixes_and_host_counts() {
         for (text, expected) in
             [("5000", 5000), ("200M", 200_000_000), ("1g", 1_000_000_000), ("3k", 3000)]
         {

@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn line_of_progress_has_rate_and_time_left() {
+    fn purge_progress_line_has_rate_and_time_left() {
         let progress = PurgeProgress {
             is_removing: true,
             files: 2000,

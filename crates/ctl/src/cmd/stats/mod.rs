@@ -369,7 +369,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn intervals_have_a_unit_and_a_lower_bound() {
+    fn interval_needs_a_unit_and_a_minimum_length() {
         assert_eq!(interval("1s"), Ok(Duration::from_secs(1)));
         assert_eq!(interval("250ms"), Ok(Duration::from_millis(250)));
         for wrong in ["", "x", "1ms", "-1s"] {

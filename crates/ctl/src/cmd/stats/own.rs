@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn stats_of_a_mount_name_requests_as_stats_of_services_do() {
+    fn mount_and_service_statistics_use_the_same_request_names() {
         let map = ClusterMap::empty(ClusterId::default());
         let name = |id| object(id, Division::Operation, &map, Path::new("/"));
         assert_eq!(name(96), ("write_chunk".to_owned(), "storage".to_owned()));

@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn filter_selects_names_and_ids_in_any_case() {
+    fn filter_for_names_and_ids_ignores_upper_and_lower_case() {
         let shown = |text: &str, by, ids: &[&str]| {
             let (lines, _) = with_filter(text).select(lines(by, ids), by);
             lines.into_iter().map(|line| line.id).collect::<Vec<_>>()

@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn studies_are_named_by_argument_or_directory() {
+    fn study_is_named_by_its_argument_or_else_by_its_directory() {
         assert_eq!(named("nfs=./a/b").unwrap(), ("nfs".to_owned(), Path::new("./a/b")));
         assert_eq!(named("a/b").unwrap(), ("b".to_owned(), Path::new("a/b")));
         assert!(named("..").unwrap_err().context().contains("NAME=DIR"));

@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn share_is_a_number_of_percent_up_to_100() {
+    fn least_share_option_accepts_up_to_100_percent() {
         assert_eq!(percent("90"), Ok(90.0));
         assert_eq!(percent("87.5"), Ok(87.5));
         for wrong in ["0", "101", "-5", "NaN", "ninety"] {

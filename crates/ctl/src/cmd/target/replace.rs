@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_for_a_metadata_target_avoid_a_new_group() {
+    fn replacement_of_a_metadata_target_needs_no_new_group() {
         let mut map = ClusterMap::empty(skep_types::ClusterId::default());
         let former =
             Target::new(TargetId::new(4), TargetKind::Metadata, NodeId::new(2), "/disk1/skep");
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_for_a_storage_target_depend_on_its_state() {
+    fn steps_to_replace_a_storage_target_depend_on_its_state() {
         let mut target =
             Target::new(TargetId::new(4), TargetKind::Storage, NodeId::new(2), "/disk1/skep");
         target.reachability = Reachability::Online;

@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_role_has_the_rules_from_which_a_host_deviates() {
+    fn tuning_rules_that_a_host_violates_are_listed_by_role() {
         let root = tempfile::tempdir().unwrap();
         let vm = root.path().join("proc/sys/vm");
         std::fs::create_dir_all(&vm).unwrap();

@@ -209,7 +209,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn keys_are_the_same_however_the_input_is_split(
+        fn decoded_keys_do_not_depend_on_how_input_is_split(
             bytes in prop::collection::vec(any::<u8>(), 0..64),
             special in prop::collection::vec(prop::sample::select(PARTS), 0..40),
             cut in 0..40_usize,

@@ -50,7 +50,7 @@ fn selected(view: &View, lines: &[Line]) -> String {
 }
 
 #[test]
-fn enter_leads_from_the_cluster_to_a_node_and_a_target() {
+fn enter_key_opens_a_node_and_then_a_target() {
     let mut view = view();
     view.press(Key::Down, &nodes());
     view.press(Key::Enter, &nodes());
@@ -176,7 +176,7 @@ fn keys_change_the_kind_of_rows_the_interval_and_the_pause() {
 }
 
 #[test]
-fn enter_on_a_target_of_a_mount_opens_no_further_level() {
+fn enter_key_opens_no_level_below_a_target_of_a_mount() {
     let mut view = view_of(true);
     view.press(Key::Enter, &nodes());
     view.press(Key::Char('5'), &[]);
