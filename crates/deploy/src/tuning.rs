@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn refused_values_do_not_stop_a_deployment_but_errors_do() {
+    fn tuning_errors_end_a_deployment_but_refused_values_do_not() {
         let body = "set_tuned unfinished\ntune storage /data /shared\ntune client\n";
         let (code, list, text) = run(&format!("{body}set_tuned 'storage /data, client'\n"));
         assert_eq!((code, text.as_str()), (Some(0), ""));

@@ -79,7 +79,7 @@ mod tests {
 
     /// systemd does not start a service whose user does not exist.
     #[test]
-    fn units_name_only_the_user_that_hosts_get() {
+    fn units_name_only_the_user_that_a_deployment_creates() {
         let all: Vec<_> = paths(true).filter_map(text).collect();
         assert_eq!(all.len(), paths(false).count() + 1);
         let mut users = all.iter().flat_map(|it| it.lines()).filter(|it| it.starts_with("User="));
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn host_gets_the_units_of_its_own_program() {
+    fn units_that_differ_from_the_program_are_found_and_replaced() {
         let directory = tempfile::tempdir().unwrap();
         let place = directory.path();
         let compare = "if has_old_units; then echo old; else echo same; fi\n";

@@ -131,7 +131,7 @@ fn configuration_has_targets_and_addresses_of_the_host() {
 }
 
 #[test]
-fn disks_are_made_and_mounted_with_the_options_of_their_service() {
+fn disks_are_formatted_and_mounted_with_options_of_the_service() {
     let disks = "[disks]\nstorage_mkfs = \"-i size=512 -d su=128k,sw=8\"\n\
         storage_mount = \"noatime,largeio\"\nmetadata_mkfs = \"-n size=8192\"\n[mount]";
     let scripts = |text: &str| {

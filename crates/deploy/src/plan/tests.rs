@@ -234,7 +234,7 @@ fn upgrade_restarts_one_service_at_a_time() {
 }
 
 #[test]
-fn apply_writes_units_that_its_program_does_not_have() {
+fn apply_rewrites_units_that_differ_from_the_program() {
     let deployment = Deployment::parse(GOOD).unwrap();
     let mut all = complete(&deployment);
     let s1 = all.hosts.get_mut("s1").unwrap();
