@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_do_not_change_while_a_guard_exists() {
+    fn buffer_bytes_do_not_change_while_a_guard_exists() {
         let buf = Buf::copy_of(b"before");
         let other = buf.slice(3..6);
         {

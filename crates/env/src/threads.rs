@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn sets_of_numbers_have_one_bit_for_each_number() {
+    fn bit_mask_has_one_bit_for_each_number_of_a_set() {
         assert_eq!(bits(&[]), [0]);
         assert_eq!(bits(&[0, 3, 64]), [0b1001, 1]);
     }

@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limit_of_kernel_workers_reaches_the_kernel() {
+    fn limit_of_io_uring_workers_reaches_the_kernel() {
         crate::block_on(async {
             limit_kernel_workers(37).unwrap();
             // Zeros change nothing, and the kernel returns its current limits.
