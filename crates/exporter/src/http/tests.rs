@@ -51,7 +51,7 @@ fn exchange(address: std::net::SocketAddr, request: &[u8]) -> String {
 }
 
 #[test]
-fn openmetrics_parser_accepts_the_page() {
+fn metrics_page_is_valid_openmetrics_text() {
     let reply = with_server(|address| {
         exchange(address, b"GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
     });
