@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_are_encoded_like_a_batch_of_them() {
+    fn borrowed_changes_are_encoded_like_an_owned_batch() {
         let changes = [(vec![1], Some(vec![7; 300])), (vec![1, 2], None), (vec![3], Some(vec![]))];
         let mutation = |(key, value): &(Vec<u8>, Option<Vec<u8>>)| Mutation {
             key: Bytes(key.clone()),
