@@ -45,7 +45,7 @@ fn renamed() -> (Mutations, Mutations) {
 }
 
 #[test]
-fn different_stores_at_the_same_record_are_found() {
+fn members_with_different_stores_at_one_record_are_found() {
     let (renamed, _) = renamed();
     let serving = MemberState::Serving;
     assert_eq!(compare_with(&healthy(), 4, &[], serving), (vec![], true));
