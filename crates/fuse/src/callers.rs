@@ -138,7 +138,7 @@ mod tests {
 
     /// docs/semantics.md 4.4.
     #[test]
-    fn process_without_a_handler_counts_as_killed_by_four_signals() {
+    fn unhandled_hup_int_quit_or_term_counts_as_a_kill() {
         const HUP: u64 = 1;
         const INT: u64 = 1 << 1;
         const QUIT: u64 = 1 << 2;

@@ -16,7 +16,7 @@
 //!
 //! `Ring::check_invariants` checks the length of the ring, and `page` asserts the size of a reply.
 //!
-//! Held by the test `overflow_of_followed_operations_is_counted_as_lost`: the second invariant.
+//! Held by the test `traced_operations_beyond_the_limit_are_counted_as_lost`: the second invariant.
 
 use skep_exporter::traces::{Moment, record_of};
 use skep_metrics::{KeptOperation, Reason, TraceStore};
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn object_of_a_request_has_its_names_without_controls() {
+    fn traced_request_shows_its_names_without_control_characters() {
         let object = |names: &EntryNames| names.object(InodeId::new(9));
         let mut names = EntryNames::default();
         assert_eq!(object(&names), "inode 0-9");
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn overflow_of_followed_operations_is_counted_as_lost() {
+    fn traced_operations_beyond_the_limit_are_counted_as_lost() {
         let following = Following::default();
         let (_, begin, _) = ask(&following, 0, 0);
         let all = MAX_FOLLOWED as u64 + 10;

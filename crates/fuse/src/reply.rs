@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn records_have_the_length_of_the_kernels_structs() {
+    fn protocol_records_have_the_length_of_the_kernel_structs() {
         assert_eq!(len_of::<InHeader>(), IN_HEADER_BYTES);
         assert_eq!(len_of::<OutHeader>(), OUT_HEADER_BYTES);
         assert_eq!(len_of::<InitOut>(), 64);
