@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn state_without_the_number_of_metadata_hosts_has_one() {
+    fn state_file_of_an_earlier_version_has_one_metadata_host() {
         // An earlier version wrote state files without these keys.
         let plan = State::plan("x", &Description::default());
         let mut value = serde_json::to_value(&plan).unwrap();
