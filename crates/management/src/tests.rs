@@ -286,7 +286,7 @@ fn silent_client_is_removed_and_rejoins_with_a_new_id() {
 /// Regression test: management removed clients at the request of a metadata target that had lost
 /// contact with them, although management received the clients' heartbeats.
 #[test]
-fn only_an_administrator_evicts_a_client_in_contact() {
+fn only_an_administrator_evicts_a_client_that_sends_heartbeats() {
     let (_directory, settings, token) = cluster();
     block_on(async move {
         let _running = RunningManagement::start(&settings).await.unwrap();
@@ -395,7 +395,7 @@ fn silent_primary_is_replaced_by_a_member_with_all_records() {
 }
 
 #[test]
-fn shards_are_assigned_when_a_metadata_target_exists() {
+fn format_assigns_shards_only_if_a_metadata_target_exists() {
     let (_directory, settings, token) = cluster();
     block_on(async move {
         let _running = RunningManagement::start(&settings).await.unwrap();

@@ -120,7 +120,7 @@ fn shutdown_of_a_server_is_not_logged_as_an_error() {
 }
 
 #[test]
-fn operations_wait_if_both_members_of_a_group_are_absent() {
+fn outage_of_both_group_members_is_logged_with_its_effect() {
     let mut before = cluster();
     set(&mut before, METADATA[0], Reachability::Offline);
     let mut now = before.clone();

@@ -376,7 +376,7 @@ fn members_change_from_1_to_3_to_1_while_settings_change() {
 }
 
 #[test]
-fn one_member_continues_after_the_loss_of_the_majority() {
+fn forced_recovery_lets_one_management_node_continue_alone() {
     let made = cluster();
     block_on(async move {
         let mut nodes = Nodes::of_three(made).await;
