@@ -162,7 +162,7 @@ fn request_that_waits_for_notifications_is_not_counted_as_busy() {
 }
 
 #[test]
-fn request_that_no_batch_has_taken_is_queued_and_not_busy() {
+fn request_before_its_batch_counts_as_queued_and_not_as_busy() {
     let registry = Registry::new();
     let mut meter = Meter::new(&registry, TargetId::new(3));
     meter.connected();

@@ -301,7 +301,7 @@ mod tests {
     use skep_types::{Epoch, GroupId, Lsn, TargetId};
 
     #[test]
-    fn stopping_primary_withholds_drops_of_stopping_members() {
+    fn stopping_primary_does_not_drop_stopping_members() {
         let (group, epoch, target) = (GroupId::new(5), Epoch::new(1), TargetId::new(2));
         let change = |change| GroupChange { group, epoch, change, target };
         let membership = MembershipState::default();

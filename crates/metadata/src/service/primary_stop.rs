@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn stopping_primary_asks_members_once_after_a_short_wait() {
+    fn stopping_primary_asks_other_members_once_after_a_short_wait() {
         let mut stop = PrimaryStop::default();
         assert_eq!(stop.next_due(2 * NOW), 2 * NOW, "no stop has begun");
         assert_eq!(stop.settled_at(NOW), NOW + SETTLE);

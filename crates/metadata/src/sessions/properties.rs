@@ -64,7 +64,7 @@ mod tests {
 
     /// A message that is listed twice would have only the properties of its first row.
     #[test]
-    fn each_message_of_metadata_has_at_most_one_row() {
+    fn properties_of_each_metadata_message_are_in_one_row() {
         assert!(PROPERTIES.is_sorted_by(|one, two| one.0 < two.0));
         for (message, properties) in PROPERTIES {
             let line = catalog::message(*message).unwrap();
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn property_about_reads_or_changes_is_only_at_such_messages() {
+    fn modifying_messages_have_no_property_of_read_messages() {
         for (message, _) in PROPERTIES {
             let line = catalog::message(*message).unwrap();
             assert!(!line.modifies || !has(*message, NeedsSession), "{}", line.name);

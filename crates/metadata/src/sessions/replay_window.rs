@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn replayed_change_waits_until_each_session_has_announced_one() {
+    fn replay_waits_until_each_session_has_announced_a_change() {
         let mut window = window(3);
         window.announce(session(1), (1, 7), 10, LEASE);
         window.announce(session(2), (1, 5), 20, LEASE);
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn change_of_an_earlier_start_is_replayed_first() {
+    fn change_logged_in_an_earlier_start_is_replayed_first() {
         let mut window = window(2);
         window.announce(session(1), (3, 1), 10, LEASE);
         window.announce(session(2), (2, 900), 20, LEASE);

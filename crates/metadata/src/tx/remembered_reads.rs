@@ -51,7 +51,7 @@ mod tests {
     use std::cell::Cell;
 
     #[test]
-    fn run_reads_each_of_its_first_keys_only_once() {
+    fn repeated_reads_of_a_key_in_one_run_use_remembered_values() {
         let (reads, count) = (RememberedReads::default(), Cell::new(0));
         let last = MAX_REMEMBERED_READS as u8;
         // Even keys have themselves as their value, and odd keys do not exist.

@@ -364,7 +364,7 @@ fn reported_wait_is_limited_to_the_longest_possible_lease() {
 
 /// A request without a wait shows that the wait of the primary has ended.
 #[test]
-fn release_by_a_previous_primary_counts_after_its_own_wait() {
+fn release_by_a_previous_primary_needs_the_end_of_its_own_wait() {
     let mut member = with_log(&[3, 3]);
     waiting_beat(&mut member, NOW);
     let later = NOW + WAIT / 2;

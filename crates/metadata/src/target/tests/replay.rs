@@ -153,7 +153,7 @@ fn no_unlink_is_replayed_after_a_failed_replay() {
 /// Hole H48 in `docs/tests/holes.md`. Like the test before, but the session with the link ends
 /// before its turn.
 #[test]
-fn no_unlink_is_replayed_after_the_end_of_an_announced_change() {
+fn no_unlink_is_replayed_if_a_session_ends_before_its_replay() {
     let mut story = Story::begin();
     let file = story.create(2, (0, 1));
     let durable = story.log.len();

@@ -296,7 +296,7 @@ fn locks_of_a_silent_client_stay_until_its_removal_from_the_map() {
 }
 
 #[test]
-fn client_that_the_old_map_lacks_keeps_its_session() {
+fn client_newer_than_the_map_of_the_target_keeps_its_session() {
     let mut story = Story::begin();
     story.happens(Event::Map(map_without_clients(2).into()));
     let open = md::OpenSession { client: NodeId::new(10), slots: 4 };

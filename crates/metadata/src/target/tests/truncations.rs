@@ -246,7 +246,7 @@ fn open_with_a_refused_truncation_is_not_counted() {
 
 /// The target refuses the open, and is killed before the client receives the reply.
 #[test]
-fn retry_of_an_uncounted_open_opens_the_file() {
+fn retry_of_an_open_with_a_refused_truncation_succeeds() {
     let mut story = Story::begin();
     let inode = written(&mut story);
     let open = open_truncating(&mut story, inode);
@@ -261,7 +261,7 @@ fn retry_of_an_uncounted_open_opens_the_file() {
 }
 
 #[test]
-fn uncounted_last_open_of_an_unlinked_file_disposes_of_the_file() {
+fn unlinked_file_is_disposed_of_if_its_last_open_is_refused() {
     let mut story = Story::begin();
     let inode = written(&mut story);
     open_truncating(&mut story, inode);

@@ -145,7 +145,7 @@ fn close_again(inode: InodeId) -> md::CloseMany {
 /// If the target did not end the inline component again, another client could open the file and
 /// write inline bytes, without a notification to the client that created the file.
 #[test]
-fn close_after_a_power_loss_repeats_the_lost_inline_end() {
+fn close_after_a_power_loss_reports_a_lost_inline_end_again() {
     let mut story = Story::begin();
     let inode = story.inline_file();
     let log_bytes = story.log.len();
