@@ -142,7 +142,7 @@ fn checker_finds_a_drop_by_a_primary_with_an_unsynced_log() {
 }
 
 #[test]
-fn checker_finds_an_unsynced_confirmation_after_a_request() {
+fn checker_finds_unsynced_confirms_after_a_take_over_request() {
     check(PlantedBug::ConfirmAfterAsking, LATE_REQUEST, PRIMARY_HAS_RECORDS);
 }
 
@@ -152,7 +152,7 @@ fn checker_finds_a_reply_before_a_sync_after_a_drop_request() {
 }
 
 #[test]
-fn checker_finds_a_restart_that_forgets_a_request() {
+fn checker_finds_a_restart_that_forgets_a_take_over_request() {
     let faults = Faults { kills: 1, ..LATE_REQUEST.faults };
     check(PlantedBug::ForgetAsked, Bounds { faults, ..LATE_REQUEST }, COMPLETE_PRIMARY);
 }

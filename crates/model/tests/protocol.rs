@@ -24,7 +24,7 @@ fn late_messages_after_a_kill_lose_no_acknowledged_record() {
 }
 
 #[test]
-fn late_requests_lose_no_acknowledged_record() {
+fn late_management_requests_lose_no_acknowledged_record() {
     check("a late request to management and a power loss");
     check("a late request to management, a kill and a power loss");
     check("three members, a late request to management and a power loss");
