@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn pause_equals_an_interval_above_the_longest_pause() {
+    fn pause_equals_an_interval_that_exceeds_the_longest_pause() {
         let interval = Duration::from_secs(600);
         let mut back_off = BackOff::default();
         for _ in 0..100 {

@@ -89,7 +89,7 @@ fn live_data_has_the_load_and_the_services() {
 }
 
 #[test]
-fn health_has_balances_and_the_start_time_of_each_finding() {
+fn health_reply_has_balances_and_start_times_of_findings() {
     let (_directory, mut state) = state();
     for second in 1..4 {
         let map = state.collected.map.clone();
