@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn data_has_checksums_and_inline_files_have_no_data() {
+    fn data_size_includes_checksums_and_excludes_inline_files() {
         let one = |mean_bytes, inline_bytes| {
             let inline_bytes = Some(inline_bytes);
             let found =
