@@ -354,7 +354,7 @@ mod tests {
         LinkPlan { streams: 3, messages: 5, message_bytes: 10_000, is_receiving: false };
 
     #[test]
-    fn data_flows_both_ways_and_round_trips_are_timed() {
+    fn link_benchmark_sends_both_ways_and_times_round_trips() {
         for is_receiving in [false, true] {
             let result = try_out(LinkPlan { is_receiving, ..PLAN }, false, true).unwrap();
             assert_eq!((result.bytes, result.streams.len()), (150_000, 3));

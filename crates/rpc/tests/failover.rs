@@ -221,7 +221,7 @@ fn call_is_sent_again_in_a_later_term_of_the_same_target() {
 }
 
 #[test]
-fn epoch_with_the_same_primary_does_not_interrupt_calls() {
+fn new_epoch_with_the_same_primary_interrupts_no_call() {
     block_on(async {
         let secret = Secrets::generate();
         let service = service(&secret, Serves::WithoutReply);
