@@ -10,7 +10,7 @@
 //! - While another client is visited, the deficit of a client is less than the cost of its first
 //!   entry.
 //!
-//! Held by the test `entries_leave_once_in_the_order_of_their_client`: the order, which
+//! Held by the test `entries_of_a_client_leave_the_queue_once_and_in_order`: the order, which
 //! `check_invariants` cannot see.
 
 use skep_env::NumberMap;

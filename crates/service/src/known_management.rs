@@ -167,7 +167,7 @@ mod tests {
 
     /// The user of the services may have put a pipe into the directory.
     #[test]
-    fn only_regular_files_are_read() {
+    fn pipe_or_device_in_place_of_a_stored_file_is_not_read() {
         let scratch = tempfile::tempdir().unwrap();
         let path = scratch.path().join("pipe");
         let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;

@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn host_stores_the_newest_map_of_servers_without_clients() {
+    fn host_stores_the_newest_map_of_servers_and_omits_clients() {
         let place = tempfile::tempdir().unwrap();
         let file = file_in(place.path(), CLUSTER);
         let known = || read_file(&file, CLUSTER).map(|it| (it.map.version.raw(), it.map.nodes));

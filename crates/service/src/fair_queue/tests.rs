@@ -43,7 +43,7 @@ proptest! {
     /// Each entry leaves once. The entries of a client leave in the order in which they were added.
     /// `take` returns `None` only if no client except `except` has an entry.
     #[test]
-    fn entries_leave_once_in_the_order_of_their_client(steps in steps()) {
+    fn entries_of_a_client_leave_the_queue_once_and_in_order(steps in steps()) {
         let mut queue = FairQueue::new(QUANTUM);
         let mut model: HashMap<u32, VecDeque<usize>> = HashMap::new();
         for (number, step) in steps.into_iter().enumerate() {
@@ -76,7 +76,7 @@ proptest! {
     /// A busy client delays the small entry of another client by at most one visit. In this visit,
     /// the busy client uses one quantum and the deficit for its first entry.
     #[test]
-    fn small_entry_waits_for_one_visit_of_each_other_client(
+    fn small_entry_waits_at_most_one_turn_of_each_other_client(
         costs in prop::collection::vec(1..=HIGHEST, 100),
         others in 1..4_u32,
         taken_before in 0..30_usize,

@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn lost_or_removed_former_target_causes_no_warning() {
+    fn directory_of_a_lost_or_removed_target_causes_no_warning() {
         let own = NodeId::new(3);
         let mut map = ClusterMap::empty(ClusterId::default());
         map.targets = vec![Target::new(TargetId::new(6), TargetKind::Storage, own, "/disk/a")];
