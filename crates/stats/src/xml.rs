@@ -94,7 +94,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn lists_in_fields_become_repeated_elements() {
+    fn lists_in_fields_become_repeated_xml_elements() {
         let value = json!([{ "id": 7, "parts": [1, [2]], "none": [], "free": null, "ok": true }]);
         let expected = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<skep-x>\n  <item>\n    \
             <free null=\"true\"/>\n    <id>7</id>\n    <ok>true</ok>\n    <parts>1</parts>\n    \

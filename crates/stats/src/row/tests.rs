@@ -97,7 +97,7 @@ fn load_of_a_job_can_be_divided_by_services() {
 }
 
 #[test]
-fn scope_counts_only_the_load_of_one_node_or_target() {
+fn load_can_be_limited_to_one_node_or_target() {
     let of_both_targets = || [writes("7", 100), writes("8", 30), vec![load("1000", 40)]].concat();
     let now = vec![service(1, 10, of_both_targets()), service(2, 10, writes("9", 5))];
     let operations = |scope: LoadScope, by| sum(&rows_within(scope, by, None, &now)).operations;
