@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn loop_that_failed_without_targets_is_replaced() {
+    fn event_loop_that_failed_without_targets_is_replaced() {
         let loops = Arc::new(EventLoops::with_limit(1));
         let (fail, fails) = mpsc::channel();
         let job = move || {
