@@ -98,7 +98,7 @@ mod tests {
     /// A removed record must not appear again behind a new record, because the removed record may
     /// name as synced a record that no longer exists.
     #[test]
-    fn removed_records_leave_no_bytes_behind() {
+    fn truncated_log_has_no_bytes_of_the_removed_records() {
         let directory = tempfile::tempdir().unwrap();
         let mut log = open(directory.path()).log;
         append(&mut log, 1, 1..=5);
