@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn limit_of_few_clients_is_not_the_limit_of_the_servers() {
+    fn run_with_few_clients_does_not_lower_the_server_limit() {
         // One client attains all of its own 60 bytes per second, which are 30 % of two servers.
         let rows = [row(2, 1, Operation::Read, 60.0), row(2, 8, Operation::Read, 140.0)];
         let found = check(&rows, 0.9).expect("limits");

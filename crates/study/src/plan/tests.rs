@@ -86,7 +86,7 @@ fn total_processes_are_spread_over_the_hosts() {
 }
 
 #[test]
-fn operations_on_names_need_no_data() {
+fn metadata_operations_need_no_data_size() {
     let plan = with("operation = ['create', 'stat']\nhosts = 2\nfiles = [10, 20]").expect("plan");
     assert_eq!(plan.conditions().count(), 4);
     assert!(!plan.needs_calibration());
