@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn check_accepts_repeated_writes_only_until_they_return() {
+    fn check_allows_a_write_to_take_effect_again_until_it_returns() {
         use RegisterOutcome::{Read, Written};
         let twice = [(0, 10, Written(1)), (1, 4, Written(2)), (5, 6, Read(2)), (7, 8, Read(1))];
         assert_eq!(check(&operations(&twice)), Ok(()));

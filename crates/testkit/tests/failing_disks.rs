@@ -145,13 +145,13 @@ fn shut_down_disk_fails_its_files_only(kind: DiskKind) {
 
 /// docs/semantics.md 4.8.
 #[test]
-fn shut_down_ext4_fails_only_the_files_of_its_target() {
+fn shutdown_of_an_ext4_disk_fails_only_files_of_its_target() {
     shut_down_disk_fails_its_files_only(DiskKind::Ext4);
 }
 
 /// docs/semantics.md 4.8.
 #[test]
-fn shut_down_xfs_fails_only_the_files_of_its_target() {
+fn shutdown_of_an_xfs_disk_fails_only_files_of_its_target() {
     shut_down_disk_fails_its_files_only(DiskKind::Xfs);
 }
 

@@ -295,7 +295,7 @@ fn lab_of_the_azure_shape_has_20_servers_and_46_clients() {
 
 /// Command: skep lab up.
 #[test]
-fn directories_are_on_all_metadata_servers_of_a_lab() {
+fn lab_spreads_directories_over_all_metadata_servers() {
     let lab = Lab::new();
     let shape = ["--servers", "1", "--targets", "1", "--clients", "1", "--in-memory"];
     let up = lab.json("up", &[&shape[..], &["--metadata-servers", "2"]].concat());

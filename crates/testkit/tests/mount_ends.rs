@@ -247,7 +247,7 @@ os.read(file, 65536)
 /// docs/semantics.md 4.4. While the handled SIGINT is pending, the kernel does not turn SIGTERM
 /// into SIGKILL, so the mount has to end the request.
 #[test]
-fn sigterm_ends_a_program_in_a_read_after_a_handled_sigint() {
+fn sigterm_ends_a_blocked_read_after_a_handled_sigint() {
     for transport in [Transport::Uring, Transport::Device] {
         let mut cluster = small();
         files::write(cluster.path().join("file"), vec![b'.'; 65_536]);

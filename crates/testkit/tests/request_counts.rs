@@ -482,7 +482,7 @@ fn direct_io_sends_each_read_and_write_to_storage() {
 }
 
 #[test]
-fn stream_sends_one_request_per_mib_to_each_target() {
+fn sequential_io_sends_one_request_per_mib_to_each_target() {
     let counted = Counted::new();
     let at = counted.directory("files");
     // The first 4 MiB of the file are on one target. The following bytes are in chunks of 512 KiB

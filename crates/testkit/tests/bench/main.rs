@@ -276,7 +276,7 @@ fn metadata_bench_refuses_invalid_options_and_leaves_no_file() {
 }
 
 #[test]
-fn before_phase_command_can_remount_the_clients() {
+fn command_before_each_phase_can_remount_the_clients() {
     let cluster = small_cluster();
     let scratch = Scratch::new();
     let (place, log) = (scratch.directory("mnt"), scratch.join("log"));

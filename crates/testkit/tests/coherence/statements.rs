@@ -40,7 +40,7 @@ pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![statements:
     allocated_space_without_data_is_a_hole,
     copies_have_the_holes_of_their_source,
     copies_end_at_the_cached_end_of_the_source,
-    unsupported_flags_are_refused,
+    unsupported_chattr_flags_are_refused,
     removed_open_file_can_still_be_written,
 ];
 
@@ -568,7 +568,7 @@ fn copies_end_at_the_cached_end_of_the_source(mounts: &Mounts) {
 }
 
 /// docs/semantics.md 1.20.
-fn unsupported_flags_are_refused(mounts: &Mounts) {
+fn unsupported_chattr_flags_are_refused(mounts: &Mounts) {
     files::write(mounts.one.join("file"), "x");
     for flag in ["+i", "+a", "+d"] {
         let mut call = Command::new("chattr");

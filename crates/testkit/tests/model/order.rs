@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn order_exists_for_one_of_two_exclusive_creates() {
+    fn check_accepts_only_one_success_of_two_exclusive_creates() {
         let created = Ok(SharedResult::File(50));
         let first = (0, 10, SharedCall::Create(A), created);
         let after = tree(&[file(0, 50)], &[(50, Contents::default())]);
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn order_agrees_with_the_tree_after_the_calls() {
+    fn check_compares_the_calls_with_the_resulting_tree() {
         let (one, two) = ((50, LONG), (51, Contents::default()));
         let before = tree(&[file(0, 50), file(1, 51)], &[one, two]);
         let renamed = tree(&[file(1, 50)], &[one]);
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn rename_never_leaves_the_new_name_without_a_file() {
+    fn check_refuses_a_missing_new_name_during_a_rename() {
         let before = tree(&[file(0, 50), file(1, 51)], &[(50, LONG), (51, LONG)]);
         let after = tree(&[file(1, 50)], &[(50, LONG)]);
         let rename = [(0, 10, SharedCall::Rename(A, B, PLAIN), DONE)];
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn rename_without_effect_needs_another_rename_at_that_time() {
+    fn check_accepts_a_rename_without_effect_only_beside_another() {
         let before = tree(&[file(0, 50)], &[(50, LONG)]);
         let after = tree(&[file(1, 50)], &[(50, LONG)]);
         let rename = |began, ended| [(began, ended, SharedCall::Rename(A, B, PLAIN), DONE)];
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn removed_directory_gets_no_new_entry() {
+    fn check_refuses_a_new_entry_in_a_removed_directory() {
         let before = tree(&[((ROOT, 1), Entry::Directory(2))], &[]);
         let remove = [(0, 10, SharedCall::RemoveDirectory(1), DONE)];
         let create = |result| [(0, 10, SharedCall::Create(B_A), result)];
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn listing_has_the_names_that_exist_all_the_time() {
+    fn check_requires_names_that_always_exist_in_a_listing() {
         let before = tree(&[file(0, 50)], &[(50, LONG)]);
         let after = tree(&[file(0, 50), file(1, 51)], &[(50, LONG), (51, Contents::default())]);
         let create = [(0, 10, SharedCall::Create(B), Ok(SharedResult::File(51)))];
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn read_after_a_write_has_returned_gets_its_bytes() {
+    fn check_refuses_a_read_of_old_bytes_after_a_write() {
         let before = tree(&[file(0, 50)], &[(50, LONG)]);
         let after = tree(&[file(0, 50)], &[(50, Contents { len: WHOLE, byte: 8 })]);
         let write = [(0, 10, SharedCall::Write(A, 8), DONE)];

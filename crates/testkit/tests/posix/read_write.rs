@@ -20,7 +20,7 @@ pub(crate) const CASES: &[Test] = skep_testkit::cases![read_write:
     write_on_one_handle_is_read_on_another,
     vectored_writes_and_reads_keep_their_order,
     bytes_are_read_after_reopening,
-    file_grows_byte_by_byte,
+    file_written_byte_by_byte_has_all_bytes,
     cp_copies_all_bytes_of_a_file,
 ];
 
@@ -206,7 +206,7 @@ fn bytes_are_read_after_reopening(root: &Path) {
     }
 }
 
-fn file_grows_byte_by_byte(root: &Path) {
+fn file_written_byte_by_byte_has_all_bytes(root: &Path) {
     // In Skep, the bytes of the first file are in metadata.
     for (name, len) in [("short", 0), ("long", 40_000)] {
         let path = root.join(name);
