@@ -290,7 +290,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "the record has the first contents of /proc/sys/vm/swappiness")]
-    fn replaced_first_contents_of_a_file_violate_an_invariant() {
+    fn undo_record_with_replaced_contents_violates_an_invariant() {
         let change = |before: &str| Change {
             rule: "swappiness".into(),
             file: "/proc/sys/vm/swappiness".into(),

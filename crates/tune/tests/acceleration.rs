@@ -34,7 +34,7 @@ fn interfaces_that_pass_through_the_hypervisor_are_found() {
 }
 
 #[test]
-fn interface_with_a_virtual_function_passes() {
+fn interface_with_a_virtual_function_passes_the_check() {
     let host = tempfile::tempdir().expect("a directory");
     add_interface(host.path(), "eth1", "hv_netvsc");
     add_interface(host.path(), "enP1s1", "mlx5_core");
@@ -45,7 +45,7 @@ fn interface_with_a_virtual_function_passes() {
 }
 
 #[test]
-fn other_drivers_have_no_finding() {
+fn interfaces_with_other_drivers_have_no_finding() {
     let host = tempfile::tempdir().expect("a directory");
     for (name, driver) in [("eth0", "ena"), ("eth1", "ixgbevf"), ("eth2", "mlx5_core")] {
         add_interface(host.path(), name, driver);

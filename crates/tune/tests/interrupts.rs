@@ -78,7 +78,7 @@ fn disks_of_hosts_without_targets_are_not_checked() {
 }
 
 #[test]
-fn permitted_cpus_count_if_the_kernel_shows_no_others() {
+fn permitted_cpus_are_checked_if_effective_cpus_are_unknown() {
     let host = host(["1", "1"], ["0", "0"]);
     for number in [40, 41] {
         let path = host.path().join(format!("proc/irq/{number}/effective_affinity_list"));
