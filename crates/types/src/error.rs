@@ -277,7 +277,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn replaced_error_keeps_its_cause_within_a_context() {
+    fn replacement_of_an_error_code_keeps_the_cause() {
         let error = Error::in_place_of(ErrorCode::Protocol, ErrorCode::Disconnected, "no service");
         let error = error.within("10.0.0.5:7420");
         assert_eq!(
