@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn each_program_runs_once_and_the_longest_starts_first() {
+    fn each_test_program_runs_once_and_the_longest_starts_first() {
         let count = all().len();
         let Plan { waiting, of_the_host, others } = plan(all()).expect("all names exist");
         assert_eq!(waiting.len() + of_the_host.len() + others.len(), count);

@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn all_programs_run_and_failures_are_reported() {
+    fn all_test_programs_run_and_failures_are_reported() {
         let logs = tempfile::tempdir().expect("a directory");
         let runner = Runner {
             logs: logs.path().to_str().expect("UTF-8"),

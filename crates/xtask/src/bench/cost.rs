@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_have_each_workload_of_bench_with_each_number() {
+    fn cost_bench_runs_each_workload_with_one_and_four_processes() {
         let measured = |workload: Workload, processes: u64| {
             PARTS.iter().any(|it| it.processes == processes && it.workloads.contains(&workload))
         };

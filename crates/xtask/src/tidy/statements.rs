@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn row_needs_a_test_and_a_change() {
+    fn row_of_a_statement_needs_a_test_and_a_change() {
         for (row, problem) in [
             ("| **1.1** words | none | it |\n", "name a test"),
             ("| **1.1** words | `a/b.rs`: `holds` |  |\n", "name a change"),
