@@ -10,6 +10,7 @@
 //! - `slots`: the range of slots of one thread. No I/O.
 //! - `renewal`: opens sessions, renews their leases, and replaces lost sessions.
 //! - `restore_opens`: opens files again after a power loss of a metadata host.
+//! - `restore_locks`: sets locks again after a power loss of a metadata host.
 //! - `acknowledged`: changes that may not be durable yet. No I/O.
 //! - `kept_requests`: the requests that the mount keeps for a replay. No I/O.
 //! - `compare_slots`: finds the changes that a power loss of a metadata host has reverted, and
@@ -33,8 +34,8 @@
 //! fenced as soon as the client learns of its eviction.
 //!
 //! A start of the target does not end the session: see `compare_slots`, `restore_opens` and
-//! `restore_locks`. If this comparison fails, the mount does not record the new start, so the next
-//! renewal of the lease repeats it.
+//! `restore_locks`. If one of these steps fails, the mount does not record the new start, so the
+//! next renewal of the lease repeats all of them.
 //!
 //! The group did not execute the attempt to which it sent such a reply. But it may have executed an
 //! earlier attempt whose reply was lost with the connection. In this case, the client asks the

@@ -14,7 +14,8 @@
 //! program may end with `EDEADLK`, although it would have ended by itself.
 //!
 //! # Invariants
-//! `count` is the number of waits in the map. [`LockWaits::check_invariants`] asserts this.
+//! The field `count` is the number of all waits in the field `waits`.
+//! [`LockWaits::check_invariants`] asserts this.
 
 use skep_types::NodeId;
 use std::collections::{BTreeMap, BTreeSet};

@@ -2,6 +2,7 @@
 //!
 //! - [`state`]: the durable state of management, which [`command`]s change.
 //! - [`reachability`]: the soft state of management: reachability and free space.
+//! - [`capacity_pools`]: the class of a target by its free bytes and inodes.
 //! - [`groups`]: the rules for changes of a group's members.
 //! - [`lease_times`]: the times of the leases in a metadata group.
 //! - [`losses`]: the choice of a primary when all members of a group may lack records.
@@ -12,6 +13,7 @@
 //! - [`lock_ranges`]: the locked ranges of one owner in one file.
 //! - [`deadlock`]: finds deadlock cycles that span several metadata targets.
 //! - [`problems`]: the problems that a cluster map shows, with their remedies.
+//! - [`outage_effect`]: the operations that wait because of the outage of a service.
 //! - [`settings`]: the settings of the cluster by name.
 //! - [`versions`]: the versions of the maps that management publishes.
 //!

@@ -1,7 +1,8 @@
 //! The effect of the outage of a service on programs: which operations wait, and for how long.
 //!
-//! `skep health check`, the monitor and the log of management use the same words. A pure function
-//! over the cluster map. Does not own the detection of outages, nor their remedies.
+//! `skep health check`, the monitor and the log of management print the texts of this module.
+//! Contains pure functions over the cluster map. Does not own the detection of outages, nor their
+//! remedies.
 
 use skep_types::map::{Condition, Consistency, KnownReason, MemberState, Reachability};
 use skep_types::{ClusterMap, Group, Node, NodeKind, Target, TargetId};

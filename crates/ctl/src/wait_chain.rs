@@ -1,5 +1,5 @@
-//! Why a target that has accepted a request does not reply: the target itself waits for another
-//! target.
+//! Explains why a target that has accepted a request does not reply: names the other target for
+//! which it waits itself.
 //!
 //! A mount reports the targets that do not reply to it only in the text of its error. So this
 //! module finds the ids of these targets in the text.

@@ -1,8 +1,9 @@
 //! The systemd units of the services, and the user that runs them, as files of a host.
 //!
-//! The texts belong to this program. A deployment lets the program of each host print its own
-//! (`skep deploy units`), since it may install a program of another version. Only the drop-in files
-//! that depend on the disks of a host come from the program that deploys. The module does no I/O.
+//! The texts belong to this version of the program. A deployment may install another version. So
+//! the program that is installed on a host prints the units of this host (`skep deploy units`).
+//! Only the drop-in files that depend on the disks of a host come from the program that deploys.
+//! The module does no I/O.
 
 use crate::hosts::{Host, Role};
 use crate::text_hash::text_hash;

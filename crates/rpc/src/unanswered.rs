@@ -3,7 +3,8 @@
 //! heartbeat reports these requests to management, so that `skep health check` names the mount.
 //!
 //! Owns the newest reports of the workers of the process. Does not own the requests, or the outages
-//! of groups ([`crate::outages`]), which explain a wait better.
+//! of groups. If the process has such an outage, its heartbeats report the outage in place of these
+//! requests, because the outage names the group ([`crate::outages`]).
 
 use skep_types::GroupId;
 use skep_wire::limits::MAX_WAIT_ERROR_CHARS;

@@ -13,8 +13,8 @@
 //!
 //! - This module opens each file below a directory without following links, and changes the owner
 //!   of the opened file (`owners`).
-//! - A directory of root is given only if root has named it, if it contains the record of a
-//!   service, and if no other user can add files to it. `/tmp` is no such directory.
+//! - A directory of root is given to the user only if root has named it, if it contains the record
+//!   of a service, and if no other user can add files to it. `/tmp` is no such directory.
 //! - A path that root has named must not lead through a directory in which the user could replace
 //!   the next name.
 //! - Root does not follow the links in `/proc`, which may lead into a mount namespace of the user.

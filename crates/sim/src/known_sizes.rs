@@ -7,8 +7,8 @@
 //!   of the file in the reference model, or the end of the furthest write of this client if that
 //!   end is larger. The checker compares them before each operation of the client.
 //! - If the file is shared, the mount requests the attributes before each use of the size. After
-//!   each reply with attributes, the size in the memory must be such a size at some moment between
-//!   the request and the reply.
+//!   each reply with attributes, the size in the memory must be the size that the rule above
+//!   requires at some moment between the request and the reply.
 //!
 //! A write counts from its acknowledgement to the program until the next truncation of the file.
 //! So the checker verifies, for sizes, the statements 2.1 and 2.4 of `docs/semantics.md` (the size

@@ -1,7 +1,7 @@
-//! Checks whether the network interfaces of a virtual machine bypass the hypervisor, as clouds
-//! offer it: enhanced networking (AWS) and accelerated networking (Azure). Reads `/sys` only.
+//! Checks whether the network interfaces of a virtual machine bypass the hypervisor. Clouds offer
+//! this as enhanced networking (AWS) and accelerated networking (Azure). Reads `/sys` only.
 //!
-//! `apply` cannot change this, because it is a setting of the machine in its cloud.
+//! `skep tune apply` cannot turn it on, because it is a setting of the machine in its cloud.
 
 use crate::check::{Finding, Scope};
 use crate::rules::Test;

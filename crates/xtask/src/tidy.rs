@@ -4,9 +4,9 @@
 //! it. [`layers`] checks dependencies between crates, and [`import_cycles`] checks imports between
 //! the files of a crate. [`sources`] checks source files, [`documents`] checks documents, and
 //! [`glossary`] and [`language`] check words. [`invariants`] checks that invariants are asserted or
-//! tested. [`pauses`] checks the files that may pause and retry, [`history`] checks commit
-//! subjects, [`statements`] the page with the tests of each statement of the semantics, and
-//! [`templates`] the templates in `deploy/`.
+//! tested. [`pauses`] checks the files that may pause and retry, and [`history`] checks commit
+//! subjects. [`statements`] checks the page with the tests of each statement of the semantics, and
+//! [`templates`] checks the templates in `deploy/`.
 
 mod documents;
 mod glossary;
