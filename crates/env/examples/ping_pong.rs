@@ -57,7 +57,7 @@ async fn ask(address: String, spin: Duration, rounds: usize, in_flight: usize) -
     let start = Instant::now();
     for round in 0..rounds + in_flight {
         if round < rounds {
-            expected.push(skep_env::expect_reply());
+            expected.push(skep_env::expect_reply(skep_env::ReplyTime::Prompt));
             stream.send(vec![MessagePart::Bytes(vec![1; MESSAGE])]).await.expect("sent");
         }
         if round >= in_flight {

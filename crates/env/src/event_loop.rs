@@ -37,6 +37,7 @@ use std::time::Duration;
 
 pub(crate) use op::submit_traffic;
 pub use op::{Op, submit};
+pub use spin::ReplyTime;
 use spin::Spin;
 pub use timer::{sleep, timeout, yield_now};
 pub use workers::limit_kernel_workers;
@@ -435,18 +436,23 @@ pub fn set_spin(limit: Duration) {
     with_loop(|it| it.spin.set_limit(limit));
 }
 
-/// Counts this loop as waiting for a reply on a socket, until the returned value is dropped.
+/// Counts this loop as waiting for a reply on a socket, until the returned value is dropped. `time`
+/// is when the reply is likely to arrive.
 ///
 /// # Panics
 /// Panics outside [`block_on`].
-pub fn expect_reply() -> ExpectedReply {
-    with_loop(|it| it.spin.expected_replies += 1);
-    ExpectedReply(std::marker::PhantomData)
+pub fn expect_reply(time: ReplyTime) -> ExpectedReply {
+    with_loop(|it| it.spin.expect(time));
+    ExpectedReply { time, _thread: std::marker::PhantomData }
 }
 
 /// A reply that this loop waits for ([`expect_reply`]).
 #[derive(Debug)]
-pub struct ExpectedReply(std::marker::PhantomData<Rc<()>>);
+pub struct ExpectedReply {
+    time: ReplyTime,
+    /// Keeps the value on the thread of its loop.
+    _thread: std::marker::PhantomData<Rc<()>>,
+}
 
 impl Drop for ExpectedReply {
     fn drop(&mut self) {
@@ -455,7 +461,7 @@ impl Drop for ExpectedReply {
             if let Ok(mut slot) = slot.try_borrow_mut()
                 && let Some(it) = slot.as_mut()
             {
-                it.spin.expected_replies = it.spin.expected_replies.saturating_sub(1);
+                it.spin.end_expected(self.time);
             }
         });
     }

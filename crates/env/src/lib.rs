@@ -42,8 +42,8 @@ pub use clock::{
     is_clock_synchronised, now, random_bytes, random_u64, random_u128, thread_time, wall_time,
 };
 pub use event_loop::{
-    ExpectedReply, Op, block_on, expect_reply, idle_time, is_running, limit_kernel_workers,
-    set_spin, sleep, spawn, submit, timeout, yield_now,
+    ExpectedReply, Op, ReplyTime, block_on, expect_reply, idle_time, is_running,
+    limit_kernel_workers, set_spin, sleep, spawn, submit, timeout, yield_now,
 };
 pub use file::{File, StdFile, close};
 pub use file_system::{

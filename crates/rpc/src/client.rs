@@ -10,6 +10,7 @@ use crate::idle::IdleClock;
 use crate::limits::{ADDRESS_STAGGER, CONNECT_TIMEOUT, MAX_PEER_TEXT};
 use crate::origin::Origin;
 use crate::refusal;
+use crate::reply_time::reply_time;
 use crate::stream::FrameReader;
 use skep_env::local::{Receiver, Sender, oneshot};
 use skep_env::{Buf, MessagePart, NumberMap, TcpStream};
@@ -20,7 +21,6 @@ use skep_wire::Request;
 use skep_wire::bounds::bounds;
 use skep_wire::file_locks::WaitLock;
 use skep_wire::frame::{FLAG_DURABLE, HEADER_BYTES, Header};
-use skep_wire::metadata::SyncAll;
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 use std::time::Duration;
@@ -52,7 +52,7 @@ struct Pending {
     /// reply, or if the request is meant to wait, such as a request for a lock.
     sent_at: Option<Duration>,
     /// Makes the event loop poll briefly for the reply before it sleeps. `None` for a request whose
-    /// reply takes milliseconds.
+    /// reply takes long ([`reply_time`]).
     _expected: Option<skep_env::ExpectedReply>,
 }
 
@@ -361,10 +361,7 @@ impl Connection {
         if let Some(facts) = &options.facts {
             facts.body_bytes.set(len);
         }
-        // The reply to a sync of the whole log waits for a disk. A mount also sends such a sync in
-        // the background. While a worker of the mount polled for its reply, the worker would take
-        // processor time from the program that it serves.
-        let _expected = (header.message != SyncAll::ID).then(skep_env::expect_reply);
+        let _expected = reply_time(&header).map(skep_env::expect_reply);
         let pending = Pending { sender, into: options.into.clone(), sent_at, _expected };
         self.pending.borrow_mut().insert(tag, pending);
         let mut outbox = self.outbox.borrow_mut();

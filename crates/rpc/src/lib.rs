@@ -24,6 +24,7 @@ pub mod origin;
 mod outages;
 mod refusal;
 mod refusal_log;
+mod reply_time;
 mod request_load;
 pub mod routing;
 pub mod secret;

@@ -2,12 +2,14 @@
 //!
 //! A loop polls only if the next message is likely to arrive soon. All these conditions must hold:
 //! - The loop is in a conversation with a peer. A moment ago it sent data, or it received data
-//!   while replies are outstanding ([`super::expect_reply`]). A loop that waits for a disk, for a
-//!   timer, or for the next request after a pause sleeps immediately, so an idle process costs
-//!   nothing.
+//!   while prompt replies are outstanding ([`super::expect_reply`]). A loop that waits for a disk,
+//!   for a timer, or for the next request after a pause sleeps immediately, so an idle process
+//!   costs nothing.
 //! - The average duration of its recent polling rounds is below the limit. While the average is
 //!   above the limit, the loop polls only once after every [`PROBE_INTERVAL`] waits, to find out
-//!   whether polling has become useful again.
+//!   whether polling has become useful again. The loop keeps a separate average of the rounds in
+//!   which only replies after a sync were outstanding. Otherwise a program that calls `fsync` would
+//!   end the polling for all its other requests, because a sync takes longer than a round.
 //! - The host has a processor to spare ([`host_load`]), and no other thread has just taken the
 //!   processor from the polling loop. A long time between two polls alone does not prove that
 //!   another thread ran. The kernel may have copied received data for the loop, or handled an
@@ -25,6 +27,18 @@
 use super::Traffic;
 use crate::{clock, host_load};
 use std::time::Duration;
+
+/// When the reply to a request is likely to arrive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReplyTime {
+    /// As soon as the peer has processed the request.
+    Prompt,
+    /// After a sync of the peer's disk. Most disks take longer than a round of polling.
+    AfterSync,
+}
+
+/// Number of values of [`ReplyTime`].
+const REPLY_TIMES: usize = 2;
 
 /// A conversation with a peer ends when the loop's sockets have been idle for this time.
 const CONVERSATION_PAUSE: Duration = Duration::from_micros(500);
@@ -48,12 +62,10 @@ pub(super) struct Spin {
     /// The kind of the last completion on a socket.
     last_traffic: Traffic,
     last_traffic_time: Duration,
-    pub(super) expected_replies: usize,
-    /// Average duration of the recent rounds of polling. A round without a completion counts as
-    /// twice the limit.
-    average: Duration,
-    /// Number of waits without polling since the last round of polling.
-    skipped: u32,
+    /// Number of outstanding replies for each [`ReplyTime`].
+    expected: [usize; REPLY_TIMES],
+    /// The recent rounds of polling for each [`ReplyTime`].
+    histories: [History; REPLY_TIMES],
     /// Time until which the loop does not poll.
     busy_until: Duration,
     is_host_busy: fn(Duration) -> bool,
@@ -63,9 +75,19 @@ pub(super) struct Spin {
     rounds: u64,
 }
 
+/// The recent rounds of polling for replies of one kind.
+#[derive(Debug, Default)]
+struct History {
+    /// Average duration of the rounds. A round without a completion counts as twice the limit.
+    average: Duration,
+    /// Number of waits without polling since the last round.
+    skipped: u32,
+}
+
 /// One round of polling.
 #[derive(Debug)]
 pub(super) struct Round {
+    awaited: ReplyTime,
     start: Duration,
     last_poll: Duration,
     limit: Duration,
@@ -95,9 +117,8 @@ impl Default for Spin {
             limit: Duration::ZERO,
             last_traffic: Traffic::None,
             last_traffic_time: Duration::ZERO,
-            expected_replies: 0,
-            average: Duration::ZERO,
-            skipped: 0,
+            expected: [0; REPLY_TIMES],
+            histories: Default::default(),
             busy_until: Duration::ZERO,
             is_host_busy: host_load::is_busy,
             preemptions: preemptions_of_thread,
@@ -124,29 +145,51 @@ impl Spin {
         }
     }
 
-    /// Whether the peer is likely to send a message soon.
-    fn is_in_conversation(&self, now: Duration) -> bool {
-        self.is_enabled()
-            && (self.last_traffic == Traffic::Sent || self.expected_replies > 0)
-            && now.saturating_sub(self.last_traffic_time) < CONVERSATION_PAUSE
+    /// Counts an outstanding reply.
+    pub(super) fn expect(&mut self, time: ReplyTime) {
+        self.expected[time as usize] += 1;
+    }
+
+    /// Ends the wait for a reply that [`Self::expect`] has counted.
+    pub(super) fn end_expected(&mut self, time: ReplyTime) {
+        let count = &mut self.expected[time as usize];
+        *count = count.saturating_sub(1);
+    }
+
+    /// Returns when the next message of a peer is likely to arrive. After the loop has sent a reply
+    /// and while it expects none, this is the next request. `None` means that the loop is in no
+    /// conversation.
+    fn awaited(&self, now: Duration) -> Option<ReplyTime> {
+        if !self.is_enabled() || now.saturating_sub(self.last_traffic_time) >= CONVERSATION_PAUSE {
+            return None;
+        }
+        let has_sent = self.last_traffic == Traffic::Sent;
+        match self.expected {
+            [0, 0] => has_sent.then_some(ReplyTime::Prompt),
+            [0, _] => has_sent.then_some(ReplyTime::AfterSync),
+            _ => Some(ReplyTime::Prompt),
+        }
     }
 
     /// Begins a round of polling, which ends at the latest when the next timer is due. `None` means
     /// that the loop must sleep.
     pub(super) fn begin(&mut self, now: Duration, next_timer: Option<Duration>) -> Option<Round> {
-        if !self.is_in_conversation(now) || now < self.busy_until {
+        let awaited = self.awaited(now)?;
+        if now < self.busy_until {
             return None;
         }
-        if self.average > self.limit && self.skipped < PROBE_INTERVAL {
-            self.skipped += 1;
+        let history = &mut self.histories[awaited as usize];
+        if history.average > self.limit && history.skipped < PROBE_INTERVAL {
+            history.skipped += 1;
             return None;
         }
         if (self.is_host_busy)(now) {
             return None;
         }
-        self.skipped = 0;
+        history.skipped = 0;
         let limit = next_timer.map_or(self.limit, |left| left.min(self.limit));
         Some(Round {
+            awaited,
             start: now,
             last_poll: now,
             limit,
@@ -175,7 +218,8 @@ impl Spin {
         } else {
             self.limit * 2
         };
-        self.average = (self.average * AVERAGE_WEIGHT + took) / (AVERAGE_WEIGHT + 1);
+        let average = &mut self.histories[round.awaited as usize].average;
+        *average = (*average * AVERAGE_WEIGHT + took) / (AVERAGE_WEIGHT + 1);
     }
 }
 
@@ -261,6 +305,32 @@ mod tests {
         assert!(back > 150, "{back} rounds polled again");
     }
 
+    /// Before the fix, a loop that waited for a sync again and again polled for no reply at all.
+    #[test]
+    fn waits_for_syncs_do_not_end_polling_for_other_replies() {
+        let mut now = Duration::from_secs(1);
+        let mut spin = talking(now);
+        let (mut prompt, mut after_sync) = (0, 0);
+        for _ in 0..100 {
+            spin.expect(ReplyTime::Prompt);
+            prompt += rounds(&mut spin, &mut now, 1, MICRO * 20);
+            spin.end_expected(ReplyTime::Prompt);
+            spin.expect(ReplyTime::AfterSync);
+            after_sync += rounds(&mut spin, &mut now, 2, MICRO * 200);
+            spin.end_expected(ReplyTime::AfterSync);
+        }
+        assert_eq!(prompt, 100);
+        assert!((5..=12).contains(&after_sync), "{after_sync} rounds polled for a sync in vain");
+    }
+
+    #[test]
+    fn loop_polls_for_fast_syncs() {
+        let mut now = Duration::from_secs(1);
+        let mut spin = talking(now);
+        spin.expect(ReplyTime::AfterSync);
+        assert_eq!(rounds(&mut spin, &mut now, 100, MICRO * 30), 100);
+    }
+
     #[test]
     fn a_loop_does_not_poll_on_a_busy_host() {
         let mut now = Duration::from_secs(1);
@@ -329,23 +399,26 @@ mod tests {
         assert!(!round.ends(now + MICRO, false));
         assert!(round.ends(now + MICRO * 3, false));
         spin.end(&round);
-        assert_eq!(spin.average, Duration::ZERO);
+        assert_eq!(spin.histories[ReplyTime::Prompt as usize].average, Duration::ZERO);
     }
 
     #[test]
     fn event_loop_polls_only_shortly_after_traffic() {
-        let begins = |traffic, age: Duration, expected_replies| {
+        let begins = |traffic, age: Duration, expected: Option<ReplyTime>| {
             let now = Duration::from_secs(1);
             let mut spin = talking(now);
             spin.set_conversation(traffic, now.saturating_sub(age));
-            spin.expected_replies = expected_replies;
+            expected.into_iter().for_each(|time| spin.expect(time));
             spin.begin(now, None).is_some()
         };
         let (fresh, old) = (Duration::ZERO, CONVERSATION_PAUSE * 2);
-        assert!(begins(Traffic::Sent, fresh, 0));
-        assert!(begins(Traffic::Received, fresh, 1));
-        assert!(!begins(Traffic::Received, fresh, 0));
-        assert!(!begins(Traffic::Sent, old, 0));
-        assert!(!begins(Traffic::Received, old, 1));
+        let (prompt, after_sync) = (Some(ReplyTime::Prompt), Some(ReplyTime::AfterSync));
+        assert!(begins(Traffic::Sent, fresh, None));
+        assert!(begins(Traffic::Received, fresh, prompt));
+        assert!(begins(Traffic::Sent, fresh, after_sync));
+        assert!(!begins(Traffic::Received, fresh, after_sync), "the rest of a sync is unknown");
+        assert!(!begins(Traffic::Received, fresh, None));
+        assert!(!begins(Traffic::Sent, old, None));
+        assert!(!begins(Traffic::Received, old, prompt));
     }
 }
