@@ -11,6 +11,7 @@
 //! no other client has changed the file since. Then the kernel's cache, which includes this mount's
 //! writes, is still valid.
 
+use crate::cache::listings::Listings;
 use crate::cache::recent::Recent;
 use crate::limits::MAX_REMEMBERED_VERSIONS;
 use skep_types::InodeId;
@@ -20,6 +21,8 @@ use skep_types::InodeId;
 pub(crate) struct CachedVersions {
     pages: Recent<u64>,
     attributes: Recent<ShownVersion>,
+    /// The ages of the listings in the kernel's caches.
+    pub(crate) listings: Listings,
 }
 
 /// The version of the attributes that the mount last sent to the kernel.
@@ -32,7 +35,8 @@ pub(crate) struct ShownVersion {
 impl CachedVersions {
     pub(crate) fn new() -> Self {
         let most = MAX_REMEMBERED_VERSIONS;
-        Self { pages: Recent::new(most), attributes: Recent::new(most) }
+        let listings = Listings::new();
+        Self { pages: Recent::new(most), attributes: Recent::new(most), listings }
     }
 
     /// Returns whether the table has a cached version of the file's data or of the directory's

@@ -38,6 +38,10 @@ pub trait Directories {
     /// the reply to this change. This function opens the root even while metadata does not reply,
     /// since `df` opens the mount point.
     ///
+    /// The kernel may use the entries of its listing for `max_age`. After that time, this function
+    /// returns `false` for a directory whose listing fits into one reply, so that the kernel gets
+    /// its entries again with one request.
+    ///
     /// # Errors
     /// Returns the errors of a request to metadata. To open a removed directory is not an error.
     fn open_directory(
@@ -75,10 +79,11 @@ impl Directories for Client {
 
     async fn open_directory(&self, directory: InodeId, max_age: Duration) -> Result<bool> {
         let (caches, seen) = (&self.mount().caches, &self.mount().seen);
-        if !caches.is_known(directory) {
-            // The kernel has no cached listing of this directory, so the mount need not request
-            // attributes to check the listing. A listing that begins now is at least as new as the
-            // attributes that the mount saw last.
+        let has_expired = caches.listings.has_expired(directory, max_age, skep_env::now());
+        if !caches.is_known(directory) || has_expired {
+            // The kernel has no cached listing of this directory, or drops it now. So the mount
+            // need not request attributes to check the listing. A listing that begins now is at
+            // least as new as the attributes that the mount saw last.
             if let Some(seen) = seen.special(directory) {
                 caches.opened(directory, seen.change_counter);
             }
@@ -112,7 +117,12 @@ impl Directories for Client {
     ) -> Result<DirectoryEntries> {
         let max_bytes = max_bytes.min(MAX_DIRECTORY_BYTES);
         let request = ReadDirectory { directory, cursor, max_bytes, with_attributes };
+        let sent = skep_env::now();
         let mut entries = self.ask(directory, &request).await?;
+        if cursor == 0 {
+            let is_whole = with_attributes && entries.end;
+            self.mount().caches.listings.note(directory, is_whole.then_some(sent));
+        }
         for attributes in entries.entries.iter_mut().filter_map(|it| it.entry.attributes.as_mut()) {
             self.note_attributes(attributes);
         }

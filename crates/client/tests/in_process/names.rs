@@ -97,6 +97,30 @@ fn root_can_be_opened_for_listing_while_metadata_is_down() {
     });
 }
 
+/// With an old listing, the kernel would look up each entry that a program then uses.
+#[test]
+fn small_directory_is_listed_again_after_its_entries_expire() {
+    with_client(|fake, client| async move {
+        let (root, hour) = (InodeId::ROOT, Duration::from_secs(3600));
+        for name in ["a", "b", "c"] {
+            create(&client, name).await;
+        }
+        client.stat(root).await.unwrap();
+        assert!(!client.open_directory(root, hour).await.unwrap(), "no listing is cached yet");
+        // Returns whether the next open keeps the listing, and its number of requests.
+        let opens_after = async |max_bytes: u32, with_attributes: bool, max_age: Duration| {
+            client.read_directory(root, 0, max_bytes, with_attributes).await.unwrap();
+            let before = fake.count::<GetAttributes>();
+            let keeps_listing = client.open_directory(root, max_age).await.unwrap();
+            (keeps_listing, fake.count::<GetAttributes>() - before)
+        };
+        assert_eq!(opens_after(300, true, hour).await, (true, 1));
+        assert_eq!(opens_after(300, true, Duration::ZERO).await, (false, 0));
+        assert_eq!(opens_after(300, false, Duration::ZERO).await, (true, 1), "without attributes");
+        assert_eq!(opens_after(200, true, Duration::ZERO).await, (true, 1), "two of the entries");
+    });
+}
+
 #[test]
 fn create_opens_an_existing_file_unless_exclusive() {
     with_client(|_, client| async move {

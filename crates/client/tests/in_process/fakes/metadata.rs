@@ -19,11 +19,11 @@ use skep_wire::inline::{ReadInline, RemoveInline, SyncInline, WriteInline};
 use skep_wire::management::EmptyReply;
 use skep_wire::metadata::{
     AskOutcome, AttributesReply, AwaitTruncation, AwaitTruncationReply, Close, CloseMany,
-    CloseSession, CompareOpens, CompareSlots, Create, EndReplay, EntryInfo, EntryReply, Exchange,
+    CloseSession, CompareOpens, CompareSlots, Create, EndReplay, EntryInfo, EntryReply,
     GetAttributes, GetEntryInfo, KeepAlive, KeepAliveReply, Link, Lookup, MakeDirectory,
     NewEntryReply, Open, OpenMode, OpenReply, OpenSession, OpenSessionReply, Outcome, OutcomeReply,
     Replay, ReportWritten, SetAttributes, SetAttributesReply, SetPattern, SyncAll, TrimFile,
-    TruncatedChunk, Unlink, WrittenExtent,
+    TruncatedChunk, WrittenExtent,
 };
 use std::collections::HashMap;
 
@@ -340,8 +340,6 @@ impl FakeMetadata {
                 self.entries.insert((directory, name), inode);
                 NewEntryReply { entry: self.reply_to(inode), directory: None }.to_bytes()
             }
-            Unlink::ID => self.unlink(Unlink::from_bytes(body)?)?.to_bytes(),
-            Exchange::ID => self.exchange(Exchange::from_bytes(body)?)?.to_bytes(),
             SetPattern::ID => {
                 let inode = self.inode(SetPattern::from_bytes(body)?.inode)?;
                 if !inode.opens.is_empty() {
@@ -349,7 +347,7 @@ impl FakeMetadata {
                 }
                 EmptyReply {}.to_bytes()
             }
-            _ => self.execute_about_locks(header, body)?,
+            _ => self.execute_about_names(header, body)?,
         })
     }
 
