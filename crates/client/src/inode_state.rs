@@ -5,6 +5,7 @@
 //! - `unsynced`, `inline_marks`: acknowledged writes that may not be durable yet.
 //! - `opens`: the handles of the file.
 //! - `kernel_view`: the attributes and pages of the file that the kernel has cached.
+//! - `known_attributes`: the attributes in the newest reply of metadata.
 //! - `inline_move`: the move of the inline bytes to storage, and the end of the inline component.
 //! - `times_report`: the report of the file's times after an `fsync`.
 //! - `sync_order`: the steps of a sync of the file, and their order.
@@ -16,6 +17,7 @@ pub(crate) mod guards;
 mod inline_marks;
 mod inline_move;
 mod kernel_view;
+mod known_attributes;
 mod opens;
 pub(crate) mod size;
 mod sync_order;
@@ -42,6 +44,7 @@ struct Parts {
     unsynced: unsynced::UnsyncedWrites,
     handles: opens::OpenHandles,
     kernel: kernel_view::KernelView,
+    known: known_attributes::KnownAttributes,
     settled: sync_order::Settled,
     guards: guard_count::GuardCount,
     appends: append_parts::AppendParts,

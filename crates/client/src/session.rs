@@ -12,6 +12,7 @@
 //! - `restore_opens`: opens files again after a power loss of a metadata host.
 //! - `restore_locks`: sets locks again after a power loss of a metadata host.
 //! - `acknowledged`: changes that may not be durable yet. No I/O.
+//! - `change_requests`: the number of requests for changes. No I/O.
 //! - `kept_requests`: the requests that the mount keeps for a replay. No I/O.
 //! - `compare_slots`: finds the changes that a power loss of a metadata host has reverted, and
 //!   reports each change that stays lost.
@@ -42,6 +43,7 @@
 //! group for the outcome before it sends the request again, see `request`.
 
 pub(crate) mod acknowledged;
+pub(crate) mod change_requests;
 mod compare_slots;
 pub(crate) mod ids;
 mod kept_requests;

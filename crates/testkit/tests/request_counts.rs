@@ -308,6 +308,23 @@ fn locks_of_an_unchanged_file_send_the_documented_requests() {
             lock(&file, FlockOperation::NonBlockingUnlock);
         },
     );
+    // After a write, the kernel requests the attributes at the next `stat`. The mount has them from
+    // the reply to the last lock.
+    counted.check(
+        "lock, write, unlock, lock, stat and unlock",
+        "mount.set_lock metadata.set_lock mount.write storage.write_chunk
+         mount.set_lock metadata.report_written metadata.set_lock
+         mount.set_lock metadata.set_lock mount.get_attr
+         mount.set_lock metadata.set_lock",
+        |_| {
+            lock(&file, FlockOperation::NonBlockingLockExclusive);
+            files::write_all_at(&file, &[8; LEN], 0);
+            lock(&file, FlockOperation::NonBlockingUnlock);
+            lock(&file, FlockOperation::NonBlockingLockShared);
+            stat(&path);
+            lock(&file, FlockOperation::NonBlockingUnlock);
+        },
+    );
 }
 
 #[test]

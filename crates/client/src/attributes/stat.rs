@@ -9,6 +9,7 @@ use crate::inode_state::InodeState;
 use crate::inode_state::guards::TruncationClaim;
 use crate::limits::{FIRST_LOOK_PATIENCE, ROOT_PATIENCE};
 use crate::mount::options::Forget;
+use crate::session::change_requests::Moment;
 use crate::session::request::ModifyOptions;
 use skep_types::{Attributes, ErrorCode, FileKind, InodeId, Result, Timestamp};
 use skep_wire::metadata::{GetAttributes, SetAttributes, SetAttributesReply};
@@ -65,6 +66,17 @@ pub trait InodeAttributes {
     /// these attributes may be out of date. Writes of this mount, whose bytes are also in the
     /// kernel's cached pages, do not make these attributes out of date.
     fn seen_by_kernel(&self, _inode: InodeId) -> Option<Attributes> {
+        None
+    }
+
+    /// Returns the attributes of an open file and their age, if the mount has them from a reply of
+    /// metadata to a request that it has sent less than `max_age` ago. `None` means that the mount
+    /// must request the attributes, because they may be out of date.
+    fn known_attributes(
+        &self,
+        _inode: InodeId,
+        _max_age: Duration,
+    ) -> Option<(Attributes, Duration)> {
         None
     }
 
@@ -154,6 +166,17 @@ impl InodeAttributes for Client {
     fn seen_by_kernel(&self, inode: InodeId) -> Option<Attributes> {
         let state = self.mount().inodes.get(inode)?;
         state.for_reading().filter(|_| state.is_cached())
+    }
+
+    fn known_attributes(
+        &self,
+        inode: InodeId,
+        max_age: Duration,
+    ) -> Option<(Attributes, Duration)> {
+        let state = self.mount().inodes.get(inode)?;
+        let known = state.known_attributes(self.moment(), max_age)?;
+        self.meter().attributes.note(true);
+        Some(known)
     }
 
     fn after_own_change(
@@ -250,9 +273,19 @@ impl Client {
 
     /// Requests the attributes of an inode from metadata.
     pub(crate) async fn fetch_attributes(&self, inode: InodeId) -> Result<Attributes> {
+        let sent = self.moment();
         let mut attributes = self.ask(inode, &GetAttributes { inode }).await?.attributes;
         self.note_attributes(&mut attributes);
+        if let Some(state) = self.mount().inodes.get(inode) {
+            state.know(&attributes, sent);
+        }
         Ok(attributes)
+    }
+
+    /// Returns the current moment, for attributes in the reply to a request that the caller sends
+    /// now (`inode_state::known_attributes`).
+    pub(crate) fn moment(&self) -> Moment {
+        self.mount().sessions.requests.moment(skep_env::now())
     }
 
     /// Remembers attributes that metadata has sent. Also raises the size in `attributes` to the end
@@ -276,6 +309,7 @@ impl Client {
         how: ModifyOptions,
     ) -> Result<Attributes> {
         let (inode, truncates) = (change.inode, change.size.is_some());
+        let sent = self.moment();
         let reply = self.modify(inode, change, how, |_, _| ()).await;
         if truncates {
             self.mount().inodes.count_truncation(inode);
@@ -292,6 +326,9 @@ impl Client {
         self.mount().inodes.count_change(attributes.inode);
         self.mount().caches.changed_by_us(attributes.inode, attributes.change_counter);
         self.note_attributes(&mut attributes);
+        if !truncates && let Some(state) = self.mount().inodes.get(inode) {
+            state.know(&attributes, sent.after_own_change());
+        }
         Ok(attributes)
     }
 

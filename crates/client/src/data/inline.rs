@@ -110,6 +110,7 @@ pub(crate) async fn write(
     let client = Client(Rc::clone(worker));
     let mut has_failed = false;
     loop {
+        let sent = client.moment();
         match client.modify_through(file, &request, ModifyOptions::default()).await {
             // `Protocol` means that the data was damaged in transit, so the client sends the data
             // once more.
@@ -120,6 +121,7 @@ pub(crate) async fn write(
                 let caches = &client.mount().caches;
                 if extends {
                     caches.changed_by_us(attributes.inode, attributes.change_counter);
+                    file.inode.know(attributes, sent.after_own_change());
                 }
                 return Ok(written);
             }

@@ -62,6 +62,7 @@ impl Client {
         };
         let synced = synced.or_else(|| opened.map(without_files));
         let request = ReportWritten { inode: state.id, written, synced };
+        let sent = self.moment();
         let result = self.modify(state.id, request, how, |_, _| ()).await;
         let result = match (result, opened) {
             (Err(error), Some(opened)) if error.code() == ErrorCode::Stale => {
@@ -78,6 +79,7 @@ impl Client {
             state.recorded(&unrecorded, generation);
         }
         let attributes = reply.attributes;
+        state.know(&attributes, sent.after_own_change());
         if has_writes {
             self.mount().caches.changed_by_us(state.id, attributes.change_counter);
         }

@@ -241,6 +241,7 @@ impl Client {
         let inode = file.inode.id;
         let request = SetLock { lock: request_of(turn.owner, lock), wait };
         let how = ModifyOptions { ends_with_session: true, ..how };
+        let sent = self.moment();
         let set = match self.modify(inode, request, how, |_, _| ()).await {
             // The file was removed together with its locks, so there is nothing left to unlock.
             Err(error) if lock.mode.is_none() && error.code() == ErrorCode::Stale => {
@@ -264,6 +265,7 @@ impl Client {
             return Ok(LockOutcome::UNLOCKED);
         }
         file.inode.observe(&set.attributes, skep_env::now());
+        file.inode.know(&set.attributes, sent.after_own_change());
         let (caches, version) = (&self.mount().caches, set.attributes.change_counter);
         let are_attributes_shown = caches.is_shown(inode, version);
         let keep_cache = caches.opened(inode, version);

@@ -160,6 +160,7 @@ impl Client {
         replayed: &mut Replayed,
     ) -> Result<()> {
         let changes = &self.mount().sessions.changes;
+        let _running = self.mount().sessions.requests.begin();
         // Retry: compares the changes again if the target has started again, without a pause, and
         // once for each start of the target.
         loop {

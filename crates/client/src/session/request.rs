@@ -306,6 +306,7 @@ pub(crate) async fn send_attempt<R: Request + 'static>(
     let (group, session) = (slot.session.group, slot.session.id);
     let client = Client(Rc::clone(&worker));
     let changes = &worker.mount.sessions.changes;
+    let _running = worker.mount.sessions.requests.begin();
     let keeps = is_kept(&*request);
     // Retry: sends the request again if the target refuses it because the target has started again.
     // The client repeats it without a pause, and once for each start of the target.

@@ -2,6 +2,7 @@
 //! I/O. Callers pass times and client ids as arguments.
 
 use crate::session::acknowledged::AcknowledgedChanges;
+use crate::session::change_requests::ChangeRequests;
 use crate::session::ids::{client_of, session_id};
 use skep_env::SharedNotify;
 use skep_types::{Error, ErrorCode, GroupId, NodeId, SessionId};
@@ -114,6 +115,7 @@ pub(crate) struct GroupSessions {
     /// restoration of opens has ended.
     changed: SharedNotify,
     pub(crate) changes: AcknowledgedChanges,
+    pub(crate) requests: ChangeRequests,
 }
 
 impl GroupSessions {

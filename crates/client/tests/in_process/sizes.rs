@@ -2,11 +2,13 @@
 
 use crate::{create, create_with, mount, read, set_size, with_client, write};
 use skep_client::{
-    Client, Closes, HandleId, InodeAttributes, Names, OpenMode, Opens, Reads, Syncs,
+    Client, Closes, FileLock, HandleId, InodeAttributes, LOCK_END, LockKind, LockMode, Locks,
+    Names, OpenMode, Opens, Reads, Syncs,
 };
 use skep_types::InodeId;
 use skep_wire::Request;
 use skep_wire::metadata::{Close, GetAttributes, KeepAlive, ReportWritten};
+use std::time::Duration;
 
 #[test]
 fn new_size_is_visible_to_other_mounts_after_a_flush() {
@@ -121,6 +123,31 @@ fn page_cache_is_kept_until_another_mount_changes_the_file() {
         other.close(handle).await.unwrap();
         assert!(!open(&client).await.1);
         assert!(open(&client).await.1);
+    });
+}
+
+/// Databases call `fstat` after each lock.
+#[test]
+fn stat_after_a_lock_needs_no_request() {
+    with_client(|fake, client| async move {
+        let (inode, handle) = create_with(&client, "a", b"bytes").await;
+        client.stat(inode).await.unwrap();
+        let (kind, mode) = (LockKind::Flock, Some(LockMode::Exclusive));
+        let lock = FileLock { kind, owner: 0, mode, range: 0..LOCK_END, pid: 1 };
+        client.set_lock(handle, lock, 0).await.unwrap();
+        let known = |max_age| client.known_attributes(inode, max_age).map(|(it, _)| it.size);
+        let hour = Duration::from_secs(3600);
+        assert_eq!(known(hour), Some(5));
+        assert_eq!(known(Duration::ZERO), None, "the attribute timeout is zero");
+        write(&client, handle, 5, b"more").await;
+        assert_eq!(known(hour), None, "metadata has no report of the write");
+        client.stat(inode).await.unwrap();
+        assert_eq!(known(hour), Some(9), "the reply to the report has the attributes");
+        create(&client, "b").await;
+        assert_eq!(known(hour), None, "the mount has changed another file");
+        assert_eq!(fake.count::<GetAttributes>(), 0);
+        client.stat(inode).await.unwrap();
+        assert_eq!((known(hour), fake.count::<GetAttributes>()), (Some(9), 1));
     });
 }
 

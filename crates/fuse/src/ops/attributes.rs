@@ -58,6 +58,11 @@ pub(crate) async fn perform<F: FileSystem>(
 /// these attributes from the reply to the change. The kernel may cache them only for the rest of
 /// their validity, which began when the mount sent the change.
 ///
+/// # Attributes in other replies
+/// If a reply of metadata has just contained the attributes of a file, for example the reply to a
+/// lock, and this mount has changed nothing since, a program's `stat` needs no request. As above,
+/// the kernel may cache the attributes only for the rest of their validity.
+///
 /// # Pages of a file that only this mount uses
 /// The writes of this mount change the modification time, but the kernel's cached pages contain
 /// these writes. So before the kernel reads from these pages, this function returns the
@@ -72,6 +77,17 @@ async fn get<F: FileSystem>(
         && let Some(attributes) = context.file_system.attributes_for_reading(handle).await
     {
         return Ok(ReplyBody::SeenAttributes(attributes));
+    }
+    if reader.is_none()
+        && let Some((attributes, age)) =
+            context.file_system.known_attributes(inode, context.options.validity)
+    {
+        let allocated_bytes = attributes.size;
+        let stat = Stat { attributes, allocated_bytes };
+        return Ok(match hides_from_kernel(context, &stat) {
+            true => ReplyBody::HiddenStat(stat),
+            false => ReplyBody::AgedStat(stat, context.options.validity.saturating_sub(age)),
+        });
     }
     if let Some((attributes, age)) =
         context.file_system.after_own_change(inode, context.options.validity)
