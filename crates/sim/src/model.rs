@@ -59,7 +59,8 @@ pub(crate) struct Inode {
     pub(crate) pattern: Option<Arc<StripePattern>>,
     /// The inline bytes of the file, up to the last byte that is not zero.
     pub(crate) inline: Vec<u8>,
-    /// The highest end offset of a write that a client has reported, including failed writes.
+    /// The highest end offset of an inline write, or of a write that a client has reported,
+    /// including failed writes.
     pub(crate) high_water: u64,
     /// Whether the session of a writer ended while the file was open. If true, the end offset of
     /// this session's writes is not known.

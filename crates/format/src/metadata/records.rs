@@ -31,8 +31,9 @@ record! {
         pub link_target: Bytes,
         /// Whether the inode may have extended attributes.
         pub has_xattrs: bool,
-        /// High-water mark of the size: the largest size that writers have ever reported. No chunk
-        /// file has a byte beyond this size.
+        /// High-water mark of the size: the largest size that writers have ever reported, or the
+        /// end of the furthest inline write. No chunk file and no inline part has a byte beyond
+        /// this size.
         pub high_water: u64,
         /// Whether the inode was created without a name and still has none. If set, a client may
         /// still link the inode.

@@ -52,6 +52,10 @@ pub(crate) fn run<E: Engine>(
         };
         context.merge_written(&mut record, &written);
         context.put_inode(&record);
+    } else if let Some(end) = end.filter(|end| *end > record.high_water) {
+        // The client has not completed its write, so neither size nor times change.
+        record.high_water = end;
+        context.put_inode(&record);
     }
     // The target has not assigned the LSN of the log record yet. `inline::stamp` sets it later.
     let mark = InlineMark { start: start_number, record: Lsn::default() };

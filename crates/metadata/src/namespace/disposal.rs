@@ -41,11 +41,12 @@ impl<E: Engine> Context<'_, E> {
                 self.put_raw(&Key::Removal(chunk.group, key), &[]);
             }
         }
+        self.dispose_of_inline(record, reach)?;
         self.remove_inode(record)
     }
 
-    /// Removes the record of an inode, with its extended attributes, inline bytes, size recovery
-    /// and truncation.
+    /// Removes the record of an inode, with its extended attributes, size recovery and truncation.
+    /// Before, the caller removes the inline bytes of a file.
     pub(crate) fn remove_inode(&mut self, record: &InodeRecord) -> Result<(), Stop> {
         let inode = record.attributes.inode;
         if record.has_xattrs {
@@ -53,13 +54,13 @@ impl<E: Engine> Context<'_, E> {
                 self.delete_raw(key);
             }
         }
-        self.remove_inline(record)?;
         // Only regular files can be opened and truncated, so only they have these records.
         if record.attributes.kind == FileKind::Regular {
-            for key in [Key::SizeRecovery(inode), Key::Truncation(inode)] {
-                if self.is_stored(&key)? {
-                    self.delete(&key);
-                }
+            if self.has_size_recovery(inode)? {
+                self.delete(&Key::SizeRecovery(inode));
+            }
+            if self.shared.truncations.get(inode).is_some() {
+                self.delete(&Key::Truncation(inode));
             }
         }
         self.delete(&Key::Inode(inode));

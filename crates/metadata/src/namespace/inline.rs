@@ -10,14 +10,16 @@
 //! # Invariants
 //! - Zeros at the end of a part are not stored, and a part of zeros has no record. So a range that
 //!   a client has filled with zeros takes no space.
+//! - No byte lies beyond [`InodeRecord::high_water`].
 //! - Bytes beyond the file size belong to a write whose client has not reported the new size yet,
 //!   or to a failed write, whose bytes the client will overwrite with zeros. If the writer dies,
 //!   the size recovery counts these bytes, as it counts bytes of chunk files.
 //!
-//! [`InlineRecord::new`] ensures the first invariant. The second one relates the target to its
-//! clients, so no function here can check it.
+//! [`InlineRecord::new`] ensures the first invariant, and `handlers::write_inline` the second one.
+//! The third one relates the target to its clients, so no function here can check it.
 //!
-//! Held by the tests `inline_parts_equal_one_flat_list_of_bytes` and
+//! Held by the tests `inline_parts_equal_one_flat_list_of_bytes`,
+//! `removed_file_leaves_no_inline_bytes_beyond_its_size` and
 //! `file_size_includes_inline_bytes_of_a_dead_writer`. The simulator also compares each stored part
 //! and each read of a client with its reference model (`crates/sim/src/changes.rs`).
 
@@ -29,7 +31,7 @@ use skep_format::metadata::{
     inline_parts,
 };
 use skep_types::codec::{Bytes, Codec, crc32c};
-use skep_types::{Error, ErrorCode, FileKind, InodeId, Lsn, Result, StripePattern};
+use skep_types::{Error, ErrorCode, FileKind, InodeId, Lsn, MAX_FILE_BYTES, Result, StripePattern};
 use skep_wire::Request;
 use skep_wire::inline::{
     InlineContents, RemoveInline, RemoveInlineReply, WriteInline, WriteInlineReply,
@@ -209,6 +211,21 @@ impl<E: Engine> Context<'_, E> {
             } else if self.get::<InlineRecord>(&Key::Inline(inode, part))?.is_some() {
                 self.delete(&Key::Inline(inode, part));
             }
+        }
+        Ok(())
+    }
+
+    /// Removes the inline bytes of a file that the target disposes of. `reach` is the result of
+    /// [`Self::reach`]. If it is a bound, this function need not search the store for parts, which
+    /// takes longer than the removal of a few keys. A part of zeros has no record, and its removal
+    /// has no effect.
+    pub(crate) fn dispose_of_inline(&mut self, record: &InodeRecord, reach: u64) -> Result<()> {
+        if reach == MAX_FILE_BYTES {
+            return self.remove_inline(record);
+        }
+        let most = pattern_of(record).map_or(0, StripePattern::inline_bytes);
+        for (part, _) in inline_parts(0..reach.min(most)) {
+            self.delete(&Key::Inline(record.attributes.inode, part));
         }
         Ok(())
     }

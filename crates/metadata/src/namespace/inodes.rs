@@ -163,11 +163,12 @@ impl<E: Engine> Context<'_, E> {
             .map_err(|error| error.within(format_args!("directory {}", directory.attributes.inode)))
     }
 
-    /// Returns an upper bound of the file offsets at which chunk files of the inode have bytes.
+    /// Returns an upper bound of the file offsets at which the inode has inline bytes, or bytes in
+    /// chunk files. [`MAX_FILE_BYTES`] means that the bound is not known.
     pub(crate) fn reach(&self, record: &InodeRecord) -> Result<u64> {
         let inode = record.attributes.inode;
         let unknown = self.opens(inode)?.writers > 0 || self.has_size_recovery(inode)?;
-        Ok(if unknown { skep_types::MAX_FILE_BYTES } else { record.high_water })
+        Ok(if unknown { MAX_FILE_BYTES } else { record.high_water })
     }
 
     /// Returns whether the size of an inode must be recovered: a client that had the file open for

@@ -128,9 +128,9 @@ impl Inode {
             bytes.resize(bytes.len().max(end), 0);
             bytes[start..end].copy_from_slice(&it.bytes);
         });
+        self.high_water = self.high_water.max(end as u64);
         if it.extends {
             self.size = self.size.max(end as u64);
-            self.high_water = self.high_water.max(end as u64);
         }
     }
 }

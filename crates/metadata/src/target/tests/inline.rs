@@ -206,6 +206,22 @@ fn removal_of_an_inline_file_needs_no_chunk_removal() {
     assert_eq!(story.refused(1, &write(inode, 0, b"late")), ErrorCode::Stale);
 }
 
+/// The target removes the parts of a file without a search for them.
+#[test]
+fn removed_file_leaves_no_inline_bytes_beyond_its_size() {
+    let mut story = Story::begin();
+    let inode = story.inline_file();
+    let part = il::WriteInline { extends: false, ..write(inode, 3000, b"of a failed write") };
+    story.written(1, &part);
+    story.written(2, &write(inode, 10, b"bytes"));
+    let close = md::Close { inode, open: md::OpenMode::Write, written: None };
+    story.ask(1, 1, (0, 2), &close).unwrap();
+    assert_eq!((story.size(inode), story.stored(inode)), (15, vec![0, 2]));
+    let unlink = md::Unlink { directory: InodeId::ROOT, name: b"a".as_slice().into() };
+    story.ask(1, 1, (0, 3), &unlink).unwrap();
+    assert_eq!(story.stored(inode), []);
+}
+
 #[test]
 fn invalid_inline_requests_are_refused_with_an_error_code() {
     let mut story = Story::begin();
