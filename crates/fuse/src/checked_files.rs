@@ -1,22 +1,55 @@
 //! A cache of files that have neither a set-user-id nor a set-group-id bit.
+//!
+//! The workers of a mount share their checks, because the kernel may send the writes of one program
+//! to several workers. Each worker also has a copy of the checks that it uses, so that a write of a
+//! checked file takes no mutex.
 
 use crate::limits;
 use skep_types::InodeId;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+/// Files, each with the time until which its check is valid.
+type Checks = HashMap<InodeId, Duration>;
+
+fn add(checks: &mut Checks, inode: InodeId, until: Duration) {
+    if checks.len() >= limits::MAX_CHECKED_FILES {
+        checks.clear();
+    }
+    checks.insert(inode, until);
+}
+
+/// The checks of all workers of a mount.
+#[derive(Debug, Default)]
+pub(crate) struct SharedChecks {
+    /// Number of changes of permissions. A worker increments it at each change through this mount.
+    changes: AtomicU64,
+    /// The checks, and the number of changes before the oldest of them. The mutex protects only
+    /// these two values.
+    checks: Mutex<(u64, Checks)>,
+}
+
+impl SharedChecks {
+    /// Locks the checks, after all checks from before the first `changes` changes are removed.
+    fn after(&self, changes: u64) -> MutexGuard<'_, (u64, Checks)> {
+        let mut checks = self.checks.lock().unwrap_or_else(PoisonError::into_inner);
+        if checks.0 < changes {
+            *checks = (changes, Checks::new());
+        }
+        checks
+    }
+}
 
 /// One worker's cache of files without set-user-id and set-group-id bits. An entry is valid for at
 /// most the time for which the kernel may cache attributes, from the request for the attributes on.
 #[derive(Debug, Default)]
 pub(crate) struct CheckedFiles {
-    /// Counter that all workers share. A worker increments it at each change of permissions through
-    /// this mount.
-    changes: Arc<AtomicU64>,
+    shared: Arc<SharedChecks>,
     seen_changes: Cell<u64>,
-    until: RefCell<HashMap<InodeId, Duration>>,
+    own: RefCell<Checks>,
 }
 
 /// The moment before a worker sends a request whose reply contains attributes.
@@ -28,37 +61,43 @@ pub(crate) struct CheckStart {
 }
 
 impl CheckedFiles {
-    /// Creates the cache of one worker. All workers of a mount must share `changes`.
-    pub(crate) fn new(changes: Arc<AtomicU64>) -> Self {
-        Self { changes, ..Self::default() }
+    /// Creates the cache of one worker. All workers of a mount must use the same `shared`.
+    pub(crate) fn new(shared: Arc<SharedChecks>) -> Self {
+        Self { shared, ..Self::default() }
     }
 
     /// Empties the caches of all workers of the mount. At each change of permissions, a worker must
     /// call this function before it sends the request and after the reply. The second call removes
     /// a file that another worker has added because of attributes from before the change.
     pub(crate) fn forget_all(&self) {
-        self.changes.fetch_add(1, Ordering::Relaxed);
+        self.shared.changes.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Empties the cache of this worker if permissions have changed since the last call. Returns
     /// the number of changes.
     fn follow_changes(&self) -> u64 {
-        let changes = self.changes.load(Ordering::Relaxed);
+        let changes = self.shared.changes.load(Ordering::Relaxed);
         if self.seen_changes.replace(changes) != changes {
-            self.until.borrow_mut().clear();
+            self.own.borrow_mut().clear();
         }
         changes
     }
 
     pub(crate) fn contains(&self, inode: InodeId) -> bool {
-        self.follow_changes();
-        self.until.borrow().get(&inode).is_some_and(|until| skep_env::now() < *until)
+        let (changes, now) = (self.follow_changes(), skep_env::now());
+        if self.own.borrow().get(&inode).is_some_and(|until| now < *until) {
+            return true;
+        }
+        let checked = self.shared.after(changes).1.get(&inode).copied();
+        let Some(until) = checked.filter(|until| now < *until) else { return false };
+        add(&mut self.own.borrow_mut(), inode, until);
+        true
     }
 
     /// Returns the present moment. A worker calls this function before it sends a request whose
     /// reply contains the attributes of a file.
     pub(crate) fn begin_check(&self) -> CheckStart {
-        CheckStart { changes: self.changes.load(Ordering::Relaxed), at: skep_env::now() }
+        CheckStart { changes: self.shared.changes.load(Ordering::Relaxed), at: skep_env::now() }
     }
 
     /// Adds a file for `validity` after `start`, the moment before the worker sent the request for
@@ -68,11 +107,13 @@ impl CheckedFiles {
         if self.follow_changes() != start.changes {
             return;
         }
-        let mut until = self.until.borrow_mut();
-        if until.len() >= limits::MAX_CHECKED_FILES {
-            until.clear();
+        let until = start.at + validity;
+        add(&mut self.own.borrow_mut(), inode, until);
+        let mut checks = self.shared.after(start.changes);
+        // Another worker may have followed a change since the comparison above.
+        if checks.0 == start.changes {
+            add(&mut checks.1, inode, until);
         }
-        until.insert(inode, start.at + validity);
     }
 }
 
@@ -82,13 +123,28 @@ mod tests {
 
     #[test]
     fn permission_change_clears_cached_checks_of_all_threads() {
-        let changes = Arc::new(AtomicU64::new(0));
-        let here = CheckedFiles::new(Arc::clone(&changes));
-        let there = CheckedFiles::new(changes);
+        let shared = Arc::new(SharedChecks::default());
+        let here = CheckedFiles::new(Arc::clone(&shared));
+        let there = CheckedFiles::new(shared);
         here.insert(InodeId::new(9), limits::VALIDITY, here.begin_check());
         assert!(here.contains(InodeId::new(9)));
+        assert!(there.contains(InodeId::new(9)), "the workers share their checks");
         there.forget_all();
-        assert!(!here.contains(InodeId::new(9)));
+        assert!(!here.contains(InodeId::new(9)) && !there.contains(InodeId::new(9)));
+    }
+
+    #[test]
+    fn late_check_does_not_enter_the_shared_cache_after_a_change() {
+        let shared = Arc::new(SharedChecks::default());
+        let (here, there) =
+            (CheckedFiles::new(Arc::clone(&shared)), CheckedFiles::new(Arc::clone(&shared)));
+        let start = here.begin_check();
+        there.forget_all();
+        assert!(!there.contains(InodeId::new(9)));
+        here.insert(InodeId::new(9), limits::VALIDITY, start);
+        assert!(!there.contains(InodeId::new(9)) && !here.contains(InodeId::new(9)));
+        there.insert(InodeId::new(9), limits::VALIDITY, there.begin_check());
+        assert!(here.contains(InodeId::new(9)));
     }
 
     #[test]

@@ -68,8 +68,8 @@ pub(crate) const MAX_EARLY_INTERRUPTS: usize = 1024;
 /// Capacity of the mailbox in which other threads send events to a worker. The capacity is far more
 /// than one interrupt for each waiting request plus one event for each page-cache invalidation.
 pub(crate) const MAX_WAIT_EVENTS: usize = 100_000;
-/// Maximum number of files in a worker's cache of files without set-user-id and set-group-id bits.
-/// When the cache is full, the worker empties it.
+/// Maximum number of files in a worker's cache of files without set-user-id and set-group-id bits,
+/// and in the cache that all workers share. When a cache is full, the worker empties it.
 pub(crate) const MAX_CHECKED_FILES: usize = 1024;
 /// Maximum number of failed operations, each of one file with one error, whose log lines the mount
 /// limits. When the table is full, all further failures have one line a minute together, and after

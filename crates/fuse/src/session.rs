@@ -7,7 +7,7 @@
 pub(crate) mod shares;
 
 use self::shares::WorkerPorts;
-use crate::checked_files::CheckedFiles;
+use crate::checked_files::{CheckedFiles, SharedChecks};
 use crate::context::{Context, RequestOptions};
 use crate::file_system::FileSystem;
 use crate::following::Following;
@@ -32,7 +32,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::AtomicU32;
 use std::thread::JoinHandle;
 
 /// Capacity of the mailbox for events of a mount. Each thread sends a few events, and each signal
@@ -91,7 +91,7 @@ where
     let (events, mailbox) = Mailbox::new(MAX_EVENTS)?;
     let shares = shares::shares(session.features.transport, session.workers);
     let workers = shares.len();
-    let permission_changes = Arc::new(AtomicU64::new(0));
+    let checked = Arc::new(SharedChecks::default());
     let invented_times = Arc::new(AtomicU32::new(0));
     let following = Arc::new(Following::default());
     let load = Arc::new(RequestLoad::default());
@@ -106,7 +106,7 @@ where
             fd: Arc::clone(&session.fd),
             features: session.features,
             options: session.options.clone(),
-            permission_changes: Arc::clone(&permission_changes),
+            checked: Arc::clone(&checked),
             invented_times: Arc::clone(&invented_times),
             following: Arc::clone(&following),
             load: Arc::clone(&load),
@@ -146,7 +146,7 @@ struct WorkerStart {
     fd: Arc<OwnedFd>,
     features: KernelFeatures,
     options: RequestOptions,
-    permission_changes: Arc<AtomicU64>,
+    checked: Arc<SharedChecks>,
     invented_times: Arc<AtomicU32>,
     following: Arc<Following>,
     load: Arc<RequestLoad>,
@@ -187,7 +187,7 @@ where
                 load: start.load,
                 waiting: start.waiting,
                 repeated_opens: start.repeated_opens,
-                checked: CheckedFiles::new(Arc::clone(&start.permission_changes)),
+                checked: CheckedFiles::new(start.checked),
                 waits: Waits::new(
                     Arc::clone(&interrupts),
                     sender,

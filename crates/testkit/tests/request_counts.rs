@@ -170,7 +170,7 @@ fn lock(file: &File, operation: FlockOperation) {
 }
 
 /// Runs `call` as [`USER`], on a thread of its own that stays on one processor. Over io_uring, one
-/// worker of the mount then gets all its requests. Each worker has its own cache of permissions.
+/// worker of the mount then gets all its requests.
 fn as_user(call: impl FnOnce() + Send) {
     let work = || {
         let usable = sched_getaffinity(None).expect("the processors of the thread");

@@ -1,7 +1,7 @@
 //! Clears the set-user-id and set-group-id bits when a process without CAP_FSETID changes a file.
 //!
 //! The kernel sets a flag in each write of a process without this capability
-//! (`FUSE_HANDLE_KILLPRIV_V2`). Almost no file has the bits. So each worker caches for a short time
+//! (`FUSE_HANDLE_KILLPRIV_V2`). Almost no file has the bits. So the mount caches for a short time
 //! which files have neither bit (`CheckedFiles`). The attribute `security.capability` must be
 //! removed too. Before a write the kernel removes it. At a truncation or a change of owner the
 //! metadata target removes it.
