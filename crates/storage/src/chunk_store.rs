@@ -127,6 +127,9 @@ struct FullSync {
     /// The cleaner sets the flag after a sync of the whole file system has failed for lack of
     /// space.
     is_each_next: Cell<bool>,
+    /// Whether an earlier process may have left unsynced changes in the page cache. They become
+    /// durable with the next sync of the whole file system.
+    is_owed: Cell<bool>,
 }
 
 /// The state record of a clean end of a target. [`Self::record`] writes it to the device.
@@ -159,6 +162,8 @@ pub struct PreparedStore {
     /// The failure that makes the target refuse writes from the start.
     failure: Option<Error>,
     opened_at_start: std::fs::File,
+    /// Whether the previous process did not end cleanly, although the page cache has its changes.
+    owes_full_sync: bool,
     log: RecoveredLog,
     names: Names,
     space: SpaceGauge,
@@ -201,6 +206,8 @@ impl PreparedStore {
         };
         let fresh = HostIncarnation::new(skep_env::random_u64());
         let state = TargetState::next_start(previous, host, fresh);
+        let was_killed = previous.is_some_and(|previous| !previous.clean);
+        let owes_full_sync = was_killed && state.kept_since < state.start;
         // Make the state record durable before any page contains this start number. Otherwise,
         // after a crash, the next start could use the same number again.
         let failure = match record_space::replace_record(directory, &path, &state.to_file()) {
@@ -219,8 +226,18 @@ impl PreparedStore {
         let log = RecoveredLog::read(directory, DirtyLogHeader { cluster, target })?;
         let (names, space) = (Names::open(directory)?, SpaceGauge::new(directory)?);
         record_space::hold(directory);
-        let directory = directory.to_owned();
-        Ok(Self { directory, cluster, target, state, failure, opened_at_start, log, names, space })
+        Ok(Self {
+            directory: directory.to_owned(),
+            cluster,
+            target,
+            state,
+            failure,
+            opened_at_start,
+            owes_full_sync,
+            log,
+            names,
+            space,
+        })
     }
 }
 
@@ -273,6 +290,7 @@ impl ChunkStore {
                     opened_at_start: prepared.opened_at_start,
                     running: Semaphore::new(1),
                     is_each_next: Cell::new(false),
+                    is_owed: Cell::new(prepared.owes_full_sync),
                 },
             },
         };

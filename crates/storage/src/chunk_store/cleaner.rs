@@ -46,8 +46,9 @@ impl ChunkStore {
         self.end().await?.record()
     }
 
-    /// Syncs all changes to the device. Returns the state record of a clean end, which shows the
-    /// next start that no region can be torn. No operation may write after this call has begun.
+    /// Syncs all changes to the device, also those of an earlier process that was killed. Returns
+    /// the state record of a clean end, which shows the next start that no region can be torn. No
+    /// operation may write after this call has begun.
     ///
     /// # Errors
     /// Returns the errors of [`Self::clean`], and `Io` if a dirty region cannot be cleaned. After
@@ -68,6 +69,7 @@ impl ChunkStore {
                 ));
             }
         }
+        self.sync_earlier_changes().await?;
         // The last round has marked pages as synced, and no later sync covers these marks. If a
         // mark does not reach the device, the next start counts the page as unsynced. This error is
         // harmless, because the data of the page is on the device.
@@ -168,7 +170,7 @@ impl ChunkStore {
         // the next round syncs each file, because the sync of a file also reports the error of this
         // file.
         if keys.len() > SYNC_EACH_UP_TO && !self.cleaner.full_sync.is_each_next.replace(false) {
-            return self.sync_all().await;
+            return self.sync_all(|| true).await;
         }
         let permits = Semaphore::new(PARALLEL_SYNCS);
         let mut tasks = Vec::with_capacity(keys.len());
@@ -187,19 +189,26 @@ impl ChunkStore {
         result
     }
 
-    /// Syncs the whole file system. Uses a separate thread, since the sync takes a long time.
+    /// Syncs the whole file system. Uses a separate thread, since the sync takes a long time. Does
+    /// nothing if `is_needed` returns `false` after another sync of the file system has ended.
     ///
     /// If a sync of the whole file system fails, the error does not name the affected files. An
     /// open file reports the error again at its own next sync. A file that was evicted from the
-    /// cache may never report the error, so its changes count as lost.
-    pub(super) async fn sync_all(&self) -> Result<()> {
+    /// cache, or that an earlier process had open, may never report the error, so its changes count
+    /// as lost.
+    pub(super) async fn sync_all(&self, is_needed: impl Fn() -> bool) -> Result<()> {
         let permit = self.cleaner.full_sync.running.acquire().await;
+        if !is_needed() {
+            return Ok(());
+        }
+        let owed = &self.cleaner.full_sync.is_owed;
         let evicted = self.open.borrow().evicted_unsynced();
         let cached = self.open.borrow().cached_unsynced();
         let result = self.sync_file_system().await;
         drop(permit);
         match &result {
             Ok(()) => {
+                owed.set(false);
                 self.open.borrow_mut().forget_evicted(&evicted);
                 for (file, changes) in cached {
                     if let Some(file) = file.upgrade() {
@@ -208,18 +217,28 @@ impl ChunkStore {
                 }
             }
             Err(error) if matches!(error.code(), ErrorCode::NoSpace | ErrorCode::QuotaExceeded) => {
-                if !evicted.is_empty() {
+                if owed.get() {
+                    self.report_loss("chunk files that its previous process had written")?;
+                } else if !evicted.is_empty() {
                     self.report_loss(format_args!(
                         "{} chunk files, which the target had closed",
                         evicted.len()
                     ))?;
-                    self.open.borrow_mut().forget_evicted(&evicted);
                 }
+                owed.set(false);
+                self.open.borrow_mut().forget_evicted(&evicted);
                 self.cleaner.full_sync.is_each_next.set(true);
             }
             Err(_) => {}
         }
         result
+    }
+
+    /// Makes the changes durable that an earlier process has left in the page cache. Its files are
+    /// closed, so the kernel may drop the error of a failed write-back together with the file.
+    pub(super) async fn sync_earlier_changes(&self) -> Result<()> {
+        let is_owed = || self.cleaner.full_sync.is_owed.get();
+        if is_owed() { self.sync_all(is_owed).await } else { Ok(()) }
     }
 
     async fn sync_file_system(&self) -> Result<()> {

@@ -64,8 +64,10 @@ impl ChunkStore {
         if file.synced_changes.get() >= wanted {
             return Ok(());
         }
-        if self.open.borrow().was_evicted_unsynced(&file.key) {
-            self.sync_all().await?;
+        self.sync_earlier_changes().await?;
+        let was_evicted = || self.open.borrow().was_evicted_unsynced(&file.key);
+        if was_evicted() {
+            self.sync_all(was_evicted).await?;
         }
         let changes = file.changes.get();
         let synced = file.file.sync_data().await;

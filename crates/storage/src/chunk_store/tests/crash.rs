@@ -213,3 +213,27 @@ fn sync_of_a_new_file_syncs_data_and_name_concurrently() {
         assert!(!file.has_unsynced_changes() && file.is_name_synced.get());
     });
 }
+
+/// docs/semantics.md 3.5. Only a sync of the whole file system makes the writes of a killed process
+/// durable, since the target does not know the files of that process.
+#[test]
+fn start_after_a_kill_owes_a_sync_of_the_file_system() {
+    run(|dir| async move {
+        let owes = |store: &Rc<ChunkStore>| store.cleaner.full_sync.is_owed.get();
+        let store = open(&dir);
+        assert!(!owes(&store), "this is the first start");
+        write(&store, key(1), 0, b"before the kill").await.unwrap();
+        drop(store);
+        let store = open(&dir);
+        assert!(owes(&store));
+        store.sync(&key(1)).await.unwrap();
+        assert!(!owes(&store));
+        drop(store);
+        let store = open(&dir);
+        assert!(owes(&store));
+        store.close().await.unwrap();
+        assert!(!owes(&open(&dir)), "the previous process has ended cleanly");
+        let store = open_after_power_loss(&dir);
+        assert!(!owes(&store), "the page cache is lost, and the incarnation has changed");
+    });
+}

@@ -220,3 +220,32 @@ fn target_gets_a_new_incarnation_after_a_lost_write_back() {
     })
     .unwrap();
 }
+
+/// docs/semantics.md 3.5. The kernel closes the files of a killed process, so it may drop the error
+/// of a failed write-back together with the file.
+#[test]
+fn failed_write_back_of_a_killed_process_is_reported() {
+    let _page_cache = PAGE_CACHE.lock().unwrap_or_else(PoisonError::into_inner);
+    let dir = tempfile::tempdir().unwrap();
+    let Some(thin) = ThinDisk::new(dir.path(), 24) else { return };
+    let target = thin.path().join("target");
+    std::fs::create_dir(&target).unwrap();
+    skep_env::block_on(async move {
+        let store = open(&target);
+        for (index, piece) in pattern(1, 40 * MIB as usize).chunks(32 << 10).enumerate() {
+            write(&store, key(1), index as u64 * (32 << 10), piece).await.unwrap();
+        }
+        let incarnation = store.incarnation();
+        drop(store);
+        // `sync(2)` reports no errors. So the next start has to find the error.
+        assert!(Command::new("sync").status().unwrap().success());
+        std::fs::write("/proc/sys/vm/drop_caches", "3").unwrap();
+        thin.resize(200);
+        let store = open(&target);
+        assert_eq!(store.incarnation(), incarnation, "the page cache was not lost");
+        let synced = store.sync(&key(1)).await;
+        assert!(synced.is_err() || store.incarnation() != incarnation, "the loss is reported");
+        drop(store);
+    })
+    .unwrap();
+}

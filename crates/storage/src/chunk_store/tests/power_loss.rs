@@ -309,3 +309,24 @@ fn synced_chunk_data_survives_power_losses_and_is_readable() {
         skep_env::block_on(check(store, Rc::clone(&model))).unwrap();
     }
 }
+
+/// docs/semantics.md 3.5. A process that was killed has left writes in the page cache, and the next
+/// process ends cleanly. The end of the next process must make these writes durable, because the
+/// start after it keeps the incarnation.
+#[test]
+fn clean_end_makes_writes_of_a_killed_process_durable() {
+    let Some(mut disk) = Disk::new() else { return };
+    let data = pattern(1, MIB as usize);
+    let (store, bytes) = (open(&disk.inner), data.clone());
+    let before = store.incarnation();
+    skep_env::block_on(async move { write(&store, key(1), 0, &bytes).await.unwrap() }).unwrap();
+    let store = open(&disk.inner);
+    skep_env::block_on(async move { store.close().await.unwrap() }).unwrap();
+    assert!(disk.cut()().join().unwrap(), "the image was copied");
+    disk.restore();
+    let store = open(&disk.inner);
+    let is_reported = store.incarnation() != before;
+    let reading = async move { read(&store, key(1), 0, 1 << 20).await.unwrap() };
+    let found = skep_env::block_on(reading).unwrap();
+    assert!(is_reported || found == data, "{} bytes are left", found.len());
+}
