@@ -112,6 +112,8 @@ struct Cleaner {
     /// Notifies the cleaner when more than `MAX_DIRTY_REGIONS` regions are dirty, so that the next
     /// round starts immediately.
     wanted: Notify,
+    /// Whether the target ends, so that no further round may begin.
+    is_ending: Cell<bool>,
     full_sync: FullSync,
 }
 
@@ -286,6 +288,7 @@ impl ChunkStore {
             problems: Problems { failure: RefCell::new(failure), warning: RefCell::default() },
             cleaner: Cleaner {
                 wanted: Notify::default(),
+                is_ending: Cell::new(false),
                 full_sync: FullSync {
                     opened_at_start: prepared.opened_at_start,
                     running: Semaphore::new(1),

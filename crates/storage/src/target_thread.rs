@@ -179,7 +179,8 @@ async fn own(
     // since a write that is dropped in the middle would be torn.
     drop((connections, clean_up));
     served.permits.all_released().await;
-    drop(cleaning);
+    store.end_cleaning();
+    cleaning.await;
     Ended { directory, result, clean: store.end().await }
 }
 

@@ -3,6 +3,11 @@
 //!
 //! The cleaner runs every [`CLEAN_INTERVAL`] and at a clean shutdown. No write waits for a sync of
 //! the cleaner. A region that an operation writes during the sync stays dirty until the next round.
+//!
+//! # Hazard: a dropped round
+//! The kernel reports a failed write-back to only one sync. If the future of a round were dropped
+//! during its sync, this error would be lost, and the next sync would succeed although bytes are
+//! lost. So a round runs to its end ([`ChunkStore::end_cleaning`]).
 
 use super::dirty_regions::UnchangedRegions;
 use super::{ChunkStore, CleanEnd};
@@ -15,12 +20,15 @@ use std::rc::Rc;
 
 impl ChunkStore {
     /// Runs a round every `CLEAN_INTERVAL`, or earlier if many regions are dirty, until the
-    /// target fails. Cancel-safe.
+    /// target fails or [`Self::end_cleaning`] is called. Not cancel-safe.
     pub async fn clean_forever(self: &Rc<Self>) {
         // Retry: after an error, the next round begins after `CLEAN_INTERVAL` at the latest, until
         // the target fails.
-        while self.failure().is_none() {
+        while self.failure().is_none() && !self.cleaner.is_ending.get() {
             skep_env::timeout(CLEAN_INTERVAL, self.cleaner.wanted.wait()).await;
+            if self.cleaner.is_ending.get() {
+                return;
+            }
             if let Err(error) = self.clean().await {
                 tracing::error!(
                     "target {}: cannot sync written data to its disk yet, and retries: {error}",
@@ -29,6 +37,12 @@ impl ChunkStore {
             }
             super::record_space::hold(&self.directory);
         }
+    }
+
+    /// Makes [`Self::clean_forever`] return when the round in progress has ended.
+    pub fn end_cleaning(&self) {
+        self.cleaner.is_ending.set(true);
+        self.cleaner.wanted.notify();
     }
 
     /// Wakes the cleaner if many regions are dirty.
@@ -78,7 +92,7 @@ impl ChunkStore {
         Ok(CleanEnd { directory: self.directory.clone(), state })
     }
 
-    /// Runs one round of the cleaner. Cancel-safe.
+    /// Runs one round of the cleaner. Not cancel-safe, see the module.
     ///
     /// # Errors
     /// `DeviceFailed` if a sync or write fails.

@@ -102,7 +102,8 @@ impl DirtyLog {
     }
 
     /// Records regions unless they are recorded already. Returns when all entries are on the
-    /// device. Cancel-safe.
+    /// device. Not cancel-safe, because a dropped sync may have received the only report of an
+    /// error of the device.
     ///
     /// # Errors
     /// Errors of the file system. The target must then stop writing.

@@ -21,7 +21,8 @@ use std::rc::Rc;
 
 impl ChunkStore {
     /// Makes all acknowledged changes of a chunk file and its name durable. Does nothing if the
-    /// chunk file does not exist. Cancel-safe.
+    /// chunk file does not exist. Not cancel-safe, because a dropped sync may have received the
+    /// only report of a failed write-back.
     ///
     /// # Errors
     /// - `NoSpace` if the device has no space for data that the file system has accepted.

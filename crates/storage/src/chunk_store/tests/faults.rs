@@ -7,6 +7,7 @@ use skep_testkit::thin::ThinDisk;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 /// Tests lock this mutex if they drop the page cache of the host, or if their failed pages must
 /// stay in the page cache.
@@ -248,4 +249,34 @@ fn failed_write_back_of_a_killed_process_is_reported() {
         drop(store);
     })
     .unwrap();
+}
+
+/// docs/semantics.md 3.5. The kernel reports a failed write-back to only one sync.
+#[test]
+fn end_of_a_target_drops_no_sync_of_the_cleaner() {
+    run(|dir| async move {
+        let store = open(&dir);
+        write(&store, key(1), 0, b"new").await.unwrap();
+        let file = store.existing(&key(1)).unwrap().unwrap();
+        // The sync of the round waits until this permit is released.
+        let syncing = file.syncing.acquire().await;
+        let cleaner = Rc::clone(&store);
+        let mut cleaning = skep_env::spawn(async move { cleaner.clean_forever().await });
+        let round = async {
+            while file.syncing.waiting() == 0 {
+                store.cleaner.wanted.notify();
+                skep_env::yield_now().await;
+            }
+        };
+        skep_env::timeout(Duration::from_secs(10), round).await.expect("a round begins");
+        store.end_cleaning();
+        let moment = Duration::from_millis(20);
+        assert!(
+            skep_env::timeout(moment, &mut cleaning).await.is_none(),
+            "the round has not ended"
+        );
+        drop(syncing);
+        cleaning.await;
+        assert_eq!(store.dirty.len(), 0, "the round has synced the write");
+    });
 }
