@@ -7,7 +7,7 @@
 
 use super::range_lock::RangeLock;
 use skep_env::File;
-use skep_env::local::Semaphore;
+use skep_env::local::{Notify, Semaphore};
 use skep_format::chunk::{GRANULES, PAGE_BYTES, REGION_STRIDE, RegionHeader, logical_size};
 use skep_types::{ChunkFileKey, Error, ErrorCode, GRANULE_BYTES, Result};
 use std::cell::{Cell, RefCell};
@@ -78,12 +78,58 @@ pub(crate) struct WritesInProgress {
     /// Error of an early write-back. The kernel may have dropped the pages, and may not report the
     /// error to any sync, so the next sync of this file fails with this error.
     pub(crate) failed_write_back: RefCell<Option<std::io::Error>>,
+    pub(crate) write_backs: WriteBacksInProgress,
     /// The ends of the ranges of the writes, which may lie beyond the size of the file.
     ends: RefCell<Vec<u64>>,
     /// Whether the target undid a failed write while other writes of the file were in progress. The
     /// file may then be longer than its logical size. The last write in progress sets the length of
     /// the file.
     pub(crate) must_shrink: Cell<bool>,
+}
+
+/// The early write-backs of a chunk file that have not ended. They are numbered from one.
+#[derive(Debug, Default)]
+pub(crate) struct WriteBacksInProgress {
+    numbers: RefCell<Vec<u64>>,
+    /// Number of the write-back that has begun last.
+    last: Cell<u64>,
+    ended: Notify,
+}
+
+impl WriteBacksInProgress {
+    /// Begins a write-back, and returns its number.
+    pub(crate) fn begin(&self) -> u64 {
+        let number = self.last.get() + 1;
+        self.last.set(number);
+        self.numbers.borrow_mut().push(number);
+        number
+    }
+
+    /// Ends a write-back. The caller has stored its error.
+    pub(crate) fn end(&self, number: u64) {
+        self.numbers.borrow_mut().retain(|other| *other != number);
+        self.ended.notify();
+    }
+
+    /// Waits until all write-backs have ended that have begun before this call.
+    pub(crate) async fn wait(&self) {
+        let last = self.last.get();
+        loop {
+            let ended = self.ended.wait();
+            if self.numbers.borrow().iter().all(|number| *number > last) {
+                return;
+            }
+            ended.await;
+        }
+    }
+}
+
+impl WritesInProgress {
+    /// Whether no early write-back of the file is in progress, and the error of none waits for a
+    /// sync.
+    pub(crate) fn are_write_backs_settled(&self) -> bool {
+        self.failed_write_back.borrow().is_none() && self.write_backs.numbers.borrow().is_empty()
+    }
 }
 
 impl ChunkFile {

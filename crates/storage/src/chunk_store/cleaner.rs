@@ -179,12 +179,13 @@ impl ChunkStore {
         self.suspects.borrow_mut().remove(&region);
     }
 
-    async fn sync_files(self: &Rc<Self>, keys: Vec<ChunkFileKey>) -> Result<()> {
+    async fn sync_files(self: &Rc<Self>, mut keys: Vec<ChunkFileKey>) -> Result<()> {
         // The kernel reports an error to only one sync of the whole file system. So after an error
         // the next round syncs each file, because the sync of a file also reports the error of this
         // file.
         if keys.len() > SYNC_EACH_UP_TO && !self.cleaner.full_sync.is_each_next.replace(false) {
-            return self.sync_all(|| true).await;
+            self.sync_all(|| true).await?;
+            keys = self.with_failed_write_backs(keys).await;
         }
         let permits = Semaphore::new(PARALLEL_SYNCS);
         let mut tasks = Vec::with_capacity(keys.len());
@@ -201,6 +202,21 @@ impl ChunkStore {
             result = result.and(task.await);
         }
         result
+    }
+
+    /// Returns the chunk files of which an early write-back has failed. Only the sync of the chunk
+    /// file itself returns this error.
+    async fn with_failed_write_backs(&self, keys: Vec<ChunkFileKey>) -> Vec<ChunkFileKey> {
+        let mut failed = Vec::new();
+        for key in keys {
+            let open = self.open.borrow().get(&key);
+            let Some(file) = open else { continue };
+            file.writes.write_backs.wait().await;
+            if file.writes.failed_write_back.borrow().is_some() {
+                failed.push(key);
+            }
+        }
+        failed
     }
 
     /// Syncs the whole file system. Uses a separate thread, since the sync takes a long time. Does
@@ -225,7 +241,9 @@ impl ChunkStore {
                 owed.set(false);
                 self.open.borrow_mut().forget_evicted(&evicted);
                 for (file, changes) in cached {
-                    if let Some(file) = file.upgrade() {
+                    if let Some(file) = file.upgrade()
+                        && file.writes.are_write_backs_settled()
+                    {
                         file.synced_changes.set(changes.max(file.synced_changes.get()));
                     }
                 }

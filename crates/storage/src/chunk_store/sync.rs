@@ -72,6 +72,7 @@ impl ChunkStore {
         }
         let changes = file.changes.get();
         let synced = file.file.sync_data().await;
+        file.writes.write_backs.wait().await;
         let early = file.writes.failed_write_back.take();
         match early.map_or(synced, Err) {
             Ok(()) => {

@@ -13,7 +13,9 @@
 //! # Errors
 //! The kernel reports most errors of the device to the next sync. However, a file system that
 //! cannot allocate blocks may return the error only to the write-back, and drop the pages. So the
-//! target remembers such an error, and the next sync of the chunk file returns it.
+//! target remembers such an error, and the next sync of the chunk file returns it. A sync also
+//! waits for the write-backs that have begun before it ends. Otherwise, it could succeed before the
+//! target gets the error of a write-back that has dropped pages.
 
 use super::chunk_file::ChunkFile;
 use crate::limits::{MAX_WRITE_BACKS, SLOW_PAUSE, SLOW_WRITE, WRITE_BACK_BYTES};
@@ -62,12 +64,14 @@ impl DiskLoad {
         self.write_backs.set(self.write_backs.get() + 1);
         let (file, count) = (Rc::clone(file), Rc::clone(&self.write_backs));
         let range = page_offset(region)..page_offset(region + 1);
+        let number = file.writes.write_backs.begin();
         skep_env::spawn(async move {
             if let Err(error) = file.file.begin_write_back(range).await
                 && may_lose_pages(&error)
             {
                 keep_error(&file, error);
             }
+            file.writes.write_backs.end(number);
             count.set(count.get() - 1);
         })
         .detach();

@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::chunk_store::names::leaf_of;
+use crate::limits::SYNC_EACH_UP_TO;
 use skep_testkit::thin::ThinDisk;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -278,5 +279,52 @@ fn end_of_a_target_drops_no_sync_of_the_cleaner() {
         drop(syncing);
         cleaning.await;
         assert_eq!(store.dirty.len(), 0, "the round has synced the write");
+    });
+}
+
+/// Stores the error of an early write-back, as if the kernel had dropped pages of the file.
+fn fail_write_back(file: &ChunkFile) {
+    let error = std::io::Error::from(std::io::ErrorKind::StorageFull);
+    file.writes.failed_write_back.replace(Some(error));
+    file.note_change();
+}
+
+/// docs/semantics.md 3.5. A sync of the whole file system does not return the error of an early
+/// write-back.
+#[test]
+fn full_sync_does_not_hide_a_failed_early_write_back() {
+    run(|dir| async move {
+        let store = open(&dir);
+        let count = SYNC_EACH_UP_TO + 1;
+        for number in 1..=count as u64 {
+            write(&store, key(number), 0, b"new").await.unwrap();
+        }
+        let file = store.existing(&key(1)).unwrap().unwrap();
+        fail_write_back(&file);
+        store.sync_all(|| true).await.unwrap();
+        assert_eq!(store.sync(&key(1)).await.unwrap_err().code(), ErrorCode::NoSpace);
+        fail_write_back(&file);
+        assert_eq!(store.clean().await.unwrap_err().code(), ErrorCode::NoSpace);
+        assert_eq!(store.dirty.len(), count, "the round has marked no region as synced");
+        store.clean().await.unwrap();
+        assert_eq!(store.dirty.len(), 0);
+    });
+}
+
+/// docs/semantics.md 3.5.
+#[test]
+fn sync_waits_for_early_write_backs_of_its_file() {
+    run(|dir| async move {
+        let store = open(&dir);
+        write(&store, key(1), 0, b"new").await.unwrap();
+        let file = store.existing(&key(1)).unwrap().unwrap();
+        let number = file.writes.write_backs.begin();
+        let syncer = Rc::clone(&store);
+        let mut syncing = skep_env::spawn(async move { syncer.sync(&key(1)).await });
+        let moment = Duration::from_millis(20);
+        assert!(skep_env::timeout(moment, &mut syncing).await.is_none());
+        fail_write_back(&file);
+        file.writes.write_backs.end(number);
+        assert_eq!(syncing.await.unwrap_err().code(), ErrorCode::NoSpace);
     });
 }
