@@ -5,6 +5,10 @@
 //! that operations add during the current sync. Only [`DirtyLog::rewrite`] removes entries from the
 //! file.
 //!
+//! # Hazard: syncs after an error
+//! After a failed sync, the kernel may treat pages as clean that are not on the device, so that the
+//! next sync succeeds. Therefore a file whose sync has failed is never synced again, but replaced.
+//!
 //! # Invariants
 //! Each pending entry is also in the set of unsynced entries ([`DirtyLog::check_invariants`]).
 
@@ -34,6 +38,9 @@ pub(crate) struct DirtyLog {
     pending: RefCell<Vec<DirtyRegion>>,
     /// Regions whose entries are not on the device yet.
     unsynced: RefCell<HashSet<DirtyRegion>>,
+    /// Whether entries or the name of the file may be missing on the device although a sync has
+    /// returned. The next flush then replaces the file.
+    is_doubtful: Cell<bool>,
     /// A task holds this permit while it writes or replaces the file.
     writing: Rc<Semaphore>,
     synced: Notify,
@@ -90,6 +97,7 @@ impl DirtyLog {
             recorded: RefCell::new(log.entries.into_iter().collect()),
             pending: RefCell::default(),
             unsynced: RefCell::default(),
+            is_doubtful: Cell::new(false),
             writing: Semaphore::new(1),
             synced: Notify::default(),
             path: log.path,
@@ -127,6 +135,9 @@ impl DirtyLog {
 
     /// Appends the pending entries and syncs them. The caller must hold `writing`.
     async fn flush(&self) -> Result<()> {
+        if self.is_doubtful.get() {
+            return self.replace().await;
+        }
         let batch: Vec<_> = self.unsynced.borrow().iter().copied().collect();
         if batch.is_empty() {
             return Ok(());
@@ -139,7 +150,9 @@ impl DirtyLog {
         file.write_now(&bytes, self.length.get()).map_err(failed)?;
         self.length.set(self.length.get() + bytes.len() as u64);
         self.pending.borrow_mut().clear();
-        file.sync_data().await.map_err(failed)?;
+        let synced = file.sync_data().await;
+        self.is_doubtful.set(synced.is_err());
+        synced.map_err(failed)?;
         let mut unsynced = self.unsynced.borrow_mut();
         batch.iter().for_each(|region| {
             unsynced.remove(region);
@@ -168,7 +181,16 @@ impl DirtyLog {
     /// Errors of the file system. The file on disk is valid in any case.
     pub(crate) async fn rewrite(&self) -> Result<()> {
         let _permit = self.writing.acquire().await;
+        self.replace().await
+    }
+
+    /// Replaces the file like [`Self::rewrite`]. The caller must hold `writing`.
+    async fn replace(&self) -> Result<()> {
         let failed = |error: std::io::Error| Error::from(error).within(self.path.display());
+        // Open the directory before the file is replaced. If the process had no descriptor left
+        // after that, appends would go to the old file, which has no name any more.
+        let directory = self.path.parent().expect("the log is in its target's directory");
+        let directory = File::from(std::fs::File::open(directory).map_err(failed)?);
         let kept = self.recorded();
         let bytes = self.header.to_file(kept.iter());
         let temporary = self.path.with_extension("new");
@@ -176,13 +198,14 @@ impl DirtyLog {
         file.write_now(&bytes, 0).map_err(failed)?;
         file.sync_data().await.map_err(failed)?;
         std::fs::rename(&temporary, &self.path).map_err(failed)?;
-        let directory = self.path.parent().expect("the log is in its target's directory");
-        let directory = File::from(std::fs::File::open(directory).map_err(failed)?);
         // From here on, appends go to the new file, whose name is not durable until the directory
         // is synced. This task holds `writing` until then, so no append can begin before the sync.
+        // If the sync fails, the next flush replaces the file again.
         *self.file.borrow_mut() = file;
         self.length.set(bytes.len() as u64);
+        self.is_doubtful.set(true);
         directory.sync_all().await.map_err(failed)?;
+        self.is_doubtful.set(false);
         let mut unsynced = self.unsynced.borrow_mut();
         let mut pending = self.pending.borrow_mut();
         for region in kept {
@@ -270,6 +293,27 @@ mod tests {
             let mut again = DirtyLog::open(RecoveredLog::read(&path, HEADER).unwrap()).recorded();
             again.sort();
             assert_eq!(again, left);
+        })
+        .unwrap();
+    }
+
+    #[test]
+    fn dirty_log_is_replaced_after_a_failed_sync() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().to_owned();
+        skep_env::block_on(async move {
+            let log = DirtyLog::open(RecoveredLog::read(&path, HEADER).unwrap());
+            log.record(&[region(1)]).await.unwrap();
+            // Writes to this device succeed, and syncs fail.
+            let device = std::fs::OpenOptions::new().write(true).open("/dev/null").unwrap();
+            *log.file.borrow_mut() = device.into();
+            log.record(&[region(2)]).await.unwrap_err();
+            assert_eq!(on_disk(&path), [region(1)]);
+            log.record(&[region(3)]).await.unwrap();
+            assert_eq!(on_disk(&path), [1, 2, 3].map(region));
+            log.record(&[region(4)]).await.unwrap();
+            assert_eq!(on_disk(&path), [1, 2, 3, 4].map(region));
+            log.check_invariants();
         })
         .unwrap();
     }

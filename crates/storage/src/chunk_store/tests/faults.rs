@@ -2,6 +2,7 @@
 //! stop the target.
 
 use super::*;
+use crate::chunk_store::dirty_log::DIRTY_LOG;
 use crate::chunk_store::names::leaf_of;
 use crate::limits::SYNC_EACH_UP_TO;
 use skep_testkit::thin::ThinDisk;
@@ -62,6 +63,35 @@ fn lack_of_file_descriptors_is_not_a_device_failure() {
         drop(taken);
         store.sync(&key(2)).await.unwrap();
         store.sync(&key(3)).await.unwrap();
+        store.close().await.unwrap();
+    });
+}
+
+/// docs/design/0003-chunk-store.md, "The crash rule".
+#[test]
+fn dirty_log_keeps_its_name_without_free_descriptors() {
+    let name = "chunk_store::tests::faults::dirty_log_keeps_its_name_without_free_descriptors";
+    if !is_limited_process(name, 300) {
+        return;
+    }
+    run(|dir| async move {
+        let store = open(&dir);
+        write(&store, key(1), 0, b"old").await.unwrap();
+        store.clean().await.unwrap();
+        let mut taken = Vec::new();
+        while let Ok(file) = std::fs::File::open("/dev/null") {
+            taken.push(file);
+        }
+        // The new file of the log can take the only free descriptor.
+        taken.pop();
+        let error = store.dirty_log.rewrite().await.unwrap_err();
+        assert_eq!(error.code(), ErrorCode::LimitReached, "{error}");
+        write(&store, key(1), 0, b"new").await.unwrap();
+        let bytes = std::fs::read(dir.join(DIRTY_LOG)).unwrap();
+        let header = DirtyLogHeader { cluster: CLUSTER, target: TARGET };
+        let recorded = skep_format::chunk::read_dirty_log(&bytes, &header).unwrap();
+        assert_eq!(recorded, [DirtyRegion { key: key(1), region: 0 }]);
+        drop(taken);
         store.close().await.unwrap();
     });
 }
