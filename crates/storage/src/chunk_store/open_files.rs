@@ -32,8 +32,10 @@ pub(crate) struct OpenFiles {
     clock: VecDeque<ChunkFileKey>,
     pages: usize,
     max_files: usize,
-    /// Files that were evicted with unsynced changes.
-    unsynced: HashSet<ChunkFileKey>,
+    /// Files that were evicted with unsynced changes, each with the number of its last eviction.
+    unsynced: HashMap<ChunkFileKey, u64>,
+    /// Number of evictions of files with unsynced changes.
+    unsynced_evictions: u64,
     pub(super) uses: CacheUses,
 }
 
@@ -52,7 +54,8 @@ impl OpenFiles {
             clock: VecDeque::new(),
             pages: 0,
             max_files,
-            unsynced: HashSet::new(),
+            unsynced: HashMap::new(),
+            unsynced_evictions: 0,
             uses: CacheUses::default(),
         }
     }
@@ -98,12 +101,13 @@ impl OpenFiles {
 
     /// Whether a file was evicted with changes that may not be on the device.
     pub(crate) fn was_evicted_unsynced(&self, key: &ChunkFileKey) -> bool {
-        self.unsynced.contains(key)
+        self.unsynced.contains_key(key)
     }
 
-    /// Returns the files that were evicted with unsynced changes.
-    pub(crate) fn evicted_unsynced(&self) -> Vec<ChunkFileKey> {
-        self.unsynced.iter().copied().collect()
+    /// Returns the files that were evicted with unsynced changes, each with the number of its last
+    /// eviction.
+    pub(crate) fn evicted_unsynced(&self) -> Vec<(ChunkFileKey, u64)> {
+        self.unsynced.iter().map(|(key, number)| (*key, *number)).collect()
     }
 
     /// Returns the cached files with unsynced changes, each with the number of its last change.
@@ -112,11 +116,14 @@ impl OpenFiles {
         unsynced.map(|file| (Rc::downgrade(file), file.changes.get())).collect()
     }
 
-    /// Records that all changes of these files are on the device, or that their loss was reported.
-    pub(crate) fn forget_evicted(&mut self, keys: &[ChunkFileKey]) {
-        keys.iter().for_each(|key| {
-            self.unsynced.remove(key);
-        });
+    /// Records that the changes of these files up to these evictions are on the device, or that
+    /// their loss was reported.
+    pub(crate) fn forget_evicted(&mut self, evicted: &[(ChunkFileKey, u64)]) {
+        for (key, number) in evicted {
+            if self.unsynced.get(key) == Some(number) {
+                self.unsynced.remove(key);
+            }
+        }
     }
 
     /// Adds a region page to an open file. Evicts other pages if the cache has too many pages.
@@ -181,7 +188,8 @@ impl OpenFiles {
                 continue;
             }
             if is_unsynced {
-                self.unsynced.insert(key);
+                self.unsynced_evictions += 1;
+                self.unsynced.insert(key, self.unsynced_evictions);
             }
             let dropped = file.regions.borrow().len();
             self.pages -= dropped;
@@ -275,6 +283,26 @@ mod tests {
         assert!(cache.evict_one());
         assert_eq!(cache.evicted_unsynced().len(), 1);
         cache.check_invariants();
+    }
+
+    #[test]
+    fn file_evicted_again_during_a_full_sync_is_still_synced() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut cache = OpenFiles::new(3);
+        let mut evict_changed = || {
+            let changed = file(dir.path(), 1);
+            changed.note_change();
+            cache.insert(&changed);
+            drop(changed);
+            assert!(cache.evict_one());
+            cache.evicted_unsynced()
+        };
+        let synced = evict_changed();
+        let again = evict_changed();
+        cache.forget_evicted(&synced);
+        assert_eq!(cache.evicted_unsynced(), again, "the sync began before the second eviction");
+        cache.forget_evicted(&again);
+        assert!(cache.evicted_unsynced().is_empty());
     }
 
     #[test]
