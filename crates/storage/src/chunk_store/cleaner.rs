@@ -174,6 +174,14 @@ impl ChunkStore {
         }
     }
 
+    /// Removes the regions of a chunk file from index `from` on from the dirty regions, because the
+    /// file was truncated or removed. Regions in the dirty log stay dirty, since only the cleaner
+    /// removes regions from the log, and it examines only dirty regions.
+    pub(super) fn truncate_dirty(&self, key: &ChunkFileKey, from: u64) {
+        let is_recorded = |region| self.dirty_log.has_recorded(&DirtyRegion { key: *key, region });
+        self.dirty.truncate(key, from, is_recorded);
+    }
+
     fn forget(&self, region: DirtyRegion) {
         self.dirty_log.forget(&[region]);
         self.suspects.borrow_mut().remove(&region);

@@ -109,6 +109,11 @@ impl DirtyLog {
         self.recorded.borrow().iter().copied().collect()
     }
 
+    /// Whether a region is recorded.
+    pub(crate) fn has_recorded(&self, region: &DirtyRegion) -> bool {
+        self.recorded.borrow().contains(region)
+    }
+
     /// Records regions unless they are recorded already. Returns when all entries are on the
     /// device. Not cancel-safe, because a dropped sync may have received the only report of an
     /// error of the device.

@@ -109,14 +109,15 @@ impl DirtyRegions {
         unchanged
     }
 
-    /// Removes the regions of a chunk file from index `from` on, because the file was truncated.
-    /// Regions that an operation is changing stay.
-    pub(crate) fn truncate(&self, key: &ChunkFileKey, from: u64) {
+    /// Removes the regions of a chunk file from index `from` on, because the file was truncated or
+    /// removed. Regions that an operation is changing stay, and so do regions for which `is_kept`
+    /// returns `true`.
+    pub(crate) fn truncate(&self, key: &ChunkFileKey, from: u64, is_kept: impl Fn(u64) -> bool) {
         let mut files = self.files.borrow_mut();
         // A file without dirty regions has nothing to remove.
         let Some(changes) = files.get_mut(key) else { return };
         let before = changes.len();
-        changes.retain(|region, change| *region < from || change.in_flight > 0);
+        changes.retain(|region, change| *region < from || change.in_flight > 0 || is_kept(*region));
         self.count.set(self.count.get() - (before - changes.len()));
         if changes.is_empty() {
             files.remove(key);
@@ -178,9 +179,11 @@ mod tests {
         drop(second);
         assert!(!dirty.take_if_unchanged(&key, 1, unchanged[1].1), "the region was changed");
         assert_eq!(dirty.len(), 2);
-        dirty.truncate(&key, 2);
+        dirty.truncate(&key, 2, |region| region == 2);
+        assert_eq!(dirty.len(), 2);
+        dirty.truncate(&key, 2, |_| false);
         assert_eq!(dirty.len(), 1);
-        dirty.truncate(&key, 0);
+        dirty.truncate(&key, 0, |_| false);
         assert_eq!((dirty.len(), dirty.unchanged().len()), (0, 0));
         dirty.check_invariants();
     }

@@ -44,7 +44,7 @@ impl ChunkStore {
                 file.is_removed.set(true);
             }
             self.open.borrow_mut().remove(key);
-            self.dirty.truncate(key, 0);
+            self.truncate_dirty(key, 0);
         }
         let leaves: BTreeSet<_> = keys.iter().map(leaf_of).collect();
         self.names.sync_leaves(&leaves).await.map_err(|error| self.note_failure(error))

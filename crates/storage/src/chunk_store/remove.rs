@@ -56,7 +56,7 @@ impl ChunkStore {
             file.is_removed.set(true);
         }
         self.open.borrow_mut().remove(key);
-        self.dirty.truncate(key, 0);
+        self.truncate_dirty(key, 0);
         Ok(())
     }
 }

@@ -113,7 +113,7 @@ impl ChunkStore {
         file.size.set(size);
         self.truncate_to_size(file)?;
         self.open.borrow_mut().truncate_regions(file, last + 1);
-        self.dirty.truncate(&file.key, last + 1);
+        self.truncate_dirty(&file.key, last + 1);
         Ok(())
     }
 

@@ -110,7 +110,7 @@ impl ChunkStore {
         if file.is_new.get() && file.size.get() == 0 && !file.has_other_writes() {
             file.is_removed.set(true);
             self.open.borrow_mut().remove(&file.key);
-            self.dirty.truncate(&file.key, 0);
+            self.truncate_dirty(&file.key, 0);
             // Ignore an error: an empty chunk file then stays until the removal of the file, or
             // until the clean-up of chunk files without an inode.
             let _cleaned_up_later = std::fs::remove_file(&file.path);

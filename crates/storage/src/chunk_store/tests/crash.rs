@@ -181,17 +181,32 @@ fn incarnation_changes_after_the_loss_of_the_page_cache() {
 }
 
 #[test]
-fn removed_files_leave_no_dirty_log_entries() {
+fn removed_and_truncated_files_leave_no_dirty_log_entries() {
     run(|dir| async move {
         let store = open(&dir);
-        write(&store, key(1), 0, b"x").await.unwrap();
+        let keys: Vec<_> = (1..=3).map(key).collect();
+        for key in &keys {
+            write(&store, *key, 0, &pattern(1, 5 * MIB as usize)).await.unwrap();
+        }
         store.clean().await.unwrap();
-        write(&store, key(1), 0, b"y").await.unwrap();
-        store.remove(&[key(1)]).await.unwrap();
+        for key in &keys {
+            write(&store, *key, 4 * MIB, b"new").await.unwrap();
+        }
+        store.remove(&keys[..1]).await.unwrap();
+        store.quarantine(&keys[1..2]).await.unwrap();
+        store.truncate(&keys[2], 100, next_generation()).await.unwrap();
+        store.clean().await.unwrap();
+        assert_eq!(store.dirty_log.recorded(), []);
+        assert!(!store.dirty_log.has_forgotten(), "the file has no entry either");
+        store.check_invariants();
+        // After a kill before the next round of the cleaner, the next start removes the entries.
+        write(&store, keys[2], 0, b"new").await.unwrap();
+        store.remove(&keys).await.unwrap();
+        drop(store);
         let store = open(&dir);
         assert_eq!(store.dirty_log.recorded().len(), 1);
         store.clean().await.unwrap();
-        assert_eq!(store.dirty_log.recorded().len(), 0);
+        assert_eq!(store.dirty_log.recorded(), []);
         store.close().await.unwrap();
     });
 }
