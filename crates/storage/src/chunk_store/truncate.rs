@@ -62,7 +62,7 @@ impl ChunkStore {
     /// since bytes beyond its end already read as zeros. Also does nothing if the file was
     /// truncated in the same `generation` or a newer generation. In this case, the request is a
     /// late copy, and the data of later writes must stay. A damaged granule at the new end stays
-    /// damaged. Not cancel-safe, see [`super`].
+    /// damaged, and so does a damaged page, unless `size` is zero. Not cancel-safe, see [`super`].
     ///
     /// # Errors
     /// `DeviceFailed` if a write fails.
@@ -120,6 +120,10 @@ impl ChunkStore {
     /// Updates the checksums of region `last`, which contains the new end of the file.
     async fn truncate_checksums(&self, file: &ChunkFile, last: u64, size: u64) -> Result<()> {
         let region = match self.region(file, last).await {
+            // No byte of the region stays, so the file needs neither the bytes nor their checksums.
+            Err(error) if error.code() == ErrorCode::Corrupt && size == 0 => {
+                return self.clear_first_page(file).await;
+            }
             // Damage does not prevent the truncation. The page and the region stay damaged.
             Err(error) if error.code() == ErrorCode::Corrupt => return Ok(()),
             region => region?,
@@ -160,5 +164,15 @@ impl ChunkStore {
         let start = self.state.get().start;
         region.header.set(Some(RegionHeader { synced: false, start, ..header }));
         self.write_page(file, last, &region)
+    }
+
+    /// Removes the damaged page of region 0. The caller then sets the length of the file.
+    async fn clear_first_page(&self, file: &ChunkFile) -> Result<()> {
+        // The damaged page does not show whether the region is on the device.
+        let dirty = DirtyRegion { key: file.key, region: 0 };
+        let recorded = self.dirty_log.record(&[dirty]).await;
+        recorded.map_err(|error| self.note_failure(error))?;
+        let emptied = file.file.borrow_std().set_len(0);
+        emptied.map_err(|error| self.note_failure(file.io_error(error)))
     }
 }

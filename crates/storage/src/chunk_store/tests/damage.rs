@@ -63,6 +63,26 @@ fn granule_stays_damaged_after_a_truncation_within_the_granule() {
     });
 }
 
+/// docs/semantics.md 4.7.
+#[test]
+fn truncation_to_zero_removes_a_damaged_page() {
+    run(|dir| async move {
+        let path = settled(&dir).await;
+        tamper(&path, 100..101, |byte| byte ^ 1);
+        let store = open(&dir);
+        for size in [5 * MIB, 1000] {
+            store.truncate(&key(1), size, next_generation()).await.unwrap();
+            let error = write(&store, key(1), 0, b"new").await.unwrap_err();
+            assert_names(&error, &path, "page of region 0");
+        }
+        store.truncate(&key(1), 0, next_generation()).await.unwrap();
+        write(&store, key(1), 0, b"new").await.unwrap();
+        assert_eq!(read(&store, key(1), 0, 10).await.unwrap(), b"new");
+        store.close().await.unwrap();
+        assert_eq!(read(&open(&dir), key(1), 0, 10).await.unwrap(), b"new");
+    });
+}
+
 #[test]
 fn region_page_with_a_flipped_bit_is_refused() {
     for at in [20, 100, 1024, 3000, 4093] {
