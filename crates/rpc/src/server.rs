@@ -58,6 +58,7 @@ impl IncomingStream {
             parts: RefCell::default(),
             waiting_bytes: Cell::new(0),
             is_sending: Cell::new(false),
+            is_closed: Cell::new(false),
             drained: Notify::default(),
             refusals: Cell::new(0),
             on_data_sent: RefCell::default(),
@@ -139,6 +140,7 @@ pub struct Outbox {
     parts: RefCell<Vec<MessagePart>>,
     waiting_bytes: Cell<usize>,
     is_sending: Cell<bool>,
+    is_closed: Cell<bool>,
     drained: Notify,
     refusals: Cell<u64>,
     on_data_sent: RefCell<Option<Rc<SendObserver>>>,
@@ -194,7 +196,13 @@ impl Outbox {
 
     /// Closes the connection.
     pub fn close(&self) {
+        self.is_closed.set(true);
         self.stream.shutdown();
+    }
+
+    /// Whether this process has closed the connection.
+    pub fn is_closed(&self) -> bool {
+        self.is_closed.get()
     }
 
     /// Returns the use of the connection by the peer.

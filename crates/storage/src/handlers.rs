@@ -54,6 +54,9 @@ pub(crate) struct Requester<'a> {
     pub(crate) meter: &'a RequestMeter,
     /// The arrival of the request, for the meter.
     pub(crate) arrival: Arrival,
+    /// Returns an error if the connection of the request has ended, or if the target must not
+    /// execute a request with this header any more.
+    pub(crate) check: &'a dyn Fn(&Header) -> Result<()>,
 }
 
 /// Whether a request of the type `message` may address the target itself instead of the target's
@@ -150,7 +153,13 @@ pub(crate) async fn dispatch(
         }
         messages::ClearChunk::ID => answer(store, incoming, requester, clear_chunk::handle).await,
         messages::SeekChunk::ID => answer(store, incoming, requester, seek_chunk::handle).await,
-        messages::CopyChunk::ID => answer(store, incoming, requester, copy_chunk::handle).await,
+        messages::CopyChunk::ID => {
+            let header = incoming.header.clone();
+            let handle = async |store: &Rc<ChunkStore>, call: Call<messages::CopyChunk>| {
+                copy_chunk::handle(store, call, || (requester.check)(&header)).await
+            };
+            answer(store, incoming, requester, handle).await;
+        }
         bm::StartBenchmark::ID => {
             let handle = async |store: &Rc<ChunkStore>, call: Call<bm::StartBenchmark>| {
                 start_benchmark::handle(benchmark, store, call).await

@@ -242,6 +242,13 @@ async fn take_requests(served: Rc<ServedTarget>, socket: OwnedFd, peer: Peer) {
         *lowest_map = (*lowest_map).max(served.router.needed());
         let (served, outbox) = (Rc::clone(&served), Rc::clone(&outbox));
         skep_env::spawn(async move {
+            let check = |header: &Header| match outbox.is_closed() {
+                false => served.check(header, &peer),
+                true => Err(Error::new(
+                    ErrorCode::Disconnected,
+                    "cannot complete the request: its connection has ended",
+                )),
+            };
             let requester = Requester {
                 sender: client,
                 outbox: &outbox,
@@ -250,6 +257,7 @@ async fn take_requests(served: Rc<ServedTarget>, socket: OwnedFd, peer: Peer) {
                 links: &served.links,
                 meter: &served.meter,
                 arrival,
+                check: &check,
             };
             // `dispatch` consumes the request, so the fingerprint of the request is computed first.
             let mark = quarantine::Mark::of(incoming.header.message, &incoming.body);

@@ -3,6 +3,14 @@
 //!
 //! A copy never holds the locks of both files at the same time. For each part, it reads from the
 //! source first, and then writes to the destination in the same way as a client.
+//!
+//! # Hazard: late changes
+//! Every other request takes its place in the lock of its chunk file as soon as the target executes
+//! it. So it changes the file before all later requests. A copy takes a place for each part, after
+//! it has read the part from a device that may be slow. Meanwhile, the client may have repeated the
+//! request on another connection and got its reply, or it may have been removed from the cluster,
+//! and other bytes may have been acknowledged. So the copy checks before each change whether the
+//! request is still valid.
 
 use super::{ChunkStore, Destination, ReadData};
 use skep_types::codec::crc32c;
@@ -24,6 +32,7 @@ impl ChunkStore {
     /// cancel-safe, see [`super`].
     ///
     /// # Errors
+    /// - The error of `check`, which this function calls before each change of the destination.
     /// - `Corrupt` if the source is damaged, or if a granule of the destination that the copy
     ///   overwrites only in part is damaged.
     /// - `EndMoved`, `NoSpace`, `FileTooLarge` and `DeviceFailed` under the same conditions as
@@ -38,6 +47,7 @@ impl ChunkStore {
         from: CopySource<'_>,
         to: Destination<'_>,
         length: u32,
+        check: impl Fn() -> Result<()>,
     ) -> Result<bool> {
         let end = from.offset.checked_add(u64::from(length));
         let end = end.expect("the handler refuses ranges beyond the largest offset");
@@ -47,7 +57,7 @@ impl ChunkStore {
             let data = self.next_data(from.key, at).await?.unwrap_or(end).min(end);
             if data > at {
                 has_holes = true;
-                self.clear_all(&to, target_offset(at)..target_offset(data)).await?;
+                self.clear_all(&to, target_offset(at)..target_offset(data), &check).await?;
                 at = data;
                 continue;
             }
@@ -58,7 +68,7 @@ impl ChunkStore {
             if length == 0 {
                 // The read returned no data, because a truncation has shortened the source since
                 // `next_data` found data at this offset. So clear the range in the destination.
-                self.clear_all(&to, target_offset(at)..target_offset(end)).await?;
+                self.clear_all(&to, target_offset(at)..target_offset(end), &check).await?;
                 return Ok(true);
             }
             let checksums = if (at % GRANULE_BYTES) == (target_offset(at) % GRANULE_BYTES) {
@@ -67,15 +77,22 @@ impl ChunkStore {
                 piece_checksums(target_offset(at), &data.bytes())
             };
             let to = Destination { offset: target_offset(at), ..to };
+            check()?;
             self.write(to, &data, &checksums).await?;
             at += length;
         }
         Ok(has_holes)
     }
 
-    async fn clear_all(&self, to: &Destination<'_>, range: Range<u64>) -> Result<()> {
+    async fn clear_all(
+        &self,
+        to: &Destination<'_>,
+        range: Range<u64>,
+        check: &impl Fn() -> Result<()>,
+    ) -> Result<()> {
         let mut at = range.start;
         while at < range.end {
+            check()?;
             at = self.clear(to.key, at..range.end, to.truncate_generation).await?;
         }
         Ok(())

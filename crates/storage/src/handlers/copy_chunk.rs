@@ -11,6 +11,7 @@ use std::rc::Rc;
 pub(super) async fn handle(
     store: &Rc<ChunkStore>,
     call: Call<CopyChunk>,
+    check: impl Fn() -> Result<()>,
 ) -> Result<(CopyChunkReply, Option<Buf>)> {
     let CopyChunk { from, from_offset, to, stripe, to_offset, length, .. } = call.request;
     let CopyChunk { truncate_generation, must_exist, .. } = call.request;
@@ -32,7 +33,7 @@ pub(super) async fn handle(
     let source = CopySource { key: &from, offset: from_offset };
     let offset = to_offset;
     let destination = Destination { key: &to, stripe, offset, truncate_generation, must_exist };
-    let has_holes = store.copy(source, destination, length).await?;
+    let has_holes = store.copy(source, destination, length, check).await?;
     if call.is_durable {
         store.sync(&to).await?;
     }

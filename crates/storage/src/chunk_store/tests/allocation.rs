@@ -159,7 +159,7 @@ fn copies_between_chunk_files_keep_holes_and_find_damage() {
         write(&store, key(2), 3 * MIB, b"end").await.unwrap();
         let copy = async |from: u64, at: u64, length: u32| {
             let source = CopySource { key: &key(2), offset: from };
-            store.copy(source, to(&key(1), at), length).await
+            store.copy(source, to(&key(1), at), length, || Ok(())).await
         };
         assert!(!copy(100, 5, 100_000).await.unwrap(), "the range has no holes");
         assert!(read(&store, key(1), 5, 100_000).await.unwrap() == data[100..100_100]);
@@ -175,7 +175,7 @@ fn copies_between_chunk_files_keep_holes_and_find_damage() {
         tamper(&store.names.path(&key(2)), at..at + 1, |byte| byte ^ 1);
         let store = open(&dir);
         let source = CopySource { key: &key(2), offset: 0 };
-        let error = store.copy(source, to(&key(1), 0), 8192).await.unwrap_err();
+        let error = store.copy(source, to(&key(1), 0), 8192, || Ok(())).await.unwrap_err();
         assert_eq!(error.code(), ErrorCode::Corrupt, "damage is not copied as if it were data");
     });
 }

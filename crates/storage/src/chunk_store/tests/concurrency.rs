@@ -123,3 +123,37 @@ fn failed_first_write_keeps_a_file_that_another_write_needs() {
         drop(failed);
     });
 }
+
+/// docs/semantics.md 2.5 and 3.8. While a copy reads, its connection may be replaced, or its client
+/// may be removed from the cluster.
+#[test]
+fn copy_checks_its_request_before_each_change() {
+    run(|dir| async move {
+        let store = open(&dir);
+        let data = pattern(1, 2 * MIB as usize);
+        write(&store, key(1), 0, &data[..5000]).await.unwrap();
+        write(&store, key(1), MIB, &data[MIB as usize..]).await.unwrap();
+        let old = pattern(2, 2 * MIB as usize);
+        let gone = || Err(Error::new(ErrorCode::Disconnected, "its connection has ended"));
+        // The source consists of data, a hole and data.
+        let hole = store.next_hole(&key(1), 0).await.unwrap() as usize;
+        for changes in 0..3 {
+            write(&store, key(2), 0, &old).await.unwrap();
+            let left = Cell::new(changes);
+            let check = || match left.get() {
+                0 => gone(),
+                _ => {
+                    left.set(left.get() - 1);
+                    Ok(())
+                }
+            };
+            let source = CopySource { key: &key(1), offset: 0 };
+            let error = store.copy(source, to(&key(2), 0), 2 << 20, check).await.unwrap_err();
+            assert_eq!(error.code(), ErrorCode::Disconnected);
+            let found = read(&store, key(2), 0, 2 << 20).await.unwrap();
+            let copied = [0, hole, MIB as usize][changes];
+            assert!(found[copied..] == old[copied..], "after {changes} changes");
+            assert!(copied == 0 || found[..5000] == data[..5000]);
+        }
+    });
+}

@@ -47,7 +47,7 @@ fn write_from_before_a_truncation_is_refused() {
         let (from, new) = (key(1), key(2));
         let source = CopySource { key: &from, offset: 0 };
         let to = Destination { truncate_generation: 0, ..to(&new, 0) };
-        let copied = store.copy(source, to, 105).await;
+        let copied = store.copy(source, to, 105, || Ok(())).await;
         assert_eq!(copied.unwrap_err().code(), ErrorCode::EndMoved);
         assert!(!store.stat(&new).unwrap().exists, "a refused write creates no file");
     });

@@ -189,7 +189,7 @@ async fn apply(store: &mut Rc<ChunkStore>, dir: &Path, model: &mut Model, operat
         }
         Operation::Copy { from, from_offset, file, offset, length } => {
             let source = CopySource { key: &key(from), offset: from_offset };
-            store.copy(source, to(&key(file), offset), length).await.unwrap();
+            store.copy(source, to(&key(file), offset), length, || Ok(())).await.unwrap();
             let stat = store.stat(&key(file)).unwrap();
             if stat.exists {
                 let start = from_offset as usize;
