@@ -4,7 +4,7 @@
 
 use crate::client::{Client, Worker};
 use crate::data::inline::{self, InlineWrite};
-use crate::data::write::begin_write;
+use crate::data::write::{await_appends, begin_write};
 use crate::driven::drive_for;
 use crate::files::handles::HandleId;
 use crate::files::open_file::OpenFile;
@@ -99,6 +99,9 @@ impl Allocates for Client {
         // groups for a part of the range.
         pieces(file.pattern(), range.clone())?;
         let grows = !keeps_size && what != Allocation::Punch;
+        if grows {
+            await_appends(&file.inode, range.end).await;
+        }
         let writing = begin_write(&file.inode).await;
         let (worker, inode) = (Rc::clone(&self.0), Arc::clone(&file.inode));
         let work = async move {

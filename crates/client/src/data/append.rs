@@ -38,11 +38,10 @@ impl Client {
         let work = async move {
             // The reply to the lock request contains the size of the file. Until this client
             // releases the lock, no other append changes the size of the file.
+            part.begin_requests();
             let result = client.write_to(file, WritePosition::End, data).await;
             let result = result.and(held.release().await);
-            if result.is_ok() {
-                part.succeed();
-            }
+            part.end(result.is_ok());
             result
         };
         drive(work, |_| ()).await

@@ -7,7 +7,7 @@ use crate::data::allocate::clear_behind;
 use crate::data::complete::UnfinishedWrite;
 use crate::data::holes::{Missing, MissingBytes};
 use crate::data::read::{PieceRead, read_piece};
-use crate::data::write::{Acknowledged, PieceWrite, begin_write, write_piece};
+use crate::data::write::{Acknowledged, PieceWrite, await_appends, begin_write, write_piece};
 use crate::driven::drive_for;
 use crate::files::handles::HandleId;
 use crate::files::open_file::OpenFile;
@@ -66,6 +66,7 @@ impl Copies for Client {
         if length == 0 {
             return Ok(0);
         }
+        await_appends(&file.inode, end).await;
         let writing = begin_write(&file.inode).await;
         self.place_first_bytes(&file, to_offset..end).await;
         let (client, inode) = (self.clone(), Arc::clone(&file.inode));

@@ -45,8 +45,12 @@ pub trait Writes {
     /// Writes all of `data` at the end of the file. `expected` is the size of the file according to
     /// the caller's cache. If `expected` is the end of another append in progress, this append
     /// waits until the other append has completed, so that the parts of one large append stay in
-    /// order. The kernel serializes all other appends of one mount. If several mounts share the
-    /// file, their clients serialize appends by a lock at metadata.
+    /// order. It also waits for an append whose caller has dropped its future. The kernel
+    /// serializes all other appends of one mount. If several mounts share the file, their clients
+    /// serialize appends by a lock at metadata.
+    ///
+    /// If the caller drops the future, the append continues until all servers have replied. It has
+    /// its own copy of the bytes.
     ///
     /// # Errors
     /// - The errors of [`Self::write`].
@@ -67,12 +71,15 @@ impl Writes for Client {
 
     async fn append(&self, handle: HandleId, expected: u64, data: Buf) -> Result<()> {
         let file = self.mount().handles.get_live(handle)?;
+        // If the program is killed, the append continues. With its own copy of the bytes, it does
+        // not need the caller's buffer any more, for which the end of the program would wait.
+        let data = Buf::copy_of(&data.bytes());
         let expected_end = expected.saturating_add(data.len() as u64);
         let part = file.inode.begin_append(expected..expected_end);
         part.wait_for_turn().await?;
         // Begin the write before `try_alone` (see the order of guards in `inode_state::guards`).
         let Some(writing) = self.begin_write_to(&file, WritePosition::End, &data).await? else {
-            part.succeed();
+            part.end(true);
             return Ok(());
         };
         let Some(alone) = file.inode.try_alone() else {
@@ -84,9 +91,10 @@ impl Writes for Client {
         // otherwise arrive after another client has changed the size of the file.
         let work = async move {
             let _alone = alone;
-            client.write_begun(file, WritePosition::End, data, writing).await?;
-            part.succeed();
-            Ok(())
+            part.begin_requests();
+            let result = client.write_begun(file, WritePosition::End, data, writing).await;
+            part.end(result.is_ok());
+            result
         };
         drive(work, |_| ()).await
     }
@@ -130,6 +138,9 @@ impl Client {
             return Ok(None);
         }
         self.confirm_locks(file).await?;
+        if let WritePosition::Offset(offset) = to {
+            await_appends(&file.inode, offset + data.len() as u64).await;
+        }
         Ok(Some(begin_write(&file.inode).await))
     }
 
@@ -201,6 +212,14 @@ impl Client {
             write.clear_beyond_end(self, written).await;
         }
         Ok(is_complete)
+    }
+}
+
+/// Waits for earlier appends of this mount, if a write up to `end` extends the file. Storage could
+/// otherwise execute such an append after the write, at the same offset.
+pub(super) async fn await_appends(inode: &Arc<InodeState>, end: u64) {
+    if end > inode.size() {
+        inode.await_appends().await;
     }
 }
 

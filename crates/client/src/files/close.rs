@@ -53,7 +53,9 @@ impl Closes for Client {
         if let FirstRead::Prepared(_) = file.take_first_read() {
             self.mount().handles.opened_bytes.note_dropped_pages(false);
         }
-        let has_abandoned_writes = file.inode.has_abandoned_writes();
+        // The program may have been killed during an append, which its locks protect.
+        let has_locked_appends = file.inode.is_locked() && file.inode.is_appending();
+        let has_abandoned_writes = file.inode.has_abandoned_writes() || has_locked_appends;
         if !has_abandoned_writes
             && !file.inode.is_locked()
             && !file.inode.is_moving_inline()
@@ -70,6 +72,7 @@ impl Closes for Client {
                 return Ok(());
             }
             if file.inode.is_locked() {
+                file.inode.await_appends().await;
                 client.unlock_handle(&file, handle).await;
             }
             if !client.await_move(&file.inode).await {

@@ -1,10 +1,16 @@
 //! The appends in progress on a file. For each append, the list has the range of the file in which
-//! the caller expects the appended bytes. The kernel may send the parts of one large append at the
-//! same time, each with the end of the previous part as its offset. Each part must wait until the
-//! previous part is appended. Otherwise the parts could end up in another order.
+//! the caller expects the appended bytes.
+//!
+//! Each append waits until all earlier appends of this mount have ended. There are two reasons:
+//! - The kernel may send the parts of one large append at the same time, each with the end of the
+//!   previous part as its offset. Without the wait, the parts could end up in another order.
+//! - An append of a killed program continues, although the kernel lets the next append begin.
+//!   Without the wait, both would go to the same offset, and storage could execute them in any
+//!   order.
 
 use crate::inode_state::InodeState;
 use skep_types::{Error, ErrorCode, Result};
+use std::cell::Cell;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -13,13 +19,13 @@ const IN_PROGRESS: u8 = 0;
 const DONE: u8 = 1;
 const FAILED: u8 = 2;
 
-/// The appends in progress on one file.
+/// The appends in progress on one file, in the order in which they began.
 #[derive(Debug, Default)]
 pub(super) struct AppendParts(Vec<(Range<u64>, Arc<AtomicU8>)>);
 
 impl AppendParts {
     /// Adds an append. Returns the outcome of this append, and the outcome of an earlier append if
-    /// this append must wait for it.
+    /// this append is the next part of it.
     fn begin(&mut self, expected: Range<u64>) -> (Arc<AtomicU8>, Option<Arc<AtomicU8>>) {
         let before = self.0.iter().find(|(range, _)| range.end == expected.start);
         let before = before.map(|(_, outcome)| Arc::clone(outcome));
@@ -28,30 +34,49 @@ impl AppendParts {
         (outcome, before)
     }
 
-    fn end(&mut self, outcome: &Arc<AtomicU8>) {
+    /// Whether all appends have ended that began before the append with this outcome.
+    fn is_first(&self, outcome: &Arc<AtomicU8>) -> bool {
+        self.0.first().is_some_and(|(_, first)| Arc::ptr_eq(first, outcome))
+    }
+
+    /// Removes an append. Returns whether a later append may wait for its end.
+    fn end(&mut self, outcome: &Arc<AtomicU8>) -> bool {
         self.0.retain(|(_, other)| !Arc::ptr_eq(other, outcome));
+        !self.0.is_empty()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 }
 
-/// An append in progress. If the caller drops this value before [`Self::succeed`], the append of
-/// the next part fails.
+/// An append in progress. If the caller drops this value before [`Self::begin_requests`], the
+/// append has failed.
+///
+/// A drop after that, without [`Self::end`], does not end the append. The end of a thread's event
+/// loop drops all futures, but a request may still be on its way. The unmount that follows must
+/// then not close the sessions.
 #[derive(Debug)]
+#[must_use = "an append must end when all servers have replied"]
 pub(crate) struct AppendPart {
     inode: Arc<InodeState>,
     outcome: Arc<AtomicU8>,
     before: Option<Arc<AtomicU8>>,
+    has_requests: Cell<bool>,
 }
 
 impl AppendPart {
-    /// Waits until the previous part of the same large append has ended.
+    /// Waits until all earlier appends of this mount have ended.
     ///
     /// # Errors
-    /// Returns `Io` if the append of the previous part failed. The kernel then reports to the
-    /// program that only the parts before the failed part were written.
+    /// Returns `Io` if this append is the next part of a large append, and the append of the
+    /// previous part failed. The kernel then reports to the program that only the parts before the
+    /// failed part were written.
     pub(crate) async fn wait_for_turn(&self) -> Result<()> {
-        let Some(before) = &self.before else { return Ok(()) };
-        let outcome = || Some(before.load(Ordering::Acquire)).filter(|it| *it != IN_PROGRESS);
-        if self.inode.wait_until(outcome).await == FAILED {
+        let is_first = || self.inode.with(|parts| parts.appends.is_first(&self.outcome));
+        self.inode.wait_until(|| is_first().then_some(())).await;
+        let has_failed = |before: &Arc<AtomicU8>| before.load(Ordering::Acquire) == FAILED;
+        if self.before.as_ref().is_some_and(has_failed) {
             let text = format!(
                 "cannot append to file {}: the write has several parts, and an earlier part failed",
                 self.inode.id
@@ -61,20 +86,30 @@ impl AppendPart {
         Ok(())
     }
 
-    /// Records that the bytes of this append are in the file.
-    pub(crate) fn succeed(&self) {
-        self.outcome.store(DONE, Ordering::Release);
-        self.inode.wake_waiting();
+    /// Records that the client is about to send requests.
+    pub(crate) fn begin_requests(&self) {
+        self.has_requests.set(true);
+    }
+
+    /// Ends the append after all servers have replied. `is_done` means that its bytes are in the
+    /// file.
+    pub(crate) fn end(self, is_done: bool) {
+        self.outcome.store(if is_done { DONE } else { FAILED }, Ordering::Release);
     }
 }
 
 impl Drop for AppendPart {
     fn drop(&mut self) {
-        let failed =
-            self.outcome.compare_exchange(IN_PROGRESS, FAILED, Ordering::AcqRel, Ordering::Acquire);
+        if self.outcome.load(Ordering::Acquire) == IN_PROGRESS {
+            if self.has_requests.get() {
+                return;
+            }
+            self.outcome.store(FAILED, Ordering::Release);
+        }
         self.inode.end_with(|parts| {
-            parts.appends.end(&self.outcome);
-            failed.is_ok()
+            let has_later = parts.appends.end(&self.outcome);
+            // The close of the last handle waits for appends too (`has_abandoned_writes`).
+            has_later || parts.handles.is_being_closed()
         });
     }
 }
@@ -83,7 +118,27 @@ impl InodeState {
     /// Begins an append whose caller expects that the bytes go to the range `expected`.
     pub(crate) fn begin_append(self: &Arc<Self>, expected: Range<u64>) -> AppendPart {
         let (outcome, before) = self.with(|parts| parts.appends.begin(expected));
-        AppendPart { inode: Arc::clone(self), outcome, before }
+        let has_requests = Cell::new(false);
+        AppendPart { inode: Arc::clone(self), outcome, before, has_requests }
+    }
+
+    /// Returns whether an append of this mount is in progress.
+    pub(crate) fn is_appending(&self) -> bool {
+        self.with(|parts| !parts.appends.is_empty())
+    }
+
+    /// Waits until all appends of this mount have ended that began before this call. Only an append
+    /// of a killed program can be in progress during most other operations, because the kernel
+    /// locks the file during an append. Cancel-safe.
+    pub(crate) async fn await_appends(self: &Arc<Self>) {
+        if !self.is_appending() {
+            return;
+        }
+        // This range follows no append, and no append follows it.
+        let turn = self.begin_append(u64::MAX..u64::MAX);
+        // An error would concern the previous part, which does not exist.
+        let _no_part_before = turn.wait_for_turn().await;
+        turn.end(true);
     }
 }
 
@@ -96,13 +151,34 @@ mod tests {
     #[test]
     fn part_of_an_append_waits_for_the_part_of_another_thread() {
         let begin = |state: &Arc<InodeState>| state.begin_append(0..10);
-        let end = |part: AppendPart| part.succeed();
+        let end = |part: AppendPart| part.end(true);
         let wait = async |state: &Arc<InodeState>| {
             let next = state.begin_append(10..20);
             next.wait_for_turn().await.unwrap();
-            next.succeed();
+            next.end(true);
         };
         check_wake_ups(&InodeState::new(InodeId::new(7)), begin, end, wait);
+    }
+
+    /// The kernel expects that both appends begin at the same offset, since the program of the
+    /// first append was killed.
+    #[test]
+    fn append_waits_for_an_earlier_append_at_the_same_offset() {
+        let begin = |state: &Arc<InodeState>| state.begin_append(0..10);
+        let wait = async |state: &Arc<InodeState>| {
+            let next = state.begin_append(0..20);
+            next.wait_for_turn().await.unwrap();
+            assert_eq!(state.with(|parts| parts.appends.0.len()), 1);
+            next.end(true);
+        };
+        check_wake_ups(&InodeState::new(InodeId::new(7)), begin, drop, wait);
+    }
+
+    #[test]
+    fn end_of_an_append_wakes_tasks_that_wait_for_appends() {
+        let begin = |state: &Arc<InodeState>| state.begin_append(0..10);
+        let wait = async |state: &Arc<InodeState>| state.await_appends().await;
+        check_wake_ups(&InodeState::new(InodeId::new(7)), begin, drop, wait);
     }
 
     #[test]

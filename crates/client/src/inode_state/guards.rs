@@ -6,7 +6,8 @@
 //!
 //! | guard or turn | taken by | waits for |
 //! |---|---|---|
-//! | turn of an append (`append_parts`) | `data::write::append` | the append before it |
+//! | turn of an append (`append_parts`) | `data::write::append` | the appends before it |
+//! | | `InodeState::await_appends` (writes, unlocks) | the appends before it |
 //! | append lock at metadata | `data::append::append_under_lock` | appends of other mounts |
 //! | [`TruncationClaim`] | `attributes::stat::claim_truncation` | the writes in progress |
 //! | | `data::move_inline::move_inline` | does not wait to get it; then the writes in progress |
@@ -105,10 +106,13 @@ impl InodeState {
         self.with(|parts| parts.guards.changes())
     }
 
-    /// Returns whether writes are in progress although all handles of the file are being closed.
-    /// The callers of these writes have dropped their futures.
+    /// Returns whether writes or appends are in progress although all handles of the file are being
+    /// closed. Their callers have dropped the futures.
     pub(crate) fn has_abandoned_writes(&self) -> bool {
-        self.with(|parts| parts.guards.has_writers() && parts.handles.is_being_closed())
+        self.with(|parts| {
+            let is_writing = parts.guards.has_writers() || !parts.appends.is_empty();
+            is_writing && parts.handles.is_being_closed()
+        })
     }
 
     /// Returns whether a move of the inline bytes to storage is in progress.

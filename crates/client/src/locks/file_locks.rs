@@ -212,8 +212,11 @@ impl Locks for Client {
             return Ok(());
         }
         let client = self.clone();
-        let unlocking =
-            async move { client.unlock(&file, handle, (LockKind::Posix, owner), false).await };
+        let unlocking = async move {
+            // The process may have been killed during an append, which the lock protects.
+            file.inode.await_appends().await;
+            client.unlock(&file, handle, (LockKind::Posix, owner), false).await
+        };
         drive(unlocking, |_| ()).await
     }
 

@@ -40,12 +40,14 @@ impl Client {
         // If the time is over, `unconfirmed` returns what is missing.
         skep_env::timeout(SHUTDOWN_PATIENCE, self.report_to_groups()).await;
         let unconfirmed = self.unconfirmed();
-        // If a copy of inline bytes may still be on its way to storage (`data::move_inline`), do
-        // not close the sessions. The sessions end when management removes this client from the
-        // cluster map, and storage then refuses its requests. No move begins after this check,
-        // because the mount is leaving. A move whose thread has ended counts as in progress.
-        let is_moving = self.mount().inodes.all().iter().any(|state| state.is_moving_inline());
-        let sessions = match is_moving {
+        // If a copy of inline bytes (`data::move_inline`) or an append may still be on its way to
+        // storage, do not close the sessions. The sessions end when management removes this client
+        // from the cluster map, and storage then refuses its requests. No move or append begins
+        // after this check, because the mount is leaving. A move or append whose thread has ended
+        // counts as in progress.
+        let is_changing =
+            |state: &Arc<InodeState>| state.is_moving_inline() || state.is_appending();
+        let sessions = match self.mount().inodes.all().iter().any(is_changing) {
             true => Vec::new(),
             false => self.mount().sessions.open_sessions(),
         };

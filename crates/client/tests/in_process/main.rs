@@ -6,6 +6,7 @@
 mod data;
 mod fakes;
 mod first_bytes;
+mod killed_appends;
 mod late_opens;
 mod lost_chunk_files;
 mod lost_locks;

@@ -1,0 +1,129 @@
+//! Tests appends of programs that were killed. Such an append continues in the mount until all
+//! servers have replied.
+
+use crate::{FakeCluster, begin_held, create_with, let_tasks_run, read, until, with_client};
+use skep_client::{
+    Client, Closes, FileLock, HandleId, LOCK_END, LockKind, LockMode, LockOutcome, Locks, OpenMode,
+    Opens, Writes,
+};
+use skep_env::{Buf, Task};
+use skep_types::InodeId;
+use skep_wire::metadata::CloseSession;
+use skep_wire::storage::WriteChunk;
+use std::time::Duration;
+
+/// An operation that does not wait certainly ends within this time.
+const MOMENT: Duration = Duration::from_millis(20);
+
+/// Creates a file of 1000 bytes. Then kills a program that appends `data`, while storage executes
+/// no write.
+async fn killed_append(fake: &FakeCluster, client: &Client, data: &Buf) -> (InodeId, HandleId) {
+    let (inode, handle) = create_with(client, "log", &[1; 1000]).await;
+    client.flush(handle).await.unwrap();
+    kill_append(fake, client, handle, data).await;
+    (inode, handle)
+}
+
+async fn kill_append(fake: &FakeCluster, client: &Client, handle: HandleId, data: &Buf) {
+    let (client, data) = (client.clone(), data.clone());
+    let appending = async move { client.append(handle, 1000, data).await };
+    drop(begin_held::<WriteChunk, _>(fake, appending).await);
+}
+
+fn line() -> Buf {
+    Buf::copy_of(b"first line\n")
+}
+
+async fn waits<T>(task: &mut Task<T>) -> bool {
+    skep_env::timeout(MOMENT, task).await.is_none()
+}
+
+/// docs/semantics.md 4.1: a process can exit only after the mount has released the buffer of its
+/// request.
+#[test]
+fn killed_append_releases_the_buffer_of_its_program() {
+    with_client(|fake, client| async move {
+        let data = line();
+        let (_, handle) = killed_append(&fake, &client, &data).await;
+        until(|| data.handles() == 1).await;
+        data.write(0, b"other bytes");
+        fake.state.borrow_mut().hold = None;
+        client.append(handle, 1000, Buf::copy_of(b"second line\n")).await.unwrap();
+        assert_eq!(read(&client, handle, 1000, 100).await, b"first line\nsecond line\n");
+    });
+}
+
+/// docs/semantics.md 2.9. The kernel has the end of the file from before the killed append.
+#[test]
+fn append_goes_behind_the_append_of_a_killed_program() {
+    with_client(|fake, client| async move {
+        let (_, handle) = killed_append(&fake, &client, &line()).await;
+        let writes = fake.count::<WriteChunk>();
+        let appender = client.clone();
+        let mut second = skep_env::spawn(async move {
+            appender.append(handle, 1000, Buf::copy_of(b"second line\n")).await
+        });
+        let writer = client.clone();
+        let mut third = skep_env::spawn(async move {
+            writer.write(handle, 1023, Buf::copy_of(b"third line\n")).await
+        });
+        assert!(waits(&mut second).await && waits(&mut third).await);
+        assert_eq!(fake.count::<WriteChunk>(), writes);
+        fake.state.borrow_mut().hold = None;
+        second.await.unwrap();
+        third.await.unwrap();
+        let lines = b"first line\nsecond line\nthird line\n";
+        assert_eq!(read(&client, handle, 1000, 100).await, lines);
+    });
+}
+
+async fn lock(client: &Client, handle: HandleId, kind: LockKind) {
+    let mode = Some(LockMode::Exclusive);
+    let lock = FileLock { kind, owner: 5, mode, range: 0..LOCK_END, pid: 1 };
+    let outcome = client.set_lock(handle, lock, 0).await.unwrap();
+    assert!(matches!(outcome, LockOutcome::Granted { .. }), "{outcome:?}");
+}
+
+/// docs/semantics.md 6.6: the next owner of the lock sees the bytes of the append, and its own
+/// bytes are not overwritten by them.
+#[test]
+fn locks_of_a_killed_program_end_after_its_append() {
+    with_client(|fake, client| async move {
+        let locks = |fake: &FakeCluster| fake.with_metadata(1, |metadata| metadata.lock_count());
+        let (inode, handle) = create_with(&client, "log", &[1; 1000]).await;
+        // Another program has the file open too.
+        client.open(inode, OpenMode::Write, false).await.unwrap();
+        lock(&client, handle, LockKind::Posix).await;
+        kill_append(&fake, &client, handle, &line()).await;
+        let unlocker = client.clone();
+        let mut unlocking =
+            skep_env::spawn(async move { unlocker.unlock_process(handle, 5).await });
+        assert!(waits(&mut unlocking).await);
+        assert_eq!(locks(&fake), 1);
+        fake.state.borrow_mut().hold = None;
+        unlocking.await.unwrap();
+        assert_eq!(locks(&fake), 0);
+        lock(&client, handle, LockKind::Flock).await;
+        kill_append(&fake, &client, handle, &line()).await;
+        // The kernel sends few requests at a time, so the close must not occupy one of them.
+        client.close(handle).await.unwrap();
+        let_tasks_run().await;
+        assert_eq!(locks(&fake), 1);
+        fake.state.borrow_mut().hold = None;
+        until(|| locks(&fake) == 0).await;
+    });
+}
+
+/// docs/semantics.md 2.9: another client could otherwise append at the same offset, while a storage
+/// target still has the append in its socket.
+#[test]
+fn unmount_during_a_killed_append_closes_no_session() {
+    with_client(|fake, client| async move {
+        let (inode, handle) = killed_append(&fake, &client, &line()).await;
+        client.close(handle).await.unwrap();
+        client.shutdown().await.ok();
+        assert_eq!(fake.count::<CloseSession>(), 0);
+        assert!(fake.is_open(inode));
+        fake.state.borrow_mut().hold = None;
+    });
+}
