@@ -37,7 +37,13 @@ pub(crate) fn run<E: Engine>(
     if !context.shared.starts.patterns.is_safe(request.inode) {
         return Err(Stop::Unsafe);
     }
-    let is_shared = context.check_shared(request.inode, request.open)?;
+    let mut is_shared = context.check_shared(request.inode, request.open)?;
+    if request.open == OpenMode::Write && context.has_size_recovery(request.inode)? {
+        // The size in this reply may not include acknowledged writes of the dead writer. A client
+        // that has the file alone would append at this size. For a shared file, the client asks for
+        // the size before each use, and the lock of an append waits until the size is recovered.
+        is_shared = true;
+    }
     if request.truncate {
         truncations::truncate(context, &mut record, 0)?;
         context.drop_capability(&mut record);

@@ -119,6 +119,31 @@ fn the_next_lock_holder_waits_for_the_recovered_size() {
     assert_eq!((reply.conflict, reply.attributes.size), (None, 50));
 }
 
+/// Hole H66 in `docs/tests/holes.md`. A program on another host continues the log of a program
+/// whose host has died, and must not overwrite lines that the dead mount has not reported.
+#[test]
+fn writer_after_a_dead_one_shares_the_file_until_its_close() {
+    let mut story = Story::begin();
+    let inode = story.create(1, (0, 1));
+    let open = open_of(inode, md::OpenMode::Write);
+    // The open waits for the acknowledgement of the dead mount, and runs as soon as the target has
+    // closed the file of this mount.
+    story.send(1, 2, (0, 1), &open);
+    assert!(story.replies.is_empty());
+    story.send(2, 1, (0, 0), &md::CloseSession {});
+    let opened = |story: &mut Story| {
+        let at = story.replies.iter().position(|(on, _)| *on == 1).expect("an answer");
+        md::OpenReply::from_bytes(&story.replies.remove(at).1.unwrap()).unwrap()
+    };
+    let first = opened(&mut story);
+    assert!(first.is_shared && first.attributes.size == 0, "the size is not recovered yet");
+    story.replies.clear();
+    story.answer::<st::StatChunk>(&stat(50));
+    assert_eq!(story.size(inode), 50);
+    story.send(1, 2, (0, 2), &open);
+    assert!(!opened(&mut story).is_shared, "the reply contains the recovered size");
+}
+
 /// Regression test: after a failed size recovery, the target did not begin the next one.
 #[test]
 fn next_size_recovery_begins_after_a_failed_one() {
