@@ -7,11 +7,19 @@
 //! execute the request a second time. For example, a second `unlink` would remove a new file that
 //! another client has created with the same name. So the client first asks the group for the
 //! outcome (`AskOutcome`), and repeats the request only if the group has not executed it.
+//!
+//! # Hazard: a reply that arrives after the loss of its session
+//! While a reply is on its way to one thread, another thread may replace the session. The renewal
+//! does not know the open or lock in this reply, so the next session does not have it, and an
+//! eviction does not fence its handle. A close in this reply has ended an open of the lost session,
+//! and not the one in the next session. So the client repeats requests whose effects end with the
+//! session.
 
 use crate::client::{Client, Worker};
 use crate::driven::drive;
 use crate::files::open_file::OpenFile;
 use crate::session::acknowledged::Change;
+use crate::session::ids::client_of;
 use crate::session::kept_requests::{KeptRequest, inline_mark_of, inodes_of, is_kept};
 use crate::session::slots::{Slot, ThreadSession};
 use crate::session::table::is_lost;
@@ -172,11 +180,20 @@ impl Client {
             let result = if options.is_driven {
                 sending.await
             } else {
-                let (client, orphan) = (self.clone(), orphan.clone());
-                drive(sending, move |result| orphan(client, result)).await
+                let (client, orphan, id) = (self.clone(), orphan.clone(), session.id);
+                let finish = move |result| {
+                    // If the session was lost, an open in the reply has ended with it.
+                    if client.loss_of_session(group, id).is_none() {
+                        orphan(client, result);
+                    }
+                };
+                drive(sending, finish).await
             };
             let error = match result {
-                Ok(reply) => return Ok(Executed { reply, was_session_lost: false }),
+                Ok(reply) => match self.loss_of_session(group, session.id) {
+                    Some(loss) if options.ends_with_session => loss,
+                    loss => return Ok(Executed { reply, was_session_lost: loss.is_some() }),
+                },
                 Err(error) if is_lost(&error) => error,
                 Err(error) => return Err(error),
             };
@@ -193,6 +210,25 @@ impl Client {
                 return Ok(Executed { reply, was_session_lost: true });
             }
         }
+    }
+
+    /// Returns the error of a session that this mount has lost, although the reply to a request in
+    /// it has arrived. `None` means that the session is not lost.
+    fn loss_of_session(&self, group: GroupId, id: SessionId) -> Option<Error> {
+        let mount = self.mount();
+        // Management may have removed the client a moment ago, and the session is not replaced yet.
+        // The handles for writing are fenced already. An unmount gets no new id any more.
+        let is_removed = mount.member.was_removed(client_of(id)) && !mount.is_ending();
+        let code = match is_removed {
+            true => ErrorCode::Evicted,
+            false if !mount.sessions.is_current(group, id) => ErrorCode::StaleSession,
+            false => return None,
+        };
+        let what = format!(
+            "cannot use the reply to a request in session {id} at group {group}: the mount has \
+             lost the session meanwhile"
+        );
+        Some(Error::new(code, what))
     }
 
     /// Asks a group whether it executed a request in a session that was lost. Returns the group's

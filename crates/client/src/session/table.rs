@@ -108,8 +108,8 @@ impl Sessions {
 /// The sessions of a mount, one at each metadata group.
 #[derive(Debug, Default)]
 pub(crate) struct GroupSessions {
-    /// The mutex protects only the table. Threads lock it at their first request to a group and
-    /// after a session was lost, but not for each request.
+    /// The mutex protects only the table. Threads lock it at their first request to a group, after
+    /// the reply to a change, and after a session was lost, but not for requests that only read.
     inner: Mutex<Sessions>,
     /// Notifies tasks on all threads that a session was replaced, or that a renewal or the
     /// restoration of opens has ended.

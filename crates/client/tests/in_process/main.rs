@@ -11,6 +11,7 @@ mod late_opens;
 mod lost_chunk_files;
 mod lost_locks;
 mod lost_opens;
+mod lost_sessions;
 mod management;
 mod moved_inline;
 mod names;

@@ -179,6 +179,12 @@ impl ClientMembership {
             && self.removed.swap(removed.raw(), Ordering::AcqRel) != removed.raw()
     }
 
+    /// Returns whether management has removed the id `node` of this client, as far as the client
+    /// knows.
+    pub fn was_removed(&self, node: NodeId) -> bool {
+        self.node() != node || self.removed.load(Ordering::Acquire) == node.raw()
+    }
+
     /// Registers the client under a new id, after [`Self::begin_rejoin`] returned `true`. Retries
     /// until management accepts the registration or the client leaves. A client gets at most one
     /// new id in each [`LEAST_TIME_OF_AN_ID`].
