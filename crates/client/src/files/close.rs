@@ -149,13 +149,16 @@ impl Client {
         let pattern_generation = Some(generation);
         let written =
             report.map(|report| ClosingReport { extent: report.extent, pattern_generation });
+        // If the session is lost, the next one may not have this open, see `send_closes`.
+        let is_open = || !file.is_stale();
         let result = if written.is_none() && file.inode.ending_inline().is_some() {
             // This request changes no times, unlike a report.
-            let request = CloseMany { files: vec![closed_file(file)] };
-            self.modify(inode, request, how, |_, _| ()).await.map(|_| None)
+            let request = || is_open().then(|| CloseMany { files: vec![closed_file(file)] });
+            self.modify_closes(inode, request).await.map(|_| None)
         } else {
-            let request = Close { inode, open: file.mode, written };
-            self.modify(inode, request, how, |_, _| ()).await.map(|reply| Some(reply.attributes))
+            let request = || is_open().then_some(Close { inode, open: file.mode, written });
+            let closed = self.modify_closes(inode, request).await;
+            closed.map(|reply| reply.map(|it| it.attributes))
         };
         let attributes = match result {
             Ok(attributes) => attributes,

@@ -4,12 +4,12 @@
 //! program creates and closes.
 
 use crate::client::Client;
+use crate::driven::drive;
 use crate::files::closing_files::ClosingFile;
 use crate::files::handles::HandleId;
 use crate::files::open_file::OpenFile;
 use crate::limits::CLOSE_DELAY;
-use crate::session::request::ModifyOptions;
-use skep_types::GroupId;
+use skep_types::{GroupId, Result};
 use skep_wire::limits::MAX_CLOSES;
 use skep_wire::metadata::{CloseMany, ClosedFile};
 use std::sync::Arc;
@@ -46,29 +46,21 @@ impl Client {
                 && !file.inode.is_moving_inline()
                 && map.shard_group(file.inode.id.shard()) == Some(group)
         });
-        let closing: Vec<_> = closing.iter().map(|file| closed_file(file)).collect();
         for files in closing.chunks(MAX_CLOSES) {
-            let request = CloseMany { files: files.to_vec() };
-            let how = ModifyOptions::of_session();
-            if let Err(error) = self.modify(files[0].inode, request, how, |_, _| ()).await {
+            if let Err(error) = self.send_closes(files.to_vec()).await {
                 tracing::debug!("cannot close {} files at metadata: {error:#}", files.len());
             }
         }
     }
 
     async fn close_together(&self, files: &[ClosingFile]) {
-        let live = files.iter().filter(|(_, file)| !file.is_stale());
-        let closed: Vec<_> = live.map(|(_, file)| closed_file(file)).collect();
-        if let Some(first) = closed.first() {
-            let (inode, count) = (first.inode, closed.len());
-            let how = ModifyOptions { is_driven: true, ..ModifyOptions::of_session() };
-            let request = CloseMany { files: closed };
-            if let Err(error) = self.modify(inode, request, how, |_, _| ()).await {
-                tracing::warn!(
-                    "cannot close {count} files at metadata, among them file {inode}: {error}; \
-                     they may stay open there until this mount ends"
-                );
-            }
+        let closing: Vec<_> = files.iter().map(|(_, file)| Arc::clone(file)).collect();
+        if let Err(error) = self.send_closes(closing).await {
+            let (inode, count) = (files[0].1.inode.id, files.len());
+            tracing::warn!(
+                "cannot close {count} files at metadata, among them file {inode}: {error}; they \
+                 may stay open there until this mount ends"
+            );
         }
         let mount = self.mount();
         for (handle, file) in files {
@@ -77,6 +69,23 @@ impl Client {
                 self.sync_closed(&unsynced).await;
             }
         }
+    }
+
+    /// Closes files of one group at metadata, in one request. If the session is lost, sends only
+    /// the closes of the handles that the next session has open: after an eviction, it has no
+    /// handle for writing of the lost session, and the close of such a handle would end the open of
+    /// a newer one.
+    async fn send_closes(&self, files: Vec<Arc<OpenFile>>) -> Result<()> {
+        let Some(first) = files.iter().find(|file| !file.is_stale()) else { return Ok(()) };
+        let inode = first.inode.id;
+        let request = move || {
+            let open = files.iter().filter(|file| !file.is_stale());
+            let files: Vec<_> = open.map(|file| closed_file(file)).collect();
+            (!files.is_empty()).then_some(CloseMany { files })
+        };
+        let client = self.clone();
+        let closing = async move { client.modify_closes(inode, request).await };
+        drive(closing, |_| ()).await.map(|_| ())
     }
 }
 

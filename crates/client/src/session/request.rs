@@ -212,6 +212,37 @@ impl Client {
         }
     }
 
+    /// Sends a request that closes files. `request` returns the request for the session in use, or
+    /// `None` if no file is left to close. Calls `request` again for each session, because the next
+    /// session may not have all opens of the lost one. Returns `None` if nothing was left to close.
+    /// The caller runs in a task that is never dropped.
+    pub(crate) async fn modify_closes<R: Request + 'static>(
+        &self,
+        inode: InodeId,
+        request: impl Fn() -> Option<R>,
+    ) -> Result<Option<R::Reply>> {
+        loop {
+            let group = self.group_of(inode)?;
+            let session = self.session(group).await?;
+            let slot = session.take_slot().await;
+            // This call must come after the choice of the session, like the check in
+            // `modify_through`.
+            let Some(closes) = request() else { return Ok(None) };
+            let (worker, options) = (Rc::clone(&self.0), ModifyOptions::of_session());
+            let sent = send_attempt(worker, slot, Arc::new(closes), options, None).await;
+            let error = match (sent, self.loss_of_session(group, session.id)) {
+                (Ok(reply), None) => return Ok(Some(reply)),
+                (Ok(_), Some(loss)) => loss,
+                (Err(error), _) if is_lost(&error) => error,
+                (Err(error), _) => return Err(error),
+            };
+            self.renew_session(group, session.id, &error).await;
+            if request().is_none() {
+                return Ok(None);
+            }
+        }
+    }
+
     /// Returns the error of a session that this mount has lost, although the reply to a request in
     /// it has arrived. `None` means that the session is not lost.
     fn loss_of_session(&self, group: GroupId, id: SessionId) -> Option<Error> {

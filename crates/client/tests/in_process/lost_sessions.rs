@@ -4,12 +4,13 @@
 use crate::fakes::FakeCluster;
 use crate::{create, until, with_client, write};
 use skep_client::{
-    Client, Closes, FileLock, LOCK_END, LockKind, LockMode, LockOutcome, Locks, OpenMode, Opens,
+    Client, Closes, FileLock, HandleId, LOCK_END, LockKind, LockMode, LockOutcome, Locks, OpenMode,
+    Opens,
 };
 use skep_types::{InodeId, SessionId};
 use skep_wire::Request;
 use skep_wire::file_locks::SetLock;
-use skep_wire::metadata::{CloseMany, Open};
+use skep_wire::metadata::{CloseMany, KeepAlive, Open};
 
 fn opens(fake: &FakeCluster) -> usize {
     fake.with_metadata(1, |it| it.open_count())
@@ -102,5 +103,33 @@ fn close_with_a_late_reply_is_repeated_in_the_next_session() {
         task.await;
         replace_session(&fake).await;
         until(|| fake.count::<CloseMany>() == 2 && opens(&fake) == 0).await;
+    });
+}
+
+/// Begins to close a handle. The fake does not execute the close until the test has reset `hold`.
+async fn begin_to_close(fake: &FakeCluster, client: &Client, handle: HandleId) {
+    fake.state.borrow_mut().hold = Some(CloseMany::ID);
+    client.close(handle).await.unwrap();
+    until(|| fake.count::<CloseMany>() > 0).await;
+}
+
+/// Hole H68 (docs/tests/holes.md). docs/semantics.md 3.8 and 4.9: after an eviction, the mount does
+/// not open the file again for a handle for writing. A program opens the file again before the
+/// close of this handle is repeated.
+#[test]
+fn repeated_close_after_an_eviction_ends_no_newer_open() {
+    with_client(|fake, client| async move {
+        let (inode, old) = create(&client, "a").await;
+        begin_to_close(&fake, &client, old).await;
+        evict(&fake, &client).await;
+        fake.forget_sessions(1);
+        let new = client.open(inode, OpenMode::Write, false).await.unwrap().handle;
+        assert_eq!(opens(&fake), 1);
+        fake.state.borrow_mut().hold = None;
+        // The mount has time for several messages meanwhile.
+        let renewals = fake.count::<KeepAlive>();
+        until(|| fake.count::<KeepAlive>() > renewals + 2).await;
+        assert_eq!(opens(&fake), 1, "the close of the old handle ends no open");
+        write(&client, new, 0, b"bytes").await;
     });
 }
