@@ -137,6 +137,11 @@ impl InodeState {
         })
     }
 
+    /// Returns whether this mount has acknowledged writes whose end metadata may not have recorded.
+    pub(crate) fn has_unconfirmed_writes(&self) -> bool {
+        self.with(|parts| parts.size.has_unconfirmed_writes())
+    }
+
     /// Records metadata's reply to a report of sizes and times. `is_durable` means that metadata
     /// made the report durable before it replied.
     pub fn reported(

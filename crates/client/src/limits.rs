@@ -94,9 +94,12 @@ pub(crate) const DEFERRED_CLOSE_WAIT: Duration = Duration::from_secs(1);
 /// the maximum duration of the wait, and several times [`CLOSE_DELAY`].
 pub(crate) const KERNEL_CLOSE_WAIT: Duration = Duration::from_millis(50);
 /// How long the acknowledgement of a sharing notification waits for the renewal of this mount's
-/// session, if the file was shared before. A renewal takes a few milliseconds, unless it waits for
-/// other mounts.
-pub(crate) const RENEWAL_WAIT: Duration = Duration::from_secs(2);
+/// session, if the file was shared before, and then for the report of its writes, if metadata
+/// already has the size of the file and only the times are missing. Each of them takes a few
+/// milliseconds, unless it waits for other mounts. For example, metadata executes no report after a
+/// power loss before all mounts have replayed their changes. The open of the other mount, which
+/// waits for the acknowledgement, may be one of these changes.
+pub(crate) const SHARED_REPORT_WAIT: Duration = Duration::from_secs(2);
 /// Maximum number of sharing notifications that the mount records for opens in flight, and of its
 /// own changes to files whose state it does not keep. If more of them arrive during an open, the
 /// mount treats the opened file as shared. Each record takes 16 bytes.

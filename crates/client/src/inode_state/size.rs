@@ -182,6 +182,11 @@ impl FileSize {
         self.must_measure
     }
 
+    /// Returns whether this mount has acknowledged writes whose end metadata may not have recorded.
+    pub(super) fn has_unconfirmed_writes(&self) -> bool {
+        self.reported < self.unconfirmed
+    }
+
     /// Returns whether metadata has synced all effects of this mount's writes except the times.
     pub(super) fn is_end_durable(&self) -> bool {
         self.moved <= self.durable && !self.must_measure

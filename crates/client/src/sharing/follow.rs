@@ -7,7 +7,7 @@
 use crate::client::Client;
 use crate::files::sync::is_gone;
 use crate::inode_state::InodeState;
-use crate::limits::{KERNEL_CLOSE_WAIT, NOTIFICATIONS_PAUSE, RENEWAL_WAIT};
+use crate::limits::{KERNEL_CLOSE_WAIT, NOTIFICATIONS_PAUSE, SHARED_REPORT_WAIT};
 use crate::session::request::ModifyOptions;
 use crate::session::table::is_lost;
 use skep_env::Mailbox;
@@ -183,20 +183,28 @@ impl Client {
         // other client would do this if metadata has not recorded the end of the inline component,
         // or if a power loss of metadata has reverted this end.
         let confirmed = self.confirm_inline_end(state).await;
-        self.report_written(state, ModifyOptions::default()).await.and(confirmed)
+        let has_size = was_shared && !state.has_unconfirmed_writes();
+        let reporting = self.report_written(state, ModifyOptions::default());
+        let reported = match has_size {
+            true => skep_env::timeout(SHARED_REPORT_WAIT, reporting).await.unwrap_or_else(|| {
+                let text = "cannot report its changes yet: metadata has not executed the report";
+                Err(Error::new(ErrorCode::TimedOut, text))
+            }),
+            false => reporting.await,
+        };
+        reported.and(confirmed)
     }
 
     /// Waits a limited time until this mount has renewed its session, so that it can report the
     /// writes to a file that was shared before. The renewal opens other shared files again, and may
-    /// wait for a mount whose own renewal waits for this acknowledgement. Metadata already has the
-    /// size of such a file, since the mount has confirmed each write. Only the times are missing.
+    /// wait for a mount whose own renewal waits for this acknowledgement.
     ///
     /// # Errors
     /// Returns `TimedOut` if the renewal takes longer.
     async fn wait_for_renewal(&self, state: &InodeState) -> Result<()> {
         let group = self.group_of(state.id)?;
         let renewed = self.mount().sessions.await_renewal(group);
-        skep_env::timeout(RENEWAL_WAIT, renewed).await.ok_or_else(|| {
+        skep_env::timeout(SHARED_REPORT_WAIT, renewed).await.ok_or_else(|| {
             let text = format!(
                 "cannot use the session at group {group} yet: the mount is still renewing it"
             );
