@@ -30,9 +30,10 @@
 //! `lost_changes_of_two_mounts_are_replayed_in_their_order`.
 
 mod interrupted;
+mod reverted;
 mod unconfirmed;
 
-use crate::limits::{MAX_ACKNOWLEDGED, MAX_ACKNOWLEDGED_BYTES, MAX_REVERTED_INODES};
+use crate::limits::{MAX_ACKNOWLEDGED, MAX_ACKNOWLEDGED_BYTES};
 use crate::session::ids::client_of;
 use crate::session::kept_requests::KeptRequest;
 use skep_env::SharedNotify;
@@ -440,43 +441,11 @@ impl AcknowledgedChanges {
         compared.is_some()
     }
 
-    /// Marks the inodes of changes that stay lost as reverted.
-    pub(crate) fn revert<'a>(&self, changes: impl Iterator<Item = &'a Change>) {
-        self.with(|inner| {
-            for inode in changes.filter_map(|it| it.inodes).flatten() {
-                if inner.reverted.len() < MAX_REVERTED_INODES {
-                    inner.reverted.insert(inode);
-                }
-                inner.is_name_reverted = true;
-            }
-        });
-    }
-
     /// Ends the replay of a session, so that the mount sends changes again. The caller has reported
     /// the changes that stay lost.
     pub(crate) fn replay_ended(&self, group: GroupId, session: SessionId) {
         self.of(group, session, |kept| kept.is_replaying = false);
         self.ended.notify();
-    }
-
-    /// Waits until no replay of the session is running, or the replay was interrupted. Cancel-safe.
-    pub(crate) async fn await_replay(&self, group: GroupId, session: SessionId) {
-        let is_running =
-            || self.is_replaying(group, session) && !self.is_interrupted(group, session);
-        self.ended.wait_until(|| (!is_running()).then_some(())).await;
-    }
-
-    // ---- reports
-
-    /// Returns whether one of the inodes has reverted changes. Forgets these changes, because the
-    /// caller returns an error to the program.
-    pub(crate) fn take_reverted(&self, inodes: &[InodeId]) -> bool {
-        self.with(|inner| inodes.iter().filter(|inode| inner.reverted.remove(*inode)).count() > 0)
-    }
-
-    /// Returns whether a power loss has reverted a change since the last call of this function.
-    pub(crate) fn take_name_reverted(&self) -> bool {
-        self.with(|inner| std::mem::take(&mut inner.is_name_reverted))
     }
 }
 

@@ -25,8 +25,15 @@ impl AcknowledgedChanges {
     }
 
     /// Returns whether the replay of the session was interrupted, and no thread continues it yet.
-    pub(super) fn is_interrupted(&self, group: GroupId, session: SessionId) -> bool {
+    fn is_interrupted(&self, group: GroupId, session: SessionId) -> bool {
         self.of(group, session, |kept| kept.is_interrupted).unwrap_or(false)
+    }
+
+    /// Waits until no replay of the session is running, or the replay was interrupted. Cancel-safe.
+    pub(crate) async fn await_replay(&self, group: GroupId, session: SessionId) {
+        let is_running =
+            || self.is_replaying(group, session) && !self.is_interrupted(group, session);
+        self.ended.wait_until(|| (!is_running()).then_some(())).await;
     }
 
     /// Takes over an interrupted replay. Returns the changes of [`Self::replay_interrupted`], which
