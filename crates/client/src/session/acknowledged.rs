@@ -13,6 +13,8 @@
 //! - Each attempt to send a change contains the start number of the target as the client knows it.
 //!   The client has compared the list with the slots that the target had after this start, and then
 //!   checks whether the change concerns inodes with reverted changes.
+//! - The list has only changes that were sent after the newest comparison, and replayed changes. If
+//!   the reply to an earlier change arrives later, the comparison has shown whether it is lost.
 //! - While a replay runs, the mount sends no other change to the group.
 //! - The list of a group has at most [`MAX_ACKNOWLEDGED`] changes, and their bodies have at most
 //!   [`MAX_ACKNOWLEDGED_BYTES`]. At half of a limit, the client lets the group sync in the
@@ -25,7 +27,7 @@
 //!
 //! Held by the tests `replayed_change_is_kept_until_it_is_durable`,
 //! `durable_reply_makes_only_earlier_changes_durable`,
-//! `change_is_not_replayed_if_its_reply_came_after_a_restart`,
+//! `change_with_a_late_reply_is_sent_again_if_it_was_lost`,
 //! `list_of_undurable_changes_is_bounded_and_ends_with_session` and
 //! `lost_changes_of_two_mounts_are_replayed_in_their_order`.
 
@@ -140,6 +142,17 @@ impl Kept {
         synced
     }
 
+    /// Returns whether the target had executed a request before the last comparison, or has
+    /// executed it durably since.
+    fn has_executed(&self, (slot, sequence): (u32, u64)) -> bool {
+        self.executed.get(&slot).is_some_and(|executed| *executed >= sequence)
+    }
+
+    /// See [`AcknowledgedChanges::has_lost`].
+    fn has_lost(&self, attempt: &Attempt, executed: (u32, u64)) -> bool {
+        self.start != attempt.start && !self.has_executed(executed)
+    }
+
     /// Moves the changes that the target has lost from the list to `lost`. All other changes are
     /// durable, because a target that starts serves only the changes that are on its device.
     fn take_lost(&mut self, reply: &CompareSlotsReply) {
@@ -205,6 +218,19 @@ pub(crate) struct Attempt {
     pub(crate) has_reverted: bool,
     /// Whether a replay of the session is running. The client then must not send the request yet.
     pub(crate) is_replaying: bool,
+}
+
+/// What the caller of [`AcknowledgedChanges::acknowledged`] does next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Acknowledged {
+    /// Nothing.
+    Done,
+    /// The list is half full. The caller must let the group sync, and must call
+    /// [`AcknowledgedChanges::sync_ended`] afterwards.
+    MustSync,
+    /// A power loss has reverted the change, which is not in the list. The caller must send the
+    /// request again in its slot.
+    Lost,
 }
 
 /// The result of a comparison.
@@ -312,28 +338,36 @@ impl AcknowledgedChanges {
         })
     }
 
-    /// Adds a change that a group has acknowledged. Returns whether the list is half full. The
-    /// caller then must let the group sync, and must call [`Self::sync_ended`] afterwards.
+    /// Adds a change that a group has acknowledged, unless another thread has compared the list
+    /// since `attempt` began. The slots of this comparison show whether the change is durable or
+    /// lost. The list is too late for it, because the target may have executed newer changes since.
     pub(crate) fn acknowledged(
         &self,
         group: GroupId,
         attempt: Attempt,
-        mut change: Change,
+        change: Change,
         now: Duration,
-    ) -> bool {
-        let must_sync = self.of(group, attempt.session, |kept| {
+    ) -> Acknowledged {
+        let next = self.of(group, attempt.session, |kept| {
+            if kept.has_lost(&attempt, (change.slot, change.sequence)) {
+                return Acknowledged::Lost;
+            }
             if kept.start != attempt.start {
-                // Another thread has compared the list before this thread has read the reply. The
-                // target may have executed newer changes since, so this older change must not be
-                // replayed.
-                change.kept = None;
+                return Acknowledged::Done;
             }
             kept.push(change, now);
             let must_sync = kept.is_half_full() && !kept.is_syncing;
             kept.is_syncing |= must_sync;
-            must_sync
+            if must_sync { Acknowledged::MustSync } else { Acknowledged::Done }
         });
-        must_sync.unwrap_or(false)
+        next.unwrap_or(Acknowledged::Done)
+    }
+
+    /// Returns whether the target has lost a change that it has acknowledged in reply to `attempt`,
+    /// and another thread has compared the list before the caller has read this reply.
+    pub(crate) fn has_lost(&self, group: GroupId, attempt: Attempt, executed: (u32, u64)) -> bool {
+        let has_lost = self.of(group, attempt.session, |kept| kept.has_lost(&attempt, executed));
+        has_lost.unwrap_or(false)
     }
 
     /// Removes the changes that were acknowledged before `attempt` began. The group has synced
@@ -378,10 +412,9 @@ impl AcknowledgedChanges {
         &self,
         group: GroupId,
         session: SessionId,
-        (slot, sequence): (u32, u64),
+        request: (u32, u64),
     ) -> bool {
-        let executed = self.of(group, session, |kept| kept.executed.get(&slot).copied()).flatten();
-        executed.is_some_and(|executed| executed >= sequence)
+        self.of(group, session, |kept| kept.has_executed(request)).unwrap_or(false)
     }
 
     // ---- the replay

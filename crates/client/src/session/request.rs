@@ -18,7 +18,7 @@
 use crate::client::{Client, Worker};
 use crate::driven::drive;
 use crate::files::open_file::OpenFile;
-use crate::session::acknowledged::Change;
+use crate::session::acknowledged::{Acknowledged, Change};
 use crate::session::ids::client_of;
 use crate::session::kept_requests::{KeptRequest, inline_mark_of, inodes_of, is_kept};
 use crate::session::slots::{Slot, ThreadSession};
@@ -375,8 +375,9 @@ pub(crate) async fn send_attempt<R: Request + 'static>(
     let changes = &worker.mount.sessions.changes;
     let _running = worker.mount.sessions.requests.begin();
     let keeps = is_kept(&*request);
-    // Retry: sends the request again if the target refuses it because the target has started again.
-    // The client repeats it without a pause, and once for each start of the target.
+    // Retry: sends the request again if the target refuses it because the target has started again,
+    // or if another thread has compared the changes before the reply, and the change is lost. The
+    // client repeats it without a pause, and once for each start of the target.
     loop {
         let attempt = client.next_attempt(group, session).await;
         // If the target has lost changes, check whether the client may still send the request. Skip
@@ -404,22 +405,37 @@ pub(crate) async fn send_attempt<R: Request + 'static>(
                 // earlier attempt.
                 facts.reply_lost.set(changes.was_executed(group, session, (number, sequence)));
             }
+            Ok((reply, _)) if durable => {
+                changes.synced(group, attempt);
+                return Ok(reply);
+            }
+            // The change is durable.
+            Ok((reply, _)) if facts.change.get() == 0 => return Ok(reply),
             Ok((reply, _)) => {
-                if durable {
-                    changes.synced(group, attempt);
-                } else if keeps && facts.change.get() != 0 {
-                    let place = (attempt.start, facts.change.get());
+                let next = if keeps {
                     let change = Change {
                         slot: number,
                         sequence,
-                        place,
+                        place: (attempt.start, facts.change.get()),
                         request: R::NAME,
                         inodes: inodes_of(&*request),
                         kept: KeptRequest::of(&request, &reply, facts.body_bytes.get()),
                         mark: inline_mark_of(&reply),
                     };
-                    if changes.acknowledged(group, attempt, change, skep_env::now()) {
-                        client.sync_in_background(group, session);
+                    changes.acknowledged(group, attempt, change, skep_env::now())
+                } else if changes.has_lost(group, attempt, (number, sequence)) {
+                    Acknowledged::Lost
+                } else {
+                    Acknowledged::Done
+                };
+                match next {
+                    Acknowledged::Done => {}
+                    Acknowledged::MustSync => client.sync_in_background(group, session),
+                    // No program has got the result yet, so send the request again, like one whose
+                    // reply was lost.
+                    Acknowledged::Lost => {
+                        facts.reply_lost.set(false);
+                        continue;
                     }
                 }
                 return Ok(reply);

@@ -6,12 +6,13 @@ use crate::{
     until_changes_are_compared, with_client, with_fake, write,
 };
 use skep_client::{
-    Client, Closes, HandleId, InodeAttributes, Mount, Names, OpenMode, Opens, SetAttributes, Syncs,
-    Writes,
+    Client, Closes, FileLock, HandleId, InodeAttributes, LOCK_END, LockKind, LockMode, LockOutcome,
+    Locks, Mount, Names, OpenMode, Opens, SetAttributes, Syncs, Writes,
 };
 use skep_env::Buf;
 use skep_types::{ErrorCode, InodeId};
 use skep_wire::Request;
+use skep_wire::file_locks::SetLock;
 use skep_wire::inline::SyncInline;
 use skep_wire::metadata::{CompareSlots, EndReplay, KeepAlive, Link, Replay, Unlink};
 use std::sync::Arc;
@@ -190,6 +191,50 @@ fn unlink_sent_before_the_client_knows_of_a_loss_is_refused() {
         fake.state.borrow_mut().hold = None;
         assert_eq!(task.await, Err(ErrorCode::Io));
         assert_eq!(client.lookup(ROOT, b"a").await.unwrap().inode, inode);
+    });
+}
+
+/// Lets metadata lose its power while a reply of the type `R` is on its way to the mount. Returns
+/// the result of the operation after the mount has compared its changes and then got the reply.
+async fn with_late_reply<R: Request, T: 'static>(
+    fake: &FakeCluster,
+    operation: impl Future<Output = T> + 'static,
+) -> T {
+    let before = fake.metadata_state();
+    fake.state.borrow_mut().held_reply.of = Some(R::ID);
+    let task = skep_env::spawn(operation);
+    until(|| fake.state.borrow().held_reply.is_held).await;
+    fake.lose_power(&before);
+    until_changes_are_compared(fake).await;
+    fake.state.borrow_mut().held_reply.is_held = false;
+    task.await
+}
+
+/// Hole H70 (docs/tests/holes.md). docs/semantics.md 3.2.
+#[test]
+fn lost_link_with_a_late_reply_is_sent_again() {
+    with_client(|fake, client| async move {
+        let (inode, _) = create(&client, "a").await;
+        let linker = client.clone();
+        let linking = async move { linker.link(inode, ROOT, b"b").await.unwrap() };
+        with_late_reply::<Link, _>(&fake, linking).await;
+        assert_eq!(client.lookup(ROOT, b"b").await.unwrap().inode, inode);
+        client.sync_names().await.unwrap();
+    });
+}
+
+/// Hole H70 (docs/tests/holes.md). docs/semantics.md 6.8: another client could get the lock.
+#[test]
+fn lost_lock_with_a_late_reply_is_set_again() {
+    with_client(|fake, client| async move {
+        let (_, handle) = create(&client, "a").await;
+        let (kind, mode) = (LockKind::Flock, Some(LockMode::Exclusive));
+        let lock = FileLock { kind, owner: 0, mode, range: 0..LOCK_END, pid: 1 };
+        let locker = client.clone();
+        let locking = async move { locker.set_lock(handle, lock, 0).await.unwrap() };
+        let outcome = with_late_reply::<SetLock, _>(&fake, locking).await;
+        assert!(matches!(outcome, LockOutcome::Granted { .. }), "{outcome:?}");
+        assert_eq!(fake.with_metadata(1, |it| it.lock_count()), 1);
     });
 }
 
