@@ -236,7 +236,8 @@ pub(crate) enum Acknowledged {
 /// The result of a comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Compared {
-    /// Another thread has already compared the list after this start, or is replaying changes.
+    /// Another thread has already compared the list after this start or a newer one, or is
+    /// replaying changes.
     Before,
     /// This is the first comparison after the start. The caller must begin a replay.
     Now,
@@ -385,19 +386,21 @@ impl AcknowledgedChanges {
     }
 
     /// Compares the changes of a session with the last request of each slot in the target's store.
-    /// If this is the first comparison after the start in the reply, a replay begins, and later
-    /// attempts contain this start number. `None` means that the session was replaced.
+    /// `attempt` began before the caller requested the slots. If this is the first comparison after
+    /// the start in the reply, a replay begins, and later attempts contain this start number.
+    /// `None` means that the session was replaced.
     pub(crate) fn compare(
         &self,
         group: GroupId,
-        session: SessionId,
+        attempt: Attempt,
         reply: &CompareSlotsReply,
     ) -> Option<Compared> {
-        self.of(group, session, |kept| {
+        self.of(group, attempt.session, |kept| {
             // Another thread has already compared the list with the slots after this start of the
             // target, so do nothing. Changes that were acknowledged since then are missing in this
-            // reply, but they are not lost.
-            if kept.is_replaying || kept.start == reply.start {
+            // reply, but they are not lost. The same holds if the other thread has compared the
+            // list after a newer start, before this thread has read the reply.
+            if kept.is_replaying || kept.start == reply.start || kept.start != attempt.start {
                 return Compared::Before;
             }
             kept.is_replaying = true;

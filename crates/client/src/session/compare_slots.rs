@@ -28,9 +28,9 @@ impl Client {
     /// # Errors
     /// Returns the error of the group, for example if it has ended the session.
     pub(crate) async fn compare_slots(&self, group: GroupId, id: SessionId) -> Result<()> {
-        self.next_attempt(group, id).await;
+        let attempt = self.next_attempt(group, id).await;
         let reply = self.slots_of(group, id).await?;
-        match self.mount().sessions.changes.compare(group, id, &reply) {
+        match self.mount().sessions.changes.compare(group, attempt, &reply) {
             Some(Compared::Now) => self.begin_replay(group, id, Vec::new()),
             Some(Compared::Before) => {}
             None => return Err(replaced(group, id)),

@@ -52,10 +52,15 @@ impl AcknowledgedChanges {
         self.acknowledged(GROUP, attempt, change, NOW) == Acknowledged::MustSync
     }
 
+    /// Compares the changes with slots that the mount has requested now.
+    fn compare_now(&self, start: u64, executed: &[(u32, u64)]) -> Option<Compared> {
+        self.compare(GROUP, self.attempt(GROUP, SESSION), &reply(start, executed))
+    }
+
     /// Compares the changes, and lets the replay of each lost change fail. Returns the numbers of
     /// the lost changes.
     fn lost(&self, start: u64, executed: &[(u32, u64)]) -> Vec<u64> {
-        let compared = self.compare(GROUP, SESSION, &reply(start, executed));
+        let compared = self.compare_now(start, executed);
         if compared.expect("the session is current") == Compared::Before {
             return Vec::new();
         }
@@ -96,9 +101,9 @@ fn replayed_change_is_kept_until_it_is_durable() {
     for number in 1..=3 {
         changes.acknowledge(change(0, number, number));
     }
-    let compared = changes.compare(GROUP, SESSION, &reply(2, &[]));
+    let compared = changes.compare_now(2, &[]);
     assert_eq!(compared, Some(Compared::Now));
-    let other = changes.compare(GROUP, SESSION, &reply(2, &[]));
+    let other = changes.compare_now(2, &[]);
     assert_eq!(other, Some(Compared::Before), "another thread does not replay too");
     let next = changes.next_lost(GROUP, SESSION).unwrap();
     assert_eq!((next.sequence, next.request.unwrap().change), (1, 1));
@@ -141,7 +146,7 @@ fn target_that_lacks_durable_changes_gets_no_replay() {
     changes.synced(GROUP, changes.attempt(GROUP, SESSION));
     changes.acknowledge(change(1, 1, 2));
     // The administrator has restored the directory of the target from a backup.
-    assert_eq!(changes.compare(GROUP, SESSION, &reply(2, &[])), Some(Compared::Now));
+    assert_eq!(changes.compare_now(2, &[]), Some(Compared::Now));
     assert!(changes.next_lost(GROUP, SESSION).unwrap().request.is_none());
     assert!(changes.replay_failed(GROUP, SESSION).is_some(), "the loss is reported");
 }
@@ -153,6 +158,17 @@ fn late_comparison_reply_marks_no_newer_change_as_lost() {
     changes.acknowledge(change(0, 2, 1));
     assert!(changes.lost(2, &[(0, 1)]).is_empty(), "this reply is older than the change");
     assert_eq!(changes.lost(3, &[(0, 1)]), [1]);
+}
+
+/// Hole H71 in `docs/tests/holes.md`.
+#[test]
+fn slot_reply_of_an_older_start_declares_no_change_lost() {
+    let changes = opened();
+    let attempt = changes.attempt(GROUP, SESSION);
+    assert!(changes.lost(3, &[(0, 1)]).is_empty());
+    changes.acknowledge(change(0, 2, 1));
+    let late = changes.compare(GROUP, attempt, &reply(2, &[(0, 1)]));
+    assert_eq!((late, changes.attempt(GROUP, SESSION).start), (Some(Compared::Before), 3));
 }
 
 #[test]
@@ -203,8 +219,9 @@ fn list_of_undurable_changes_is_bounded_and_ends_with_session() {
     let start = changes.attempt(GROUP, SESSION).start;
     assert_eq!(start, 1, "another thread has opened the session");
     assert!(changes.opened(GROUP, SessionId::new(8), 1).is_empty(), "no change is known as lost");
-    assert_eq!(changes.compare(GROUP, SESSION, &reply(3, &[])), None);
-    assert_eq!(changes.compare(GROUP, SessionId::new(8), &reply(3, &[])), Some(Compared::Now));
+    assert_eq!(changes.compare_now(3, &[]), None);
+    let attempt = changes.attempt(GROUP, SessionId::new(8));
+    assert_eq!(changes.compare(GROUP, attempt, &reply(3, &[])), Some(Compared::Now));
     assert!(changes.next_lost(GROUP, SessionId::new(8)).is_none());
 }
 
@@ -217,7 +234,7 @@ fn unmount_counts_changes_that_may_not_be_durable_yet() {
     assert_eq!(changes.unsettled(NOW), [(GROUP, 2)]);
     let later = NOW + SYNCED_AFTER + Duration::from_millis(1);
     assert!(changes.unsettled(later).is_empty(), "the target has synced them long ago");
-    assert_eq!(changes.compare(GROUP, SESSION, &reply(2, &[(0, 1)])), Some(Compared::Now));
+    assert_eq!(changes.compare_now(2, &[(0, 1)]), Some(Compared::Now));
     assert_eq!(changes.unsettled(NOW), [(GROUP, 1)], "the lost change is not repeated yet");
     changes.replayed(GROUP, SESSION, Some((None, NOW)));
     assert_eq!(changes.unsettled(NOW), [(GROUP, 1)]);
@@ -267,7 +284,7 @@ fn half_full_list_of_changes_starts_one_sync_at_a_time() {
 fn lost_changes_of_a_replaced_session_are_reported() {
     let changes = opened();
     changes.acknowledge(change(0, 1, 1));
-    assert_eq!(changes.compare(GROUP, SESSION, &reply(2, &[])), Some(Compared::Now));
+    assert_eq!(changes.compare_now(2, &[]), Some(Compared::Now));
     let lost = changes.opened(GROUP, SessionId::new(8), 2);
     let places: Vec<_> = lost.iter().map(|it| it.place).collect();
     assert_eq!(places, [(1, 1)], "the new session was opened during the replay");
@@ -278,7 +295,7 @@ fn lost_changes_of_a_replaced_session_are_reported() {
 fn end_of_a_replay_wakes_tasks_of_other_threads() {
     let begin = |changes: &Arc<AcknowledgedChanges>| {
         let start = changes.attempt(GROUP, SESSION).start + 1;
-        let compared = changes.compare(GROUP, SESSION, &reply(start, &[]));
+        let compared = changes.compare_now(start, &[]);
         assert_eq!(compared, Some(Compared::Now));
         Arc::clone(changes)
     };
@@ -297,7 +314,7 @@ fn interrupted_replay_is_continued_by_one_other_thread() {
     for number in 1..=3 {
         changes.acknowledge(change(0, number, number));
     }
-    assert_eq!(changes.compare(GROUP, SESSION, &reply(2, &[])), Some(Compared::Now));
+    assert_eq!(changes.compare_now(2, &[]), Some(Compared::Now));
     let refused = changes.replay_failed(GROUP, SESSION).unwrap();
     let under_way = changes.next_lost(GROUP, SESSION).unwrap();
     assert!(changes.resume_replay(GROUP, SESSION).is_none(), "the replay is running");
