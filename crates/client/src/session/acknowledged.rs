@@ -252,6 +252,8 @@ pub(crate) struct NextReplay {
     pub(crate) sequence: u64,
     /// The mark of the lost change. See [`Change::mark`].
     pub(crate) mark: Option<InlineMark>,
+    /// Whether the lost change may include a truncation, see [`KeptRequest::truncates`].
+    pub(crate) truncates: bool,
 }
 
 #[derive(Debug, Default)]
@@ -432,7 +434,9 @@ impl AcknowledgedChanges {
         let next = self.of(group, session, |kept| {
             let lost = kept.lost.front()?;
             let request = lost.kept.as_ref().map(|it| it.replay(lost.place));
-            Some(NextReplay { request, sequence: kept.replays + 1, mark: lost.mark })
+            let (sequence, mark) = (kept.replays + 1, lost.mark);
+            let truncates = lost.kept.as_ref().is_some_and(|it| it.truncates);
+            Some(NextReplay { request, sequence, mark, truncates })
         });
         next.flatten()
     }
@@ -440,7 +444,7 @@ impl AcknowledgedChanges {
     /// Records that the target has executed the change of [`Self::next_lost`]. If the change is not
     /// durable yet, adds it to the list of acknowledged changes again. `undurable` contains the
     /// mark that the state of the inode has for the change now, and the time of the reply. `None`
-    /// means that the change is durable.
+    /// means that the change is durable. The caller has noted a lost truncation.
     pub(crate) fn replayed(
         &self,
         group: GroupId,
@@ -450,7 +454,9 @@ impl AcknowledgedChanges {
         self.of(group, session, |kept| {
             let Some(change) = kept.take_first() else { return };
             if let Some((mark, now)) = undurable {
-                let change = Change { slot: REPLAY_SLOT, sequence: kept.replays, mark, ..change };
+                let (sequence, slot) = (kept.replays, REPLAY_SLOT);
+                let mut change = Change { slot, sequence, mark, ..change };
+                change.kept.iter_mut().for_each(|it| it.truncates = false);
                 kept.push(change, now);
             }
         });

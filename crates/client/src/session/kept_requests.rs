@@ -6,7 +6,8 @@
 //!
 //! # Requests that are not replayed
 //! - Truncations: a second one would remove bytes that programs have written since the first one.
-//!   The open of an `open` with `O_TRUNC` is replayed, without the truncation.
+//!   The open of an `open` with `O_TRUNC` is replayed, without the truncation. If the file then has
+//!   bytes, its truncation is lost.
 //! - `SetPattern` and `RemoveInline`: the target would choose other places for the bytes.
 //! - Locks, which `restore_locks` restores.
 
@@ -53,6 +54,8 @@ pub(crate) struct KeptRequest {
     pub(crate) created: bool,
     /// The stripe pattern of a created file.
     pub(crate) pattern: Option<StripePattern>,
+    /// Whether the request is an open that has truncated the file. The replay does not truncate it.
+    pub(crate) truncates: bool,
 }
 
 impl KeptRequest {
@@ -67,8 +70,9 @@ impl KeptRequest {
             return None;
         }
         let (inode, created, pattern) = facts_of(reply, request_creates(&**request));
+        let truncates = is_truncating_open(&**request);
         let request: Arc<R> = Arc::clone(request);
-        Some(Self { request, body_bytes, inode, created, pattern })
+        Some(Self { request, body_bytes, inode, created, pattern, truncates })
     }
 
     /// Returns the approximate memory of the request's body and the pattern, in bytes.
@@ -110,6 +114,10 @@ pub(crate) fn inline_mark_of(reply: &dyn Any) -> Option<InlineMark> {
 /// not created this inode. An `OpenReply` itself states whether the inode is new.
 fn request_creates(request: &dyn Any) -> bool {
     request.is::<md::MakeDirectory>() || request.is::<md::MakeSymlink>()
+}
+
+fn is_truncating_open(request: &dyn Any) -> bool {
+    request.downcast_ref::<md::Open>().is_some_and(|it| it.truncate)
 }
 
 /// Returns the inode in a reply, whether the request has created the inode, and the stripe pattern
@@ -239,6 +247,7 @@ mod tests {
         assert_eq!((replay.start, replay.change, replay.message), (1, 2, md::Open::ID));
         let body = md::Open::from_bytes(&replay.request.0).unwrap();
         assert!(!body.truncate && !body.must_have_name && body.inline_limit == 0);
+        assert!(kept.truncates, "the truncation may be lost");
         assert_eq!((replay.inode, replay.created), (FILE, false));
     }
 

@@ -22,8 +22,12 @@ use skep_wire::{Request, catalog};
 use std::collections::HashSet;
 use std::rc::Rc;
 
+/// In place of the name of the request, for the truncation of an `open` with `O_TRUNC`. The target
+/// has executed the open again.
+const TRUNCATION: &str = "truncation by an open";
+
 /// Changes that concern the contents of a file or its attributes, and no name.
-const OF_FILES: [&str; 3] = [SetAttributes::NAME, SetPattern::NAME, RemoveInline::NAME];
+const OF_FILES: [&str; 4] = [SetAttributes::NAME, SetPattern::NAME, RemoveInline::NAME, TRUNCATION];
 
 /// The changes that one replay has sent or skipped.
 #[derive(Debug, Default)]
@@ -43,6 +47,14 @@ impl Replayed {
     fn skip(&mut self, change: Change) {
         self.changed_otherwise.extend(change.inodes.into_iter().flatten());
         self.refused(change);
+    }
+
+    /// Adds the truncation of a file by an open, which this replay does not repeat. `replay` is the
+    /// replay of the open.
+    fn skip_truncation(&mut self, inode: InodeId, replay: &Replay, sequence: u64) {
+        let (slot, place) = (REPLAY_SLOT, (replay.start, replay.change));
+        let (request, inodes) = (TRUNCATION, Some([inode; 2]));
+        self.skip(Change { slot, sequence, place, request, inodes, kept: None, mark: None });
     }
 
     /// Adds a change that the target has refused to replay.
@@ -89,6 +101,12 @@ impl Drop for RunningReplay {
             changes.replay_interrupted(self.group, self.session, failed);
         }
     }
+}
+
+/// Returns the reply to a replayed open or create. `None` means that the change is of another kind.
+fn opened_in(message: u16, reply: &ReplayReply) -> Option<OpenReply> {
+    let opens = [Open::ID, Create::ID].contains(&message);
+    opens.then(|| OpenReply::from_bytes(&reply.reply.0).ok()).flatten()
 }
 
 /// Returns the inode of a change whose request has the inode as its first field: a close, a report
@@ -166,7 +184,7 @@ impl Client {
         loop {
             let start = changes.attempt(group, id).start;
             let options = CallOptions { session: id, start, ..CallOptions::default() };
-            let Some(NextReplay { request, sequence, mark }) = changes.next_lost(group, id) else {
+            let Some(next) = changes.next_lost(group, id) else {
                 match self.router().call(group, &EndReplay {}, options).await {
                     Err(error) if error.code() == ErrorCode::StaleStart => {
                         self.compare_again(group, id).await?;
@@ -175,6 +193,7 @@ impl Client {
                     result => return result.map(|_| ()),
                 }
             };
+            let NextReplay { request, sequence, mark, truncates } = next;
             let Some(request) = request.filter(|it| !replayed.depends_on_skipped(it)) else {
                 if let Some(change) = changes.replay_failed(group, id) {
                     replayed.skip(change);
@@ -191,7 +210,15 @@ impl Client {
             };
             match self.router().call(group, &*request, options).await {
                 Ok((reply, _)) => {
-                    self.note_opened(request.message, &reply);
+                    if let Some(opened) = opened_in(request.message, &reply) {
+                        self.note_opened(&opened);
+                        // Without the truncation, later writes of the file would leave some of
+                        // these bytes after their own ones.
+                        if truncates && opened.attributes.size > 0 {
+                            let inode = opened.attributes.inode;
+                            replayed.skip_truncation(inode, &request, sequence);
+                        }
+                    }
                     let mark = mark.and_then(|lost| self.note_rewritten(&request, lost, &reply));
                     let is_durable = facts.change.get() == 0;
                     let undurable = (!is_durable).then(|| (mark, skep_env::now()));
@@ -215,12 +242,9 @@ impl Client {
     /// If the reply to a replayed open or create shows that the file is shared, marks the file as
     /// shared. The target may not notify this mount again, for example if the other client that had
     /// the file open before the power loss has died.
-    fn note_opened(&self, message: u16, reply: &ReplayReply) {
-        if ![Open::ID, Create::ID].contains(&message) {
-            return;
-        }
-        let opened = OpenReply::from_bytes(&reply.reply.0).ok().filter(|it| it.is_shared);
-        if let Some(state) = opened.and_then(|it| self.mount().inodes.get(it.attributes.inode)) {
+    fn note_opened(&self, opened: &OpenReply) {
+        let state = self.mount().inodes.get(opened.attributes.inode);
+        if let Some(state) = state.filter(|_| opened.is_shared) {
             self.mount().share(&state);
         }
     }
