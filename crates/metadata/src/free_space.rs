@@ -93,8 +93,8 @@ impl FreeSpaceGauge {
         }
         let what = format!(
             "cannot write the log or the store: the disk under {} is full; free up space on this \
-             disk. The service then continues by itself within a minute, or start it again if it \
-             has ended; no acknowledged change is lost ({})",
+             disk. The service then continues by itself within a minute; if it has ended, start it \
+             again. No acknowledged change is lost ({})",
             self.directory.display(),
             error.context()
         );

@@ -167,7 +167,7 @@ impl SizeRecoveries {
                 if self.lines.is_due(context.shared.now) {
                     tracing::warn!(
                         "cannot ask {} for the size of file {inode}, whose writer has died, and \
-                         retries each second; until a retry succeeds, the file may be shown too \
+                         retries each second; until a retry succeeds, the file may appear too \
                          short, and programs that lock it wait: {error}",
                         storage_name(&context.shared.map, group)
                     );

@@ -39,10 +39,7 @@ fn prefix_end(prefix: &[u8]) -> Option<Vec<u8>> {
 }
 
 fn failed(what: &str, error: &fjall::Error) -> Error {
-    Error::new(
-        ErrorCode::DeviceFailed,
-        format!("cannot execute `{what}` on the key-value store: {error}"),
-    )
+    Error::new(ErrorCode::DeviceFailed, format!("cannot {what}: {error}"))
 }
 
 impl FjallEngine {
@@ -56,8 +53,9 @@ impl FjallEngine {
             let keyspace = database.keyspace("metadata", KeyspaceCreateOptions::default)?;
             Ok(Self { database, keyspace, directory: path.to_owned() })
         };
-        let engine =
-            open().map_err(|error: fjall::Error| failed(&path.display().to_string(), &error))?;
+        let engine = open().map_err(|error: fjall::Error| {
+            failed(&format!("open the key-value store {}", path.display()), &error)
+        })?;
         engine.allocate_journal();
         Ok(engine)
     }
@@ -110,7 +108,7 @@ impl FjallEngine {
     /// `DeviceFailed` if fjall cannot sync its journal.
     pub fn checkpoint(&self) -> Result<()> {
         let made = self.database.persist(PersistMode::SyncAll);
-        made.map_err(|error| failed("checkpoint", &error))?;
+        made.map_err(|error| failed("write a checkpoint of the key-value store", &error))?;
         self.allocate_journal();
         Ok(())
     }
@@ -118,13 +116,15 @@ impl FjallEngine {
 
 impl Engine for FjallEngine {
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        let value = self.keyspace.get(key).map_err(|error| failed("get", &error))?;
+        let value =
+            self.keyspace.get(key).map_err(|error| failed("read the key-value store", &error))?;
         Ok(value.map(|value| value.to_vec()))
     }
 
     fn scan(&self, prefix: &[u8], after: &[u8], limit: usize) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
         let pair = |guard: Guard| -> Result<(Vec<u8>, Vec<u8>)> {
-            let (key, value) = guard.into_inner().map_err(|error| failed("scan", &error))?;
+            let (key, value) =
+                guard.into_inner().map_err(|error| failed("read the key-value store", &error))?;
             Ok((key.to_vec(), value.to_vec()))
         };
         self.range(prefix, after).take(limit).map(pair).collect()
@@ -132,7 +132,7 @@ impl Engine for FjallEngine {
 
     fn scan_keys(&self, prefix: &[u8], after: &[u8], limit: usize) -> Result<Vec<Vec<u8>>> {
         let key = |guard: Guard| -> Result<Vec<u8>> {
-            let key = guard.key().map_err(|error| failed("scan", &error))?;
+            let key = guard.key().map_err(|error| failed("read the key-value store", &error))?;
             Ok(key.to_vec())
         };
         self.range(prefix, after).take(limit).map(key).collect()
@@ -151,7 +151,7 @@ impl Engine for FjallEngine {
             }
         }
         writes.insert(&self.keyspace, Key::Applied.to_bytes(), applied.to_bytes());
-        writes.commit().map_err(|error| failed("apply", &error))
+        writes.commit().map_err(|error| failed("write to the key-value store", &error))
     }
 }
 

@@ -16,7 +16,8 @@ pub(crate) fn run<E: Engine>(
 ) -> Result<OpenReply, Stop> {
     check_name(&request.name)?;
     if matches!(request.kind, FileKind::Directory | FileKind::Symlink) {
-        let context = "cannot create a directory or a symbolic link with `Create`";
+        let context = "cannot execute the request `Create`: it does not create directories and \
+                       symbolic links";
         return Err(Error::new(ErrorCode::InvalidArgument, context).into());
     }
     let mut directory = context.directory(request.directory)?;

@@ -65,7 +65,11 @@ pub(crate) fn test<E: Engine>(
 ) -> Result<TestLockReply, Stop> {
     check(&request.lock)?;
     let claim = LockClaim::of(context.session()?, &request.lock).ok_or_else(|| {
-        Error::new(ErrorCode::InvalidArgument, "cannot test an unlock: it never conflicts")
+        Error::new(
+            ErrorCode::InvalidArgument,
+            "cannot test for a conflicting lock: the request is an unlock, which conflicts with no \
+             lock",
+        )
     })?;
     let conflict = context.shared.file_locks.conflict(request.lock.inode, &claim);
     Ok(TestLockReply { conflict })

@@ -51,8 +51,8 @@ pub(crate) fn run<E: Engine>(
     context.op.body = own;
     let reply = result?;
     if !has_same_outcome(message, &reply, (created, inode))? {
-        let what = "cannot repeat the change: it would have another outcome than before the power \
-                    loss";
+        let what = "cannot repeat the change: its result would differ from the result before the \
+                    power loss";
         return Err(Error::new(ErrorCode::Stale, what).into());
     }
     // Drop `directory` and `inline`, because the reply to a replay does not contain them.
@@ -64,7 +64,10 @@ pub(crate) fn run<E: Engine>(
 /// Checks that a client can replay the change, and that this group serves its inode.
 fn check<E: Engine>(context: &Context<'_, E>, message: u16, body: &[u8]) -> Result<(), Stop> {
     if !REPLAYED.contains(&message) || truncates(message, body) {
-        let what = format!("cannot repeat message {message}: it is no change that can be replayed");
+        let what = format!(
+            "cannot repeat message {message}: only certain changes can be repeated after a power \
+             loss"
+        );
         return Err(Error::new(ErrorCode::Unsupported, what).into());
     }
     match home_inode(message, body) {

@@ -32,8 +32,8 @@ fn check(name: &[u8]) -> Result<()> {
         return Err(Error::new(
             ErrorCode::TooLarge,
             format!(
-                "cannot use the name of an extended attribute: expected 1 to \
-                 {MAX_XATTR_NAME_BYTES} bytes without a zero byte"
+                "invalid name of an extended attribute: expected 1 to {MAX_XATTR_NAME_BYTES} bytes \
+                 without a zero byte"
             ),
         ));
     }
@@ -86,8 +86,9 @@ pub(crate) fn set<E: Engine>(
         let taken: usize = names(context, request.inode)?.iter().map(|name| name.len() + 1).sum();
         if taken + request.name.len() + 1 > MAX_XATTR_LIST_BYTES {
             let what = format!(
-                "cannot add an extended attribute to inode {}: its list of names is full; remove \
-                 other extended attributes first",
+                "cannot add an extended attribute to inode {}: the names of its extended \
+                 attributes would exceed {MAX_XATTR_LIST_BYTES} bytes; remove other extended \
+                 attributes first",
                 request.inode
             );
             return Err(Error::new(ErrorCode::NoSpace, what).into());

@@ -24,7 +24,8 @@ pub(crate) fn new_inode<E: Engine>(
     if shards.is_empty() {
         return Err(Error::new(
             ErrorCode::StaleMap,
-            "cannot place the directory on this group: the group serves no shard",
+            "cannot create the directory at this metadata group: the group serves no shard of the \
+             namespace",
         )
         .into());
     }

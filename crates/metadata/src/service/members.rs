@@ -230,15 +230,14 @@ fn refused(change: &GroupChange, stops: bool, error: &Error) -> String {
     match change.change {
         MemberChange::Drop if stops => format!(
             "the service of target {target} stops, and management cannot remove the target from \
-             the serving members of metadata group {group} yet: {error}; operations on this \
-             primary wait until the service runs again, or until management answers"
+             the serving members of metadata group {group} yet: {error}; operations of the group \
+             wait until the service runs again, or until management answers"
         ),
         MemberChange::Drop => format!(
             "target {target} does not answer its primary, and management cannot remove it from the \
-             serving members of metadata group {group} yet: {error}; operations on this primary \
-             wait. If this host is cut off, another member may have taken over, and the target \
-             here becomes a backup member as soon as it reaches management: check the network of \
-             this host"
+             serving members of metadata group {group} yet: {error}; operations of the group wait; \
+             check the network of this host: if it has failed, another member may be the primary \
+             already"
         ),
         _ => format!(
             "management cannot change the state of target {target} in metadata group {group} yet: \
@@ -284,10 +283,11 @@ pub(super) fn ask_to_take_over(shell: &Rc<Shell>, request: AskTakeOver) {
         let asked = shell.management.call_once(&request, MANAGEMENT_PATIENCE).await;
         if let Err(error) = asked {
             tracing::warn!(
-                "target {target} cannot become the primary of metadata group {group} yet: {error}; \
-                 management may still carry out this request later. If target {primary} answers \
-                 before that, replies of the group wait for the disk of target {target} too; if \
-                 operations are then slow, move the primary of the group with skep group move"
+                "management has not made target {target} the primary of metadata group {group} \
+                 yet: {error}; it may still do so later. Until then, each change in the group \
+                 waits for a sync of the disk of target {target}. If target {primary} answers \
+                 again and operations are slow, move the primary of the group with `skep group \
+                 move`"
             );
         }
         shell.membership.is_changing.set(false);

@@ -86,8 +86,9 @@ impl RestoredMarks {
         let Some(inode) = target.newer_inode() else { return Ok(()) };
         restored::mark(&self.directory, RESTORED_MARK)?;
         let what = format!(
-            "{} is an old backup: storage has bytes of inode {inode}, which this target has not \
-             assigned. The target stops; after its next start, it assigns higher numbers",
+            "the directory {} is an old backup: storage has bytes of inode {inode}, and this \
+             target has not assigned this inode number. The target stops; after its next start, it \
+             assigns only numbers that were never used",
             self.directory.display()
         );
         Err(Error::new(ErrorCode::Configuration, what))
@@ -101,11 +102,14 @@ impl RestoredMarks {
         // If the disk returns an error, the target assumes that the mark still exists.
         if matches!(restored::has(&self.directory, REMOVAL_OFF_MARK), Ok(false)) {
             self.is_removal_off.set(false);
-            tracing::info!("{}: storage may remove chunk files again", self.directory.display());
+            tracing::info!(
+                "{}: storage may remove chunk files without an inode again",
+                self.directory.display()
+            );
             return TargetHealth::default();
         }
         let problem = "the target was restored from a backup, so storage removes no chunk files \
-                       without an inode";
+                       without an inode until `skep target restored --allow-removal` permits it";
         TargetHealth::new(Condition::Serving, problem)
     }
 }

@@ -61,9 +61,9 @@ const HALTED: &str = "the host of the target lost power, and may have lost log r
                       over";
 
 /// The health text of a primary whose cluster map is too old.
-const MAP_IS_OLD: &str = "other members of the group may serve according to a cluster map that the \
-                          target had before its restart; the target waits for that map from \
-                          management";
+const MAP_IS_OLD: &str = "the cluster map of this host is older than the last one that the target \
+                          used before its restart, so another member of the group may be the \
+                          primary; the target waits for the newest map from management";
 
 /// The state of a target's thread that the roles of a primary and of a backup member use.
 struct Parts<'a> {

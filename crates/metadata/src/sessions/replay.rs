@@ -82,8 +82,9 @@ impl<E: Engine> MetadataTarget<E> {
         let session = header.session;
         if !self.sessions.replay.takes_part(session) {
             let what = format!(
-                "cannot repeat the change: session {session} takes no part in a replay, because \
-                 the target has not lost power or no longer waits for this client"
+                "cannot repeat the change: the target does not wait for repeated changes of \
+                 session {session}, because its host has not lost power, or because the replay of \
+                 this session has ended"
             );
             return Err(Error::new(ErrorCode::Stale, what));
         }
@@ -95,7 +96,7 @@ impl<E: Engine> MetadataTarget<E> {
         }
         if self.sessions.replay.has_failed() && catalog::removes_name(message) {
             let what = "cannot repeat the removal of a name: another lost change could not be \
-                        repeated, so the name may be the last one of its file";
+                        repeated, so the file may have no other name";
             return Err(Error::new(ErrorCode::Stale, what));
         }
         Ok(true)

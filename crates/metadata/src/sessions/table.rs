@@ -219,8 +219,8 @@ impl Sessions {
         let is_of_replay = header.message == Replay::ID;
         let what = if is_of_replay != (slot == REPLAY_SLOT) {
             format!(
-                "cannot use slot {slot}: only requests that replay changes use slot {REPLAY_SLOT}, \
-                 and they use no other slot"
+                "cannot use slot {slot}: slot {REPLAY_SLOT} is reserved for requests that replay \
+                 changes, and these use no other slot"
             )
         } else if !is_of_replay && slot >= session.slots {
             format!("cannot use slot {slot}: the session has {} slots", session.slots)

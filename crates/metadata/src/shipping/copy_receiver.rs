@@ -309,16 +309,16 @@ impl<E: Engine> CopyReceiver<E> {
             false => checksum_after(self.copy.checksum, &part.pairs),
         };
         let problem = if is_first && !part.records.is_empty() {
-            "its first part has records"
+            "the first part of a copy must have no log records"
         } else if is_first && part.pairs.is_empty() && !part.is_last {
-            "its first part has no pairs"
+            "the first part of a copy must have pairs"
         } else if !keys().is_sorted_by(|one, next| one < next)
             || keys().next().is_some_and(|key| *key <= part.after.0)
             || keys().next_back().unwrap_or(&part.after.0) != &part.through.0
         {
-            "its keys are not in order"
+            "the keys of the part are not in order"
         } else if keys().any(|key| reserved.contains(key)) {
-            "it has a key that each member writes itself"
+            "the part has a key that each member writes by itself"
         } else if (count, bytes, checksum) != (part.pair_count, part.pair_bytes, part.checksum) {
             "the number, size or checksum of the received pairs differs"
         } else {

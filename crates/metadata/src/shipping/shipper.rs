@@ -236,9 +236,10 @@ impl Shipper {
             if !fails && link.standing.take_undecided_drop(now) {
                 tracing::warn!(
                     "target {member} answers its primary again, but management may still carry out \
-                     an earlier request to drop target {member} from the group. Until it has \
-                     decided, replies of the group wait for the disk of the primary too; if \
-                     operations are slow, move the primary of the group with skep group move"
+                     an earlier request to drop target {member} from the group. Until management \
+                     has decided, each change in the group also waits for a sync of the primary's \
+                     disk; if operations are slow, move the primary of the group with `skep group \
+                     move`"
                 );
             }
             let change = match link.standing.role {

@@ -164,8 +164,8 @@ pub(crate) fn check_project(handed_down: Option<u32>, inode: &Attributes) -> Res
     match handed_down {
         Some(project) if project != inode.project => {
             let what = format!(
-                "cannot add a name for inode {}: it is of project {}, and the directory accepts \
-                 only project {project}",
+                "cannot add a name for inode {}: the inode belongs to project {}, and the \
+                 directory accepts only inodes of project {project}",
                 inode.inode, inode.project
             );
             Err(Error::new(ErrorCode::CrossDevice, what))

@@ -28,7 +28,7 @@ impl<E: Engine> Backup<E> {
         if safe > held || ship.previous_epoch == Epoch::default() && before > safe {
             let what = format!(
                 "cannot append after record {before}: the request lacks the epoch of this record, \
-                 or its LSNs of the safe and held records ({safe} and {held}) are wrong"
+                 or its LSNs are wrong (safe {safe}, held {held})"
             );
             return Ok(Err(Error::new(ErrorCode::Protocol, what)));
         }
@@ -85,8 +85,8 @@ impl<E: Engine> Backup<E> {
         let previous = self.records.epoch_of(preceding(lsn)).unwrap_or_default();
         if !(previous <= of_record && of_record <= epoch) {
             let what = format!(
-                "cannot append record {lsn}: it has epoch {of_record}; expected {previous} to \
-                 {epoch}, the epochs of the record before and of the group"
+                "cannot append record {lsn}: it has epoch {of_record}; expected an epoch from \
+                 {previous} (of the record before) to {epoch} (of the group)"
             );
             return Err(Error::new(ErrorCode::Protocol, what));
         }
@@ -124,8 +124,8 @@ impl<E: Engine> Backup<E> {
         let record = Record { epoch, lsn, synced: self.sync.synced(), payload };
         if self.records.bytes() + record_bytes(&record) > MAX_BACKUP_BYTES {
             let what = format!(
-                "cannot append record {lsn}: {} bytes of records wait until they are safe, and \
-                 the limit is {MAX_BACKUP_BYTES}",
+                "cannot append record {lsn}: the records that not every member has synced have {} \
+                 bytes, and the limit is {MAX_BACKUP_BYTES}",
                 self.records.bytes()
             );
             return Err(Error::new(ErrorCode::Busy, what));
