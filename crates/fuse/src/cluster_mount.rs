@@ -118,7 +118,8 @@ pub fn mount(cluster: ClusterOptions, options: ServeOptions) -> Result<()> {
     if let Ok(Err(error)) = background.join() {
         tracing::warn!(
             "the thread that renews the leases of the mount {} failed while the mount served: \
-             {error}; without leases, the cluster may have released locks of the mount early",
+             {error}; without leases, the cluster may have released locks of the mount that \
+             programs still held",
             mount_point.display()
         );
     }

@@ -60,8 +60,8 @@ pub(crate) async fn abandon<F: FileSystem>(
     };
     if let Err(error) = context.file_system.close(handle).await {
         tracing::warn!(
-            "file {inode}: cannot close it after the end of process {}, which was opening it: \
-             {error}; it may stay open at metadata until this mount ends",
+            "cannot close file {inode} after the end of process {}, which was opening the file: \
+             {error}; the file may stay open at metadata until this mount ends",
             header.pid
         );
     }

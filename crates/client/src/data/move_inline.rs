@@ -149,7 +149,8 @@ impl Client {
         let inline = file.pattern().inline_bytes();
         let plan = plan(moved, 0..inline, MAX_PIECE_BYTES)?;
         let [piece] = plan[..] else {
-            let what = "cannot copy inline bytes: their place on storage is not one range";
+            let what = "cannot copy inline bytes to storage: the stripe pattern divides them over \
+                        several ranges";
             return Err(Error::new(ErrorCode::InvalidArgument, what));
         };
         let data = Buf::new(inline as usize);

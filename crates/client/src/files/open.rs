@@ -279,8 +279,8 @@ impl Client {
             }
             Err(error) => {
                 let text = format!(
-                    "cannot open file {inode}, which this operation created or truncated before \
-                     its session was lost: {error}"
+                    "cannot open file {inode} again after the session of this mount was lost: \
+                     {error}; this operation has already created or truncated the file"
                 );
                 Err(Error::new(ErrorCode::Io, text))
             }

@@ -269,12 +269,12 @@ impl Client {
             Ok(_) if state.losses() == losses => {}
             Ok(_) => tracing::error!(
                 "file {}: a host lost power before acknowledged writes were durable, and no \
-                 program has the file open to get the error",
+                 program has the file open to get the error; write the data again",
                 state.id
             ),
             Err(error) => tracing::error!(
-                "cannot sync a file after its close, and no program has it open to get the error: \
-                 {error}"
+                "cannot sync a file after its close: {error}; no program has the file open to get \
+                 this error, so check its last bytes, and write missing data again"
             ),
         }
     }

@@ -66,11 +66,11 @@ fn removal_text(removed: NodeId, lost: usize) -> String {
         }
     };
     format!(
-        "management does not know this client ({removed}) any more: it was evicted (by an \
-         administrator, or because it did not reach the servers for longer than its lease), or \
-         management was restored from a backup; the mount joins the cluster again; {files}; after \
-         an eviction, check the network of this host; `skep config set lease 60s` makes clients \
-         outlast longer interruptions"
+        "this client ({removed}) is not in the cluster any more: an administrator has evicted it, \
+         it did not reach the servers for longer than its lease, or management was restored from a \
+         backup. The mount joins the cluster again; {files}. If no administrator has evicted it, \
+         check the network of this host; `skep config set lease 60s` lets clients survive longer \
+         interruptions"
     )
 }
 
@@ -128,7 +128,7 @@ mod tests {
     #[test]
     fn error_of_a_removed_client_names_causes_and_counts_files() {
         let text = |lost| removal_text(NodeId::new(12), lost);
-        for words in ["(n12) any more", "evicted", "restored from a backup", "no file was open"] {
+        for words in ["(n12) is not in", "evicted", "restored from a backup", "no file was open"] {
             assert!(text(0).contains(words), "{}", text(0));
         }
         assert!(text(1).contains("1 file that was open for writing returns EIO"), "{}", text(1));

@@ -185,7 +185,7 @@ fn unconfirmed_text(files: &[InodeId], changes: &[(GroupId, usize)]) -> Option<S
     for (group, count) in changes {
         parts.push(format!(
             "{count} acknowledged changes at metadata group {group} may not be durable, and are \
-             undone if its host has lost power"
+             lost if its host has lost power"
         ));
     }
     if !files.is_empty() {

@@ -110,9 +110,9 @@ impl Client {
                 FileLock { kind: owner.kind, owner: owner.owner, mode: None, range, pid: 0 };
             if !self.send_lock(&turn, &unlock, session).await? {
                 tracing::warn!(
-                    "file {}: metadata has a lock of this mount that the program has released, and \
-                     refuses to release it; other programs wait for it until this mount has closed \
-                     the file; `skep lock list` shows it",
+                    "file {}: a program on this mount has released a lock, but metadata still \
+                     holds the lock, and refuses its release; other programs wait for the lock \
+                     until this mount has closed the file; `skep lock list` shows the lock",
                     owner.inode
                 );
             }
