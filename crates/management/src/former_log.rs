@@ -53,13 +53,13 @@ pub(crate) fn read(directory: &Path, cluster: ClusterId) -> Result<ClusterState>
     }
     let owner = LogOwner { cluster, target: TargetId::new(0) };
     let scanned = scan(owner, head.first, &bytes[LOG_HEAD_BYTES..]).map_err(|error| {
-        error.within(format_args!("cannot read {} after its head", path.display()))
+        error.within(format_args!("cannot read the commands in {}", path.display()))
     })?;
     for record in scanned.records.iter().filter(|record| record.lsn > applied) {
         let replayed =
             Proposal::from_bytes(&record.payload).and_then(|proposal| state.execute(&proposal));
         replayed.map_err(|error| {
-            let context = format!("command {} cannot be applied: {error}", record.lsn);
+            let context = format!("cannot execute command {}: {error}", record.lsn);
             corrupt(&path, context)
         })?;
     }

@@ -205,7 +205,7 @@ pub(crate) fn loss_line(before: &ClusterMap, change: &GroupChange) -> Line {
     };
     let text = format!(
         "each member of group {} reports that it may lack log records, as after a restore of \
-         management or a loss of power; the group continues with the longest log: target {target} \
+         management or a power loss; the group continues with the longest log: target {target} \
          {role}",
         change.group
     );

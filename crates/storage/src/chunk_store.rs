@@ -298,7 +298,7 @@ impl ChunkStore {
             },
         };
         tracing::debug!(
-            "target {target}: start {}, incarnation {}",
+            "target {target}: start number {}, incarnation {}",
             state.start,
             state.incarnation
         );

@@ -168,8 +168,8 @@ impl Authority {
         self.publish_changes();
         tracing::warn!(
             "node {node} has cluster map {known} with node ids up to {newest_node}, and management \
-             had only map {version} with ids up to {newest}, so the directory of management is an \
-             old backup. New node ids and map versions begin above all ids and versions that were \
+             had only cluster map {version} with ids up to {newest}, so the directory of \
+             management is an old backup. New node ids and map versions begin above all that were \
              assigned after the backup was made"
         );
         Ok(())

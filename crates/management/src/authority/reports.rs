@@ -11,7 +11,7 @@ use skep_wire::management::{NodeOutage, OutageList, TargetOutage, TargetReport};
 use std::time::Duration;
 
 /// The problem that is reported for a target that is missing from the registration of its node.
-const UNSERVED: &str = "the service of the target has not begun to serve the target";
+const UNSERVED: &str = "the service has registered this target, and does not serve it yet";
 
 impl Authority {
     /// Records a heartbeat of a node with the reports about its targets. A target of the node

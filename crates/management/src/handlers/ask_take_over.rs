@@ -29,8 +29,8 @@ pub(super) async fn handle(
     let found = map.group(group).filter(|it| it.epoch == epoch).filter(is_member);
     let Some(found) = found else {
         let context = format!(
-            "cannot let target {target} take over group {group}: the group has another epoch than \
-             {epoch}, or no such member"
+            "cannot let target {target} take over group {group}: the epoch of the group is not \
+             {epoch}, or the target is not a member of the group"
         );
         return Err(Error::new(ErrorCode::StaleMap, context));
     };

@@ -151,8 +151,8 @@ impl ChunkStore {
         }
         tracing::warn!(
             "target {}: chunk file {}: the target was writing region {index} when it was last \
-             killed or lost power; it accepts {torn} granules of this region without a check of \
-             their checksums",
+             killed or lost power; it accepts {torn} granules (blocks of 4 KiB) of this region \
+             without a check of their checksums",
             self.target,
             file.path.display()
         );
