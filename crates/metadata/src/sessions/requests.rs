@@ -198,8 +198,8 @@ impl<E: Engine> MetadataTarget<E> {
         }
         if header.lowest_map > map.version {
             return stale(format!(
-                "cannot execute the request: it needs version {} of the cluster map, but this \
-                 target has version {}",
+                "cannot execute the request: it needs cluster map {}, but this target has cluster \
+                 map {}",
                 header.lowest_map, map.version
             ));
         }
