@@ -113,9 +113,9 @@ fn waiting(map: &ClusterMap, target: &Target) -> Problem {
         (map, target),
         rule,
         " waits for a group, and serves nothing until it is in a group",
-        "run `skep group create` with the id of this target and, for the copies that the setting \
-         metadata-copies asks for, ids of waiting targets on other hosts; or `skep group add` with \
-         the id of a group and of this target",
+        "run `skep group create` with the id of this target, and with ids of waiting targets on \
+         other hosts if the setting metadata-copies asks for several copies; or run `skep group \
+         add` with the id of a group and of this target",
     )
 }
 
@@ -180,9 +180,9 @@ pub fn lost_targets(map: &ClusterMap) -> Vec<Problem> {
             target: Some(target.id),
             what: format!(
                 "{name} was marked as lost: reads and writes of bytes on this target return EIO, \
-                 even if a file that lost nothing grows onto it, and new files in directories \
-                 whose pattern lists it fail with ENOSPC; `skep target files --paths {id}` lists \
-                 these files and directories"
+                 also writes that extend a file which has lost nothing, and new files in \
+                 directories whose pattern names this target fail with ENOSPC; `skep target files \
+                 --paths {id}` lists these files and directories"
             ),
             remedy: "restore the files that lost bytes from a backup, or remove them; copy the \
                      other files (`cp -a FILE FILE.new && mv FILE.new FILE`), which places them on \
@@ -230,7 +230,7 @@ fn condition(map: &ClusterMap, target: &Target) -> Option<Problem> {
             ("target-note", Warning),
             &format!(": {reason}"),
             "check that the leader of management answers; if operations of the group stay slow, \
-             move its primary with skep group move",
+             move its primary with `skep group move`",
         )),
         Condition::Serving | Condition::Closed => Some(problem(
             (map, target),
@@ -301,8 +301,9 @@ fn capacity(map: &ClusterMap, target: &Target) -> Option<Problem> {
                 }
                 TargetKind::Storage => {
                     "delete files or add targets, and give other patterns to directories whose \
-                     pattern names this target: `skep target files --paths ID` lists them and the \
-                     files; writes that need space on this target fail with ENOSPC"
+                     pattern names this target: `skep target files --paths ID` lists these \
+                     directories and the files on the target; writes that need space on this \
+                     target fail with ENOSPC"
                 }
             },
         )),
@@ -317,8 +318,9 @@ fn capacity(map: &ClusterMap, target: &Target) -> Option<Problem> {
                 }
                 TargetKind::Storage => {
                     "delete files or add targets, and give other patterns to directories whose \
-                     pattern names this target: `skep target files --paths ID` lists them and the \
-                     files; writes to files on this target will fail soon"
+                     pattern names this target: `skep target files --paths ID` lists these \
+                     directories and the files on the target; writes to files on this target will \
+                     fail soon"
                 }
             },
         )),
@@ -467,7 +469,7 @@ mod tests {
         assert!(note.what.contains("skep target files --paths 7"), "{}", note.what);
         // `skep target files` does not list a file that has no bytes on the target yet, but a write
         // that makes the file grow onto the target fails. So the text must mention such files.
-        assert!(note.what.contains("grows onto it"), "{}", note.what);
+        assert!(note.what.contains("writes that extend a file"), "{}", note.what);
         assert!(note.remedy.contains("copy the other files"), "{}", note.remedy);
     }
 

@@ -42,7 +42,7 @@ fn check_listing_directory(cluster: &Cluster, listing: &Path, id: &str, healthy:
     let path = listing.display().to_string();
     let info = skep(["entry", "info", &path]).expect_success();
     assert!(info.contains(&format!("target t{id} was marked as lost, so new files")), "{info}");
-    assert!(healthy.contains("whose pattern lists it fail with ENOSPC"), "{healthy}");
+    assert!(healthy.contains("whose pattern names this target fail with ENOSPC"), "{healthy}");
     let kept = cluster.try_skep(&["target", "remove", id]).expect_failure();
     assert!(kept.contains("the pattern of 1 directory names it"), "{kept}");
     skep(["entry", "set", "--inherit", &path]).expect_success();

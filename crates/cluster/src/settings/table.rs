@@ -198,9 +198,9 @@ pub const SETTINGS: &[Setting] = &[
         min: 0,
         max: MAX_FREE_PERCENT as u64,
         is_power_of_two: false,
-        meaning: "a target is low on space if less than this part of its bytes or inodes is free, \
-                  and also less than `low-free`; new files go to other targets while those have \
-                  space, and health checks warn; 0 switches this off",
+        meaning: "a target is low on space if its free bytes are below this percentage of all and \
+                  below `low-free`; its free inodes have a similar limit; new files go to other \
+                  targets while those have space, and health checks warn; 0 switches this off",
         field: Field::Policy {
             get: |policy| u64::from(policy.low_percent),
             put: |policy, value| policy.low_percent = percent(value),
@@ -212,8 +212,8 @@ pub const SETTINGS: &[Setting] = &[
         min: 0,
         max: MAX_FREE_BYTES,
         is_power_of_two: false,
-        meaning: "free bytes with which a target is never low on space, however large it is; 0 \
-                  switches the limit of bytes off",
+        meaning: "a target with this number of free bytes or more is not low on space, even if \
+                  this is below `low-percent`; 0: only free inodes count",
         field: Field::Policy {
             get: |policy| policy.low_free_bytes,
             put: |policy, value| policy.low_free_bytes = value,
@@ -225,9 +225,10 @@ pub const SETTINGS: &[Setting] = &[
         min: 0,
         max: MAX_FREE_PERCENT as u64,
         is_power_of_two: false,
-        meaning: "a target is almost full if less than this part of its bytes or inodes is free, \
-                  and also less than `emergency-free`; new files go to it only if no other target \
-                  has space, and health checks report a critical problem; 0 switches this off",
+        meaning: "a target is almost full if its free bytes are below this percentage of all and \
+                  below `emergency-free`; its free inodes have a similar limit; new files go to it \
+                  only if no other target has space, and health checks report a critical problem; \
+                  0 switches this off",
         field: Field::Policy {
             get: |policy| u64::from(policy.emergency_percent),
             put: |policy, value| policy.emergency_percent = percent(value),
@@ -239,8 +240,8 @@ pub const SETTINGS: &[Setting] = &[
         min: 0,
         max: MAX_FREE_BYTES,
         is_power_of_two: false,
-        meaning: "free bytes with which a target is never almost full, however large it is; 0 \
-                  switches the limit of bytes off",
+        meaning: "a target with this number of free bytes or more is not almost full, even if this \
+                  is below `emergency-percent`; 0: only free inodes count",
         field: Field::Policy {
             get: |policy| policy.emergency_free_bytes,
             put: |policy, value| policy.emergency_free_bytes = value,

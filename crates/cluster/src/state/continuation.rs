@@ -35,17 +35,17 @@ pub fn check_report(node: NodeId, version: MapVersion, newest_node: NodeId) -> R
     let starts = starts_of(version);
     if starts > MAX_REPORTED_STARTS {
         return Err(limit(format!(
-            "cannot assign map versions above version {version} of the cluster map, which node \
-             {node} reports: this version contains the number of starts of management, {starts}, \
-             and management accepts at most {MAX_REPORTED_STARTS} starts from a node; remove the \
-             cached cluster map (`kept-map`) of that node's service, and restart the service"
+            "cannot accept cluster map {version}, which node {node} reports: by its version, \
+             management was started {starts} times, and management accepts at most \
+             {MAX_REPORTED_STARTS} starts in a report; remove the cached cluster map (`kept-map`) \
+             of that node's service, and restart the service"
         )));
     }
     if newest_node.raw() > MAX_REPORTED_NODE {
         return Err(limit(format!(
-            "cannot assign ids above node id {newest_node}, which node {node} reports: management \
-             accepts at most id {MAX_REPORTED_NODE} from a node; remove the cached cluster map \
-             (`kept-map`) of that node's service, and restart the service"
+            "cannot accept the node id {newest_node} that node {node} reports: management accepts \
+             ids up to {MAX_REPORTED_NODE} in a report; remove the cached cluster map (`kept-map`) \
+             of that node's service, and restart the service"
         )));
     }
     Ok(())

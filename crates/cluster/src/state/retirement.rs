@@ -46,8 +46,8 @@ impl Durable {
         let refused = |what: String| Err(Error::new(ErrorCode::InvalidArgument, what));
         if target.kind != TargetKind::Storage {
             return refused(format!(
-                "cannot mark metadata target {id} as lost: a part of the namespace lies on it; put \
-                 its directory back from a copy"
+                "cannot mark metadata target {id} as lost: a part of the namespace lies on it; \
+                 restore its directory from a backup"
             ));
         }
         let group = self.map.group_of(id).filter(|group| group.members.len() > 1);
