@@ -78,8 +78,8 @@ pub fn start(directory: &Path) -> Duration {
     let delay = quarantine.delay();
     for (request, _) in quarantine.panics.iter().filter(|(_, count)| **count >= REFUSED_AFTER) {
         tracing::error!(
-            "this service refuses requests of message {} with a certain body, because such a \
-             request made the service panic; to accept these requests again, remove {}",
+            "this service refuses a certain request with message number {}, because this request \
+             made the service panic; to accept the request again, remove {}",
             request.message,
             quarantine.path.display()
         );

@@ -147,8 +147,8 @@ impl ServiceUser {
 
     fn replaceable(&self, path: &Path, step: &Path) -> Error {
         refused(format!(
-            "the user {} could replace {1}, because it can change {2}: root must not change the \
-             owner of such a file; run `chown root {2}` and `chmod go-w {2}`, or move the file",
+            "the user {} could replace {1}, because this user can change {2}: root must not change \
+             the owner of such a file; run `chown root {2}` and `chmod go-w {2}`, or move the file",
             self.name,
             path.display(),
             step.display()

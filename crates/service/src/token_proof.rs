@@ -44,7 +44,7 @@ pub async fn prove(token: &JoinToken) -> Result<()> {
 /// The errors of [`prove`].
 pub async fn prove_once(token: &JoinToken) -> Result<()> {
     let mut failure =
-        Error::new(ErrorCode::Disconnected, "cannot prove the token: it names no address");
+        Error::new(ErrorCode::Disconnected, "the token contains no address of management");
     for address in &token.addresses {
         let Err(error) = prove_at(address, token).await else { return Ok(()) };
         if failure.code() != ErrorCode::AuthenticationFailed {

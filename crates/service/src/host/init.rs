@@ -176,10 +176,11 @@ fn warning_by(map: &ClusterMap, path: &Path, own: NodeId) -> Option<String> {
     let former = map.targets.iter().find(|target| target.node == own && target.path == at)?;
     (former.consistency != Consistency::Bad).then(|| {
         format!(
-            "{} was the directory of target {id} of this node, and version {} of the cluster map, \
-             the newest on this host, has this target and does not mark it as lost. --init makes a \
-             new target in the directory. If {id} has been removed from the cluster since then, \
-             all is well. If its disk still exists, remove the new directory and mount the disk",
+            "{} was the directory of target {id} of this node, and --init makes a new target in \
+             it. Version {} of the cluster map, the newest on this host, still has target {id} and \
+             does not mark it as lost. If the disk of {id} still exists, remove the new directory \
+             and mount the disk. If {id} has been removed from the cluster since then, no action \
+             is needed",
             path.display(),
             map.version.raw(),
             id = former.id
