@@ -79,8 +79,9 @@ fn judge_platform(host: &Host, program: &Program, facts: &Facts, verdict: &mut V
         verdict.warning(
             host,
             format!(
-                "the kernel is {}: RHEL 9 has parts of newer kernels; services stop at their start \
-                 if this kernel lacks a part of io_uring (docs/operations/installing.md)",
+                "the kernel is {}, older than Linux {major}.{minor}: kernels of RHEL 9 have many \
+                 features of newer kernels, but services stop at their start if io_uring lacks a \
+                 feature that they need (docs/operations/installing.md)",
                 platform.kernel
             ),
         );

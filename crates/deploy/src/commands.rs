@@ -281,9 +281,9 @@ impl Run<'_> {
                  deploy destroy` removes the whole cluster"
             ),
             (true, count) if count > 1 => format!(
-                "cannot remove host {name}: it runs management, and with {} management nodes the \
-                 cluster would stop sooner; give the role management to another host in its place, \
-                 run `skep deploy apply`, and then remove the host",
+                "cannot remove host {name}: it runs management, and the {} other management nodes \
+                 would survive fewer failures; give the role management to another host in its \
+                 place, run `skep deploy apply`, and then remove the host",
                 count - 1
             ),
             (false, _) if is_former => format!(
@@ -432,7 +432,7 @@ mod tests {
         let all = ["a1", "a2", "a3"];
         let check = |refused: String, words: &str| assert!(refused.contains(words), "{refused}");
         check(refusal(GOOD, &["m1"], "m1"), "which the cluster needs");
-        check(refusal(SEVERAL, &all, "a3"), "with 2 management nodes the cluster would stop");
+        check(refusal(SEVERAL, &all, "a3"), "the 2 other management nodes would survive fewer");
         let moved = SEVERAL.replace("[\"management\"]", "[]");
         let moved = moved.replacen("[\"storage\"]", "[\"management\", \"storage\"]", 1);
         check(refusal(&moved, &all, "a3"), "is still a part of the cluster");

@@ -41,9 +41,9 @@ fn judge_founder(deployment: &Deployment, all: &AllFacts, verdict: &mut Verdict)
         return;
     }
     for host in former(deployment, all) {
-        let problem = "the host runs management of the cluster, and no host with the role \
-                       management does; give at least one host with a management node the role, so \
-                       that the other nodes can join it";
+        let problem = "the host runs a management node without having the role management, and no \
+                       host that has the role runs one yet; give at least one such host the role, \
+                       so that new nodes can join its management node";
         verdict.problem(host, problem.into());
     }
 }
@@ -55,8 +55,8 @@ fn judge_nodes(deployment: &Deployment, all: &AllFacts, cluster: &Cluster, verdi
         if let Some(node) = cluster.voter(&host.name).filter(|_| has_lost) {
             let problem = format!(
                 "the host is a member of management, but its directory /srv/skep/management is \
-                 gone, and with it its votes; remove the lost node with `skep management remove \
-                 {}` on another host of management, and run this command again",
+                 missing, and a new directory cannot replace it; remove the lost node with `skep \
+                 management remove {}` on another host of management, and run this command again",
                 node.id
             );
             verdict.problem(host, problem);
@@ -65,9 +65,9 @@ fn judge_nodes(deployment: &Deployment, all: &AllFacts, cluster: &Cluster, verdi
     let wanted = deployment.managers().count();
     for host in former(deployment, all).filter(|_| wanted == 1) {
         if cluster.voter(&host.name).is_some() {
-            let problem = "the host runs a management node and has lost the role management; \
-                           `skep deploy` removes management nodes only while three others stay. \
-                           Give three hosts the role, or remove the node by hand with `skep \
+            let problem = "the host runs a management node, and does not have the role management \
+                           any more; `skep deploy` removes a management node only if three others \
+                           stay. Give three hosts the role, or remove the node by hand with `skep \
                            management remove` (docs/operations/several-hosts.md)";
             verdict.problem(host, problem.into());
         }
@@ -183,11 +183,11 @@ mod tests {
         let moved = moved.replace("[\"storage\"]", "[\"management\", \"storage\"]");
         let moved = moved.replace("[\"management\"]", "[\"client\"]");
         let (problems, _) = judged(&moved, &["a1", "a2", "a3"], Some(complete()));
-        assert!(problems.contains("a1: the host runs management of the cluster"), "{problems}");
+        assert!(problems.contains("a1: the host runs a management node without"), "{problems}");
         let one =
             SEVERAL.replace("roles = [\"management\", \"metadata\"]", "roles = [\"metadata\"]");
         let (problems, _) = judged(&one, &["a1", "a2", "a3"], Some(complete()));
-        assert!(problems.contains("only while three others stay"), "{problems}");
+        assert!(problems.contains("only if three others stay"), "{problems}");
     }
 
     #[test]
