@@ -177,8 +177,8 @@ fn hidden_pages(services: &[String]) -> Option<Finding> {
             services.join(", ")
         ),
         remedy: "set `metrics = \"0.0.0.0:PORT\"` below `[node]` in the settings of each of these \
-                 services, and restart the services; a firewall must block the port for other \
-                 hosts"
+                 services, and restart the services; a firewall must block the port for all hosts \
+                 except the host of Prometheus"
             .into(),
         cause: None,
     })

@@ -232,7 +232,7 @@ fn parse(received: &[u8], has_ended: bool, most: usize) -> Result<Option<(u16, V
             return Err("the connection ended before the reply".into());
         }
         Ok(httparse::Status::Partial) if received.len() > MAX_HEAD_BYTES => {
-            return Err("the head of the reply is too long".into());
+            return Err("the header of the reply is too long".into());
         }
         Ok(httparse::Status::Partial) => return Ok(None),
         Err(error) => return Err(format!("the reply is not HTTP: {error}")),
@@ -331,7 +331,7 @@ pub(crate) mod tests {
         let mut head = b"HTTP/1.1 200 OK\r\nX: ".to_vec();
         head.resize(MAX_HEAD_BYTES + 1, b'x');
         let error = parse(&head, false, usize::MAX).unwrap_err();
-        assert!(error.contains("head of the reply is too long"), "{error}");
+        assert!(error.contains("header of the reply is too long"), "{error}");
     }
 
     #[test]
