@@ -105,7 +105,7 @@ fn set(text: &[u8]) -> Result<(Token, &[u8]), &'static str> {
             _ => (first, after),
         };
         if first > last {
-            return Err("a range in '[]' ends before its begin; write the smaller byte first");
+            return Err("a range in '[]' ends before it begins; write the smaller byte first");
         }
         ranges.push((*first, *last));
         members = after;

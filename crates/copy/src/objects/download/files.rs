@@ -119,8 +119,9 @@ impl Run<'_> {
                 self.publish(folder, (temporary, &file), (&head, crc.value()), (name, replaces))?;
             }
             _ => {
-                let reason = "its metadata describes a FIFO, a device, a too long link, or a \
-                              directory although its key does not end with /";
+                let reason = "its metadata describes an entry that cannot be created: a FIFO, a \
+                              device, a link whose target is too long, or a directory whose key \
+                              does not end with /";
                 return Err(Failure::because("copy", reason));
             }
         }
