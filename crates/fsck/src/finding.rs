@@ -247,8 +247,8 @@ impl fmt::Display for Finding {
             ),
             Self::WrongCursor { directory, name } => write!(
                 f,
-                "lookups cannot find {}: its position does not follow from its name, or an \
-                 earlier position with the same hash is unused",
+                "lookups cannot find {}: its position does not belong to its name, or an earlier \
+                 position with the same hash is unused",
                 Entry(*directory, name)
             ),
             Self::SameName { directory, name } => {
@@ -256,8 +256,8 @@ impl fmt::Display for Finding {
             }
             Self::NoOwner { inode, what } => write!(
                 f,
-                "inode {inode} has {what}, but this inode does not exist or is of a kind without \
-                 them"
+                "the store has {what} of inode {inode}, but this inode does not exist or is of a \
+                 kind without {what}"
             ),
             Self::WrongLinks { inode, stored, counted } => write!(
                 f,
@@ -279,7 +279,7 @@ impl fmt::Display for Finding {
             ),
             Self::NumberNotReserved { inode, reserved } => write!(
                 f,
-                "inode {inode} exists, but its target has reserved only the numbers below \
+                "inode {inode} exists, but its target has reserved only the inode numbers below \
                  {reserved:X}"
             ),
             Self::NeitherNamedNorOpen { inode } => {
