@@ -131,14 +131,18 @@ impl Directory {
         if old.target.raw() != 0 && old.target != target {
             return Err(refused(
                 &self.path,
-                format_args!("this is target {}, but management assigned id {target}", old.target),
+                format_args!(
+                    "this is the directory of target {}, but management has assigned the id \
+                     {target}",
+                    old.target
+                ),
             ));
         }
         if old.node.raw() != 0 && old.node != node {
             return Err(refused(
                 &self.path,
                 format_args!(
-                    "this directory belongs to node {}, but management assigned id {node}",
+                    "this directory belongs to node {}, but management has assigned the id {node}",
                     old.node
                 ),
             ));
