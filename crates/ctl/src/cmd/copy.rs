@@ -83,8 +83,8 @@ pub(crate) struct CopyArgs {
     /// The part of a copy by several hosts that this process does
     #[arg(long, value_name = "PART", hide = true, conflicts_with_all = ["hosts", "job"])]
     part: Option<Part>,
-    /// Leave out files whose copy has the same length and time, and continue incomplete copies of
-    /// large files
+    /// Leave out files whose copy has the same length and modification time, and continue
+    /// incomplete copies of large files
     #[arg(long)]
     resume: bool,
     /// Compare all bytes of each copy with its source afterwards
@@ -93,13 +93,13 @@ pub(crate) struct CopyArgs {
     /// Do not sync files and directories: faster, but a power loss may leave incomplete copies
     #[arg(long)]
     no_sync: bool,
-    /// Only count files and bytes; copy nothing. One host does this alone
+    /// Only count files and bytes; copy nothing. With --hosts or --job, one host counts alone
     #[arg(long, conflicts_with_all = ["hosts", "job", "part"])]
     dry_run: bool,
     /// Leave out the contents of directories where another file system is mounted
     #[arg(long)]
     one_file_system: bool,
-    /// Leave the owners and groups of copies to the destination
+    /// Do not preserve owners and groups: copies get those that the destination gives to new files
     #[arg(long)]
     no_owners: bool,
     /// Leave out extended attributes and access control lists

@@ -40,8 +40,8 @@ const EXAMPLES: &[Example] = &[
 pub(crate) struct MonitorArgs {
     #[command(flatten)]
     query: ClusterArgs,
-    /// Further cluster to monitor on the same page: a name in client.toml, or NAME=CLUSTER with a
-    /// value as of --cluster, or NAME=CLUSTER,TOKEN-FILE; may be repeated
+    /// Further cluster to monitor on the same page: a name in client.toml, or NAME=CLUSTER with
+    /// CLUSTER as in --cluster, or NAME=CLUSTER,TOKEN-FILE; may be repeated
     #[arg(long = "also", value_name = "NAME[=CLUSTER[,TOKEN-FILE]]")]
     also: Vec<String>,
     /// Configuration file
@@ -62,7 +62,7 @@ pub(crate) struct MonitorArgs {
     /// Private key of the certificate; short for --set tls.key=FILE
     #[arg(long, value_name = "FILE")]
     tls_key: Option<String>,
-    /// Setting, overriding the configuration file; may be repeated
+    /// Setting that replaces the one in the configuration file; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE")]
     set: Vec<String>,
     /// Make this user of the host the owner of the directory and of the token, permit this user to

@@ -77,17 +77,17 @@ pub(crate) struct PurgeArgs {
     by: By,
     #[command(flatten)]
     selection: SelectionArgs,
-    /// Also remove directories that are old themselves, if no entry stays in them
+    /// Also remove old directories that are empty after the purge
     #[arg(long, conflicts_with = "larger_than")]
     empty_directories: bool,
     /// Maximum number of files that are removed per second [default: no limit]
     #[arg(long, value_name = "FILES", value_parser = clap::value_parser!(u64).range(1..))]
     limit_rate: Option<u64>,
-    /// Share of all files in DIRECTORY above which nothing is removed. With 100% the files are not
-    /// counted first, which saves a walk over the tree
+    /// Remove nothing if more than this share of all files in DIRECTORY would be removed. With
+    /// 100%, the command does not count the files first, which saves a walk over the tree
     #[arg(long, value_name = "PERCENT", default_value = "50%", value_parser = share)]
     max_share: u64,
-    /// Write a JSON object per file to this file, or to standard output if it is `-`
+    /// Write a JSON object for each old file to FILE, or to standard output if FILE is `-`
     #[arg(long, value_name = "FILE")]
     list: Option<PathBuf>,
     /// Append a line per removed file to this file: time, size, uid, mtime, path

@@ -44,11 +44,11 @@ const EVERY: Duration = Duration::from_millis(100);
 
 /// Follow the operations on a file, or on a directory and its entries, as they end
 ///
-/// The mount of the path keeps the records of its operations while the command runs, and for 10
-/// seconds after it, each with its requests to targets. The command needs no token. A user sees
-/// only operations of this user on this mount, and root sees the operations of all users.
-/// Operations that the kernel answers from its caches do not reach the mount. If there are more
-/// operations than the mount can keep, the command reports the number of missing ones.
+/// While the command runs, and for 10 seconds afterwards, the mount of the path keeps a record of
+/// each operation with its requests to targets. The command needs no token. A user sees only
+/// operations of this user on this mount, and root sees the operations of all users. Operations
+/// that the kernel answers from its caches do not reach the mount. If there are more operations
+/// than the mount can keep, the command reports the number of missing ones.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct TraceArgs {

@@ -49,12 +49,12 @@ pub(crate) struct UpArgs {
     /// Number of management nodes: 1, 3 or 5 [default: 1, or as the cluster was created]
     #[arg(long)]
     management_nodes: Option<u16>,
-    /// Number of metadata services, with one target each [default: 2, or as the cluster was
-    /// created]
+    /// Number of metadata services. Each has one target, or one for each copy of metadata [default:
+    /// 2, or as the cluster was created]
     #[arg(long)]
     metadata_targets: Option<u16>,
-    /// Number of copies of metadata: each metadata service gets that many targets, and the targets
-    /// of each group lie on different services [default: 1, or as the cluster was created]
+    /// Number of copies of metadata, each on a different metadata service [default: 1, or as the
+    /// cluster was created]
     #[arg(long)]
     metadata_copies: Option<u16>,
     /// Number of storage services [default: 2, or as the cluster was created]

@@ -120,10 +120,11 @@ pub(crate) struct IoArgs {
     /// Transfer data by MPI-IO; only with --tool ior
     #[arg(long, requires = "tool")]
     mpi_io: bool,
-    /// Let all processes take part in each transfer of MPI-IO
+    /// Use collective transfers of MPI-IO, in which all processes take part; only with --mpi-io
     #[arg(long, requires = "mpi_io")]
     collective: bool,
-    /// Signature in the written data; a later run with the same number can verify it (-r -R)
+    /// Number that identifies this run in the written data, so that a later run with the same
+    /// number can verify the data (-r -R) [default: a random number]
     #[arg(short = 'G', long, value_name = "NUMBER")]
     signature: Option<u32>,
     /// Bytes per second that the hardware can move; results are shown as a share of this rate

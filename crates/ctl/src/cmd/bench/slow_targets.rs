@@ -35,10 +35,10 @@ pub(crate) struct SlowTargetsArgs {
     /// Judge this result of `skep bench storage --output json` instead of measuring
     #[arg(long, value_name = "FILE", conflicts_with = "result_file")]
     result: Option<PathBuf>,
-    /// Smallest difference from the other targets that counts as slow
+    /// A target counts as slow if it is slower than the other targets by this percentage or more
     #[arg(long, default_value_t = 10.0, value_name = "PERCENT")]
     slower_by: f64,
-    /// Confidence required for the verdict
+    /// Confidence that the verdict requires, in percent
     #[arg(long, default_value_t = 95.0, value_name = "PERCENT")]
     confidence: f64,
 }

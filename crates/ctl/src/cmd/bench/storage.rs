@@ -41,13 +41,13 @@ pub(super) struct StorageOptions {
     /// Measure writing [default: writing and reading]
     #[arg(long)]
     write: bool,
-    /// Measure reading of data that the command writes before [default: writing and reading]
+    /// Measure reading; the command first writes the data [default: writing and reading]
     #[arg(long)]
     read: bool,
-    /// Files per target, written and read at the same time
+    /// Number of threads per target; each writes and reads its own file
     #[arg(long, default_value_t = 4, value_name = "NUMBER")]
     threads: u16,
-    /// Bytes per file
+    /// Size of each file
     #[arg(long, default_value = "256m", value_name = "SIZE", value_parser = parse_size)]
     size: u64,
     /// Bytes per transfer: a multiple of 4 KiB, up to 4 MiB

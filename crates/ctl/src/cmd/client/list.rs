@@ -23,8 +23,8 @@ const BEFORE_LEADER: &str = "before this leader";
 /// List all mounts: host, process, mount point, start, last heartbeat, sessions, open files
 ///
 /// If a mount blocks others, `skep client evict` releases its files and locks. `before this leader`
-/// means that management has received no heartbeat of the mount since its start or the last
-/// election of a leader.
+/// means that management has received no heartbeat of the mount since management started or elected
+/// its leader.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct ListArgs {

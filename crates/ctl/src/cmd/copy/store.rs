@@ -53,7 +53,7 @@ pub(in crate::cmd) struct StoreArgs {
     /// File with the certificates of trusted authorities [default: the system's]
     #[arg(long, value_name = "FILE")]
     s3_ca: Option<PathBuf>,
-    /// Length of the parts of large objects, 5MiB to 5GiB
+    /// Size of the parts in which large objects are uploaded, 5MiB to 5GiB
     #[arg(long, value_name = "SIZE", default_value = PART)]
     s3_part: ByteSize,
     /// The coordinator writes the credentials to the standard input of this process

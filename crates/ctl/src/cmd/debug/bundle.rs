@@ -98,7 +98,7 @@ const FACTS: &[&str] = &[
     "/etc/os-release",
 ];
 
-/// Write configuration without secrets, map, logs, metrics and kernel facts to one archive
+/// Write the cluster map, settings, logs, metrics and kernel facts to one archive, without secrets
 ///
 /// Logs, settings and kernel facts come from this host. With --hosts or --ssh, a bundle also has an
 /// archive of each of these hosts, at most 32 MiB of each; otherwise run the command on each host

@@ -12,8 +12,8 @@ const EXAMPLES: &[Example] = &[
     ("install a program that was built elsewhere", "skep deploy apply --program ./skep-el9"),
 ];
 
-/// Make the cluster of the hosts file: install, format disks, start, join, mount and verify. Steps
-/// that are done already are left out
+/// Create the cluster that the hosts file describes: install, format disks, start, join, mount and
+/// verify. Steps that are done already are left out
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct ApplyArgs {

@@ -47,10 +47,10 @@ const EXAMPLES: &[Example] = &[
 /// Connect to every server, and list problems with their remedies
 ///
 /// Also compares the latencies of all targets for two seconds, and lists slow disks and links, and
-/// load that delays other requests. Also lists hosts with a full page cache, too little memory or
-/// a wrong clock, targets that are far fuller than others, and missing backups of management. These
-/// findings leave the cluster healthy, and `--watch` does not report them. `skep why` explains the
-/// causes of slowness.
+/// load that delays other requests. Also lists hosts with a full page cache, too little memory or a
+/// wrong clock, targets that are far fuller than others, and missing backups of management. With
+/// such findings only, the cluster still counts as healthy, and `--watch` does not report them.
+/// `skep why` explains the causes of slowness.
 ///
 /// Findings that need measurements of a minute come from the monitor, with the time at which it
 /// first saw each problem.

@@ -24,11 +24,11 @@ const EXAMPLES: &[Example] = &[
 /// Time limit for copying the log to the new member.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Make a management node a member
+/// Make a management node a member of management
 ///
 /// Initialise the node with `skep management --init --join`, and start its service. This command
-/// copies the log to the node, and then the node votes. Three members survive the loss of one, five
-/// of two.
+/// copies the log to the node, and then the node votes. Three members survive the loss of one
+/// member, and five the loss of two.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct AddArgs {

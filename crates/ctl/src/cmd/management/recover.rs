@@ -19,7 +19,7 @@ const EXAMPLES: &[Example] = &[
     ),
 ];
 
-/// Make one member the only one, after the majority of the members is lost for ever
+/// Make one member the only member of management, after the majority is lost for ever
 ///
 /// Run the command on the member with the most changes, while the service of this member is
 /// stopped. Changes that only the lost members have are gone, so new ids and map versions continue
@@ -31,7 +31,7 @@ pub(crate) struct RecoverArgs {
     /// Directory of the member
     #[arg(long)]
     directory: PathBuf,
-    /// Make this member the only one; without this option, only show the changes that it has
+    /// Make this member the only member; without this option, only show which changes it has
     #[arg(long = "confirm")]
     is_confirmed: bool,
 }

@@ -12,7 +12,7 @@ use skep_wire::consensus::RemoveMember;
 const EXAMPLES: &[Example] =
     &[("remove a management node whose host is lost", "skep management remove 9")];
 
-/// Remove a management node, which need not run
+/// Remove a management node, even if it does not run
 ///
 /// A majority of the members must run. To remove the leader, stop its service first, so that
 /// another member becomes the leader. The directory of a removed node cannot be used again.

@@ -22,7 +22,8 @@ pub(super) struct OndemandArgs {
     /// Name of the file system [default: `ondemand`, or `job-` and the job id]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// Directory on a local disk of each host. Only root may be able to replace its entries
+    /// Directory on a local disk of each host. Users other than root must not be able to replace
+    /// its entries
     #[arg(long, value_name = "DIR", default_value = "/var/lib")]
     directory: String,
     /// Mount point on each host

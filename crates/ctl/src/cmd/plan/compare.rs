@@ -33,8 +33,8 @@ const EXAMPLES: &[Example] = &[
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct CompareArgs {
-    /// Predict each table with a calibration that lacks this table (the default of GROUP), or all
-    /// tables of its study
+    /// Predict each table with a model that is calibrated without this table, or without all tables
+    /// of its study. `--left-out` alone means `--left-out=table`
     #[arg(long, value_enum, value_name = "GROUP", conflicts_with = "tables")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "table")]
     left_out: Option<LeftOut>,

@@ -144,8 +144,8 @@ pub(crate) struct SpanArgs {
     /// Show the counts since the services started, without waiting for an interval
     #[arg(long, conflicts_with_all = ["once", "interval"])]
     total: bool,
-    /// Show only the requests of this user's programs through the mount at this path (of all
-    /// users, for root). Needs no token
+    /// Show only the requests that this user's programs send through the mount at this path; root
+    /// sees the requests of all users. Needs no token
     #[arg(long, value_name = "PATH")]
     #[arg(conflicts_with_all = ["cluster", "token_file", "total", "history"])]
     mount: Option<PathBuf>,

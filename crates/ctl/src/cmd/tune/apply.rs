@@ -22,12 +22,13 @@ const EXAMPLES: &[Example] = &[
     ),
 ];
 
-/// Change the settings that deviate, now and at each boot. The previous values are recorded first;
-/// `skep tune undo` restores them. Exit code 6 means that the kernel refused some values
+/// Change the settings of this host that deviate from the rules, now and at each boot. The previous
+/// values are recorded first; `skep tune undo` restores them. Exit code 6 means that the kernel
+/// refused some values
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct ApplyArgs {
-    /// Change only these rules, including rules with a risk
+    /// Apply only these rules, even those with a risk
     #[arg(long, value_delimiter = ',', value_name = "RULES")]
     only: Vec<String>,
     /// List the changes, and make none

@@ -21,7 +21,8 @@ const EXAMPLES: &[Example] = &[
     ),
 ];
 
-/// Check the settings of this host for its roles. Exit code 1 means that a value deviates
+/// Compare the settings of this host with the rules for its roles. Exit code 1 means that a value
+/// deviates
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct CheckArgs {

@@ -37,7 +37,7 @@ const SIGNIFICANT: f64 = 0.05;
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct MeasureArgs {
-    /// Measure only these rules, including rules with a risk
+    /// Measure only these rules, even those with a risk
     #[arg(long, value_delimiter = ',', value_name = "RULES")]
     only: Vec<String>,
     /// Number of runs with each value
