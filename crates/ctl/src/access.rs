@@ -155,8 +155,8 @@ impl ClusterQuery {
             }
             (None, []) => Err(unknown(format!(
                 "cannot find a cluster: no cluster is mounted here, and neither ./skep-data nor \
-                 /etc/skep/client.toml nor {TOKEN_OF_HOST} exists; name a file with its token with \
-                 --token-file or {TOKEN_VARIABLE}, or the data directory of a cluster with \
+                 /etc/skep/client.toml nor {TOKEN_OF_HOST} exists; name the token file of a \
+                 cluster with --token-file or {TOKEN_VARIABLE}, or its data directory with \
                  --cluster or {CLUSTER_VARIABLE}{}",
                 way_of_users(self.without_token, rustix::process::geteuid().is_root())
             ))),

@@ -75,8 +75,8 @@ pub(super) async fn ask(access: &Access, address: &MonitorAddress) -> Result<Mon
 /// Returns the line about the rules that were not evaluated, because the monitor did not answer.
 pub(super) fn unchecked(error: &Error) -> String {
     format!(
-        "growing queues, the slowest log syncs and uneven work are found in measurements of a \
-         minute, which only a monitor has: {}",
+        "growing queues, the slowest log syncs and uneven work, because only a monitor measures \
+         them for a minute: {}",
         error.context()
     )
 }

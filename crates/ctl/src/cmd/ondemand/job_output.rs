@@ -279,8 +279,9 @@ fn wait(system: &OnDemand, state: &HostState) -> Result<()> {
         if let Ok(Some(Results::Saved | Results::NeverBegun)) = &results {
             if let Err(error) = record.remove_reader(here) {
                 warn(&format!(
-                    "cannot confirm to the first node of the job that this node knows the state of \
-                     the results: {error}; the first node waits for a time limit"
+                    "cannot confirm to the first node of the job that this node has read the state \
+                     of the results: {error}; the first node waits for this confirmation until a \
+                     time limit"
                 ));
             }
             return Ok(());

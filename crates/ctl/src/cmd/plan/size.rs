@@ -55,8 +55,8 @@ struct FilesArgs {
     /// 32]
     #[arg(long, value_name = "NUMBER")]
     stripe_width: Option<u64>,
-    /// Number of first bytes of each file that metadata stores, as in the setting `inline-bytes`
-    /// [default: 16KiB if --mean-size is at most 16KiB, otherwise 0]
+    /// Number of first bytes of each file that metadata stores; 0: the setting `inline-bytes` of
+    /// the cluster is 0 [default: 16KiB if --mean-size is at most 16KiB, otherwise none]
     #[arg(long, value_name = "SIZE", value_parser = size_of)]
     inline_bytes: Option<u64>,
 }

@@ -184,7 +184,8 @@ fn as_text(loss: &Loss) -> String {
     let bytes: u64 = files.iter().map(|file| file.lost_bytes).sum();
     let _ = writeln!(
         text,
-        "Target {id} ({path}): {} {}. `skep entry map FILE` shows the ranges of a file.",
+        "Target {id} ({path}): {} {}. `skep entry map FILE` shows which ranges of a file are on \
+         it.",
         match files.iter().filter(|file| file.lost_bytes > 0).count() {
             1 => "1 file loses".to_owned(),
             count => format!("{count} files lose"),

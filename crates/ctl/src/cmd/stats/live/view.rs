@@ -305,7 +305,8 @@ impl View {
         if !self.has_division(by) {
             let by = by.word();
             self.note = Some(format!(
-                "at a single service, a mount counts load only by service or target, not by {by}"
+                "through a mount, the load of a single service is counted only by service or \
+                 target, not by {by}"
             ));
             return;
         }
@@ -347,8 +348,10 @@ impl View {
                 Level::new(Division::Target, scope, name.clone(), Filter::default())
             }
             (Division::Target, Ok(_)) if self.is_own => {
-                self.note =
-                    refuse("a mount does not count the kinds of its requests to a single target");
+                self.note = refuse(
+                    "through a mount, the requests to a single target are not counted by their \
+                     kind",
+                );
                 return;
             }
             (Division::Target, Ok(target)) => {
