@@ -97,8 +97,8 @@ impl Client {
         }
         let text = format!(
             "file {}: the first bytes that programs on this mount have written to the new file are \
-             lost. Metadata had lost the record that this mount has the file open, and another \
-             client has used the file since; write the data again",
+             lost, because metadata has lost the record of this open, and another client has used \
+             the file since; write the data again",
             state.id
         );
         Error::new(ErrorCode::Io, text)

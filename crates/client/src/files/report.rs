@@ -113,9 +113,9 @@ impl Client {
         // without a power loss.
         if outdated.iter().any(|file| !file.is_closing()) {
             tracing::error!(
-                "file {}: a power loss of metadata has reverted its open, and another client has \
-                 set its stripe pattern since; programs that have the file open get ESTALE until \
-                 they open it again, and must repeat their writes",
+                "file {}: a power loss has removed the record of its open at metadata, and another \
+                 client has set its stripe pattern since; programs that have the file open get \
+                 ESTALE until they open it again, and must repeat their writes",
                 state.id
             );
         }

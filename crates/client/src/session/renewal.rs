@@ -133,9 +133,9 @@ impl Client {
                 if let Err(error) = client.run_renewal(running).await {
                     tracing::error!(
                         "this mount cannot use metadata group {group}: it cannot open a session: \
-                         {error}; the mount tries again; until it succeeds, operations on files \
-                         of the group fail, and if another client removes the last name of a file \
-                         that is open here, the file is deleted"
+                         {error}. The mount tries again; until it succeeds, operations on files of \
+                         the group fail, and files that are open here are deleted if another \
+                         client removes their last name"
                     );
                 }
             })
