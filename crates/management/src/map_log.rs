@@ -252,8 +252,9 @@ pub(crate) fn condition_line(map: &ClusterMap, target: TargetId, health: &Target
 pub(crate) fn lost_line(map: &ClusterMap, target: TargetId) -> Line {
     let path = map.target(target).map_or("", |it| &it.path);
     let text = format!(
-        "target {} in {path} was marked as lost by an administrator: files lose their bytes on it; \
-         `skep target files --paths {}` lists them, and programs that read these bytes get EIO",
+        "target {} in {path} was marked as lost by an administrator: files lose their bytes on \
+         this target, and programs that read these bytes get EIO; `skep target files --paths {}` \
+         lists the files",
         named(map, target),
         target.raw()
     );
@@ -303,8 +304,8 @@ pub(crate) fn eviction_line(eviction: &Eviction, lease_ms: u32) -> Line {
     let Eviction { client, name, .. } = eviction;
     let text = format!(
         "evicted client {client} ({name}): {} (lease: {}); its locks and opens are released, and \
-         programs there get EIO for files that they have open for writing; it joins again by \
-         itself if it runs and reaches management",
+         programs there get EIO for files that they have open for writing; the client joins again \
+         by itself if its mount still runs and reaches management",
         eviction.reason(),
         seconds(lease_ms.into())
     );

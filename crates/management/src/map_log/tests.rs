@@ -204,7 +204,7 @@ fn loss_of_a_target_is_an_error_with_the_list_of_files() {
     let Line(level, text) = lost_line(&cluster(), TargetId::new(7));
     assert_eq!(level, Level::Error);
     assert!(text.starts_with("target t7 (storage-1) in /disk7 was marked as lost"), "{text}");
-    assert!(text.contains("`skep target files --paths 7` lists them"), "{text}");
+    assert!(text.contains("`skep target files --paths 7` lists the files"), "{text}");
 }
 
 #[test]
