@@ -47,7 +47,7 @@ pub(crate) fn start_line(directory: &Path, map: &ClusterMap) -> String {
     });
     format!(
         "management does not answer: this node starts with the cluster map that it has stored \
-         (version {}{}); it serves files; take-overs and changes of the cluster wait for \
+         (version {}{}), and serves files; take-overs and changes of the cluster wait for \
          management",
         map.version,
         written.unwrap_or_default()

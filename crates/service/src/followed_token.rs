@@ -246,9 +246,9 @@ impl FollowedToken {
             return Ok(token);
         }
         let what = format!(
-            "{} has a token of cluster {}, and this process belongs to cluster {}; replace it by \
-             the token that `skep cluster token --cluster DIRECTORY` prints on the management host \
-             of this cluster",
+            "{} has a token of cluster {}, and this process belongs to cluster {}; replace this \
+             token by the one that `skep cluster token --cluster DIRECTORY` prints on the \
+             management host of this cluster",
             self.files[0].display(),
             token.cluster,
             self.token.cluster

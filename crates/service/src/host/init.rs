@@ -208,7 +208,7 @@ fn missing(target: &Target, group: Option<(GroupId, usize)>) -> String {
         (Consistency::Bad, ..) => format!(
             "this was the directory of target {id}, which is marked as lost: for a new target, \
              mount the new disk, stop the service, run it with --init, and start it; otherwise \
-             remove the directory from its settings"
+             remove the directory from the settings of the service"
         ),
         (_, TargetKind::Metadata, Some((group, 2..))) => format!(
             "{data}. If the disk is lost: `skep group remove {group} {id}`, `skep target remove \

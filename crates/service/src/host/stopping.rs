@@ -121,8 +121,9 @@ fn stop_line(map: &ClusterMap, target: TargetId) -> String {
 
 fn log_failure(path: &Path, error: &Error) {
     tracing::warn!(
-        "the role of the target in {} has changed, and this service cannot open the target again \
-         to stop it in its new role: {error}; operations of its group may wait for a few seconds",
+        "cannot stop the target in {} in its new role, since this service cannot open the target \
+         again after the change of the role: {error}; operations of the group may wait for a few \
+         seconds",
         path.display()
     );
 }
