@@ -60,8 +60,8 @@ pub(super) fn place(rest: &str) -> Result<Place<'_>, String> {
 pub(super) fn key(prefix: &str, name: &OsStr) -> Result<String, String> {
     if is_reserved(name) {
         return Err(
-            "names that begin with .skep-copy- are reserved for incomplete copies; rename \
-                    it, or finish the copy that has created it"
+            "names that begin with .skep-copy- are reserved for incomplete copies; rename this \
+             entry, or finish the copy that has created the entry"
                 .into(),
         );
     }
@@ -72,8 +72,8 @@ pub(super) fn key(prefix: &str, name: &OsStr) -> Result<String, String> {
     match key.len() {
         // The key of a directory gets a slash at its end, so it must be shorter by one byte.
         len if len >= MOST_KEY => Err(format!(
-            "its key would have {len} bytes, and keys have at most {}; copy a directory above it to \
-             a shorter key",
+            "its key would have {len} bytes, and keys have at most {}; copy a directory above it \
+             to a shorter key",
             MOST_KEY - 1
         )),
         _ => Ok(key),
