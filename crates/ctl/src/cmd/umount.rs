@@ -104,9 +104,9 @@ async fn await_end(process: MountProcess, point: PathBuf) -> Result<()> {
         let waited = skep_env::now().saturating_sub(start);
         if waited > PATIENCE {
             let what = format!(
-                "cannot end the mount on {}: it is unmounted, but its process (process {}) still \
-                 runs after {} s; its log has the reason, and `kill -9 {1}` ends it unless a \
-                 container still uses the mount",
+                "cannot end the mount on {}: the directory is unmounted, but the process of the \
+                 mount (process {}) still runs after {} s; the log of the mount has the reason, \
+                 and `kill -9 {1}` ends the process unless a container still uses the mount",
                 point.display(),
                 process.id,
                 PATIENCE.as_secs()

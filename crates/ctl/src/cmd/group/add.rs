@@ -25,8 +25,8 @@ const ATTEMPTS: u32 = 5;
 ///
 /// The group continues to serve during the copy. The target must have no group. It serves as a
 /// backup member as soon as it has the copy and all later changes; `skep group status` shows the
-/// progress. The setting metadata-copy-rate bounds the rate. The target must lie on another node
-/// and in another failure domain than the members, unless --allow-same-node is given.
+/// progress. The setting metadata-copy-rate limits the rate of the copy. The target must lie on
+/// another node and in another failure domain than the members, unless --allow-same-node is given.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(ADD_EXAMPLES))]
 pub(crate) struct AddArgs {

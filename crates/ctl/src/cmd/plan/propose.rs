@@ -25,8 +25,8 @@ const EXAMPLES: &[Example] = &[
     ),
 ];
 
-/// Propose systems that meet needs, the cheapest first. A proposed system meets each need even at
-/// the lower end of the predicted 90 % interval
+/// Propose systems that meet the given needs, the cheapest first. A proposed system meets each need
+/// even at the lower end of the predicted 90 % interval
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct ProposeArgs {

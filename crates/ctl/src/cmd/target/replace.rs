@@ -33,9 +33,9 @@ const EXAMPLES: &[Example] = &[
 
 /// Put a new metadata target in the place of another one in its group
 ///
-/// First make a target on the new disk with `skep target add`. The command makes it a member of the
-/// group, waits until it has all data, and takes the former target out of the group, which serves
-/// meanwhile. A repeated command continues an interrupted one.
+/// First make a target on the new disk with `skep target add`. The command makes this target a
+/// member of the group, waits until it has all data, and takes the former target out of the group.
+/// The group serves meanwhile. If the command is interrupted, run it again.
 ///
 /// The bytes of a storage target exist once, and no command moves them. For a storage target, the
 /// command changes nothing, and prints the steps.
@@ -130,9 +130,9 @@ pub(crate) fn run(args: ReplaceArgs) -> Result<()> {
         if let Some(other) = map.group_of(new).filter(|other| other.id != group) {
             let what = format!(
                 "cannot replace target {id} by target {new}: target {new} is a member of group \
-                 {other}. If it stores nothing, take it out of the cluster (`skep target remove \
-                 {new}`), run `skep config set metadata-copies 2`, so that a new target gets no \
-                 group of its own, and make another one with `skep target add`",
+                 {other}. If target {new} stores nothing, take it out of the cluster (`skep target \
+                 remove {new}`), run `skep config set metadata-copies 2`, so that a new target \
+                 gets no group of its own, and add a new target with `skep target add`",
                 new = new.raw(),
                 other = other.id.raw()
             );
