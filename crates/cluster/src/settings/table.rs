@@ -85,8 +85,9 @@ pub const SETTINGS: &[Setting] = &[
         min: 1,
         max: MAX_STRIPE_WIDTH as u64,
         is_power_of_two: false,
-        meaning: "number of storage targets over which new files are striped beyond `stripe-from`, \
-                  unless their directory has a pattern; fewer targets if the cluster has fewer",
+        meaning: "number of storage targets over which a new file is striped after its first \
+                  `stripe-from` bytes, unless its directory has a pattern; fewer targets if the \
+                  cluster has fewer",
         field: Field::Policy {
             get: |policy| u64::from(policy.default_width),
             put: |policy, value| policy.default_width = width(value),
@@ -294,9 +295,9 @@ pub const SETTINGS: &[Setting] = &[
         min: MIN_COPY_RATE,
         max: MAX_COPY_RATE,
         is_power_of_two: false,
-        meaning: "maximum number of bytes per second that the primary of a metadata group sends \
-                  to a member that needs a copy of the store; less slows down other operations \
-                  less",
+        meaning: "maximum number of bytes per second that the primary of a metadata group sends to \
+                  a member that needs a copy of the store; a lower rate slows down other \
+                  operations less",
         field: Field::Policy {
             get: |policy| policy.metadata_copy_rate,
             put: |policy, value| policy.metadata_copy_rate = value,
@@ -323,7 +324,8 @@ pub const SETTINGS: &[Setting] = &[
         max: MAX_METADATA_LEASE_MS as u64,
         is_power_of_two: false,
         meaning: "maximum time for which the primary of a metadata group serves after its last \
-                  contact with the other members; then it goes on without a silent member",
+                  contact with the other members; after this time it continues without the silent \
+                  members",
         field: Field::Policy {
             get: |policy| u64::from(policy.metadata_lease_ms),
             put: |policy, value| policy.metadata_lease_ms = small(value),
