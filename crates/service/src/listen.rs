@@ -108,8 +108,8 @@ async fn listen_as_before(host: &str, file: &Path, if_taken: IfTaken) -> Result<
                     error.code(),
                     format!(
                         "{}. This service used the address at its last start, and the tokens of \
-                         other nodes contain it: end the other program, or remove {} and give all \
-                         nodes a new token",
+                         other nodes contain this address: end the other program, or remove {} and \
+                         give all nodes a new token",
                         error.context(),
                         file.display()
                     ),

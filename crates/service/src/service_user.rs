@@ -196,8 +196,8 @@ impl ServiceUser {
         if metadata.is_file() && !self.has_access(&metadata, READ) {
             self.refuse_replaceable(file, 0)?;
             if metadata.nlink() > 1 {
-                let what = "has several hard links, so root does not change its owner: copy the \
-                            file";
+                let what = "has several hard links, so root does not change its owner: make a copy \
+                            of the file, and use the copy";
                 return Err(refused(format!("{} {what}", file.display())));
             }
             chown(file, Some(self.uid), None).map_err(io_failed(file))?;
