@@ -344,8 +344,8 @@ impl Meter {
                         self.slow_syncs.line(&synced, now, || "a sync of the log".into())
                     {
                         tracing::warn!(
-                            "target {}: {line}; all changes waited for it; check the disk of the \
-                             log",
+                            "target {}: {line}; all changes waited for this sync; check the disk \
+                             of the log",
                             self.target
                         );
                     }
