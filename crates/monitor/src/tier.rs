@@ -151,7 +151,8 @@ impl Tier {
                 Ok(bytes) => bytes,
                 Err(error) => {
                     tracing::warn!(
-                        "cannot read the history file {}: {error}; graphs have a gap at its time",
+                        "cannot read the history file {}: {error}; graphs have a gap for the time \
+                         of this file",
                         self.path(start).display()
                     );
                     continue;
