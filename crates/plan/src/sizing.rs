@@ -267,9 +267,9 @@ fn cores(targets: u64) -> u64 {
 fn too_many(role: &str, host: &HostSize) -> Option<String> {
     (host.connections > MAX_CONNECTIONS).then(|| {
         format!(
-            "a {role} service with {} targets would have {} connections, and accepts \
-             {MAX_CONNECTIONS}: use fewer targets for each service, or give mounts the option \
-             `workers`",
+            "a {role} service with {} targets would have {} connections, and the limit of a \
+             service is {MAX_CONNECTIONS}: use fewer targets for each service, or give mounts the \
+             option `workers`",
             host.targets, host.connections
         )
     })
