@@ -116,8 +116,8 @@ impl Links {
             }
             None if known.waiting.len() >= MOST_WAITING => {
                 let reason = format!(
-                    "more than {MOST_WAITING} names of this file wait until the first name is \
-                     copied"
+                    "more than {MOST_WAITING} hard links of this file wait until the file is \
+                     copied under its first name; copy the file again with --resume"
                 );
                 Err(Failure::because("remember its hard links", reason))
             }

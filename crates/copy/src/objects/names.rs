@@ -72,8 +72,8 @@ pub(super) fn key(prefix: &str, name: &OsStr) -> Result<String, String> {
     match key.len() {
         // The key of a directory gets a slash at its end, so it must be shorter by one byte.
         len if len >= MOST_KEY => Err(format!(
-            "its key would have {len} bytes, and keys have at most {}; copy a directory above it \
-             to a shorter key",
+            "its key would have {len} bytes, and keys have at most {}; copy its directory with a \
+             separate command to a shorter key",
             MOST_KEY - 1
         )),
         _ => Ok(key),
