@@ -169,8 +169,8 @@ impl Mount {
         let background = self.options.workers;
         let problem = if index > background {
             format!(
-                "the workers of this mount have indexes below {background}, and its background \
-                 work has the index {background}"
+                "the indexes of the workers of this mount are lower than {background}, and its \
+                 background work uses the index {background}"
             )
         } else if taken.insert(index) {
             return Ok(());
