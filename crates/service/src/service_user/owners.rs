@@ -202,7 +202,7 @@ impl<'a> OwnerChange<'a> {
         };
         Err(refused(format!(
             "{} (user {}) {problem}: it may be a file of this host that is not part of Skep; \
-             remove the name here, or run `chown -h {}` on it",
+             remove it from this directory, or run `chown -h {}` on it",
             path.display(),
             stat.st_uid,
             self.user.name
