@@ -14,7 +14,7 @@ const EXAMPLES: &[Example] = &[
     ),
     ("run the service", "skep metadata --config /etc/skep/metadata-a.toml"),
     (
-        "give all files of the service to the user that runs it, as root",
+        "as root, give all files of the service to the user that runs the service",
         "skep metadata --give-to skep --config /etc/skep/metadata-a.toml",
     ),
 ];

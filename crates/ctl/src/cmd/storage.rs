@@ -18,7 +18,7 @@ const EXAMPLES: &[Example] = &[
         "skep storage --config /etc/skep/storage-a.toml --numa-node 1",
     ),
     (
-        "give all files of the service to the user that runs it, as root",
+        "as root, give all files of the service to the user that runs the service",
         "skep storage --give-to skep --config /etc/skep/storage-a.toml",
     ),
 ];

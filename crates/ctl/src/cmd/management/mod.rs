@@ -20,7 +20,7 @@ const EXAMPLES: &[Example] = &[
     ("create a new cluster", "skep management --init --config /etc/skep/management-a.toml"),
     ("run the service", "skep management --config /etc/skep/management-a.toml"),
     (
-        "give all files of the service to the user that runs it, as root",
+        "as root, give all files of the service to the user that runs the service",
         "skep management --give-to skep --config /etc/skep/management-a.toml",
     ),
     (
