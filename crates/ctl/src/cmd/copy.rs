@@ -99,7 +99,8 @@ pub(crate) struct CopyArgs {
     /// Leave out the contents of directories where another file system is mounted
     #[arg(long)]
     one_file_system: bool,
-    /// Do not preserve owners and groups: copies get those that the destination gives to new files
+    /// Do not preserve owners and groups: copies get the owner and the group of new files at the
+    /// destination
     #[arg(long)]
     no_owners: bool,
     /// Leave out extended attributes and access control lists
