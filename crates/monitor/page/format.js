@@ -21,9 +21,20 @@ export function setText(element, text) {
   if (element.textContent !== wanted) element.textContent = wanted;
 }
 
+/** Shows a text, as a link if it has an address. A link with the focus keeps it. */
+export function showLinked(element, text, href) {
+  const link = element.querySelector("a");
+  if (Boolean(link) !== Boolean(href)) element.replaceChildren(href ? h("a", { href }, text) : text);
+  else if (!link) setText(element, text);
+  else {
+    setText(link, text);
+    if (link.getAttribute("href") !== href) link.setAttribute("href", href);
+  }
+}
+
 /** A table that updates its rows and cells in place, so that focus and selection are preserved. */
 export class Table {
-  /** `columns` have: title, text(row), and optionally number, wide, href(row), cell(row, td). */
+  /** `columns` have: title, text(row), and optionally number, wide, href(row), which may be null, and cell(row, td). */
   constructor(label, columns, key) {
     this.columns = columns;
     this.key = key;
@@ -48,13 +59,13 @@ export class Table {
       kept.add(key);
       let shown = this.rows.get(key);
       if (!shown) {
-        shown = this.create(row);
+        shown = this.create();
         this.rows.set(key, shown);
       }
       this.columns.forEach((column, at) => {
         const cell = shown.cells[at];
         if (column.cell) column.cell(row, cell);
-        else setText(cell.firstChild?.nodeName === "A" ? cell.firstChild : cell, column.text(row));
+        else showLinked(cell, column.text(row), column.href?.(row));
       });
       if (this.body.children[index] !== shown.row) this.body.insertBefore(shown.row, this.body.children[index] ?? null);
     });
@@ -64,11 +75,8 @@ export class Table {
     this.empty.hidden = rows.length > 0;
   }
 
-  create(row) {
-    const cells = this.columns.map((column) => {
-      const link = column.href ? h("a", { href: column.href(row) }) : null;
-      return h("td", { class: this.classes(column) }, link);
-    });
+  create() {
+    const cells = this.columns.map((column) => h("td", { class: this.classes(column) }));
     return { row: h("tr", {}, cells), cells };
   }
 }

@@ -63,6 +63,18 @@ export const partsOf = (hash) => hash.replace(/^#\//, "").split("/").map((part) 
   try { return decodeURIComponent(part); } catch { return ""; }
 });
 
+/**
+ * Returns the address of the view about the object of a problem, such as t7, n2 or user 1000. Returns null
+ * if the page has no such view. `services` are the services of the cluster: other nodes are clients.
+ */
+export function viewOf(object, services) {
+  const [, kind, id] = /^(t|n|user )(\d+)$/.exec(object) ?? [];
+  if (kind === "t") return `#/target/${id}`;
+  if (kind === "user ") return `#/load/user/${id}`;
+  if (kind === "n") return services.some((service) => String(service.id) === id) ? `#/server/${id}` : `#/load/client/${id}`;
+  return object === "management" || object.startsWith("host ") ? "#/servers" : null;
+}
+
 /** Returns the entry of a table with this name. The names that each object has from JavaScript itself, such as `constructor`, are no entries. */
 export const entryOf = (table, name) => (Object.hasOwn(table, name) ? table[name] : undefined);
 

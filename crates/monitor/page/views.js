@@ -1,8 +1,9 @@
 // The views of the page. Each returns its elements, its charts, and a function that updates the
 // elements with the newest statistics.
 import { h, setText, Table, meter, state } from "./format.js";
-import { bytes, rate, count, micros, percent, ago, moment, spreadText, idOf } from "./values.mjs";
+import { bytes, rate, count, micros, percent, ago, moment, spreadText, idOf, viewOf } from "./values.mjs";
 import { LineChart, HeatMap } from "./charts.js";
+import { endedList, findingList, follows } from "./findings.js";
 
 const panel = (title, ...children) =>
   h("section", { class: "panel" }, h("header", {}, h("h2", {}, title)), ...children);
@@ -44,9 +45,6 @@ function waiting(by, more) {
   ], count);
 }
 
-/** Converts a text to elements, with the words between backticks as code. */
-const prose = (text) => text.split("`").map((part, index) => (index % 2 ? h("code", {}, part) : part));
-
 /** Returns the worst state of a node or target, according to the findings about its objects. */
 function worst(live, objects) {
   const found = live.findings.filter((finding) => objects.includes(finding.object));
@@ -67,11 +65,15 @@ function serviceTable() {
   ], (row) => row.id);
 }
 
+/** Returns the objects whose problems are problems of a service: the service itself, and its targets. */
+function objectsOf(live, service) {
+  const own = live.targets.filter((target) => target.node === service.id).map((target) => `t${target.id}`);
+  return [`n${service.id}`, ...own, ...(service.kind === "management" ? ["management"] : [])];
+}
+
 function serviceRows(live) {
   return live.services.map((service) => {
-    const own = live.targets.filter((target) => target.node === service.id).map((target) => `t${target.id}`);
-    const objects = [`n${service.id}`, ...own, ...(service.kind === "management" ? ["management"] : [])];
-    const health = service.problem ? "critical" : worst(live, objects);
+    const health = service.problem ? "critical" : worst(live, objectsOf(live, service));
     const word = service.problem ? "no reply" : health === "good" ? "serving" : health === "critical" ? "problem" : "attention";
     return { ...service, health, word };
   });
@@ -139,56 +141,30 @@ function slowTable() {
     { title: "Took", number: true, text: (row) => micros(row.ms * 1000) },
     { title: "Mainly", text: (row) => row.mainly },
     { title: "Client", wide: true, text: (row) => row.client },
-    { title: "User", wide: true, text: (row) => (row.user === null ? "" : row.user_name ? `${row.user_name} (${row.user})` : String(row.user)) },
+    { title: "User", wide: true, href: (row) => (row.user === null ? null : `#/load/user/${row.user}`),
+      text: (row) => (row.user === null ? "" : row.user_name ? `${row.user_name} (${row.user})` : String(row.user)) },
     { title: "Ended", wide: true, text: (row) => moment(row.ended_us / 1000, 600) },
   ], (row) => row.trace);
 }
 
+/** Returns the address of the view about the target of a row. Zero stands for the mount, or for a service without a target. */
+const targetOf = (row) => (row.target === 0 ? null : `#/target/${row.target}`);
+
 /** A table of the phases in which requests spent their time in the last seconds. */
 function phaseTable() {
   return new Table("Where the time of requests goes", [
-    { title: "Phase", text: (row) => row.what },
+    { title: "Phase", href: (row) => `#/target/${row.target}`, text: (row) => row.what },
     { title: "Share of time", cell: (row, cell) => meter(cell, row.share, percent(row.share), [2, 2]) },
     { title: "Each", number: true, text: (row) => micros(row.each_ms * 1000) },
     { title: "At its peers", number: true, text: (row) => (row.peers_ms === null ? "" : micros(row.peers_ms * 1000)) },
   ], (row) => `${row.target} ${row.stage}`);
 }
 
-/** Returns whether a problem follows from another problem, which lists it. */
-const follows = (finding) => finding.cause !== null;
-
-/** Returns the name of a problem: its rule and its object. */
-const problem = (finding) => `${finding.rule} ${finding.object}`;
-
-/** Lists problems that follow from one problem. Returns null for an empty list. */
-function consequences(found) {
-  if (!found || !found.length) return null;
-  return h("ul", { class: "consequences", "aria-label": "What follows from this problem" }, found.map((it) => h("li", {}, it.what)));
-}
-
-function findingList() {
-  const list = h("ul", { class: "findings" });
-  const none = h("p", { class: "empty" }, "No problems. The monitor checks services, targets, hosts, queues, latencies, clients and backups each second.");
-  return { element: h("div", {}, list, none), update(live) {
-    const shown = live.findings.filter((finding) => !follows(finding)).map((finding) => {
-      const lasts = live.now_ms - (finding.since_ms ?? live.now_ms);
-      const following = live.findings.filter((it) => follows(it) && problem(it.cause) === problem(finding));
-      return h("li", { class: finding.severity },
-        h("span", { class: "dot " + finding.severity, "aria-label": finding.severity, role: "img" }),
-        h("span", { class: "what" }, finding.what),
-        h("span", { class: "time" }, lasts >= 1000 ? `for ${ago(lasts)}` : "just now"),
-        h("span", { class: "remedy" }, prose(finding.remedy)), consequences(following));
-    });
-    list.replaceChildren(...shown);
-    none.hidden = shown.length > 0;
-  } };
-}
-
 /** A table of the background work, with its progress. */
 function workTable() {
   const left = (row) => (row.left === null ? "" : row.unit === "bytes" ? bytes(row.left) : `${count(row.left)} ${row.unit}`);
   return new Table("Background work", [
-    { title: "Work", text: (row) => row.what },
+    { title: "Work", href: (row) => viewOf(row.object, []), text: (row) => row.what },
     { title: "Done", cell: (row, cell) => {
       const known = row.total > 0, share = known ? row.done / row.total : NaN;
       meter(cell, share, known ? percent(share) : "", [2, 2]);
@@ -366,20 +342,30 @@ export function servers() {
   };
 }
 
+/** A panel with the problems of one object, which is hidden while there are none. */
+function ownProblems(objects) {
+  const list = findingList(objects), element = panel("Problems", list.element);
+  element.hidden = true;
+  return { element, update(live) { element.hidden = list.update(live) === 0; } };
+}
+
 export function server(id) {
   const title = h("h1"), note = h("span", { class: "quiet" }), targets = targetTable();
+  const find = (live) => live.services.find((service) => String(service.id) === id);
+  const problems = ownProblems((live) => { const found = find(live); return found ? objectsOf(live, found) : []; });
   const charts = [throughput, rates, latency, waiting].map((make) => make("node", idOf(id)));
   return {
     title: "Server",
     elements: [
       h("div", { class: "crumbs" }, h("a", { href: "#/servers" }, "Servers"), " / "),
-      h("div", { class: "head" }, title, note),
+      h("div", { class: "head" }, title, note), problems.element,
       h("div", { class: "two" }, charts.map((chart) => chart.element)),
       panel("Targets", targets.element),
     ],
     charts,
     update(live) {
-      const found = live.services.find((service) => String(service.id) === id);
+      const found = find(live);
+      problems.update(live);
       setText(title, found?.name ?? "This service is not in the cluster.");
       setText(note, found ? `${found.kind}, ${found.addresses.join(", ")}, version ${found.version}${found.problem ? `, no reply: ${found.problem}` : ""}` : "");
       targets.update(targetRows(live, Number(id)));
@@ -389,6 +375,7 @@ export function server(id) {
 
 export function target(id) {
   const title = h("h1", {}, `Target t${id}`), note = h("span", { class: "quiet" });
+  const problems = ownProblems(() => [`t${id}`]);
   const crumb = h("a", { href: "#/servers" }, "Servers");
   const charts = [throughput, rates, latency, waiting].map((make) => make("target", idOf(id)));
   const heat = new HeatMap("Latency of all requests", query("target", idOf(id)));
@@ -398,11 +385,12 @@ export function target(id) {
     title: `Target t${id}`,
     elements: [
       h("div", { class: "crumbs" }, h("a", { href: "#/servers" }, "Servers"), " / ", crumb),
-      h("div", { class: "head" }, title, note),
+      h("div", { class: "head" }, title, note), problems.element,
       h("div", { class: "two" }, charts.map((chart) => chart.element)), heat.element, sync,
     ],
     charts: [...charts, heat, syncs],
     update(live) {
+      problems.update(live);
       const found = live.targets.find((it) => String(it.id) === id);
       const owner = live.services.find((service) => service.id === found?.node);
       if (owner) { setText(crumb, owner.name); crumb.setAttribute("href", `#/server/${owner.id}`); }
@@ -476,14 +464,14 @@ export function operations() {
 export function operation(id) {
   const title = h("h1", {}, "Operation"), note = h("p", { class: "quiet" });
   const parts = new Table("Parts of the time", [
-    { title: "Where", text: (row) => row.what },
+    { title: "Where", href: targetOf, text: (row) => row.what },
     { title: "Share of time", cell: (row, cell) => meter(cell, row.share, percent(row.share), [2, 2]) },
     { title: "Time", number: true, text: (row) => micros(row.ms * 1000) },
     { title: "Usually", number: true, text: (row) => (row.usual_ms === null ? "" : micros(row.usual_ms * 1000)) },
   ], (row) => `${row.target} ${row.stage}`);
   const requests = new Table("Requests", [
     { title: "Request", text: (row) => row.request.replaceAll("_", " ") },
-    { title: "To", text: (row) => row.place },
+    { title: "To", href: targetOf, text: (row) => row.place },
     { title: "After", number: true, text: (row) => (row.begin_ms === null ? "" : micros(row.begin_ms * 1000)) },
     { title: "Took", number: true, text: (row) => micros(row.ms * 1000) },
     { title: "Result", wide: true, text: (row) => (row.is_failed ? "failed" : "") },
@@ -513,20 +501,17 @@ export function operation(id) {
 }
 
 export function alerts() {
-  const findings = findingList(), list = h("ul", { class: "findings" });
-  const none = h("p", { class: "empty" }, "No alert has ended since the monitor started.");
+  const findings = findingList(), ended = endedList();
+  let services = [];
   return {
     title: "Alerts",
-    elements: [h("h1", {}, "Alerts"), panel("Now", findings.element), panel("Ended", list, none)],
+    elements: [h("h1", {}, "Alerts"), panel("Now", findings.element), panel("Ended", ended.element)],
     charts: [],
     alerts: true,
-    update(live) { findings.update(live); },
-    updateAlerts({ ended }) {
-      list.replaceChildren(...ended.map((alert) => h("li", { class: "over" },
-        h("span", { class: "dot" }), h("span", { class: "what" }, alert.what),
-        h("span", { class: "time" }, `${moment(alert.since_ms, 1e9)} ${moment(alert.since_ms, 600)}, for ${ago(alert.ended_ms - alert.since_ms)}`),
-        h("span", { class: "remedy" }, prose(alert.remedy)), consequences(alert.consequences))));
-      none.hidden = ended.length > 0;
+    update(live) {
+      services = live.services;
+      findings.update(live);
     },
+    updateAlerts(found) { ended.update(found.ended, services); },
   };
 }

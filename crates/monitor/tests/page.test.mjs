@@ -71,6 +71,15 @@ test("hostile ids stay one parameter and one part of an address", () => {
   assert.deepEqual(values.partsOf(""), [""]);
 });
 
+test("problems link to the views about their objects", () => {
+  const services = [{ id: 2 }, { id: 3 }];
+  check((object) => values.viewOf(object, services), [
+    ["t7", "#/target/7"], ["n2", "#/server/2"], ["n12", "#/load/client/12"], ["user 1000", "#/load/user/1000"],
+    ["host 10.0.0.3", "#/servers"], ["management", "#/servers"], ["monitor", null], ["cluster", null],
+    ["directory 5", null], ["t7/../x", null], ["", null], ["<b>", null],
+  ]);
+});
+
 test("built-in property names of objects are no table entries", () => {
   const table = { servers: 1, none: 0 };
   check((name) => values.entryOf(table, name), [
