@@ -1,17 +1,22 @@
 // The start of the page. Chooses the view by the address, requests statistics from the monitor each
 // second, and draws them.
 import { h, setText } from "./format.js";
-import { ago, bytes, entryOf, partsOf } from "./values.mjs";
+import { bytes, entryOf, messageOf, moment, partsOf, reasonOf, titleOf } from "./values.mjs";
 import * as views from "./views.js";
 
 const VIEWS = [["overview", "Overview"], ["servers", "Servers"], ["load/user", "Load"], ["latency", "Latency"], ["operations", "Operations"],
   ["alerts", "Alerts"], ["placement", "Placement"], ["work", "Background work"], ["reports", "Reports"]];
 const SPANS = [[300, "5 minutes"], [3600, "1 hour"], [86400, "1 day"], [2592000, "30 days"], [31536000, "1 year"]];
 const POINTS = 300;
+// Time after which a request has failed. Without a limit, the page would wait for minutes for a host
+// that does not answer at all, and would show old figures as if they were new.
+const PATIENCE_MS = 10000;
 
 const byId = (id) => document.getElementById(id);
 const main = byId("main"), notice = byId("notice"), foot = byId("foot"), spans = byId("span"), clusters = byId("cluster");
 let view = null, live = null, span = Number(recall("span")) || 300, dueCharts = 0;
+// The time at which the page has lost the contact with the monitor, or null.
+let lostMs = null;
 
 function recall(name) { try { return localStorage.getItem(`skep-${name}`); } catch { return null; } }
 function keep(name, value) { try { localStorage.setItem(`skep-${name}`, value); } catch { /* a private window */ } }
@@ -26,8 +31,8 @@ function open() {
     reports: () => views.reports(), report: () => views.report(first),
   }, name);
   view = make ? make() : views.overview();
-  document.title = `${view.title} - Skep monitor`;
   main.replaceChildren(...view.elements);
+  showTitle();
   const listed = entryOf({ server: "servers", target: "servers", operation: "operations", report: "reports" }, name);
   const current = listed ?? (name || "overview");
   for (const link of byId("views").children) {
@@ -41,26 +46,52 @@ function open() {
   refresh();
 }
 
+function showTitle() {
+  document.title = titleOf(view.title, live?.findings ?? [], lostMs === null);
+}
+
 async function get(path) {
   const chosen = clusters.value ? `${path.includes("?") ? "&" : "?"}cluster=${encodeURIComponent(clusters.value)}` : "";
-  const reply = await fetch(path + chosen, { headers: { Accept: "application/json" } });
-  if (!reply.ok) throw new Error(`the monitor replied ${reply.status}`);
+  const options = { headers: { Accept: "application/json" }, signal: AbortSignal.timeout(PATIENCE_MS) };
+  const reply = await fetch(path + chosen, options).catch((error) => {
+    const name = error.name === "TimeoutError" ? error.name : "NoConnection";
+    throw Object.assign(new Error(error.message), { name });
+  });
+  if (!reply.ok) throw Object.assign(new Error(messageOf(await reply.text())), { status: reply.status });
   return reply.json();
 }
 
-/** Requests the series for the charts of the view, each series only once, and draws the charts. */
-async function refresh() {
-  const shown = view;
+/** Requests the series for the charts of a view, each series only once, and draws the charts. */
+async function update(shown) {
+  const wanted = span;
   const queries = [...new Set(shown.charts.flatMap((chart) => chart.queries))];
   const found = new Map(await Promise.all(queries.map(async (query) =>
-    [query, await get(`/api/history?${query}&span=${span}&points=${POINTS}`)])));
-  if (shown.loads) shown.updateLoads((await get(`/api/load?by=${shown.loads}&span=${span}`)).rows);
+    [query, await get(`/api/history?${query}&span=${wanted}&points=${POINTS}`)])));
+  if (shown.loads) shown.updateLoads((await get(`/api/load?by=${shown.loads}&span=${wanted}`)).rows);
   if (shown.operations) shown.updateOperations((await get(`/api/operations?span=600`)).operations);
-  if (shown.operation) shown.updateOperation(await get(`/api/operation?id=${encodeURIComponent(shown.operation)}`).catch(() => null));
+  if (shown.operation) {
+    const asked = get(`/api/operation?id=${encodeURIComponent(shown.operation)}`);
+    shown.updateOperation(await asked.catch((error) => { if (error.status === 404) return null; throw error; }));
+  }
   if (shown.alerts) shown.updateAlerts(await get("/api/alerts"));
   if (shown.reports) shown.updateReports(await get("/api/reports"));
   if (shown !== view) return;
-  for (const chart of shown.charts) chart.draw(chart.queries.map((query) => found.get(query)), span);
+  for (const chart of shown.charts) chart.draw(chart.queries.map((query) => found.get(query)), wanted);
+}
+
+/** Updates the charts and lists of the view. If this fails, the page shows the reason until the next update. */
+async function refresh() {
+  const shown = view;
+  if (shown.isUpdating) return;
+  shown.isUpdating = true;
+  try {
+    await update(shown);
+    shown.problem = "";
+  } catch (error) {
+    shown.problem = `This view is not complete: ${reasonOf(error)}.`;
+    dueCharts = Date.now() + 2000;
+  }
+  shown.isUpdating = false;
 }
 
 function redraw() {
@@ -72,24 +103,47 @@ function problem(text) {
   setText(notice, text);
 }
 
+/** Shows the newest statistics. */
+function take(newest) {
+  live = newest;
+  lostMs = null;
+  main.classList.remove("stale");
+  if (!live.services) {
+    problem("The monitor has no cluster map yet: management does not reply.");
+  } else {
+    const isLate = live.now_ms - live.frame_ms > 10000;
+    problem(isLate ? `The newest statistics are from ${moment(live.frame_ms, 0)}.` : view.problem ?? "");
+    view.update(live);
+    setText(foot, `Cluster ${live.cluster.slice(0, 13)} | map ${live.map_version} | Skep ${live.version} | statistics each ${(live.interval_ms / 1000).toFixed(1)} s | history ${bytes(live.history.bytes)} of ${bytes(live.history.max_bytes)}`);
+  }
+  showTitle();
+}
+
+/**
+ * Reports that the page has no contact with the monitor. The text does not change while this lasts,
+ * because screen readers read each new text aloud.
+ */
+function lose(error) {
+  lostMs ??= Date.now();
+  main.classList.add("stale");
+  const figures = live?.services ? " The figures below are from that time." : "";
+  problem(`No statistics since ${moment(lostMs, 0)}: ${reasonOf(error)}.${figures} The page tries again each second.`);
+  showTitle();
+}
+
 async function tick() {
   try {
-    live = await get("/api/live");
-    if (!live.services) problem("The monitor has no cluster map yet: management does not reply.");
-    else {
-      const late = live.now_ms - live.frame_ms;
-      problem(late > 10000 ? `The newest statistics are ${ago(late)} old.` : "");
-      view.update(live);
-      setText(foot, `Cluster ${live.cluster.slice(0, 13)} | map ${live.map_version} | Skep ${live.version} | statistics each ${(live.interval_ms / 1000).toFixed(1)} s | history ${bytes(live.history.bytes)} of ${bytes(live.history.max_bytes)}`);
-    }
+    const asked = clusters.value, newest = await get("/api/live");
+    // The user may have chosen another cluster meanwhile.
+    if (asked === clusters.value) take(newest);
     // In a chart of a long span, each point covers minutes. So a request each second would return
     // nothing new.
     if (Date.now() >= dueCharts) {
       dueCharts = Date.now() + Math.min(60000, Math.max(900, (span / POINTS) * 500));
-      await refresh();
+      refresh();
     }
   } catch (error) {
-    problem(`No statistics: ${error.message}. The page tries again each second.`);
+    lose(error);
   }
   setTimeout(tick, document.hidden ? 5000 : 1000);
 }
@@ -129,7 +183,7 @@ spans.addEventListener("change", () => {
   span = Number(spans.value);
   keep("span", span);
   dueCharts = 0;
-  refresh().catch(() => {});
+  refresh();
 });
 document.addEventListener("keydown", (event) => {
   const typing = ["INPUT", "SELECT", "TEXTAREA"].includes(document.activeElement?.tagName);

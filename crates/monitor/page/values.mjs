@@ -58,6 +58,27 @@ export const spreadText = (spread, show) => `${show(spread.mean)} on average, fr
 /** Returns the parameter of a request for the object with this id. */
 export const idOf = (id) => `&id=${encodeURIComponent(id)}`;
 
+/** Returns the text of a reply with an error, which is plain text or JSON. */
+export function messageOf(body) {
+  try { return JSON.parse(body).error ?? body; } catch { return body; }
+}
+
+/** Describes why a request to the monitor has failed. */
+export function reasonOf(error) {
+  if (error.name === "TimeoutError") return "the monitor does not reply";
+  if (error.name === "NoConnection") return "the page cannot connect to the monitor";
+  if (error.status === 401) return "the monitor needs the password again; reload the page";
+  if (error.status) return `the monitor replied ${error.status} ${error.message.trim().slice(0, 200)}`.trim();
+  return error.message;
+}
+
+/** Returns the title of the page, with the number of problems, so that a tab in the background shows it. */
+export function titleOf(view, findings, hasContact) {
+  const problems = findings.filter((finding) => finding.cause === null).length;
+  const mark = hasContact ? (problems ? `(${problems}) ` : "") : "(no contact) ";
+  return `${mark}${view} - Skep monitor`;
+}
+
 /** Returns the decoded parts of the address of a view. A part that is not valid is empty. */
 export const partsOf = (hash) => hash.replace(/^#\//, "").split("/").map((part) => {
   try { return decodeURIComponent(part); } catch { return ""; }

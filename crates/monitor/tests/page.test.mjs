@@ -60,6 +60,30 @@ test("balance that cannot be judged is shown as its reason", () => {
   assert.equal(values.spreadText(spread, values.percent), words);
 });
 
+test("failed requests have a reason in words", () => {
+  check(values.reasonOf, [
+    [{ name: "TimeoutError", message: "signal timed out" }, "the monitor does not reply"],
+    [{ name: "NoConnection", message: "Failed to fetch" }, "the page cannot connect to the monitor"],
+    [{ name: "Error", message: "x", status: 401 }, "the monitor needs the password again; reload the page"],
+    [{ name: "Error", message: "unknown cluster\n", status: 400 }, "the monitor replied 400 unknown cluster"],
+    [{ name: "Error", message: "", status: 503 }, "the monitor replied 503"],
+    [{ name: "SyntaxError", message: "no JSON" }, "no JSON"],
+  ]);
+});
+
+test("error texts of the monitor are read from JSON and from plain text", () => {
+  check(values.messageOf, [
+    ['{"error":"unknown cluster"}', "unknown cluster"], ["no page\n", "no page\n"], ["", ""], ["{}", "{}"],
+  ]);
+});
+
+test("page title has the number of problems, or the lost contact", () => {
+  const [own, following] = [{ cause: null }, { cause: { rule: "target-down", object: "t7" } }];
+  assert.equal(values.titleOf("Overview", [], true), "Overview - Skep monitor");
+  assert.equal(values.titleOf("Overview", [own, following, own], true), "(2) Overview - Skep monitor");
+  assert.equal(values.titleOf("Overview", [own], false), "(no contact) Overview - Skep monitor");
+});
+
 test("hostile ids stay one parameter and one part of an address", () => {
   const ids = ["7", "a&by=node#x", "../../api", "<img src=x>", "100 %", "\u00fc\u2028\"'", "+ "];
   for (const id of ids) {
