@@ -7,6 +7,8 @@
 //! - [`history`], [`tier`], [`codec`]: the frames of seconds, minutes and hours on disk.
 //! - `findings`, `consequences`, `alerts`, `evictions`: the rules and the alerts. `notify`,
 //!   `alertmanager`: the notifications.
+//! - [`names`], `name_service`: the names of clients, users and groups. `child_program`: runs
+//!   programs of the host, with a time limit.
 //! - `routes`, `live`, `series`, `export`, `page`: the HTTP server. `target_figures`, `placement`,
 //!   `background`, `group_rounds`: the data that it shows about targets and background work.
 //!   `metrics_pages`: the pages that Prometheus reads. `reports`: the reports of studies.
@@ -23,6 +25,7 @@ mod alertmanager;
 mod alerts;
 mod back_off;
 mod background;
+mod child_program;
 mod clusters;
 pub mod codec;
 mod collect;
@@ -41,6 +44,7 @@ mod influx;
 pub mod limits;
 mod live;
 mod metrics_pages;
+mod name_service;
 pub mod names;
 mod notify;
 mod observe;
@@ -206,6 +210,7 @@ fn watch(
     let records = record_rounds::follow(collector.connections(), Rc::clone(state));
     tasks.push(skep_env::spawn(records));
     tasks.push(skep_env::spawn(group_rounds::follow(collector.identity(), Rc::clone(state))));
+    tasks.push(skep_env::spawn(name_service::follow(Rc::clone(state))));
     let interval = settings.interval.0;
     let (state, notifications) = (Rc::clone(state), Rc::clone(notifications));
     let notify = move |cluster: &str, alert: &Alert| {

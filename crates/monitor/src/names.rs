@@ -3,16 +3,25 @@
 use crate::frame::Dimension;
 use skep_rpc::origin::job_text;
 use skep_types::{ClusterMap, NodeKind};
-use std::collections::{BTreeMap, HashMap};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// Maximum number of clients whose names are stored although the clients have left the cluster.
 const MAX_FORMER: usize = 4096;
 
+/// Maximum number of users and groups whose names the monitor wants to find at the same time.
+const MAX_UNNAMED: usize = 4096;
+
 /// Reads the names of user or group ids from the file with the path `file`, such as `/etc/passwd`.
 /// Returns no names if the file cannot be read. Ids from other sources, such as LDAP, have no name.
-/// Control characters are replaced, so that a name cannot move the cursor of a terminal.
 pub fn names_in(file: &str) -> HashMap<String, String> {
-    let text = std::fs::read_to_string(file).unwrap_or_default();
+    names_of_lines(&std::fs::read_to_string(file).unwrap_or_default())
+}
+
+/// Returns the names of user or group ids, by id. `text` consists of lines in the form of
+/// `/etc/passwd` or `/etc/group`, which `getent` prints too. Control characters are replaced, so
+/// that a name cannot move the cursor of a terminal.
+pub fn names_of_lines(text: &str) -> HashMap<String, String> {
     text.lines()
         .filter_map(|line| {
             let mut fields = line.split(':');
@@ -35,12 +44,43 @@ pub(crate) struct Names {
     /// The names of nodes, by node id. They include clients that have left, because the history
     /// contains their ids.
     nodes: BTreeMap<u32, String>,
+    /// The users and groups without a known name that a caller has asked for.
+    /// `crate::name_service` searches for their names.
+    unnamed: RefCell<BTreeSet<(Dimension, String)>>,
 }
 
 impl Names {
     pub(crate) fn read() -> Self {
         let (users, groups) = (names_in("/etc/passwd"), names_in("/etc/group"));
-        Self { users, groups, nodes: BTreeMap::new() }
+        Self { users, groups, nodes: BTreeMap::new(), unnamed: RefCell::default() }
+    }
+
+    /// Adds the names of users or groups, by id. `dimension` is `User` or `Group`.
+    pub(crate) fn add(&mut self, dimension: Dimension, names: HashMap<String, String>) {
+        match dimension {
+            Dimension::Group => self.groups.extend(names),
+            _ => self.users.extend(names),
+        }
+    }
+
+    /// Returns the ids of the users or groups without a known name that callers have asked for
+    /// since the last call of this function.
+    pub(crate) fn take_unnamed(&self, dimension: Dimension) -> Vec<String> {
+        let mut unnamed = self.unnamed.borrow_mut();
+        let all = std::mem::take(&mut *unnamed);
+        let (taken, left): (BTreeSet<_>, BTreeSet<_>) =
+            all.into_iter().partition(|(it, _)| *it == dimension);
+        *unnamed = left;
+        taken.into_iter().map(|(_, id)| id).collect()
+    }
+
+    /// Records that a caller has asked for the name of an id that has no known name.
+    fn note_unnamed(&self, dimension: Dimension, id: &str) {
+        let is_id = !id.is_empty() && id.len() <= 10 && id.bytes().all(|it| it.is_ascii_digit());
+        let mut unnamed = self.unnamed.borrow_mut();
+        if is_id && unnamed.len() < MAX_UNNAMED {
+            unnamed.insert((dimension, id.to_owned()));
+        }
     }
 
     /// Adds the names in a cluster map.
@@ -73,6 +113,9 @@ impl Names {
             Dimension::Job => return id.parse().map_or_else(|_| id.to_owned(), job_text),
             Dimension::Operation => None,
         };
+        if known.is_none() && matches!(dimension, Dimension::User | Dimension::Group) {
+            self.note_unnamed(dimension, id);
+        }
         known.cloned().unwrap_or_default()
     }
 }
@@ -81,4 +124,36 @@ impl Names {
 pub(crate) fn clients(map: &ClusterMap) -> BTreeMap<u32, String> {
     let clients = map.nodes.iter().filter(|node| node.kind == NodeKind::Client);
     clients.map(|node| (node.id.raw(), printable(&node.name))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names() -> Names {
+        Names {
+            users: names_of_lines("root:x:0:0::/root:/bin/sh\nshort:x\n"),
+            groups: HashMap::new(),
+            nodes: BTreeMap::new(),
+            unnamed: RefCell::default(),
+        }
+    }
+
+    #[test]
+    fn ids_without_a_name_are_listed_once_and_get_names_later() {
+        let mut names = names();
+        let name = |names: &Names, id: &str| names.name(Dimension::User, id, None);
+        assert_eq!((name(&names, "0").as_str(), name(&names, "1000").as_str()), ("root", ""));
+        for not_an_id in ["other", "", "-x", "99999999999"] {
+            assert_eq!(name(&names, not_an_id), "");
+        }
+        names.name(Dimension::Group, "100", None);
+        assert_eq!(names.take_unnamed(Dimension::User), ["1000"]);
+        assert!(names.take_unnamed(Dimension::User).is_empty());
+        assert_eq!(names.take_unnamed(Dimension::Group), ["100"]);
+        let line = "ada\u{1b}[2J:*:1000:1000:Ada:/home/ada:/bin/sh";
+        names.add(Dimension::User, names_of_lines(line));
+        assert_eq!(name(&names, "1000"), "ada?[2J");
+        assert!(names.take_unnamed(Dimension::User).is_empty());
+    }
 }

@@ -16,11 +16,11 @@
 
 use crate::alerts::Alert;
 use crate::back_off::BackOff;
+use crate::child_program::run_limited;
 use crate::http_client::{Failure, HttpRequest, Url, post};
 use crate::limits::{ALERT_PAUSE, MAX_NOTIFICATION_ATTEMPTS, MAX_PENDING, SEND_PATIENCE};
 use crate::settings::AlertSettings;
 use rustix::fs::{MemfdFlags, memfd_create};
-use rustix::process::{Pid, Signal, kill_process_group};
 use skep_env::local::Notify;
 use skep_types::{Error, ErrorCode, Result};
 use std::cell::{Cell, RefCell};
@@ -30,9 +30,6 @@ use std::io::{Seek, Write};
 use std::process::{Command, Stdio};
 use std::rc::Rc;
 use std::time::Duration;
-
-/// Interval at which the monitor checks whether the notified program has ended.
-const PAUSE: Duration = Duration::from_millis(50);
 
 /// The queues of notifications, one for each receiver in the settings.
 #[derive(Debug)]
@@ -231,25 +228,9 @@ async fn run_program(
     let input = input_file(text).map_err(|error| format!("no memory for its input: {error}"))?;
     let mut command = Command::new(program);
     command.args(arguments).stdin(input).stdout(Stdio::null());
-    let mut child = skep_env::spawn_child(&mut command).map_err(|error| error.to_string())?;
-    let deadline = skep_env::now() + patience;
-    let mut is_killed = false;
-    loop {
-        match child.try_wait().map_err(|error| error.to_string())? {
-            Some(_) if is_killed => {
-                return Err(format!("the program ran longer than {patience:?} and was killed"));
-            }
-            Some(status) if status.success() => return Ok(()),
-            Some(status) => return Err(format!("the program ended with {status}")),
-            None if !is_killed && skep_env::now() > deadline => {
-                // The program has a process group of its own, so this reaches its children, too.
-                let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
-                is_killed = true;
-            }
-            // A killed program does not end while it waits for a file system that hangs. Only the
-            // task of this receiver waits for the end, and not the whole thread.
-            None => skep_env::sleep(PAUSE).await,
-        }
+    match run_limited(&mut command, patience).await? {
+        status if status.success() => Ok(()),
+        status => Err(format!("the program ended with {status}")),
     }
 }
 
@@ -269,6 +250,9 @@ mod tests {
     use crate::http_client::tests::answer;
     use crate::settings::MonitorSettings;
     use skep_env::TcpListener;
+
+    /// Interval at which a test checks whether a process has ended.
+    const PAUSE: Duration = Duration::from_millis(50);
 
     fn alert() -> Alert {
         Alert {
