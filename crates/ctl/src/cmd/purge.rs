@@ -4,7 +4,7 @@
 mod text;
 
 use crate::help::{Example, examples};
-use crate::host_users::user_named;
+use crate::host_users::{Database, names_of, user_named};
 use crate::mounts::mount_of;
 use crate::output::{is_for_people, print};
 use crate::through_mount::is_written;
@@ -13,7 +13,6 @@ use skep_copy::purge::{
     AgeBasis, Glob, IsWritten, Options, PurgeOutcome, PurgeProgress, Records, Selection, Top, purge,
 };
 use skep_env::{OutputError, Signals};
-use skep_monitor::names::names_in;
 use skep_service::{ByteSize, Interval};
 use skep_types::{Error, ErrorCode, Result};
 use std::fs::{File, OpenOptions};
@@ -112,7 +111,7 @@ struct SelectionArgs {
     /// File with one GLOB per line. Empty lines and lines that begin with `#` are ignored
     #[arg(long, value_name = "FILE")]
     exclude_from: Vec<PathBuf>,
-    /// Only files of this user: a name in /etc/passwd of this host, or a user id. Can be repeated
+    /// Only files of this user: a name that this host knows, or a user id. Can be repeated
     #[arg(long, value_name = "NAME")]
     user: Vec<String>,
     /// Do not remove files of this user. Can be repeated
@@ -274,9 +273,11 @@ fn share(text: &str) -> std::result::Result<u64, String> {
     })
 }
 
-/// Sets the user names in `outcome`, if `/etc/passwd` of this host contains the user ids.
+/// Sets the user names in `outcome`, if this host knows the user ids.
 fn name_users(outcome: &mut PurgeOutcome) {
-    let names = names_in("/etc/passwd");
+    let ids = outcome.by_user.iter().filter_map(|it| it.uid);
+    let ids: Vec<String> = ids.map(|id| id.to_string()).collect();
+    let names = names_of(Database::Users, ids.iter().map(String::as_str));
     for total in &mut outcome.by_user {
         total.user = total.uid.and_then(|uid| names.get(&uid.to_string()).cloned());
     }

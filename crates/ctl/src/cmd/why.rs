@@ -73,7 +73,7 @@ pub(crate) struct WhyArgs {
     /// Only the requests of this client: an id or name, or a host, which may contain `*` and `?`
     #[arg(long, conflicts_with = "target")]
     client: Option<String>,
-    /// Only the requests of this user: a name in /etc/passwd of this host, or a user id
+    /// Only the requests of this user: a name that this host knows, or a user id
     #[arg(long, value_name = "NAME", conflicts_with_all = ["target", "client"])]
     user: Option<String>,
     /// Only the requests of this batch job, on mounts with the option `job_accounting`

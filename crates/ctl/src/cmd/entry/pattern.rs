@@ -1,6 +1,7 @@
 //! Stripe patterns as text, for `entry set` and `entry create`. A pattern is set through the mount,
 //! which works for all users and needs no token of the cluster.
 
+use crate::host_users::{Database, names_of};
 use crate::{through_mount, values};
 use clap::Args;
 use rustix::io::Errno;
@@ -210,8 +211,9 @@ fn limit_of(map: &ClusterMap, text: &str, uid: u32) -> Option<String> {
 }
 
 fn user_name(uid: u32) -> String {
-    let names = skep_monitor::names::names_in("/etc/passwd");
-    names.get(&uid.to_string()).cloned().unwrap_or_else(|| format!("user {uid}"))
+    let id = uid.to_string();
+    let mut names = names_of(Database::Users, std::iter::once(id.as_str()));
+    names.remove(&id).unwrap_or_else(|| format!("user {uid}"))
 }
 
 /// Returns the directory of a path, for a command that shows all targets of the file system.

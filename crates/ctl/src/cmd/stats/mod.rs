@@ -308,8 +308,7 @@ impl Report {
 
     /// Returns the report about `rows`, whose rates are means over a span of time.
     fn of_rows(by: Division, rows: &[Row], map: &ClusterMap, selection: &SelectionArgs) -> Self {
-        let names = Names::of(map);
-        let lines = rows.iter().map(|row| show::line(row, by, &names)).collect();
+        let lines = show::lines(rows, by, &Names::of(map));
         let (lines, unmatched) = selection.select(lines, by);
         Self {
             sum: show::sum(&lines),

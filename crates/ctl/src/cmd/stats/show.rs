@@ -2,9 +2,10 @@
 //! of 80 columns.
 
 use super::Division;
+use crate::host_users::{Database, names_of};
 use crate::output::{count, render, size, table};
 use serde::Serialize;
-use skep_monitor::names::{names_in, printable};
+use skep_monitor::names::printable;
 use skep_rpc::origin::job_text;
 use skep_stats::Row;
 use skep_types::{ClusterMap, TargetKind};
@@ -43,13 +44,11 @@ pub(super) struct Line {
     row: Row,
 }
 
-/// The names of the objects that the lines are about.
+/// The names of the nodes and targets that the lines are about.
 #[derive(Debug)]
 pub(super) struct Names {
     nodes: HashMap<String, String>,
     targets: HashMap<String, String>,
-    users: HashMap<String, String>,
-    groups: HashMap<String, String>,
 }
 
 impl Names {
@@ -70,8 +69,6 @@ impl Names {
                 .iter()
                 .map(|it| (it.id.raw().to_string(), target_name(it)))
                 .collect(),
-            users: names_in("/etc/passwd"),
-            groups: names_in("/etc/group"),
         }
     }
 
@@ -79,16 +76,26 @@ impl Names {
         let known = match by {
             Division::Node | Division::Client => self.nodes.get(id),
             Division::Target => self.targets.get(id),
-            Division::User => self.users.get(id),
-            Division::Group => self.groups.get(id),
             Division::Job => return id.parse().map_or_else(|_| id.to_owned(), job_text),
-            Division::Operation => None,
+            Division::User | Division::Group | Division::Operation => None,
         };
         known.cloned().unwrap_or_default()
     }
 }
 
-/// Returns the line for the statistics in `row`.
+/// Returns the lines for the statistics in `rows`. Asks the host for the names of users and groups.
+pub(super) fn lines(rows: &[Row], by: Division, names: &Names) -> Vec<Line> {
+    let database = match by {
+        Division::User => Database::Users,
+        Division::Group => Database::Groups,
+        _ => return rows.iter().map(|row| line(row, by, names)).collect(),
+    };
+    let found = names_of(database, rows.iter().map(|row| row.id.as_str()));
+    let name = |row: &Row| found.get(&row.id).cloned().unwrap_or_default();
+    rows.iter().map(|row| line_named(row, name(row))).collect()
+}
+
+/// Returns the line for the statistics in `row`. Users and groups have no name.
 pub(super) fn line(row: &Row, by: Division, names: &Names) -> Line {
     line_named(row, names.name(by, &row.id))
 }
@@ -290,6 +297,16 @@ mod tests {
                 let widest = text.lines().map(|line| line.chars().count()).max();
                 assert!(widest <= Some(80), "{by:?}: {widest:?}\n{text}");
             }
+        }
+    }
+
+    #[test]
+    fn lines_of_users_and_groups_have_the_names_of_the_host() {
+        let names = Names::of(&ClusterMap::empty(skep_types::ClusterId::default()));
+        for by in [Division::User, Division::Group] {
+            let rows = [row("0"), row("4294967294"), row("other")];
+            let shown: Vec<_> = lines(&rows, by, &names).into_iter().map(|it| it.name).collect();
+            assert_eq!((shown[0].as_str(), shown[2].as_str()), ("root", ""), "{by:?}: {shown:?}");
         }
     }
 

@@ -171,7 +171,7 @@ impl Reply {
             }
             _ => return None,
         };
-        Some(rows.iter().map(|row| show::line(row, by, &self.names)).collect())
+        Some(show::lines(&rows, by, &self.names))
     }
 }
 
