@@ -30,6 +30,26 @@ const QUARTERS: [u64; 3] = [1, 2, 1];
 /// the next tier is read.
 const LONGEST_SPAN_MS: [u64; 2] = [HOUR_MS, 2 * DAY_MS];
 
+/// The length of the frames that a query reads: the tier of the history.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Resolution(usize);
+
+impl Resolution {
+    /// Returns the resolution for a query over `span_ms` milliseconds that begins `age_ms`
+    /// milliseconds before now. A tier is used only if it still has the begin of the span.
+    pub fn of(span_ms: u64, age_ms: u64) -> Self {
+        let by_span = LONGEST_SPAN_MS.iter().take_while(|longest| span_ms > **longest).count();
+        let short = &FORMS[..FORMS.len() - 1];
+        let by_age = short.iter().take_while(|form| age_ms > form.keep_ms).count();
+        Self(by_span.max(by_age))
+    }
+
+    /// Returns the length of the frames in milliseconds.
+    pub fn step_ms(self) -> u64 {
+        step(self.0)
+    }
+}
+
 /// The history of a cluster.
 #[derive(Debug)]
 pub struct History {
@@ -149,11 +169,16 @@ impl History {
         &self.recent
     }
 
-    /// Calls `visit` with the frames that start in `from_ms..to_ms`, the oldest first. `span_ms`,
-    /// the time span of the query, determines the length of the frames ([`Self::step_ms`]). It
-    /// differs from `to_ms - from_ms` if the caller has rounded one of these two times.
-    pub fn read(&self, span_ms: u64, from_ms: u64, to_ms: u64, mut visit: impl FnMut(&Frame)) {
-        let index = tier_of(span_ms);
+    /// Calls `visit` with the frames of a resolution that start in `from_ms..to_ms`, the oldest
+    /// first.
+    pub fn read(
+        &self,
+        resolution: Resolution,
+        from_ms: u64,
+        to_ms: u64,
+        mut visit: impl FnMut(&Frame),
+    ) {
+        let index = resolution.0;
         let in_memory = self.recent.front().map_or(u64::MAX, |frame| frame.start_ms);
         if index == 0 && in_memory <= from_ms {
             let wanted = |frame: &&Frame| (from_ms..to_ms).contains(&frame.start_ms);
@@ -176,11 +201,6 @@ impl History {
         }
     }
 
-    /// Returns the length of the frames that [`Self::read`] reads for a query over `span_ms`.
-    pub fn step_ms(span_ms: u64) -> u64 {
-        step(tier_of(span_ms))
-    }
-
     /// Returns the state of the history's files.
     pub fn state(&self) -> HistoryState {
         HistoryState {
@@ -189,11 +209,6 @@ impl History {
             problem: self.problem.clone(),
         }
     }
-}
-
-/// Returns the index of the tier that is read for a query over `span_ms`.
-fn tier_of(span_ms: u64) -> usize {
-    LONGEST_SPAN_MS.iter().take_while(|longest| span_ms > **longest).count()
 }
 
 fn step(index: usize) -> u64 {
@@ -216,7 +231,8 @@ mod tests {
 
     fn operations(history: &History, from_s: u64, to_s: u64) -> Vec<(u64, u64)> {
         let mut found = Vec::new();
-        history.read((to_s - from_s) * 1000, from_s * 1000, to_s * 1000, |frame| {
+        let span_ms = (to_s - from_s) * 1000;
+        history.read(Resolution::of(span_ms, span_ms), from_s * 1000, to_s * 1000, |frame| {
             let load = frame.loads.values().next().unwrap();
             found.push((frame.start_ms / 1000, load.operations));
         });
@@ -240,6 +256,23 @@ mod tests {
         let last_hour = operations(&history, START + 2 * 3600, START + 3 * 3600);
         assert_eq!(last_hour.len(), 3600);
         assert_eq!(history.recent().len(), RECENT_FRAMES);
+    }
+
+    #[test]
+    fn resolution_depends_on_the_span_and_on_its_age() {
+        for (span_s, age_s, step_s) in [
+            (300, 300, 1),
+            (3600, 3600, 1),
+            (300, 3601, 60),
+            (7200, 7200, 60),
+            (300, 31 * 86_400, 60),
+            (300, 32 * 86_400, 3600),
+            (30 * 86_400, 30 * 86_400, 3600),
+            (300, 2000 * 86_400, 3600),
+        ] {
+            let resolution = Resolution::of(span_s * 1000, age_s * 1000);
+            assert_eq!(resolution.step_ms(), step_s * 1000, "{span_s} s, {age_s} s ago");
+        }
     }
 
     #[test]

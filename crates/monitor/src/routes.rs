@@ -12,7 +12,7 @@ use crate::live::MonitorState;
 use crate::metrics_pages::mount_pages;
 use crate::page::FILES;
 use crate::reports::Reports;
-use crate::series::{self, Parameters, SeriesQuery};
+use crate::series::{self, Parameters, SeriesQuery, Window};
 use crate::slow_operations::MAX_LISTED;
 use serde_json::{Value, json};
 use skep_exporter::http::{Answer, Reply, Request, plain};
@@ -213,9 +213,9 @@ fn add_findings(state: &MonitorState, now_ms: u64, snapshot: &mut Snapshot) {
 
 fn load(parameters: &Parameters, state: &MonitorState, now_ms: u64) -> Result<Value, String> {
     let dimension = series::dimension_of(parameters)?;
-    let span_ms = series::span_of(parameters, 60)?;
+    let window = Window::of(parameters, 60)?;
     let names = (&state.names, state.collected.map.as_ref());
-    Ok(series::loads(&state.history, dimension, span_ms, now_ms, names))
+    Ok(series::loads(&state.history, dimension, window, now_ms, names))
 }
 
 fn why(parameters: &Parameters, state: &MonitorState, now_ms: u64) -> Result<Value, String> {

@@ -3,7 +3,7 @@
 //! span.
 
 use crate::frame::{Dimension, Frame, Key, Load, Measure};
-use crate::history::History;
+use crate::history::{History, Resolution};
 use crate::limits::MAX_POINTS;
 use crate::names::Names;
 use crate::quantile::{heat, quantile_ns};
@@ -22,9 +22,42 @@ pub(crate) struct SeriesQuery {
     pub(crate) id: Option<String>,
     /// The service. `None` means all services.
     pub(crate) service: Option<String>,
-    pub(crate) span_ms: u64,
+    pub(crate) window: Window,
     pub(crate) points: usize,
     pub(crate) has_heat: bool,
+}
+
+/// The time span of a query.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Window {
+    span_ms: u64,
+    /// The end of the span, in milliseconds since 1970. `None` means now.
+    until_ms: Option<u64>,
+}
+
+impl Window {
+    /// Returns the time span in the parameters `span` and `until`.
+    pub(crate) fn of(parameters: &Parameters, default_s: u64) -> Result<Self, String> {
+        let until = parameters.get("until").map(|text| {
+            let wrong = || format!("invalid until '{text}': expected a time in seconds since 1970");
+            let seconds: u64 = text.parse().map_err(|_| wrong())?;
+            seconds.checked_mul(1000).ok_or_else(wrong)
+        });
+        Ok(Self { span_ms: span_of(parameters, default_s)?, until_ms: until.transpose()? })
+    }
+
+    /// Returns the end of the span at the time `now_ms`. The history has no future.
+    fn end_ms(&self, now_ms: u64) -> u64 {
+        self.until_ms.map_or(now_ms, |until| until.min(now_ms))
+    }
+
+    fn begin_ms(&self, now_ms: u64) -> u64 {
+        self.end_ms(now_ms).saturating_sub(self.span_ms)
+    }
+
+    fn resolution(&self, now_ms: u64) -> Resolution {
+        Resolution::of(self.span_ms, now_ms.saturating_sub(self.begin_ms(now_ms)))
+    }
 }
 
 /// The decoded parameters of a request's query.
@@ -56,7 +89,7 @@ impl SeriesQuery {
             dimension: dimension_of(parameters)?,
             id: parameters.get("id").cloned(),
             service: parameters.get("service").cloned(),
-            span_ms: span_of(parameters, 3600)?,
+            window: Window::of(parameters, 3600)?,
             points: points.ok_or_else(wrong)?,
             has_heat: parameters.get("heat").is_some_and(|value| value == "1"),
         })
@@ -77,15 +110,17 @@ struct Point {
     samples: u64,
 }
 
-/// Returns the points of a query whose time span ends at `now_ms`, as columns. A point without a
-/// frame is `null` in each column of metrics.
+/// Returns the points of a query at the time `now_ms`, as columns. A point without a frame is
+/// `null` in each column of metrics.
 pub(crate) fn series(history: &History, query: &SeriesQuery, now_ms: u64) -> Value {
-    let step = step_of(query);
-    let first = now_ms.saturating_sub(query.span_ms) / step;
-    let count = (now_ms / step - first) as usize + 1;
+    let (window, end_ms) = (query.window, query.window.end_ms(now_ms));
+    let resolution = window.resolution(now_ms);
+    let step = step_of(query, resolution);
+    let first = window.begin_ms(now_ms) / step;
+    let count = (end_ms / step - first) as usize + 1;
     let mut points: Vec<Point> = Vec::new();
     points.resize_with(count, Point::default);
-    history.read(query.span_ms, first * step, now_ms + 1, |frame: &Frame| {
+    history.read(resolution, first * step, end_ms + 1, |frame: &Frame| {
         let index = (frame.start_ms / step).saturating_sub(first) as usize;
         let Some(point) = points.get_mut(index) else { return };
         point.span_ms += frame.span_ms;
@@ -132,9 +167,9 @@ pub(crate) fn series(history: &History, query: &SeriesQuery, now_ms: u64) -> Val
 }
 
 /// Returns the duration of one point in milliseconds. It is a multiple of the length of the frames.
-fn step_of(query: &SeriesQuery) -> u64 {
-    let frame = History::step_ms(query.span_ms);
-    let wanted = query.span_ms / query.points as u64;
+fn step_of(query: &SeriesQuery, resolution: Resolution) -> u64 {
+    let frame = resolution.step_ms();
+    let wanted = query.window.span_ms / query.points as u64;
     wanted.div_ceil(frame).max(1) * frame
 }
 
@@ -152,17 +187,18 @@ fn rounded(value: f64) -> f64 {
     (value * 1000.0).round() / 1000.0
 }
 
-/// Returns the load of each object of a dimension in a time span that ends at `now_ms`, the objects
+/// Returns the load of each object of a dimension in a time span, at the time `now_ms`, the objects
 /// with the most load first.
 pub(crate) fn loads(
     history: &History,
     dimension: Dimension,
-    span_ms: u64,
+    window: Window,
     now_ms: u64,
     (names, map): (&Names, Option<&ClusterMap>),
 ) -> Value {
     let mut sum = Frame::default();
-    history.read(span_ms, now_ms.saturating_sub(span_ms), now_ms + 1, |frame| {
+    let (begin_ms, end_ms) = (window.begin_ms(now_ms), window.end_ms(now_ms));
+    history.read(window.resolution(now_ms), begin_ms, end_ms + 1, |frame| {
         let of_dimension = frame.loads.iter().filter(|(key, _)| key.dimension == dimension);
         let loads = of_dimension.map(|(key, load)| (key.clone(), load.clone())).collect();
         sum.add(&Frame { loads, readings: BTreeMap::new(), ..*frame });
@@ -322,6 +358,9 @@ mod tests {
             ("span", "99999999999999999999"),
             ("points", "0"),
             ("points", "100000"),
+            ("until", "yesterday"),
+            ("until", "99999999999999999999"),
+            ("until", "18446744073709552"),
         ] {
             let error = SeriesQuery::of(&parameters(&[wrong])).unwrap_err();
             assert!(error.starts_with("invalid ") && error.contains(wrong.0), "{error}");
@@ -332,7 +371,8 @@ mod tests {
     fn load_of_a_time_span_is_the_sum_of_its_frames() {
         let (_directory, history) = history(100);
         let names = Names::read();
-        let found = loads(&history, Dimension::User, 50_000, (START + 100) * 1000, (&names, None));
+        let window = Window { span_ms: 50_000, until_ms: None };
+        let found = loads(&history, Dimension::User, window, (START + 100) * 1000, (&names, None));
         assert_eq!(found["rows"][0]["operations"], 500);
         assert_eq!(found["rows"][0]["operations_per_second"], 10.0);
         assert_eq!(found["rows"][0]["id"], "1000");
@@ -343,7 +383,31 @@ mod tests {
         let (_directory, history) = history(3700);
         let names = Names::read();
         let now_ms = (START + 3700) * 1000;
-        let found = loads(&history, Dimension::User, 3_600_000, now_ms, (&names, None));
+        let window = Window { span_ms: 3_600_000, until_ms: None };
+        let found = loads(&history, Dimension::User, window, now_ms, (&names, None));
         assert_eq!(found["rows"][0]["operations"], 36_000);
+    }
+
+    #[test]
+    fn past_time_span_has_only_the_load_of_its_frames() {
+        let (_directory, mut history) = history(600);
+        (600..7200).for_each(|second| history.add(frame(START + second, 1)));
+        let now_ms = (START + 7200) * 1000;
+        let until = (START + 540).to_string();
+        let past = parameters(&[("by", "target"), ("span", "300"), ("until", &until)]);
+        let found = series(&history, &SeriesQuery::of(&past).unwrap(), now_ms);
+        // The seconds of that time may have been removed, so the points are minutes.
+        assert_eq!(found["step_ms"], 60_000);
+        let operations = found["operations"].as_array().unwrap();
+        assert!(operations.len() <= 7, "{operations:?}");
+        assert!(operations.iter().all(|it| *it == 10.0), "{operations:?}");
+        let names = Names::read();
+        let window = Window::of(&past, 60).unwrap();
+        let found = loads(&history, Dimension::User, window, now_ms, (&names, None));
+        assert_eq!(found["rows"][0]["operations_per_second"], 10.0);
+        let future = parameters(&[("until", "9999999999"), ("span", "60")]);
+        let found = series(&history, &SeriesQuery::of(&future).unwrap(), now_ms);
+        let newest = found["at"].as_array().unwrap().last().unwrap().as_u64();
+        assert!(newest.is_some_and(|at| at <= now_ms), "{found}");
     }
 }
