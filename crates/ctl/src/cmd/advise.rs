@@ -7,7 +7,7 @@
 
 use crate::access::{ClusterArgs, entry_at};
 use crate::cmd::entry::{info::effective, pattern};
-use crate::cmd::stats::{interval, measured_rows, past_rows};
+use crate::cmd::stats::{Past, interval, measured_rows, past_rows};
 use crate::help::{Example, examples};
 use crate::monitor_address::MonitorAddress;
 use crate::output::{count, counted, print, size};
@@ -248,7 +248,8 @@ fn load(args: AdviseArgs) -> Result<Option<Load>> {
     let (rows, seconds) = crate::cmd::block_on(async move {
         let Some(span) = span else {
             let span = args.history.unwrap_or(USUAL_INTERVAL);
-            return Ok((past_rows(&access, by, span, &args.monitor).await?, span.as_secs_f64()));
+            let past = Past { span, ago: Duration::ZERO };
+            return Ok((past_rows(&access, by, past, &args.monitor).await?, span.as_secs_f64()));
         };
         measured_rows(&access, by, span).await
     })?;

@@ -15,8 +15,31 @@ pub(crate) struct MonitorQuery {
     #[arg(long, value_name = "SPAN", value_parser = super::interval,
         conflicts_with_all = ["once", "total", "interval"])]
     pub(super) history: Option<Duration>,
+    /// Let the span of --history end this long ago, such as 6h, instead of now
+    #[arg(long, value_name = "SPAN", value_parser = super::interval, requires = "history")]
+    pub(super) ago: Option<Duration>,
     #[command(flatten)]
     pub(super) address: MonitorAddress,
+}
+
+/// A past span of time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Past {
+    pub(crate) span: Duration,
+    /// Time from the end of the span until now.
+    pub(crate) ago: Duration,
+}
+
+impl Past {
+    /// Returns the parameters of a request to the monitor for this span, at the time `now_s` in
+    /// seconds since 1970.
+    fn parameters(self, now_s: u64) -> String {
+        let span = format!("span={}", self.span.as_secs().max(1));
+        match self.ago.as_secs() {
+            0 => span,
+            ago => format!("{span}&until={}", now_s.saturating_sub(ago)),
+        }
+    }
 }
 
 fn dimension(by: By) -> Dimension {
@@ -41,12 +64,13 @@ fn dimension(by: By) -> Dimension {
 pub(crate) async fn load(
     access: &Access,
     by: By,
-    span: Duration,
+    past: Past,
     address: &MonitorAddress,
 ) -> Result<Vec<Row>> {
     let dimension = dimension(by);
     let name = Dimension::ALL.iter().find(|(it, _)| *it == dimension).map_or("", |it| it.1);
-    let path = format!("/api/load?by={name}&span={}", span.as_secs().max(1));
+    let now_s = u64::try_from(skep_env::wall_time().seconds).unwrap_or(0);
+    let path = format!("/api/load?by={name}&{}", past.parameters(now_s));
     let value = address.ask(access, &path).await?;
     rows(&value).ok_or_else(|| not_a_monitor(&address.of(access)))
 }
@@ -87,6 +111,17 @@ fn durations(buckets: &Value) -> Option<skep_metrics::HistogramValue> {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn past_span_ends_now_or_at_an_earlier_time() {
+        let of = |span, ago| {
+            let [span, ago] = [span, ago].map(Duration::from_millis);
+            Past { span, ago }.parameters(1_800_000_000)
+        };
+        assert_eq!(of(3_600_000, 0), "span=3600");
+        assert_eq!(of(100, 999), "span=1");
+        assert_eq!(of(3_600_000, 21_600_000), "span=3600&until=1799978400");
+    }
 
     #[test]
     fn rows_of_the_monitor_are_parsed_and_invalid_ones_refused() {

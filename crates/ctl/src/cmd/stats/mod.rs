@@ -23,7 +23,7 @@ use crate::output::{
 use clap::ValueEnum;
 pub(crate) use fetch::{Fetched, check_reached, fetch};
 use history::MonitorQuery;
-pub(crate) use history::load as past_rows;
+pub(crate) use history::{Past, load as past_rows};
 pub(crate) use measure::{measure, measured_rows};
 use moment::Moment;
 pub(crate) use own::mount_of_user;
@@ -44,6 +44,10 @@ const EXAMPLES: &[Example] = &[
         "skep stats --by operation --once --output json",
     ),
     ("show the users that caused the load of the last hour", "skep stats --by user --history 1h"),
+    (
+        "show the load of one hour that ended six hours ago",
+        "skep stats --by target --history 1h --ago 6h",
+    ),
     (
         "show the load of this user's programs through a mount, without the token",
         "skep stats --mount /mnt/skep",
@@ -205,6 +209,7 @@ fn is_live(span: &SpanArgs) -> bool {
 
 async fn follow(access: &Access, by: Division, span: &SpanArgs) -> Result<()> {
     if let Some(past) = span.monitor.history {
+        let past = Past { span: past, ago: span.monitor.ago.unwrap_or_default() };
         return print_past(access, by, span, past).await;
     }
     span.monitor.address.refuse_without("--history")?;
@@ -236,7 +241,7 @@ async fn follow(access: &Access, by: Division, span: &SpanArgs) -> Result<()> {
 }
 
 /// Prints the load of a past span of time, as the monitor has stored it.
-async fn print_past(access: &Access, by: Division, span: &SpanArgs, past: Duration) -> Result<()> {
+async fn print_past(access: &Access, by: Division, span: &SpanArgs, past: Past) -> Result<()> {
     span.selection.check_has_nodes(by, "the monitor stores")?;
     let map = access.map().await?;
     let scope = span.selection.scope(&map)?;
