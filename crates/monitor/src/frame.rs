@@ -178,6 +178,11 @@ impl Measure {
         (Self::Memory, "memory_bytes"),
     ];
 
+    /// Whether this is a measure of a node's host. The others are measures of targets.
+    pub fn is_of_host(self) -> bool {
+        matches!(self, Self::CpuPermille | Self::MemoryFree | Self::Memory)
+    }
+
     /// Returns the measure that is called `name`.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.iter().find(|(_, known)| *known == name).map(|(measure, _)| *measure)

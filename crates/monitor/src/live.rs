@@ -14,7 +14,7 @@ use crate::metrics_pages::{HiddenPage, reachable_page};
 use crate::names::{Names, clients, printable};
 use crate::observe::Observer;
 use crate::placement::{placement, storage_space};
-use crate::series::{reading, row, rows};
+use crate::series::{SeriesQuery, reading, row, rows};
 use crate::settings::AlertSettings;
 use crate::slow_operations::SlowOperationBook;
 use crate::target_figures::TargetFigures;
@@ -25,7 +25,7 @@ use skep_stats::balance::{Balance, of_metadata_work};
 use skep_stats::operation::{OperationReport, SlowOperation};
 use skep_stats::why::{Finding as Cause, Report, Scope, explain};
 use skep_types::map::{CapacityPool, Condition};
-use skep_types::{ClusterMap, Node, NodeId, NodeKind, Target};
+use skep_types::{ClusterMap, Node, NodeId, NodeKind, Target, TargetKind};
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -345,7 +345,7 @@ impl MonitorState {
         value["reachability"] = reachability_word(node.reachability).into();
         value["problem"] = json!(self.collected.unreachable.get(&id));
         for (measure, name) in Measure::ALL {
-            if let Some(figure) = reading(frame, measure, id).filter(|_| is_of_host(measure)) {
+            if let Some(figure) = reading(frame, measure, id).filter(|_| measure.is_of_host()) {
                 value[name] = figure.into();
             }
         }
@@ -373,25 +373,43 @@ impl MonitorState {
         value
     }
 
-    /// Returns the total size and free space of the storage targets. Targets on the same file
-    /// system share its space, so each file system counts once.
+    /// Returns the total size and free space of the storage targets.
     fn capacity(&self, map: &ClusterMap) -> Value {
-        let (mut seen, mut size, mut free) = (BTreeSet::new(), 0_u64, 0_u64);
-        let storage = map.targets.iter().filter(|it| it.kind == skep_types::TargetKind::Storage);
-        for target in storage {
-            let file_system = target.capacity.file_system;
-            if file_system == 0 || seen.insert(file_system) {
-                let (of_target, free_of_target) = self.figures.space(target);
-                size = size.saturating_add(of_target);
-                free = free.saturating_add(free_of_target);
-            }
+        let (mut size, mut free) = (0_u64, 0_u64);
+        for target in with_own_space(map, TargetKind::Storage) {
+            let (of_target, free_of_target) = self.figures.space(target);
+            size = size.saturating_add(of_target);
+            free = free.saturating_add(free_of_target);
         }
         json!({ "size_bytes": size, "free_bytes": free })
     }
+
+    /// Returns the ids of the objects whose measured values the reply to a query of the history
+    /// contains: of the target or node in the query. If the query is about all targets, these are
+    /// the targets of one kind, by default of storage, but only one of each file system.
+    pub(crate) fn measured(&self, query: &SeriesQuery) -> Vec<u32> {
+        if let Some(id) = &query.id {
+            return id.parse().into_iter().collect();
+        }
+        if query.dimension != Dimension::Target {
+            return Vec::new();
+        }
+        let kind = match query.service.as_deref() {
+            Some("metadata") => TargetKind::Metadata,
+            _ => TargetKind::Storage,
+        };
+        let map = self.collected.map.iter();
+        map.flat_map(|map| with_own_space(map, kind)).map(|target| target.id.raw()).collect()
+    }
 }
 
-fn is_of_host(measure: Measure) -> bool {
-    matches!(measure, Measure::CpuPermille | Measure::MemoryFree | Measure::Memory)
+/// Returns the targets of a kind, but only one of each file system, because targets on the same
+/// file system share its space. An unknown file system counts as one that is not shared.
+fn with_own_space(map: &ClusterMap, kind: TargetKind) -> Vec<&Target> {
+    let mut seen = BTreeSet::new();
+    let mut is_new = |id: u128| id == 0 || seen.insert(id);
+    let of_kind = map.targets.iter().filter(|target| target.kind == kind);
+    of_kind.filter(|target| is_new(target.capacity.file_system)).collect()
 }
 
 /// Returns the load of an object, summed over the services that had it.

@@ -114,9 +114,8 @@ pub(crate) fn reply(
     let found = match path {
         "/api/live" => Ok(state.live(now_ms)),
         "/api/health" => Ok(state.health(now_ms)),
-        "/api/history" => {
-            SeriesQuery::of(&parameters).map(|query| series::series(&state.history, &query, now_ms))
-        }
+        "/api/history" => SeriesQuery::of(&parameters)
+            .map(|query| series::series(&state.history, &query, now_ms, &state.measured(&query))),
         "/api/load" => load(&parameters, state, now_ms),
         "/api/why" => why(&parameters, state, now_ms),
         "/api/operations" => series::span_of(&parameters, 600)

@@ -95,6 +95,16 @@ impl SeriesQuery {
         })
     }
 
+    /// Returns the measured values that the objects of the query have besides their load.
+    fn measures(&self) -> Vec<(Measure, &'static str)> {
+        let is_meant = |measure: Measure| match self.dimension {
+            Dimension::Node => measure.is_of_host(),
+            Dimension::Target => !measure.is_of_host(),
+            _ => false,
+        };
+        Measure::ALL.into_iter().filter(|(measure, _)| is_meant(*measure)).collect()
+    }
+
     fn is_meant(&self, key: &Key) -> bool {
         key.dimension == self.dimension
             && self.id.as_ref().is_none_or(|id| *id == key.id)
@@ -108,11 +118,38 @@ struct Point {
     load: Load,
     span_ms: u64,
     samples: u64,
+    /// For each measure, the sum of the values of all samples, and the number of these samples.
+    levels: BTreeMap<Measure, (u64, u64)>,
+}
+
+impl Point {
+    /// Adds the values of a measure in a frame, summed over the objects with the ids `ids`.
+    fn add_level(&mut self, measure: Measure, ids: &[u32], frame: &Frame) {
+        let found = ids.iter().filter_map(|id| frame.readings.get(&(measure, *id)));
+        if let Some(sum) = found.map(|level| level.sum).reduce(u64::saturating_add) {
+            let level = self.levels.entry(measure).or_default();
+            level.0 = level.0.saturating_add(sum);
+            level.1 += frame.samples;
+        }
+    }
+
+    /// Returns the mean of a measure. `None` means that no frame has a value of it.
+    fn level(&self, measure: Measure) -> Option<f64> {
+        let (sum, samples) = self.levels.get(&measure)?;
+        (*samples > 0).then(|| *sum as f64 / *samples as f64)
+    }
 }
 
 /// Returns the points of a query at the time `now_ms`, as columns. A point without a frame is
-/// `null` in each column of metrics.
-pub(crate) fn series(history: &History, query: &SeriesQuery, now_ms: u64) -> Value {
+/// `null` in each column of metrics. The columns about space, CPU time and memory are the sums of
+/// the objects with the ids `measured`.
+pub(crate) fn series(
+    history: &History,
+    query: &SeriesQuery,
+    now_ms: u64,
+    measured: &[u32],
+) -> Value {
+    let measures = query.measures();
     let (window, end_ms) = (query.window, query.window.end_ms(now_ms));
     let resolution = window.resolution(now_ms);
     let step = step_of(query, resolution);
@@ -125,6 +162,7 @@ pub(crate) fn series(history: &History, query: &SeriesQuery, now_ms: u64) -> Val
         let Some(point) = points.get_mut(index) else { return };
         point.span_ms += frame.span_ms;
         point.samples += frame.samples;
+        measures.iter().for_each(|(measure, _)| point.add_level(*measure, measured, frame));
         let loads = frame.loads.iter().filter(|(key, _)| query.is_meant(key));
         loads.for_each(|(_, load)| point.load.add(load));
     });
@@ -153,6 +191,9 @@ pub(crate) fn series(history: &History, query: &SeriesQuery, now_ms: u64) -> Val
         "queued": column(&points, |point| mean_of(point.load.queued.sum, point.samples)),
         "busy": column(&points, |point| mean_of(point.load.busy.sum, point.samples)),
     });
+    for (measure, name) in measures.into_iter().filter(|_| !measured.is_empty()) {
+        result[name] = column(&points, |point| point.level(measure));
+    }
     if query.has_heat {
         let rows: Vec<Value> = points
             .iter()
@@ -318,7 +359,7 @@ mod tests {
             ("points", "60"),
             ("heat", "1"),
         ]));
-        let found = series(&history, &query.unwrap(), (START + 60) * 1000);
+        let found = series(&history, &query.unwrap(), (START + 60) * 1000, &[7]);
         assert_eq!(found["step_ms"], 1000);
         let operations = found["operations"].as_array().unwrap();
         assert_eq!(
@@ -328,11 +369,16 @@ mod tests {
         assert_eq!(found["written_bytes"][0], 40_960.0);
         assert_eq!(found["mean_us"][0], 1000.0);
         assert_eq!(found["queued"][0], 3.0);
+        assert_eq!(
+            (&found["free_bytes"][0], &found["free_bytes"][50]),
+            (&99.0.into(), &Value::Null)
+        );
+        assert_eq!((&found["size_bytes"][0], &found["memory_bytes"]), (&Value::Null, &Value::Null));
         assert_eq!(found["heat"][0].as_array().unwrap().iter().filter(|it| **it == 10).count(), 1);
         let csv = as_csv(&found);
         assert!(csv.starts_with("at,") && csv.lines().count() == operations.len() + 1, "{csv}");
         let other = SeriesQuery::of(&parameters(&[("by", "target"), ("id", "8"), ("span", "60")]));
-        let other = series(&history, &other.unwrap(), (START + 60) * 1000);
+        let other = series(&history, &other.unwrap(), (START + 60) * 1000, &[]);
         assert_eq!(other["operations"][0], 0.0, "an idle object has a load of zero");
     }
 
@@ -341,7 +387,7 @@ mod tests {
         let (_directory, history) = history(3 * 3600);
         for (span, step) in [("3600", 12_000), ("10800", 60_000), ("604800", 3_600_000)] {
             let query = SeriesQuery::of(&parameters(&[("span", span)])).unwrap();
-            let found = series(&history, &query, (START + 3 * 3600) * 1000);
+            let found = series(&history, &query, (START + 3 * 3600) * 1000, &[]);
             assert_eq!(found["step_ms"], step, "{span}");
             assert!(found["at"].as_array().unwrap().len() <= 302);
             let newest = found["operations"].as_array().unwrap();
@@ -395,18 +441,20 @@ mod tests {
         let now_ms = (START + 7200) * 1000;
         let until = (START + 540).to_string();
         let past = parameters(&[("by", "target"), ("span", "300"), ("until", &until)]);
-        let found = series(&history, &SeriesQuery::of(&past).unwrap(), now_ms);
+        let found = series(&history, &SeriesQuery::of(&past).unwrap(), now_ms, &[7]);
         // The seconds of that time may have been removed, so the points are minutes.
         assert_eq!(found["step_ms"], 60_000);
         let operations = found["operations"].as_array().unwrap();
         assert!(operations.len() <= 7, "{operations:?}");
         assert!(operations.iter().all(|it| *it == 10.0), "{operations:?}");
+        let free = found["free_bytes"].as_array().unwrap();
+        assert!(free.iter().all(|it| *it == 99.0), "the mean over a minute: {free:?}");
         let names = Names::read();
         let window = Window::of(&past, 60).unwrap();
         let found = loads(&history, Dimension::User, window, now_ms, (&names, None));
         assert_eq!(found["rows"][0]["operations_per_second"], 10.0);
         let future = parameters(&[("until", "9999999999"), ("span", "60")]);
-        let found = series(&history, &SeriesQuery::of(&future).unwrap(), now_ms);
+        let found = series(&history, &SeriesQuery::of(&future).unwrap(), now_ms, &[]);
         let newest = found["at"].as_array().unwrap().last().unwrap().as_u64();
         assert!(newest.is_some_and(|at| at <= now_ms), "{found}");
     }

@@ -339,6 +339,41 @@ fn balance_of_used_space_is_a_metric_between_0_and_1() {
 }
 
 #[test]
+fn history_of_space_counts_each_file_system_once() {
+    let (_directory, mut state) = state();
+    let map = state.collected.map.as_mut().unwrap();
+    for (id, file_system, is_metadata) in
+        [(7, 1, false), (8, 1, false), (9, 2, false), (1, 3, true)]
+    {
+        let kind = if is_metadata {
+            skep_types::TargetKind::Metadata
+        } else {
+            skep_types::TargetKind::Storage
+        };
+        let mut target =
+            skep_types::Target::new(skep_types::TargetId::new(id), kind, NodeId::new(2), "/d");
+        target.capacity.file_system = file_system;
+        map.targets.push(target);
+    }
+    let measured = |query: &str| {
+        let query = SeriesQuery::of(&parameters(query).unwrap()).unwrap();
+        state.measured(&query)
+    };
+    assert_eq!(measured("by=target"), [7, 9]);
+    assert_eq!(measured("by=target&service=metadata"), [1]);
+    assert_eq!(measured("by=target&id=8"), [8]);
+    assert_eq!(measured("by=node&id=2"), [2]);
+    assert!(measured("by=node").is_empty() && measured("by=user").is_empty());
+    assert!(measured("by=target&id=x").is_empty());
+    let access = Access { password: None };
+    let path = "/api/history?by=target&span=60";
+    let reply = reply(&request(path), &access, &state, &Registry::new(), NOW);
+    let found: Value = serde_json::from_slice(&reply.body).unwrap();
+    // Only target t7 has readings in the frames of this test.
+    assert_eq!(found["free_bytes"][30], 99.0, "{found}");
+}
+
+#[test]
 fn alert_metric_of_a_consequence_names_its_causing_object() {
     let (_directory, mut state) = state();
     let map = state.collected.map.as_mut().unwrap();
