@@ -32,7 +32,10 @@ function timeAxis(context, data, left, right, bottom, span) {
   }
 }
 
-/** A panel with lines over time. `lines` have: name, column, source (index of the query). */
+/**
+ * A panel with lines over time. `lines` have: name, column (or `of`, which computes the values from the
+ * reply to the query), and source (index of the query).
+ */
 export class LineChart {
   constructor(title, queries, lines, show, base = 1000) {
     Object.assign(this, { title, queries, lines, show, base });
@@ -49,7 +52,10 @@ export class LineChart {
     const { context, width, height } = prepare(this.canvas);
     if (width === 0 || results.some((result) => !result)) return;
     const left = 72, right = width - 6, top = 8, bottom = height - 24;
-    const columns = this.lines.map((line) => results[line.source ?? 0][line.column] ?? []);
+    const columns = this.lines.map((line) => {
+      const result = results[line.source ?? 0];
+      return line.of ? line.of(result) : result[line.column] ?? [];
+    });
     const highest = Math.max(0, ...columns.flat().filter((value) => value !== null));
     const max = ceiling(highest, this.base);
     const y = (value) => bottom - (value / max) * (bottom - top);

@@ -99,6 +99,10 @@ export function viewOf(object, services) {
 /** Returns the entry of a table with this name. The names that each object has from JavaScript itself, such as `constructor`, are no entries. */
 export const entryOf = (table, name) => (Object.hasOwn(table, name) ? table[name] : undefined);
 
+/** Returns the differences of two columns of a reply. A value that is missing in one of them is null. */
+export const difference = (all, part) => (all ?? []).map((value, at) =>
+  (value === null || (part?.[at] ?? null) === null ? null : value - part[at]));
+
 /** Returns a round number that is at least `value`. `base` is the factor between units: 1024 or 1000. */
 export function ceiling(value, base) {
   if (!(value > 0)) return 1;

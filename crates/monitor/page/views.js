@@ -1,7 +1,7 @@
 // The views of the page. Each returns its elements, its charts, and a function that updates the
 // elements with the newest statistics.
 import { h, setText, Table, meter, state } from "./format.js";
-import { bytes, rate, count, micros, percent, ago, moment, spreadText, idOf, viewOf } from "./values.mjs";
+import { bytes, rate, count, micros, percent, ago, moment, spreadText, difference, idOf, viewOf } from "./values.mjs";
 import { LineChart, HeatMap } from "./charts.js";
 import { endedList, findingList, follows } from "./findings.js";
 
@@ -43,6 +43,26 @@ function waiting(by, more) {
   return new LineChart("Requests", [query(by, more)], [
     { name: "queued", column: "queued" }, { name: "busy", column: "busy" },
   ], count);
+}
+
+/** The used space and the size of targets over time. */
+function space(title, more) {
+  return new LineChart(title, [query("target", more)], [
+    { name: "used", of: (result) => difference(result.size_bytes, result.free_bytes) }, { name: "size", column: "size_bytes" },
+  ], bytes, 1024);
+}
+
+/** The CPU time and the memory of the host of a service over time. */
+function hostCharts(id) {
+  const of = query("node", idOf(id));
+  return [
+    new LineChart("CPU time of the host", [of], [
+      { name: "used", of: (result) => (result.cpu_permille ?? []).map((value) => (value === null ? null : value / 1000)) },
+    ], percent),
+    new LineChart("Memory of the host", [of], [
+      { name: "used", of: (result) => difference(result.memory_bytes, result.memory_free_bytes) }, { name: "size", column: "memory_bytes" },
+    ], bytes, 1024),
+  ];
 }
 
 /** Returns the worst state of a node or target, according to the findings about its objects. */
@@ -268,10 +288,11 @@ function placementPanel(kind) {
 
 export function placement() {
   const panels = ["storage", "metadata"].map(placementPanel);
+  const chart = space("Used space of all storage targets", "&service=storage");
   return {
     title: "Placement",
-    elements: [h("h1", {}, "Placement"), ...panels.map((it) => it.element)],
-    charts: [],
+    elements: [h("h1", {}, "Placement"), chart.element, ...panels.map((it) => it.element)],
+    charts: [chart],
     update(live) { panels.forEach((it) => it.update(live)); },
   };
 }
@@ -353,7 +374,7 @@ export function server(id) {
   const title = h("h1"), note = h("span", { class: "quiet" }), targets = targetTable();
   const find = (live) => live.services.find((service) => String(service.id) === id);
   const problems = ownProblems((live) => { const found = find(live); return found ? objectsOf(live, found) : []; });
-  const charts = [throughput, rates, latency, waiting].map((make) => make("node", idOf(id)));
+  const charts = [...[throughput, rates, latency, waiting].map((make) => make("node", idOf(id))), ...hostCharts(id)];
   return {
     title: "Server",
     elements: [
@@ -377,7 +398,7 @@ export function target(id) {
   const title = h("h1", {}, `Target t${id}`), note = h("span", { class: "quiet" });
   const problems = ownProblems(() => [`t${id}`]);
   const crumb = h("a", { href: "#/servers" }, "Servers");
-  const charts = [throughput, rates, latency, waiting].map((make) => make("target", idOf(id)));
+  const charts = [...[throughput, rates, latency, waiting].map((make) => make("target", idOf(id))), space("Space", idOf(id))];
   const heat = new HeatMap("Latency of all requests", query("target", idOf(id)));
   const syncs = new HeatMap("Syncs of the log", query("log-sync", idOf(id)));
   const sync = h("div", { hidden: true }, syncs.element);

@@ -112,6 +112,12 @@ test("built-in property names of objects are no table entries", () => {
   ]);
 });
 
+test("difference of two columns is unknown where one value is missing", () => {
+  assert.deepEqual(values.difference([10, null, 10, 10], [3, 3, null]), [7, null, null, null]);
+  assert.deepEqual(values.difference(undefined, undefined), []);
+  assert.deepEqual(values.difference([1], undefined), [null]);
+});
+
 test("a chart's scale ends at one to two times its highest value", () => {
   const factors = [0.97, 1, 1.01, 1.3, 2.5, 7, 9.9];
   for (const [base, step] of [[1000, 10], [1024, 16]]) {
