@@ -2,26 +2,33 @@
 // second, and draws them.
 import { h, setText } from "./format.js";
 import { bytes, entryOf, messageOf, moment, partsOf, reasonOf, titleOf } from "./values.mjs";
+import { TimeSpan } from "./span.js";
 import * as views from "./views.js";
 
 const VIEWS = [["overview", "Overview"], ["servers", "Servers"], ["load/user", "Load"], ["latency", "Latency"], ["operations", "Operations"],
   ["alerts", "Alerts"], ["placement", "Placement"], ["work", "Background work"], ["reports", "Reports"]];
-const SPANS = [[300, "5 minutes"], [3600, "1 hour"], [86400, "1 day"], [2592000, "30 days"], [31536000, "1 year"]];
 const POINTS = 300;
 // Time after which a request has failed. Without a limit, the page would wait for minutes for a host
 // that does not answer at all, and would show old figures as if they were new.
 const PATIENCE_MS = 10000;
 
 const byId = (id) => document.getElementById(id);
-const main = byId("main"), notice = byId("notice"), foot = byId("foot"), spans = byId("span"), clusters = byId("cluster");
-let view = null, live = null, span = Number(recall("span")) || 300, dueCharts = 0;
+const main = byId("main"), notice = byId("notice"), foot = byId("foot"), clusters = byId("cluster");
+let view = null, live = null, dueCharts = 0;
 // The time at which the page has lost the contact with the monitor, or null.
 let lostMs = null;
 
 function recall(name) { try { return localStorage.getItem(`skep-${name}`); } catch { return null; } }
 function keep(name, value) { try { localStorage.setItem(`skep-${name}`, value); } catch { /* a private window */ } }
 
+const time = new TimeSpan(Number(recall("span")) || 300, () => live?.now_ms ?? Date.now(), () => {
+  if (time.isUsual) keep("span", time.seconds);
+  dueCharts = 0;
+  refresh();
+});
+
 function open() {
+  time.follow(location.hash);
   const [name, first, second] = partsOf(location.hash);
   const make = entryOf({
     servers: () => views.servers(), server: () => views.server(first), target: () => views.target(first),
@@ -63,11 +70,11 @@ async function get(path) {
 
 /** Requests the series for the charts of a view, each series only once, and draws the charts. */
 async function update(shown) {
-  const wanted = span;
+  const { seconds, query: wanted } = time;
   const queries = [...new Set(shown.charts.flatMap((chart) => chart.queries))];
   const found = new Map(await Promise.all(queries.map(async (query) =>
-    [query, await get(`/api/history?${query}&span=${wanted}&points=${POINTS}`)])));
-  if (shown.loads) shown.updateLoads((await get(`/api/load?by=${shown.loads}&span=${wanted}`)).rows);
+    [query, await get(`/api/history?${query}&${wanted}&points=${POINTS}`)])));
+  if (shown.loads) shown.updateLoads((await get(`/api/load?by=${shown.loads}&${wanted}`)).rows);
   if (shown.operations) shown.updateOperations((await get(`/api/operations?span=600`)).operations);
   if (shown.operation) {
     const asked = get(`/api/operation?id=${encodeURIComponent(shown.operation)}`);
@@ -75,8 +82,9 @@ async function update(shown) {
   }
   if (shown.alerts) shown.updateAlerts(await get("/api/alerts"));
   if (shown.reports) shown.updateReports(await get("/api/reports"));
-  if (shown !== view) return;
-  for (const chart of shown.charts) chart.draw(chart.queries.map((query) => found.get(query)), wanted);
+  // The user may have chosen another view or span meanwhile.
+  if (shown !== view || wanted !== time.query) return;
+  for (const chart of shown.charts) chart.draw(chart.queries.map((query) => found.get(query)), seconds);
 }
 
 /** Updates the charts and lists of the view. If this fails, the page shows the reason until the next update. */
@@ -137,9 +145,9 @@ async function tick() {
     // The user may have chosen another cluster meanwhile.
     if (asked === clusters.value) take(newest);
     // In a chart of a long span, each point covers minutes. So a request each second would return
-    // nothing new.
+    // nothing new. The past does not change at all.
     if (Date.now() >= dueCharts) {
-      dueCharts = Date.now() + Math.min(60000, Math.max(900, (span / POINTS) * 500));
+      dueCharts = time.until === null ? Date.now() + Math.min(60000, Math.max(900, (time.seconds / POINTS) * 500)) : Infinity;
       refresh();
     }
   } catch (error) {
@@ -165,7 +173,6 @@ byId("theme").addEventListener("click", () => {
 
 byId("views").append(...VIEWS.map(([path, title], index) =>
   h("a", { href: `#/${path}`, title: `Key ${index + 1}` }, title)));
-spans.append(...SPANS.map(([seconds, title]) => h("option", { value: seconds, selected: seconds === span }, title)));
 /** Fills the choice of the cluster, which is hidden if the monitor has only one. */
 async function listClusters() {
   const found = (await (await fetch("/api/clusters")).json()).clusters;
@@ -179,17 +186,14 @@ clusters.addEventListener("change", () => {
   live = null;
   open();
 });
-spans.addEventListener("change", () => {
-  span = Number(spans.value);
-  keep("span", span);
-  dueCharts = 0;
-  refresh();
-});
 document.addEventListener("keydown", (event) => {
   const typing = ["INPUT", "SELECT", "TEXTAREA"].includes(document.activeElement?.tagName);
   if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
   const chosen = VIEWS[Number(event.key) - 1];
   if (chosen) location.hash = `#/${chosen[0]}`;
+  if (event.key === "[") time.move(-1);
+  if (event.key === "]") time.move(1);
+  if (event.key === "n") time.set(time.seconds, null);
 });
 window.addEventListener("hashchange", () => { open(); main.focus({ preventScroll: true }); });
 window.addEventListener("resize", redraw);

@@ -1,7 +1,7 @@
 // The lists of problems: the current ones, and the alerts that have ended. Each problem links to the
 // view about its object.
-import { h, setText, showLinked } from "./format.js";
-import { ago, moment, viewOf } from "./values.mjs";
+import { h, showLinked } from "./format.js";
+import { ago, moment, viewOf, windowAround, withWindow } from "./values.mjs";
 
 /** Converts a text to elements, with the words between backticks as code. */
 const prose = (text) => text.split("`").map((part, index) => (index % 2 ? h("code", {}, part) : part));
@@ -14,7 +14,8 @@ const nameOf = (finding) => `${finding.rule} ${finding.object}`;
 
 /**
  * A list of problems that updates its entries in place, so that focus and selection are preserved.
- * An item has: key, kind (the class), what, href, time, remedy, and consequences (items with what and href).
+ * An item has: key, kind (the class), what, href, time, timeHref, remedy, and consequences (items with what
+ * and href). The addresses may be null.
  */
 class ProblemList {
   constructor(label) {
@@ -44,12 +45,12 @@ class ProblemList {
     return { row: h("li", {}, dot, what, time, remedy, consequences), dot, what, time, remedy, consequences, shown: {} };
   }
 
-  show(entry, { kind, what, href, time, remedy, consequences }) {
+  show(entry, { kind, what, href, time, timeHref, remedy, consequences }) {
     entry.row.className = kind;
     entry.dot.className = `dot ${kind}`;
     entry.dot.setAttribute("aria-label", kind === "over" ? "ended" : kind);
     showLinked(entry.what, what, href);
-    setText(entry.time, time);
+    showLinked(entry.time, time, timeHref);
     if (entry.shown.remedy !== remedy) entry.remedy.replaceChildren(...prose(remedy));
     const list = JSON.stringify(consequences);
     if (entry.shown.list !== list) {
@@ -81,7 +82,7 @@ export function findingList(objectsOf = null) {
         key: nameOf(finding), kind: finding.severity, what: finding.what,
         // A view about the object need not link to itself.
         href: objects ? null : viewOf(finding.object, services),
-        time: lasts >= 1000 ? `for ${ago(lasts)}` : "just now",
+        time: lasts >= 1000 ? `for ${ago(lasts)}` : "just now", timeHref: null,
         remedy: cause ? `This follows from another problem: ${cause.what}` : finding.remedy,
         consequences: following.map(consequence(services)),
       };
@@ -97,12 +98,16 @@ export function endedList() {
   const list = new ProblemList("Alerts that have ended");
   const none = h("p", { class: "empty" }, "No alert has ended since the monitor started.");
   return { element: h("div", {}, list.element, none), update(ended, services) {
-    list.update(ended.map((alert) => ({
-      key: `${nameOf(alert)} ${alert.since_ms} ${alert.ended_ms}`, kind: "over", what: alert.what,
-      href: viewOf(alert.object, services),
-      time: `${moment(alert.since_ms, 1e9)} ${moment(alert.since_ms, 600)}, for ${ago(alert.ended_ms - alert.since_ms)}`,
-      remedy: alert.remedy, consequences: alert.consequences.map(consequence(services)),
-    })));
+    list.update(ended.map((alert) => {
+      const href = viewOf(alert.object, services), { span, until } = windowAround(alert.since_ms, alert.ended_ms);
+      return {
+        key: `${nameOf(alert)} ${alert.since_ms} ${alert.ended_ms}`, kind: "over", what: alert.what, href,
+        time: `${moment(alert.since_ms, 1e9)} ${moment(alert.since_ms, 600)}, for ${ago(alert.ended_ms - alert.since_ms)}`,
+        // The charts of that time.
+        timeHref: withWindow(href ?? "#/overview", span, until),
+        remedy: alert.remedy, consequences: alert.consequences.map(consequence(services)),
+      };
+    }));
     none.hidden = ended.length > 0;
   } };
 }

@@ -80,9 +80,29 @@ export function titleOf(view, findings, hasContact) {
 }
 
 /** Returns the decoded parts of the address of a view. A part that is not valid is empty. */
-export const partsOf = (hash) => hash.replace(/^#\//, "").split("/").map((part) => {
+export const partsOf = (hash) => hash.replace(/^#\//, "").split("?")[0].split("/").map((part) => {
   try { return decodeURIComponent(part); } catch { return ""; }
 });
+
+/** Returns the time span in the address of a view: its length and its end in seconds. A missing one is null. */
+export function windowOf(hash) {
+  const query = new URLSearchParams(hash.split("?")[1] ?? "");
+  const number = (name, most) => {
+    const value = Number(query.get(name));
+    return Number.isInteger(value) && value > 0 && value <= most ? value : null;
+  };
+  // The history covers two years.
+  return { span: number("span", 731 * 86400), until: number("until", 1e11) };
+}
+
+/** Returns the address of a view with a time span. */
+export const withWindow = (hash, span, until) => `${hash || "#/overview"}?span=${span}&until=${until}`;
+
+/** Returns the time span of a chart with a past event in its middle. */
+export function windowAround(sinceMs, endedMs) {
+  const span = Math.max(3600, Math.ceil((endedMs - sinceMs) / 500));
+  return { span, until: Math.ceil((sinceMs + endedMs) / 2000 + span / 2) };
+}
 
 /**
  * Returns the address of the view about the object of a problem, such as t7, n2 or user 1000. Returns null

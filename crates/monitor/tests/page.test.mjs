@@ -95,6 +95,23 @@ test("hostile ids stay one parameter and one part of an address", () => {
   assert.deepEqual(values.partsOf(""), [""]);
 });
 
+test("address of a view has a time span of the past", () => {
+  const address = values.withWindow("#/target/7", 3600, 1800000000);
+  assert.equal(address, "#/target/7?span=3600&until=1800000000");
+  assert.deepEqual(values.windowOf(address), { span: 3600, until: 1800000000 });
+  assert.deepEqual(values.partsOf(address), ["target", "7"]);
+  assert.equal(values.withWindow("", 60, 5), "#/overview?span=60&until=5");
+  const none = { span: null, until: null };
+  for (const wrong of ["", "#/servers", "#/servers?span=-1&until=x", "#/servers?span=1e99&until=1.5", "#/?span=&until="]) {
+    assert.deepEqual(values.windowOf(wrong), none, wrong);
+  }
+});
+
+test("time span around an event has the event in its middle", () => {
+  assert.deepEqual(values.windowAround(1000000, 1060000), { span: 3600, until: 2830 });
+  assert.deepEqual(values.windowAround(0, 10000000), { span: 20000, until: 15000 });
+});
+
 test("problems link to the views about their objects", () => {
   const services = [{ id: 2 }, { id: 3 }];
   check((object) => values.viewOf(object, services), [
