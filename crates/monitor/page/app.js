@@ -195,6 +195,7 @@ document.addEventListener("keydown", (event) => {
   if (event.key === "]") time.move(1);
   if (event.key === "n") time.set(time.seconds, null);
 });
+main.addEventListener("choose", ({ detail }) => time.choose(detail.fromMs, detail.toMs));
 window.addEventListener("hashchange", () => { open(); main.focus({ preventScroll: true }); });
 window.addEventListener("resize", redraw);
 listClusters().catch(() => {}).then(() => { open(); tick(); });

@@ -1,11 +1,14 @@
 // Charts on canvas elements: lines over time, and heat maps of latency. Each chart also has a
 // description in words for screen readers.
 import { h, setText } from "./format.js";
-import { ceiling, count, micros, moment } from "./values.mjs";
+import { ceiling, indexAt, micros, moment } from "./values.mjs";
+
+// The margins of the drawing in pixels, with space for the texts of the axes.
+const LEFT = 72, RIGHT = 6, TOP = 8, BOTTOM = 24;
 
 const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-/** Adapts a canvas to the pixel density of the screen. Returns the drawing context and the size. */
+/** Adapts a canvas to the pixel density of the screen. Returns the drawing context and the area of the drawing. */
 function prepare(canvas) {
   const ratio = window.devicePixelRatio || 1;
   const width = canvas.clientWidth, height = canvas.clientHeight;
@@ -17,10 +20,10 @@ function prepare(canvas) {
   context.setTransform(ratio, 0, 0, ratio, 0, 0);
   context.clearRect(0, 0, width, height);
   context.font = "11px system-ui, sans-serif";
-  return { context, width, height };
+  return { context, width, left: LEFT, right: width - RIGHT, top: TOP, bottom: height - BOTTOM };
 }
 
-function timeAxis(context, data, left, right, bottom, span) {
+function timeAxis({ context, left, right, bottom }, data, span) {
   context.fillStyle = color("--soft");
   context.textBaseline = "top";
   const marks = right - left < 420 ? 3 : 5;
@@ -32,32 +35,164 @@ function timeAxis(context, data, left, right, bottom, span) {
   }
 }
 
+/** Returns the last value of a column that is known, or null. */
+const newestOf = (column) => column.findLast((value) => value !== null) ?? null;
+
+/**
+ * A panel with a chart over time. Beside its title are the figures of the newest moment, or of the moment
+ * that the pointer or the arrow keys have chosen. If the user chooses a part of the chart, the canvas
+ * sends the event `choose` with its times. `names` are the names of the figures, and `first` is the number
+ * of the first colour.
+ */
+class Chart {
+  constructor(title, queries, names, first) {
+    // `at` is the index of the chosen moment, and `from` that of the moment at which the user has begun to
+    // choose a part, or null.
+    Object.assign(this, { title, queries, names, at: null, from: null });
+    this.canvas = h("canvas", { role: "img", tabindex: 0, "aria-label": title });
+    this.values = names.map(() => h("b"));
+    this.when = h("span", { class: "when" });
+    // Screen readers read the figures of a moment aloud that the keys have chosen.
+    this.spoken = h("span", { class: "spoken", "aria-live": "polite" });
+    const legend = names.map((name, index) =>
+      h("span", {}, h("span", { class: `key k${index + first}` }), name, this.values[index]));
+    this.element = h("section", { class: "panel" },
+      h("header", {}, h("h2", {}, title), h("div", { class: "legend" }, this.when, legend)), this.canvas, this.spoken);
+    const on = (name, handler) => this.canvas.addEventListener(name, handler);
+    on("pointermove", (event) => this.point(this.indexOf(event)));
+    on("pointerdown", (event) => {
+      if (event.button !== 0) return;
+      this.from = this.indexOf(event);
+      this.canvas.setPointerCapture(event.pointerId);
+    });
+    on("pointerup", (event) => this.finish(this.indexOf(event)));
+    for (const name of ["pointerleave", "pointercancel", "blur"]) on(name, () => { this.from = null; this.point(null); });
+    on("keydown", (event) => this.press(event));
+  }
+
+  /** The data of the first query, which has the times of the points. */
+  get data() { return this.last?.[0][0]; }
+
+  indexOf(event) {
+    const width = this.canvas.clientWidth - LEFT - RIGHT;
+    return this.data ? indexAt((event.offsetX - LEFT) / width, this.data.at.length, this.hasCells) : null;
+  }
+
+  /** Shows the figures of the point with this index, or those of the newest moment for null. */
+  point(index) {
+    if (index === this.at) return;
+    this.at = index;
+    if (this.last) this.draw(...this.last);
+  }
+
+  /** Ends the choice of a part. A click chooses nothing. */
+  finish(index) {
+    const [from, to] = [Math.min(this.from, index), Math.max(this.from, index)];
+    if (this.from !== null && index !== null && to - from >= 2) this.choose(from, to);
+    this.from = null;
+  }
+
+  choose(from, to) {
+    const { at, step_ms: step } = this.data;
+    this.canvas.dispatchEvent(new CustomEvent("choose", { bubbles: true, detail: { fromMs: at[from], toMs: at[to] + step } }));
+  }
+
+  press(event) {
+    if (!this.data || event.ctrlKey || event.metaKey || event.altKey) return;
+    const end = this.data.at.length - 1, at = this.at ?? end;
+    const next = { ArrowLeft: at - 1, ArrowRight: at + 1, PageUp: at - 20, PageDown: at + 20, Home: 0, End: end }[event.key];
+    if (next !== undefined) {
+      this.point(Math.min(end, Math.max(0, next)));
+      setText(this.spoken, `${this.when.textContent}: ${this.words.join(", ")}`);
+    } else if (event.key === "Escape") {
+      this.point(null);
+    } else if (event.key === "Enter" && this.at !== null) {
+      const part = Math.max(1, Math.round(end / 8));
+      this.choose(Math.max(0, at - part), Math.min(end, at + part));
+    } else {
+      return;
+    }
+    event.preventDefault();
+  }
+
+  /** Draws the chart. `results` are the replies to the queries. */
+  draw(results, span) {
+    this.last = [results, span];
+    const area = prepare(this.canvas);
+    if (area.width === 0 || results.some((result) => !result)) return;
+    const columns = this.plot(area, results);
+    timeAxis(area, results[0], span);
+    // The span may have become shorter since the choice of the moment.
+    if (this.at !== null && this.at >= results[0].at.length) this.at = null;
+    this.mark(area, results[0].at.length);
+    const chosen = columns.map((column) => (this.at === null ? newestOf(column) : column[this.at] ?? null));
+    const texts = chosen.map((value) => this.show(value));
+    texts.forEach((text, index) => setText(this.values[index], text));
+    const time = this.at === null ? null : results[0].at[this.at];
+    setText(this.when, time === null ? "" : `${span >= 86400 ? `${moment(time, 1e9)} ` : ""}${moment(time, 600)}`);
+    this.words = this.names.map((name, index) => `${name} ${texts[index]}`);
+    const isEmpty = columns.every((column) => newestOf(column) === null);
+    if (isEmpty) this.note(area, this.nothing);
+    const figures = columns.map((column, index) => `${this.names[index]} ${this.show(newestOf(column))}, at most ${this.show(highest(column))}`);
+    this.canvas.setAttribute("aria-label", `${this.title}: ${isEmpty ? this.nothing : figures.join("; ")}`);
+  }
+
+  /** Marks the chosen moment, and the part that the user chooses. */
+  mark({ context, left, right, top, bottom }, points) {
+    if (this.at === null) return;
+    const x = (index) => left + this.share(index, points) * (right - left);
+    if (this.from !== null) {
+      context.globalAlpha = 0.15;
+      context.fillStyle = color("--link");
+      context.fillRect(Math.min(x(this.from), x(this.at)), top, Math.abs(x(this.at) - x(this.from)), bottom - top);
+      context.globalAlpha = 1;
+    }
+    context.strokeStyle = color("--soft");
+    context.lineWidth = 1;
+    context.beginPath();
+    context.moveTo(Math.round(x(this.at)) + 0.5, top);
+    context.lineTo(Math.round(x(this.at)) + 0.5, bottom);
+    context.stroke();
+  }
+
+  note({ context, left, right, top, bottom }, text) {
+    context.fillStyle = color("--soft");
+    context.textAlign = "center";
+    context.textBaseline = "middle";
+    context.fillText(text, (left + right) / 2, (top + bottom) / 2);
+  }
+
+  /** Returns the place of a point on the axis of time: 0 to 1. */
+  share(index, points) {
+    return this.hasCells ? (index + 0.5) / points : index / Math.max(1, points - 1);
+  }
+}
+
+/** Returns the highest known value of a column, or null. */
+function highest(column) {
+  const known = column.filter((value) => value !== null);
+  return known.length ? known.reduce((one, other) => Math.max(one, other)) : null;
+}
+
 /**
  * A panel with lines over time. `lines` have: name, column (or `of`, which computes the values from the
  * reply to the query), and source (index of the query).
  */
-export class LineChart {
+export class LineChart extends Chart {
   constructor(title, queries, lines, show, base = 1000) {
-    Object.assign(this, { title, queries, lines, show, base });
-    this.canvas = h("canvas", { role: "img", "aria-label": title });
-    this.values = lines.map(() => h("b"));
-    const legend = lines.map((line, index) =>
-      h("span", {}, h("span", { class: `key k${index + 1}` }), line.name, this.values[index]));
-    this.element = h("section", { class: "panel" },
-      h("header", {}, h("h2", {}, title), h("div", { class: "legend" }, legend)), this.canvas);
+    super(title, queries, lines.map((line) => line.name), 1);
+    Object.assign(this, { lines, show, base, hasCells: false, nothing: "Nothing to show in this span." });
   }
 
-  draw(results, span) {
-    this.last = [results, span];
-    const { context, width, height } = prepare(this.canvas);
-    if (width === 0 || results.some((result) => !result)) return;
-    const left = 72, right = width - 6, top = 8, bottom = height - 24;
+  /** Draws the lines. Returns their values. */
+  plot(area, results) {
+    const { context, left, right, top, bottom } = area;
     const columns = this.lines.map((line) => {
       const result = results[line.source ?? 0];
       return line.of ? line.of(result) : result[line.column] ?? [];
     });
-    const highest = Math.max(0, ...columns.flat().filter((value) => value !== null));
-    const max = ceiling(highest, this.base);
+    const most = Math.max(0, ...columns.map((column) => highest(column) ?? 0));
+    const max = ceiling(most, this.base);
     const y = (value) => bottom - (value / max) * (bottom - top);
     context.strokeStyle = color("--line");
     context.fillStyle = color("--soft");
@@ -70,22 +205,15 @@ export class LineChart {
       context.moveTo(left, at);
       context.lineTo(right, at);
       context.stroke();
-      const text = share === 0 ? "0" : highest > 0 ? this.show(max * share) : "";
+      const text = share === 0 ? "0" : most > 0 ? this.show(max * share) : "";
       if (share !== 0.25 && share !== 0.75) context.fillText(text, left - 8, at);
     }
-    timeAxis(context, results[0], left, right, bottom, span);
     columns.forEach((column, index) => this.line(context, column, index, { left, right, bottom, y }));
-    const words = this.lines.map((line, index) => {
-      const known = columns[index].filter((value) => value !== null);
-      const newest = known.length ? known[known.length - 1] : null;
-      setText(this.values[index], this.show(newest));
-      return `${line.name} ${this.show(newest)}, at most ${this.show(known.length ? Math.max(...known) : null)}`;
-    });
-    this.canvas.setAttribute("aria-label", `${this.title}: ${words.join("; ")}`);
+    return columns;
   }
 
   line(context, column, index, { left, right, bottom, y }) {
-    const x = (at) => left + (at / Math.max(1, column.length - 1)) * (right - left);
+    const x = (at) => left + this.share(at, column.length) * (right - left);
     const tone = color(`--s${index + 1}`);
     context.strokeStyle = tone;
     context.lineWidth = 1.7;
@@ -118,31 +246,26 @@ export class LineChart {
 }
 
 /** A panel with the distribution of latency over time: darker cells have more operations. */
-export class HeatMap {
+export class HeatMap extends Chart {
   constructor(title, query) {
-    Object.assign(this, { title, queries: [`${query}&heat=1`] });
-    this.canvas = h("canvas", { class: "heat", role: "img", "aria-label": title });
-    this.values = ["p50_us", "p95_us", "p99_us"].map((column) => ({ column, element: h("b") }));
-    const legend = this.values.map(({ column, element }, index) =>
-      h("span", {}, h("span", { class: `key k${index + 2}` }), column.replace("_us", ""), element));
-    this.element = h("section", { class: "panel" },
-      h("header", {}, h("h2", {}, title), h("div", { class: "legend" }, legend)), this.canvas);
+    super(title, [`${query}&heat=1`], ["p50", "p95", "p99"], 2);
+    Object.assign(this, { show: micros, hasCells: true, nothing: "No operation in this span." });
+    this.canvas.classList.add("heat");
   }
 
-  draw(results, span) {
-    this.last = [results, span];
-    const { context, width, height } = prepare(this.canvas);
-    const [data] = results;
-    if (width === 0 || !data?.heat) return;
-    const left = 72, right = width - 6, top = 8, bottom = height - 24;
-    const used = data.heat.flatMap((rows) => rows?.map((value, row) => (value > 0 ? row : -1)) ?? []).filter((row) => row >= 0);
-    const low = used.length ? Math.max(0, Math.min(...used) - 1) : 4;
-    const high = used.length ? Math.min(27, Math.max(...used) + 1) : 16;
+  /** Draws the cells, and the percentiles as lines. Returns the percentiles. */
+  plot(area, [data]) {
+    const { context, left, right, top, bottom } = area;
+    const columns = ["p50_us", "p95_us", "p99_us"].map((column) => data[column] ?? []);
+    const heat = data.heat ?? [];
+    const used = heat.flatMap((rows) => rows?.map((value, row) => (value > 0 ? row : -1)) ?? []).filter((row) => row >= 0);
+    const low = used.length ? Math.max(0, used.reduce((one, other) => Math.min(one, other)) - 1) : 4;
+    const high = used.length ? Math.min(27, used.reduce((one, other) => Math.max(one, other)) + 1) : 16;
     const rows = high - low + 1;
-    const cellWidth = (right - left) / data.heat.length, cellHeight = (bottom - top) / rows;
-    const most = Math.max(1, ...data.heat.flatMap((column) => column ?? []));
+    const cellWidth = (right - left) / Math.max(1, heat.length), cellHeight = (bottom - top) / rows;
+    const most = heat.flatMap((column) => column ?? []).reduce((one, other) => Math.max(one, other), 1);
     const tone = color("--heat");
-    data.heat.forEach((column, at) => column?.forEach((value, row) => {
+    heat.forEach((column, at) => column?.forEach((value, row) => {
       if (value === 0 || row < low || row > high) return;
       const strength = 0.12 + 0.88 * (Math.log1p(value) / Math.log1p(most));
       context.fillStyle = `rgba(${tone}, ${strength.toFixed(3)})`;
@@ -159,13 +282,12 @@ export class HeatMap {
       const text = row === 27 ? "> 69 s" : micros(1.024 * 2 ** row);
       context.fillText(text, left - 8, bottom - (row - low + 0.5) * cellHeight);
     }
-    timeAxis(context, data, left, right, bottom, span);
-    this.values.forEach(({ column, element }, index) => {
+    columns.forEach((column, index) => {
       context.strokeStyle = color(`--s${index + 2}`);
       context.lineWidth = 1.5;
       context.beginPath();
       let pen = false;
-      data[column].forEach((value, at) => {
+      column.forEach((value, at) => {
         if (value === null) { pen = false; return; }
         const row = Math.log2(value / 1.024);
         const x = left + (at + 0.5) * cellWidth, y = bottom - (row - low + 1) * cellHeight;
@@ -173,10 +295,7 @@ export class HeatMap {
         pen = true;
       });
       context.stroke();
-      const known = data[column].filter((value) => value !== null);
-      setText(element, known.length ? micros(known[known.length - 1]) : "-");
     });
-    const words = this.values.map(({ column, element }) => `${column.replace("_us", "")} ${element.textContent}`);
-    this.canvas.setAttribute("aria-label", `${this.title}: ${words.join(", ")}; ${count(used.length)} cells with operations`);
+    return columns;
   }
 }

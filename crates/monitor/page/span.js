@@ -4,6 +4,9 @@ import { ago, moment, windowOf, withWindow } from "./values.mjs";
 
 const SPANS = [[300, "5 minutes"], [3600, "1 hour"], [86400, "1 day"], [2592000, "30 days"], [31536000, "1 year"]];
 
+// The shortest span that a part of a chart can have, in seconds.
+const SHORTEST = 60;
+
 const byId = (id) => document.getElementById(id);
 
 export class TimeSpan {
@@ -28,6 +31,11 @@ export class TimeSpan {
   /** Moves the span by half of its length: 1 to later times, -1 to earlier ones. */
   move(direction) {
     this.set(this.seconds, (this.until ?? this.now()) + direction * Math.ceil(this.seconds / 2));
+  }
+
+  /** Chooses a part of a chart. */
+  choose(fromMs, toMs) {
+    this.set(Math.max(SHORTEST, Math.ceil((toMs - fromMs) / 1000)), Math.ceil(toMs / 1000));
   }
 
   /** Takes the span from the address of a view, if the address has one. */

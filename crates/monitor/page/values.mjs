@@ -119,6 +119,15 @@ export function viewOf(object, services) {
 /** Returns the entry of a table with this name. The names that each object has from JavaScript itself, such as `constructor`, are no entries. */
 export const entryOf = (table, name) => (Object.hasOwn(table, name) ? table[name] : undefined);
 
+/**
+ * Returns the index of the point of a chart at a place on its axis of time, from 0 to 1. Each point is a
+ * cell of the axis, or the points are from one end of the axis to the other.
+ */
+export function indexAt(share, count, hasCells) {
+  const index = hasCells ? Math.floor(share * count) : Math.round(share * (count - 1));
+  return count > 0 ? Math.min(count - 1, Math.max(0, index)) : null;
+}
+
 /** Returns the differences of two columns of a reply. A value that is missing in one of them is null. */
 export const difference = (all, part) => (all ?? []).map((value, at) =>
   (value === null || (part?.[at] ?? null) === null ? null : value - part[at]));

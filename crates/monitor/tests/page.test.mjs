@@ -129,6 +129,15 @@ test("built-in property names of objects are no table entries", () => {
   ]);
 });
 
+test("place of the pointer on a chart is the index of a point", () => {
+  const of = (hasCells) => [-0.5, 0, 0.5, 0.99, 1, 2].map((share) => values.indexAt(share, 11, hasCells));
+  assert.deepEqual(of(false), [0, 0, 5, 10, 10, 10]);
+  assert.deepEqual(of(true), [0, 0, 5, 10, 10, 10]);
+  assert.equal(values.indexAt(0.5, 0, true), null);
+  assert.equal(values.indexAt(0.26, 4, true), 1);
+  assert.equal(values.indexAt(0.1, 4, false), 0);
+});
+
 test("difference of two columns is unknown where one value is missing", () => {
   assert.deepEqual(values.difference([10, null, 10, 10], [3, 3, null]), [7, null, null, null]);
   assert.deepEqual(values.difference(undefined, undefined), []);
