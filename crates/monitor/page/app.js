@@ -194,6 +194,11 @@ document.addEventListener("keydown", (event) => {
   if (event.key === "[") time.move(-1);
   if (event.key === "]") time.move(1);
   if (event.key === "n") time.set(time.seconds, null);
+  const field = event.key === "/" ? main.querySelector(".filter input") : null;
+  if (field) {
+    field.focus();
+    event.preventDefault();
+  }
 });
 main.addEventListener("choose", ({ detail }) => time.choose(detail.fromMs, detail.toMs));
 window.addEventListener("hashchange", () => { open(); main.focus({ preventScroll: true }); });

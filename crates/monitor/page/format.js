@@ -1,6 +1,8 @@
 // Creates and updates elements. Names come from users and hosts, so the page inserts them only as
 // text nodes, and never as HTML.
 
+import { nextOrder, sorted } from "./values.mjs";
+
 /** Creates an element. Children are elements or texts; properties are attributes or handlers. */
 export function h(tag, properties = {}, ...children) {
   const element = document.createElement(tag);
@@ -32,20 +34,44 @@ export function showLinked(element, text, href) {
   }
 }
 
+// The order of the rows and the filter that the user has chosen for each table, by its label. They stay
+// when the user opens another view.
+const orders = new Map(), filters = new Map();
+
 /** A table that updates its rows and cells in place, so that focus and selection are preserved. */
 export class Table {
-  /** `columns` have: title, text(row), and optionally number, wide, href(row), which may be null, and cell(row, td). */
-  constructor(label, columns, key) {
-    this.columns = columns;
-    this.key = key;
-    this.rows = new Map();
-    const titles = columns.map((column) => h("th", { scope: "col", class: this.classes(column) }, column.title));
+  /**
+   * `columns` have: title, text(row), and optionally number, wide, href(row), which may be null, value(row)
+   * for the order of the rows, and cell(row, td). The user can sort by each column with a text or a value.
+   * With `hasFilter`, the table has a field for a text that the shown rows contain.
+   */
+  constructor(label, columns, key, hasFilter = false) {
+    Object.assign(this, { label, columns, key, rows: new Map(), given: [], nothing: "Nothing in this span." });
+    this.titles = columns.map((column, at) => this.title(column, at));
     this.body = h("tbody");
-    this.empty = h("p", { class: "empty", hidden: true }, "Nothing in this span.");
-    const table = h("table", { "aria-label": label }, h("thead", {}, h("tr", {}, titles)), this.body);
+    this.empty = h("p", { class: "empty", hidden: true });
+    const table = h("table", { "aria-label": label }, h("thead", {}, h("tr", {}, this.titles)), this.body);
     // The keyboard can scroll a wide table on a narrow screen only if the element has the focus.
     const scrolled = h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": label }, table);
-    this.element = h("div", {}, scrolled, this.empty);
+    this.element = h("div", {}, hasFilter ? this.filterField() : null, scrolled, this.empty);
+  }
+
+  title(column, at) {
+    const isSortable = column.text || column.value;
+    const sort = () => {
+      orders.set(this.label, nextOrder(orders.get(this.label), at, Boolean(column.number || column.value)));
+      this.show();
+    };
+    const content = isSortable ? h("button", { type: "button", class: "sort", click: sort }, column.title) : column.title;
+    return h("th", { scope: "col", class: this.classes(column) }, content);
+  }
+
+  filterField() {
+    this.found = h("span", { class: "quiet", role: "status" });
+    const field = h("input", { type: "search", placeholder: "Filter", "aria-label": `Filter of ${this.label}`, title: "Key /",
+      input: () => { filters.set(this.label, field.value); this.show(); } });
+    field.value = filters.get(this.label) ?? "";
+    return h("div", { class: "filter" }, field, this.found);
   }
 
   classes(column) {
@@ -53,7 +79,29 @@ export class Table {
   }
 
   update(rows) {
-    const kept = new Set();
+    this.given = rows;
+    this.show();
+  }
+
+  /** Returns the rows that contain the text of the filter, in the order that the user has chosen. */
+  chosen() {
+    const filter = this.found ? (filters.get(this.label) ?? "").trim().toLowerCase() : "";
+    const texts = (row) => this.columns.map((column) => (column.text ? column.text(row) : "")).join("\n").toLowerCase();
+    const found = filter ? this.given.filter((row) => texts(row).includes(filter)) : this.given;
+    if (this.found) setText(this.found, filter ? `${found.length} of ${this.given.length}` : "");
+    this.empty.textContent = filter ? `No row contains "${filter}".` : this.nothing;
+    const order = orders.get(this.label);
+    const column = order && this.columns[order.at];
+    return column ? sorted(found, column.value ?? column.text, order.isDescending) : found;
+  }
+
+  show() {
+    const order = orders.get(this.label);
+    this.titles.forEach((title, at) => {
+      if (order?.at === at) title.setAttribute("aria-sort", order.isDescending ? "descending" : "ascending");
+      else title.removeAttribute("aria-sort");
+    });
+    const rows = this.chosen(), kept = new Set(), focused = document.activeElement;
     rows.forEach((row, index) => {
       const key = this.key(row);
       kept.add(key);
@@ -72,6 +120,8 @@ export class Table {
     for (const [key, shown] of this.rows) {
       if (!kept.has(key)) { shown.row.remove(); this.rows.delete(key); }
     }
+    // A link in a row that has moved has lost the focus.
+    if (focused !== document.activeElement && this.body.contains(focused)) focused.focus({ preventScroll: true });
     this.empty.hidden = rows.length > 0;
   }
 

@@ -132,6 +132,28 @@ export function indexAt(share, count, hasCells) {
 export const difference = (all, part) => (all ?? []).map((value, at) =>
   (value === null || (part?.[at] ?? null) === null ? null : value - part[at]));
 
+/**
+ * Returns the order of a table after a click on the title of the column `at`: numbers from the highest and
+ * texts from the first, then the other way round, and then the order of the monitor (undefined).
+ */
+export function nextOrder(order, at, isNumber) {
+  if (order?.at !== at) return { at, isDescending: isNumber };
+  return order.isDescending === isNumber ? { at, isDescending: !isNumber } : undefined;
+}
+
+/** Returns rows in the order of their values, which are numbers or texts. Rows without a value are last. */
+export function sorted(rows, valueOf, isDescending) {
+  const isMissing = (value) => value === null || value === undefined || value === "" || Number.isNaN(value);
+  const compare = (one, other) => (typeof one === "number" && typeof other === "number"
+    ? one - other : String(one).localeCompare(String(other), undefined, { numeric: true }));
+  const valued = rows.map((row) => ({ row, value: valueOf(row) }));
+  valued.sort(({ value: one }, { value: other }) => {
+    if (isMissing(one) || isMissing(other)) return isMissing(one) - isMissing(other);
+    return isDescending ? compare(other, one) : compare(one, other);
+  });
+  return valued.map(({ row }) => row);
+}
+
 /** Returns a round number that is at least `value`. `base` is the factor between units: 1024 or 1000. */
 export function ceiling(value, base) {
   if (!(value > 0)) return 1;

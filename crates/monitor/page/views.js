@@ -9,16 +9,25 @@ const panel = (title, ...children) =>
   h("section", { class: "panel" }, h("header", {}, h("h2", {}, title)), ...children);
 const query = (by, more = "") => `by=${by}${more}`;
 
+/** Returns a column of numbers. */
+const number = (title, value, show) => ({ title, number: true, value, text: (row) => show(value(row)) });
+/** Returns the shares of the space of a target and of the memory of a host that are used. */
+const usedSpace = (row) => 1 - row.free_bytes / row.size_bytes;
+const usedMemory = (row) => 1 - row.memory_free_bytes / row.memory_bytes;
+
+/** Returns a column with the share of each row in the time of all. */
+const share = () => ({ title: "Share of time", value: (row) => row.share, cell: (row, cell) => meter(cell, row.share, percent(row.share), [2, 2]) });
+
 const figures = [
-  { title: "Ops/s", number: true, text: (row) => count(row.operations_per_second) },
-  { title: "Read", number: true, text: (row) => rate(row.read_bytes_per_second) },
-  { title: "Written", number: true, text: (row) => rate(row.written_bytes_per_second) },
-  { title: "Mean", number: true, wide: true, text: (row) => micros(row.mean_us) },
+  number("Ops/s", (row) => row.operations_per_second, count),
+  number("Read", (row) => row.read_bytes_per_second, rate),
+  number("Written", (row) => row.written_bytes_per_second, rate),
+  { ...number("Mean", (row) => row.mean_us, micros), wide: true },
 ];
 const queues = [
-  { title: "p99", number: true, wide: true, text: (row) => micros(row.p99_us) },
-  { title: "Queued", number: true, wide: true, text: (row) => count(row.queued) },
-  { title: "Busy", number: true, wide: true, text: (row) => count(row.busy) },
+  { ...number("p99", (row) => row.p99_us, micros), wide: true },
+  { ...number("Queued", (row) => row.queued, count), wide: true },
+  { ...number("Busy", (row) => row.busy, count), wide: true },
 ];
 
 function throughput(by, more) {
@@ -72,17 +81,17 @@ function worst(live, objects) {
   return found.length ? "warning" : "good";
 }
 
-function serviceTable() {
+function serviceTable(hasFilter = false) {
   return new Table("Services", [
     { title: "Service", href: (row) => `#/server/${row.id}`, text: (row) => row.name },
-    { title: "State", cell: (row, cell) => state(cell, row.health, row.word) },
+    { title: "State", text: (row) => row.word, cell: (row, cell) => state(cell, row.health, row.word) },
     ...figures, ...queues,
-    { title: "Host CPU", wide: true, cell: (row, cell) => meter(cell, row.cpu_permille / 1000, percent(row.cpu_permille / 1000), [0.9, 2]) },
-    { title: "Host memory", wide: true, cell: (row, cell) => {
-      const used = 1 - row.memory_free_bytes / row.memory_bytes;
+    { title: "Host CPU", wide: true, value: (row) => row.cpu_permille, cell: (row, cell) => meter(cell, row.cpu_permille / 1000, percent(row.cpu_permille / 1000), [0.9, 2]) },
+    { title: "Host memory", wide: true, value: usedMemory, cell: (row, cell) => {
+      const used = usedMemory(row);
       meter(cell, used, `${percent(used)} of ${bytes(row.memory_bytes)}`, [0.9, 0.97]);
     } },
-  ], (row) => row.id);
+  ], (row) => row.id, hasFilter);
 }
 
 /** Returns the objects whose problems are problems of a service: the service itself, and its targets. */
@@ -99,18 +108,18 @@ function serviceRows(live) {
   });
 }
 
-function targetTable() {
+function targetTable(hasFilter = false) {
   return new Table("Targets", [
     { title: "Target", href: (row) => `#/target/${row.id}`, text: (row) => `t${row.id}` },
     { title: "Kind", wide: true, text: (row) => row.kind },
-    { title: "State", cell: (row, cell) => state(cell, row.health, row.state) },
+    { title: "State", text: (row) => row.state, cell: (row, cell) => state(cell, row.health, row.state) },
     ...figures, ...queues,
-    { title: "Used", cell: (row, cell) => {
-      const used = 1 - row.free_bytes / row.size_bytes;
+    { title: "Used", value: usedSpace, cell: (row, cell) => {
+      const used = usedSpace(row);
       meter(cell, used, `${percent(used)} of ${bytes(row.size_bytes)}`);
     } },
     { title: "Path", wide: true, text: (row) => row.path },
-  ], (row) => row.id);
+  ], (row) => row.id, hasFilter);
 }
 
 function targetRows(live, node) {
@@ -128,13 +137,13 @@ const nameOf = (by, row) => {
   return row.name && row.name !== row.id ? `${row.name} (${id})` : id;
 };
 
-function causeTable(by, figuresShown = figures) {
+function causeTable(by, figuresShown = figures, hasFilter = false) {
   const titles = { client: "Client", user: "User", group: "Group", job: "Job", operation: "Operation" };
   return new Table(titles[by], [
     { title: titles[by], href: (row) => `#/load/${by}/${encodeURIComponent(row.id)}`, text: (row) => nameOf(by, row) },
-    { title: "Share of time", cell: (row, cell) => meter(cell, row.share, percent(row.share), [2, 2]) },
+    share(),
     ...figuresShown,
-  ], (row) => `${row.id} ${row.service}`);
+  ], (row) => `${row.id} ${row.service}`, hasFilter);
 }
 
 function shares(rows) {
@@ -155,16 +164,16 @@ function showBalance(shown, balance, most) {
 }
 
 /** A table of the slow operations of the last minutes, with the longest part of each. */
-function slowTable() {
+function slowTable(hasFilter = false) {
   return new Table("Slow operations", [
     { title: "Operation", href: (row) => `#/operation/${encodeURIComponent(row.trace)}`, text: (row) => row.operation },
-    { title: "Took", number: true, text: (row) => micros(row.ms * 1000) },
+    number("Took", (row) => row.ms * 1000, micros),
     { title: "Mainly", text: (row) => row.mainly },
     { title: "Client", wide: true, text: (row) => row.client },
     { title: "User", wide: true, href: (row) => (row.user === null ? null : `#/load/user/${row.user}`),
       text: (row) => (row.user === null ? "" : row.user_name ? `${row.user_name} (${row.user})` : String(row.user)) },
-    { title: "Ended", wide: true, text: (row) => moment(row.ended_us / 1000, 600) },
-  ], (row) => row.trace);
+    { title: "Ended", wide: true, value: (row) => row.ended_us, text: (row) => moment(row.ended_us / 1000, 600) },
+  ], (row) => row.trace, hasFilter);
 }
 
 /** Returns the address of the view about the target of a row. Zero stands for the mount, or for a service without a target. */
@@ -174,9 +183,9 @@ const targetOf = (row) => (row.target === 0 ? null : `#/target/${row.target}`);
 function phaseTable() {
   return new Table("Where the time of requests goes", [
     { title: "Phase", href: (row) => `#/target/${row.target}`, text: (row) => row.what },
-    { title: "Share of time", cell: (row, cell) => meter(cell, row.share, percent(row.share), [2, 2]) },
-    { title: "Each", number: true, text: (row) => micros(row.each_ms * 1000) },
-    { title: "At its peers", number: true, text: (row) => (row.peers_ms === null ? "" : micros(row.peers_ms * 1000)) },
+    share(),
+    number("Each", (row) => row.each_ms * 1000, micros),
+    number("At its peers", (row) => (row.peers_ms === null ? null : row.peers_ms * 1000), (time) => (time === null ? "" : micros(time))),
   ], (row) => `${row.target} ${row.stage}`);
 }
 
@@ -185,13 +194,13 @@ function workTable() {
   const left = (row) => (row.left === null ? "" : row.unit === "bytes" ? bytes(row.left) : `${count(row.left)} ${row.unit}`);
   return new Table("Background work", [
     { title: "Work", href: (row) => viewOf(row.object, []), text: (row) => row.what },
-    { title: "Done", cell: (row, cell) => {
+    { title: "Done", value: (row) => row.done / row.total, cell: (row, cell) => {
       const known = row.total > 0, share = known ? row.done / row.total : NaN;
       meter(cell, share, known ? percent(share) : "", [2, 2]);
     } },
-    { title: "Left", number: true, text: left },
-    { title: "Rate", number: true, wide: true, text: (row) => (row.bytes_per_second === null ? "" : rate(row.bytes_per_second)) },
-    { title: "Time left", number: true, text: (row) => (row.seconds_left === null ? "" : ago(row.seconds_left * 1000)) },
+    { title: "Left", number: true, value: (row) => row.left, text: left },
+    { ...number("Rate", (row) => row.bytes_per_second, (speed) => (speed === null ? "" : rate(speed))), wide: true },
+    number("Time left", (row) => row.seconds_left, (seconds) => (seconds === null ? "" : ago(seconds * 1000))),
     { title: "Waits because", text: (row) => row.problem },
   ], (row) => `${row.kind} ${row.what}`);
 }
@@ -264,12 +273,12 @@ function placementPanel(kind) {
   const table = new Table(`Placement on ${kind} targets`, [
     { title: "Target", href: (row) => `#/target/${row.id}`, text: (row) => `t${row.id}` },
     { title: "Service", wide: true, text: (row) => row.service },
-    { title: "Used space", cell: (row, cell) => {
-      const used = row.size_bytes - row.free_bytes, share = used / row.size_bytes;
-      meter(cell, share, `${percent(share)}, ${bytes(used)} of ${bytes(row.size_bytes)}`);
+    { title: "Used space", value: usedSpace, cell: (row, cell) => {
+      const used = row.size_bytes - row.free_bytes, part = usedSpace(row);
+      meter(cell, part, `${percent(part)}, ${bytes(used)} of ${bytes(row.size_bytes)}`);
     } },
-    ...(kind === "storage" ? [{ title: "Files", cell: (row, cell) => meter(cell, row.files / row.most, count(row.files), [2, 2]) }] : []),
-  ], (row) => row.id);
+    ...(kind === "storage" ? [{ title: "Files", value: (row) => row.files, cell: (row, cell) => meter(cell, row.files / row.most, count(row.files), [2, 2]) }] : []),
+  ], (row) => row.id, true);
   return {
     element: panel(`${kind === "storage" ? "Storage" : "Metadata"} targets`, space, files, shared, h("div", { class: "bars" }, table.element)),
     update(live) {
@@ -299,7 +308,7 @@ export function placement() {
 
 export function work() {
   const table = workTable();
-  table.empty.textContent = "No background work is running or waiting.";
+  table.nothing = "No background work is running or waiting.";
   const hint = h("p", { class: "quiet" }, "Members of metadata groups that catch up, chunk files of removed files, and the search for chunk files without an inode.");
   return {
     title: "Background work",
@@ -314,13 +323,13 @@ export function reports() {
   const table = new Table("Reports", [
     { title: "Report", href: (row) => `#/report/${encodeURIComponent(row.path)}`, text: (row) => row.title },
     { title: "File", wide: true, text: (row) => row.path },
-    { title: "Changed", text: (row) => `${moment(row.modified_ms, 1e9)} ${moment(row.modified_ms, 3600)}` },
-    { title: "Size", number: true, wide: true, text: (row) => bytes(row.bytes) },
-  ], (row) => row.path);
+    { title: "Changed", value: (row) => row.modified_ms, text: (row) => `${moment(row.modified_ms, 1e9)} ${moment(row.modified_ms, 3600)}` },
+    { ...number("Size", (row) => row.bytes, bytes), wide: true },
+  ], (row) => row.path, true);
   const hint = h("p", { class: "quiet", hidden: true }, "Start the monitor with ", h("code", {}, "--reports DIR"),
     " to list the reports of ", h("code", {}, "skep study"), " and other pages of HTML or Markdown in a directory.");
   const more = h("p", { class: "quiet", hidden: true }, "The directory has more reports than the page lists.");
-  table.empty.textContent = "No report.";
+  table.nothing = "No report.";
   return {
     title: "Reports",
     elements: [h("h1", {}, "Reports"), hint, panel("The newest first", table.element, more)],
@@ -351,7 +360,7 @@ export function report(path) {
 }
 
 export function servers() {
-  const services = serviceTable(), targets = targetTable();
+  const services = serviceTable(true), targets = targetTable(true);
   return {
     title: "Servers",
     elements: [h("h1", {}, "Servers"), panel("Services", services.element), panel("Targets", targets.element)],
@@ -437,7 +446,7 @@ export function load(by, id) {
         if (found) setText(title, nameOf(known, found));
       } };
   }
-  const table = causeTable(known);
+  const table = causeTable(known, figures, true);
   const hint = h("p", { class: "quiet", hidden: known !== "job" }, "Jobs are counted on mounts with the option job_accounting.");
   return {
     title: "Load",
@@ -456,9 +465,9 @@ export function latencies() {
   const operations = new Table("Operations", [
     { title: "Operation", href: (row) => `#/load/operation/${encodeURIComponent(row.id)}`, text: (row) => nameOf("operation", row) },
     { title: "Service", text: (row) => row.service }, ...figures,
-    { title: "p50", number: true, text: (row) => micros(row.p50_us) },
-    { title: "p99", number: true, text: (row) => micros(row.p99_us) },
-  ], (row) => `${row.id} ${row.service}`);
+    number("p50", (row) => row.p50_us, micros),
+    number("p99", (row) => row.p99_us, micros),
+  ], (row) => `${row.id} ${row.service}`, true);
   return {
     title: "Latency",
     elements: [h("h1", {}, "Latency"), ...charts.map((chart) => chart.element), panel("Operations", operations.element)],
@@ -468,7 +477,7 @@ export function latencies() {
 }
 
 export function operations() {
-  const table = slowTable();
+  const table = slowTable(true);
   const hint = h("p", { class: "quiet" }, "Operations of the last ten minutes that took 100 ms or more, or 16 times as long as usual. ",
     h("code", {}, "skep trace"), " follows all operations on a path.");
   return {
@@ -486,15 +495,15 @@ export function operation(id) {
   const title = h("h1", {}, "Operation"), note = h("p", { class: "quiet" });
   const parts = new Table("Parts of the time", [
     { title: "Where", href: targetOf, text: (row) => row.what },
-    { title: "Share of time", cell: (row, cell) => meter(cell, row.share, percent(row.share), [2, 2]) },
-    { title: "Time", number: true, text: (row) => micros(row.ms * 1000) },
-    { title: "Usually", number: true, text: (row) => (row.usual_ms === null ? "" : micros(row.usual_ms * 1000)) },
+    share(),
+    number("Time", (row) => row.ms * 1000, micros),
+    number("Usually", (row) => (row.usual_ms === null ? null : row.usual_ms * 1000), (time) => (time === null ? "" : micros(time))),
   ], (row) => `${row.target} ${row.stage}`);
   const requests = new Table("Requests", [
     { title: "Request", text: (row) => row.request.replaceAll("_", " ") },
     { title: "To", href: targetOf, text: (row) => row.place },
-    { title: "After", number: true, text: (row) => (row.begin_ms === null ? "" : micros(row.begin_ms * 1000)) },
-    { title: "Took", number: true, text: (row) => micros(row.ms * 1000) },
+    number("After", (row) => (row.begin_ms === null ? null : row.begin_ms * 1000), (time) => (time === null ? "" : micros(time))),
+    number("Took", (row) => row.ms * 1000, micros),
     { title: "Result", wide: true, text: (row) => (row.is_failed ? "failed" : "") },
   ], (row) => row.key);
   return {

@@ -129,6 +129,24 @@ test("built-in property names of objects are no table entries", () => {
   ]);
 });
 
+test("clicks on a column title change the order of a table", () => {
+  const first = values.nextOrder(undefined, 2, true);
+  assert.deepEqual(first, { at: 2, isDescending: true });
+  const second = values.nextOrder(first, 2, true);
+  assert.deepEqual(second, { at: 2, isDescending: false });
+  assert.equal(values.nextOrder(second, 2, true), undefined);
+  assert.deepEqual(values.nextOrder(first, 0, false), { at: 0, isDescending: false });
+});
+
+test("rows are sorted by numbers or texts, and rows without a value are last", () => {
+  const order = (rows, isDescending) => values.sorted(rows, (row) => row, isDescending);
+  assert.deepEqual(order([5, null, 40, NaN, 9], true), [40, 9, 5, null, NaN]);
+  assert.deepEqual(order([5, null, 40, 9], false), [5, 9, 40, null]);
+  assert.deepEqual(order(["t10", "t9", "", "t1"], false), ["t1", "t9", "t10", ""]);
+  assert.deepEqual(order(["a", "b"], true), ["b", "a"]);
+  assert.deepEqual(order([], true), []);
+});
+
 test("place of the pointer on a chart is the index of a point", () => {
   const of = (hasCells) => [-0.5, 0, 0.5, 0.99, 1, 2].map((share) => values.indexAt(share, 11, hasCells));
   assert.deepEqual(of(false), [0, 0, 5, 10, 10, 10]);
