@@ -10,7 +10,8 @@
 //! - [`names`], `name_service`: the names of clients, users and groups. `child_program`: runs
 //!   programs of the host, with a time limit.
 //! - `routes`, `live`, `series`, `export`, `page`: the HTTP server. `target_figures`, `placement`,
-//!   `background`, `group_rounds`: the data that it shows about targets and background work.
+//!   `target_causes`, `background`, `group_rounds`: the data that it shows about targets and
+//!   background work.
 //!   `metrics_pages`: the pages that Prometheus reads. `reports`: the reports of studies.
 //! - `copies`: the copies of the load for other programs, with the formats `influx` and
 //!   `remote_write` (Prometheus). `ganglia`: the load as gmetad reads it.
@@ -59,6 +60,7 @@ mod routes;
 mod series;
 pub mod settings;
 mod slow_operations;
+mod target_causes;
 mod target_figures;
 pub mod tier;
 mod trace_source;

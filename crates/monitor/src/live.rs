@@ -23,7 +23,7 @@ use skep_cluster::problems::{reachability_word, severity_word, target_kind_word}
 use skep_cluster::state::kind_word;
 use skep_stats::balance::{Balance, of_metadata_work};
 use skep_stats::operation::{OperationReport, SlowOperation};
-use skep_stats::why::{Finding as Cause, Report, Scope, explain};
+use skep_stats::why::{Evidence, Finding as Cause, Report, Scope, explain};
 use skep_types::map::{CapacityPool, Condition};
 use skep_types::{ClusterMap, Node, NodeId, NodeKind, Target, TargetKind};
 use std::cell::Cell;
@@ -216,6 +216,11 @@ impl MonitorState {
             format!("{name} [ID: {}]: {problem}", NodeId::new(*id))
         }));
         Some(report)
+    }
+
+    /// Returns the evidence of the last `span_ms` milliseconds.
+    pub(crate) fn evidence_of(&self, now_ms: u64, span_ms: u64) -> Evidence {
+        self.evidence.of_span(now_ms, span_ms)
     }
 
     /// Returns the description of the current state of the cluster.

@@ -14,6 +14,7 @@ use crate::page::FILES;
 use crate::reports::Reports;
 use crate::series::{self, Parameters, SeriesQuery, Window};
 use crate::slow_operations::MAX_LISTED;
+use crate::target_causes;
 use serde_json::{Value, json};
 use skep_exporter::http::{Answer, Reply, Request, plain};
 use skep_metrics::{Registry, Snapshot, catalog, text};
@@ -118,6 +119,7 @@ pub(crate) fn reply(
             .map(|query| series::series(&state.history, &query, now_ms, &state.measured(&query))),
         "/api/load" => load(&parameters, state, now_ms),
         "/api/why" => why(&parameters, state, now_ms),
+        "/api/causes" => causes(&parameters, state, now_ms),
         "/api/operations" => series::span_of(&parameters, 600)
             .map(|span_ms| json!({ "operations": state.slowest(now_ms, span_ms, MAX_LISTED) })),
         "/api/operation" => match operation(&parameters, state) {
@@ -219,16 +221,31 @@ fn load(parameters: &Parameters, state: &MonitorState, now_ms: u64) -> Result<Va
 
 fn why(parameters: &Parameters, state: &MonitorState, now_ms: u64) -> Result<Value, String> {
     let span_ms = series::span_of(parameters, 60)?;
-    let number = |text: &str| {
-        text.parse::<u32>().map_err(|_| format!("invalid id '{text}': expected a number"))
-    };
-    let targets = parameters.get("targets");
-    let targets = targets.map(|ids| ids.split(',').map(number).collect()).transpose()?;
     let of = |name: &str| parameters.get(name).map(|id| number(id)).transpose();
     let focus = Focus { client: of("client")?, user: of("user")?, job: of("job")? };
-    let report = state.why(&Scope { targets, focus }, now_ms, span_ms);
+    let scope = Scope { targets: targets_of(parameters)?, focus };
+    let report = state.why(&scope, now_ms, span_ms);
     let report = report.ok_or("the monitor has no cluster map yet")?;
     serde_json::to_value(report).map_err(|error| error.to_string())
+}
+
+fn causes(parameters: &Parameters, state: &MonitorState, now_ms: u64) -> Result<Value, String> {
+    let span_ms = series::span_of(parameters, 60)?;
+    let targets = targets_of(parameters)?;
+    let evidence = state.evidence_of(now_ms, span_ms);
+    let names = (&state.names, state.collected.map.as_ref());
+    Ok(target_causes::causes(&evidence, targets.as_deref(), names))
+}
+
+/// Returns the target ids in the parameter `targets`. `None` means that the request names no
+/// targets.
+fn targets_of(parameters: &Parameters) -> Result<Option<Vec<u32>>, String> {
+    let targets = parameters.get("targets");
+    targets.map(|ids| ids.split(',').map(number).collect()).transpose()
+}
+
+fn number(text: &str) -> Result<u32, String> {
+    text.parse().map_err(|_| format!("invalid id '{text}': expected a number"))
 }
 
 fn operation(
