@@ -11,10 +11,14 @@ const POINTS = 300;
 // Time after which a request has failed. Without a limit, the page would wait for minutes for a host
 // that does not answer at all, and would show old figures as if they were new.
 const PATIENCE_MS = 10000;
+// Interval of requests about the causes of load, which cost the monitor more than others.
+const CAUSES_MS = 4000;
+// Interval of requests for lists, such as the list of reports.
+const LISTS_MS = 2000;
 
 const byId = (id) => document.getElementById(id);
 const main = byId("main"), notice = byId("notice"), foot = byId("foot"), clusters = byId("cluster");
-let view = null, live = null, dueCharts = 0;
+let view = null, live = null;
 // The time at which the page has lost the contact with the monitor, or null.
 let lostMs = null;
 
@@ -23,7 +27,6 @@ function keep(name, value) { try { localStorage.setItem(`skep-${name}`, value); 
 
 const time = new TimeSpan(Number(recall("span")) || 300, () => live?.now_ms ?? Date.now(), () => {
   if (time.isUsual) keep("span", time.seconds);
-  dueCharts = 0;
   refresh();
 });
 
@@ -48,7 +51,6 @@ function open() {
     // On a narrow screen, the list of views scrolls.
     if (own) link.scrollIntoView({ block: "nearest", inline: "nearest" });
   }
-  dueCharts = 0;
   if (live?.services) view.update(live);
   refresh();
 }
@@ -68,13 +70,12 @@ async function get(path) {
   return reply.json();
 }
 
-/** Requests the series for the charts of a view, each series only once, and draws the charts. */
+/** Requests the parts of a view that are not in the state of each second, and that are due. */
 async function update(shown) {
-  const { seconds, query: wanted } = time;
-  const queries = [...new Set(shown.charts.flatMap((chart) => chart.queries))];
-  const found = new Map(await Promise.all(queries.map(async (query) =>
-    [query, await get(`/api/history?${query}&${wanted}&points=${POINTS}`)])));
-  if (shown.loads) shown.updateLoads((await get(`/api/load?by=${shown.loads}&${wanted}`)).rows);
+  await updateHistory(shown);
+  await updateCauses(shown);
+  if (Date.now() < (shown.listsDue ?? 0)) return;
+  shown.listsDue = Date.now() + LISTS_MS;
   if (shown.operations) shown.updateOperations((await get(`/api/operations?span=600`)).operations);
   if (shown.operation) {
     const asked = get(`/api/operation?id=${encodeURIComponent(shown.operation)}`);
@@ -82,22 +83,47 @@ async function update(shown) {
   }
   if (shown.alerts) shown.updateAlerts(await get("/api/alerts"));
   if (shown.reports) shown.updateReports(await get("/api/reports"));
+}
+
+/** Requests the parts of a view that show the chosen span. */
+async function updateHistory(shown) {
+  const { seconds, until, query: wanted } = time;
+  if (shown.drawn === wanted && Date.now() < shown.historyDue) return;
+  // In a chart of a long span, each point covers minutes. So a request each second would return
+  // nothing new. The past does not change at all.
+  shown.historyDue = until === null ? Date.now() + Math.min(60000, Math.max(900, (seconds / POINTS) * 500)) : Infinity;
+  const queries = [...new Set(shown.charts.flatMap((chart) => chart.queries))];
+  const found = new Map(await Promise.all(queries.map(async (query) =>
+    [query, await get(`/api/history?${query}&${wanted}&points=${POINTS}`)])));
+  if (shown.loads) shown.updateLoads((await get(`/api/load?by=${shown.loads}&${wanted}`)).rows);
   // The user may have chosen another view or span meanwhile.
   if (shown !== view || wanted !== time.query) return;
   for (const chart of shown.charts) chart.draw(chart.queries.map((query) => found.get(query)), seconds);
+  shown.drawn = wanted;
 }
 
-/** Updates the charts and lists of the view. If this fails, the page shows the reason until the next update. */
+/** Requests the reasons for the time of requests, and the causes of the load of targets. */
+async function updateCauses(shown) {
+  if (Date.now() < (shown.causesDue ?? 0)) return;
+  for (const [part, path] of [[shown.why, "/api/why"], [shown.causes, "/api/causes"]]) {
+    const query = part?.query();
+    if (!query) continue;
+    shown.causesDue = Date.now() + CAUSES_MS;
+    part.update(await get(`${path}?${query}&span=60`));
+  }
+}
+
+/** Updates the charts and lists of the view. If this fails, the page shows the reason, and tries again. */
 async function refresh() {
   const shown = view;
-  if (shown.isUpdating) return;
+  if (shown.isUpdating || Date.now() < (shown.retryMs ?? 0)) return;
   shown.isUpdating = true;
   try {
     await update(shown);
     shown.problem = "";
   } catch (error) {
     shown.problem = `This view is not complete: ${reasonOf(error)}.`;
-    dueCharts = Date.now() + 2000;
+    Object.assign(shown, { historyDue: 0, causesDue: 0, listsDue: 0, retryMs: Date.now() + 2000 });
   }
   shown.isUpdating = false;
 }
@@ -144,12 +170,7 @@ async function tick() {
     const asked = clusters.value, newest = await get("/api/live");
     // The user may have chosen another cluster meanwhile.
     if (asked === clusters.value) take(newest);
-    // In a chart of a long span, each point covers minutes. So a request each second would return
-    // nothing new. The past does not change at all.
-    if (Date.now() >= dueCharts) {
-      dueCharts = time.until === null ? Date.now() + Math.min(60000, Math.max(900, (time.seconds / POINTS) * 500)) : Infinity;
-      refresh();
-    }
+    refresh();
   } catch (error) {
     lose(error);
   }

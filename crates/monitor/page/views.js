@@ -189,6 +189,45 @@ function phaseTable() {
   ], (row) => `${row.target} ${row.stage}`);
 }
 
+/**
+ * A panel with the phases of the requests that `parameters` choose, and with the rate of these requests. The
+ * monitor has them for the last minutes only, so they are of this moment in each span.
+ */
+function reasons(parameters) {
+  const table = phaseTable(), note = h("p", { class: "quiet" });
+  table.nothing = "No request was completed in the last minute.";
+  return {
+    element: panel("Where the time went in the last minute", note, table.element),
+    query: () => parameters,
+    update(report) {
+      const speed = report.span_seconds > 0 ? report.requests / report.span_seconds : 0;
+      setText(note, `${count(speed)} requests per second, ${micros(report.requests ? report.seconds / report.requests * 1e6 : null)} each.`);
+      table.update(report.phases);
+    },
+  };
+}
+
+/** Panels with the causes of the load of some targets in the last minute. */
+function targetCauses(targets, hasDirectories) {
+  const table = (title, list, by) => {
+    const made = new Table(title, [
+      { title, href: (row) => (by && /^\d+$/.test(row.id) ? `#/load/${by}/${row.id}` : null),
+        text: (row) => (by ? nameOf(by, row) : row.id === "other" ? "all others" : `entry id ${row.name}`) },
+      { ...share(), title: by ? "Share of time" : "Share of requests" },
+      number("Requests/s", (row) => row.requests_per_second, count),
+    ], (row) => row.id);
+    made.nothing = "Nothing in the last minute.";
+    return { list, table: made, element: panel(`${title} of the last minute`, made.element) };
+  };
+  const tables = [table("Clients", "clients", "client"), table("Users", "users", "user"), table("Jobs", "jobs", "job")];
+  if (hasDirectories) tables.push(table("Directories", "directories", null));
+  return {
+    element: h("div", { class: "two narrow" }, tables.map((it) => it.element)),
+    query: () => (targets().length ? `targets=${targets().join(",")}` : null),
+    update(found) { tables.forEach(({ list, table: shown }) => shown.update(found[list])); },
+  };
+}
+
 /** A table of the background work, with its progress. */
 function workTable() {
   const left = (row) => (row.left === null ? "" : row.unit === "bytes" ? bytes(row.left) : `${count(row.left)} ${row.unit}`);
@@ -384,17 +423,22 @@ export function server(id) {
   const find = (live) => live.services.find((service) => String(service.id) === id);
   const problems = ownProblems((live) => { const found = find(live); return found ? objectsOf(live, found) : []; });
   const charts = [...[throughput, rates, latency, waiting].map((make) => make("node", idOf(id))), ...hostCharts(id)];
+  let own = [];
+  const causes = targetCauses(() => own, true);
   return {
     title: "Server",
     elements: [
       h("div", { class: "crumbs" }, h("a", { href: "#/servers" }, "Servers"), " / "),
       h("div", { class: "head" }, title, note), problems.element,
       h("div", { class: "two" }, charts.map((chart) => chart.element)),
-      panel("Targets", targets.element),
+      panel("Targets", targets.element), causes.element,
     ],
     charts,
+    causes,
     update(live) {
       const found = find(live);
+      own = live.targets.filter((it) => it.node === found?.id).map((it) => it.id);
+      causes.element.hidden = own.length === 0;
       problems.update(live);
       setText(title, found?.name ?? "This service is not in the cluster.");
       setText(note, found ? `${found.kind}, ${found.addresses.join(", ")}, version ${found.version}${found.problem ? `, no reply: ${found.problem}` : ""}` : "");
@@ -411,14 +455,17 @@ export function target(id) {
   const heat = new HeatMap("Latency of all requests", query("target", idOf(id)));
   const syncs = new HeatMap("Syncs of the log", query("log-sync", idOf(id)));
   const sync = h("div", { hidden: true }, syncs.element);
+  const why = reasons(`targets=${encodeURIComponent(id)}`), causes = targetCauses(() => [encodeURIComponent(id)], true);
   return {
     title: `Target t${id}`,
     elements: [
       h("div", { class: "crumbs" }, h("a", { href: "#/servers" }, "Servers"), " / ", crumb),
       h("div", { class: "head" }, title, note), problems.element,
-      h("div", { class: "two" }, charts.map((chart) => chart.element)), heat.element, sync,
+      h("div", { class: "two" }, charts.map((chart) => chart.element)), why.element, causes.element, heat.element, sync,
     ],
     charts: [...charts, heat, syncs],
+    why,
+    causes,
     update(live) {
       problems.update(live);
       const found = live.targets.find((it) => String(it.id) === id);
@@ -440,7 +487,10 @@ export function load(by, id) {
     const charts = [throughput, rates].map((make) => make(known, idOf(id)));
     if (known === "operation") charts.push(new HeatMap("Latency", query(known, idOf(id))));
     const title = h("h1", {}, `${known} ${id}`);
-    return { title: `${known} ${id}`, elements: [head, title, h("div", { class: "two" }, charts.map((chart) => chart.element))], charts,
+    // The monitor explains the requests of a client, a user or a job.
+    const why = ["client", "user", "job"].includes(known) && /^\d+$/.test(id) ? reasons(`${known}=${id}`) : null;
+    return { title: `${known} ${id}`, elements: [head, title, h("div", { class: "two" }, charts.map((chart) => chart.element)), why?.element].filter(Boolean),
+      charts, why,
       update(live) {
         const found = live.top[known].find((row) => row.id === id);
         if (found) setText(title, nameOf(known, found));
