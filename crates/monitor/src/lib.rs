@@ -10,8 +10,8 @@
 //! - [`names`], `name_service`: the names of clients, users and groups. `child_program`: runs
 //!   programs of the host, with a time limit.
 //! - `routes`, `live`, `series`, `export`, `page`: the HTTP server. `target_figures`, `placement`,
-//!   `target_causes`, `background`, `group_rounds`: the data that it shows about targets and
-//!   background work.
+//!   `target_causes`, `host_loads`, `background`, `group_rounds`: the data that it shows about
+//!   targets, hosts and background work.
 //!   `metrics_pages`: the pages that Prometheus reads. `reports`: the reports of studies.
 //! - `copies`: the copies of the load for other programs, with the formats `influx` and
 //!   `remote_write` (Prometheus). `ganglia`: the load as gmetad reads it.
@@ -40,6 +40,7 @@ pub mod frame;
 mod ganglia;
 mod group_rounds;
 pub mod history;
+mod host_loads;
 pub mod http_client;
 mod influx;
 pub mod limits;

@@ -10,6 +10,7 @@ use crate::evidence::EvidenceBook;
 use crate::findings::{Finding, Situation, findings, thresholds};
 use crate::frame::{Dimension, Frame, Key, Load, Measure};
 use crate::history::History;
+use crate::host_loads::HostLoads;
 use crate::metrics_pages::{HiddenPage, reachable_page};
 use crate::names::{Names, clients, printable};
 use crate::observe::Observer;
@@ -221,6 +222,10 @@ impl MonitorState {
     /// Returns the evidence of the last `span_ms` milliseconds.
     pub(crate) fn evidence_of(&self, now_ms: u64, span_ms: u64) -> Evidence {
         self.evidence.of_span(now_ms, span_ms)
+    }
+
+    pub(crate) fn host_loads(&self) -> &HostLoads {
+        self.observer.host_loads()
     }
 
     /// Returns the description of the current state of the cluster.

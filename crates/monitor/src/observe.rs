@@ -4,6 +4,7 @@
 //! because a frame contains the differences of counters.
 
 use crate::frame::{Dimension, Frame, Key, Level, Load, Measure};
+use crate::host_loads::HostLoads;
 use skep_stats::operation::Usual;
 use skep_stats::why::Evidence;
 use skep_stats::{By, Round, Row, ServiceFigures, label, tables};
@@ -27,6 +28,7 @@ const LOG_SYNC: &str = "skep_metadata_log_sync_seconds";
 #[derive(Debug, Default)]
 pub(crate) struct Observer {
     last: Round,
+    host_loads: HostLoads,
 }
 
 impl Observer {
@@ -40,6 +42,11 @@ impl Observer {
     /// Returns the last reply of each service.
     pub(crate) fn round(&self) -> &Round {
         &self.last
+    }
+
+    /// Returns the load of the disks and network interfaces of hosts.
+    pub(crate) fn host_loads(&self) -> &HostLoads {
+        &self.host_loads
     }
 
     /// Returns the usual times of requests, for comparison with one operation.
@@ -96,6 +103,7 @@ impl Observer {
         }
         // If a service has not replied, its last reply stays stored.
         let is_member = |id: u32| map.nodes.iter().any(|node| node.id.raw() == id);
+        self.host_loads.add(&now, is_member);
         let is_replaced = |id: u32| now.iter().any(|it| it.node == id);
         self.last.retain(|it| is_member(it.node) && !is_replaced(it.node));
         self.last.extend(now.into_iter().filter(|it| is_member(it.node)));

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use skep_exporter::http::{Answer, Reply, Request, plain};
 use skep_metrics::{Registry, Snapshot, catalog, text};
 use skep_stats::operation::OperationReport;
-use skep_stats::why::{Focus, Scope};
+use skep_stats::why::{Focus, Scope, host_of};
 use skep_types::NodeKind;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -120,6 +120,7 @@ pub(crate) fn reply(
         "/api/load" => load(&parameters, state, now_ms),
         "/api/why" => why(&parameters, state, now_ms),
         "/api/causes" => causes(&parameters, state, now_ms),
+        "/api/hosts" => hosts(&parameters, state),
         "/api/operations" => series::span_of(&parameters, 600)
             .map(|span_ms| json!({ "operations": state.slowest(now_ms, span_ms, MAX_LISTED) })),
         "/api/operation" => match operation(&parameters, state) {
@@ -235,6 +236,18 @@ fn causes(parameters: &Parameters, state: &MonitorState, now_ms: u64) -> Result<
     let evidence = state.evidence_of(now_ms, span_ms);
     let names = (&state.names, state.collected.map.as_ref());
     Ok(target_causes::causes(&evidence, targets.as_deref(), names))
+}
+
+/// Returns the load of the disks and network interfaces of the host of one service, or of all
+/// hosts.
+fn hosts(parameters: &Parameters, state: &MonitorState) -> Result<Value, String> {
+    let id = parameters.get("id").map(|id| number(id)).transpose()?;
+    let nodes = || state.collected.map.iter().flat_map(|map| &map.nodes);
+    let name = |id: u32| {
+        let host = nodes().find(|node| node.id.raw() == id).and_then(host_of);
+        host.map_or_else(|| id.to_string(), |host| host.trim_start_matches("host ").to_owned())
+    };
+    Ok(state.host_loads().loads(id, name))
 }
 
 /// Returns the target ids in the parameter `targets`. `None` means that the request names no

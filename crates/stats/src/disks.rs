@@ -1,12 +1,10 @@
 //! The load of the disks of hosts in a time span, with the statistics of `iostat -x`.
-//!
-//! Each service reports the disks of its host, so several services of one host report the same
-//! disks. The statistics of a host come from one of its services.
 
 use crate::Round;
-use crate::change::{Change, changes, seconds};
+use crate::change::Change;
+use crate::host_changes::of_hosts;
 use serde::Serialize;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// Prefix of the names of all disk metrics.
 const PREFIX: &str = "skep_host_disk_";
@@ -91,21 +89,14 @@ impl Counts {
 /// returns the name of the host of a service, by the node id of the service. Omits hosts on which
 /// no service has replied in both rounds without a restart between them.
 pub fn disks(before: &Round, now: &Round, host_of: impl Fn(u32) -> String) -> Vec<DiskLoad> {
-    let mut hosts = BTreeSet::new();
     let mut loads = Vec::new();
-    for figures in now {
-        let earlier = before.iter().find(|it| it.node == figures.node);
-        let Some(seconds) = seconds(earlier, figures) else { continue };
-        let host = host_of(figures.node);
-        if !hosts.insert(host.clone()) {
-            continue;
-        }
+    for found in of_hosts(before, now, host_of) {
         let mut disks = BTreeMap::<String, Counts>::new();
-        let changes = changes(earlier, figures);
-        for change in changes.iter().filter(|it| it.series.metric.starts_with(PREFIX)) {
+        for change in found.changes.iter().filter(|it| it.series.metric.starts_with(PREFIX)) {
             disks.entry(change.label("device").to_owned()).or_default().add(change);
         }
-        loads.extend(disks.into_iter().map(|(disk, counts)| counts.load(&host, disk, seconds)));
+        let load = |(disk, counts): (String, Counts)| counts.load(&found.host, disk, found.seconds);
+        loads.extend(disks.into_iter().map(load));
     }
     loads.sort_by(|a, b| {
         let names = |it: &DiskLoad| (it.host.clone(), it.disk.clone());

@@ -4,10 +4,11 @@
 //! compares two rounds, and adds up the differences by node, target, operation, client, user, group
 //! or job. The command `skep stats` shows the rows, and the monitor stores them. [`why`] explains
 //! where the time of requests went, and names the causes of slowness. [`advise`] proposes stripe
-//! patterns. [`disks`] has the load of the disks of hosts. [`operation`] explains the time of one
-//! operation from its records. [`balance`] has the balance of work and of space, [`long_spans`] has
-//! rules that need the load of a minute, and [`backup`] has the rule about backups. [`csv`] and
-//! [`xml`] are forms of results for other programs.
+//! patterns. [`disks`] has the load of the disks of hosts, and [`interfaces`] the traffic of their
+//! network interfaces. [`operation`] explains the time of one operation from its records.
+//! [`balance`] has the balance of work and of space, [`long_spans`] has rules that need the load of
+//! a minute, and [`backup`] has the rule about backups. [`csv`] and [`xml`] are forms of results
+//! for other programs.
 //!
 //! The crate is pure: it does no I/O and reads no clock. Its callers send the requests to the
 //! services, and show the results.
@@ -18,6 +19,8 @@ pub mod balance;
 mod change;
 pub mod csv;
 pub mod disks;
+mod host_changes;
+pub mod interfaces;
 pub mod long_spans;
 pub mod operation;
 mod row;

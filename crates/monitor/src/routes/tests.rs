@@ -86,6 +86,8 @@ fn live_data_has_the_load_and_the_services() {
         (&"7".into(), &600.into())
     );
     assert_eq!(get("/api/alerts")["holding"], json!([]));
+    let hosts = get("/api/hosts?id=2");
+    assert_eq!((&hosts["disks"], &hosts["interfaces"]), (&json!([]), &json!([])));
     let causes = get("/api/causes?targets=7,8&span=60");
     assert_eq!((&causes["users"], &causes["directories"]), (&json!([]), &json!([])));
 }
@@ -207,6 +209,7 @@ fn unknown_methods_paths_and_parameters_are_refused() {
         ("/api/load?span=x", "400 Bad Request"),
         ("/api/causes?targets=7,x", "400 Bad Request"),
         ("/api/causes?span=0", "400 Bad Request"),
+        ("/api/hosts?id=s1", "400 Bad Request"),
     ] {
         assert_eq!(answer(&request(path), None).status, status, "{path}");
     }
