@@ -102,10 +102,10 @@ async function updateHistory(shown) {
   shown.drawn = wanted;
 }
 
-/** Requests the reasons for the time of requests, and the causes of the load of targets. */
+/** Requests the reasons for the time of requests, the causes of the load of targets, and the devices of a host. */
 async function updateCauses(shown) {
   if (Date.now() < (shown.causesDue ?? 0)) return;
-  for (const [part, path] of [[shown.why, "/api/why"], [shown.causes, "/api/causes"]]) {
+  for (const [part, path] of [[shown.why, "/api/why"], [shown.causes, "/api/causes"], [shown.host, "/api/hosts"]]) {
     const query = part?.query();
     if (!query) continue;
     shown.causesDue = Date.now() + CAUSES_MS;

@@ -228,6 +228,36 @@ function targetCauses(targets, hasDirectories) {
   };
 }
 
+/** A panel with the disks and the network interfaces of the host of a service. */
+function hostDevices(id) {
+  const disks = new Table("Disks", [
+    { title: "Disk", text: (row) => row.disk },
+    number("Reads/s", (row) => row.reads_per_second, count),
+    number("Writes/s", (row) => row.writes_per_second, count),
+    number("Read", (row) => row.read_bytes_per_second, rate),
+    number("Written", (row) => row.written_bytes_per_second, rate),
+    { ...number("Each read", (row) => row.read_await_us, micros), wide: true },
+    { ...number("Each write", (row) => row.write_await_us, micros), wide: true },
+    { ...number("Queue", (row) => row.queue, count), wide: true },
+    { title: "Busy", value: (row) => row.utilisation, cell: (row, cell) => meter(cell, row.utilisation, percent(row.utilisation), [2, 2]) },
+  ], (row) => row.disk);
+  const interfaces = new Table("Network interfaces", [
+    { title: "Interface", text: (row) => row.interface },
+    number("Received", (row) => row.received_bytes_per_second, rate),
+    number("Sent", (row) => row.sent_bytes_per_second, rate),
+    number("Errors/s", (row) => row.errors_per_second, count),
+  ], (row) => row.interface);
+  for (const table of [disks, interfaces]) table.nothing = "The service has not replied twice yet.";
+  return {
+    element: h("div", { class: "panels" }, panel("Disks of the host", disks.element), panel("Network of the host", interfaces.element)),
+    query: () => `id=${encodeURIComponent(id)}`,
+    update(found) {
+      disks.update(found.disks);
+      interfaces.update(found.interfaces);
+    },
+  };
+}
+
 /** A table of the background work, with its progress. */
 function workTable() {
   const left = (row) => (row.left === null ? "" : row.unit === "bytes" ? bytes(row.left) : `${count(row.left)} ${row.unit}`);
@@ -424,17 +454,18 @@ export function server(id) {
   const problems = ownProblems((live) => { const found = find(live); return found ? objectsOf(live, found) : []; });
   const charts = [...[throughput, rates, latency, waiting].map((make) => make("node", idOf(id))), ...hostCharts(id)];
   let own = [];
-  const causes = targetCauses(() => own, true);
+  const causes = targetCauses(() => own, true), host = hostDevices(id);
   return {
     title: "Server",
     elements: [
       h("div", { class: "crumbs" }, h("a", { href: "#/servers" }, "Servers"), " / "),
       h("div", { class: "head" }, title, note), problems.element,
       h("div", { class: "two" }, charts.map((chart) => chart.element)),
-      panel("Targets", targets.element), causes.element,
+      panel("Targets", targets.element), causes.element, host.element,
     ],
     charts,
     causes,
+    host,
     update(live) {
       const found = find(live);
       own = live.targets.filter((it) => it.node === found?.id).map((it) => it.id);
