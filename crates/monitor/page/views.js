@@ -24,7 +24,10 @@ const figures = [
   number("Written", (row) => row.written_bytes_per_second, rate),
   { ...number("Mean", (row) => row.mean_us, micros), wide: true },
 ];
+/** Services count failed requests by target and kind, but not by client, user, group or job. */
+const errors = { ...number("Errors/s", (row) => row.errors_per_second, count), wide: true };
 const queues = [
+  errors,
   { ...number("p99", (row) => row.p99_us, micros), wide: true },
   { ...number("Queued", (row) => row.queued, count), wide: true },
   { ...number("Busy", (row) => row.busy, count), wide: true },
@@ -142,7 +145,7 @@ function causeTable(by, figuresShown = figures, hasFilter = false) {
   return new Table(titles[by], [
     { title: titles[by], href: (row) => `#/load/${by}/${encodeURIComponent(row.id)}`, text: (row) => nameOf(by, row) },
     share(),
-    ...figuresShown,
+    ...figuresShown, ...(by === "operation" ? [errors] : []),
   ], (row) => `${row.id} ${row.service}`, hasFilter);
 }
 
@@ -545,7 +548,7 @@ export function latencies() {
   charts.push(new HeatMap("Syncs of the logs of metadata targets", query("log-sync")));
   const operations = new Table("Operations", [
     { title: "Operation", href: (row) => `#/load/operation/${encodeURIComponent(row.id)}`, text: (row) => nameOf("operation", row) },
-    { title: "Service", text: (row) => row.service }, ...figures,
+    { title: "Service", text: (row) => row.service }, ...figures, errors,
     number("p50", (row) => row.p50_us, micros),
     number("p99", (row) => row.p99_us, micros),
   ], (row) => `${row.id} ${row.service}`, true);

@@ -291,6 +291,7 @@ pub(crate) fn row(load: &Load, frame: &Frame) -> Value {
         "written_bytes": load.written_bytes,
         "busy_ns": load.busy_ns,
         "operations_per_second": per_second(load.operations),
+        "errors_per_second": per_second(load.errors),
         "read_bytes_per_second": per_second(load.read_bytes),
         "written_bytes_per_second": per_second(load.written_bytes),
         "mean_us": (load.busy_ns / 1000).checked_div(measured).unwrap_or(0),

@@ -73,6 +73,7 @@ fn live_data_has_the_load_and_the_services() {
     let live = get("/api/live");
     assert_eq!(live["totals"]["storage"]["operations_per_second"], 10.0);
     assert_eq!(live["services"][0]["written_bytes"], 40_960);
+    assert_eq!(live["services"][0]["errors_per_second"], 0.0);
     assert_eq!(live["top"]["user"][0]["id"], "1000");
     assert_eq!(
         (&live["placement"][0]["kind"], &live["background"]),
