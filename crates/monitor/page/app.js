@@ -1,7 +1,7 @@
 // The start of the page. Chooses the view by the address, requests statistics from the monitor each
 // second, and draws them.
 import { h, setText } from "./format.js";
-import { bytes, entryOf, messageOf, moment, partsOf, reasonOf, titleOf } from "./values.mjs";
+import { bytes, entryOf, messageOf, moment, partsOf, reasonOf, showUtc, titleOf, zone } from "./values.mjs";
 import { TimeSpan } from "./span.js";
 import * as views from "./views.js";
 
@@ -21,6 +21,7 @@ const main = byId("main"), notice = byId("notice"), foot = byId("foot"), cluster
 let view = null, live = null;
 // The time at which the page has lost the contact with the monitor, or null.
 let lostMs = null;
+let isUtc = recall("zone") === "utc";
 
 function recall(name) { try { return localStorage.getItem(`skep-${name}`); } catch { return null; } }
 function keep(name, value) { try { localStorage.setItem(`skep-${name}`, value); } catch { /* a private window */ } }
@@ -190,6 +191,25 @@ byId("theme").addEventListener("click", () => {
   const next = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
   keep("theme", next);
   theme(next);
+});
+
+/** Shows all times in UTC or in the time zone of the browser. */
+function setZone(wanted) {
+  isUtc = wanted;
+  showUtc(isUtc);
+  setText(byId("zone"), `Times in ${zone(-new Date().getTimezoneOffset())}`);
+  time.show();
+  redraw();
+  if (!view) return;
+  if (live?.services) view.update(live);
+  // The lists are requested again, because their times are texts.
+  Object.assign(view, { listsDue: 0, retryMs: 0 });
+  refresh();
+}
+setZone(isUtc);
+byId("zone").addEventListener("click", () => {
+  setZone(!isUtc);
+  keep("zone", isUtc ? "utc" : "local");
 });
 
 byId("views").append(...VIEWS.map(([path, title], index) =>

@@ -39,14 +39,27 @@ export function ago(ms) {
   return `${Math.round(seconds / 86400)} days`;
 }
 
+const two = (number) => String(number).padStart(2, "0");
+
+// Whether times are shown in UTC, as in the logs of services, and not in the time zone of the browser.
+let isUtc = false;
+export function showUtc(isWanted) { isUtc = isWanted; }
+
 /** Formats a point in time for the axis of a chart that covers `spanSeconds`. */
 export function moment(ms, spanSeconds) {
   const date = new Date(ms);
-  const two = (number) => String(number).padStart(2, "0");
-  const clock = `${two(date.getHours())}:${two(date.getMinutes())}`;
-  if (spanSeconds <= 600) return `${clock}:${two(date.getSeconds())}`;
+  const part = (name) => date[`get${isUtc ? "UTC" : ""}${name}`]();
+  const clock = `${two(part("Hours"))}:${two(part("Minutes"))}`;
+  if (spanSeconds <= 600) return `${clock}:${two(part("Seconds"))}`;
   if (spanSeconds <= 172800) return clock;
-  return `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())}`;
+  return `${part("FullYear")}-${two(part("Month") + 1)}-${two(part("Date"))}`;
+}
+
+/** Returns the time zone of all shown times, such as UTC+02:00. `eastMinutes` is that of the browser. */
+export function zone(eastMinutes) {
+  if (isUtc || eastMinutes === 0) return "UTC";
+  const [minutes, sign] = [Math.abs(eastMinutes), eastMinutes < 0 ? "-" : "+"];
+  return `UTC${sign}${two(Math.floor(minutes / 60))}:${two(minutes % 60)}`;
 }
 
 /** Describes a balance in words, or the reason why the monitor cannot judge it. */

@@ -44,6 +44,18 @@ test("precision of times on an axis depends on the chart's span", () => {
   check(text, [[600, "07:08:09"], [3600, "07:08"], [172800, "07:08"], [2592000, "2026-01-05"]]);
 });
 
+test("times are shown in the zone of the browser or in UTC", () => {
+  const at = Date.UTC(2026, 0, 5, 23, 8, 9);
+  check((minutes) => values.zone(minutes), [[120, "UTC+02:00"], [-210, "UTC-03:30"], [0, "UTC"], [330, "UTC+05:30"]]);
+  values.showUtc(true);
+  try {
+    assert.equal(`${values.moment(at, 1e9)} ${values.moment(at, 600)}`, "2026-01-05 23:08:09");
+    assert.equal(values.zone(120), "UTC");
+  } finally {
+    values.showUtc(false);
+  }
+});
+
 test("unknown shares are shown as a dash", () => {
   check(values.percent, [[0.256, "26 %"], [NaN, "-"], [Infinity, "-"], [undefined, "-"]]);
 });
