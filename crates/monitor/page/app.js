@@ -7,6 +7,9 @@ import * as views from "./views.js";
 
 const VIEWS = [["overview", "Overview"], ["servers", "Servers"], ["load/user", "Load"], ["latency", "Latency"], ["operations", "Operations"],
   ["alerts", "Alerts"], ["placement", "Placement"], ["work", "Background work"], ["reports", "Reports"]];
+const KEYS = [["1 to 9", "choose a view"], ["[ and ]", "move the span to earlier or later times"], ["n", "let the span end now"],
+  ["/", "filter a table"], ["t", "change between light and dark"], ["Left, Right, Home, End", "in a chart: choose a moment"],
+  ["Enter", "in a chart: show the time around the moment"], ["Esc", "in a chart: return to the newest moment"], ["?", "list the keys"]];
 const POINTS = 300;
 // Time after which a request has failed. Without a limit, the page would wait for minutes for a host
 // that does not answer at all, and would show old figures as if they were new.
@@ -187,11 +190,12 @@ function theme(wanted) {
 const preferred = matchMedia("(prefers-color-scheme: dark)");
 theme(recall("theme") ?? (preferred.matches ? "dark" : "light"));
 preferred.addEventListener("change", () => { if (!recall("theme")) theme(preferred.matches ? "dark" : "light"); });
-byId("theme").addEventListener("click", () => {
+function switchTheme() {
   const next = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
   keep("theme", next);
   theme(next);
-});
+}
+byId("theme").addEventListener("click", switchTheme);
 
 /** Shows all times in UTC or in the time zone of the browser. */
 function setZone(wanted) {
@@ -227,14 +231,22 @@ clusters.addEventListener("change", () => {
   live = null;
   open();
 });
+const help = byId("keys");
+byId("key-list").append(...KEYS.map(([key, effect]) => h("tr", {}, h("th", { scope: "row" }, key), h("td", {}, effect))));
+byId("help").addEventListener("click", () => help.showModal());
+byId("keys-close").addEventListener("click", () => help.close());
+// The address of the page names the view, so this link must not change it.
+byId("skip").addEventListener("click", (event) => { event.preventDefault(); main.focus(); });
 document.addEventListener("keydown", (event) => {
   const typing = ["INPUT", "SELECT", "TEXTAREA"].includes(document.activeElement?.tagName);
-  if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (typing || help.open || event.ctrlKey || event.metaKey || event.altKey) return;
   const chosen = VIEWS[Number(event.key) - 1];
   if (chosen) location.hash = `#/${chosen[0]}`;
   if (event.key === "[") time.move(-1);
   if (event.key === "]") time.move(1);
   if (event.key === "n") time.set(time.seconds, null);
+  if (event.key === "t") switchTheme();
+  if (event.key === "?") help.showModal();
   const field = event.key === "/" ? main.querySelector(".filter input") : null;
   if (field) {
     field.focus();
