@@ -96,7 +96,7 @@ export function findingList(objectsOf = null) {
 /** The alerts that have ended, the newest first. */
 export function endedList() {
   const list = new ProblemList("Alerts that have ended");
-  const none = h("p", { class: "empty" }, "No alert has ended since the monitor started.");
+  const none = h("p", { class: "empty" }, "No alert has ended yet.");
   return { element: h("div", {}, list.element, none), update(ended, services) {
     list.update(ended.map((alert) => {
       const href = viewOf(alert.object, services), { span, until } = windowAround(alert.since_ms, alert.ended_ms);

@@ -263,7 +263,8 @@ impl AlertBook {
         self.ended.iter().filter(is_late)
     }
 
-    /// Returns the alerts that ended recently, the newest first.
+    /// Returns the alerts that have ended since the start of the monitor, the newest first.
+    #[cfg(test)]
     pub(crate) fn ended(&self) -> &VecDeque<Alert> {
         &self.ended
     }

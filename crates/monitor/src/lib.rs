@@ -5,8 +5,8 @@
 //! - `collect`, `observe`: the requests to the services, and the computation of a [`frame`] (the
 //!   load of one second).
 //! - [`history`], [`tier`], [`codec`]: the frames of seconds, minutes and hours on disk.
-//! - `findings`, `consequences`, `alerts`, `evictions`: the rules and the alerts. `notify`,
-//!   `alertmanager`: the notifications.
+//! - `findings`, `consequences`, `alerts`, `evictions`: the rules and the alerts. `alert_log`: the
+//!   alerts that have ended. `notify`, `alertmanager`: the notifications.
 //! - [`names`], `name_service`: the names of clients, users and groups. `child_program`: runs
 //!   programs of the host, with a time limit.
 //! - `routes`, `live`, `series`, `export`, `page`: the HTTP server. `target_figures`, `placement`,
@@ -22,6 +22,7 @@
 //! `skep-metrics` counts the load, and `skep-stats` computes the rates. No service needs the
 //! monitor. See `docs/design/0016-monitor.md`.
 
+mod alert_log;
 mod alertmanager;
 mod alerts;
 mod back_off;
@@ -69,6 +70,7 @@ mod trace_source;
 pub use clusters::{WatchedCluster, is_name};
 pub use settings::{DEFAULT_PORT, MonitorSettings};
 
+use alert_log::AlertLog;
 use alerts::Alert;
 use clusters::{Choice, Clusters, claim_history, history_of};
 use collect::Collector;
@@ -143,6 +145,7 @@ async fn serve(settings: &MonitorSettings, clusters: &[WatchedCluster]) -> Resul
         let history = History::open(&place, settings.history.0).map_err(named)?;
         let mut state = MonitorState::new(history, settings.alerts.clone());
         state.mount_metrics_port = settings.mount_metrics_port;
+        state.alert_log = AlertLog::open(&place);
         let (name, id) = (cluster.name.clone(), cluster.token.cluster.to_string());
         states.push(Choice { name, id, state: Rc::new(RefCell::new(state)) });
     }

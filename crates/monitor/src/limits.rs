@@ -39,8 +39,11 @@ pub const MAX_CONSEQUENCES: usize = 64;
 /// of its services. With this limit and [`MAX_CONSEQUENCES`], a notification has at most about 1
 /// MiB.
 pub const MAX_FINDING_BYTES: usize = 4 << 10;
-/// Maximum number of past alerts that the monitor has in memory for its web page.
+/// Maximum number of past alerts that the monitor has in memory, and shows on its web page.
 pub const KEPT_ALERTS: usize = 200;
+/// Maximum length of the file with the alerts that have ended. Usual texts have less than 1 KB, so
+/// the file usually has a few hundred kilobytes.
+pub const MAX_ALERT_LOG_BYTES: u64 = 4 << 20;
 /// Maximum number of notifications that wait for one receiver. If there are more, the monitor drops
 /// the oldest notifications and logs their number.
 pub const MAX_PENDING: usize = 256;

@@ -1,6 +1,7 @@
 //! The state of the monitor, and the description of the current state of the cluster, which the web
 //! page shows.
 
+use crate::alert_log::AlertLog;
 use crate::alerts::{Alert, AlertBook};
 use crate::background::{self, Groups};
 use crate::collect::Collected;
@@ -91,6 +92,7 @@ pub(crate) struct MonitorState {
     pub(crate) names: Names,
     pub(crate) collected: Collected,
     pub(crate) alerts: AlertBook,
+    pub(crate) alert_log: AlertLog,
     observer: Observer,
     evictions: EvictionWatch,
     evidence: EvidenceBook,
@@ -118,6 +120,7 @@ impl MonitorState {
             names: Names::read(),
             collected: Collected::default(),
             alerts: AlertBook::default(),
+            alert_log: AlertLog::default(),
             observer: Observer::default(),
             evictions: EvictionWatch::default(),
             evidence: EvidenceBook::default(),
@@ -172,7 +175,10 @@ impl MonitorState {
         });
         let grouped = consequences::group(found, &self.collected);
         self.findings = grouped.into_iter().map(Finding::with_safe_texts).collect();
-        self.alerts.update(now_ms, self.findings.clone())
+        let changes = self.alerts.update(now_ms, self.findings.clone());
+        let ended = changes.iter().filter(|alert| alert.ended_ms.is_some());
+        ended.for_each(|alert| self.alert_log.add(alert));
+        changes
     }
 
     /// Returns the id of the cluster as text. The text is empty until the first round has ended.

@@ -132,7 +132,7 @@ pub(crate) fn reply(
         },
         "/api/alerts" => Ok(json!({
             "holding": state.alerts.holding(),
-            "ended": state.alerts.ended(),
+            "ended": state.alert_log.newest(),
         })),
         "/api/prometheus" => return discovery(&[state], now_ms),
         "/api/prometheus/mounts" => return discovery_of_mounts(&[state]),

@@ -1,0 +1,183 @@
+//! The alerts that have ended, in a file of the history, so that a restart of the monitor does not
+//! lose them.
+//!
+//! Each line of the file is an alert as JSON. If the file becomes too long, the log replaces it by
+//! one with the newest alerts. If the file cannot be written, the log has the alerts in memory
+//! only.
+
+use crate::alerts::Alert;
+use crate::limits::{KEPT_ALERTS, MAX_ALERT_LOG_BYTES};
+use serde_json::{Value, json};
+use std::collections::VecDeque;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+/// Name of the file in the directory of the history.
+const FILE: &str = "alerts.ndjson";
+
+/// The alerts that have ended.
+#[derive(Debug, Default)]
+pub(crate) struct AlertLog {
+    /// `None` means that the alerts are in memory only.
+    path: Option<PathBuf>,
+    /// The newest alerts, the newest first. At most [`KEPT_ALERTS`].
+    newest: VecDeque<Value>,
+    /// Length of the file in bytes.
+    bytes: u64,
+    /// Whether the last write failed.
+    is_failing: bool,
+}
+
+impl AlertLog {
+    /// Reads the alerts in the directory of a history. Skips lines that are damaged.
+    pub(crate) fn open(directory: &Path) -> Self {
+        let path = directory.join(FILE);
+        let text = fs::read(&path).unwrap_or_default();
+        let lines = text.split(|byte| *byte == b'\n').rev();
+        let alerts = lines.filter_map(|line| serde_json::from_slice(line).ok());
+        let newest = alerts.filter(Value::is_object).take(KEPT_ALERTS).collect();
+        let bytes = text.len() as u64;
+        let mut log = Self { path: Some(path), newest, bytes, is_failing: false };
+        // After a crash, the last line may be incomplete, and the next alert must not continue it.
+        if text.last().is_some_and(|byte| *byte != b'\n') {
+            log.note(|log| log.rewrite());
+        }
+        log
+    }
+
+    /// Returns the newest alerts that have ended, the newest first.
+    pub(crate) fn newest(&self) -> &VecDeque<Value> {
+        &self.newest
+    }
+
+    /// Adds an alert that has ended.
+    pub(crate) fn add(&mut self, alert: &Alert) {
+        let value = json!(alert);
+        let line = format!("{value}\n");
+        self.newest.push_front(value);
+        self.newest.truncate(KEPT_ALERTS);
+        let is_full = self.bytes + line.len() as u64 > MAX_ALERT_LOG_BYTES;
+        self.note(|log| if is_full { log.rewrite() } else { log.append(&line) });
+    }
+
+    fn append(&mut self, line: &str) -> io::Result<()> {
+        let Some(path) = &self.path else { return Ok(()) };
+        let mut file = OpenOptions::new().create(true).append(true).open(path)?;
+        if let Err(error) = file.write_all(line.as_bytes()) {
+            // The next line must not continue an incomplete one.
+            let _ = file.set_len(self.bytes);
+            return Err(error);
+        }
+        self.bytes += line.len() as u64;
+        Ok(())
+    }
+
+    /// Replaces the file by one with the newest alerts, at most half of the maximum length.
+    fn rewrite(&mut self) -> io::Result<()> {
+        let Some(path) = &self.path else { return Ok(()) };
+        let mut lines: Vec<String> = Vec::new();
+        let mut bytes = 0;
+        for alert in &self.newest {
+            let line = format!("{alert}\n");
+            bytes += line.len() as u64;
+            if bytes > MAX_ALERT_LOG_BYTES / 2 {
+                break;
+            }
+            lines.push(line);
+        }
+        let text: String = lines.into_iter().rev().collect();
+        let temporary = path.with_extension("new");
+        fs::write(&temporary, &text)?;
+        fs::rename(&temporary, path)?;
+        self.bytes = text.len() as u64;
+        Ok(())
+    }
+
+    /// Writes to the file, and logs the first of several failures.
+    fn note(&mut self, write: impl FnOnce(&mut Self) -> io::Result<()>) {
+        let result = write(self);
+        let had_failed = std::mem::replace(&mut self.is_failing, result.is_err());
+        if let (Err(error), false, Some(path)) = (result, had_failed, &self.path) {
+            tracing::warn!(
+                "cannot write the alerts that have ended to {}: {error}; a restart of the monitor \
+                 loses them; free up space on the disk of the monitor's directory",
+                path.display()
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn alert(number: u64, text_bytes: usize) -> Alert {
+        Alert {
+            rule: "target-slow",
+            severity: "warning",
+            object: format!("t{number}"),
+            what: "x".repeat(text_bytes),
+            remedy: "wait".into(),
+            since_ms: number,
+            ended_ms: Some(number + 5),
+            consequences: Vec::new(),
+        }
+    }
+
+    fn objects(log: &AlertLog) -> Vec<&str> {
+        log.newest().iter().map(|it| it["object"].as_str().unwrap()).collect()
+    }
+
+    #[test]
+    fn ended_alerts_survive_a_restart_of_the_monitor() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut log = AlertLog::open(directory.path());
+        (1..=3).for_each(|number| log.add(&alert(number, 5)));
+        let mut log = AlertLog::open(directory.path());
+        assert_eq!(objects(&log), ["t3", "t2", "t1"]);
+        assert_eq!(log.newest()[0], json!(alert(3, 5)));
+        log.add(&alert(4, 5));
+        assert_eq!(objects(&AlertLog::open(directory.path())), ["t4", "t3", "t2", "t1"]);
+    }
+
+    #[test]
+    fn incomplete_last_line_damages_no_other_alert() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut log = AlertLog::open(directory.path());
+        (1..=3).for_each(|number| log.add(&alert(number, 5)));
+        let path = directory.path().join(FILE);
+        let whole = fs::read(&path).unwrap();
+        fs::write(&path, &whole[..whole.len() - 10]).unwrap();
+        let mut log = AlertLog::open(directory.path());
+        assert_eq!(objects(&log), ["t2", "t1"]);
+        log.add(&alert(4, 5));
+        assert_eq!(objects(&AlertLog::open(directory.path())), ["t4", "t2", "t1"]);
+    }
+
+    #[test]
+    fn file_of_ended_alerts_has_a_limited_length() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut log = AlertLog::open(directory.path());
+        let text_bytes = 64 << 10;
+        let count = 3 * MAX_ALERT_LOG_BYTES / text_bytes as u64;
+        for number in 0..count {
+            log.add(&alert(number, text_bytes));
+            let len = fs::metadata(directory.path().join(FILE)).unwrap().len();
+            assert!(len <= MAX_ALERT_LOG_BYTES, "{len}");
+        }
+        let newest = format!("t{}", count - 1);
+        assert_eq!(objects(&AlertLog::open(directory.path()))[0], newest);
+        let many = KEPT_ALERTS as u64 + 10;
+        (0..many).for_each(|number| log.add(&alert(number, 5)));
+        assert_eq!(log.newest().len(), KEPT_ALERTS);
+    }
+
+    #[test]
+    fn alerts_stay_in_memory_if_the_file_cannot_be_written() {
+        let mut log = AlertLog::open(Path::new("/proc/no/such/directory"));
+        (1..=2).for_each(|number| log.add(&alert(number, 5)));
+        assert_eq!(objects(&log), ["t2", "t1"]);
+        assert!(log.is_failing);
+    }
+}
