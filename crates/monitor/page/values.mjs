@@ -45,6 +45,12 @@ const two = (number) => String(number).padStart(2, "0");
 let isUtc = false;
 export function showUtc(isWanted) { isUtc = isWanted; }
 
+/** Returns the words about the time until storage is full, or an empty text if it is unknown or more than a year. */
+export function fullIn(days) {
+  if (days === null || days === undefined || days > 365) return "";
+  return days < 2 ? `, full in about ${Math.round(days * 24)} h` : `, full in about ${Math.round(days)} days`;
+}
+
 /** Formats a point in time for the axis of a chart that covers `spanSeconds`. */
 export function moment(ms, spanSeconds) {
   const date = new Date(ms);

@@ -1,7 +1,7 @@
 // The views of the page. Each returns its elements, its charts, and a function that updates the
 // elements with the newest statistics.
 import { h, setText, Table, meter, state } from "./format.js";
-import { bytes, rate, count, micros, percent, ago, moment, spreadText, difference, idOf, viewOf } from "./values.mjs";
+import { bytes, rate, count, micros, percent, ago, moment, spreadText, difference, fullIn, idOf, viewOf } from "./values.mjs";
 import { LineChart, HeatMap } from "./charts.js";
 import { endedList, findingList, follows } from "./findings.js";
 
@@ -319,7 +319,7 @@ export function overview() {
       const used = live.capacity.size_bytes - live.capacity.free_bytes, share = used / live.capacity.size_bytes;
       setText(tiles.space.value, percent(share));
       meter(space, share, "");
-      setText(tiles.space.note, `${bytes(used)} of ${bytes(live.capacity.size_bytes)}`);
+      setText(tiles.space.note, `${bytes(used)} of ${bytes(live.capacity.size_bytes)}${fullIn(live.capacity.full_in_days)}`);
       showBalance(tiles.work, live.balance?.metadata_work, (it) => `t${it.target} gets ${Math.round(it.percent)} % of metadata requests`);
       showBalance(tiles.filled, live.balance?.storage_space, (it) => `t${it.target} is the fullest, ${Math.round(it.percent)} % used`);
       tiles.clients.set(String(live.clients), `${live.services.length} services, ${live.targets.length} targets`);

@@ -7,6 +7,7 @@
 //! It does not decide how long a finding must last before it becomes an alert ([`crate::alerts`]).
 
 use crate::collect::Collected;
+use crate::fill_watch::FillWatch;
 use crate::frame::{Dimension, Frame, Load};
 use crate::limits::MAX_FINDING_BYTES;
 use crate::quantile::histogram;
@@ -91,6 +92,8 @@ pub(crate) struct Situation<'a> {
     pub(crate) evidence: &'a Evidence,
     /// The work of all targets in the last minute.
     pub(crate) work: &'a WorkByTarget,
+    /// The growth of the used space.
+    pub(crate) filling: &'a FillWatch,
     /// The newest reply of each service.
     pub(crate) round: &'a Round,
     /// The reason why the monitor cannot write the history. `None` means that it writes the
@@ -214,11 +217,12 @@ fn unreachable(map: &ClusterMap, collected: &Collected) -> Vec<Finding> {
 
 /// Returns the findings of the rules that use the metrics of services.
 fn of_load(map: &ClusterMap, situation: &Situation<'_>) -> Vec<Cause> {
-    let &Situation { frames, evidence, work, round, settings, .. } = situation;
+    let &Situation { frames, evidence, work, filling, round, settings, .. } = situation;
     let mut found = causes(evidence, map, &thresholds(settings));
     let uneven = uneven_work((work, evidence), map, &found);
     found.extend(uneven);
     found.extend(uneven_space(map));
+    found.extend(filling.causes(map));
     found.extend(clock_findings(evidence, map));
     let max_age_ns = u64::try_from(settings.backup.0.as_nanos()).unwrap_or(u64::MAX);
     found.extend((max_age_ns > 0).then(|| missing_backup(map, round, max_age_ns)).flatten());
@@ -342,6 +346,7 @@ mod tests {
             frames: &frames,
             evidence: &Evidence::default(),
             work: &WorkByTarget::new(),
+            filling: &FillWatch::default(),
             round: &Round::new(),
             history_problem: None,
             evicted: &[],
@@ -372,6 +377,7 @@ mod tests {
                 frames: &VecDeque::new(),
                 evidence: &evidence,
                 work: &WorkByTarget::new(),
+                filling: &FillWatch::default(),
                 round: &Round::new(),
                 history_problem: None,
                 evicted: &[],
@@ -405,6 +411,7 @@ mod tests {
             frames: &VecDeque::new(),
             evidence: &Evidence::default(),
             work: &WorkByTarget::new(),
+            filling: &FillWatch::default(),
             round: &Round::new(),
             history_problem: None,
             evicted: &[],

@@ -5,8 +5,8 @@
 //! - `collect`, `observe`: the requests to the services, and the computation of a [`frame`] (the
 //!   load of one second).
 //! - [`history`], [`tier`], [`codec`]: the frames of seconds, minutes and hours on disk.
-//! - `findings`, `consequences`, `alerts`, `evictions`: the rules and the alerts. `alert_log`: the
-//!   alerts that have ended. `notify`, `alertmanager`: the notifications.
+//! - `findings`, `fill_watch`, `consequences`, `alerts`, `evictions`: the rules and the alerts.
+//!   `alert_log`: the alerts that have ended. `notify`, `alertmanager`: the notifications.
 //! - [`names`], `name_service`: the names of clients, users and groups. `child_program`: runs
 //!   programs of the host, with a time limit.
 //! - `routes`, `live`, `series`, `export`, `page`: the HTTP server. `target_figures`, `placement`,
@@ -36,6 +36,7 @@ mod copies;
 mod evictions;
 mod evidence;
 mod export;
+mod fill_watch;
 mod findings;
 pub mod frame;
 mod ganglia;

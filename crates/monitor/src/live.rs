@@ -8,6 +8,7 @@ use crate::collect::Collected;
 use crate::consequences::{self, HOST};
 use crate::evictions::EvictionWatch;
 use crate::evidence::EvidenceBook;
+use crate::fill_watch::FillWatch;
 use crate::findings::{Finding, Situation, findings, thresholds};
 use crate::frame::{Dimension, Frame, Key, Load, Measure};
 use crate::history::History;
@@ -19,7 +20,7 @@ use crate::placement::{placement, storage_space};
 use crate::series::{SeriesQuery, reading, row, rows};
 use crate::settings::AlertSettings;
 use crate::slow_operations::SlowOperationBook;
-use crate::target_figures::TargetFigures;
+use crate::target_figures::{TargetFigures, with_own_space};
 use serde_json::{Value, json};
 use skep_cluster::problems::{reachability_word, severity_word, target_kind_word};
 use skep_cluster::state::kind_word;
@@ -29,7 +30,6 @@ use skep_stats::why::{Evidence, Finding as Cause, Report, Scope, explain};
 use skep_types::map::{CapacityPool, Condition};
 use skep_types::{ClusterMap, Node, NodeId, NodeKind, Target, TargetKind};
 use std::cell::Cell;
-use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 /// Maximum number of clients, of users, of groups, of jobs and of kinds of operations in the
@@ -99,6 +99,8 @@ pub(crate) struct MonitorState {
     pub(crate) slow_operations: SlowOperationBook,
     /// Capacity and background work of targets in the newest round.
     figures: TargetFigures,
+    /// Growth of the used space.
+    filling: FillWatch,
     /// Progress of the members of metadata groups.
     pub(crate) groups: Groups,
     findings: Vec<Finding>,
@@ -126,6 +128,7 @@ impl MonitorState {
             evidence: EvidenceBook::default(),
             slow_operations: SlowOperationBook::default(),
             figures: TargetFigures::default(),
+            filling: FillWatch::default(),
             groups: Groups::new(),
             findings: Vec::new(),
             settings,
@@ -157,6 +160,7 @@ impl MonitorState {
             let start_ms = now_ms.saturating_sub(span_ms);
             self.evidence.add(now_ms, self.observer.evidence(&round));
             self.history.add(self.observer.observe(map, round, start_ms, span_ms));
+            self.filling.update(&self.history, map, now_ms);
         }
         self.collected = collected;
         self.interval_ms = span_ms;
@@ -167,6 +171,7 @@ impl MonitorState {
             frames: self.history.recent(),
             evidence: &self.evidence.newest(),
             work: &self.evidence.work(now_ms, WORK_SPAN_MS),
+            filling: &self.filling,
             round: self.observer.round(),
             history_problem: state.problem.as_deref(),
             evicted: &evicted,
@@ -397,7 +402,8 @@ impl MonitorState {
             size = size.saturating_add(of_target);
             free = free.saturating_add(free_of_target);
         }
-        json!({ "size_bytes": size, "free_bytes": free })
+        let full_in_days = self.filling.days_left();
+        json!({ "size_bytes": size, "free_bytes": free, "full_in_days": full_in_days })
     }
 
     /// Returns the ids of the objects whose measured values the reply to a query of the history
@@ -417,15 +423,6 @@ impl MonitorState {
         let map = self.collected.map.iter();
         map.flat_map(|map| with_own_space(map, kind)).map(|target| target.id.raw()).collect()
     }
-}
-
-/// Returns the targets of a kind, but only one of each file system, because targets on the same
-/// file system share its space. An unknown file system counts as one that is not shared.
-fn with_own_space(map: &ClusterMap, kind: TargetKind) -> Vec<&Target> {
-    let mut seen = BTreeSet::new();
-    let mut is_new = |id: u128| id == 0 || seen.insert(id);
-    let of_kind = map.targets.iter().filter(|target| target.kind == kind);
-    of_kind.filter(|target| is_new(target.capacity.file_system)).collect()
 }
 
 /// Returns the load of an object, summed over the services that had it.

@@ -6,9 +6,9 @@
 
 use skep_metrics::{Definition, catalog};
 use skep_stats::Round;
-use skep_types::Target;
 use skep_types::map::Capacity;
-use std::collections::BTreeMap;
+use skep_types::{ClusterMap, Target, TargetKind};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The metrics whose newest values are stored.
 static METRICS: [&Definition; 7] = [
@@ -77,6 +77,15 @@ impl TargetFigures {
         let (all, free) = self.inodes(target);
         (all > 0).then(|| all.saturating_sub(free))
     }
+}
+
+/// Returns the targets of a kind, but only one of each file system, because targets on the same
+/// file system share its space. An unknown file system counts as one that is not shared.
+pub(crate) fn with_own_space(map: &ClusterMap, kind: TargetKind) -> Vec<&Target> {
+    let mut seen = BTreeSet::new();
+    let mut is_new = |id: u128| id == 0 || seen.insert(id);
+    let of_kind = map.targets.iter().filter(|target| target.kind == kind);
+    of_kind.filter(|target| is_new(target.capacity.file_system)).collect()
 }
 
 #[cfg(test)]

@@ -44,6 +44,12 @@ test("precision of times on an axis depends on the chart's span", () => {
   check(text, [[600, "07:08:09"], [3600, "07:08"], [172800, "07:08"], [2592000, "2026-01-05"]]);
 });
 
+test("time until storage is full is shown if it is known", () => {
+  check(values.fullIn, [
+    [null, ""], [undefined, ""], [400, ""], [0.5, ", full in about 12 h"], [12.4, ", full in about 12 days"],
+  ]);
+});
+
 test("times are shown in the zone of the browser or in UTC", () => {
   const at = Date.UTC(2026, 0, 5, 23, 8, 9);
   check((minutes) => values.zone(minutes), [[120, "UTC+02:00"], [-210, "UTC-03:30"], [0, "UTC"], [330, "UTC+05:30"]]);

@@ -7,8 +7,8 @@
 //! patterns. [`disks`] has the load of the disks of hosts, and [`interfaces`] the traffic of their
 //! network interfaces. [`operation`] explains the time of one operation from its records.
 //! [`balance`] has the balance of work and of space, [`long_spans`] has rules that need the load of
-//! a minute, and [`backup`] has the rule about backups. [`csv`] and [`xml`] are forms of results
-//! for other programs.
+//! a minute, [`filling`] predicts when storage is full, and [`backup`] has the rule about backups.
+//! [`csv`] and [`xml`] are forms of results for other programs.
 //!
 //! The crate is pure: it does no I/O and reads no clock. Its callers send the requests to the
 //! services, and show the results.
@@ -19,6 +19,7 @@ pub mod balance;
 mod change;
 pub mod csv;
 pub mod disks;
+pub mod filling;
 mod host_changes;
 pub mod interfaces;
 pub mod long_spans;

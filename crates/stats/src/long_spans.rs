@@ -10,10 +10,16 @@ use skep_cluster::problems::Severity;
 use skep_metrics::HistogramValue;
 use skep_types::{ClusterMap, TargetId};
 
-/// Rules whose findings only the monitor has, because they need the load of a minute, or because
-/// they are about the monitor itself.
-pub const RULES: [&str; 5] =
-    ["queue-growing", "log-sync-slow", "work-uneven", "history", "metrics-page-hidden"];
+/// Rules whose findings only the monitor has, because they need the load of a minute or the space
+/// of days, or because they are about the monitor itself.
+pub const RULES: [&str; 6] = [
+    "queue-growing",
+    "log-sync-slow",
+    "work-uneven",
+    crate::filling::RULE,
+    "history",
+    "metrics-page-hidden",
+];
 
 /// Minimum number of syncs of a log. With fewer syncs, the rule does not judge their durations.
 const FEWEST_SYNCS: u64 = 20;

@@ -75,8 +75,8 @@ pub(super) async fn ask(access: &Access, address: &MonitorAddress) -> Result<Mon
 /// Returns the line about the rules that were not evaluated, because the monitor did not answer.
 pub(super) fn unchecked(error: &Error) -> String {
     format!(
-        "growing queues, the slowest log syncs and uneven work, because only a monitor measures \
-         them for a minute: {}",
+        "growing queues, the slowest log syncs, uneven work and storage that will be full soon, \
+         because only a monitor measures them for a minute or for days: {}",
         error.context()
     )
 }
