@@ -1,5 +1,5 @@
-//! The users and groups of this host: those in its files, and those that only its name services
-//! know, such as LDAP or SSSD.
+//! The users and groups of this host, from its files and from its name services, such as LDAP or
+//! SSSD.
 //!
 //! The program may be linked statically, so it cannot load the name services. `getent` asks them.
 

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn history_is_read_again_when_it_is_due_or_the_clock_is_set_back() {
+    fn history_is_read_again_when_due_or_the_clock_is_set_back() {
         let directory = tempfile::tempdir().unwrap();
         let history = History::open(directory.path(), 1 << 30).unwrap();
         let mut watch = FillWatch::default();
