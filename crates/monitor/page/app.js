@@ -1,7 +1,7 @@
 // The start of the page. Chooses the view by the address, requests statistics from the monitor each
 // second, and draws them.
 import { h, setText } from "./format.js";
-import { bytes, entryOf, messageOf, moment, partsOf, reasonOf, showUtc, titleOf, zone } from "./values.mjs";
+import { bytes, clusterOf, entryOf, messageOf, moment, partsOf, reasonOf, showUtc, titleOf, zone } from "./values.mjs";
 import { TimeSpan } from "./span.js";
 import * as views from "./views.js";
 
@@ -35,6 +35,7 @@ const time = new TimeSpan(Number(recall("span")) || 300, () => live?.now_ms ?? D
 });
 
 function open() {
+  chooseCluster(clusterOf(location.hash));
   time.follow(location.hash);
   const [name, first, second] = partsOf(location.hash);
   const make = entryOf({
@@ -225,6 +226,13 @@ async function listClusters() {
   const wanted = recall("cluster");
   clusters.replaceChildren(...found.map(({ name }) => h("option", { value: name, selected: name === wanted }, name)));
   clusters.hidden = false;
+}
+/** Chooses the cluster that an address of a notification names. */
+function chooseCluster(name) {
+  if (!name || name === clusters.value || ![...clusters.options].some((it) => it.value === name)) return;
+  clusters.value = name;
+  keep("cluster", name);
+  live = null;
 }
 clusters.addEventListener("change", () => {
   keep("cluster", clusters.value);

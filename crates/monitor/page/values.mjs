@@ -114,6 +114,9 @@ export function windowOf(hash) {
   return { span: number("span", 731 * 86400), until: number("until", 1e11) };
 }
 
+/** Returns the name of the cluster in the address of a view, or null. */
+export const clusterOf = (hash) => new URLSearchParams(hash.split("?")[1] ?? "").get("cluster");
+
 /** Returns the address of a view with a time span. */
 export const withWindow = (hash, span, until) => `${hash || "#/overview"}?span=${span}&until=${until}`;
 

@@ -18,6 +18,7 @@ use crate::limits::{
 };
 use crate::live::MonitorState;
 use crate::names::printable;
+use crate::page_links::PageLinks;
 use crate::settings::AlertSettings;
 use crate::{now_ms, of_cluster};
 use serde_json::{Map, Value, json};
@@ -38,6 +39,8 @@ const ALERT_NAME: &str = "SkepAlert";
 #[derive(Debug)]
 pub(crate) struct Alertmanager {
     url: Url,
+    /// The address of the web page in the settings.
+    page: String,
 }
 
 /// The last request that the Alertmanager has accepted.
@@ -64,7 +67,7 @@ impl Accepted {
 pub(crate) fn of_settings(settings: &AlertSettings) -> Result<Vec<Alertmanager>> {
     let of = |url: Url| {
         let path = format!("{}/api/v2/alerts", url.path.trim_end_matches('/'));
-        Alertmanager { url: Url { path, ..url } }
+        Alertmanager { url: Url { path, ..url }, page: settings.page.clone() }
     };
     let wrong = |problem| Error::new(ErrorCode::Configuration, problem);
     settings.alertmanagers.iter().map(|text| Url::parse(text).map(of).map_err(wrong)).collect()
@@ -75,6 +78,7 @@ impl Alertmanager {
     /// log, or `None` if the monitor watches only one cluster.
     pub(crate) async fn run(self, name: Option<String>, state: Rc<RefCell<MonitorState>>) {
         let mut accepted = Accepted::default();
+        let links = PageLinks::new(&self.page, name.as_deref());
         let mut back_off = BackOff::default();
         let mut is_failing = false;
         // Retry: the monitor sends the current alerts again after growing pauses, without limit.
@@ -86,7 +90,7 @@ impl Alertmanager {
             if !accepted.is_due(changes, now) || !back_off.is_due(now) {
                 continue;
             }
-            let alerts = alerts(&state.borrow(), now_ms());
+            let alerts = alerts(&state.borrow(), &links, now_ms());
             let outcome = match alerts.is_empty() {
                 true => Ok(()),
                 false => self.send(alerts).await,
@@ -130,7 +134,7 @@ impl Alertmanager {
 
 /// Returns the alerts for a request at the time `now_ms`: the current alerts, and the alerts that
 /// have ended a short time ago.
-fn alerts(state: &MonitorState, now_ms: u64) -> Vec<Value> {
+fn alerts(state: &MonitorState, links: &PageLinks, now_ms: u64) -> Vec<Value> {
     let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     let current = state.alerts.announced().into_iter();
     let current = current.map(|alert| (alert, now_ms.saturating_add(ms(ALERTMANAGER_HOLDS))));
@@ -145,7 +149,7 @@ fn alerts(state: &MonitorState, now_ms: u64) -> Vec<Value> {
     };
     let new = current.chain(ended).filter(is_new).take(MAX_SENT_ALERTS);
     new.map(|(alert, ends_ms)| {
-        json!({
+        let mut value = json!({
             "labels": labels(alert, &cluster, map),
             "annotations": {
                 "summary": alert.what,
@@ -153,7 +157,12 @@ fn alerts(state: &MonitorState, now_ms: u64) -> Vec<Value> {
             },
             "startsAt": time(alert.since_ms),
             "endsAt": time(ends_ms),
-        })
+        });
+        // Alertmanager shows this address as the source of the alert.
+        if let Some(page) = links.of_alert(alert, map) {
+            value["generatorURL"] = page.into();
+        }
+        value
     })
     .collect()
 }
@@ -212,14 +221,29 @@ mod tests {
         (directory, MonitorState::new(history, MonitorSettings::default().alerts))
     }
 
+    /// Returns the alerts of a state, without links.
+    fn of_state(state: &MonitorState, now_ms: u64) -> Vec<Value> {
+        alerts(state, &PageLinks::default(), now_ms)
+    }
+
     #[test]
-    fn sent_alert_expires_after_a_while_unless_it_is_repeated() {
+    fn sent_alert_has_a_link_if_the_settings_name_the_page() {
         let (_directory, mut state) = state();
-        assert!(alerts(&state, NOW).is_empty());
         for second in 0..10 {
             state.alerts.update(NOW + second * 1000, vec![finding("target-full")]);
         }
-        let sent = alerts(&state, NOW + 10_000);
+        let sent = alerts(&state, &PageLinks::new("http://m:7480/", None), NOW + 10_000);
+        assert_eq!(sent[0]["generatorURL"], "http://m:7480/#/target/7");
+    }
+
+    #[test]
+    fn sent_alert_expires_after_a_while_unless_it_is_repeated() {
+        let (_directory, mut state) = state();
+        assert!(of_state(&state, NOW).is_empty());
+        for second in 0..10 {
+            state.alerts.update(NOW + second * 1000, vec![finding("target-full")]);
+        }
+        let sent = of_state(&state, NOW + 10_000);
         let expected = json!([{
             "labels": {
                 "alertname": "SkepAlert",
@@ -243,7 +267,7 @@ mod tests {
         }
         state.alerts.update(NOW + 60_000, Vec::new());
         let ends = |state: &MonitorState, after_ms: u64| -> Vec<String> {
-            let sent = alerts(state, NOW + after_ms);
+            let sent = of_state(state, NOW + after_ms);
             sent.iter().map(|it| it["endsAt"].as_str().unwrap().to_owned()).collect()
         };
         assert_eq!(ends(&state, 61_000), ["2027-01-15T08:00:09Z"]);
@@ -274,7 +298,7 @@ mod tests {
         };
         state.alerts.update(NOW, all());
         state.alerts.update(NOW + 10_000, all());
-        assert_eq!(alerts(&state, NOW + 10_000).len(), MAX_SENT_ALERTS);
+        assert_eq!(of_state(&state, NOW + 10_000).len(), MAX_SENT_ALERTS);
     }
 
     #[test]

@@ -6,7 +6,8 @@
 //!   load of one second).
 //! - [`history`], [`tier`], [`codec`]: the frames of seconds, minutes and hours on disk.
 //! - `findings`, `fill_watch`, `consequences`, `alerts`, `evictions`: the rules and the alerts.
-//!   `alert_log`: the alerts that have ended. `notify`, `alertmanager`: the notifications.
+//!   `alert_log`: the alerts that have ended. `notify`, `alertmanager`, `page_links`: the
+//!   notifications.
 //! - [`names`], `name_service`: the names of clients, users and groups. `child_program`: runs
 //!   programs of the host, with a time limit.
 //! - `routes`, `live`, `series`, `export`, `page`: the HTTP server. `target_figures`, `placement`,
@@ -54,6 +55,7 @@ mod notify;
 mod observe;
 mod otlp;
 mod page;
+mod page_links;
 mod placement;
 mod quantile;
 mod record_rounds;
@@ -78,6 +80,7 @@ use collect::Collector;
 use history::History;
 use live::MonitorState;
 use notify::Notifications;
+use page_links::PageLinks;
 use reports::Reports;
 use skep_env::{Task, UntilSignal};
 use skep_exporter::http::{Answer, Request, serve_pages};
@@ -220,8 +223,10 @@ fn watch(
     tasks.push(skep_env::spawn(name_service::follow(Rc::clone(state))));
     let interval = settings.interval.0;
     let (state, notifications) = (Rc::clone(state), Rc::clone(notifications));
-    let notify = move |cluster: &str, alert: &Alert| {
-        notifications.add(cluster, name.as_deref(), alert);
+    let links = PageLinks::new(&settings.alerts.page, name.as_deref());
+    let notify = move |state: &MonitorState, alert: &Alert| {
+        let page = links.of_alert(alert, state.collected.map.as_ref());
+        notifications.add(&state.cluster(), name.as_deref(), alert, page);
     };
     tasks.push(skep_env::spawn(collect_for_ever(interval, collector, state, notify)));
     Ok(tasks)
@@ -247,12 +252,12 @@ fn lock(settings: &MonitorSettings) -> Result<std::fs::File> {
 }
 
 /// Asks the services of one cluster in rounds, until this future is dropped. Calls `notify` with
-/// the id of the cluster and each alert that begins or ends.
+/// each alert that begins or ends.
 async fn collect_for_ever(
     interval: Duration,
     mut collector: Collector,
     state: Rc<RefCell<MonitorState>>,
-    notify: impl Fn(&str, &Alert),
+    notify: impl Fn(&MonitorState, &Alert),
 ) {
     let mut before = skep_env::now();
     let mut due = before;
@@ -266,8 +271,7 @@ async fn collect_for_ever(
             let mut state = state.borrow_mut();
             let span_ms = u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
             let changes = state.take(collected, now_ms(), span_ms);
-            let cluster = state.cluster();
-            changes.iter().for_each(|alert| notify(&cluster, alert));
+            changes.iter().for_each(|alert| notify(&state, alert));
             changes.len()
         };
         if changes > 0 {

@@ -79,8 +79,14 @@ impl Notifications {
 
     /// Logs that an alert of a cluster begins or ends, and adds a notification of it to each queue.
     /// `cluster` is the id of the cluster. `name` is its name for the log, or `None` if the monitor
-    /// watches only one cluster.
-    pub(crate) fn add(&self, cluster: &str, name: Option<&str>, alert: &Alert) {
+    /// watches only one cluster. `page` is the address of the view about the object of the alert.
+    pub(crate) fn add(
+        &self,
+        cluster: &str,
+        name: Option<&str>,
+        alert: &Alert,
+        page: Option<String>,
+    ) {
         let state = if alert.ended_ms.is_some() { "ended" } else { "began" };
         let line = log_line(alert, name);
         match alert.ended_ms {
@@ -88,7 +94,10 @@ impl Notifications {
             None => tracing::warn!("{line}"),
             Some(_) => tracing::info!("{line}"),
         }
-        let value = serde_json::json!({ "state": state, "cluster": cluster, "alert": alert });
+        let mut value = serde_json::json!({ "state": state, "cluster": cluster, "alert": alert });
+        if let Some(page) = page {
+            value["page"] = page.into();
+        }
         let text: Rc<str> = value.to_string().into();
         self.queues.iter().for_each(|queue| queue.add(&text));
     }
@@ -357,7 +366,7 @@ mod tests {
         settings.command = vec!["mail".into(), "ada".into()];
         let notifications = Notifications::of_settings(&settings).unwrap();
         for _ in 0..2 * MAX_PENDING {
-            notifications.add("c", None, &alert());
+            notifications.add("c", None, &alert(), Some("http://m/#/target/7".into()));
         }
         assert_eq!(notifications.queues().count(), 2);
         for queue in notifications.queues() {
@@ -368,6 +377,7 @@ mod tests {
                 (&value["state"], &value["alert"]["object"]),
                 (&"began".into(), &"t7".into())
             );
+            assert_eq!(value["page"], "http://m/#/target/7");
         }
         settings.webhook = "gopher://a".into();
         let error = Notifications::of_settings(&settings).unwrap_err();

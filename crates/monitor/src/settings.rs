@@ -108,6 +108,10 @@ pub struct AlertSettings {
     /// group of Alertmanagers needs an entry. Empty: no Alertmanager. Leave it empty if Prometheus
     /// sends these alerts.
     pub alertmanagers: Vec<String>,
+    /// Address of the web page that the receivers of notifications can open, as
+    /// `https://monitor.example:7480`. Notifications then have a link to the view about the object
+    /// of the alert. Empty: no links.
+    pub page: String,
     /// A target with a mean latency of this many times the median of its peers is reported as
     /// slow. The latencies of disks of one kind differ by a factor of less than 2 under the same
     /// load.
@@ -181,6 +185,7 @@ impl Default for MonitorSettings {
                 command: Vec::new(),
                 webhook: String::new(),
                 alertmanagers: Vec::new(),
+                page: String::new(),
                 slow_factor: 4,
                 slow_from: Interval(Duration::from_millis(5)),
                 log_sync: Interval(Duration::from_millis(100)),
@@ -252,6 +257,7 @@ impl Manual for MonitorSettings {
         }
         let urls = [
             ("alerts.webhook", &self.alerts.webhook),
+            ("alerts.page", &self.alerts.page),
             ("influx.url", &self.influx.url),
             ("remote_write.url", &self.remote_write.url),
             ("otlp.url", &self.otlp.url),
@@ -374,6 +380,7 @@ mod tests {
             (problems(|it| it.history = ByteSize(1)), "`history`"),
             (problems(|it| it.interval = Interval(Duration::ZERO)), "`interval`"),
             (problems(|it| it.alerts.webhook = "ftp://x".into()), "`alerts.webhook`"),
+            (problems(|it| it.alerts.page = "monitor:7480".into()), "`alerts.page`"),
             (
                 problems(|it| it.alerts.alertmanagers = vec!["a:9093".into()]),
                 "`alerts.alertmanagers`",

@@ -125,6 +125,10 @@ test("address of a view has a time span of the past", () => {
   }
 });
 
+test("address in a notification names the cluster", () => {
+  check(values.clusterOf, [["#/target/7?span=60&until=5&cluster=rack-2", "rack-2"], ["#/target/7", null], ["", null]]);
+});
+
 test("time span around an event has the event in its middle", () => {
   assert.deepEqual(values.windowAround(1000000, 1060000), { span: 3600, until: 2830 });
   assert.deepEqual(values.windowAround(0, 10000000), { span: 20000, until: 15000 });
