@@ -1,7 +1,8 @@
 // Opens every view of the monitor's page in headless Chromium, light and dark, at the width of a
 // desktop and of a phone. Fails if axe finds an accessibility problem, if the page logs an error,
 // or if a view is wider than the screen. Also fails if the page makes elements of texts that others
-// have chosen, or if it loads slowly. Shows the page of a large cluster with the option --tasks, and
+// have chosen, if it loads slowly, or if its keys, tables, charts and its report of a lost connection do
+// not work. Shows the page of a large cluster with the option --tasks, and
 // fails if the page does not react for too long.
 //
 //   npm install --prefix DIRECTORY axe-core puppeteer-core
@@ -41,6 +42,8 @@ const DETAILS = [
 const [FIRST_MS, VIEW_MS] = [2500, 1500];
 // Time limit for a link to an object. The monitor lists a slow operation some seconds after its end.
 const LINK_MS = 60000;
+// Time limit for an effect of a key or of a lost connection.
+const USE_MS = 15000;
 // Number of loads without a cache, and the duration that the project promises for each of them.
 const [LOADS, LOAD_MS] = [20, 300];
 // The views of a large cluster with the most rows, the seconds for which each is shown, and the
@@ -178,6 +181,55 @@ async function checkHostileTexts(browser) {
   await page.close();
 }
 
+/**
+ * Uses the page as an administrator does: with keys, with the titles and the filter of a table, with a
+ * chart, and while the monitor cannot be reached.
+ */
+async function checkUse(browser) {
+  const page = await browser.newPage();
+  // The conditions below are programs that are not a part of the page.
+  await page.setBypassCSP(true);
+  await page.setViewport({ width: 1280, height: 900 });
+  await page.goto(`${url}#/servers`, { waitUntil: "load" });
+  await pause(FIRST_MS);
+  const expect = async (what, condition) => {
+    const isMet = await page.waitForFunction(condition, { timeout: USE_MS }).then(() => true, () => false);
+    if (!isMet) problems.push(`use of the page: ${what}`);
+  };
+  await page.keyboard.press("?");
+  await expect("the key ? lists the keys", () => document.getElementById("keys").open);
+  await page.keyboard.press("Escape");
+  await expect("Esc closes the list of keys", () => !document.getElementById("keys").open);
+  await page.evaluate(() => document.querySelector("main th .sort").click());
+  await expect("a title sorts its table", () => document.querySelector("main th[aria-sort]") !== null);
+  await page.keyboard.press("/");
+  await page.keyboard.type("no such row");
+  await expect("the filter hides all rows", () => {
+    const [empty] = document.querySelectorAll("main .empty");
+    return !empty.hidden && empty.textContent.includes("no such row");
+  });
+  for (let letter = 0; letter < "no such row".length; letter += 1) await page.keyboard.press("Backspace");
+  await expect("an empty filter shows the rows", () => document.querySelectorAll("main tbody tr").length > 0);
+  await page.goto(`${url}#/latency`);
+  await pause(VIEW_MS);
+  await page.evaluate(() => document.querySelector("main canvas").focus());
+  await page.keyboard.press("ArrowLeft");
+  await expect("an arrow key chooses a moment in a chart", () => document.querySelector("main .when").textContent !== "");
+  await page.evaluate(() => document.activeElement.blur());
+  await page.keyboard.press("[");
+  await expect("the key [ shows an earlier time", () => location.hash.includes("until="));
+  await page.keyboard.press("n");
+  await expect("the key n returns to now", () => !location.hash.includes("until="));
+  await page.setOfflineMode(true);
+  await expect("the page shows that it has no contact", () => (
+    document.getElementById("notice").textContent.startsWith("No statistics since")
+      && document.getElementById("main").classList.contains("stale")
+      && document.title.startsWith("(no contact)")));
+  await page.setOfflineMode(false);
+  await expect("the page shows that the contact is back", () => !document.getElementById("main").classList.contains("stale"));
+  await page.close();
+}
+
 /** Prints the median and the longest of some times. Adds a problem if they are above the limit. */
 function judge(what, times, limit) {
   times.sort((one, other) => one - other);
@@ -256,6 +308,7 @@ try {
     await measureLoads(browser);
     await auditViews(browser);
     await checkHostileTexts(browser);
+    await checkUse(browser);
   }
 } finally {
   await browser.close();
