@@ -76,7 +76,7 @@ pub(super) async fn ask(access: &Access, address: &MonitorAddress) -> Result<Mon
 pub(super) fn unchecked(error: &Error) -> String {
     format!(
         "growing queues, the slowest log syncs, uneven work and storage that will be full soon, \
-         because only a monitor measures them for a minute or for days: {}",
+         because only a monitor measures them: {}",
         error.context()
     )
 }
