@@ -244,9 +244,12 @@ impl Walk {
         existing: Option<&Seen>,
     ) -> Result<Copied, Failure> {
         let counters = &self.context.counters;
-        // In the last part of a copy by several hosts, an existing file comes from the process of a
-        // share, or from an earlier run. If it is complete, it is not copied again.
-        let trusts = self.context.options.part == Part::Finish && seen.metadata.nlink() < 2;
+        // In the last part of a copy by several hosts, the process of a share has copied each small
+        // file with one name. If such a file is complete, it is not copied again. No share gives a
+        // large file its name, so an existing large file is from before this copy.
+        let is_large = seen.metadata.is_file() && seen.metadata.len() >= LARGE;
+        let has_share = seen.metadata.nlink() < 2 && !is_large;
+        let trusts = self.context.options.part == Part::Finish && has_share;
         if let Some(existing) = existing
             && (self.context.options.resume || trusts)
             && is_complete(seen, existing)?

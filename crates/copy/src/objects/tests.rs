@@ -13,7 +13,7 @@ use skep_s3::settings::Settings;
 use skep_testkit::object_store::{ACCESS, BUCKET, Fault, ObjectStore, SECRET, Stored, TOKEN};
 use skep_types::ErrorCode;
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tempfile::TempDir;
@@ -332,6 +332,44 @@ fn parts_down(site: &Site) -> u64 {
     }
     assert_eq!(complete(&site.down(&of(Part::Finish))), (0, files));
     files
+}
+
+#[test]
+fn large_object_of_an_earlier_copy_is_replaced_by_several_hosts() {
+    let site = Site::new();
+    let contents = bytes(LEAST_PART as usize + 10);
+    fs::write(site.path("source/large"), &contents).unwrap();
+    site.up(&OPTIONS);
+    // Length and metadata stay equal, but a byte differs.
+    let mut object = site.store.get("t/large").unwrap();
+    object.bytes[7] ^= 1;
+    site.store.put("t/large", object);
+    let parts = [Part::Prepare, Part::Share(Share::new(0, 1, true).unwrap()), Part::Finish];
+    let of = |part| Options { part, ..OPTIONS };
+    let outcomes = parts.map(|part| complete(&site.up(&of(part))));
+    assert_eq!(outcomes, [(0, 0), (0, 0), (1, 0)]);
+    assert!(site.store.get("t/large").unwrap().bytes == contents);
+    assert_eq!(site.store.uploads(), 0);
+}
+
+#[test]
+fn large_download_by_several_hosts_replaces_an_earlier_file() {
+    let site = Site::new();
+    let contents = vec![7; 2 * PIECE as usize];
+    // For an object this large, the test store would take long to compute the entity tag.
+    let object = Stored { bytes: contents, etag: "\"7\"".into(), ..Stored::default() };
+    site.store.put("t/large", object.clone());
+    assert_eq!(complete(&site.down(&OPTIONS)), (1, 0));
+    // Length and time stay equal, but a byte differs.
+    let copy = fs::File::options().write(true).open(site.path("copy/large")).unwrap();
+    let time = copy.metadata().unwrap().modified().unwrap();
+    copy.write_all_at(b"x", PIECE).unwrap();
+    copy.set_modified(time).unwrap();
+    let parts = [Part::Prepare, Part::Share(Share::new(0, 1, true).unwrap()), Part::Finish];
+    let of = |part| Options { part, ..OPTIONS };
+    let outcomes = parts.map(|part| complete(&site.down(&of(part))));
+    assert_eq!(outcomes, [(0, 0), (0, 0), (1, 0)]);
+    assert!(fs::read(site.path("copy/large")).unwrap() == object.bytes);
 }
 
 #[test]

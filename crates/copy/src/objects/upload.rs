@@ -323,7 +323,10 @@ impl<'a> Run<'a> {
         let metadata = stored::metadata(&seen.metadata, options.owners);
         let is_finish = options.part == Part::Finish;
         let source = || seen.open_file(&folder.file, name);
-        if options.resume || is_finish {
+        // In the last part of a copy by several hosts, the processes of the shares have stored all
+        // small files. No share completes a large object, so an existing one is from before this
+        // copy.
+        if options.resume || (is_finish && !is_large) {
             let bucket = folder.top.pair.bucket;
             let head = bucket.head(&key).map_err(Failure::of_store("read the object"))?;
             if let Some(head) =

@@ -115,6 +115,26 @@ fn share_reports_wrong_bytes_of_an_earlier_run() {
 }
 
 #[test]
+fn large_file_of_an_earlier_copy_is_replaced_by_several_hosts() {
+    let site = Site::new();
+    fs::create_dir(site.source("a")).unwrap();
+    add_large(&site);
+    site.succeed(&OPTIONS);
+    // Length and time stay equal, but some bytes differ.
+    let time = fs::metadata(site.source("a/large")).unwrap().modified().unwrap();
+    let copy = File::options().write(true).open(site.copy("a/large")).unwrap();
+    copy.write_all_at(b"wrong", PIECE).unwrap();
+    copy.set_modified(time).unwrap();
+    let (shares, finish) = run_all(&site, &OPTIONS, 2);
+    for it in shares.iter().chain([&finish]) {
+        assert_eq!(it.problems, []);
+    }
+    assert_eq!((finish.files, finish.skipped), (1, 0), "{shares:?} {finish:?}");
+    expect_same(&site);
+    assert_eq!(site.copied_names(), ["a"]);
+}
+
+#[test]
 fn copy_by_one_process_is_refused_while_a_share_runs() {
     let site = Site::new();
     fs::write(site.source("file"), "x").unwrap();
