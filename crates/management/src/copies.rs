@@ -96,6 +96,10 @@ pub struct Recovery {
     pub cluster: ClusterId,
     /// Index of the last entry of the directory's log.
     pub last: u64,
+    /// Term of this entry. Of two members, the one with the higher term has all committed changes
+    /// of the other one. The index decides only if the terms are equal, because a former leader may
+    /// have many entries of an earlier term that no majority has stored.
+    pub term: u64,
     /// The ids of the voting members, according to the directory.
     pub members: Vec<u64>,
 }
@@ -116,7 +120,8 @@ pub fn recover(directory: &Path, is_confirmed: bool) -> Result<Recovery> {
     if is_confirmed {
         restored::mark(directory, RESTORED_MARK)?;
     }
-    Ok(Recovery { cluster, last: stored.last.index, members: stored.voters })
+    let (last, term) = (stored.last.index, stored.last.term);
+    Ok(Recovery { cluster, last, term, members: stored.voters })
 }
 
 /// Whether a file may be missing from a directory of management.

@@ -44,6 +44,9 @@ struct Recovery {
     directory: PathBuf,
     /// Index of the last log entry that this member has stored.
     last: u64,
+    /// Term of this entry. The member with the highest term has the most changes. The index decides
+    /// between members with the same term.
+    term: u64,
     /// The ids of the members, as stored by this member.
     members: Vec<u64>,
     is_dry_run: bool,
@@ -55,23 +58,49 @@ pub(crate) fn run(args: &RecoverArgs) -> Result<()> {
         cluster: found.cluster.to_string(),
         directory: args.directory.clone(),
         last: found.last,
+        term: found.term,
         members: found.members,
         is_dry_run: !args.is_confirmed,
     };
-    print(&recovery, |Recovery { cluster, directory, last, members, is_dry_run }| {
-        let members: Vec<_> = members.iter().map(u64::to_string).collect();
-        let (members, directory) = (members.join(", "), directory.display());
-        match is_dry_run {
-            true => format!(
-                "{directory} has the changes up to {last} of cluster {cluster}, whose members were \
-                 {members}. Compare this number with the numbers of the other remaining members, \
-                 and run this command with --confirm on the member with the highest number.\n"
-            ),
-            false => format!(
-                "{directory} is the only member of cluster {cluster} now, with the changes up to \
-                 {last}. Start management with this directory. Never start the previous members \
-                 {members} again.\n"
-            ),
-        }
-    })
+    print(&recovery, as_text)
+}
+
+fn as_text(recovery: &Recovery) -> String {
+    let Recovery { cluster, directory, last, term, members, is_dry_run } = recovery;
+    let members: Vec<_> = members.iter().map(u64::to_string).collect();
+    let (members, directory) = (members.join(", "), directory.display());
+    match is_dry_run {
+        true => format!(
+            "{directory} has the changes up to {last} of cluster {cluster}, whose members were \
+             {members}. The last change is of term {term}. If other members remain, run this \
+             command with --confirm on the member with the highest term. If several members have \
+             this term, choose the one with the highest number of the last change.\n"
+        ),
+        false => format!(
+            "{directory} is the only member of cluster {cluster} now, with the changes up to \
+             {last}. Start management with this directory. Never start the previous members \
+             {members} again.\n"
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A former leader may have many entries that no majority has stored.
+    #[test]
+    fn members_are_compared_by_term_before_the_number_of_changes() {
+        let recovery = Recovery {
+            cluster: "c".into(),
+            directory: "/srv/skep/management".into(),
+            last: 110,
+            term: 5,
+            members: vec![1, 2, 3, 4],
+            is_dry_run: true,
+        };
+        let text = as_text(&recovery);
+        assert!(text.contains("is of term 5") && text.contains("up to 110"), "{text}");
+        assert!(text.find("highest term") < text.find("highest number"), "{text}");
+    }
 }
