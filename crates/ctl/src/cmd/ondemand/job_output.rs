@@ -26,6 +26,7 @@ use crate::output::warn;
 use crate::slurm_job::Job;
 use skep_copy::outcome::Progress;
 use skep_deploy::ondemand::{Command, HostState, OnDemand, Reach, Removal, StageOut};
+use skep_types::text::shown;
 use skep_types::{Error, ErrorCode, Result};
 use std::process::Stdio;
 use std::thread::sleep;
@@ -47,6 +48,19 @@ const NEW_ATTEMPT: Duration = Duration::from_secs(30);
 const CACHED: Duration = Duration::from_millis(1500);
 /// Time limit of the check whether the source exists, in seconds.
 const LOOK_SECONDS: u32 = 60;
+/// Exit code of [`LOOK`] if no entry has the path. Shells and `setpriv` use other codes for their
+/// own failures.
+const MISSING: i32 = 44;
+/// Shell script that looks for the entry with the path `$1`. `[ -e ]` would not distinguish a
+/// missing entry from an entry that the user cannot reach or that the file system cannot show.
+const LOOK: &str = r#"
+error=$(LC_ALL=C stat -- "$1" 2>&1 >/dev/null) && exit 0
+case $error in *': No such file or directory' | *': Not a directory') exit 44 ;; esac
+printf '%s\n' "$error" >&2
+exit 1
+"#;
+/// Maximum length of a program's error text in a message.
+const MOST_REASON: usize = 300;
 
 /// In the prolog, records on this node the copies that must succeed before the file system is
 /// removed. A node other than the first also records that it will read the final state.
@@ -253,16 +267,27 @@ pub(super) fn show_progress(record: &Record, verb: &str, source: &str, progress:
     }
 }
 
-/// Returns whether the user sees no entry with this path.
+/// Returns whether no entry has this path, according to a process with the rights of the user.
 fn is_missing(account: Account, path: &str) -> Result<bool> {
-    let words = ["sh", "-c", "[ -e \"$1\" ] || [ -L \"$1\" ]", "sh", path];
-    let mut command = account.command(LOOK_SECONDS, &words.map(str::to_owned));
-    let status = command.stdin(Stdio::null()).stdout(Stdio::null()).status()?;
-    match status.code() {
+    let words = ["sh", "-c", LOOK, "sh", path];
+    look(account.command(LOOK_SECONDS, &words.map(str::to_owned)), path)
+}
+
+/// Runs a command that executes [`LOOK`] with `path`. Returns whether no entry has this path.
+///
+/// # Errors
+/// `Io` if the command has not found out whether the entry exists. The entry must then count as
+/// existing, because the file system is removed when all entries are copied.
+fn look(mut command: std::process::Command, path: &str) -> Result<bool> {
+    let output = command.stdin(Stdio::null()).output()?;
+    match output.status.code() {
         Some(0) => Ok(false),
-        Some(1) => Ok(true),
+        Some(MISSING) => Ok(true),
         _ => {
-            Err(Error::new(ErrorCode::Io, format!("cannot check whether {path} exists: {status}")))
+            let reason = String::from_utf8_lossy(&output.stderr);
+            let reason = shown(reason.trim(), MOST_REASON);
+            let what = format!("cannot check whether {path} exists: {reason} ({})", output.status);
+            Err(Error::new(ErrorCode::Io, what))
         }
     }
 }
@@ -325,4 +350,30 @@ fn place(system: &OnDemand, state: &HostState) -> String {
          each node",
         system.mount, state.hosts, system.directory
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unreadable_source_of_a_stage_out_does_not_count_as_missing() {
+        let scratch = tempfile::TempDir::new().unwrap();
+        let path = |name: &str| scratch.path().join(name).to_str().unwrap().to_owned();
+        std::fs::write(path("file"), "x").unwrap();
+        std::os::unix::fs::symlink("nowhere", path("broken")).unwrap();
+        let is_missing = |name: &str| {
+            let mut command = std::process::Command::new("sh");
+            command.args(["-c", LOOK, "sh", &path(name)]);
+            look(command, name)
+        };
+        for (name, expected) in
+            [("file", false), ("broken", false), ("missing", true), ("file/below", true)]
+        {
+            assert_eq!(is_missing(name).unwrap(), expected, "{name}");
+        }
+        // `stat` fails for another reason.
+        let error = is_missing(&"n".repeat(300)).unwrap_err();
+        assert!(error.context().contains("too long"), "{error}");
+    }
 }
