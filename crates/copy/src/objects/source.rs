@@ -16,6 +16,10 @@ pub(super) struct Top<'a> {
     pub(super) pair: Pair<'a>,
     /// The prefix of the keys of the notes about uploads.
     pub(super) notes: String,
+    /// The common beginning of the keys of the notes that earlier runs of this copy may have left.
+    /// For a tree, these are all notes of the tree. For a single file, this is its own note,
+    /// because other notes beside it may belong to uploads that are in progress.
+    pub(super) leftovers: String,
     /// The wanted length of the parts of a large file.
     pub(super) part: u64,
     /// Device number of the file system that contains the source.

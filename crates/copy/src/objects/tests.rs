@@ -250,6 +250,27 @@ fn interrupted_upload_continues_with_the_missing_parts() {
 }
 
 #[test]
+fn upload_of_a_file_keeps_interrupted_uploads_of_other_files() {
+    let site = Site::new();
+    fs::write(site.path("source/one"), bytes(2 * LEAST_PART as usize)).unwrap();
+    fs::write(site.path("source/two"), b"2").unwrap();
+    let up = |name: &str, options: &Options| {
+        let pair = site.pair(&format!("source/{name}"), &format!("t/{name}"));
+        upload(&[pair], options, LEAST_PART, &|_| ()).unwrap()
+    };
+    site.store.fail("PUT", "partNumber=2", Fault::Denied, 1);
+    let outcome = up("one", &Options { threads: 1, ..OPTIONS });
+    assert!(problem(&outcome, "one").contains("AccessDenied"));
+    assert_eq!(complete(&up("two", &OPTIONS)), (1, 0));
+    assert_eq!(site.store.uploads(), 1, "it may belong to a copy that is in progress");
+    site.store.forget();
+    assert_eq!(complete(&up("one", &RESUME)), (1, 0));
+    assert_eq!(site.store.count("PUT", "partNumber="), 1);
+    assert_eq!(site.store.uploads(), 0);
+    assert!(site.store.keys().iter().all(|it| !it.contains(".skep-copy-")));
+}
+
+#[test]
 fn interrupted_download_continues_with_the_missing_pieces() {
     let site = Site::new();
     // For an object this large, the test store would take long to compute the entity tag.

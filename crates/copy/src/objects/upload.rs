@@ -129,7 +129,12 @@ impl<'a> Run<'a> {
             (false, None) => String::new(),
         };
         count_found(&self.context.counters, seen.kind());
-        let top = Top { pair: pair.clone(), notes: prefix, part, device: seen.metadata.dev() };
+        let leftovers = match is_directory {
+            true => note::all(&prefix),
+            false => note::key(&prefix, key),
+        };
+        let device = seen.metadata.dev();
+        let top = Top { pair: pair.clone(), notes: prefix, leftovers, part, device };
         let folder = Folder {
             top: Arc::new(top),
             context: self.context.clone(),
@@ -145,11 +150,10 @@ impl<'a> Run<'a> {
     /// Returns the keys of the notes that earlier runs have left. This first request to the bucket
     /// also shows whether the bucket can be used.
     fn leftovers(&self, top: &Top<'_>) -> Result<Vec<String>> {
-        let prefix = note::all(&top.notes);
         let mut keys = Vec::new();
         let mut next = None;
         loop {
-            let page = top.pair.bucket.list(&prefix, next.as_deref());
+            let page = top.pair.bucket.list(&top.leftovers, next.as_deref());
             let page =
                 page.map_err(|error| error.within(format!("cannot use {}", top.pair.shown)))?;
             keys.extend(page.objects.into_iter().map(|it| it.key));
