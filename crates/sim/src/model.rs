@@ -32,7 +32,7 @@ pub(crate) struct Inode {
     pub(crate) links: u32,
     /// Size of the file in bytes.
     pub(crate) size: u64,
-    /// Truncate generation: the number of truncations so far.
+    /// Truncate generation of the last truncation. Zero if the file was never truncated.
     pub(crate) truncate_generation: u64,
     /// Permission bits.
     pub(crate) permissions: u32,
@@ -226,13 +226,20 @@ impl Model {
         existing.map_or(Ok(()), |inode| self.drop_link(inode))
     }
 
-    /// Truncates or extends a file to `size`.
-    pub(crate) fn truncate(&mut self, inode: InodeId, size: u64) {
-        if let Some(inode) = self.inodes.get_mut(&inode) {
-            inode.set_inline(|bytes| bytes.truncate(size as usize));
-            inode.size = size;
-            inode.truncate_generation += 1;
+    /// Truncates or extends a file to `size`. `generation` is the truncate generation in the reply.
+    ///
+    /// # Errors
+    /// Describes a generation that cannot follow the last one of the file.
+    fn truncate(&mut self, inode: InodeId, size: u64, generation: u64) -> Result<(), String> {
+        let inode = self.inode_mut(inode)?;
+        let last = inode.truncate_generation;
+        if !is_next_generation(last, generation) {
+            return Err(format!("was done with truncate generation {generation} after {last}"));
         }
+        inode.set_inline(|bytes| bytes.truncate(size as usize));
+        inode.size = size;
+        inode.truncate_generation = generation;
+        Ok(())
     }
 
     fn apply_exchange(&mut self, it: &md::Exchange) -> Result<(), String> {
@@ -257,11 +264,12 @@ impl Model {
         let inode = self.inode_mut(op.home())?;
         match op {
             Op::Open(it) => {
+                let reply = decode::<md::OpenReply>(reply)?;
                 if it.truncate {
-                    self.truncate(it.inode, 0);
+                    self.truncate(it.inode, 0, reply.attributes.truncate_generation)?;
                 }
                 self.open(it.inode, session, it.open)?;
-                return self.check_opened(&decode::<md::OpenReply>(reply)?);
+                return self.check_opened(&reply);
             }
             Op::Close(it) => {
                 if let Some(written) = &it.written {
@@ -290,8 +298,9 @@ impl Model {
                 return inode.remove_inline(it, session, &decode(reply)?);
             }
             Op::SetAttributes(it) => {
+                let attributes = decode::<md::SetAttributesReply>(reply)?.attributes;
                 if let Some(size) = it.size {
-                    self.truncate(it.inode, size);
+                    self.truncate(it.inode, size, attributes.truncate_generation)?;
                 }
                 let inode = self.inode_mut(it.inode)?;
                 inode.set_permissions(it.permissions.unwrap_or(inode.permissions));
@@ -300,7 +309,7 @@ impl Model {
                     let hands_down = it.hands_down_project;
                     inode.hands_down_project = hands_down.unwrap_or(inode.hands_down_project);
                 }
-                return self.check(Some(&decode::<md::SetAttributesReply>(reply)?.attributes));
+                return self.check(Some(&attributes));
             }
             Op::SetXattr(it) => {
                 inode.set_xattr(&it.name, &it.value, it.clear_set_group_id);
@@ -432,6 +441,13 @@ fn decode<T: Codec>(body: &[u8]) -> Result<T, String> {
 /// Whether an extended attribute is an access control list.
 fn is_acl(name: &[u8]) -> bool {
     name == ACCESS_ACL || name == DEFAULT_ACL
+}
+
+/// Whether the next truncation of a file can have the truncate generation `generation`. `last` is
+/// the generation of its last truncation. Within a start of the target, generations are numbered
+/// one by one. The first one in a later start has only zeros in its 40 low bits.
+pub(crate) fn is_next_generation(last: u64, generation: u64) -> bool {
+    generation == last + 1 || (generation > last && generation.trailing_zeros() >= 40)
 }
 
 fn write(inode: &mut Inode, written: &md::WrittenExtent) {

@@ -61,7 +61,7 @@ impl World {
     }
 
     /// Removes the truncations whose log records a power loss of the target has reverted. The
-    /// target will assign their generations again, to truncations that may have no chunk files.
+    /// target executes none of them, and gives their generations to no other truncation.
     pub(crate) fn forget_truncations(&mut self, target: usize, last_kept: Lsn) {
         self.truncations.retain(|_, it| it.target != target || it.lsn <= last_kept);
     }

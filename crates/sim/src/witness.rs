@@ -99,8 +99,8 @@ enum Effect {
     /// The session was the only writer of the file, so its end has also ended the unused inline
     /// component of the file.
     InlineEnded(InodeId),
-    /// The target truncates chunk files again, because storage has lost a truncation.
-    Repeated(InodeId),
+    /// The target truncates chunk files again in this generation, as storage has lost a truncation.
+    Repeated(InodeId, u64),
 }
 
 struct HistoryEntry {

@@ -159,12 +159,20 @@ fn set_size<E: Engine>(
     let is_longer = size > record.attributes.size;
     record.attributes.is_sparse = size > 0 && (record.attributes.is_sparse || is_longer);
     record.attributes.size = size;
-    record.attributes.truncate_generation += 1;
+    context.raise_truncate_generation(&mut record.attributes);
     context.touch_modified(&mut record.attributes);
     Ok(())
 }
 
 impl<E: Engine> Context<'_, E> {
+    /// Gives a file a new truncate generation. No earlier truncation of the file has this
+    /// generation, not even one that a power loss has reverted. A client may still report writes in
+    /// the generation of such a truncation.
+    fn raise_truncate_generation(&self, attributes: &mut Attributes) {
+        let last = attributes.truncate_generation;
+        attributes.truncate_generation = self.shared.starts.next_truncate_generation(last);
+    }
+
     /// Checks whether this operation may run while the truncation of a file is pending. If it must
     /// wait, returns [`Stop::Held`]. If it must fail, because storage has refused the truncation,
     /// returns the error of storage.
@@ -254,7 +262,7 @@ impl<E: Engine> Context<'_, E> {
                 Some(TruncatedChunkFile { size: chunk.size, ..**old })
             })
             .collect();
-        record.attributes.truncate_generation += 1;
+        self.raise_truncate_generation(&mut record.attributes);
         self.touch_changed(&mut record.attributes);
         self.put_inode(&record);
         let generation = record.attributes.truncate_generation;

@@ -8,6 +8,7 @@
 //!
 //! The start number is also the high part of the versions (change counters) of inodes. So two
 //! states of an inode never have the same version, and clients can rely on the order of versions.
+//! The same holds for truncate generations.
 //!
 //! Invariant: the record of a start is *safe* (every serving member has synced it) before the
 //! target acknowledges any change of this start. Otherwise the next start could use the same
@@ -19,9 +20,9 @@ use skep_wire::inline::InlineMark;
 use skep_wire::limits::MAX_STARTS;
 use std::collections::BTreeMap;
 
-/// Number of low bits of a change counter, which count the changes of an inode within a start. They
-/// overflow only after 2^40 changes of one inode within a start. With 100,000 changes per second,
-/// this takes 127 days.
+/// Number of low bits of a change counter, which count the changes of an inode within a start. In a
+/// truncate generation, these bits count the truncations. They overflow only after 2^40 changes of
+/// one inode within a start. With 100,000 changes per second, this takes 127 days.
 const VERSION_BITS: u32 = 40;
 /// A target whose directory was restored from a backup skips this number of start numbers.
 const SKIPPED_STARTS: u64 = 1 << 12;
@@ -82,6 +83,19 @@ impl StartNumbers {
     /// earlier starts are lower, including versions of changes that a power loss has reverted.
     pub(crate) fn first_version(&self) -> u64 {
         self.number() << VERSION_BITS
+    }
+
+    /// Returns the lowest truncate generation for truncations in the current start, zero in the
+    /// first start. All generations of truncations in earlier starts are lower, including those of
+    /// truncations that a power loss has reverted.
+    fn first_truncate_generation(&self) -> u64 {
+        self.number().saturating_sub(1) << VERSION_BITS
+    }
+
+    /// Returns the truncate generation of the next truncation of a file, whose last truncation has
+    /// the generation `last`.
+    pub(crate) fn next_truncate_generation(&self, last: u64) -> u64 {
+        (last + 1).max(self.first_truncate_generation())
     }
 
     /// Returns the number of the next change of a client in the current start, from 1.
@@ -160,6 +174,19 @@ mod tests {
         });
         assert!(starts.is_lost(&mark(35, 1)));
         assert!(!starts.is_lost(&mark(36, 1)), "the target remembers all later starts");
+    }
+
+    #[test]
+    fn truncate_generation_of_a_new_start_is_above_earlier_ones() {
+        let mut starts = StartNumbers::default();
+        starts.begin(Lsn::new(1));
+        assert_eq!([0, 1].map(|last| starts.next_truncate_generation(last)), [1, 2]);
+        starts.begin(Lsn::new(2));
+        let first = starts.next_truncate_generation(1);
+        assert!(first > 2, "a power loss may have reverted the generation 2");
+        assert_eq!(starts.next_truncate_generation(first), first + 1);
+        starts.begin(Lsn::new(3));
+        assert!(starts.next_truncate_generation(1) > first + 1);
     }
 
     #[test]

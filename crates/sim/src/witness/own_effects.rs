@@ -3,31 +3,33 @@
 
 use super::{Effect, Witness};
 use crate::changes::Changes;
-use crate::model::{Inode, Model};
+use crate::model::{Inode, Model, is_next_generation};
+use crate::operation::Op;
 use skep_format::metadata::{InodeRecord, SlotRecord};
+use skep_types::codec::Codec;
 use skep_types::{InodeId, SessionId, StripePattern};
+use skep_wire::metadata as md;
 use std::collections::BTreeSet;
 
 impl Witness {
-    /// Returns the truncations that a batch repeats without a request of a client. For each of
-    /// these files, the truncate generation has risen by one more than the requests in the batch
-    /// explain.
+    /// Returns the truncations that a batch repeats without a request of a client. Each of these
+    /// files has a newer truncate generation than the replies to the requests in the batch. The
+    /// target repeats a truncation after these requests, because it would delay later ones.
     pub(super) fn repeated_truncations(&self, changes: &Changes) -> Vec<Effect> {
         let mut repeated = Vec::new();
         for (inode, record) in &changes.inodes {
             let (Some(record), Some(known)) = (record, self.model.inodes.get(inode)) else {
                 continue;
             };
-            let truncates_it = |(session, slot, it): &&(SessionId, u32, SlotRecord)| {
-                let instance = self.instances.get(&(*session, *slot, it.sequence));
-                instance
-                    .and_then(|it| it.op.truncations())
-                    .is_some_and(|(truncated, _)| truncated == *inode)
+            let by_request = |(session, slot, it): &(SessionId, u32, SlotRecord)| {
+                let instance = self.instances.get(&(*session, *slot, it.sequence))?;
+                generation_in(&instance.op, &it.reply.0, *inode)
             };
-            let by_requests = changes.slots.iter().filter(truncates_it).count() as u64;
+            let newest = changes.slots.iter().filter_map(by_request).max();
+            let newest = newest.unwrap_or(known.truncate_generation);
             let generation = record.attributes.truncate_generation;
-            if generation == known.truncate_generation + by_requests + 1 {
-                repeated.push(Effect::Repeated(*inode));
+            if is_next_generation(newest, generation) {
+                repeated.push(Effect::Repeated(*inode, generation));
             }
         }
         repeated
@@ -97,6 +99,16 @@ impl Witness {
     }
 }
 
+/// Returns the truncate generation in the reply to a request that has truncated the file `inode`.
+fn generation_in(op: &Op, reply: &[u8], inode: InodeId) -> Option<u64> {
+    op.truncations().filter(|(truncated, _)| *truncated == inode)?;
+    let attributes = match op {
+        Op::Open(_) => md::OpenReply::from_bytes(reply).ok()?.attributes,
+        _ => md::SetAttributesReply::from_bytes(reply).ok()?.attributes,
+    };
+    Some(attributes.truncate_generation)
+}
+
 /// Applies an effect that no client has requested to the model.
 pub(super) fn apply_own_effect(model: &mut Model, effect: &Effect) {
     match effect {
@@ -107,9 +119,9 @@ pub(super) fn apply_own_effect(model: &mut Model, effect: &Effect) {
                 inode.locks.remove(&(owner.session, owner.kind, owner.owner));
             }
         }
-        Effect::Repeated(inode) => {
+        Effect::Repeated(inode, generation) => {
             if let Some(inode) = model.inodes.get_mut(inode) {
-                inode.truncate_generation += 1;
+                inode.truncate_generation = *generation;
             }
         }
         Effect::InlineEnded(inode) => {

@@ -318,6 +318,28 @@ fn a_file_without_chunk_files_is_truncated_immediately() {
     assert!(story.calls.is_empty());
 }
 
+/// Hole H90 in `docs/tests/holes.md`. docs/semantics.md 2.7: a power loss reverts a truncation
+/// without chunk files, and its client reports a write after the next truncation.
+#[test]
+fn report_under_a_lost_truncation_does_not_extend_the_file() {
+    let mut story = Story::begin();
+    let inode = story.create(1, (0, 1));
+    let close = md::Close { inode, open: md::OpenMode::Write, written: None };
+    story.ask(1, 1, (0, 2), &close).unwrap();
+    let durable = story.log.len();
+    let open = md::Open { truncate: true, ..open_of(inode, md::OpenMode::Write) };
+    let lost = story.ask(1, 1, (0, 3), &open).unwrap().attributes.truncate_generation;
+    story.log.truncate(durable);
+    story.restart();
+    story.ask(1, 1, (0, 3), &open_of(inode, md::OpenMode::Write)).unwrap();
+    story.send(1, 1, (0, 4), &truncate(inode));
+    story.answer::<st::TruncateChunk>(&truncated(1));
+    assert!(story.set().unwrap().attributes.truncate_generation > lost);
+    let written = md::WrittenExtent { truncate_generation: lost, ..written_up_to(10) };
+    story.ask(1, 1, (0, 5), &report(inode, written)).unwrap();
+    assert_eq!(story.size(inode), 0, "storage has removed the reported bytes");
+}
+
 #[test]
 fn removal_of_a_file_ends_its_pending_truncation() {
     let mut story = Story::begin();
