@@ -155,15 +155,17 @@ impl Kept {
 
     /// Moves the changes that the target has lost from the list to `lost`. All other changes are
     /// durable, because a target that starts serves only the changes that are on its device.
-    fn take_lost(&mut self, reply: &CompareSlotsReply) {
+    ///
+    /// Returns whether the target has executed the first lost change again. Its reply was lost.
+    fn take_lost(&mut self, reply: &CompareSlotsReply) -> bool {
         self.start = reply.start;
         let slots = reply.slots.iter().map(|it| (it.slot, it.sequence)).collect();
         let durable = std::mem::replace(&mut self.executed, slots);
         self.first = self.next();
         self.bytes = 0;
         let executed = |slot: u32| self.executed.get(&slot).copied().unwrap_or(0);
-        if executed(REPLAY_SLOT) > self.replays {
-            // The target has executed the last replay, and its reply was lost.
+        let is_first_executed = executed(REPLAY_SLOT) > self.replays;
+        if is_first_executed {
             self.replays = executed(REPLAY_SLOT);
             self.lost.pop_front();
         }
@@ -180,6 +182,7 @@ impl Kept {
         if cfg!(debug_assertions) {
             self.check_invariants();
         }
+        is_first_executed
     }
 
     /// Panics if an invariant of the lists is violated.
@@ -468,19 +471,15 @@ impl AcknowledgedChanges {
     }
 
     /// Compares the changes again, because the target has started again during the replay. Returns
-    /// whether the session still exists.
+    /// whether the target had executed the change of [`Self::next_lost`]. `None` means that the
+    /// session was replaced.
     pub(crate) fn compare_again(
         &self,
         group: GroupId,
         session: SessionId,
         reply: &CompareSlotsReply,
-    ) -> bool {
-        let compared = self.of(group, session, |kept| {
-            if kept.start != reply.start {
-                kept.take_lost(reply);
-            }
-        });
-        compared.is_some()
+    ) -> Option<bool> {
+        self.of(group, session, |kept| kept.start != reply.start && kept.take_lost(reply))
     }
 
     /// Ends the replay of a session, so that the mount sends changes again. The caller has reported

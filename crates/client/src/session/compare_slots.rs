@@ -41,11 +41,12 @@ impl Client {
     }
 
     /// Compares the changes of a session again, because the target has started again during a
-    /// replay.
-    pub(super) async fn compare_again(&self, group: GroupId, id: SessionId) -> Result<()> {
+    /// replay. Returns whether the target had executed the last replayed change, whose reply was
+    /// lost.
+    pub(super) async fn compare_again(&self, group: GroupId, id: SessionId) -> Result<bool> {
         let reply = self.slots_of(group, id).await?;
-        let is_current = self.mount().sessions.changes.compare_again(group, id, &reply);
-        if is_current { Ok(()) } else { Err(replaced(group, id)) }
+        let is_executed = self.mount().sessions.changes.compare_again(group, id, &reply);
+        is_executed.ok_or_else(|| replaced(group, id))
     }
 
     async fn slots_of(&self, group: GroupId, id: SessionId) -> Result<CompareSlotsReply> {

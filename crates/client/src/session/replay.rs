@@ -226,7 +226,10 @@ impl Client {
                     replayed.count += 1;
                 }
                 Err(error) if error.code() == ErrorCode::StaleStart => {
-                    self.compare_again(group, id).await?;
+                    // Only the lost reply would have shown that the file has no bytes.
+                    if self.compare_again(group, id).await? && truncates {
+                        replayed.skip_truncation(request.inode, &request, sequence);
+                    }
                 }
                 Err(error) if is_lost(&error) => return Err(error),
                 Err(error) => {

@@ -379,6 +379,23 @@ fn write_after_a_lost_truncation_by_an_open_is_not_replayed() {
     });
 }
 
+/// Hole H93 (docs/tests/holes.md). The target repeats the open, and starts again before it replies.
+#[test]
+fn truncation_by_an_open_is_lost_even_without_a_reply_to_it() {
+    with_client(|fake, client| async move {
+        let (handle, _) = two_inline_writes(&fake, &client, 9).await;
+        client.fsync(handle).await.unwrap();
+        let before = fake.metadata_state();
+        let inode = client.lookup(ROOT, b"a").await.unwrap().inode;
+        let truncated = client.open(inode, OpenMode::Write, true).await.unwrap().handle;
+        write(&client, truncated, 0, b"new").await;
+        fake.state.borrow_mut().start_again_after = Some((Replay::ID, None));
+        lose_and_replay(&fake, &before, 1).await;
+        assert_eq!(fake.with_metadata(1, |it| it.inodes[&inode].inline.clone()), b"onetwo");
+        assert_eq!(client.fsync(truncated).await.unwrap_err().code(), ErrorCode::Io);
+    });
+}
+
 /// The truncation is lost and cannot be replayed, so the mount does not replay the second write.
 #[test]
 fn fsync_fails_if_a_truncation_between_inline_writes_is_lost() {

@@ -111,12 +111,13 @@ fn replayed_change_is_kept_until_it_is_durable() {
     changes.replayed(GROUP, SESSION, Some((None, NOW)));
     assert_eq!(changes.next_lost(GROUP, SESSION).unwrap().sequence, 2);
     // The target loses power again. It has executed neither of the two replays.
-    assert!(changes.compare_again(GROUP, SESSION, &reply(3, &[])));
+    assert_eq!(changes.compare_again(GROUP, SESSION, &reply(3, &[])), Some(false));
     let next = changes.next_lost(GROUP, SESSION).unwrap();
     assert_eq!((next.sequence, next.request.unwrap().change), (2, 1), "the first one comes first");
     changes.replayed(GROUP, SESSION, Some((None, NOW)));
     // The target is killed after it has executed the next replay, but before it has replied.
-    assert!(changes.compare_again(GROUP, SESSION, &reply(4, &[(REPLAY_SLOT, 3)])));
+    let executed = changes.compare_again(GROUP, SESSION, &reply(4, &[(REPLAY_SLOT, 3)]));
+    assert_eq!(executed, Some(true), "the caller knows that it gets no reply");
     let next = changes.next_lost(GROUP, SESSION).unwrap();
     assert_eq!((next.sequence, next.request.unwrap().change), (4, 3));
     changes.replayed(GROUP, SESSION, None);
