@@ -187,10 +187,24 @@ record! {
     pub struct SlotRecord {
         /// Sequence number of the request.
         pub sequence: u64,
-        /// LSN of the log record that contains the request's changes.
+        /// LSN of the log record that contains the request's changes. Zero means that the target
+        /// has undone the request.
         pub lsn: Lsn,
         /// Body of the stored reply.
         pub reply: Bytes,
+    }
+}
+
+impl SlotRecord {
+    /// Creates the record of a request that the target has undone after its transaction. A retry
+    /// of the request runs again.
+    pub fn undone(sequence: u64) -> Self {
+        Self { sequence, lsn: Lsn::default(), reply: Bytes(Vec::new()) }
+    }
+
+    /// Whether the target has undone the request.
+    pub fn is_undone(&self) -> bool {
+        self.lsn == Lsn::default()
     }
 }
 

@@ -7,7 +7,6 @@ use crate::tx::locks::{Owner, Resource};
 use crate::tx::operation::Stop;
 use crate::tx::work::CountedOpen;
 use skep_format::metadata::{InodeRecord, Key, OpenCounts, SlotRecord};
-use skep_types::codec::Bytes;
 use skep_types::{Error, ErrorCode, InodeId, Result, SessionId};
 use skep_wire::metadata::OpenMode;
 
@@ -153,17 +152,16 @@ impl<E: Engine> Context<'_, E> {
         Ok(())
     }
 
-    /// Removes the open of a request that fails after its transaction. Also removes the reply from
-    /// the slot of the request, so that a retry runs again, and `AskOutcome` reports that the
-    /// request was not executed. The slot gets the previous sequence number, so that `CompareSlots`
-    /// still shows the client's acknowledged requests.
+    /// Removes the open of a request that fails after its transaction. Also marks the request as
+    /// undone in its slot. So a retry runs again, and `AskOutcome` reports that the request was not
+    /// executed. The slot keeps the sequence number: a client that has seen this number in a
+    /// comparison would take a lower one for the sign of an old backup.
     pub(crate) fn remove_open(&mut self, open: &CountedOpen) -> Result<(), Stop> {
         let CountedOpen { session, slot, sequence, inode, mode } = *open;
         let key = Key::Slot(session, slot);
         let record = self.get::<SlotRecord>(&key)?;
-        if let Some(record) = record.filter(|it| it.sequence == sequence) {
-            let reply = Bytes(Vec::new());
-            self.put(&key, &SlotRecord { sequence: sequence - 1, lsn: record.lsn, reply });
+        if record.is_some_and(|it| it.sequence == sequence) {
+            self.put(&key, &SlotRecord::undone(sequence));
         }
         // If the session has ended, its opens may already be closed, and the file may be removed.
         match self.find_inode(inode)? {

@@ -64,7 +64,7 @@ impl<E: Engine> MetadataTarget<E> {
             return Ok((!is_ending).then_some((Outcome::Unknown, None)));
         }
         Ok(Some(match self.slot_record((session, slot))? {
-            Some(record) if record.sequence == sequence => {
+            Some(record) if record.sequence == sequence && !record.is_undone() => {
                 (Outcome::Executed { reply: record.reply }, Some(record.lsn))
             }
             // The client has sent a newer request in the slot, so it has received the reply to this

@@ -252,7 +252,7 @@ impl<E: Engine> MetadataTarget<E> {
         let slot = (header.session, header.slot);
         let mut newest = 0;
         if let Some(record) = self.slot_record(slot)? {
-            if record.sequence == header.sequence {
+            if record.sequence == header.sequence && !record.is_undone() {
                 // The request was executed, and its reply was lost, so send the stored reply. The
                 // slot does not contain the number of the change, and without this number the
                 // client could not replay the change. So the reply waits until the change is safe.

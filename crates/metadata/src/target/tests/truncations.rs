@@ -260,6 +260,31 @@ fn retry_of_an_open_with_a_refused_truncation_succeeds() {
     assert_eq!(open_sessions(&mut story, inode), 1);
 }
 
+/// Hole H92 in `docs/tests/holes.md`. The client compares the slots after the open was logged, and
+/// again after the target has removed the open. If the sequence were lower then, the client would
+/// assume that the directory of the target was restored from an old backup.
+#[test]
+fn slot_of_a_refused_open_keeps_its_sequence() {
+    let mut story = Story::begin();
+    let inode = written(&mut story);
+    let open = open_truncating(&mut story, inode);
+    let newest = |story: &mut Story| {
+        let slots = story.ask(1, 1, (0, 0), &md::CompareSlots {}).unwrap().slots;
+        slots.iter().find(|it| it.slot == 0).map(|it| it.sequence)
+    };
+    story.restart();
+    assert_eq!(newest(&mut story), Some(4));
+    story.send(2, 1, (0, 4), &open);
+    refuse_call(&mut story);
+    assert!(story.replies.pop().expect("an answer").1.is_err());
+    story.restart();
+    assert_eq!(newest(&mut story), Some(4));
+    story.end_session(1);
+    let asked = md::AskOutcome { session: SessionId::new(1), slot: 0, sequence: 4 };
+    let outcome = story.ask(9, 0, (0, 0), &asked).unwrap().outcome;
+    assert_eq!(outcome, md::Outcome::NotExecuted);
+}
+
 #[test]
 fn unlinked_file_is_disposed_of_if_its_last_open_is_refused() {
     let mut story = Story::begin();
