@@ -8,7 +8,7 @@ use crate::tx::context::Context;
 use crate::tx::locks::Resource;
 use crate::tx::operation::{OutgoingCall, Stop};
 use crate::tx::work::{InternalWork, RecoveryQuestion};
-use skep_cluster::striping;
+use skep_cluster::striping::{self, ChunkFileSize};
 use skep_format::metadata::{InodeRecord, Key, decode_value, expect_parsed, last_u64};
 use skep_metrics::LineLimit;
 use skep_types::codec::Codec;
@@ -84,7 +84,9 @@ impl SizeRecoveries {
             // Skip a file whose recovered size is already logged: the deletion of its work item has
             // not reached the engine yet.
             let Some(death) = context.table.get(&key)? else { continue };
-            if let Some(truncation) = context.shared.truncations.get(inode) {
+            let truncation = context.shared.truncations.get(inode);
+            let lost = truncation.map(|it| it.lost.clone()).unwrap_or_default();
+            if let Some(truncation) = truncation.filter(|_| lost.is_empty()) {
                 // First complete the truncation, because the recovered size must not include bytes
                 // that the truncation has removed. Until the truncation is synced, these bytes may
                 // reappear after a power loss of a storage host.
@@ -95,16 +97,20 @@ impl SizeRecoveries {
             }
             let is_new = !self.recovering.contains_key(&inode) && !self.paused.contains_key(&inode);
             if is_new && self.recovering.len() < SIZE_RECOVERIES_AT_ONCE {
-                self.recover(inode, decode_value(&key, &death)?, context)?;
+                self.recover(inode, decode_value(&key, &death)?, &lost, context)?;
             }
         }
         Ok(())
     }
 
+    /// Starts the recovery of the size of a file. `lost` has the component and index of the chunk
+    /// files that the recovery ignores. They may have old bytes beyond the end, because their
+    /// storage host may have lost a truncation.
     fn recover<E: Engine>(
         &mut self,
         inode: InodeId,
         death: u64,
+        lost: &[(u16, u16)],
         context: &mut JobContext<'_, E>,
     ) -> Result<()> {
         let key = Key::Inode(inode).to_bytes();
@@ -113,11 +119,16 @@ impl SizeRecoveries {
         let truncate_generation =
             record.as_ref().map_or(0, |record| record.attributes.truncate_generation);
         let question = RecoveryQuestion { death, truncate_generation };
-        let Some(pattern) = record.and_then(|record| record.pattern) else {
+        let pattern = record.and_then(|record| record.pattern);
+        let is_measured = |it: &ChunkFileSize| !lost.contains(&(it.component, it.index));
+        let all: Vec<_> = pattern
+            .iter()
+            .flat_map(|pattern| striping::chunk_sizes(pattern, 0).filter(is_measured))
+            .collect();
+        let Some(pattern) = pattern.filter(|_| !all.is_empty()) else {
             context.start(InternalWork::RecordSize { inode, size: 0, question });
             return Ok(());
         };
-        let all: Vec<_> = striping::chunk_sizes(&pattern, 0).collect();
         for chunk in &all {
             let key = ChunkFileKey {
                 inode,

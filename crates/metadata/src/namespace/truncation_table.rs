@@ -18,6 +18,10 @@ pub(crate) struct Truncation {
     /// first group that has refused, otherwise the last one that has replied. `None` until all
     /// groups have replied.
     pub(crate) awaited: Option<GroupId>,
+    /// Component and index of each chunk file whose storage host may have lost the applied
+    /// truncation, if a writer had the file open at the last sync. In the other chunk files, the
+    /// truncation is durable. Empty if this is not known.
+    pub(crate) lost: Vec<(u16, u16)>,
 }
 
 /// The truncations, by file.
@@ -46,7 +50,8 @@ impl TruncationTable {
                 let known = self.all.get(&inode);
                 let known = known.filter(|it| it.record.generation == record.generation);
                 let awaited = known.and_then(|it| it.awaited);
-                self.all.insert(inode, Truncation { record, failure: None, awaited });
+                let (failure, lost) = (None, Vec::new());
+                self.all.insert(inode, Truncation { record, failure, awaited, lost });
             }
             None => drop(self.all.remove(&inode)),
         }
@@ -114,6 +119,13 @@ impl TruncationTable {
     /// Returns the storage group for which the truncation of a file has waited, if it is known.
     pub(crate) fn awaited(&self, inode: InodeId) -> Option<GroupId> {
         self.get(inode).and_then(|it| it.awaited)
+    }
+
+    /// Notes the chunk files for which [`Truncation::lost`] holds.
+    pub(crate) fn note_lost(&mut self, inode: InodeId, lost: Vec<(u16, u16)>) {
+        if let Some(truncation) = self.all.get_mut(&inode) {
+            truncation.lost = lost;
+        }
     }
 
     /// Makes the truncation job immediately ask storage to sync the chunk files of an applied

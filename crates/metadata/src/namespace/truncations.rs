@@ -216,7 +216,8 @@ impl<E: Engine> Context<'_, E> {
 
     /// Ends a truncation after storage has synced its chunk files. `lost` contains the indexes of
     /// the chunk files whose storage host may have lost power between the truncation and the sync.
-    /// If no writer has the file open, these chunk files are truncated again.
+    /// If no writer has the file open, these chunk files are truncated again. Otherwise, a size
+    /// recovery of the file must not measure them, because they may have old bytes beyond the end.
     pub(crate) fn settle_truncation(
         &mut self,
         inode: InodeId,
@@ -234,16 +235,11 @@ impl<E: Engine> Context<'_, E> {
             self.delete(&Key::Truncation(inode));
             return Ok(());
         };
+        let lost_files: Vec<_> =
+            lost.iter().filter_map(|index| item.chunk_files.get(*index)).collect();
         if self.opens(inode)?.writers > 0 {
-            if self.has_size_recovery(inode)? {
-                // Do not recover the size from the chunk files, because these may have old bytes
-                // beyond the end of the file. No recovery is needed: the file had another writer
-                // beside the dead one, and writers of a shared file report each write before they
-                // complete it.
-                self.delete(&Key::SizeRecovery(inode));
-                self.touch_modified(&mut record.attributes);
-                self.put_inode(&record);
-            }
+            let lost = lost_files.iter().map(|it| (it.key.component, it.key.index)).collect();
+            self.shared.truncations.note_lost(inode, lost);
             return Ok(());
         }
         tracing::warn!(
@@ -251,8 +247,6 @@ impl<E: Engine> Context<'_, E> {
              or a host lost power; truncating its chunk files again"
         );
         let size = record.attributes.size;
-        let lost_files: Vec<_> =
-            lost.iter().filter_map(|index| item.chunk_files.get(*index)).collect();
         let chunk_files = striping::chunk_sizes(&pattern, size)
             .filter_map(|chunk| {
                 let is_it = |it: &&&TruncatedChunkFile| {

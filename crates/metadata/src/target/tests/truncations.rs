@@ -455,6 +455,32 @@ fn size_recovery_ignores_bytes_beyond_a_truncation() {
     assert!(story.calls.is_empty());
 }
 
+/// Hole H91 in `docs/tests/holes.md`. docs/semantics.md 3.7: a second writer has opened the file
+/// before the target settles the truncation. The host of one of the chunk files has lost it.
+#[test]
+fn size_is_recovered_from_chunk_files_that_lost_no_truncation() {
+    let mut story = Story::begin();
+    let component =
+        |start| skep_types::ComponentRequest { start, width: Some(1), ..Default::default() };
+    let (origin, components) =
+        (skep_types::PatternOrigin::Asked, vec![component(0), component(1 << 20)]);
+    let pattern = skep_types::PatternRequest { origin, inline_bytes: None, components };
+    let create = md::Create { pattern: Some(pattern), ..create_in(InodeId::ROOT, "a") };
+    let inode = story.ask(1, 1, (0, 1), &create).unwrap().attributes.inode;
+    story.send(1, 1, (0, 2), &truncate(inode));
+    story.answer::<st::TruncateChunk>(&truncated(1));
+    story.answer::<st::TruncateChunk>(&truncated(1));
+    story.set().unwrap();
+    story.end_session(1);
+    story.ask(1, 2, (0, 1), &open_of(inode, md::OpenMode::Write)).unwrap();
+    story.answer::<st::SyncChunk>(&synced(2));
+    story.answer::<st::SyncChunk>(&synced(1));
+    assert_eq!(story.calls.len(), 1, "the target measures only the second chunk file");
+    story.answer::<st::StatChunk>(&stat(10));
+    assert_eq!(story.size(inode), (1 << 20) + 10);
+    assert!(story.calls.is_empty());
+}
+
 impl Story {
     /// Ends a session.
     fn end_session(&mut self, session: u64) {
