@@ -171,7 +171,7 @@ pub(crate) fn series(
         column(&points, |point| quantile_ns(&point.load.buckets, share).map(|ns| ns as f64 / 1e3))
     };
     let mean_of = |sum: u64, count: u64| (count > 0).then(|| sum as f64 / count as f64);
-    let measured = |load: &Load| match load.buckets.iter().map(|(_, count)| count).sum::<u64>() {
+    let timed = |load: &Load| match load.buckets.iter().map(|(_, count)| count).sum::<u64>() {
         0 => load.operations,
         count => count,
     };
@@ -183,7 +183,7 @@ pub(crate) fn series(
         "read_bytes": rate(|load| load.read_bytes),
         "written_bytes": rate(|load| load.written_bytes),
         "mean_us": column(&points, |point| {
-            mean_of(point.load.busy_ns / 1000, measured(&point.load))
+            mean_of(point.load.busy_ns / 1000, timed(&point.load))
         }),
         "p50_us": quantile(0.5),
         "p95_us": quantile(0.95),
