@@ -10,6 +10,7 @@ pub(crate) mod granules;
 pub(crate) mod holes;
 pub(crate) mod inline;
 pub(crate) mod inline_end;
+pub(crate) mod locked;
 pub(crate) mod move_inline;
 pub(crate) mod plan;
 pub(crate) mod read;

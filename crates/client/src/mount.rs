@@ -24,7 +24,7 @@ use crate::session::table::GroupSessions;
 use crate::sharing::notifications::Notifications;
 use skep_rpc::{ClientMembership, JoinLimits, JoinToken};
 use skep_types::map::Capacity;
-use skep_types::{ClusterMap, Error, ErrorCode, NodeId, Result, TargetKind};
+use skep_types::{ClusterMap, Error, ErrorCode, InodeId, NodeId, Result, TargetKind};
 use skep_wire::management::RegisterClient;
 use std::collections::HashSet;
 use std::rc::Rc;
@@ -132,9 +132,14 @@ impl Mount {
     pub(crate) fn share(&self, inode: &InodeState) {
         inode.set_shared();
         self.notifications.note_shared();
+        self.forget_attributes(inode.id);
+    }
+
+    /// Makes the kernel drop its cached attributes of a file.
+    pub(crate) fn forget_attributes(&self, inode: InodeId) {
         let forget = self.forget.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(forget) = forget {
-            (forget.0)(inode.id);
+            (forget.0)(inode);
         }
     }
 

@@ -20,8 +20,8 @@
 //! After the reply, the operation itself ends in one of two ways (`Request::may_be_dropped`):
 //! - The worker drops the future of a lookup, a read or a write. The slot's buffers serve the next
 //!   request when the last handle to them has been dropped. A write continues for a moment and
-//!   holds the buffers meanwhile, and its caller cannot exit before that. An append continues until
-//!   the servers have replied, and does not need the buffers.
+//!   holds the buffers meanwhile, and its caller cannot exit before that. An append, and a write to
+//!   a locked file, continue until the servers have replied, and do not need the buffers.
 //! - All other operations run to completion without the slot, so that the session never contains
 //!   half a change. If the operation opened a file, the worker then closes the file.
 //!

@@ -4,12 +4,11 @@
 
 use crate::client::{Client, Worker};
 use crate::data::inline::{self, InlineWrite};
+use crate::data::locked::drive_change;
 use crate::data::write::{await_appends, begin_write};
-use crate::driven::drive_for;
 use crate::files::handles::HandleId;
 use crate::files::open_file::OpenFile;
 use crate::inode_state::guards::WriteGuard;
-use crate::limits::WRITE_GRACE;
 use crate::session::request::ModifyOptions;
 use skep_cluster::striping::{ChunkFileRange, chunk_ranges, pieces, position_in_file};
 use skep_env::Buf;
@@ -136,7 +135,7 @@ impl Allocates for Client {
                 }
             }
         };
-        if drive_for(WRITE_GRACE, work).await? {
+        if drive_change(self, Arc::clone(&inode), work).await? {
             // After a write, the lengths of the chunk files show the size of the file. After an
             // allocation they do not, so this client must report the new size to metadata.
             self.report_written(&inode, ModifyOptions::default()).await?;

@@ -6,13 +6,13 @@ use crate::client::{Client, Worker};
 use crate::data::allocate::clear_behind;
 use crate::data::complete::UnfinishedWrite;
 use crate::data::holes::{Missing, MissingBytes};
+use crate::data::locked::drive_change;
 use crate::data::read::{PieceRead, read_piece};
 use crate::data::write::{Acknowledged, PieceWrite, await_appends, begin_write, write_piece};
-use crate::driven::drive_for;
 use crate::files::handles::HandleId;
 use crate::files::open_file::OpenFile;
 use crate::inode_state::guards::WriteGuard;
-use crate::limits::{MAX_COPIED_BYTES, MAX_PIECE_BYTES, WRITE_GRACE};
+use crate::limits::{MAX_COPIED_BYTES, MAX_PIECE_BYTES};
 use crate::session::request::ModifyOptions;
 use skep_cluster::striping::{Piece, pieces};
 use skep_env::Buf;
@@ -75,7 +75,7 @@ impl Copies for Client {
             let copy = Copy { source, file, writing };
             copy.run(&client, from_offset..from_offset + length, to_offset).await
         };
-        let copied = drive_for(WRITE_GRACE, work).await?;
+        let copied = drive_change(self, Arc::clone(&inode), work).await?;
         if end <= inline {
             // The length of a chunk file shows the end of the last write, but inline bytes in
             // metadata do not show it. So the client must report the new size.

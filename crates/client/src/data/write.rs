@@ -6,6 +6,7 @@ use crate::client::{Client, Worker};
 use crate::data::complete::UnfinishedWrite;
 use crate::data::granules;
 use crate::data::inline::{self, InlineWrite};
+use crate::data::locked::drive_change;
 use crate::data::plan::plan;
 use crate::driven::{drive, drive_for};
 use crate::files::handles::HandleId;
@@ -32,7 +33,8 @@ pub trait Writes {
     /// The caller must not change the bytes before the future completes. If the caller drops the
     /// future, the write continues for up to `WRITE_GRACE` and still reads the buffer. Without
     /// this, servers could execute a later truncation before the write. If servers do not reply
-    /// within `WRITE_GRACE`, the client cancels the write.
+    /// within `WRITE_GRACE`, the client cancels the write. A write to a file that programs of this
+    /// mount have locked is not cancelled, and has its own copy of the bytes.
     ///
     /// # Errors
     /// - `Stale` if the handle is not open or its file was removed.
@@ -66,7 +68,17 @@ pub trait Writes {
 impl Writes for Client {
     async fn write(&self, handle: HandleId, offset: u64, data: Buf) -> Result<()> {
         let file = self.mount().handles.get_live(handle)?;
-        self.write_to(file, WritePosition::Offset(offset), data).await
+        let to = WritePosition::Offset(offset);
+        if !file.inode.is_locked() {
+            return self.write_to(file, to, data).await;
+        }
+        // If the program is killed, the write continues, and does not need the buffer of the
+        // caller, as in `append`.
+        let data = Buf::copy_of(&data.bytes());
+        let Some(writing) = self.begin_write_to(&file, to, &data).await? else { return Ok(()) };
+        let (client, inode) = (self.clone(), Arc::clone(&file.inode));
+        let work = async move { client.write_begun(file, to, data, writing).await };
+        drive_change(self, inode, work).await
     }
 
     async fn append(&self, handle: HandleId, expected: u64, data: Buf) -> Result<()> {

@@ -7,6 +7,9 @@
 //! - An append of a killed program continues, although the kernel lets the next append begin.
 //!   Without the wait, both would go to the same offset, and storage could execute them in any
 //!   order.
+//!
+//! The list also has the other changes of bytes in progress that a lock of their program may
+//! protect (`data::locked`). These changes do not wait for appends here.
 
 use crate::inode_state::InodeState;
 use skep_types::{Error, ErrorCode, Result};
@@ -18,6 +21,9 @@ use std::sync::atomic::{AtomicU8, Ordering};
 const IN_PROGRESS: u8 = 0;
 const DONE: u8 = 1;
 const FAILED: u8 = 2;
+
+/// A range that follows no append, and that no append follows.
+const NO_RANGE: Range<u64> = u64::MAX..u64::MAX;
 
 /// The appends in progress on one file, in the order in which they began.
 #[derive(Debug, Default)]
@@ -127,6 +133,12 @@ impl InodeState {
         self.with(|parts| !parts.appends.is_empty())
     }
 
+    /// Begins a change of bytes that a lock of its program may protect. Tasks that later wait for
+    /// appends wait for the end of this change too.
+    pub(crate) fn begin_locked_change(self: &Arc<Self>) -> AppendPart {
+        self.begin_append(NO_RANGE)
+    }
+
     /// Waits until all appends of this mount have ended that began before this call. Only an append
     /// of a killed program can be in progress during most other operations, because the kernel
     /// locks the file during an append. Cancel-safe.
@@ -134,8 +146,7 @@ impl InodeState {
         if !self.is_appending() {
             return;
         }
-        // This range follows no append, and no append follows it.
-        let turn = self.begin_append(u64::MAX..u64::MAX);
+        let turn = self.begin_append(NO_RANGE);
         // An error would concern the previous part, which does not exist.
         let _no_part_before = turn.wait_for_turn().await;
         turn.end(true);

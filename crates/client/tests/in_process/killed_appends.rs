@@ -1,15 +1,17 @@
-//! Tests appends of programs that were killed. Such an append continues in the mount until all
-//! servers have replied.
+//! Tests appends, and writes to locked files, of programs that were killed. Such an operation
+//! continues in the mount until all servers have replied.
 
 use crate::{FakeCluster, begin_held, create_with, let_tasks_run, read, until, with_client};
 use skep_client::{
-    Client, Closes, FileLock, HandleId, LOCK_END, LockKind, LockMode, LockOutcome, Locks, OpenMode,
-    Opens, Writes,
+    Client, Closes, FileLock, Forget, HandleId, InodeAttributes, LOCK_END, LockKind, LockMode,
+    LockOutcome, Locks, OpenMode, Opens, Writes,
 };
 use skep_env::{Buf, Task};
 use skep_types::InodeId;
 use skep_wire::metadata::CloseSession;
 use skep_wire::storage::WriteChunk;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// An operation that does not wait certainly ends within this time.
@@ -111,6 +113,40 @@ fn locks_of_a_killed_program_end_after_its_append() {
         assert_eq!(locks(&fake), 1);
         fake.state.borrow_mut().hold = None;
         until(|| locks(&fake) == 0).await;
+    });
+}
+
+/// docs/semantics.md 6.6: otherwise a storage target could execute the write after a write of the
+/// next owner of the lock.
+#[test]
+fn locks_of_a_killed_program_end_after_its_write() {
+    with_client(|fake, client| async move {
+        let locks = |fake: &FakeCluster| fake.with_metadata(1, |metadata| metadata.lock_count());
+        let (inode, handle) = create_with(&client, "data", &[1; 1000]).await;
+        // Another program has the file open too.
+        client.open(inode, OpenMode::Write, false).await.unwrap();
+        lock(&client, handle, LockKind::Posix).await;
+        let forgotten = Arc::new(AtomicBool::new(false));
+        let note = Arc::clone(&forgotten);
+        client.set_forget(Forget(Box::new(move |_| note.store(true, Ordering::Relaxed))));
+        let (writer, data) = (client.clone(), line());
+        let bytes = data.clone();
+        let writing = async move { writer.write(handle, 500, bytes).await };
+        drop(begin_held::<WriteChunk, _>(&fake, writing).await);
+        // The program can exit, and the kernel then releases its locks.
+        until(|| data.handles() == 1).await;
+        let unlocker = client.clone();
+        let mut unlocking =
+            skep_env::spawn(async move { unlocker.unlock_process(handle, 5).await });
+        assert!(waits(&mut unlocking).await);
+        assert_eq!(locks(&fake), 1);
+        assert!(!forgotten.load(Ordering::Relaxed));
+        fake.state.borrow_mut().hold = None;
+        unlocking.await.unwrap();
+        assert_eq!(locks(&fake), 0);
+        // The kernel may have read the old bytes again before the end of the write.
+        assert!(forgotten.load(Ordering::Relaxed));
+        assert_eq!(read(&client, handle, 500, 11).await, b"first line\n");
     });
 }
 

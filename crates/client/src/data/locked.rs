@@ -1,0 +1,49 @@
+//! Changes of bytes that a lock of their program may protect.
+//!
+//! # Hazard: a change that arrives after the end of its lock
+//! If a program is killed, its locks end. A change of bytes by this program may still be on its way
+//! to a server that is slow or stopped, even if the client has cancelled the change. The next owner
+//! of the lock may be on another mount, so its requests take another connection, and the server may
+//! execute them first. The first change would then overwrite the acknowledged bytes of the second.
+//! So the client does not cancel such a change, and the release of the locks waits for its end.
+//!
+//! # Hazard: pages that the kernel has read before the end of the change
+//! The kernel gets the reply to the request of a killed program before the change has ended, and
+//! may then read the old bytes into its pages again. So at the end of the change, the client makes
+//! the kernel request the attributes before its next read. The kernel then notices the new
+//! modification time, and drops its pages.
+
+use crate::client::Client;
+use crate::driven::{drive, drive_for};
+use crate::inode_state::InodeState;
+use crate::limits::WRITE_GRACE;
+use skep_types::Result;
+use std::future::Future;
+use std::sync::Arc;
+
+/// Runs `change`, which changes bytes of a file. If the caller drops the future, the change
+/// continues for up to `WRITE_GRACE`. If programs of this mount have locked the file, the change
+/// continues until all servers have replied, and the releases of locks that begin later wait for
+/// it.
+pub(super) async fn drive_change<T: 'static>(
+    client: &Client,
+    inode: Arc<InodeState>,
+    change: impl Future<Output = Result<T>> + 'static,
+) -> Result<T> {
+    if !inode.is_locked() {
+        return drive_for(WRITE_GRACE, change).await;
+    }
+    let turn = inode.begin_locked_change();
+    let work = async move {
+        turn.begin_requests();
+        let result = change.await;
+        turn.end(result.is_ok());
+        result
+    };
+    let client = client.clone();
+    let orphan = move |_| {
+        inode.must_compare();
+        client.mount().forget_attributes(inode.id);
+    };
+    drive(work, orphan).await
+}
