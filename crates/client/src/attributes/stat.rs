@@ -122,7 +122,7 @@ impl InodeAttributes for Client {
         if let Some(state) = self.mount().inodes.get(inode) {
             // An unreported write has also changed the times, so the client reports the write
             // before it requests the attributes.
-            match self.report_written(&state, ModifyOptions::default()).await {
+            match self.report_before_stat(state).await {
                 Ok(Some(attributes)) => return Ok(attributes),
                 Ok(None) => {}
                 // The report fails if the session was lost and the file was removed. The inode may
@@ -269,6 +269,24 @@ impl Client {
                  replies"
             ),
         }
+    }
+
+    /// Reports all unreported writes of a file to metadata. Returns the attributes in the reply, or
+    /// `None` if there was nothing to report. The report must not arrive after a change of the
+    /// times by a program, since it would replace the new times, so the two wait for each other.
+    async fn report_before_stat(&self, state: Arc<InodeState>) -> Result<Option<Attributes>> {
+        if state.unreported().is_none() {
+            return Ok(None);
+        }
+        let reporting = state.wait_until(|| state.try_report_times()).await;
+        let client = self.clone();
+        // The report is still on its way if the caller drops the future.
+        let report = async move {
+            let _reporting = reporting;
+            let how = ModifyOptions { is_driven: true, ..ModifyOptions::default() };
+            client.report_written(&state, how).await
+        };
+        drive(report, |_| ()).await
     }
 
     /// Requests the attributes of an inode from metadata.

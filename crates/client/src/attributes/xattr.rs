@@ -98,13 +98,18 @@ impl Xattrs for Client {
         let how = ModifyOptions::default();
         let request =
             SetXattr { inode, name: name.into(), value: value.into(), mode, clear_set_group_id };
-        if name == b"security.capability"
-            && let Some(state) = self.mount().inodes.get(inode)
-        {
-            // Metadata removes this attribute when a client reports a write. So the client reports
-            // its earlier writes before it sets the attribute.
-            self.report_written(&state, ModifyOptions::default()).await?;
-        }
+        // Metadata removes this attribute when a client reports a write. So the client reports its
+        // earlier writes before it sets the attribute, and no report in progress arrives after it.
+        let is_capability = name == b"security.capability";
+        let written = if is_capability { self.mount().inodes.get(inode) } else { None };
+        let _changing = match &written {
+            Some(state) => {
+                let changing = self.change_times(state).await;
+                self.report_written(state, ModifyOptions::default()).await?;
+                Some(changing)
+            }
+            None => None,
+        };
         self.mount().xattr_absence.forget(inode, name, skep_env::now());
         let done = self.modify(inode, request, how, |_, _| ()).await;
         self.mount().xattr_absence.forget(inode, name, skep_env::now());

@@ -21,7 +21,8 @@
 //! of these guards waits for a close.
 //!
 //! The guards of the times (`times_report`) are not part of this order: no operation with a guard
-//! of the table waits for them, and a change of the times waits only for a report to metadata.
+//! of the table waits for them. A change of the times waits only for a report to metadata, and the
+//! report of a `stat` only for changes of the times and closes.
 //!
 //! Metadata delays two kinds of requests until a client has acknowledged that a file becomes
 //! shared: an open, and a truncation by a client that does not have the file open. The
@@ -140,15 +141,21 @@ impl InodeState {
         self.with(|parts| parts.times.begin()).then(|| TimesReportGuard(Arc::clone(self)))
     }
 
-    /// Begins a change of the times, or a close. No planned report begins until the caller drops
-    /// the guard. Before the caller sends a request, it must wait until
+    /// Begins a report that no task has planned. Returns `None` while a program changes the times
+    /// or closes the file.
+    pub(crate) fn try_report_times(self: &Arc<Self>) -> Option<TimesReportGuard> {
+        self.with(|parts| parts.times.try_begin()).then(|| TimesReportGuard(Arc::clone(self)))
+    }
+
+    /// Begins a change of the times, or a close. No report of the times begins until the caller
+    /// drops the guard. Before the caller sends a request, it must wait until
     /// [`Self::is_reporting_times`] returns `false`.
     pub(crate) fn change_times(self: &Arc<Self>) -> TimesChangeGuard {
         self.with(|parts| parts.times.begin_change());
         TimesChangeGuard(Arc::clone(self))
     }
 
-    /// Returns whether a planned report of the times is in progress.
+    /// Returns whether a report of the times is in progress.
     pub(crate) fn is_reporting_times(&self) -> bool {
         self.with(|parts| parts.times.is_sending())
     }
@@ -331,7 +338,7 @@ impl MoveGuard {
     }
 }
 
-/// A planned report of a file's times that a task is sending.
+/// A report of a file's times that a task is sending.
 #[derive(Debug)]
 pub(crate) struct TimesReportGuard(Arc<InodeState>);
 
@@ -347,7 +354,7 @@ pub(crate) struct TimesChangeGuard(Arc<InodeState>);
 
 impl Drop for TimesChangeGuard {
     fn drop(&mut self) {
-        self.0.with(|parts| parts.times.end_change());
+        self.0.end_with(|parts| parts.times.end_change());
     }
 }
 
@@ -424,6 +431,15 @@ mod tests {
         let wait = async |state: &Arc<InodeState>| {
             let _changing = state.change_times();
             state.wait_until(|| (!state.is_reporting_times()).then_some(())).await;
+        };
+        check_wake_ups(&state(), begin, drop, wait);
+    }
+
+    #[test]
+    fn end_of_a_change_of_the_times_wakes_a_report_of_times() {
+        let begin = |state: &Arc<InodeState>| state.change_times();
+        let wait = async |state: &Arc<InodeState>| {
+            drop(state.wait_until(|| state.try_report_times()).await);
         };
         check_wake_ups(&state(), begin, drop, wait);
     }

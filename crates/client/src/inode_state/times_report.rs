@@ -1,11 +1,12 @@
-//! The report of a file's times that the mount sends a moment after an `fsync`. Pure.
+//! The reports of a file's times that the mount sends a moment after an `fsync`, or because a
+//! program requests the attributes (`stat`). Pure.
 //!
 //! A report in progress must not reach metadata after a change of the times by a program, or after
 //! the close of the file, because the report would replace the new times. So a change of the times
 //! or a close waits for the report, and no report begins while the change or the close is in
 //! progress.
 //!
-//! `files::later_report` sends the requests.
+//! `files::later_report` and `attributes::stat` send the requests.
 
 /// The state of the report.
 #[derive(Debug, Default)]
@@ -30,6 +31,12 @@ impl TimesReport {
     /// needed.
     pub(super) fn begin(&mut self) -> bool {
         self.is_due = false;
+        self.try_begin()
+    }
+
+    /// Begins a report that no task has planned. Returns `false` if a change of the times or a
+    /// close is in progress. The caller must then wait for its end.
+    pub(super) fn try_begin(&mut self) -> bool {
         let may_begin = self.changes == 0;
         self.sending += u32::from(may_begin);
         may_begin
@@ -46,9 +53,11 @@ impl TimesReport {
         self.changes += 1;
     }
 
-    pub(super) fn end_change(&mut self) {
+    /// Ends a change or a close. Returns whether a report may wait for this end.
+    pub(super) fn end_change(&mut self) -> bool {
         debug_assert!(self.changes > 0, "only a change that has begun can end");
         self.changes -= 1;
+        self.changes == 0
     }
 
     pub(super) fn is_sending(&self) -> bool {

@@ -1,12 +1,20 @@
 //! Tests the effects of `fsync` and of writes with `O_SYNC`, and the number of their requests.
 
 use crate::{FakeCluster, bytes, create, create_with, fakes, set_size, until, with_client, write};
-use skep_client::{Client, Closes, HandleId, InodeAttributes, Names, OpenMode, Opens, Syncs};
+use skep_client::{
+    Client, Closes, HandleId, InodeAttributes, Names, OpenMode, Opens, SetTime, Syncs, XattrMode,
+    Xattrs,
+};
 use skep_env::Task;
-use skep_types::{Attributes, ChunkFileKey, ErrorCode, GroupId, HostIncarnation, InodeId};
+use skep_types::{
+    Attributes, ChunkFileKey, ErrorCode, GroupId, HostIncarnation, InodeId, Timestamp,
+};
 use skep_wire::Request;
-use skep_wire::metadata::{GetAttributes, ReportWritten, SetAttributes, SyncAll, TruncatedChunk};
+use skep_wire::metadata::{
+    GetAttributes, ReportWritten, SetAttributes, SetXattr, SyncAll, TruncatedChunk,
+};
 use skep_wire::storage::{SyncChunk, WriteChunk};
+use std::time::Duration;
 
 /// Returns two counts of requests that have arrived: reports and queries of attributes at metadata,
 /// and syncs of chunk files at storage.
@@ -86,6 +94,57 @@ fn fsync_of_an_overwrite_sends_metadata_only_the_times() {
         fake.state.borrow_mut().hold = None;
         until(|| at_metadata(&fake, inode).change_counter > before).await;
         assert_eq!(last_change(&fake), Some((ReportWritten::ID, false)));
+    });
+}
+
+/// Returns whether a task waits while metadata holds the reply to a report. Then metadata sends the
+/// reply.
+async fn waits_for_report<T>(fake: &FakeCluster, task: &mut Task<T>) -> bool {
+    let waits = skep_env::timeout(Duration::from_millis(20), task).await.is_none();
+    fake.state.borrow_mut().held_reply.is_held = false;
+    waits
+}
+
+/// Begins a `stat` after a write. Metadata executes its report of the write, and holds the reply.
+async fn begin_stat(
+    fake: &FakeCluster,
+    client: &Client,
+    (inode, handle): (InodeId, HandleId),
+) -> Task<()> {
+    write(client, handle, 100, &bytes(10)).await;
+    fake.state.borrow_mut().held_reply.of = Some(ReportWritten::ID);
+    let reader = client.clone();
+    let stat = skep_env::spawn(async move { drop(reader.attributes(inode).await.unwrap()) });
+    until(|| fake.state.borrow().held_reply.is_held).await;
+    stat
+}
+
+/// docs/semantics.md 2.4 and 1.16: the report of a `stat` that arrives after the change would
+/// replace the times, and would remove the capability.
+#[test]
+fn change_of_times_waits_for_the_report_of_a_stat() {
+    with_client(|fake, client| async move {
+        let (inode, handle) = synced_file(&client, "a").await;
+        let stat = begin_stat(&fake, &client, (inode, handle)).await;
+        let modified = Some(SetTime { now: false, at: Timestamp { seconds: 5, nanoseconds: 0 } });
+        let change = SetAttributes { size: None, modified, ..set_size(inode, 0) };
+        let changer = client.clone();
+        let mut changing = skep_env::spawn(async move { changer.set_attributes(change).await });
+        assert!(waits_for_report(&fake, &mut changing).await);
+        changing.await.unwrap();
+        stat.await;
+        let stat = begin_stat(&fake, &client, (inode, handle)).await;
+        // The fake cannot execute this request.
+        fake.state.borrow_mut().hold = Some(SetXattr::ID);
+        let setter = client.clone();
+        let mut setting = skep_env::spawn(async move {
+            let name = b"security.capability";
+            setter.set_xattr(inode, name, b"value", XattrMode::Any, false).await
+        });
+        assert!(waits_for_report(&fake, &mut setting).await);
+        assert_eq!(fake.count::<SetXattr>(), 0);
+        until(|| fake.count::<SetXattr>() > 0).await;
+        stat.await;
     });
 }
 
