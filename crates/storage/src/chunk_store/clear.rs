@@ -14,6 +14,7 @@ use super::ChunkStore;
 use super::chunk_file::{ChunkFile, Region, granule_in_region, whole_granules};
 use super::region::{UNKNOWN_STRIPE, physical_range};
 use super::space::FreeSpace;
+use super::undo::does_not_punch;
 use super::write::Incoming;
 use crate::limits::MAX_CLEARED_STEPS;
 use skep_env::Buf;
@@ -21,17 +22,16 @@ use skep_format::chunk::{
     MAX_CHUNK_FILE_BYTES, REGION_BYTES, REGION_STRIDE, RegionHeader, page_offset, region_of,
 };
 use skep_types::codec::crc32c;
-use skep_types::{ChunkFileKey, GRANULE_BYTES, Result};
-use std::io;
+use skep_types::{ChunkFileKey, ErrorCode, GRANULE_BYTES, Result};
 use std::ops::Range;
 use std::rc::Rc;
 
 /// The granules of one region that one step clears.
-struct RegionPart {
-    index: u64,
+pub(super) struct RegionPart {
+    pub(super) index: u64,
     /// Logical byte range, aligned to granules.
-    range: Range<u64>,
-    region: Rc<Region>,
+    pub(super) range: Range<u64>,
+    pub(super) region: Rc<Region>,
 }
 
 /// The work of one step of a clear operation.
@@ -55,6 +55,8 @@ impl ChunkStore {
     /// - `EndMoved` if the chunk file was truncated in a newer generation than
     ///   `truncate_generation`.
     /// - `Corrupt` if a page is damaged, or if a granule that is cleared only in part is damaged.
+    /// - `NoSpace` if the file system can neither punch a hole nor write zeros. A part of the range
+    ///   may have been cleared.
     /// - `DeviceFailed` if a write fails.
     pub async fn clear(
         &self,
@@ -138,27 +140,70 @@ impl ChunkStore {
         self.record_overwrite(plan.parts.iter().map(|part| &*part.region)).await?;
         file.note_change();
         for hole in plan.holes {
+            // If the hole cannot be punched, its space stays allocated, and still reads as zeros.
             self.punch_if_possible(file, hole).await?;
         }
         for part in &plan.parts {
-            if !self.punch_if_possible(file, physical_range(&part.range)).await? {
-                self.write_zeros(file, part.range.clone()).await?;
-                continue;
-            }
-            let header =
-                part.region.header.get().expect("only regions with a page are planned as parts");
-            let first = granule_in_region(part.range.start);
-            let count = ((part.range.end - part.range.start) / GRANULE_BYTES) as usize;
-            part.region.checksums.borrow_mut()[first..first + count].fill(0);
-            let start = self.state.get().start;
-            part.region.header.set(Some(RegionHeader { synced: false, start, ..header }));
-            self.write_page(file, part.index, &part.region)?;
+            let punched = self.punch_if_possible(file, physical_range(&part.range)).await;
+            self.finish_clearing(file, part, punched).await?;
         }
-        // A concurrent sync may have missed the changes, so count them again.
-        file.note_change();
         drop(changing);
         self.wake_cleaner_if_needed();
         Ok(plan.end)
+    }
+
+    /// Completes the clearing of a part after the attempt to punch its hole. `punched` is the
+    /// result of [`Self::punch_if_possible`]. After every error except `DeviceFailed`, the
+    /// checksums of the part match its bytes.
+    pub(super) async fn finish_clearing(
+        &self,
+        file: &ChunkFile,
+        part: &RegionPart,
+        punched: Result<bool>,
+    ) -> Result<()> {
+        let cleared = match punched {
+            Ok(true) => Ok(()),
+            Ok(false) => self.overwrite_with_zeros(file, &part.range).await,
+            Err(error) => Err(error),
+        };
+        if cleared.as_ref().is_err_and(|error| error.code() == ErrorCode::DeviceFailed) {
+            return cleared;
+        }
+        let first = granule_in_region(part.range.start);
+        let count = ((part.range.end - part.range.start) / GRANULE_BYTES) as usize;
+        if cleared.is_ok() {
+            part.region.checksums.borrow_mut()[first..first + count].fill(0);
+        } else {
+            // The file system may have cleared some of the granules before the error. Each other
+            // granule keeps its checksum, so that existing damage is still detected.
+            let data = self.read_region(file, &part.range).await?;
+            let (bytes, mut checksums) = (data.bytes(), part.region.checksums.borrow_mut());
+            let granules = bytes.chunks(GRANULE_BYTES as usize);
+            for (stored, granule) in checksums[first..].iter_mut().zip(granules) {
+                if granule.iter().all(|byte| *byte == 0) {
+                    *stored = 0;
+                }
+            }
+        }
+        let header =
+            part.region.header.get().expect("only regions with a page are planned as parts");
+        let start = self.state.get().start;
+        part.region.header.set(Some(RegionHeader { synced: false, start, ..header }));
+        let written = self.write_page(file, part.index, &part.region);
+        // A concurrent sync may have missed the changes, so count them again.
+        file.note_change();
+        cleared.and(written)
+    }
+
+    /// Overwrites whole granules of one region with zeros, because the file system has not punched
+    /// a hole. Does not write beyond the size of the file, since the size must not change. The
+    /// caller updates the checksums.
+    async fn overwrite_with_zeros(&self, file: &ChunkFile, range: &Range<u64>) -> Result<()> {
+        let end = range.end.min(file.size.get());
+        let zeros = Buf::new(end.saturating_sub(range.start) as usize);
+        zeros.zero(0..zeros.len());
+        let written = file.file.write_at(zeros, physical_range(range).start).await;
+        written.map_err(|error| self.note_failure(file.io_error(error)))
     }
 
     /// Plans one step. Finds the regions in `range` that have a page, and skips the holes between
@@ -190,10 +235,11 @@ impl ChunkStore {
     }
 
     /// Punches a hole into a physical range. Returns `false` if the file system does not support
-    /// holes.
+    /// holes, or has no space for the records of the hole. It may then have cleared a part of the
+    /// range.
     async fn punch_if_possible(&self, file: &ChunkFile, range: Range<u64>) -> Result<bool> {
         match file.file.punch_through_ring(range).await {
-            Err(error) if error.kind() == io::ErrorKind::Unsupported => Ok(false),
+            Err(error) if does_not_punch(&error) => Ok(false),
             other => other.map(|()| true).map_err(|error| self.note_failure(file.io_error(error))),
         }
     }

@@ -51,13 +51,13 @@ impl ChunkStore {
     }
 
     /// Punches holes into a region's page and into a logical range of its data. Returns `false` if
-    /// the file system does not support holes.
+    /// the file system does not support holes, or has no space for the records of the holes.
     fn punch(&self, file: &ChunkFile, region: u64, data: &Range<u64>) -> Result<bool> {
         let page = page_offset(region)..page_offset(region) + PAGE_BYTES;
         let ranges = [Some(page), (!data.is_empty()).then(|| physical_range(data))];
         for range in ranges.into_iter().flatten() {
             match file.file.punch_hole(range) {
-                Err(error) if error.kind() == io::ErrorKind::Unsupported => return Ok(false),
+                Err(error) if does_not_punch(&error) => return Ok(false),
                 // No data exists beyond the maximum file length.
                 Err(error) if error.kind() == io::ErrorKind::FileTooLarge => {}
                 other => other.map_err(|error| self.note_failure(file.io_error(error)))?,
@@ -73,7 +73,7 @@ impl ChunkStore {
         }
         let bytes = physical_range(range);
         let zeroed = match file.file.punch_hole(bytes.clone()) {
-            Err(error) if error.kind() == io::ErrorKind::Unsupported => {
+            Err(error) if does_not_punch(&error) => {
                 file.file.write_now(&vec![0; (bytes.end - bytes.start) as usize], bytes.start)
             }
             punched => punched,
@@ -116,4 +116,10 @@ impl ChunkStore {
             let _cleaned_up_later = std::fs::remove_file(&file.path);
         }
     }
+}
+
+/// Whether this error of an attempt to punch a hole means that the target must write zeros instead.
+/// The file system may have cleared a part of the range before the error.
+pub(super) fn does_not_punch(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::Unsupported | io::ErrorKind::StorageFull)
 }

@@ -2,6 +2,7 @@
 //! power losses.
 
 use super::*;
+use crate::chunk_store::clear::RegionPart;
 
 async fn extents(store: &Rc<ChunkStore>) -> Vec<(u64, u64)> {
     let (mut found, mut at) = (Vec::new(), 0);
@@ -177,5 +178,52 @@ fn copies_between_chunk_files_keep_holes_and_find_damage() {
         let source = CopySource { key: &key(2), offset: 0 };
         let error = store.copy(source, to(&key(1), 0), 8192, || Ok(())).await.unwrap_err();
         assert_eq!(error.code(), ErrorCode::Corrupt, "damage is not copied as if it were data");
+    });
+}
+
+/// docs/semantics.md 2.11, 4.7.
+#[test]
+fn hole_refused_by_a_full_disk_leaves_matching_checksums() {
+    run(|dir| async move {
+        let store = open(&dir);
+        let mut data = pattern(1, 40_000);
+        write(&store, key(1), 0, &data).await.unwrap();
+        let file = store.existing(&key(1)).unwrap().unwrap();
+        let range = 4096..5 * 4096;
+        let part = RegionPart { index: 0, range, region: store.region(&file, 0).await.unwrap() };
+        // The file system punches a part of the hole before its error.
+        file.file.punch_hole(physical_offset(4096)..physical_offset(3 * 4096)).unwrap();
+        data[4096..3 * 4096].fill(0);
+        let full = Err(Error::new(ErrorCode::NoSpace, "no space"));
+        let error = store.finish_clearing(&file, &part, full).await.unwrap_err();
+        assert_eq!(error.code(), ErrorCode::NoSpace);
+        assert!(read(&store, key(1), 0, 40_000).await.unwrap() == data);
+        store.finish_clearing(&file, &part, Ok(false)).await.unwrap();
+        data[4096..5 * 4096].fill(0);
+        assert!(read(&store, key(1), 0, 40_000).await.unwrap() == data);
+        drop((part, file));
+        store.close().await.unwrap();
+        assert!(read(&open(&dir), key(1), 0, 40_000).await.unwrap() == data);
+    });
+}
+
+/// docs/semantics.md 2.11.
+#[test]
+fn clearing_on_a_file_system_without_holes_keeps_the_size() {
+    run(|dir| async move {
+        let store = open(&dir);
+        let mut data = pattern(1, 10_000);
+        write(&store, key(1), 0, &data).await.unwrap();
+        let file = store.existing(&key(1)).unwrap().unwrap();
+        let range = 8192..3 * 4096;
+        let part = RegionPart { index: 0, range, region: store.region(&file, 0).await.unwrap() };
+        store.finish_clearing(&file, &part, Ok(false)).await.unwrap();
+        data[8192..].fill(0);
+        assert_eq!(store.stat(&key(1)).unwrap().size, 10_000);
+        drop((part, file));
+        store.close().await.unwrap();
+        let store = open(&dir);
+        assert_eq!(store.stat(&key(1)).unwrap().size, 10_000);
+        assert!(read(&store, key(1), 0, 20_000).await.unwrap() == data);
     });
 }
