@@ -104,6 +104,8 @@ struct Problems {
     failure: RefCell<Option<Error>>,
     /// A problem that an administrator must solve. The text is empty if there is no problem.
     warning: RefCell<String>,
+    /// Whether the last write of the state record failed.
+    is_state_unrecorded: Cell<bool>,
 }
 
 /// The state of the cleaner (the task that periodically syncs dirty regions) between two rounds.
@@ -285,7 +287,7 @@ impl ChunkStore {
             space: prepared.space,
             generations: RefCell::default(),
             disk: DiskLoad::default(),
-            problems: Problems { failure: RefCell::new(failure), warning: RefCell::default() },
+            problems: Problems { failure: RefCell::new(failure), ..Problems::default() },
             cleaner: Cleaner {
                 wanted: Notify::default(),
                 is_ending: Cell::new(false),
@@ -418,12 +420,6 @@ impl ChunkStore {
         }
         *self.problems.failure.borrow_mut() = Some(failure.clone());
         failure
-    }
-
-    /// Writes the target's state record.
-    fn write_state(&self, state: &TargetState) -> Result<()> {
-        let path = self.directory.join(STATE_FILE);
-        record_space::replace_record(&self.directory, &path, &state.to_file())
     }
 
     /// Returns the chunk file with the key `key`, or `None` if this file does not exist.

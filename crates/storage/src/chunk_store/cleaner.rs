@@ -35,6 +35,7 @@ impl ChunkStore {
                     self.target
                 );
             }
+            self.record_state_if_needed();
             super::record_space::hold(&self.directory);
         }
     }

@@ -8,6 +8,7 @@ use skep_env::File;
 use skep_store::atomic::replace_atomically;
 use skep_types::{ErrorCode, Result};
 use std::fs::OpenOptions;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 /// Name of the file whose space is reserved.
@@ -18,6 +19,8 @@ const MOST_BYTES: u64 = 4 << 20;
 /// Divisor of the file system's size. On a small file system, the file takes one in `SHARE` bytes
 /// of the file system.
 const SHARE: u64 = 256;
+/// Number of bytes that each device writes completely or not at all.
+const SECTOR_BYTES: usize = 512;
 
 /// Replaces a record of the target atomically. If the disk is full, uses the reserved space.
 ///
@@ -36,6 +39,31 @@ pub(super) fn replace_record(directory: &Path, path: &Path, bytes: &[u8]) -> Res
         }
         other => other,
     }
+}
+
+/// Like [`replace_record`], for the state record. If the disk has no space for a new file, this
+/// function overwrites the old record in place. On most file systems, this needs no new space. The
+/// record is shorter than a sector, so a power loss leaves no mixture of both records.
+///
+/// # Errors
+/// Errors of the file system, with the path.
+pub(super) fn replace_state(directory: &Path, path: &Path, bytes: &[u8]) -> Result<()> {
+    match replace_record(directory, path, bytes) {
+        Err(error) if matches!(error.code(), ErrorCode::NoSpace | ErrorCode::QuotaExceeded) => {
+            overwrite(path, bytes).map_err(|_in_place| error)
+        }
+        other => other,
+    }
+}
+
+/// Overwrites a file durably in place. The file must have the length of `bytes`.
+fn overwrite(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    let file = OpenOptions::new().write(true).open(path)?;
+    if bytes.len() > SECTOR_BYTES || file.metadata()?.len() != bytes.len() as u64 {
+        return Err(std::io::ErrorKind::InvalidInput.into());
+    }
+    file.write_all_at(bytes, 0)?;
+    file.sync_all()
 }
 
 /// Frees the reserved space. Returns `false` if the file `reserved` does not exist or cannot be
@@ -64,5 +92,22 @@ pub(super) fn hold(directory: &Path) {
     if file.reserve(0..wanted).is_ok() {
         // A later call of this function recognises by this length that the space is reserved.
         let _next_time = file.borrow_std().set_len(wanted);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn state_is_overwritten_in_place_if_no_new_file_can_be_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("state");
+        std::fs::write(&path, "old").unwrap();
+        overwrite(&path, b"new").unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"new");
+        overwrite(&path, b"longer").unwrap_err();
+        assert_eq!(std::fs::read(&path).unwrap(), b"new");
+        overwrite(&dir.path().join("other"), b"new").unwrap_err();
     }
 }

@@ -9,12 +9,13 @@
 //! checksums, so that reads of these granules fail. The incarnation changes, so that the `fsync` of
 //! every writer fails once.
 
-use super::ChunkStore;
 use super::chunk_file::{ChunkFile, Region};
 use super::names::leaf_of;
+use super::record_space::replace_state;
 use super::region::data_range;
+use super::{ChunkStore, STATE_FILE};
 use futures_lite::future::zip;
-use skep_format::chunk::{GRANULES, RegionHeader, granule_checksum, physical_offset};
+use skep_format::chunk::{GRANULES, RegionHeader, TargetState, granule_checksum, physical_offset};
 use skep_types::{ChunkFileKey, Error, ErrorCode, GRANULE_BYTES, HostIncarnation, Result};
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -165,8 +166,27 @@ impl ChunkStore {
             self.target
         );
         // Change the incarnation in memory even if the state record cannot be written, since the
-        // running target must report the loss to clients.
+        // running target must report the loss to clients. The cleaner then repeats the write of the
+        // record.
         self.state.set(state);
         self.write_state(&state).map_err(|error: Error| self.note_failure(error))
+    }
+
+    /// Writes the target's state record.
+    pub(super) fn write_state(&self, state: &TargetState) -> Result<()> {
+        let path = self.directory.join(STATE_FILE);
+        let written = replace_state(&self.directory, &path, &state.to_file());
+        self.problems.is_state_unrecorded.set(written.is_err());
+        written
+    }
+
+    /// Writes the state record again if the last write of it failed. Otherwise, a kill of the
+    /// process would bring back the old incarnation, and clients would get no report of a loss.
+    pub(super) fn record_state_if_needed(&self) {
+        if self.problems.is_state_unrecorded.get()
+            && let Err(error) = self.write_state(&self.state.get())
+        {
+            tracing::error!("{}; the target tries again", self.note_failure(error));
+        }
     }
 }

@@ -312,6 +312,27 @@ fn end_of_a_target_drops_no_sync_of_the_cleaner() {
     });
 }
 
+/// docs/semantics.md 3.5.
+#[test]
+fn cleaner_repeats_a_failed_write_of_the_state_record() {
+    run(|dir| async move {
+        let store = open(&dir);
+        let before = store.incarnation();
+        let state = dir.join(STATE_FILE);
+        // A directory in place of the temporary file makes the replacement fail.
+        let temporary = dir.join("state.new");
+        std::fs::create_dir(&temporary).unwrap();
+        let _refused = store.report_loss("a test");
+        assert!(store.problems.is_state_unrecorded.get());
+        std::fs::remove_dir(&temporary).unwrap();
+        store.record_state_if_needed();
+        assert!(!store.problems.is_state_unrecorded.get());
+        let written = TargetState::from_file(&std::fs::read(&state).unwrap()).unwrap();
+        assert_eq!(written.incarnation, store.incarnation());
+        assert_ne!(written.incarnation, before);
+    });
+}
+
 /// Stores the error of an early write-back, as if the kernel had dropped pages of the file.
 fn fail_write_back(file: &ChunkFile) {
     let error = std::io::Error::from(std::io::ErrorKind::StorageFull);

@@ -131,6 +131,29 @@ fn target_starts_on_a_full_disk_and_removes_files() {
     });
 }
 
+/// docs/semantics.md 3.5.
+#[test]
+fn loss_on_a_full_disk_survives_a_kill_of_the_process() {
+    on_small_disks(16, |dir| async move {
+        let store = open(&dir);
+        write(&store, key(1), 0, b"bytes").await.unwrap();
+        store.sync(&key(1)).await.unwrap();
+        let before = store.incarnation();
+        // Another program takes the reserved space too.
+        std::fs::remove_file(dir.join("reserved")).unwrap();
+        fill(&dir.join("other"));
+        store.report_loss("a test").unwrap();
+        let after = store.incarnation();
+        assert_ne!(before, after);
+        // The process is killed, and the disk has space again.
+        drop(store);
+        std::fs::remove_file(dir.join("other")).unwrap();
+        space_is_back(&dir, MIB).await;
+        let store = open(&dir);
+        assert_eq!(store.incarnation(), after);
+    });
+}
+
 #[test]
 fn refused_write_on_a_full_disk_leaves_no_bytes_and_no_file() {
     on_small_disks(16, |dir| async move {
