@@ -202,7 +202,7 @@ impl InodeState {
         self.with(|parts| {
             for chunk in truncated {
                 let number = parts.size.count_reported();
-                parts.unsynced.chunk_written(chunk.key, chunk.group, chunk.incarnation, number);
+                parts.unsynced.chunk_changed(chunk.key, chunk.group, chunk.incarnation, number);
             }
         });
     }
@@ -216,6 +216,12 @@ impl InodeState {
     /// the host acknowledged the writes, the writes may be lost.
     pub(crate) fn synced(&self, synced: &UnsyncedChunkFile, incarnation: HostIncarnation) {
         self.with(|parts| parts.unsynced.chunk_synced(synced, incarnation));
+    }
+
+    /// Counts a loss if a sync has not found a chunk file to which storage had acknowledged bytes.
+    /// Returns whether it counted a loss.
+    pub(crate) fn chunk_missing(&self, synced: &UnsyncedChunkFile, by: HostIncarnation) -> bool {
+        self.with(|parts| parts.unsynced.chunk_missing(synced, by))
     }
 
     /// Records that a sync found a chunk file on the device of its target. `generation` is the

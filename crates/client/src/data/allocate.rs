@@ -259,7 +259,7 @@ async fn change(
     };
     for (part, task) in parts.iter().zip(tasks) {
         match task.await {
-            Ok(incarnation) => writing.piece_written(key_of(file, part), part.group, incarnation),
+            Ok(incarnation) => writing.piece_changed(key_of(file, part), part.group, incarnation),
             Err(error) => result = result.and(Err(error)),
         }
     }

@@ -302,7 +302,12 @@ async fn copy_run(
         })?;
         let absent = if copied.source_exists { Vec::new() } else { vec![source.key_of(&from)] };
         let missing = MissingBytes { has_any: copied.has_holes, absent };
-        return Ok((Acknowledged::Chunk(key, group, copied.incarnation), missing));
+        // A copy of a hole creates no chunk file.
+        let acknowledged = match copied.has_holes {
+            true => Acknowledged::Change(key, group, copied.incarnation),
+            false => Acknowledged::Chunk(key, group, copied.incarnation),
+        };
+        return Ok((acknowledged, missing));
     }
     let data = Buf::new(from.length as usize);
     let read = PieceRead {

@@ -406,6 +406,9 @@ pub(crate) struct PieceWrite {
 pub(crate) enum Acknowledged {
     /// A storage host of this incarnation acknowledged the piece.
     Chunk(ChunkFileKey, GroupId, HostIncarnation),
+    /// A storage host of this incarnation acknowledged a change that may leave a missing chunk file
+    /// missing.
+    Change(ChunkFileKey, GroupId, HostIncarnation),
     /// A storage host of this incarnation acknowledged the piece, and has synced the chunk file.
     DurableChunk(ChunkFileKey, GroupId, HostIncarnation, RequestStart),
     /// The metadata target acknowledged inline bytes that are a part of a larger write.
@@ -420,6 +423,7 @@ impl Acknowledged {
     pub(crate) fn note(self, writing: &WriteGuard) {
         match self {
             Self::Chunk(key, group, incarnation) => writing.piece_written(key, group, incarnation),
+            Self::Change(key, group, incarnation) => writing.piece_changed(key, group, incarnation),
             Self::DurableChunk(key, group, incarnation, start) => {
                 writing.durable_piece_written(key, group, incarnation, start);
             }

@@ -335,6 +335,15 @@ fn note_synced(
     synced: &UnsyncedChunkFile,
     reply: &SyncChunkReply,
 ) {
+    // If this mount does not have the file open, the file and its chunk files may be removed.
+    let is_open = state.has_live_handles();
+    if !reply.exists && is_open && state.chunk_missing(synced, reply.incarnation) {
+        tracing::error!(
+            "chunk file {} is missing although storage acknowledged writes to it; look for it in \
+             lost+found on the disk of its target",
+            synced.key
+        );
+    }
     state.synced(synced, reply.incarnation);
     if reply.exists {
         state.chunk_exists(synced.key, generation);

@@ -186,6 +186,20 @@ impl WriteGuard {
         });
     }
 
+    /// Records that a storage host of this incarnation acknowledged a change that may leave a
+    /// missing chunk file missing, for example the clearing of a range.
+    pub(crate) fn piece_changed(
+        &self,
+        key: ChunkFileKey,
+        group: GroupId,
+        incarnation: HostIncarnation,
+    ) {
+        self.0.with(|parts| {
+            let number = parts.size.count_write();
+            parts.unsynced.chunk_changed(key, group, incarnation, number);
+        });
+    }
+
     /// Records that a storage host of this incarnation acknowledged a piece after it had synced the
     /// chunk file. `start` is the state of the inode when the client sent the request.
     pub(crate) fn durable_piece_written(

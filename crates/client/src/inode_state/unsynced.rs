@@ -23,6 +23,9 @@ struct ChunkFileState {
     incarnation: HostIncarnation,
     /// Sequence number of the last write to the chunk file.
     last_write: u64,
+    /// Whether storage has acknowledged bytes since the last sync. The chunk file then exists. A
+    /// truncation, or a clearing of a range, creates no chunk file.
+    has_bytes: bool,
 }
 
 /// Unsynced writes of this mount to one file.
@@ -63,8 +66,8 @@ impl UnsyncedWrites {
         self.losses += 1;
     }
 
-    /// Records that a storage host of this incarnation acknowledged the write or truncation with
-    /// the sequence number `number`.
+    /// Records that a storage host of this incarnation acknowledged the write with the sequence
+    /// number `number`.
     pub(super) fn chunk_written(
         &mut self,
         key: ChunkFileKey,
@@ -72,7 +75,21 @@ impl UnsyncedWrites {
         incarnation: HostIncarnation,
         number: u64,
     ) {
-        let new = ChunkFileState { group, incarnation, last_write: number };
+        self.chunk_changed(key, group, incarnation, number);
+        if let Some(state) = self.chunk_files.get_mut(&key) {
+            state.has_bytes = true;
+        }
+    }
+
+    /// Like [`Self::chunk_written`], for a change that may leave a missing chunk file missing.
+    pub(super) fn chunk_changed(
+        &mut self,
+        key: ChunkFileKey,
+        group: GroupId,
+        incarnation: HostIncarnation,
+        number: u64,
+    ) {
+        let new = ChunkFileState { group, incarnation, last_write: number, has_bytes: false };
         let state = self.chunk_files.entry(key).or_insert(new);
         state.last_write = number;
         if state.incarnation != incarnation {
@@ -199,10 +216,27 @@ impl UnsyncedWrites {
         } else {
             // Storage may have acknowledged writes during the sync. Assume that they belong to the
             // current incarnation. If a write belongs to another one, its reply contains that
-            // incarnation, and `chunk_written` then counts a loss.
+            // incarnation, and `chunk_changed` then counts a loss.
             state.incarnation = incarnation;
         }
         self.losses += u64::from(is_lost);
+    }
+
+    /// Counts a loss if a sync has not found the chunk file although a storage host of the same
+    /// incarnation acknowledged bytes before the sync. Returns whether it counted a loss. The
+    /// caller calls this function before [`Self::chunk_synced`].
+    pub(super) fn chunk_missing(
+        &mut self,
+        synced: &UnsyncedChunkFile,
+        incarnation: HostIncarnation,
+    ) -> bool {
+        // If storage has acknowledged a write during the sync, the chunk file may have been created
+        // after the sync.
+        let is_lost = self.chunk_files.get(&synced.key).is_some_and(|state| {
+            state.has_bytes && state.incarnation == incarnation && state.last_write <= synced.upto
+        });
+        self.losses += u64::from(is_lost);
+        is_lost
     }
 
     /// Records that these inline writes are durable at metadata, or that some of them are lost
@@ -237,6 +271,23 @@ mod tests {
         assert!(unsynced.is_empty());
         unsynced.chunk_synced(&before[0], HostIncarnation::new(9));
         assert_eq!(unsynced.losses(), 0, "no write was unsynced");
+    }
+
+    #[test]
+    fn chunk_file_missing_at_a_sync_is_a_loss_if_it_had_bytes() {
+        let mut unsynced = UnsyncedWrites::default();
+        let (host, next) = (HostIncarnation::new(1), HostIncarnation::new(2));
+        unsynced.chunk_changed(key(0), GROUP, host, 1);
+        let before = unsynced.chunk_files();
+        assert!(!unsynced.chunk_missing(&before[0], host), "a clearing creates no chunk file");
+        unsynced.chunk_written(key(0), GROUP, host, 2);
+        assert!(!unsynced.chunk_missing(&before[0], host), "the write came after the sync");
+        let after = unsynced.chunk_files();
+        assert!(!unsynced.chunk_missing(&after[0], next), "`chunk_synced` counts this loss");
+        assert!(unsynced.chunk_missing(&after[0], host));
+        unsynced.chunk_synced(&after[0], host);
+        assert!(!unsynced.chunk_missing(&after[0], host), "the loss counts once");
+        assert_eq!(unsynced.losses(), 1);
     }
 
     #[test]

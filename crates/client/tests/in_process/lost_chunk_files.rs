@@ -75,6 +75,20 @@ fn lost_chunk_file_that_was_never_synced_reads_as_zeros() {
     });
 }
 
+/// docs/semantics.md 3.5: the sync of a missing chunk file succeeds on storage.
+#[test]
+fn fsync_reports_a_chunk_file_that_is_lost_before_it() {
+    with_client(|fake, client| async move {
+        let (inode, handle) = create_with(&client, "a", &bytes(250_000)).await;
+        lose_second_chunk(&fake, inode);
+        let error = client.fsync(handle).await.unwrap_err();
+        assert_eq!(error.code(), ErrorCode::Io);
+        client.fsync(handle).await.unwrap();
+        write(&client, handle, 65_536, &bytes(65_536)).await;
+        client.fsync(handle).await.unwrap();
+    });
+}
+
 #[test]
 fn hole_without_a_chunk_file_reads_as_zeros_after_fsync() {
     with_client(|_, client| async move {
