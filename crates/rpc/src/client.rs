@@ -7,7 +7,7 @@ use crate::calls::RunningCall;
 use crate::dial::first_success;
 use crate::handshake;
 use crate::idle::IdleClock;
-use crate::limits::{ADDRESS_STAGGER, CONNECT_TIMEOUT, MAX_PEER_TEXT};
+use crate::limits::{ABANDONED_PATIENCE, ADDRESS_STAGGER, CONNECT_TIMEOUT, MAX_PEER_TEXT};
 use crate::origin::Origin;
 use crate::refusal;
 use crate::reply_time::reply_time;
@@ -113,9 +113,10 @@ pub struct Connection {
     stream: TcpStream,
     outbox: RefCell<Vec<MessagePart>>,
     is_sending: Cell<bool>,
-    /// Whether the bulk data of a reply is being received. The request of this reply is not in
-    /// `pending` any more, and the call does not have the reply yet.
-    is_receiving: Cell<bool>,
+    /// Tag of the reply whose bulk data is being received. The request of this reply is not in
+    /// `pending` any more, and the call does not have the reply yet. `None` means that no bulk data
+    /// is being received.
+    receiving: Cell<Option<u64>>,
     pending: RefCell<NumberMap<Pending>>,
     next_tag: Cell<u64>,
     is_closed: Cell<bool>,
@@ -128,9 +129,10 @@ pub struct Connection {
 }
 
 /// Guard for the buffer that a call lends to its connection. When the call is dropped, the guard
-/// replaces the buffer by a new one, so that reply data that arrives later is discarded.
+/// replaces the buffer by a new one, so that reply data that arrives later is discarded. If the
+/// connection is receiving the data already, it uses the buffer for at most [`ABANDONED_PATIENCE`].
 struct LentBuffer<'a> {
-    connection: &'a Connection,
+    connection: &'a Rc<Connection>,
     tag: u64,
 }
 
@@ -138,6 +140,17 @@ impl Drop for LentBuffer<'_> {
     fn drop(&mut self) {
         if let Some(pending) = self.connection.pending.borrow_mut().get_mut(&self.tag) {
             pending.into = pending.into.take().map(|into| Buf::new(into.len()));
+        }
+        // After the end of the thread's event loop, no task can run.
+        if self.connection.receiving.get() == Some(self.tag) && skep_env::is_running() {
+            let (connection, tag) = (Rc::clone(self.connection), self.tag);
+            skep_env::spawn(async move {
+                skep_env::sleep(ABANDONED_PATIENCE).await;
+                if connection.receiving.get() == Some(tag) {
+                    connection.close();
+                }
+            })
+            .detach();
         }
     }
 }
@@ -217,7 +230,7 @@ impl Connection {
             stream,
             outbox: RefCell::default(),
             is_sending: Cell::new(false),
-            is_receiving: Cell::new(false),
+            receiving: Cell::new(None),
             pending: RefCell::default(),
             next_tag: Cell::new(1),
             is_closed: Cell::new(false),
@@ -258,7 +271,7 @@ impl Connection {
     /// Checks the use of the connection at `now`, and returns the time for which it has had no
     /// request, according to the checks so far ([`IdleClock`]).
     pub(crate) fn idle_time(&self, now: Duration) -> Duration {
-        let has_request = !self.pending.borrow().is_empty() || self.is_receiving.get();
+        let has_request = !self.pending.borrow().is_empty() || self.receiving.get().is_some();
         self.idle.look(self.next_tag.get(), has_request || self.is_sending.get(), now)
     }
 
@@ -275,6 +288,10 @@ impl Connection {
         }
         let pending = std::mem::take(&mut *self.pending.borrow_mut());
         drop(pending);
+        // Requests that wait to be sent will not be sent any more. Without this, they would keep
+        // the buffers of their callers until the last handle of the connection is dropped.
+        let unsent = self.outbox.take();
+        drop(unsent);
     }
 
     /// Ends the connection when all calls in flight have their replies. The caller must send no
@@ -296,12 +313,12 @@ impl Connection {
             };
             if header.data_bytes > 0 {
                 let len = header.data_bytes as usize;
-                self.is_receiving.set(true);
+                self.receiving.set(Some(header.tag));
                 match into {
                     Some(into) if into.len() >= len => reader.data(&into.slice(0..len)).await?,
                     _ => return broken("the peer sent more data than was requested"),
                 }
-                self.is_receiving.set(false);
+                self.receiving.set(None);
             }
             sender.send(Reply { header, body });
             if self.closes_when_idle.get() && self.pending.borrow().is_empty() {

@@ -65,6 +65,10 @@ pub(crate) const REFUSAL_LOG_INTERVAL: Duration = Duration::from_secs(60);
 pub(crate) const MAX_REFUSED_HOSTS: usize = 64;
 /// Minimum interval between two log lines of a member about peers that refuse its handshake.
 pub(crate) const COMPLAINT_INTERVAL: Duration = Duration::from_secs(5);
+/// Time after which a connection ends if it still receives the bulk data of a reply whose call was
+/// dropped. The peer may be stopped in the middle of the reply, and a killed program waits for its
+/// buffer until the connection ends.
+pub(crate) const ABANDONED_PATIENCE: Duration = Duration::from_secs(1);
 /// Maximum length, in characters, of a peer's text in an error.
 pub(crate) const MAX_PEER_TEXT: usize = 1000;
 /// Size of the read-ahead buffer of a connection on which many frames arrive together. The buffer

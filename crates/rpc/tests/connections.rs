@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails at an unexpected result")]
 
-use skep_env::{Buf, TcpListener, block_on, spawn};
+use skep_env::{Buf, MessagePart, TcpListener, TcpStream, block_on, spawn};
 use skep_rpc::server::{IncomingStream, authenticate};
 use skep_rpc::{CallOptions, Channel, Connection, Identity, MapCell, Router, Secrets};
 use skep_types::codec::Codec;
@@ -12,6 +12,7 @@ use skep_types::{
 };
 use skep_wire::storage::{ReadChunk, ReadChunkReply};
 use std::sync::Arc;
+use std::time::Duration;
 
 fn identity(cluster: u8, secret: &Secrets) -> Identity {
     Identity {
@@ -143,6 +144,110 @@ fn waiting_request_is_not_sent_after_the_node_id_changes() {
         skep_env::yield_now().await;
         cell.set_node(NodeId::new(6));
         assert_eq!(call.await.unwrap_err().code(), ErrorCode::Evicted);
+    })
+    .unwrap();
+}
+
+/// Accepts one connection, which stays open, and passes its stream and its requests to `then`.
+fn accept<F: Future<Output = ()> + 'static>(
+    server: Identity,
+    then: impl FnOnce(TcpStream, IncomingStream) -> F + 'static,
+) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_address().unwrap().to_string();
+    spawn(async move {
+        let stream = listener.accept().await.unwrap();
+        let peer = authenticate(&stream, &server, 1, |_| Ok(())).await.unwrap();
+        let (requests, _outbox) = IncomingStream::new(stream.clone(), peer.kind);
+        then(stream, requests).await;
+        std::future::pending::<()>().await;
+    })
+    .detach();
+    address
+}
+
+/// Waits until no other handle to the memory of `buffer` exists.
+async fn is_returned(buffer: &Buf) {
+    let wait = async {
+        while buffer.handles() > 1 {
+            skep_env::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    skep_env::timeout(Duration::from_secs(20), wait)
+        .await
+        .expect("the buffer is not used any more");
+}
+
+/// docs/semantics.md 4.1: a killed program waits until its buffer is not used any more.
+#[test]
+fn ended_connection_keeps_no_data_of_unsent_requests() {
+    block_on(async {
+        let secret = Secrets::generate();
+        // The server receives nothing after the handshake.
+        let address = accept(identity(1, &secret), |_, _| async {});
+        let own = identity(1, &secret);
+        let connection =
+            Connection::connect(&address, &own, TargetId::new(7), Channel::NONE).await.unwrap();
+        let call = |data: &Buf| {
+            let connection = connection.clone();
+            let options = CallOptions { data: vec![data.clone()], ..Default::default() };
+            spawn(async move { connection.call(&read(0, 1), &options).await })
+        };
+        // The sockets have no space for the first request, so the others wait to be sent.
+        let (long, data) = (Buf::new(64 << 20), Buf::new(4096));
+        let mut calls = vec![call(&long)];
+        for _ in 0..4 {
+            skep_env::yield_now().await;
+        }
+        calls.extend((0..3).map(|_| call(&data)));
+        // Each call has two handles: in its options, and in its request.
+        let all_posted = async {
+            while data.handles() < 7 {
+                skep_env::yield_now().await;
+            }
+        };
+        skep_env::timeout(Duration::from_secs(20), all_posted).await.unwrap();
+        connection.close();
+        for call in calls {
+            assert_eq!(call.await.unwrap_err().code(), ErrorCode::Disconnected);
+        }
+        is_returned(&data).await;
+        assert!(connection.is_closed());
+    })
+    .unwrap();
+}
+
+/// docs/semantics.md 4.1.
+#[test]
+fn dropped_call_gets_its_buffer_back_from_a_stopped_server() {
+    block_on(async {
+        let secret = Secrets::generate();
+        let address = accept(identity(1, &secret), |stream, mut requests| async move {
+            let request = requests.next().await.unwrap().unwrap();
+            let reply = ReadChunkReply { exists: true, checksums: vec![] };
+            let frame = request.header.reply().frame(&reply, 1 << 20);
+            // The server is stopped after the first half of the data.
+            let parts = vec![MessagePart::Bytes(frame), MessagePart::Bytes(vec![7; 512 << 10])];
+            stream.send(parts).await.unwrap();
+        });
+        let own = identity(1, &secret);
+        let connection =
+            Connection::connect(&address, &own, TargetId::new(7), Channel::NONE).await.unwrap();
+        let into = Buf::new(1 << 20);
+        let options = CallOptions { into: Some(into.clone()), ..Default::default() };
+        let caller = connection.clone();
+        let call = spawn(async move { caller.call(&read(0, 1 << 20), &options).await });
+        // `into`, the options, and the request have a handle each. The reception of the data has
+        // more handles.
+        let receives = async {
+            while into.handles() <= 3 {
+                skep_env::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        skep_env::timeout(Duration::from_secs(20), receives).await.unwrap();
+        drop(call);
+        is_returned(&into).await;
+        assert!(connection.is_closed(), "the rest of the reply would go to the buffer");
     })
     .unwrap();
 }
