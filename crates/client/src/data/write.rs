@@ -303,41 +303,25 @@ impl Write<'_> {
         if written.is_empty() {
             return;
         }
+        let inode = &self.file.inode;
         // Zeros would overwrite bytes that other clients have written beyond the end but not
         // reported yet. So this mount may write zeros only if no other client uses the file.
-        match self.file.inode.try_alone() {
-            Some(_alone) => self.overwrite_beyond_end(client, written).await,
-            None => client.trim(self.file.inode.id).await,
-        }
-    }
-
-    /// Overwrites the bytes beyond the end of the file with zeros. Storage needs no more space for
-    /// the zeros, since the bytes are allocated already. If a server refuses a request, the bytes
-    /// stay, and this function only logs the error.
-    async fn overwrite_beyond_end(&self, client: &Client, written: Vec<Piece>) {
-        let FileEnd { size, truncate_generation } = self.file.inode.end();
-        for piece in written {
-            let start = self.offset + piece.offset_in_range;
-            let skipped = size.saturating_sub(start);
-            if skipped >= piece.length {
-                continue;
-            }
-            let beyond = Piece {
-                offset_in_chunk_file: piece.offset_in_chunk_file + skipped,
-                length: piece.length - skipped,
-                ..piece
-            };
-            let zeros = Buf::new(beyond.length as usize);
-            zeros.zero(0..zeros.len());
-            let zeros = PieceWrite { truncate_generation, ..self.piece(beyond, zeros) };
-            match write_piece(Rc::clone(&client.0), zeros).await {
-                Ok(acknowledged) => acknowledged.note(self.writing),
-                Err(error) => tracing::debug!(
-                    "file {}: cannot clear the bytes of a failed write: {error:#}",
-                    self.file.inode.id
-                ),
-            }
-        }
+        let Some(alone) = inode.try_alone() else {
+            return client.trim(inode.id).await;
+        };
+        // Later appends and extending writes of this mount wait for this turn, since the zeros
+        // could otherwise overwrite their bytes. So the zeros must be complete even if the caller
+        // drops the future.
+        let turn = inode.begin_append(u64::MAX..u64::MAX);
+        let (client, file) = (client.clone(), Arc::clone(self.file));
+        let (offset, writing) = (self.offset, self.writing.begin_another());
+        let work = async move {
+            let _alone = alone;
+            turn.begin_requests();
+            overwrite_beyond_end(&client, &file, offset, written, &writing).await;
+            turn.end(true);
+        };
+        drive(work, |()| ()).await;
     }
 
     fn piece(&self, piece: Piece, data: Buf) -> PieceWrite {
@@ -350,6 +334,49 @@ impl Write<'_> {
             extends: false,
             appends: false,
             is_durable: false,
+        }
+    }
+}
+
+/// Overwrites the bytes beyond the end of the file with zeros. `offset` is the offset at which the
+/// failed write began, and `written` are its acknowledged pieces. Storage needs no more space for
+/// the zeros, since the bytes are allocated already. If a server refuses a request, the bytes stay,
+/// and this function only logs the error.
+async fn overwrite_beyond_end(
+    client: &Client,
+    file: &Arc<OpenFile>,
+    offset: u64,
+    written: Vec<Piece>,
+    writing: &WriteGuard,
+) {
+    let FileEnd { size, truncate_generation } = file.inode.end();
+    for piece in written {
+        let skipped = size.saturating_sub(offset + piece.offset_in_range);
+        if skipped >= piece.length {
+            continue;
+        }
+        let beyond = Piece {
+            offset_in_chunk_file: piece.offset_in_chunk_file + skipped,
+            length: piece.length - skipped,
+            ..piece
+        };
+        let zeros = Buf::new(beyond.length as usize);
+        zeros.zero(0..zeros.len());
+        let zeros = PieceWrite {
+            file: Arc::clone(file),
+            piece: beyond,
+            data: zeros,
+            truncate_generation,
+            extends: false,
+            appends: false,
+            is_durable: false,
+        };
+        match write_piece(Rc::clone(&client.0), zeros).await {
+            Ok(acknowledged) => acknowledged.note(writing),
+            Err(error) => tracing::debug!(
+                "file {}: cannot clear the bytes of a failed write: {error:#}",
+                file.inode.id
+            ),
         }
     }
 }

@@ -25,6 +25,13 @@ impl GuardCount {
         !self.is_truncating
     }
 
+    /// Begins a write while another write is in progress. A claimed truncation has not begun then.
+    pub(super) fn begin_another_write(&mut self) {
+        debug_assert!(self.writers > 0, "the caller has a write in progress");
+        self.writers += 1;
+        self.changes += 1;
+    }
+
     pub(super) fn try_truncate(&mut self) -> bool {
         self.changes += u64::from(!self.is_truncating);
         !std::mem::replace(&mut self.is_truncating, true)

@@ -9,6 +9,7 @@
 //! | turn of an append (`append_parts`) | `data::write::append` | the appends before it |
 //! | | `InodeState::await_appends` (writes, unlocks) | the appends before it |
 //! | | `data::locked::drive_change` (locked files) | does not wait, and has a [`WriteGuard`] |
+//! | | `data::write::clear_beyond_end`, with a [`WriteGuard`] | never waits for its turn |
 //! | append lock at metadata | `data::append::append_under_lock` | appends of other mounts |
 //! | [`TruncationClaim`] | `attributes::stat::claim_truncation` | the writes in progress |
 //! | | `data::move_inline::move_inline` | does not wait to get it; then the writes in progress |
@@ -178,6 +179,12 @@ impl Drop for AloneGuard {
 pub struct WriteGuard(Arc<InodeState>);
 
 impl WriteGuard {
+    /// Begins another write while this write is in progress. The new guard may outlive this one.
+    pub(crate) fn begin_another(&self) -> Self {
+        self.0.with(|parts| parts.guards.begin_another_write());
+        Self(Arc::clone(&self.0))
+    }
+
     /// Records that a storage host of this incarnation acknowledged a piece of the write.
     pub fn piece_written(&self, key: ChunkFileKey, group: GroupId, incarnation: HostIncarnation) {
         self.0.with(|parts| {

@@ -1,5 +1,5 @@
-//! Tests appends, and writes to locked files, of programs that were killed. Such an operation
-//! continues in the mount until all servers have replied.
+//! Tests appends, writes to locked files, and the zeros of writes, of programs that were killed.
+//! Such an operation continues in the mount until all servers have replied.
 
 use crate::{FakeCluster, begin_held, create_with, let_tasks_run, read, until, with_client};
 use skep_client::{
@@ -7,7 +7,8 @@ use skep_client::{
     LockOutcome, Locks, OpenMode, Opens, Writes,
 };
 use skep_env::{Buf, Task};
-use skep_types::InodeId;
+use skep_types::{InodeId, TargetId};
+use skep_wire::Request;
 use skep_wire::metadata::CloseSession;
 use skep_wire::storage::WriteChunk;
 use std::sync::Arc;
@@ -76,6 +77,49 @@ fn append_goes_behind_the_append_of_a_killed_program() {
         third.await.unwrap();
         let lines = b"first line\nsecond line\nthird line\n";
         assert_eq!(read(&client, handle, 1000, 100).await, lines);
+    });
+}
+
+/// docs/semantics.md 2.5, 3.6: a stopped storage target could otherwise execute the zeros after the
+/// later write.
+#[test]
+fn write_goes_behind_the_zeros_of_a_killed_write() {
+    with_client(|fake, client| async move {
+        let (_, handle) = create_with(&client, "a", &[1; 1000]).await;
+        let is_full = |fake: &FakeCluster, is_full| {
+            let mut state = fake.state.borrow_mut();
+            state.storage.get_mut(&TargetId::new(13)).unwrap().is_full = is_full;
+        };
+        is_full(&fake, true);
+        let writes = fake.count::<WriteChunk>();
+        fake.state.borrow_mut().held_reply.of = Some(WriteChunk::ID);
+        let data = Buf::copy_of(&[2; 192 << 10]);
+        let (writer, bytes) = (client.clone(), data.clone());
+        let failing = skep_env::spawn(async move { writer.write(handle, 0, bytes).await });
+        // The write has three pieces, and the last one fails.
+        until(|| fake.count::<WriteChunk>() == writes + 3).await;
+        until(|| fake.state.borrow().held_reply.is_held).await;
+        let_tasks_run().await;
+        is_full(&fake, false);
+        fake.state.borrow_mut().hold = Some(WriteChunk::ID);
+        fake.state.borrow_mut().held_reply.is_held = false;
+        until(|| fake.count::<WriteChunk>() == writes + 4).await;
+        // The program is killed, and the time for which its write continues passes.
+        drop(failing);
+        until(|| data.handles() == 1).await;
+        let writer = client.clone();
+        let mut second =
+            skep_env::spawn(
+                async move { writer.write(handle, 70_000, Buf::copy_of(b"new")).await },
+            );
+        assert!(waits(&mut second).await);
+        assert_eq!(fake.count::<WriteChunk>(), writes + 4, "the write waits for the zeros");
+        fake.state.borrow_mut().hold = None;
+        second.await.unwrap();
+        let found = read(&client, handle, 0, 100_000).await;
+        assert_eq!(found.len(), 70_003);
+        assert!(found[1000..70_000].iter().all(|byte| *byte == 0));
+        assert_eq!(found[70_000..], *b"new");
     });
 }
 
