@@ -179,7 +179,7 @@ fn named(path: &Path) -> impl Fn(Failure) -> Error {
 fn top(context: &Arc<Context>, number: usize, pair: &Pair) -> Result<Top> {
     let (source_parent, name) = parent_and_name(&pair.source);
     let (copy_parent, copy) = parent_and_name(&pair.destination);
-    let source = tree::open_named(&source_parent).map_err(named(&source_parent))?;
+    let source = tree::open_source_parent(&source_parent).map_err(named(&source_parent))?;
     let seen = Seen::open(&source, name).map_err(named(&pair.source))?;
     let kind = seen.as_ref().map(Seen::kind).ok_or_else(|| {
         let what = format!("cannot copy {}: it does not exist", pair.source.display());

@@ -209,8 +209,18 @@ const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::
 
 /// Opens a directory that the user has named. Follows symbolic links in its path.
 pub(crate) fn open_named(path: &Path) -> Result<File, Failure> {
+    open_with(path, DIRECTORY)
+}
+
+/// Opens the directory that contains a source, with `O_PATH`, since the copy does not list it. So
+/// the user needs only the permission to enter it, as in a `/home` with the mode 711.
+pub(crate) fn open_source_parent(path: &Path) -> Result<File, Failure> {
+    open_with(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC)
+}
+
+fn open_with(path: &Path, flags: OFlags) -> Result<File, Failure> {
     let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
-    let opened = rustix::fs::open(path, DIRECTORY, Mode::empty());
+    let opened = rustix::fs::open(path, flags, Mode::empty());
     opened.map(File::from).map_err(Failure::of("open the directory"))
 }
 

@@ -5,6 +5,9 @@ use serde_json::Value;
 use skep_testkit::cluster::program;
 use skep_testkit::program::{finish, run};
 use skep_testkit::{Cluster, PATIENCE, Random, Scratch, Shape, cluster, files, schema, wait_for};
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -194,6 +197,37 @@ fn source_that_changes_during_the_copy_is_reported() {
     assert!(begun().is_none(), "an incomplete copy was left");
     copy(&["--resume", "--verify"], &source, &destination);
     assert_eq!(listing(&source), listing(&destination));
+}
+
+/// Users often may enter the directory above their own one, and not list it, as in a `/home` with
+/// the mode 711.
+#[test]
+fn source_in_a_directory_without_read_permission_is_copied() {
+    const USER: u32 = 23_456;
+    let scratch = Scratch::new();
+    files::set_permissions(scratch.path(), Permissions::from_mode(0o755));
+    // Copy the program to a directory that other users may access.
+    let skep = scratch.join("skep");
+    files::copy(program(), &skep);
+    let home = scratch.directory("home");
+    let [own, to] = ["home/ada", "copies"].map(|name| scratch.directory(name));
+    files::write(own.join("file"), "x");
+    for path in [&own, &own.join("file"), &to] {
+        files::chown(path, Some(USER), Some(USER));
+    }
+    files::set_permissions(&home, Permissions::from_mode(0o711));
+    let copy = |from: &Path, to: &Path| {
+        let mut command = Command::new(&skep);
+        command.arg("copy").args([from, to]).uid(USER).gid(USER);
+        finish(&mut command, LONG)
+    };
+    copy(&own, &to.join("ada")).expect_success();
+    assert_eq!(files::read(to.join("ada/file")), b"x");
+    // The error names the directory that cannot be read, and not the one that contains it.
+    files::set_permissions(&own, Permissions::from_mode(0o700));
+    files::chown(&own, Some(0), Some(0));
+    let refusal = copy(&own, &to.join("other")).expect_failure();
+    assert!(refusal.contains(&format!("{}: Permission denied", text(&own))), "{refusal}");
 }
 
 #[test]

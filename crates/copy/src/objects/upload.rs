@@ -107,7 +107,7 @@ impl<'a> Run<'a> {
         })?
         .source;
         let (parent, name) = crate::run::parent_and_name(&path);
-        let file = tree::open_named(&parent).map_err(named)?;
+        let file = tree::open_source_parent(&parent).map_err(named)?;
         let seen = Seen::open(&file, name).map_err(named)?.ok_or_else(|| {
             let what = format!("cannot copy {}: it does not exist", pair.path.display());
             Error::new(ErrorCode::NotFound, what)
