@@ -218,3 +218,24 @@ fn request_without_any_leader_fails_at_its_deadline() {
     })
     .unwrap();
 }
+
+/// Most of the time passes while no member knows a leader. The last attempt then cannot connect
+/// any more, and its short time must not hide the reason.
+#[test]
+fn missing_leader_is_the_reason_if_the_last_attempt_is_late() {
+    block_on(async {
+        let secrets = Secrets::generate();
+        let stopped = member(&secrets, Role::Stopped);
+        let follower = member(&secrets, Role::Follower(Vec::new()));
+        let management = management(&secrets, &[&follower, &stopped]);
+        let error = ask(&management, 350).await.unwrap_err();
+        assert_eq!(error.code(), ErrorCode::NotLeader, "{error}");
+        assert!(error.context().contains("management has no leader"), "{error}");
+        // Without a refusal, the error has the whole time of the request.
+        let silent = self::management(&secrets, &[&stopped]);
+        let error = ask(&silent, 300).await.unwrap_err();
+        assert_eq!(error.code(), ErrorCode::TimedOut, "{error}");
+        assert!(error.context().contains("within 0.3 s"), "{error}");
+    })
+    .unwrap();
+}

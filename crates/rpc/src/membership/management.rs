@@ -161,22 +161,31 @@ impl Management {
     ) -> Result<R::Reply> {
         let deadline = skep_env::now() + time_left;
         let mut redirects = 0_usize;
+        let mut refusal = None;
         // Retry: a member that is not the leader has refused the request. The next attempt begins
         // immediately if a member names the leader for the first time, and after `LEADER_PAUSE`
         // otherwise. The attempts end when `time_left` is over.
         loop {
             let left = deadline.saturating_sub(skep_env::now());
-            let error = match self.ask_member(sender, sequence, request, left).await {
+            let connecting = skep_env::timeout(left, self.connection()).await;
+            // The last attempt may have little time left to connect. Then the refusal before it is
+            // the reason of the failure.
+            let late = || Err(refusal.take().unwrap_or_else(|| no_connection(time_left)));
+            let open = connecting.unwrap_or_else(late)?;
+            let left = deadline.saturating_sub(skep_env::now());
+            let error = match self.ask_member(&open, sender, sequence, request, left).await {
                 Err(error) if error.code() == ErrorCode::NotLeader => error,
                 result => return result,
             };
             redirects += 1;
             if self.order.borrow().knows_leader() && redirects == 1 {
+                refusal = Some(error);
                 continue;
             }
             if skep_env::now() + LEADER_PAUSE >= deadline {
                 return Err(error);
             }
+            refusal = Some(error);
             skep_env::sleep(LEADER_PAUSE).await;
         }
     }
@@ -184,27 +193,20 @@ impl Management {
     /// Sends a request to one member.
     async fn ask_member<R: Request>(
         &self,
+        open: &OpenConnection,
         sender: Sender,
         sequence: u64,
         request: &R,
         time_left: Duration,
     ) -> Result<R::Reply> {
-        let deadline = skep_env::now() + time_left;
-        let late = || {
-            let context =
-                format!("no connection to management within {:.1} s", time_left.as_secs_f64());
-            Err(Error::new(ErrorCode::TimedOut, context))
-        };
-        let connecting = skep_env::timeout(time_left, self.connection()).await;
-        let open = connecting.unwrap_or_else(late)?;
-        let time_left = Some(deadline.saturating_sub(skep_env::now()));
         let session = SessionId::new(self.sender_number);
+        let time_left = Some(time_left);
         let options =
             CallOptions { sender, session, sequence, time_left, ..CallOptions::default() };
         let result = open.connection.call(request, &options).await;
         match &result {
             Err(error) if error.code() == ErrorCode::NotLeader => {
-                return Err(self.note_refusal(&open, error.context()));
+                return Err(self.note_refusal(open, error.context()));
             }
             Err(error) if matches!(error.code(), ErrorCode::Disconnected | ErrorCode::TimedOut) => {
                 open.connection.close();
@@ -376,6 +378,11 @@ impl Management {
         };
         self.order.borrow().sorted(all)
     }
+}
+
+fn no_connection(time_left: Duration) -> Error {
+    let context = format!("no connection to management within {:.1} s", time_left.as_secs_f64());
+    Error::new(ErrorCode::TimedOut, context)
 }
 
 /// Returns addresses without duplicates, in their order. A token may name an address twice.
