@@ -169,6 +169,11 @@ fn services_start_and_files_are_usable_without_management() {
     let lines: Vec<_> = health.stdout.lines().collect();
     let problems = lines.iter().filter(|line| line.starts_with("- ")).collect::<Vec<_>>();
     assert!(problems.len() == 1 && problems[0].contains("management does not"), "{problems:?}");
+    // The mount explains its own operations.
+    let mut why = Command::new(cluster::program());
+    let why = finish(why.args(["why", "--interval", "100ms"]).arg(&root), PATIENCE);
+    assert!(why.status.success() && why.stdout.contains("compares no targets"), "{why:?}");
+    assert!(why.stderr.contains("only the operations on the mount"), "{why:?}");
     let answering = lines.iter().filter(|line| line.contains(": reachable at ")).count();
     assert_eq!(answering, 4, "the map of the mount names the other services: {lines:?}");
 

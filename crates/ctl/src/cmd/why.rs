@@ -55,7 +55,8 @@ const LONGEST_SPAN: Duration = Duration::from_millis(EVIDENCE_PIECE_MS * EVIDENC
 /// A user who cannot read the cluster's token sees the operations of this user on PATH: on a file,
 /// or on a directory and everything below it. Without PATH, the report is about all operations of
 /// this user on the mount of the working directory, or on the only mount of this host. If the
-/// lookup of PATH itself waits for a server, the report is about the whole mount.
+/// lookup of PATH itself waits for a server, the report is about the whole mount. If management
+/// does not answer, the report with PATH is about the operations on its mount too.
 ///
 /// With --op, explains one operation: each slow operation has a trace id, which the logs of mounts
 /// and services and the list of the slowest operations show. Mounts and services keep the records
@@ -111,6 +112,10 @@ const NO_CAUSE: &str = "No cause of slowness was found.";
 const NO_CAUSES_FOR_USERS: &str = "This report compares no targets: `skep why` of an \
                                    administrator, with the cluster's token, names slow disks and \
                                    links.";
+/// The line in place of the causes in the report of a mount while management does not answer.
+const NO_CAUSES_WITHOUT_MANAGEMENT: &str = "This report compares no targets, since management \
+                                            does not answer: `skep health check` shows the \
+                                            services that answer.";
 
 pub(crate) fn run(args: WhyArgs) -> Result<()> {
     if let Some(trace) = args.op {
@@ -128,19 +133,19 @@ pub(crate) fn run(args: WhyArgs) -> Result<()> {
         Some(_) => {}
     }
     let place = args.path.as_deref().map(entry_or_mount).transpose()?;
+    // The path on a mount that can make the report without management.
+    let on_mount = match &place {
+        Some((None, mount)) => Some(mount.clone()),
+        _ => args.path.clone(),
+    };
+    let (is_answered_by_mount, interval) = (args.is_answered_by_mount(), args.interval);
     let access =
         match args.query.access_or(place.as_ref().map(|(_, place)| place.as_path()), WITHOUT_TOKEN)
         {
             Ok(access) => access,
             Err(error) => {
-                let path = match &place {
-                    Some((None, mount)) => Some(mount.clone()),
-                    _ => args.path.clone().or_else(mount_of_user),
-                };
-                return match path.filter(|_| args.is_answered_by_mount()) {
-                    Some(path) => explain_own(path, args.interval),
-                    None => Err(error),
-                };
+                let path = on_mount.or_else(mount_of_user).filter(|_| is_answered_by_mount);
+                return path.map_or(Err(error), |path| explain_own(path, interval));
             }
         };
     let report = crate::cmd::block_on(async move {
@@ -150,8 +155,14 @@ pub(crate) fn run(args: WhyArgs) -> Result<()> {
             Some(span) => from_monitor(&access, &args.monitor, &found, span).await,
             None => measured(&access, (&found, inode), args.interval).await,
         }
-    })?;
-    print(&report, as_text)
+    });
+    let silence = [ErrorCode::Disconnected, ErrorCode::TimedOut, ErrorCode::NotLeader];
+    match (report, on_mount.filter(|_| is_answered_by_mount)) {
+        (Err(error), Some(path)) if silence.contains(&error.code()) => {
+            explain_without_management(path, interval, &error)
+        }
+        (report, _) => print(&report?, as_text),
+    }
 }
 
 /// Explains one operation: from the records of all services, or for a user without the token from
@@ -200,13 +211,25 @@ impl WhyArgs {
 
 /// For a user without the token: explains the operations of this user on the mount of `path`.
 fn explain_own(path: PathBuf, interval: Duration) -> Result<()> {
-    let (inode, place) = entry_at(&path)?;
     warn(
         "this user cannot use the cluster's token, so the report has only this user's own \
          operations on this mount",
     );
-    let explaining = async move { own::explain((&path, inode), &place, interval).await };
-    print(&crate::cmd::block_on(explaining)?, own_as_text)
+    print(&of_mount(path, interval)?, own_as_text)
+}
+
+/// Explains the operations on the mount of `path` while management does not answer. `error` is the
+/// error of the request to management.
+fn explain_without_management(path: PathBuf, interval: Duration, error: &Error) -> Result<()> {
+    warn(&format!("{error}; the report has only the operations on the mount of this path"));
+    print(&of_mount(path, interval)?, |report| with_causes(report, NO_CAUSES_WITHOUT_MANAGEMENT))
+}
+
+/// Returns the report that the mount of `path` makes about the operations of this user, or of all
+/// its users for root.
+fn of_mount(path: PathBuf, interval: Duration) -> Result<Report> {
+    let (inode, place) = entry_at(&path)?;
+    crate::cmd::block_on(async move { own::explain((&path, inode), &place, interval).await })
 }
 
 /// Measures for `interval`. `inode` is the inode that the report is about; `None` means all.
@@ -266,7 +289,8 @@ fn with_causes(report: &Report, without: &str) -> String {
         0 => writeln!(text, "No request was completed in {span_seconds:.1} s."),
         _ => writeln!(
             text,
-            "{requests} requests in {span_seconds:.1} s took {seconds:.2} s, added up:"
+            "{requests} {} in {span_seconds:.1} s took {seconds:.2} s, added up:",
+            if *requests == 1 { "request" } else { "requests" }
         ),
     };
     for phase in &report.phases {
@@ -343,6 +367,8 @@ mod tests {
         };
         let text = as_text(&report);
         assert!(text.starts_with("136 requests in 3.0 s took 1.83 s, added up:\n"), "{text}");
+        let one = as_text(&Report { requests: 1, ..report.clone() });
+        assert!(one.starts_with("1 request in 3.0 s took"), "{one}");
         let line = "   82 %  waiting for the log sync of metadata target t7 on metadata-1";
         assert!(
             text.contains(line) && text.contains("(11 ms each, 0.4 ms at its peers)"),
