@@ -254,7 +254,7 @@ fn mount(
         access.token.addresses.join(", "),
         args.directory.display(),
         std::process::id(),
-        if asked.words().is_empty() { "none".to_owned() } else { asked.words() }
+        options::shown(asked, args)
     );
     let served = skep_fuse::mount(cluster, options)
         .map_err(|error| with_retry_hint(with_token_file(error, &access.token_file)));

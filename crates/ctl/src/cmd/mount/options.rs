@@ -1,8 +1,8 @@
 //! Mount options: the list after `-o`, or in the options field of `/etc/fstab`.
 
-use super::MountArgs;
 use super::option_table::{ALLOW_OTHER, OWN};
 use super::retry::Retry;
+use super::{MountArgs, job_variables};
 use skep_fuse::{JobVariables, MountFlags};
 use skep_service::ByteSize;
 use skep_types::{Error, ErrorCode, Result};
@@ -69,6 +69,20 @@ impl Options {
             read_ahead.unwrap_or_default()
         )
     }
+}
+
+/// Returns the options of a mount for its log, in the form of `mount -o`. The token file, the
+/// transport and the options of the log itself are left out. Without any other option, returns
+/// `none`.
+pub(super) fn shown(asked: Options, args: &MountArgs) -> String {
+    let mut all = vec![asked.words().trim_start_matches(',').to_owned()];
+    if args.has_job_patterns {
+        all.push("job_patterns".into());
+    }
+    all.extend(job_variables(args).map(|names| format!("job_variables={names}")));
+    all.extend(args.metrics.as_ref().map(|address| format!("metrics={address}")));
+    all.retain(|words| !words.is_empty());
+    if all.is_empty() { "none".into() } else { all.join(",") }
 }
 
 fn refused(what: String) -> Error {
@@ -325,6 +339,22 @@ mod tests {
             let text = format!("option {wrong}: invalid name of an environment variable");
             assert!(error.to_string().contains(&text), "{error}");
         }
+    }
+
+    #[test]
+    fn log_of_a_mount_shows_the_options_of_skep_too() {
+        let shown = |options: &str| {
+            let mut args = MountArgs::default();
+            let asked = read(&[options.to_owned()], false, &mut args).unwrap();
+            shown(asked, &args)
+        };
+        assert_eq!(shown("token_file=/etc/skep/token,defaults"), "none");
+        assert_eq!(
+            shown("job_variables=A:B,nosuid,job_patterns"),
+            "nosuid,job_patterns,job_variables=A:B"
+        );
+        assert_eq!(shown("metrics=a:1"), "metrics=a:1");
+        assert!(shown("job_accounting").starts_with("job_variables=SLURM_JOB_ID"));
     }
 
     #[test]
