@@ -92,7 +92,9 @@ impl ClusterArgs {
             without_token,
         };
         let mut access = query.find(self.cluster.as_deref(), near)?;
-        access.learned = known_management::learned_addresses(access.token.cluster);
+        if !query.file.is_mistyped(&access.name, &access.token.addresses) {
+            access.learned = known_management::learned_addresses(access.token.cluster);
+        }
         Ok(access)
     }
 }
@@ -235,8 +237,7 @@ fn may_exist(file: &Path) -> bool {
 
 /// Whether this user may not enter the directory of a file.
 fn is_closed(file: &Path) -> bool {
-    let found = std::fs::metadata(file);
-    found.is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
+    std::fs::metadata(file).is_err_and(|it| it.kind() == std::io::ErrorKind::PermissionDenied)
 }
 
 /// Advice for a user who may not read the token, if the command has no form for users.
@@ -577,5 +578,11 @@ mod tests {
         let query = ClusterQuery { environment, ..query };
         assert_eq!(query.find(None, Some(Path::new("/"))).unwrap().name, "10.0.0.3");
         assert_eq!(query.find(Some("work"), None).unwrap().name, "work");
+        for (name, is_mistyped) in
+            [("work", false), ("localhost", false), ("10.0.0.1", false), ("no_such_cluster", true)]
+        {
+            let Access { name, token, .. } = query.find(Some(name), None).unwrap();
+            assert_eq!(query.file.is_mistyped(&name, &token.addresses), is_mistyped, "{name}");
+        }
     }
 }

@@ -5,6 +5,7 @@
 //! The file of the user takes precedence. The module [`crate::access`] chooses the cluster of a
 //! command.
 
+use crate::in_time::{LOOKUP_PATIENCE, within};
 use serde::Deserialize;
 use skep_management::DEFAULT_PORT;
 use skep_service::advertise::with_port;
@@ -52,6 +53,17 @@ impl NamedCluster {
 }
 
 impl ClientFile {
+    /// Whether the name of a cluster is a word that is neither a name in these files nor the name
+    /// of a host. `addresses` are those of management that follow from it. The user has probably
+    /// mistyped a name in the files. The token is then that of the default cluster, so the
+    /// addresses that this host has learned of it must not be used.
+    pub(crate) fn is_mistyped(&self, name: &str, addresses: &[String]) -> bool {
+        let is_word = !name.contains(['/', ':', ',', '.']) && !self.clusters.contains_key(name);
+        let [address] = addresses else { return false };
+        let address = address.clone();
+        is_word && within(LOOKUP_PATIENCE, move || skep_env::is_known_host(&address)) == Some(false)
+    }
+
     /// Reads both files. A missing file is empty.
     ///
     /// # Errors

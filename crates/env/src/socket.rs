@@ -157,6 +157,11 @@ fn look_up_at_once(address: &str) -> io::Result<SocketAddr> {
     }
 }
 
+/// Whether the host of `host:port` has an address. Waits for the system resolver.
+pub fn is_known_host(address: &str) -> bool {
+    look_up_at_once(address).is_ok()
+}
+
 /// Resolves `host:port`. The system resolver may wait half a minute for name servers that do not
 /// reply. So a separate thread calls the resolver, and the loop continues.
 async fn look_up(address: &str) -> io::Result<SocketAddr> {
@@ -467,6 +472,7 @@ mod tests {
             assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
             let error = look_up_at_once("no..such:1").unwrap_err().to_string();
             assert!(error.starts_with("cannot resolve the name no..such"), "{error}");
+            assert!(is_known_host("localhost:1") && !is_known_host("no..such:1"));
         })
         .unwrap();
     }

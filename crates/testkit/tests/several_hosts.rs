@@ -436,6 +436,8 @@ fn commands_find_cluster_and_token_at_each_documented_place() {
     start_cluster(&mut host);
     let works = |command: &str| host.run(command).expect_success();
     works("skep node list; skep node list --cluster 10.0.0.1");
+    let mistyped = host.run("skep node list --cluster wrok").expect_failure();
+    assert!(mistyped.contains("wrok:7400") && mistyped.contains("resolve"), "{mistyped}");
     works("mv /etc/skep/token /srv/token");
     let none = host.run("skep node list").expect_failure();
     assert!(none.contains("/etc/skep/client.toml") && none.contains("SKEP_CLUSTER"), "{none}");
