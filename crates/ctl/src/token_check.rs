@@ -24,11 +24,22 @@ pub(crate) fn prove(token: &JoinToken) -> Result<()> {
 /// mounts that have only this token cannot reach those nodes, and do not reach the leader if one of
 /// them leads. Does nothing for a cluster with one management node.
 pub(crate) fn warn_about_refusals(token: &JoinToken) {
+    let asked = token.clone();
+    warn_about(token, async move { Ok(token_proof::refusing_addresses(&asked).await) });
+}
+
+/// Like [`warn_about_refusals`], for a token that was installed a moment ago. A management node
+/// reads its new token only after a moment, so a node that refuses the token until then is not
+/// named.
+pub(crate) fn warn_about_lasting_refusals(token: &JoinToken) {
+    let asked = token.clone();
+    warn_about(token, async move { Ok(token_proof::lasting_refusals(&asked).await) });
+}
+
+fn warn_about(token: &JoinToken, asking: impl Future<Output = Result<Vec<String>>> + 'static) {
     if token.addresses.len() < 2 {
         return;
     }
-    let asked = token.clone();
-    let asking = async move { Ok(token_proof::refusing_addresses(&asked).await) };
     if let Some(text) = block_on(asking).ok().and_then(|refusing| refusals(&refusing)) {
         warn(&text);
     }

@@ -67,6 +67,20 @@ pub async fn refusing_addresses(token: &JoinToken) -> Vec<String> {
     refusing
 }
 
+/// Like [`refusing_addresses`], for a token that was installed a moment ago: leaves out nodes that
+/// accept the token within 3 s, because management reads its own new token after a moment.
+pub async fn lasting_refusals(token: &JoinToken) -> Vec<String> {
+    let until = skep_env::now() + REFUSED_FOR;
+    // Retry: the token is proved again every `PAUSE`, for `REFUSED_FOR`.
+    loop {
+        let refusing = refusing_addresses(token).await;
+        if refusing.is_empty() || skep_env::now() >= until {
+            return refusing;
+        }
+        skep_env::sleep(PAUSE).await;
+    }
+}
+
 /// Proves the newest secret of `token` at one address. The handshake contains no node id. With the
 /// id of a cluster member, a refusal would have the error `Disconnected` instead of
 /// `AuthenticationFailed`.

@@ -4,7 +4,7 @@
 use super::{DirectoryArgs, DirectoryChange};
 use crate::help::{Example, examples};
 use crate::output::print;
-use crate::token_check::{foreign_secret, forget, prove, warn_about_refusals};
+use crate::token_check::{foreign_secret, forget, prove, warn_about_lasting_refusals};
 use skep_service::directory::read_token;
 use skep_service::tokens;
 use skep_types::{Error, ErrorCode, Result};
@@ -61,7 +61,7 @@ pub(crate) fn run(args: &InstallArgs) -> Result<()> {
         changes.push(DirectoryChange { directory: directory.display().to_string(), is_changed });
     }
     if must_prove {
-        warn_about_refusals(&token);
+        warn_about_lasting_refusals(&token);
     }
     let id = token.secrets.newest().id();
     print(&changes, |changes| {
