@@ -61,6 +61,10 @@ fn online_line(server: &str, former: Reachability, outage: Option<Outage>) -> Op
             return None;
         }
         None => format!("{server} is online"),
+        // A new leader has seen only the end of the outage.
+        Some(Outage { lasted_ms: ..1_000, may_be_longer: true }) => {
+            format!("{server} is online again")
+        }
         Some(Outage { lasted_ms, may_be_longer }) => {
             let at_least = if may_be_longer { "at least " } else { "" };
             format!("{server} is online again, after {at_least}{}", seconds(lasted_ms))

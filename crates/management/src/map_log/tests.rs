@@ -103,6 +103,9 @@ fn returning_server_is_logged_with_the_length_of_its_outage() {
     let again = |after| Some(format!("storage-1 (n4) at 10.0.0.4:7400 is online again, {after}"));
     assert_eq!(text(ProbablyOffline, outage(false)), again("after 20.3 s"));
     assert_eq!(text(Offline, outage(true)), again("after at least 20.3 s"));
+    let seen_end = Some(Outage { lasted_ms: 400, may_be_longer: true });
+    let unknown = "storage-1 (n4) at 10.0.0.4:7400 is online again".to_owned();
+    assert_eq!(text(Offline, seen_end), Some(unknown), "a new leader does not know the length");
     assert_eq!(text(ProbablyOffline, outage(true)), None, "only management was away");
     assert_eq!(text(Online, outage(false)), None);
 }
