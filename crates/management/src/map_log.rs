@@ -205,7 +205,7 @@ pub(crate) fn loss_line(before: &ClusterMap, change: &GroupChange) -> Line {
     let target = named(before, change.target);
     let role = match change.change {
         MemberChange::TakeOver => "has the longest log, and becomes the primary",
-        _ => "has a shorter log, and copies the rest from the primary",
+        _ => "gets the records that it lacks, if any, from the primary",
     };
     let text = format!(
         "each member of group {} reports that it may lack log records, as after a restore of \
