@@ -231,6 +231,15 @@ pub(crate) fn condition_line(map: &ClusterMap, target: TargetId, health: &Target
             let text = format!("target {name} in {path} is marked as lost, and is not served");
             return Line(Level::Info, text);
         }
+        // An administrator closes a target before it is removed. The map is from before the report.
+        let is_closed = found.is_some_and(|it| it.health.condition == Condition::Closed);
+        if is_closed && health.known_reason() == Some(KnownReason::Unreported) {
+            let text = format!(
+                "target {name} in {path} is closed to new files, and its service does not serve it \
+                 any more, as during its removal; if files lie on it, operations on them wait"
+            );
+            return Line(Level::Info, text);
+        }
     }
     let state = match health.condition {
         Condition::Serving | Condition::Closed => {

@@ -194,8 +194,14 @@ fn only_an_unexpected_target_failure_is_logged_as_a_warning() {
     // A change of the role of a target, and a target that is marked as lost, are normal.
     let reopens = TargetHealth::new(Condition::Down, KnownReason::Reopens.text());
     assert_eq!(condition_line(&map, TargetId::new(7), &reopens).0, Level::Info);
-    let mut lost = map;
+    // A target that an administrator removes is closed first.
     let is_meant = |target: &&mut skep_types::Target| target.id == TargetId::new(7);
+    let mut closed = map.clone();
+    closed.targets.iter_mut().find(is_meant).unwrap().health.condition = Condition::Closed;
+    let Line(level, text) = condition_line(&closed, TargetId::new(7), &unreported);
+    assert!(level == Level::Info && text.contains("as during its removal"), "{text}");
+    assert_eq!(condition_line(&closed, TargetId::new(7), &health).0, Level::Error);
+    let mut lost = map;
     lost.targets.iter_mut().find(is_meant).unwrap().consistency = Consistency::Bad;
     assert_eq!(condition_line(&lost, TargetId::new(7), &health).0, Level::Info);
     let refuses = TargetHealth::new(Condition::ReadOnly, "the target was marked as lost");
