@@ -226,8 +226,8 @@ impl Queue {
     }
 }
 
-/// Runs a program with `text` on its standard input. Kills it, with the processes that it has
-/// started, after `patience`.
+/// Runs a program with the line `text` on its standard input. Kills it, with the processes that it
+/// has started, after `patience`.
 async fn run_program(
     program: &str,
     arguments: &[String],
@@ -243,12 +243,13 @@ async fn run_program(
     }
 }
 
-/// Returns a file in memory with `text`, for the standard input of a program. A pipe may have less
-/// space than a long notification, so a program that does not read its input would block the
-/// thread of the monitor.
+/// Returns a file in memory with the line `text`, for the standard input of a program. The line has
+/// its end: `while read line` of a shell ignores a line without it, and a program can append the
+/// line to a file. A pipe may have less space than a long notification, so a program that does not
+/// read its input would block the thread of the monitor.
 fn input_file(text: &str) -> std::io::Result<File> {
     let mut file = File::from(memfd_create("skep-notification", MemfdFlags::CLOEXEC)?);
-    file.write_all(text.as_bytes())?;
+    file.write_all(format!("{text}\n").as_bytes())?;
     file.rewind()?;
     Ok(file)
 }
@@ -303,7 +304,7 @@ mod tests {
             (failed, missing)
         });
         let (failed, missing) = result.unwrap();
-        assert_eq!(std::fs::read_to_string(&file).unwrap(), "{\"a\":1}");
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "{\"a\":1}\n");
         assert!(failed.unwrap_err().contains("exit status: 3"));
         assert!(missing.is_err());
     }
@@ -320,7 +321,7 @@ mod tests {
             run_program("sh", &shell(&script), &text, SEND_PATIENCE).await.unwrap();
         })
         .unwrap();
-        assert_eq!(std::fs::read_to_string(&file).unwrap().trim(), "1048576");
+        assert_eq!(std::fs::read_to_string(&file).unwrap().trim(), "1048577");
     }
 
     /// Whether a process runs. A process that its parent has not awaited has the state `Z`.

@@ -168,7 +168,7 @@ fn states(notifications: &[Value]) -> Vec<&str> {
 }
 
 fn write_program(path: &Path, output: &Path) {
-    let script = format!("#!/bin/sh\ncat >>{0}\necho >>{0}\n", output.display());
+    let script = format!("#!/bin/sh\ncat >>{}\n", output.display());
     files::write(path, script);
     files::set_permissions(path, std::fs::Permissions::from_mode(0o755));
 }

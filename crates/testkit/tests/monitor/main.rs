@@ -159,7 +159,7 @@ fn monitor_lists_the_metrics_pages_of_hosts_with_mounts() {
 fn suspended_service_causes_an_alert_and_a_notification() {
     let scratch = Scratch::new();
     let (notified, program) = (scratch.path().join("notified"), scratch.path().join("notify"));
-    let script = format!("#!/bin/sh\ncat >> {0}\necho >> {0}\n", notified.display());
+    let script = format!("#!/bin/sh\ncat >> {}\n", notified.display());
     fs::write(&program, script).unwrap();
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
     let setting = format!("monitor:alerts.command={}", program.display());
