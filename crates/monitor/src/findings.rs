@@ -200,15 +200,25 @@ fn unreachable(map: &ClusterMap, collected: &Collected) -> Vec<Finding> {
                 return None;
             }
             let effect = effect_of_outage(map, node).text;
+            let start = format!(
+                "read the log of `skep {}` on its host, and start the service there",
+                kind_word(node.kind)
+            );
+            // Only a refused connection shows that the process does not exist.
+            let remedy = match reason.contains("Connection refused") {
+                true => start,
+                false => format!(
+                    "`skep health check` shows whether its process is stopped or hangs, or its \
+                     host or network has failed, with the way out; if the service has ended, \
+                     {start}"
+                ),
+            };
             Some(Finding {
                 rule: "service-unreachable",
                 severity: Severity::Critical,
                 object: node.id.to_string(),
                 what: format!("{} does not reply: {reason}", node.name),
-                remedy: format!(
-                    "read the log of `skep {}` on its host, and start the service there; {effect}",
-                    kind_word(node.kind)
-                ),
+                remedy: format!("{remedy}; {effect}"),
                 cause: None,
             })
         })
@@ -425,6 +435,9 @@ mod tests {
         assert_eq!(of_rule("management-unreachable"), ["management"]);
         assert_eq!(of_rule("service-unreachable"), ["n3"]);
         assert_eq!(of_rule("metrics-page-hidden"), ["prometheus"]);
+        // The process of a silent service may be suspended.
+        let silent = found.iter().find(|it| it.rule == "service-unreachable").unwrap();
+        assert!(silent.remedy.starts_with("`skep health check` shows"), "{}", silent.remedy);
     }
 
     #[test]
