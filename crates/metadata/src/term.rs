@@ -115,10 +115,17 @@ pub(crate) async fn await_membership(
     events: &Mailbox<TargetEvent>,
     ready: &mut Option<Ready>,
 ) -> Result<Option<Membership>> {
+    let mut has_waited = false;
     loop {
         if let Some(membership) = Membership::of(router.map(), target) {
+            if has_waited {
+                let group = membership.group;
+                let role = if membership.is_primary(target) { ", as its primary" } else { "" };
+                tracing::info!("target {target} is a member of metadata group {group} now{role}");
+            }
             return Ok(Some(membership));
         }
+        has_waited = true;
         if let Some(ready) = ready.take() {
             tracing::info!(
                 "target {target} serves nothing until `skep group create` or `skep group add` puts \

@@ -456,26 +456,12 @@ impl ServingNode {
         if !std::mem::replace(is_ready, true) {
             notify::ready();
         }
-        // A metadata target without a group is ready, and serves nothing.
+        // A metadata target without a group is ready, and serves nothing. Its thread logs this.
         let map = self.membership.map_cell().load();
-        let has_group = |target: &TargetId| map.group_of(*target).is_some();
-        let named = |targets: Vec<TargetId>| {
-            let names: Vec<_> = targets.iter().map(|target| format!("target {target}")).collect();
-            names.join(", ")
-        };
-        let (serving, others): (Vec<_>, Vec<_>) =
-            running.iter().map(|it| it.target).partition(has_group);
+        let serving = running.iter().filter(|it| map.group_of(it.target).is_some());
+        let serving: Vec<_> = serving.map(|it| format!("target {}", it.target)).collect();
         if !serving.is_empty() {
-            tracing::info!("this service serves {}", named(serving));
-        }
-        // A target that the map does not have yet may get a group when it is registered.
-        let waiting: Vec<_> = others.into_iter().filter(|it| map.target(*it).is_some()).collect();
-        if !waiting.is_empty() {
-            tracing::info!(
-                "this service does not serve {} yet, since no group contains the target; `skep \
-                 group create` or `skep group add` puts a target into a group",
-                named(waiting)
-            );
+            tracing::info!("this service serves {}", serving.join(", "));
         }
     }
 }
