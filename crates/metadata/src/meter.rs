@@ -33,6 +33,7 @@ use skep_wire::catalog::is_ordinary_absence;
 use skep_wire::file_locks::WaitLock;
 use skep_wire::frame::Header;
 use skep_wire::inline::{ReadInline, WriteInline};
+use skep_wire::log_shipping::AwaitLogSync;
 use skep_wire::metadata as md;
 use skep_wire::sharing::WaitNotifications;
 use std::collections::HashMap;
@@ -52,7 +53,7 @@ const HOLDERS_EVERY: Duration = Duration::from_millis(250);
 /// Whether a request with this message id is sent in order to wait for an event, so that its
 /// duration does not count as slow.
 fn is_wait(message: u16) -> bool {
-    matches!(message, WaitNotifications::ID | WaitLock::ID)
+    matches!(message, WaitNotifications::ID | WaitLock::ID | AwaitLogSync::ID)
 }
 
 /// Whether no program waits for the reply to a request with this message id, so that a slow reply

@@ -7,7 +7,9 @@ use std::collections::BTreeMap;
 
 /// Kinds of requests whose purpose is to wait for an event. Their duration does not show load, so
 /// means and percentiles of nodes and targets omit these requests.
-pub(crate) const LONG_POLLS: [&str; 2] = ["wait_notifications", "get_map"];
+/// With `await_log_sync`, the primary of a metadata group waits for the next sync of a backup
+/// member. Replies to clients that wait for this sync have a stage of their own at the primary.
+pub(crate) const LONG_POLLS: [&str; 3] = ["wait_notifications", "get_map", "await_log_sync"];
 
 /// The kind of objects that the rows describe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -431,6 +431,7 @@ mod rounds {
         let write = [("target", "3"), ("operation", "write_chunk")];
         let disk = [&write[..], &[("stage", "disk")]].concat();
         let poll = [("target", "3"), ("operation", "wait_notifications"), ("stage", "others")];
+        let sync = [("target", "3"), ("operation", "await_log_sync"), ("stage", "others")];
         let account = [("service", "storage"), ("target", "3"), ("by", "client"), ("id", "8")];
         let network = [&account[..], &[("stage", "network")]].concat();
         let of_user = [&account[..2], &[("by", "user"), ("id", "1001")]].concat();
@@ -441,6 +442,7 @@ mod rounds {
             series("skep_storage_operations", &write, second * 5),
             series("skep_storage_stage_seconds", &disk, second * 100),
             series("skep_metadata_stage_seconds", &poll, second * SECOND),
+            series("skep_metadata_stage_seconds", &sync, second * SECOND),
             series("skep_load_operations", &account, second * 4),
             series("skep_load_written_bytes", &account, second * 4000),
             series("skep_load_read_bytes", &account, second * 96),

@@ -237,7 +237,7 @@ const OVERVIEW: &[Panel] = &[
         &[
             query(
                 "histogram_quantile(0.99, sum by (le) (rate(skep_metadata_operation_seconds_bucket\
-                 {CLUSTER,operation!=\"wait_notifications\"}[RATE])))",
+                 {CLUSTER,operation!~\"wait_notifications|await_log_sync\"}[RATE])))",
                 "metadata",
             ),
             query(

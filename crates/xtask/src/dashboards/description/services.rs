@@ -168,7 +168,7 @@ pub(super) const METADATA: &[Panel] = &[
         "Mean time from the arrival of a request to its reply.",
         &[query(
             "sum by (operation) (rate(skep_metadata_operation_seconds_sum{CLUSTER,\
-             operation!=\"wait_notifications\"}[RATE])) / (sum by (operation) \
+             operation!~\"wait_notifications|await_log_sync\"}[RATE])) / (sum by (operation) \
              (rate(skep_metadata_operation_seconds_count{CLUSTER}[RATE])) > 0)",
             "{{operation}}",
         )],
@@ -179,7 +179,7 @@ pub(super) const METADATA: &[Panel] = &[
         "Time that requests spend in each stage, in each second, over all targets.",
         &[query(
             "sum by (stage) (rate(skep_metadata_stage_seconds_sum{CLUSTER,\
-             operation!=\"wait_notifications\"}[RATE]))",
+             operation!~\"wait_notifications|await_log_sync\"}[RATE]))",
             "{{stage}}",
         )],
     ),
@@ -317,7 +317,7 @@ pub(super) const TARGET: &[Panel] = &[
         &[query(
             "sum by (le) (rate(skep_storage_operation_seconds_bucket{CLUSTER,\
              target=\"$target\"}[RATE]) or rate(skep_metadata_operation_seconds_bucket{CLUSTER,\
-             target=\"$target\",operation!=\"wait_notifications\"}[RATE]))",
+             target=\"$target\",operation!~\"wait_notifications|await_log_sync\"}[RATE]))",
             "{{le}}",
         )],
     ),
@@ -328,7 +328,7 @@ pub(super) const TARGET: &[Panel] = &[
         &[query(
             "sum by (stage) (rate(skep_storage_stage_seconds_sum{CLUSTER,target=\"$target\"}\
              [RATE]) or rate(skep_metadata_stage_seconds_sum{CLUSTER,target=\"$target\",\
-             operation!=\"wait_notifications\"}[RATE]))",
+             operation!~\"wait_notifications|await_log_sync\"}[RATE]))",
             "{{stage}}",
         )],
     ),
