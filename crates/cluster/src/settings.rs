@@ -169,8 +169,10 @@ impl Setting {
             ));
         }
         if !(*min..=*max).contains(&value) {
-            let unit = unit.word();
-            return Err(format!("{name}: {value} {unit} is not between {min} and {max} {unit}"));
+            // A level is a number without a unit.
+            let unit =
+                if *unit == Unit::Level { String::new() } else { format!(" {}", unit.word()) };
+            return Err(format!("{name}: {value}{unit} is not between {min} and {max}{unit}"));
         }
         if self.is_power_of_two && !value.is_power_of_two() {
             let (below, above) = (value.next_power_of_two() / 2, value.next_power_of_two());

@@ -382,7 +382,7 @@ fn settings_apply_without_a_restart_and_refuse_wrong_values() {
         (["lease", "1ms"], "lease: 1 ms is not between 200 and 600000 ms"),
         (["heartbeat", "4s"], "half a lease of 5000 ms"),
         (["stripe-width", "-"], "from 1 to 256"),
-        (["feature-level", "2"], "feature-level"),
+        (["feature-level", "99"], "feature-level: 99 is not between 1 and "),
         (["low-percent", "1"], "emergency-percent of 2 % is more than a low-percent of 1 %"),
         (["low-percent", "100%"], "low-percent: 100 percent is not between 0 and 99 percent"),
         (["low-percent", "few"], "from 0 to 99"),
