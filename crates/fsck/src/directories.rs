@@ -83,6 +83,14 @@ impl Directories {
     pub(crate) fn open(roots: &[PathBuf]) -> Result<Self> {
         let mut search = Search::default();
         for root in roots {
+            if !root.is_dir() {
+                let what = format!(
+                    "cannot check {}: no such directory; name the data directory of `skep up`, or \
+                     the directories of all services and targets of the stopped cluster",
+                    root.display()
+                );
+                return Err(Error::new(ErrorCode::NotFound, what));
+            }
             search.visit(root, 0)?;
         }
         let Some(map) = search.map else {

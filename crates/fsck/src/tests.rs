@@ -450,6 +450,9 @@ fn directories_in_use_and_incomplete_clusters_are_refused() {
     assert!(refusal(&[stopped.0.path()]).contains("another process uses"));
     drop(in_use);
     assert!(refusal(&[&stopped.storage()]).contains("no service"));
+    let missing = check(&[stopped.path("missing")]).unwrap_err();
+    assert_eq!(missing.code(), ErrorCode::NotFound, "{missing}");
+    assert!(missing.to_string().contains("no such directory"), "{missing}");
     std::fs::remove_dir_all(stopped.metadata()).unwrap();
     assert!(refusal(&[stopped.0.path()]).contains("primary of group"));
 }
