@@ -174,6 +174,9 @@ fn administrator_can_move_the_primary_and_drop_a_member() {
         schema::check("group-move", &pair.json(&["group", "move", &id, &other]));
         pair.wait_for_primary(backup);
         after(Duration::from_secs(1));
+        // A repetition of the command changes nothing.
+        let epoch = pair.group()["epoch"].clone();
+        assert_eq!(pair.json(&["group", "move", &id, &other])["epoch"], epoch);
         let refused = pair.ask(&["group", "drop", &id, &other]).expect_failure();
         assert!(refused.contains("is the primary"), "{refused}");
         let former = target(pair, false);

@@ -58,27 +58,36 @@ pub(crate) struct ChangedGroup {
 }
 
 pub(crate) fn drop_member(args: DropArgs) -> Result<()> {
-    let changed = change(args.member, MemberChange::Drop)?;
+    let (changed, _) = change(args.member, MemberChange::Drop)?;
     print(&changed, |it| {
         format!("Group {} continues without target {} (epoch {}).", it.id, it.target, it.epoch)
     })
 }
 
 pub(crate) fn move_primary(args: MoveArgs) -> Result<()> {
-    let changed = change(args.member, MemberChange::HandOver)?;
+    let (changed, is_changed) = change(args.member, MemberChange::HandOver)?;
+    let already = if is_changed { "" } else { " already" };
     print(&changed, |it| {
-        format!("Target {} is the primary of group {} (epoch {}).", it.target, it.id, it.epoch)
+        let ChangedGroup { id, target, epoch, .. } = it;
+        format!("Target {target} is the primary of group {id}{already} (epoch {epoch}).")
     })
 }
 
-fn change(args: MemberArgs, change: MemberChange) -> Result<ChangedGroup> {
+/// Returns the group after the change, and whether this command has changed it. A member that is
+/// the primary need not become it.
+fn change(args: MemberArgs, change: MemberChange) -> Result<(ChangedGroup, bool)> {
     let MemberArgs { query, group, target } = args;
     let access = query.access(None)?;
     block_on(async move {
         let map = access.map().await?;
         let found = group_named(&map, group)?;
         let target = target_named(&map, &target)?.id;
-        request(&access, found, change, target).await
+        if change == MemberChange::HandOver && found.primary == target {
+            let (epoch, map_version) = (found.epoch.raw(), map.version.raw());
+            let target = target.raw();
+            return Ok((ChangedGroup { id: group, target, epoch, map_version }, false));
+        }
+        request(&access, found, change, target).await.map(|changed| (changed, true))
     })
 }
 
