@@ -11,6 +11,8 @@ use skep_types::text::escape_controls;
 /// lacks the feature, the suggestion is a sentence that begins with a capital letter.
 const ANSWERS: &[(&str, &str)] = &[
     ("status", "health check"),
+    ("alert", "health check"),
+    ("alerts", "health check"),
     ("check", "health check"),
     ("health-check", "health check"),
     ("df", "health df"),
@@ -23,9 +25,11 @@ const ANSWERS: &[(&str, &str)] = &[
     ("clients", "client list"),
     ("mounts", "client list"),
     ("locks", "lock list"),
+    ("disk", "node disks"),
     ("disks", "node disks"),
     ("iostat", "node disks"),
     ("sessions", "session list"),
+    ("cp", "copy"),
     ("start", "up"),
     ("run", "up"),
     ("stop", "down"),
@@ -55,6 +59,7 @@ const ANSWERS: &[(&str, &str)] = &[
     ("get", "config get"),
     ("set", "config set"),
     ("settings", "config list"),
+    ("log", "node log-level"),
     ("logs", "node log-level"),
     ("log-level", "node log-level"),
     ("benchmark", "bench io"),
