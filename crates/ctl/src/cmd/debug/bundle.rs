@@ -377,7 +377,8 @@ impl Writer {
 /// Returns the hosts of services in the output of `skep node list`, without the host `own`.
 fn other_hosts_in(nodes: &str, own: &str) -> Vec<String> {
     let nodes: Value = serde_json::from_str(nodes).unwrap_or_default();
-    let hosts = nodes.as_array().into_iter().flatten().filter_map(|node| node["host"].as_str());
+    let services = nodes.as_array().into_iter().flatten().filter(|node| node["kind"] != "client");
+    let hosts = services.filter_map(|node| node["host"].as_str());
     let hosts: BTreeSet<_> = hosts.filter(|host| *host != own).map(str::to_owned).collect();
     hosts.into_iter().collect()
 }
@@ -434,7 +435,7 @@ mod tests {
     #[test]
     fn output_names_hosts_without_logs_and_how_to_add_them() {
         let nodes = r#"[{"host": "s2"}, {"host": null}, {"host": "own"}, {"host": "s1"},
-            {"host": "s2"}]"#;
+            {"host": "s2", "kind": "storage"}, {"host": "c1", "kind": "client"}]"#;
         let missing_hosts = other_hosts_in(nodes, "own");
         assert_eq!(missing_hosts, ["s1", "s2"]);
         assert!(other_hosts_in("cannot reach management", "own").is_empty());
