@@ -20,7 +20,7 @@ use crate::tree_output::ProgressLine;
 use crate::view::target_named;
 use serde::Serialize;
 use skep_types::group_change::MemberChange;
-use skep_types::map::{Consistency, Reachability};
+use skep_types::map::{Condition, Consistency, Reachability};
 use skep_types::{
     ClusterMap, Error, ErrorCode, Group, GroupId, MemberState, Result, Target, TargetId, TargetKind,
 };
@@ -323,11 +323,17 @@ fn storage_text(target: &Target, node: &str, found: &str) -> String {
             "It is marked as lost: {add}, restore or remove the files that `skep target files \
              --paths {id}` lists, then run `skep target remove {id}`"
         )
-    } else if target.reachability == Reachability::Offline {
+    } else if target.reachability == Reachability::Offline
+        || target.health.condition == Condition::Down
+    {
+        let (state, first) = match target.reachability {
+            Reachability::Offline => ("offline", "start its service"),
+            _ => ("not served", "solve the problem that `skep target list` shows"),
+        };
         format!(
-            "It is offline: if its disk is lost for good, `skep target remove --lost {id}` lists \
-             the files that lose bytes, and with `--confirm {id}` marks it as lost; if not, start \
-             its service first"
+            "It is {state}: if its disk is lost for good, `skep target remove --lost {id}` lists \
+             the files that lose bytes, and with `--confirm {id}` marks it as lost; if not, \
+             {first} first"
         )
     } else {
         let path = &target.path;
@@ -350,6 +356,7 @@ fn storage_text(target: &Target, node: &str, found: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use skep_types::map::TargetHealth;
     use skep_types::{GroupMember, NodeId};
 
     #[test]
@@ -415,6 +422,11 @@ mod tests {
         target.reachability = Reachability::Offline;
         let offline = text(&target);
         assert!(offline.contains("target remove --lost 4"), "{offline}");
+        // The disk of a service that runs is missing.
+        target.reachability = Reachability::Online;
+        target.health = TargetHealth::new(Condition::Down, "its data is missing");
+        let down = text(&target);
+        assert!(down.contains("not served") && down.contains("remove --lost 4"), "{down}");
         target.consistency = Consistency::Bad;
         let lost = text(&target);
         assert!(lost.contains("marked as lost") && lost.contains("remove 4"), "{lost}");
