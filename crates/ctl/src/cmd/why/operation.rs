@@ -74,6 +74,7 @@ pub(super) fn as_text(report: &OperationReport) -> String {
     let ended = utc(Timestamp { seconds, nanoseconds: 0 });
     let _ = write!(text, "{} took {}{failed}", escape_controls(operation), milliseconds(*ms));
     let _ = match client.is_empty() {
+        true if service == "mount" => write!(text, ", on this mount"),
         true => write!(text, ", at a {} service", escape_controls(service)),
         false => write!(text, ", of {}", escape_controls(client)),
     };
@@ -167,6 +168,9 @@ mod tests {
         let expected = "   82 %  waiting for the log sync of metadata target t7 on m";
         assert!(text.contains(expected) && text.contains("(1.0 s, usually 0.4 ms)"), "{text}");
         assert!(text.contains("- after 0.2 ms: create to metadata target t7, 1.1 s, failed\n"));
+        // The record of a user's own mount names no client.
+        let own = as_text(&OperationReport { client: String::new(), ..report.clone() });
+        assert!(own.starts_with("create took 1.2 s, on this mount, user 1000;"), "{own}");
         assert!(
             text.contains("- 2 more") && text.contains("cannot get records from storage-1"),
             "{text}"
