@@ -73,10 +73,10 @@ pub(crate) fn check_before_init(directory: &Path, token: &JoinToken) -> Result<(
         Ok(()) => Ok(()),
         Err(error) if error.code() == ErrorCode::AuthenticationFailed => {
             let what = format!(
-                "cannot initialise {}: management refuses the token ({}); use the token that \
-                 `skep cluster token --cluster DIRECTORY` prints on the management host",
+                "cannot initialise {}: management refuses the token ({}){}",
                 directory.display(),
-                error.context()
+                error.context(),
+                way_to_the_token(&error)
             );
             Err(Error::new(error.code(), what))
         }
@@ -87,6 +87,17 @@ pub(crate) fn check_before_init(directory: &Path, token: &JoinToken) -> Result<(
                 error.context()
             );
             Ok(())
+        }
+    }
+}
+
+/// Returns the way out of the error of a refused token, unless the error names it already.
+pub(crate) fn way_to_the_token(error: &Error) -> &'static str {
+    match error.context().contains("skep cluster token") {
+        true => "",
+        false => {
+            "; use the token that `skep cluster token --cluster DIRECTORY` prints on the \
+             management host"
         }
     }
 }

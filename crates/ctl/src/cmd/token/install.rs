@@ -4,7 +4,9 @@
 use super::{DirectoryArgs, DirectoryChange};
 use crate::help::{Example, examples};
 use crate::output::print;
-use crate::token_check::{foreign_secret, forget, prove, warn_about_lasting_refusals};
+use crate::token_check::{
+    foreign_secret, forget, prove, warn_about_lasting_refusals, way_to_the_token,
+};
 use skep_service::directory::read_token;
 use skep_service::tokens;
 use skep_types::{Error, ErrorCode, Result};
@@ -76,10 +78,10 @@ pub(crate) fn run(args: &InstallArgs) -> Result<()> {
 fn refusal(error: &Error) -> Error {
     let what = match error.code() {
         ErrorCode::AuthenticationFailed => format!(
-            "cannot install the token: management refuses it ({}); use the token that `skep \
-             cluster token --cluster DIRECTORY` prints on the management host. Only for a \
-             directory of management that was restored from an old backup, add --force",
-            error.context()
+            "cannot install the token: management refuses it ({}){}. Only for a directory of \
+             management that was restored from an old backup, add --force",
+            error.context(),
+            way_to_the_token(error)
         ),
         _ => format!(
             "cannot check the token with management: {}; start management, or install the token \
@@ -100,6 +102,9 @@ mod tests {
         assert_eq!(refused.code(), ErrorCode::AuthenticationFailed);
         assert!(refused.context().contains("skep cluster token"), "{refused}");
         assert!(!refused.context().contains("start management"), "{refused}");
+        let named = "another secret; `skep cluster token --cluster DIRECTORY` prints the right one";
+        let refused = refusal(&Error::new(ErrorCode::AuthenticationFailed, named));
+        assert_eq!(refused.context().matches("skep cluster token").count(), 1, "{refused}");
         let absent = refusal(&Error::new(ErrorCode::Disconnected, "10.0.0.1:7400: no answer"));
         assert!(absent.context().contains("start management"), "{absent}");
     }
