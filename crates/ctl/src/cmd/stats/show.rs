@@ -230,6 +230,9 @@ pub(super) fn full_name(line: &Line, by: Division) -> String {
         Division::Client if line.name.is_empty() && id.parse::<u32>().is_ok() => {
             format!("{id} (left)")
         }
+        Division::Node if line.name.is_empty() && id.parse::<u32>().is_ok() => {
+            format!("{id} (removed)")
+        }
         _ if line.name.is_empty() => id.clone(),
         _ => line.name.clone(),
     }
@@ -311,12 +314,12 @@ mod tests {
     }
 
     #[test]
-    fn stats_mark_a_client_that_has_left_the_cluster() {
+    fn stats_mark_nodes_that_are_not_in_the_cluster_any_more() {
         let names = Names::of(&ClusterMap::empty(skep_types::ClusterId::default()));
         let shown = |by, id: &str| shown_name(&line(&row(id), by, &names), by);
         assert_eq!(shown(Division::Client, "1048586"), "1048586 (left)");
         assert_eq!(shown(Division::Client, "other"), "other");
-        assert_eq!(shown(Division::Node, "9"), "9");
+        assert_eq!(shown(Division::Node, "9"), "9 (removed)");
     }
 
     #[test]
