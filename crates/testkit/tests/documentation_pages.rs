@@ -167,7 +167,7 @@ fn every_command_of_the_pages_on_daily_work_succeeds() {
 /// their code blocks and with the reason. A test that the reason names runs the same commands with
 /// its own values.
 const NOT_RUN: &[(&str, usize, &str)] = &[
-    ("administration.md", 3, "the death of a host, a new disk, the removal of a whole cluster"),
+    ("administration.md", 4, "the death of a host, a new disk, the removal of a whole cluster"),
     ("backups.md", 2, "a cron script, and lost management nodes; management_nodes.rs"),
     ("benchmark-recipes.md", 1, "takes hours, and needs hardware and programs of others"),
     ("benchmarks-built-in.md", 3, "needs a lab, or IOR, mdtest and MPI, which few hosts have"),
