@@ -15,7 +15,9 @@ use super::record_space::replace_state;
 use super::region::data_range;
 use super::{ChunkStore, STATE_FILE};
 use futures_lite::future::zip;
-use skep_format::chunk::{GRANULES, RegionHeader, TargetState, granule_checksum, physical_offset};
+use skep_format::chunk::{
+    GRANULES, RegionHeader, TargetState, granule_checksum, physical_offset, region_of,
+};
 use skep_types::{ChunkFileKey, Error, ErrorCode, GRANULE_BYTES, HostIncarnation, Result};
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -104,7 +106,11 @@ impl ChunkStore {
         }
         file.note_change();
         let mut is_complete = true;
-        for index in self.dirty.regions_of(&file.key) {
+        // Regions beyond the end may still be dirty, because their entries are in the dirty log. A
+        // truncation has removed their data, so none of it is lost.
+        let last = region_of(file.size.get().saturating_sub(1));
+        let dirty = self.dirty.regions_of(&file.key).into_iter();
+        for index in dirty.filter(|index| *index <= last) {
             let cached = file.regions.borrow().get(&index).map(Rc::clone);
             // If the target does not have the region page in memory, the page in the file may be
             // older than acknowledged writes, so the region counts as incomplete.

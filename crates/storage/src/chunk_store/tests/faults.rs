@@ -362,6 +362,24 @@ fn full_sync_does_not_hide_a_failed_early_write_back() {
     });
 }
 
+/// A removed region stays dirty while it is in the dirty log, but none of its data can be lost.
+#[test]
+fn failed_write_back_after_a_truncation_is_no_loss() {
+    run(|dir| async move {
+        let store = open(&dir);
+        write(&store, key(1), 0, &pattern(1, 2 * REGION_BYTES as usize)).await.unwrap();
+        store.clean().await.unwrap();
+        write(&store, key(1), REGION_BYTES, b"new").await.unwrap();
+        store.truncate(&key(1), 100, 1).await.unwrap();
+        assert_eq!(store.dirty.regions_of(&key(1)), [0, 1]);
+        let incarnation = store.incarnation();
+        let file = store.existing(&key(1)).unwrap().unwrap();
+        fail_write_back(&file);
+        assert_eq!(store.sync(&key(1)).await.unwrap_err().code(), ErrorCode::NoSpace);
+        assert_eq!(store.incarnation(), incarnation);
+    });
+}
+
 /// docs/semantics.md 3.5.
 #[test]
 fn sync_waits_for_early_write_backs_of_its_file() {
