@@ -152,7 +152,7 @@ impl CleanEnd {
     /// Errors of the file system, with the path.
     pub fn record(self) -> Result<()> {
         let path = self.directory.join(STATE_FILE);
-        record_space::replace_record(&self.directory, &path, &self.state.to_file())
+        record_space::replace_state(&self.directory, &path, &self.state.to_file())
     }
 }
 
