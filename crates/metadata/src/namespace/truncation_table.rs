@@ -121,9 +121,10 @@ impl TruncationTable {
         self.get(inode).and_then(|it| it.awaited)
     }
 
-    /// Notes the chunk files for which [`Truncation::lost`] holds.
+    /// Notes the chunk files for which [`Truncation::lost`] holds. The first sync decides: a chunk
+    /// file that had not lost the truncation then keeps it, also if its host loses power later.
     pub(crate) fn note_lost(&mut self, inode: InodeId, lost: Vec<(u16, u16)>) {
-        if let Some(truncation) = self.all.get_mut(&inode) {
+        if let Some(truncation) = self.all.get_mut(&inode).filter(|it| it.lost.is_empty()) {
             truncation.lost = lost;
         }
     }
@@ -150,5 +151,30 @@ impl TruncationTable {
             "only a pending truncation has a failure"
         );
         assert!(self.ended.is_empty(), "the target has handled each truncation that has ended");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunk_file_with_a_durable_truncation_is_never_lost() {
+        let (mut table, inode) = (TruncationTable::default(), InodeId::new(2));
+        let applied = |generation| TruncationRecord {
+            generation,
+            had_writers: true,
+            is_applied: true,
+            chunk_files: Vec::new(),
+        };
+        let lost = |table: &TruncationTable| table.get(inode).unwrap().lost.clone();
+        table.on_write(inode, Some(applied(1)));
+        table.note_lost(inode, vec![(0, 0)]);
+        // The host of the other chunk file has lost power too, but after the first sync.
+        table.note_lost(inode, vec![(0, 0), (0, 1)]);
+        assert_eq!(lost(&table), [(0, 0)]);
+        table.on_write(inode, Some(applied(2)));
+        table.note_lost(inode, vec![(0, 1)]);
+        assert_eq!(lost(&table), [(0, 1)], "this is another truncation");
     }
 }
