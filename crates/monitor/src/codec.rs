@@ -63,6 +63,17 @@ fn payload_at(bytes: &[u8]) -> Option<&[u8]> {
     (crc32c(payload) == checksum).then_some(payload)
 }
 
+/// Returns the start of the frame in the payload of a record, in milliseconds since 1970. The
+/// function does not decode the frame, so a reader can skip frames of other times at little cost.
+/// `None` means that the payload is damaged or has an unknown version.
+pub fn start_ms(payload: &[u8]) -> Option<u64> {
+    let (version, rest) = payload.split_first()?;
+    if *version != VERSION {
+        return None;
+    }
+    Reader(rest).number()
+}
+
 /// Decodes the payload of a record. `None` means that the payload is damaged or has an unknown
 /// version.
 pub fn decode(payload: &[u8]) -> Option<Frame> {
@@ -195,6 +206,9 @@ mod tests {
         let frames = [first, frame(1_800_000_001, 0), Frame::default()];
         let bytes: Vec<u8> = frames.iter().flat_map(record).collect();
         assert_eq!(all(&bytes), frames);
+        let mut starts = Vec::new();
+        records(&bytes, |payload| starts.push(start_ms(payload).unwrap()));
+        assert_eq!(starts, frames.map(|frame| frame.start_ms));
     }
 
     #[test]

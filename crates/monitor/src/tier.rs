@@ -159,8 +159,13 @@ impl Tier {
                 }
             };
             codec::records(&bytes, |payload| {
-                let Some(frame) = codec::decode(payload) else { return };
-                if (from_ms..to_ms).contains(&frame.start_ms) {
+                // A file can have more than a thousand frames of other times, so decode only the
+                // wanted ones.
+                let start_ms = codec::start_ms(payload);
+                if start_ms.is_none_or(|start_ms| !(from_ms..to_ms).contains(&start_ms)) {
+                    return;
+                }
+                if let Some(frame) = codec::decode(payload) {
                     visit(frame);
                 }
             });
