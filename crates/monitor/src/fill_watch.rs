@@ -88,8 +88,9 @@ fn used_space(frame: &Frame, id: u32) -> Option<UsedSpace> {
         Some((level.sum.checked_div(frame.samples)?, level.max))
     };
     let ((free, _), (size, largest)) = (mean(Measure::FreeBytes)?, mean(Measure::SizeBytes)?);
-    let is_constant = size == largest && size > 0;
-    is_constant.then(|| UsedSpace { at_ms: frame.start_ms, used: size.saturating_sub(free), free })
+    // ZFS and Btrfs change the size a little with the data.
+    let is_steady = size > 0 && largest.saturating_sub(size) <= largest / 100;
+    is_steady.then(|| UsedSpace { at_ms: frame.start_ms, used: size.saturating_sub(free), free })
 }
 
 /// Returns the sum of the spaces of targets at one moment.
@@ -157,9 +158,26 @@ mod tests {
 
     #[test]
     fn target_that_fills_before_the_others_is_a_finding() {
-        let filling = |id, hour| if id == 8 { SIZE / 100 * (100 - hour) } else { SIZE / 10 * 9 };
+        let filling = |id: u32, hour: u64| match id {
+            8 => SIZE / 100 * (100 - hour),
+            _ => SIZE / 10 * 9,
+        };
         assert_eq!(objects(&watch(filling)), ["t8"]);
         assert!(objects(&watch(|_, _| SIZE / 2)).is_empty());
+    }
+
+    #[test]
+    fn used_space_is_unknown_while_a_size_changes_much() {
+        let of = |size: u64| {
+            let readings = [
+                ((Measure::FreeBytes, 7), Level { sum: 30, max: 30 }),
+                ((Measure::SizeBytes, 7), Level { sum: size, max: 1000 }),
+            ];
+            used_space(&Frame { samples: 1, readings: readings.into(), ..Frame::default() }, 7)
+        };
+        assert_eq!(of(995).map(|space| (space.used, space.free)), Some((965, 30)));
+        assert_eq!(of(500), None, "the target was added within the time of the frame");
+        assert_eq!(of(0), None);
     }
 
     #[test]
