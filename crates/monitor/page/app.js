@@ -121,7 +121,8 @@ async function updateCauses(shown) {
 /** Updates the charts and lists of the view. If this fails, the page shows the reason, and tries again. */
 async function refresh() {
   const shown = view;
-  if (shown.isUpdating || Date.now() < (shown.retryMs ?? 0)) return;
+  // A key can change the span before the first view is open.
+  if (!shown || shown.isUpdating || Date.now() < (shown.retryMs ?? 0)) return;
   shown.isUpdating = true;
   try {
     await update(shown);

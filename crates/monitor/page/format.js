@@ -79,7 +79,8 @@ export class Table {
   }
 
   update(rows) {
-    this.given = rows;
+    // A monitor of another version may have no such list.
+    this.given = rows ?? [];
     this.show();
   }
 
