@@ -209,7 +209,7 @@ async function checkUse(browser) {
     return !empty.hidden && empty.textContent.includes("no such row");
   });
   for (let letter = 0; letter < "no such row".length; letter += 1) await page.keyboard.press("Backspace");
-  await expect("an empty filter shows the rows", () => document.querySelectorAll("main tbody tr").length > 0);
+  await expect("an empty filter shows the rows", () => document.querySelector("main .empty").hidden);
   await page.goto(`${url}#/latency`);
   await pause(VIEW_MS);
   await page.evaluate(() => document.querySelector("main canvas").focus());
