@@ -2,7 +2,7 @@
 //! other servers.
 
 /// The path, type and content of each file.
-pub(crate) const FILES: [(&str, &str, &str); 10] = [
+pub(crate) const FILES: [(&str, &str, &str); 11] = [
     ("/", "text/html; charset=utf-8", include_str!("../page/index.html")),
     ("/style.css", "text/css; charset=utf-8", include_str!("../page/style.css")),
     ("/icon.svg", "image/svg+xml", include_str!("../page/icon.svg")),
@@ -11,6 +11,7 @@ pub(crate) const FILES: [(&str, &str, &str); 10] = [
     ("/findings.js", JAVASCRIPT, include_str!("../page/findings.js")),
     ("/format.js", JAVASCRIPT, include_str!("../page/format.js")),
     ("/span.js", JAVASCRIPT, include_str!("../page/span.js")),
+    ("/tables.js", JAVASCRIPT, include_str!("../page/tables.js")),
     ("/values.mjs", JAVASCRIPT, include_str!("../page/values.mjs")),
     ("/views.js", JAVASCRIPT, include_str!("../page/views.js")),
 ];
