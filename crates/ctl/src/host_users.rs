@@ -118,7 +118,8 @@ impl Answers {
             return HashMap::new();
         }
         let mut command = Command::new("timeout");
-        command.args(["--signal=KILL", PATIENCE_S, "getent", database.word()]).args(keys);
+        // The `timeout` of BusyBox has only the short form of the option.
+        command.args(["-s", "KILL", PATIENCE_S, "getent", database.word()]).args(keys);
         let Ok(output) = command.stdin(Stdio::null()).stderr(Stdio::null()).output() else {
             self.are_silent = true;
             return HashMap::new();
