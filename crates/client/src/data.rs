@@ -16,3 +16,4 @@ pub(crate) mod plan;
 pub(crate) mod read;
 pub(crate) mod size;
 pub(crate) mod write;
+pub(crate) mod write_piece;

@@ -12,8 +12,8 @@
 //! - `session::request` and `session::renewal` send a request again in a new session after the old
 //!   session was lost. `files::sync` does the same, but only once, for a request that syncs a whole
 //!   metadata group.
-//! - `data::read`, `data::write` and `data::inline` send a request once more if a checksum does not
-//!   match.
+//! - `data::read`, `data::write_piece` and `data::inline` send a request once more if a checksum
+//!   does not match.
 //! - `mount::eviction` joins the cluster again after an eviction, and then repeats reads from
 //!   storage.
 //! - `skep_rpc::ClientMembership` repeats requests to management, with a pause between two

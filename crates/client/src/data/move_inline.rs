@@ -17,7 +17,7 @@
 
 use crate::client::Client;
 use crate::data::plan::plan;
-use crate::data::write::{Acknowledged, PieceWrite, write_piece};
+use crate::data::write_piece::{Acknowledged, PieceWrite, write_piece};
 use crate::driven::drive;
 use crate::files::open_file::OpenFile;
 use crate::inode_state::guards::TruncationClaim;
