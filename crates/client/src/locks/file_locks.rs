@@ -208,14 +208,16 @@ impl Locks for Client {
 
     async fn unlock_process(&self, handle: HandleId, owner: u64) -> Result<()> {
         let file = self.mount().handles.get(handle)?;
-        if !file.inode.is_locked() {
+        let (inode, kind) = (file.inode.id, LockKind::Posix);
+        // The close of a process without locks must not wait for the writes of other processes.
+        if !file.inode.is_locked() || !self.mount().locks.is_known(Owner { inode, kind, owner }) {
             return Ok(());
         }
         let client = self.clone();
         let unlocking = async move {
             // The process may have been killed during an append, which the lock protects.
             file.inode.await_appends().await;
-            client.unlock(&file, handle, (LockKind::Posix, owner), false).await
+            client.unlock(&file, handle, (kind, owner), false).await
         };
         drive(unlocking, |_| ()).await
     }

@@ -108,6 +108,12 @@ impl FileLocks {
         }
     }
 
+    /// Returns whether an owner has locks, or a request for a lock in progress.
+    pub(crate) fn is_known(&self, owner: Owner) -> bool {
+        let key = (owner.kind, owner.owner);
+        self.table().get(&owner.inode).is_some_and(|file| file.contains_key(&key))
+    }
+
     /// Returns the lock owners that have locked ranges of a file through a handle, and all lock
     /// owners with a request in progress for a lock of this file.
     pub(crate) fn owners_through(&self, inode: InodeId, handle: HandleId) -> Vec<(LockKind, u64)> {

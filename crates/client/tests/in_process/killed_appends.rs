@@ -183,6 +183,8 @@ fn locks_of_a_killed_program_end_after_its_write() {
         let mut unlocking =
             skep_env::spawn(async move { unlocker.unlock_process(handle, 5).await });
         assert!(waits(&mut unlocking).await);
+        // A process without locks closes its descriptor of the file.
+        client.unlock_process(handle, 6).await.unwrap();
         assert_eq!(locks(&fake), 1);
         assert!(!forgotten.load(Ordering::Relaxed));
         fake.state.borrow_mut().hold = None;
