@@ -278,7 +278,14 @@ impl Client {
         if state.unreported().is_none() {
             return Ok(None);
         }
-        let reporting = state.wait_until(|| state.try_report_times()).await;
+        // If other programs close the file again and again, a close may be in progress at any time.
+        // So do not wait longer than until one of them has reported the writes before this call.
+        let upto = state.last_write();
+        let turn = || match state.has_reported(upto) {
+            true => Some(None),
+            false => state.try_report_times().map(Some),
+        };
+        let Some(reporting) = state.wait_until(turn).await else { return Ok(None) };
         let client = self.clone();
         // The report is still on its way if the caller drops the future.
         let report = async move {

@@ -142,6 +142,12 @@ impl InodeState {
         self.with(|parts| parts.times.begin()).then(|| TimesReportGuard(Arc::clone(self)))
     }
 
+    /// Returns whether metadata has acknowledged a report of all writes up to the sequence number
+    /// `upto`.
+    pub(crate) fn has_reported(&self, upto: u64) -> bool {
+        self.with(|parts| parts.size.has_reported(upto))
+    }
+
     /// Begins a report that no task has planned. Returns `None` while a program changes the times
     /// or closes the file.
     pub(crate) fn try_report_times(self: &Arc<Self>) -> Option<TimesReportGuard> {
@@ -375,7 +381,11 @@ pub(crate) struct TimesChangeGuard(Arc<InodeState>);
 
 impl Drop for TimesChangeGuard {
     fn drop(&mut self) {
-        self.0.end_with(|parts| parts.times.end_change());
+        self.0.end_with(|parts| {
+            parts.times.end_change();
+            // A task may wait for the end of the change, or only for its report of the writes.
+            true
+        });
     }
 }
 

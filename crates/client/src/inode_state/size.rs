@@ -324,6 +324,12 @@ impl FileSize {
         })
     }
 
+    /// Returns whether metadata has acknowledged a report of all writes up to the sequence number
+    /// `upto`.
+    pub(super) fn has_reported(&self, upto: u64) -> bool {
+        self.reported >= upto
+    }
+
     /// Records metadata's reply to a report of sizes and times. `is_durable` means that metadata
     /// made the report durable before it replied.
     pub(super) fn reported(

@@ -53,11 +53,9 @@ impl TimesReport {
         self.changes += 1;
     }
 
-    /// Ends a change or a close. Returns whether a report may wait for this end.
-    pub(super) fn end_change(&mut self) -> bool {
+    pub(super) fn end_change(&mut self) {
         debug_assert!(self.changes > 0, "only a change that has begun can end");
         self.changes -= 1;
-        self.changes == 0
     }
 
     pub(super) fn is_sending(&self) -> bool {

@@ -1,6 +1,9 @@
 //! Tests the effects of `fsync` and of writes with `O_SYNC`, and the number of their requests.
 
-use crate::{FakeCluster, bytes, create, create_with, fakes, set_size, until, with_client, write};
+use crate::{
+    FakeCluster, bytes, create, create_with, fakes, let_tasks_run, set_size, until, with_client,
+    write,
+};
 use skep_client::{
     Client, Closes, HandleId, InodeAttributes, Names, OpenMode, Opens, SetTime, Syncs, XattrMode,
     Xattrs,
@@ -145,6 +148,28 @@ fn change_of_times_waits_for_the_report_of_a_stat() {
         assert_eq!(fake.count::<SetXattr>(), 0);
         until(|| fake.count::<SetXattr>() > 0).await;
         stat.await;
+    });
+}
+
+/// Otherwise a `stat` could wait for ever while other programs close the file again and again.
+#[test]
+fn stat_waits_for_no_close_after_the_report_of_its_writes() {
+    with_client(|fake, client| async move {
+        let (inode, handle) = synced_file(&client, "a").await;
+        write(&client, handle, 100, &bytes(10)).await;
+        fake.state.borrow_mut().held_reply.of = Some(ReportWritten::ID);
+        let closer = client.clone();
+        let closing = skep_env::spawn(async move { closer.flush(handle).await });
+        until(|| fake.state.borrow().held_reply.is_held).await;
+        let reader = client.clone();
+        let stat = skep_env::spawn(async move { reader.attributes(inode).await });
+        let_tasks_run().await;
+        // This close reports the write too.
+        client.flush(handle).await.unwrap();
+        stat.await.unwrap();
+        assert!(fake.state.borrow().held_reply.is_held, "the first close is still in progress");
+        fake.state.borrow_mut().held_reply.is_held = false;
+        closing.await.unwrap();
     });
 }
 
