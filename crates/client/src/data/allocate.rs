@@ -6,6 +6,7 @@ use crate::client::{Client, Worker};
 use crate::data::inline::{self, InlineWrite};
 use crate::data::locked::drive_change;
 use crate::data::write::{await_appends, begin_write};
+use crate::driven::drive;
 use crate::files::handles::HandleId;
 use crate::files::open_file::OpenFile;
 use crate::inode_state::guards::WriteGuard;
@@ -335,7 +336,7 @@ pub(crate) async fn clear_behind(
 ) {
     // Clearing the range would remove bytes that other clients have written beyond the end but not
     // reported yet. So a mount may clear the range only if no other client uses the file.
-    let Some(_alone) = file.inode.try_alone() else {
+    let Some(alone) = file.inode.try_alone() else {
         return client.trim(file.inode.id).await;
     };
     let end = file.inode.end();
@@ -343,13 +344,23 @@ pub(crate) async fn clear_behind(
     if behind.is_empty() {
         return;
     }
-    let what = (&behind, end.truncate_generation);
-    if let Err(error) = change(&client.0, file, writing, what, ChunkFileChange::Clear).await {
-        tracing::debug!(
-            "file {}: cannot clear the bytes of a failed operation: {error:#}",
-            file.inode.id
-        );
-    }
+    // Complete the clearing even if the caller drops the future, as a failed write does
+    // (`data::write::clear_beyond_end`).
+    let turn = file.inode.begin_awaited_change();
+    let (client, file, writing) = (client.clone(), Arc::clone(file), writing.begin_another());
+    let work = async move {
+        let _alone = alone;
+        turn.begin_requests();
+        let what = (&behind, end.truncate_generation);
+        if let Err(error) = change(&client.0, &file, &writing, what, ChunkFileChange::Clear).await {
+            tracing::debug!(
+                "file {}: cannot clear the bytes of a failed operation: {error:#}",
+                file.inode.id
+            );
+        }
+        turn.end(true);
+    };
+    drive(work, |()| ()).await;
 }
 
 async fn seek_chunk(

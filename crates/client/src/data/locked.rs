@@ -33,7 +33,7 @@ pub(super) async fn drive_change<T: 'static>(
     if !inode.is_locked() {
         return drive_for(WRITE_GRACE, change).await;
     }
-    let turn = inode.begin_locked_change();
+    let turn = inode.begin_awaited_change();
     let work = async move {
         turn.begin_requests();
         let result = change.await;

@@ -308,7 +308,7 @@ impl Write<'_> {
         // Later appends and extending writes of this mount wait for this turn, since the zeros
         // could otherwise overwrite their bytes. So the zeros must be complete even if the caller
         // drops the future.
-        let turn = inode.begin_append(u64::MAX..u64::MAX);
+        let turn = inode.begin_awaited_change();
         let (client, file) = (client.clone(), Arc::clone(self.file));
         let (offset, writing) = (self.offset, self.writing.begin_another());
         let work = async move {

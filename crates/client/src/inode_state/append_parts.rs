@@ -8,8 +8,9 @@
 //!   Without the wait, both would go to the same offset, and storage could execute them in any
 //!   order.
 //!
-//! The list also has the other changes of bytes in progress that a lock of their program may
-//! protect (`data::locked`). These changes do not wait for appends here.
+//! The list also has other changes of bytes in progress that must end before later appends: changes
+//! that a lock of their program may protect (`data::locked`), and the clearing of bytes that a
+//! failed operation left beyond the end. These changes do not wait for appends here.
 
 use crate::inode_state::InodeState;
 use skep_types::{Error, ErrorCode, Result};
@@ -133,9 +134,9 @@ impl InodeState {
         self.with(|parts| !parts.appends.is_empty())
     }
 
-    /// Begins a change of bytes that a lock of its program may protect. Tasks that later wait for
-    /// appends wait for the end of this change too.
-    pub(crate) fn begin_locked_change(self: &Arc<Self>) -> AppendPart {
+    /// Begins a change of bytes that does not wait for appends. Tasks that later wait for appends
+    /// wait for the end of this change too.
+    pub(crate) fn begin_awaited_change(self: &Arc<Self>) -> AppendPart {
         self.begin_append(NO_RANGE)
     }
 
