@@ -104,7 +104,7 @@ fn heartbeat_with_an_implausible_version_or_id_is_refused() {
             };
             let refused = admin.call_once(&heartbeat, Duration::from_secs(10)).await.unwrap_err();
             assert_eq!(refused.code(), ErrorCode::LimitReached, "{refused}");
-            assert!(refused.to_string().contains("management accepts at most"), "{refused}");
+            assert!(refused.to_string().contains("management accepts"), "{refused}");
         }
         assert_eq!(running.authority.map().version, before);
         drop(running);
