@@ -44,6 +44,7 @@ impl Client {
             file.is_closing()
                 && !file.is_stale()
                 && !file.inode.is_moving_inline()
+                && !file.inode.is_appending()
                 && map.shard_group(file.inode.id.shard()) == Some(group)
         });
         for files in closing.chunks(MAX_CLOSES) {
