@@ -460,10 +460,15 @@ fn size_recovery_ignores_bytes_beyond_a_truncation() {
 #[test]
 fn size_is_recovered_from_chunk_files_that_lost_no_truncation() {
     let mut story = Story::begin();
-    let component =
-        |start| skep_types::ComponentRequest { start, width: Some(1), ..Default::default() };
-    let (origin, components) =
-        (skep_types::PatternOrigin::Asked, vec![component(0), component(1 << 20)]);
+    // Two components with the same chunk size would be one.
+    let component = |start, chunk_bytes| skep_types::ComponentRequest {
+        start,
+        chunk_bytes: Some(chunk_bytes),
+        width: Some(1),
+        ..Default::default()
+    };
+    let origin = skep_types::PatternOrigin::Asked;
+    let components = vec![component(0, 1 << 19), component(1 << 20, 1 << 20)];
     let pattern = skep_types::PatternRequest { origin, inline_bytes: None, components };
     let create = md::Create { pattern: Some(pattern), ..create_in(InodeId::ROOT, "a") };
     let inode = story.ask(1, 1, (0, 1), &create).unwrap().attributes.inode;
