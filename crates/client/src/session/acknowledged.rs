@@ -223,7 +223,7 @@ pub(crate) struct Attempt {
     pub(crate) is_replaying: bool,
 }
 
-/// What the caller of [`AcknowledgedChanges::acknowledged`] does next.
+/// The next step of the caller of [`AcknowledgedChanges::acknowledged`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Acknowledged {
     /// Nothing.

@@ -14,6 +14,7 @@ mod large_directory;
 mod operation_limit;
 mod patterns;
 mod records;
+mod refused_opens;
 mod repeated_requests;
 mod replay;
 mod restored;

@@ -86,7 +86,7 @@ impl StartNumbers {
     }
 
     /// Returns the lowest truncate generation for truncations in the current start, zero in the
-    /// first start. All generations of truncations in earlier starts are lower, including those of
+    /// first start. The generations of all truncations in earlier starts are lower, also of
     /// truncations that a power loss has reverted.
     fn first_truncate_generation(&self) -> u64 {
         self.number().saturating_sub(1) << VERSION_BITS

@@ -61,9 +61,9 @@ impl ChunkStore {
         self.end().await?.record()
     }
 
-    /// Syncs all changes to the device, also those of an earlier process that was killed. Returns
-    /// the state record of a clean end, which shows the next start that no region can be torn. No
-    /// operation may write after this call has begun.
+    /// Syncs all changes to the device, also the changes of an earlier process that was killed.
+    /// Returns the state record of a clean end, which shows the next start that no region can be
+    /// torn. No operation may write after this call has begun.
     ///
     /// # Errors
     /// Returns the errors of [`Self::clean`], and `Io` if a dirty region cannot be cleaned. After
@@ -213,7 +213,7 @@ impl ChunkStore {
         result
     }
 
-    /// Returns the chunk files of which an early write-back has failed. Only the sync of the chunk
+    /// Returns the chunk files with a failed early write-back. Only the sync of the chunk
     /// file itself returns this error.
     async fn with_failed_write_backs(&self, keys: Vec<ChunkFileKey>) -> Vec<ChunkFileKey> {
         let mut failed = Vec::new();

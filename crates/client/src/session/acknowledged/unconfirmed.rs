@@ -1,4 +1,4 @@
-//! The changes that an unmount must still confirm, and those that it reports as not confirmed.
+//! The changes that an unmount must still confirm, and the changes that it reports as unconfirmed.
 
 use super::{AcknowledgedChanges, Kept};
 use crate::limits::SYNCED_AFTER;

@@ -5,10 +5,22 @@ use super::*;
 use crate::limits::{RETRY_PAUSE, SETTLE_AFTER};
 
 /// Creates a file with a size of 10 bytes that session 1 has open for writing.
-fn written(story: &mut Story) -> InodeId {
+pub(super) fn written(story: &mut Story) -> InodeId {
     let inode = story.create(1, (0, 1));
     story.ask(1, 1, (0, 2), &report(inode, written_up_to(10))).unwrap();
     inode
+}
+
+/// Replies to the oldest call as a storage target with a failed disk does.
+pub(super) fn refuse_call(story: &mut Story) {
+    let (call, _) = story.calls.remove(0);
+    let refusal = Error::new(ErrorCode::DeviceFailed, "no disk");
+    story.happens(Event::Answer { call, result: Err(refusal) });
+}
+
+/// Returns the number of sessions that have a file open.
+pub(super) fn open_sessions(story: &mut Story, inode: InodeId) -> u32 {
+    story.ask(1, 2, (0, 0), &md::GetEntryInfo { inode }).unwrap().open_sessions
 }
 
 fn synced(incarnation: u64) -> st::SyncChunkReply {
@@ -196,105 +208,6 @@ fn target_retries_a_truncation_that_storage_refused() {
     story.wait(RETRY_PAUSE);
     story.answer::<st::TruncateChunk>(&truncated(1));
     assert_eq!(story.size(inode), 0);
-}
-
-/// Replies to the oldest call as a storage target with a failed disk does.
-fn refuse_call(story: &mut Story) {
-    let (call, _) = story.calls.remove(0);
-    let refusal = Error::new(ErrorCode::DeviceFailed, "no disk");
-    story.happens(Event::Answer { call, result: Err(refusal) });
-}
-
-/// Returns the number of sessions that have a file open.
-fn open_sessions(story: &mut Story, inode: InodeId) -> u32 {
-    story.ask(1, 2, (0, 0), &md::GetEntryInfo { inode }).unwrap().open_sessions
-}
-
-/// Closes the only open of the file, and sends an open with `O_TRUNC` as request 4 of the slot.
-fn open_truncating(story: &mut Story, inode: InodeId) -> md::Open {
-    let close = md::Close { inode, open: md::OpenMode::Write, written: None };
-    story.ask(1, 1, (0, 3), &close).unwrap();
-    let open = md::Open { truncate: true, ..open_of(inode, md::OpenMode::Write) };
-    story.send(1, 1, (0, 4), &open);
-    open
-}
-
-/// Regression test: the target replied with an error, but counted the open. The client did not
-/// close the file, so the target counted this open until the end of the session.
-#[test]
-fn open_with_a_refused_truncation_is_not_counted() {
-    let mut story = Story::begin();
-    let inode = written(&mut story);
-    // The numbers of later changes are higher than the sequences of their requests (hole H54).
-    for sequence in 1..=9 {
-        story.ask(2, 1, (1, sequence), &link(inode, &format!("other-{sequence}"))).unwrap();
-    }
-    let open = open_truncating(&mut story, inode);
-    story.send(3, 1, (0, 4), &open);
-    refuse_call(&mut story);
-    story.send(4, 1, (0, 4), &open);
-    let codes: Vec<_> = story.replies.drain(..).map(|(_, it)| it.unwrap_err().code()).collect();
-    assert_eq!(codes, [ErrorCode::Io; 3], "the request and both retries");
-    assert_eq!(open_sessions(&mut story, inode), 0);
-    // Storage works again, and the next open replaces the refused truncation.
-    story.send(1, 1, (0, 5), &open);
-    story.wait(RETRY_PAUSE);
-    story.answer::<st::TruncateChunk>(&truncated(1));
-    assert!(story.replies.pop().expect("an answer").1.is_ok());
-    assert_eq!(open_sessions(&mut story, inode), 1);
-}
-
-/// The target refuses the open, and is killed before the client receives the reply.
-#[test]
-fn retry_of_an_open_with_a_refused_truncation_succeeds() {
-    let mut story = Story::begin();
-    let inode = written(&mut story);
-    let open = open_truncating(&mut story, inode);
-    refuse_call(&mut story);
-    story.restart();
-    story.send(2, 1, (0, 4), &open);
-    while !story.calls.is_empty() {
-        story.answer::<st::TruncateChunk>(&truncated(1));
-    }
-    assert!(story.replies.pop().expect("an answer").1.is_ok());
-    assert_eq!(open_sessions(&mut story, inode), 1);
-}
-
-/// Hole H92 in `docs/tests/holes.md`. The client compares the slots after the open was logged, and
-/// again after the target has removed the open. If the sequence were lower then, the client would
-/// assume that the directory of the target was restored from an old backup.
-#[test]
-fn slot_of_a_refused_open_keeps_its_sequence() {
-    let mut story = Story::begin();
-    let inode = written(&mut story);
-    let open = open_truncating(&mut story, inode);
-    let newest = |story: &mut Story| {
-        let slots = story.ask(1, 1, (0, 0), &md::CompareSlots {}).unwrap().slots;
-        slots.iter().find(|it| it.slot == 0).map(|it| it.sequence)
-    };
-    story.restart();
-    assert_eq!(newest(&mut story), Some(4));
-    story.send(2, 1, (0, 4), &open);
-    refuse_call(&mut story);
-    assert!(story.replies.pop().expect("an answer").1.is_err());
-    story.restart();
-    assert_eq!(newest(&mut story), Some(4));
-    story.end_session(1);
-    let asked = md::AskOutcome { session: SessionId::new(1), slot: 0, sequence: 4 };
-    let outcome = story.ask(9, 0, (0, 0), &asked).unwrap().outcome;
-    assert_eq!(outcome, md::Outcome::NotExecuted);
-}
-
-#[test]
-fn unlinked_file_is_disposed_of_if_its_last_open_is_refused() {
-    let mut story = Story::begin();
-    let inode = written(&mut story);
-    open_truncating(&mut story, inode);
-    let unlink = md::Unlink { directory: InodeId::ROOT, name: b"a".as_slice().into() };
-    story.ask(2, 2, (0, 1), &unlink).unwrap();
-    refuse_call(&mut story);
-    let entry = story.ask(1, 2, (0, 0), &md::GetEntryInfo { inode });
-    assert_eq!(entry.unwrap_err().code(), ErrorCode::Stale);
 }
 
 /// Regression test: lookups failed too, so commands could not show the path of the file.
