@@ -2,6 +2,7 @@
 
 use super::truncations::{open_sessions, refuse_call, written};
 use super::*;
+use crate::limits::RETRY_PAUSE;
 
 /// Closes the only open of the file, and sends an open with `O_TRUNC` as request 4 of the slot.
 fn open_truncating(story: &mut Story, inode: InodeId) -> md::Open {

@@ -43,7 +43,7 @@ impl Story {
         (truncation.generation, truncation.size)
     }
 
-    fn wait(&mut self, time: Duration) {
+    pub(super) fn wait(&mut self, time: Duration) {
         self.now += time;
         self.happens(Event::Tick);
     }
@@ -401,7 +401,7 @@ fn size_is_recovered_from_chunk_files_that_lost_no_truncation() {
 
 impl Story {
     /// Ends a session.
-    fn end_session(&mut self, session: u64) {
+    pub(super) fn end_session(&mut self, session: u64) {
         self.send(1, session, (0, 0), &md::CloseSession {});
         self.replies.clear();
     }
