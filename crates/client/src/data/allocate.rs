@@ -312,8 +312,13 @@ async fn change_chunk(
                 worker.change_storage(file, group, &request, options).await
             }
         };
-        let advanced = advanced.map_err(|error| {
-            error.within(format_args!("the request for chunk file {key} failed"))
+        let advanced = advanced.map_err(|error| match what {
+            ChunkFileChange::Reserve => {
+                error.within(format_args!("cannot reserve space in chunk file {key}"))
+            }
+            ChunkFileChange::Clear => {
+                error.within(format_args!("cannot clear a range of chunk file {key}"))
+            }
         })?;
         // A later reply with another incarnation means that the host may have lost the earlier
         // steps. So the next sync must compare the host's incarnation with the one in the first
@@ -375,8 +380,9 @@ async fn seek_chunk(
     let request = SeekChunk { key, offset: part.range.start, wants_data };
     let options = CallOptions { trace: worker.next_trace(), ..CallOptions::default() };
     let reply = worker.call_storage(part.group, &request, options).await;
-    let (found, _) = reply
-        .map_err(|error| error.within(format_args!("the request for chunk file {key} failed")))?;
+    let (found, _) = reply.map_err(|error| {
+        error.within(format_args!("cannot search chunk file {key} for data or holes"))
+    })?;
     let position = |at| position_in_file(file.pattern(), part.component, part.index, at);
     Ok(found.at.and_then(position))
 }

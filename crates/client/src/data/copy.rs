@@ -298,9 +298,8 @@ async fn copy_run(
         };
         let options = CallOptions { trace: worker.next_trace(), ..CallOptions::default() };
         let copied = worker.change_storage(file, group, &request, options).await;
-        let copied = copied.map_err(|error| {
-            error.within(format_args!("the request for chunk file {key} failed"))
-        })?;
+        let copied = copied
+            .map_err(|error| error.within(format_args!("cannot copy bytes to chunk file {key}")))?;
         let absent = if copied.source_exists { Vec::new() } else { vec![source.key_of(&from)] };
         let missing = MissingBytes { has_any: copied.has_holes, absent };
         // A copy of a hole creates no chunk file.

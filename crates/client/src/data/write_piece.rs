@@ -106,7 +106,7 @@ pub(crate) async fn write_piece(worker: Rc<Worker>, what: PieceWrite) -> Result<
             // once more.
             Err(error) if error.code() == ErrorCode::Protocol && !has_failed => has_failed = true,
             Err(error) => {
-                return Err(error.within(format_args!("the request for chunk file {key} failed")));
+                return Err(error.within(format_args!("cannot write chunk file {key}")));
             }
         }
     }

@@ -360,7 +360,7 @@ async fn sync_chunk(
         CallOptions { durable: true, trace: worker.next_trace(), ..CallOptions::default() };
     match worker.call_storage(group, &SyncChunk { key }, options).await {
         Ok((synced, _)) => Ok(synced),
-        Err(error) => Err(error.within(format_args!("the request for chunk file {key} failed"))),
+        Err(error) => Err(error.within(format_args!("cannot sync chunk file {key}"))),
     }
 }
 

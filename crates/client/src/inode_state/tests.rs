@@ -272,7 +272,7 @@ fn write_below_the_file_size_is_reported_with_its_end() {
 }
 
 #[test]
-fn unfinished_write_is_reported_with_its_possible_end() {
+fn unfinished_write_is_reported_with_the_offset_it_may_reach() {
     let state = opened(100);
     state.try_write().unwrap().note_reach(5000);
     let report = state.unreported().unwrap();
@@ -374,7 +374,7 @@ fn inline_write_stays_unsynced_until_a_sync_covers_it() {
 }
 
 #[test]
-fn third_fsync_of_metadata_and_storage_starts_an_inline_move() {
+fn third_fsync_that_needs_both_services_starts_an_inline_move() {
     const INLINE: u64 = 4096;
     let unsynced = |size| {
         let state = opened(0);

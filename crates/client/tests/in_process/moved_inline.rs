@@ -129,7 +129,7 @@ fn fsync_syncs_metadata_and_storage_concurrently() {
 
 /// A program that opens a database for each transaction syncs it only once or twice.
 #[test]
-fn first_fsync_of_metadata_and_data_moves_old_inline_bytes() {
+fn first_fsync_that_needs_both_services_moves_old_inline_bytes() {
     with_client(|fake, client| async move {
         let (inode, handle) = grown(&fake, &client).await;
         client.fsync(handle).await.unwrap();

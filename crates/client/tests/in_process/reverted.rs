@@ -223,7 +223,8 @@ fn lost_link_with_a_late_reply_is_sent_again() {
     });
 }
 
-/// Hole H70 (docs/tests/holes.md). docs/semantics.md 6.8: another client could get the lock.
+/// Hole H70 in `docs/tests/holes.md`: another client could get the lost lock, against
+/// `docs/semantics.md` 6.8.
 #[test]
 fn lost_lock_with_a_late_reply_is_set_again() {
     with_client(|fake, client| async move {

@@ -154,7 +154,7 @@ fn target_that_lacks_durable_changes_gets_no_replay() {
 }
 
 #[test]
-fn late_comparison_reply_marks_no_newer_change_as_lost() {
+fn late_reply_with_slots_does_not_mark_a_newer_change_as_lost() {
     let changes = opened();
     assert!(changes.lost(2, &[(0, 1)]).is_empty());
     changes.acknowledge(change(0, 2, 1));
