@@ -80,7 +80,8 @@ where
 /// context names the directory.
 pub fn remount(mount_point: &Path, flags: MountFlags, read_ahead_bytes: Option<u32>) -> Result<()> {
     let failed = |error: std::io::Error| {
-        let what = format!("cannot change the mount on {}: {error}", mount_point.display());
+        let what =
+            format!("cannot change the options of the mount on {}: {error}", mount_point.display());
         Error::new(Error::from(error).code(), what)
     };
     kernel::remount(mount_point, flags).map_err(failed)?;

@@ -51,14 +51,14 @@ pub(crate) fn problems(policy: &Policy) -> Vec<String> {
     if problems.is_empty() && emergency_free_bytes > low_free_bytes {
         problems.push(format!(
             "an emergency-free of {emergency_free_bytes} bytes is more than a low-free of \
-             {low_free_bytes} bytes; change the other of the two settings first"
+             {low_free_bytes} bytes; raise low-free or lower emergency-free first"
         ));
     }
     let (least, most) = (policy.user_min_chunk_bytes, policy.user_max_chunk_bytes);
     if problems.is_empty() && least > most {
         problems.push(format!(
             "user-chunk-size-min of {least} bytes is more than user-chunk-size-max of {most} \
-             bytes; change the other of the two settings first"
+             bytes; raise user-chunk-size-max or lower user-chunk-size-min first"
         ));
     }
     problems

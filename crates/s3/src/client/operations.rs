@@ -166,7 +166,11 @@ impl Objects for Client {
                 attempts = Attempts::new(true);
             }
             if !attempts.again(None) {
-                let what = format!("the connection was interrupted: {}", shown(&reason, MOST_TEXT));
+                let what = format!(
+                    "the connection to the object store ended again and again while object {key} \
+                     was read: {}",
+                    shown(&reason, MOST_TEXT)
+                );
                 return Err(Error::new(ErrorCode::Disconnected, what));
             }
         }

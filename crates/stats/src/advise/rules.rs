@@ -187,8 +187,8 @@ fn balance(seen: &Observation) -> Option<Advice> {
         proposed: "balanced".into(),
         why: format!("one server has {most} of the {} targets of the file", layout.width),
         expected: format!(
-            "up to {:.1} times the rate: the current targets use {} of the rate of {} servers. The \
-             file itself must be copied, because only a new file gets new targets",
+            "the rate may rise up to {:.1} times, because the current targets use {} of the rate \
+             of {} servers. Copy the file: only a new file gets new targets",
             1.0 / used,
             percent(used),
             seen.servers

@@ -323,20 +323,21 @@ fn two_ways(experiment: &ExperimentReport, it: &Comparison) -> Option<Conclusion
     let common = if it.among == "all runs" { String::new() } else { among(&it.among) };
     let text = match is_difference(&it.welch) {
         true => format!(
-            "Of {}, {more} gives {:.1} % more than {less}{common} ({}).",
+            "Compared by {}, the rate with {more} is {:.1} % higher than with {less}{common} ({}).",
             it.factor.axis(),
             gain * 100.0,
             chance(it.welch.p)
         ),
         false if gain < LEAST => format!(
-            "Of {}, {} and {} reach the same rate{common}: they differ by less than 1 % ({}).",
+            "Compared by {}, {} and {} reach the same rate{common}: they differ by less than 1 % \
+             ({}).",
             it.factor.axis(),
             it.first,
             it.second,
             chance(it.welch.p)
         ),
         false => format!(
-            "Of {}, {} and {} do not differ significantly{common}: {:.1} % ({}).",
+            "Compared by {}, {} and {} do not differ significantly{common}: {:.1} % ({}).",
             it.factor.axis(),
             it.first,
             it.second,
