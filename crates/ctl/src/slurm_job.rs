@@ -199,7 +199,10 @@ fn refuse_in(directory: &Path, job: &str) -> Result<()> {
 fn allow_in(directory: &Path, job: &str) -> Result<()> {
     match fs::remove_file(directory.join(job)) {
         Err(error) if error.kind() != ErrorKind::NotFound => {
-            let what = format!("cannot allow the tasks of job {job} in {}", directory.display());
+            let what = format!(
+                "cannot let the tasks of job {job} start on this node: cannot remove {}",
+                directory.join(job).display()
+            );
             Err(Error::from(error).within(what))
         }
         _ => Ok(()),

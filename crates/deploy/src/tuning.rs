@@ -91,8 +91,9 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let list = directory.path().join("list");
         std::fs::write(&list, "cluster scratch\n").unwrap();
-        // The kernel refuses a value for clients, and metadata and management fail. One target is
-        // on no local disk.
+        // The stand-in for `skep` fails for the target `/shared`, as for a target that is on no
+        // local disk. For clients, it fails as for a value that the kernel refuses. It also fails
+        // for metadata and management.
         let script = format!(
             "set -eu\nlist={}\ndie() {{ echo \"$*\"; exit 1; }}\n\
              fake_skep() {{ case \"$*\" in\n\

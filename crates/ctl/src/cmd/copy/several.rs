@@ -158,8 +158,8 @@ fn shared_path(path: &Path) -> Result<String> {
     };
     absolute.into_os_string().into_string().map_err(|path| {
         let what = format!(
-            "cannot copy {}: its path is not UTF-8, which a copy by several hosts needs; copy the \
-             directory above it",
+            "cannot copy {}: a copy by several hosts needs a path in UTF-8; copy the directory \
+             above it",
             path.display()
         );
         Error::new(ErrorCode::InvalidArgument, what)

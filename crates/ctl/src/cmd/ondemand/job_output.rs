@@ -336,8 +336,9 @@ fn wait(system: &OnDemand, state: &HostState) -> Result<()> {
 /// not copied.
 fn kept(system: &OnDemand, state: &HostState, reason: &str) -> Error {
     let what = format!(
-        "the first node has not staged out the results of {} ({reason}); {}; when the first node \
-         has staged out, remove this part with --discard",
+        "the first node of the job has not staged out the results of {} ({reason}); {}. This node \
+         keeps its part of the data. When the first node has staged out the results, remove this \
+         part with --discard",
         system.name,
         place(system, state)
     );

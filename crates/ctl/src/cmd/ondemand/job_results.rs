@@ -1,4 +1,4 @@
-//! The record about the results of a Slurm job, which all nodes of the job share.
+//! The record that all nodes of a Slurm job share, with the state of the results of the job.
 //!
 //! The record consists of extended attributes of the top directory of the job's file system. Their
 //! names begin with `trusted.`, so the kernel lets only root read and change them. A new file

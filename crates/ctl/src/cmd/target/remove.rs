@@ -207,8 +207,8 @@ async fn await_unused(access: &Access, map: &ClusterMap, target: &Target) -> Res
         if clean_lists == 2 {
             return Ok(());
         }
-        // Chunk files of removed files, and transactions, disappear without an action of the user,
-        // so the command waits for their end.
+        // The services remove the chunk files of removed files and end the transactions without an
+        // action of the user, so the command waits for both.
         if !uses.files.is_empty() || skep_env::now() > deadline {
             return Err(in_use(target, &uses));
         }
