@@ -153,7 +153,7 @@ mod tests {
     /// The previous primary may still hold its lease when an administrator has removed it from the
     /// group.
     #[test]
-    fn restarted_primary_waits_for_the_lease_of_a_removed_one() {
+    fn restart_waits_until_the_lease_of_a_removed_primary_ends() {
         let (group, target) = (GroupId::new(1), TargetId::new(2));
         let now = Duration::from_secs(100);
         let answers_from = |since, bound| {

@@ -76,7 +76,7 @@ fn wait_for_a_stopped_target_names_target_node_and_error() {
 }
 
 #[test]
-fn wait_for_a_take_over_names_both_members() {
+fn explained_wait_names_the_failed_member_and_its_successor() {
     let error = "target t1: the connection has ended";
     let waited =
         TraceRecord { waits: vec![wait(1, 2, 9_900, error)], ..of_mount(10_000, 0, vec![]) };

@@ -76,7 +76,7 @@ fn pairs_of_hosts_and_processes_are_not_multiplied() {
 }
 
 #[test]
-fn total_processes_are_spread_over_the_hosts() {
+fn total_number_of_processes_is_divided_among_the_hosts() {
     let plan =
         with("data-size = '16MiB'\nclients = { hosts = 4, total-processes = [1, 2, 4, 8, 16] }")
             .expect("a plan");
