@@ -310,10 +310,10 @@ definitions! {
     /// Connections to targets that the process has closed because no request used them.
     IDLE_CLOSES = Definition::counter("skep_rpc_idle_closes", Unit::Count, &[],
         "Connections to targets that the process has closed because no request used them.");
-    /// Idle connections of clients that the process has closed.
+    /// Idle connections that clients had opened, and that the process has closed.
     IDLE_PEERS = Definition::counter("skep_rpc_idle_peers_closed", Unit::Count, &[],
-        "Idle connections of clients that the process has closed, because it had almost as many \
-         connections as its limit of open files allows.");
+        "Idle connections, opened by clients, that the process has closed because it had almost as \
+         many connections as its limit of open files allows.");
     /// Open connections of the process.
     CONNECTIONS = Definition::gauge("skep_rpc_connections", Unit::Count, &[],
         "Connections between nodes of the cluster that the process has open, in both directions.");

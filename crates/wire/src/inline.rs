@@ -32,8 +32,8 @@ record! {
         /// CRC-32C of `bytes`.
         pub checksum: u32,
         /// Whether these bytes are the whole write. If set, the target updates size and times of
-        /// the file. If not set, the client reports the size after it has written the other bytes,
-        /// too.
+        /// the file. If not set, the client reports the size after it has also written the other
+        /// bytes.
         pub extends: bool,
         /// Truncate generation of the file when the client began to write. The target returns
         /// `EndMoved` if the file was truncated since then. The client must then write all bytes
