@@ -23,7 +23,8 @@ pub const MAX_SERVERS: usize = 4_096;
 /// [`MAX_MAP_BYTES`] may be reached earlier, if the names of clients are long.
 pub const MAX_CLIENTS: usize = 100_000;
 /// Management refuses a registration that would make the encoded map longer than this number of
-/// bytes. No other change is refused because of the length, so the map may become a little longer.
+/// bytes. Management refuses no other change because of the length of the map, so the map may
+/// become a little longer than this limit.
 /// Nodes get the map in one message, and a message has at most 16 MiB.
 pub const MAX_MAP_BYTES: usize = 14 << 20;
 /// Maximum number of targets of one node. Each target has its own thread.

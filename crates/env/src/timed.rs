@@ -7,7 +7,8 @@ use std::pin::pin;
 use std::time::Duration;
 
 thread_local! {
-    /// Time for which system calls of this thread have waited for a disk, in all futures so far.
+    /// Time for which the system calls of this thread have waited for a disk since the thread
+    /// began, added up over all futures.
     static BLOCKED: Cell<Duration> = const { Cell::new(Duration::ZERO) };
     /// Time for which futures of this thread have waited for other futures.
     static OBSTRUCTED: Cell<Duration> = const { Cell::new(Duration::ZERO) };

@@ -79,7 +79,7 @@ impl FreeSpaceGauge {
         )
     }
 
-    /// If the disk is full, adds a hint on how to free space to an error of the log or the store.
+    /// If the disk is full, adds advice on how to free space to an error of the log or the store.
     /// The error itself may not mention the full disk, because fjall reports the cause only once,
     /// in one of its own threads.
     pub(crate) fn explain(&self, error: Error) -> Error {

@@ -76,7 +76,8 @@ impl State {
         0..self.members.len()
     }
 
-    /// Returns the member and its state as the primary, if its process is the primary.
+    /// Returns the member, and the member's state as primary. `None` means that the process of the
+    /// member is not the primary.
     pub fn primary(&self, member: Index) -> Option<(&Member, &Primary)> {
         let member = &self.members[member];
         Some((member, member.as_primary()?))

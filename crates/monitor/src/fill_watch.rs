@@ -109,8 +109,9 @@ mod tests {
     use skep_types::{ClusterId, NodeId, Target, TargetId};
 
     const HOUR_MS: u64 = 3_600_000;
-    /// The number of hours that the tests store, and a time at the begin of an hour.
+    /// Number of hours for which the tests store the free space of targets.
     const HOURS: u64 = 60;
+    /// A time at the beginning of an hour.
     const START_MS: u64 = 1_800_000_000 / 3600 * HOUR_MS;
     const SIZE: u64 = 1 << 40;
 

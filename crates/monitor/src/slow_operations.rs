@@ -23,7 +23,8 @@ use std::time::Duration;
 
 /// Time for which an operation stays in the book.
 const KEPT: Duration = Duration::from_secs(600);
-/// Maximum number of operations. With 64 requests each, their records take about 2 MB.
+/// Maximum number of operations in a [`SlowOperationBook`]. With 64 requests each, their records
+/// take about 2 MB.
 const MAX_OPERATIONS: usize = 512;
 /// Maximum number of stored records of one operation. They come from its mount and from services.
 const MAX_RECORDS: usize = 16;

@@ -191,7 +191,8 @@ fn end(group: GroupId) -> Option<Outage> {
     ended.filter(|outage| outage.is_logged)
 }
 
-/// Handles a final reply of a group. Logs the end of the group's outage if its start was logged.
+/// Handles the reply of a group after which the router does not repeat the request. Logs the end of
+/// the group's outage if its start was logged.
 pub(crate) fn answered(group: GroupId, now: impl FnOnce() -> Duration) {
     if let Some(outage) = end(group) {
         let seconds = now().saturating_sub(outage.since).as_secs_f64();

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 /// Alignment that direct I/O requires, in bytes. Offsets and lengths of transfers must be multiples
 /// of it.
 const DIRECT_UNIT: u64 = 512;
-/// Size of a word of the written data in bytes. A transfer consists of whole words.
+/// Number of bytes in a word. A transfer consists of whole words.
 pub(crate) const WORD_BYTES: u64 = 8;
 
 /// The options of a test. The doc of each field begins with the letter of the corresponding option

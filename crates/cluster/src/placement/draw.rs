@@ -16,8 +16,8 @@ pub(super) const STEP_FIRST_SERVER: u64 = 0xA0F2_EC75_A1FE_1575;
 const STEP_FIRST_GROUP: u64 = 0x89E1_8285_7D9E_D689;
 
 /// Binary logarithm of the number of consecutive seeds in a block. All seeds of one block divide
-/// the ring into the same strata. The next block has different strata, so that each combination of
-/// groups occurs at some time.
+/// the ring at the same points. Each block divides the ring at other points, so that each
+/// combination of groups occurs at some time.
 const BLOCK_BITS: u32 = 6;
 
 /// The groups of one server in one tier.

@@ -40,7 +40,8 @@ pub enum ReplyTime {
 /// Number of values of [`ReplyTime`].
 const REPLY_TIMES: usize = 2;
 
-/// A conversation with a peer ends when the loop's sockets have been idle for this time.
+/// A conversation of the loop with a peer ends when the loop has not sent or received data for
+/// this time.
 const CONVERSATION_PAUSE: Duration = Duration::from_micros(500);
 /// While polling seems useless, the loop polls once after each series of this number of waits
 /// without polling.

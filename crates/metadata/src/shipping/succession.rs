@@ -49,8 +49,8 @@ pub(super) struct ReceivedTerm {
 }
 
 impl ReceivedTerm {
-    /// Returns the newest received term after a request of the primary of `group`. `before` is the
-    /// newest received term before this request.
+    /// Returns the newest term of a primary that this member has seen in requests, after a request
+    /// of the primary of `group`. `before` is the newest term before this request.
     pub(super) fn after_request(before: Option<Self>, group: &Group) -> Self {
         let Group { primary, primary_since: since, epoch, .. } = *group;
         let same = before.filter(|it| it.is_of(group));

@@ -44,7 +44,8 @@ pub trait ClientEvents {
     /// management does not have the reports of all targets yet.
     fn on_capacity(&self, capacity: Option<Capacity>);
 
-    /// The cluster's settings have changed. Leases and intervals may be shorter now.
+    /// The cluster's settings have changed. Leases and intervals may be shorter than before the
+    /// change.
     fn on_settings_changed(&self);
 
     /// Management has removed this client, whose id was `removed`. The client must fence its

@@ -62,7 +62,7 @@ pub(super) struct ServingNode {
     pub(super) running: RefCell<Vec<RunningTarget>>,
     pub(super) links: Rc<Links>,
     pub(super) membership: Rc<Membership>,
-    /// Notified when the membership's cell has a different cluster map.
+    /// The node notifies the waiters when its membership has stored a different cluster map.
     pub(super) map_changed: Rc<Notify>,
     pub(super) figures: Rc<Figures>,
     pub(super) serve: Serve,

@@ -19,7 +19,7 @@ use skep_cluster::problems::Severity;
 use skep_types::{ClusterMap, NodeId, Target, TargetKind};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Minimum number of bytes in an interval before the rule judges a link in it.
+/// The rule judges a link only if the link has moved at least this number of bytes.
 const FEWEST_BYTES: u64 = 256 << 10;
 /// Minimum number of intervals in which a link must be slow. A single slow interval may be a short
 /// disturbance.

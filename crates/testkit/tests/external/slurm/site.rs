@@ -141,7 +141,7 @@ impl Slurm {
         });
     }
 
-    /// Waits until this number of nodes has a state in the words of `sinfo`.
+    /// Waits until `sinfo` shows exactly `count` nodes in the state `state`.
     pub(super) fn await_nodes(&self, state: &str, count: usize) {
         self.await_that(&format!("{count} nodes are {state}"), PATIENCE, || {
             let look = format!("sinfo --noheader --states={state} -o %D");
