@@ -335,10 +335,11 @@ fn wait(system: &OnDemand, state: &HostState) -> Result<()> {
 /// Returns the error of a node that keeps its part of the data, because the results are possibly
 /// not copied.
 fn kept(system: &OnDemand, state: &HostState, reason: &str) -> Error {
+    let first = system.hosts.first().map_or("unknown", String::as_str);
     let what = format!(
-        "the first node of the job has not staged out the results of {} ({reason}); {}. This node \
-         keeps its part of the data. When the first node has staged out the results, remove this \
-         part with --discard",
+        "the first node of the job, {first}, has not staged out the results of {} ({reason}); {}. \
+         This node keeps its part of the data. When {first} has staged out the results, remove \
+         this part with --discard",
         system.name,
         place(system, state)
     );
