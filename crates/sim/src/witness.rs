@@ -407,8 +407,12 @@ impl Witness {
         if op.ends_with_session() {
             return Ok(());
         }
-        let others = self.attempts.get(&operation).into_iter().flatten().filter(|it| **it != id);
-        match others.into_iter().find(|it| self.is_done(**it)) {
+        // After a power loss, a client may send another replay with the sequence of a lost one.
+        let is_other = |it: &InstanceId| {
+            *it != id && self.instances.get(it).is_some_and(|other| other.operation == operation)
+        };
+        let mut others = self.attempts.get(&operation).into_iter().flatten();
+        match others.find(|it| is_other(it) && self.is_done(**it)) {
             Some(other) => {
                 Err(format!("operation {op:?} was executed twice: as {other:?} and as {id:?}"))
             }
