@@ -19,9 +19,13 @@ use std::time::Duration;
 pub const LOCK_FILE: &str = "skep-lock";
 /// Mode of new directories. Only the owner can enter, since they contain the data of all users.
 const PRIVATE_MODE: u32 = 0o700;
-/// Number of times that [`lock`] tries to lock a directory. With [`LOCK_PAUSE`] between them, all
-/// attempts take 200 ms. That is short enough for the calling thread, which also sends heartbeats.
+/// Number of times that [`lock`] tries to lock the directory of a target. With [`LOCK_PAUSE`]
+/// between them, all attempts take 200 ms. That is short enough for the calling thread, which also
+/// sends heartbeats.
 const LOCK_ATTEMPTS: u32 = 20;
+/// Number of times that a process tries to lock the directory of its node when it starts. All
+/// attempts take 5 s: a process that was killed during a sync of its disk ends only after the sync.
+const NODE_LOCK_ATTEMPTS: u32 = 500;
 /// Pause between two attempts to lock a directory.
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
@@ -62,7 +66,7 @@ impl Directory {
         }
         // Check this before the first change, because the directory may belong to another program.
         refuse_used(path)?;
-        let lock = lock(path)?;
+        let lock = lock(path, LOCK_ATTEMPTS)?;
         refuse_used(path)?;
         close_to_others(path)?;
         replace_atomically(&path.join(IDENTITY_FILE), &identity.to_file())?;
@@ -105,7 +109,11 @@ impl Directory {
                 ),
             ));
         }
-        let lock = lock(path)?;
+        let attempts = match kind {
+            DirectoryKind::MetadataTarget | DirectoryKind::StorageTarget => LOCK_ATTEMPTS,
+            _ => NODE_LOCK_ATTEMPTS,
+        };
+        let lock = lock(path, attempts)?;
         close_to_others(path)?;
         Ok(Self { path: path.to_owned(), identity, _lock: lock })
     }
@@ -266,8 +274,8 @@ pub fn read_identity(path: &Path) -> Result<Option<Identity>> {
 
 /// Locks a directory for this process. The kernel releases the lock when the returned file is
 /// closed, also after `kill -9`. A killed process may hold the lock until its exit is complete, so
-/// this function repeats the attempt to lock for up to 200 ms.
-fn lock(path: &Path) -> Result<File> {
+/// this function makes up to `attempts` attempts.
+fn lock(path: &Path, attempts: u32) -> Result<File> {
     let file_path = path.join(LOCK_FILE);
     // Another user may own the directory. If root opens the directory, a symbolic link must not
     // lead root to another file of the host.
@@ -287,7 +295,7 @@ fn lock(path: &Path) -> Result<File> {
         other => other,
     };
     let file = file.map_err(io_error(&file_path))?;
-    for _ in 0..LOCK_ATTEMPTS {
+    for _ in 0..attempts {
         match file.try_lock() {
             Ok(()) => {
                 mark_use_by_root(&file);
@@ -479,7 +487,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let other = dir.path().join("other");
         std::os::unix::fs::symlink(&other, dir.path().join(LOCK_FILE)).unwrap();
-        lock(dir.path()).unwrap_err();
+        lock(dir.path(), LOCK_ATTEMPTS).unwrap_err();
         assert!(!other.exists());
     }
 

@@ -312,7 +312,7 @@ fn locks_of_an_unchanged_file_send_the_documented_requests() {
     // the reply to the last lock.
     counted.check(
         "lock, write, unlock, lock, stat and unlock",
-        "mount.set_lock metadata.set_lock mount.write storage.write_chunk
+        "mount.set_lock metadata.set_lock mount.get_xattr mount.write storage.write_chunk
          mount.set_lock metadata.report_written metadata.set_lock
          mount.set_lock metadata.set_lock mount.get_attr
          mount.set_lock metadata.set_lock",
