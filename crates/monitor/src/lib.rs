@@ -306,7 +306,7 @@ mod tests {
         let ms = Duration::from_millis;
         let next = |due, now, work| next_round(ms(due), ms(1000), ms(now), ms(work));
         assert_eq!(next(5000, 5030, 3), ms(6000));
-        assert_eq!(next(5000, 5500, 400), ms(10_700), "400 ms of 5.6 s are a fourteenth");
+        assert_eq!(next(5000, 5500, 400), ms(12_300), "400 ms of 7.2 s are an eighteenth");
         assert_eq!(
             next(5000, 8000, 3),
             ms(8100),

@@ -19,7 +19,7 @@ pub const MAP_PATIENCE: Duration = Duration::from_secs(2);
 /// After a round, the monitor pauses until its use of one CPU since the last round is at most the
 /// share 1 / `CPU_SHARE`. HTTP requests during the pause count for the next round, so in total the
 /// monitor uses less than a tenth of one CPU.
-pub const CPU_SHARE: u32 = 14;
+pub const CPU_SHARE: u32 = 18;
 /// Maximum number of simultaneous HTTP connections. A browser opens up to six connections.
 pub const MAX_CONNECTIONS: usize = 256;
 /// Maximum number of points in the reply to a query of the history.

@@ -45,7 +45,7 @@ pub struct MonitorSettings {
     /// oldest files are removed.
     pub history: ByteSize,
     /// Time between two rounds of requests to all services: 1 s to 60 s. The monitor waits longer
-    /// if the computation of a round takes more than 1/14 of this time.
+    /// if the computation of a round takes more than 1/18 of this time.
     pub interval: Interval,
     /// Log level: `error`, `warn`, `info`, `debug` or `trace`.
     pub log: String,
