@@ -241,14 +241,14 @@ impl ChunkStore {
             return Ok(());
         }
         let owed = &self.cleaner.full_sync.is_owed;
-        let evicted = self.open.borrow().evicted_unsynced();
+        let (evicted, last_eviction) = self.open.borrow().evicted_unsynced();
         let cached = self.open.borrow().cached_unsynced();
         let result = self.sync_file_system().await;
         drop(permit);
         match &result {
             Ok(()) => {
                 owed.set(false);
-                self.open.borrow_mut().forget_evicted(&evicted);
+                self.open.borrow_mut().forget_evicted(last_eviction);
                 for (file, changes) in cached {
                     if let Some(file) = file.upgrade()
                         && file.writes.are_write_backs_settled()
@@ -260,14 +260,13 @@ impl ChunkStore {
             Err(error) if matches!(error.code(), ErrorCode::NoSpace | ErrorCode::QuotaExceeded) => {
                 if owed.get() {
                     self.report_loss("chunk files that its previous process had written")?;
-                } else if !evicted.is_empty() {
+                } else if evicted > 0 {
                     self.report_loss(format_args!(
-                        "{} chunk files, which the target had closed",
-                        evicted.len()
+                        "{evicted} chunk files, which the target had closed"
                     ))?;
                 }
                 owed.set(false);
-                self.open.borrow_mut().forget_evicted(&evicted);
+                self.open.borrow_mut().forget_evicted(last_eviction);
                 self.cleaner.full_sync.is_each_next.set(true);
             }
             Err(_) => {}

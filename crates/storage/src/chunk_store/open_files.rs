@@ -104,10 +104,10 @@ impl OpenFiles {
         self.unsynced.contains_key(key)
     }
 
-    /// Returns the files that were evicted with unsynced changes, each with the number of its last
+    /// Returns how many files were evicted with unsynced changes, and the number of the last such
     /// eviction.
-    pub(crate) fn evicted_unsynced(&self) -> Vec<(ChunkFileKey, u64)> {
-        self.unsynced.iter().map(|(key, number)| (*key, *number)).collect()
+    pub(crate) fn evicted_unsynced(&self) -> (usize, u64) {
+        (self.unsynced.len(), self.unsynced_evictions)
     }
 
     /// Returns the cached files with unsynced changes, each with the number of its last change.
@@ -116,14 +116,10 @@ impl OpenFiles {
         unsynced.map(|file| (Rc::downgrade(file), file.changes.get())).collect()
     }
 
-    /// Records that the changes of these files up to these evictions are on the device, or that
+    /// Records that the changes of all files up to the eviction `last` are on the device, or that
     /// their loss was reported.
-    pub(crate) fn forget_evicted(&mut self, evicted: &[(ChunkFileKey, u64)]) {
-        for (key, number) in evicted {
-            if self.unsynced.get(key) == Some(number) {
-                self.unsynced.remove(key);
-            }
-        }
+    pub(crate) fn forget_evicted(&mut self, last: u64) {
+        self.unsynced.retain(|_, number| *number > last);
     }
 
     /// Adds a region page to an open file. Evicts other pages if the cache has too many pages.
@@ -279,9 +275,9 @@ mod tests {
         };
         assert!(cache.evict_one());
         assert!(cache.get(&key(3)).is_none(), "only this file has no unsynced changes");
-        assert!(cache.evicted_unsynced().is_empty());
+        assert_eq!(cache.evicted_unsynced().0, 0);
         assert!(cache.evict_one());
-        assert_eq!(cache.evicted_unsynced().len(), 1);
+        assert_eq!(cache.evicted_unsynced().0, 1);
         cache.check_invariants();
     }
 
@@ -299,10 +295,10 @@ mod tests {
         };
         let synced = evict_changed();
         let again = evict_changed();
-        cache.forget_evicted(&synced);
+        cache.forget_evicted(synced.1);
         assert_eq!(cache.evicted_unsynced(), again, "the sync began before the second eviction");
-        cache.forget_evicted(&again);
-        assert!(cache.evicted_unsynced().is_empty());
+        cache.forget_evicted(again.1);
+        assert_eq!(cache.evicted_unsynced().0, 0);
     }
 
     #[test]
