@@ -84,7 +84,7 @@ impl ChunkStore {
                 ));
             }
         }
-        self.sync_earlier_changes().await?;
+        self.sync_all(|| self.cleaner.full_sync.is_owed.get()).await?;
         // The last round has marked pages as synced, and no later sync covers these marks. If a
         // mark does not reach the device, the next start counts the page as unsynced. This error is
         // harmless, because the data of the page is on the device.
@@ -229,13 +229,17 @@ impl ChunkStore {
     }
 
     /// Syncs the whole file system. Uses a separate thread, since the sync takes a long time. Does
-    /// nothing if `is_needed` returns `false` after another sync of the file system has ended.
+    /// nothing if `is_needed` returns `false`, at once or after another sync of the file system has
+    /// ended.
     ///
     /// If a sync of the whole file system fails, the error does not name the affected files. An
     /// open file reports the error again at its own next sync. A file that was evicted from the
     /// cache, or that an earlier process had open, may never report the error, so its changes count
     /// as lost.
     pub(super) async fn sync_all(&self, is_needed: impl Fn() -> bool) -> Result<()> {
+        if !is_needed() {
+            return Ok(());
+        }
         let permit = self.cleaner.full_sync.running.acquire().await;
         if !is_needed() {
             return Ok(());
@@ -272,13 +276,6 @@ impl ChunkStore {
             Err(_) => {}
         }
         result
-    }
-
-    /// Makes the changes durable that an earlier process has left in the page cache. Its files are
-    /// closed, so the kernel may drop the error of a failed write-back together with the file.
-    pub(super) async fn sync_earlier_changes(&self) -> Result<()> {
-        let is_owed = || self.cleaner.full_sync.is_owed.get();
-        if is_owed() { self.sync_all(is_owed).await } else { Ok(()) }
     }
 
     async fn sync_file_system(&self) -> Result<()> {

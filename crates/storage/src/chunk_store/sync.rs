@@ -68,11 +68,13 @@ impl ChunkStore {
         if file.synced_changes.get() >= wanted {
             return Ok(());
         }
-        self.sync_earlier_changes().await?;
-        let was_evicted = || self.open.borrow().was_evicted_unsynced(&file.key);
-        if was_evicted() {
-            self.sync_all(was_evicted).await?;
-        }
+        // When a file is closed, the kernel may drop the error of a failed write-back together with
+        // the file. So earlier changes of a file that was closed need a sync of the file system.
+        let was_closed = || {
+            self.cleaner.full_sync.is_owed.get()
+                || self.open.borrow().was_evicted_unsynced(&file.key)
+        };
+        self.sync_all(was_closed).await?;
         let changes = file.changes.get();
         let synced = file.file.sync_data().await;
         file.writes.write_backs.wait().await;
