@@ -194,7 +194,13 @@ impl ChunkStore {
         // file.
         if keys.len() > SYNC_EACH_UP_TO && !self.cleaner.full_sync.is_each_next.replace(false) {
             self.sync_all(|| true).await?;
-            keys = self.with_failed_write_backs(keys).await;
+            // Only the sync of a chunk file itself waits for its early write-backs and returns
+            // their errors.
+            let is_unsettled = |key: &ChunkFileKey| {
+                let open = self.open.borrow().get(key);
+                open.is_some_and(|file| !file.writes.are_write_backs_settled())
+            };
+            keys.retain(is_unsettled);
         }
         let permits = Semaphore::new(PARALLEL_SYNCS);
         let mut tasks = Vec::with_capacity(keys.len());
@@ -211,21 +217,6 @@ impl ChunkStore {
             result = result.and(task.await);
         }
         result
-    }
-
-    /// Returns the chunk files with a failed early write-back. Only the sync of the chunk
-    /// file itself returns this error.
-    async fn with_failed_write_backs(&self, keys: Vec<ChunkFileKey>) -> Vec<ChunkFileKey> {
-        let mut failed = Vec::new();
-        for key in keys {
-            let open = self.open.borrow().get(&key);
-            let Some(file) = open else { continue };
-            file.writes.write_backs.wait().await;
-            if file.writes.failed_write_back.borrow().is_some() {
-                failed.push(key);
-            }
-        }
-        failed
     }
 
     /// Syncs the whole file system. Uses a separate thread, since the sync takes a long time. Does
