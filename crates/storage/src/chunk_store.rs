@@ -151,8 +151,7 @@ impl CleanEnd {
     /// # Errors
     /// Errors of the file system, with the path.
     pub fn record(self) -> Result<()> {
-        let path = self.directory.join(STATE_FILE);
-        record_space::replace_state(&self.directory, &path, &self.state.to_file())
+        record_space::replace_state(&self.directory, &self.state)
     }
 }
 

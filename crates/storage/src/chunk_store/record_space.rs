@@ -4,7 +4,9 @@
 //! frees the space of this file for its state record and its dirty log. So a target can start on a
 //! disk that another program has filled, and can read and remove chunk files on this disk.
 
+use super::STATE_FILE;
 use skep_env::File;
+use skep_format::chunk::TargetState;
 use skep_store::atomic::replace_atomically;
 use skep_types::{ErrorCode, Result};
 use std::fs::OpenOptions;
@@ -41,16 +43,17 @@ pub(super) fn replace_record(directory: &Path, path: &Path, bytes: &[u8]) -> Res
     }
 }
 
-/// Like [`replace_record`], for the state record. If the disk has no space for a new file, this
+/// Replaces the state record like [`replace_record`]. If the disk has no space for a new file, this
 /// function overwrites the old record in place. On most file systems, this needs no new space. The
 /// record is shorter than a sector, so a power loss leaves no mixture of both records.
 ///
 /// # Errors
 /// Errors of the file system, with the path.
-pub(super) fn replace_state(directory: &Path, path: &Path, bytes: &[u8]) -> Result<()> {
-    match replace_record(directory, path, bytes) {
+pub(super) fn replace_state(directory: &Path, state: &TargetState) -> Result<()> {
+    let (path, bytes) = (directory.join(STATE_FILE), state.to_file());
+    match replace_record(directory, &path, &bytes) {
         Err(error) if matches!(error.code(), ErrorCode::NoSpace | ErrorCode::QuotaExceeded) => {
-            overwrite(path, bytes).map_err(|_in_place| error)
+            overwrite(&path, &bytes).map_err(|_in_place| error)
         }
         other => other,
     }

@@ -9,11 +9,11 @@
 //! checksums, so that reads of these granules fail. The incarnation changes, so that the `fsync` of
 //! every writer fails once.
 
+use super::ChunkStore;
 use super::chunk_file::{ChunkFile, Region};
 use super::names::leaf_of;
 use super::record_space::replace_state;
 use super::region::data_range;
-use super::{ChunkStore, STATE_FILE};
 use futures_lite::future::zip;
 use skep_format::chunk::{
     GRANULES, RegionHeader, TargetState, granule_checksum, physical_offset, region_of,
@@ -182,8 +182,7 @@ impl ChunkStore {
 
     /// Writes the target's state record.
     pub(super) fn write_state(&self, state: &TargetState) -> Result<()> {
-        let path = self.directory.join(STATE_FILE);
-        let written = replace_state(&self.directory, &path, &state.to_file());
+        let written = replace_state(&self.directory, state);
         self.problems.is_state_unrecorded.set(written.is_err());
         written
     }
