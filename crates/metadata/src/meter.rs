@@ -29,11 +29,9 @@ use skep_rpc::Incoming;
 use skep_rpc::origin::cause_of;
 use skep_types::{NodeId, Result, TargetId};
 use skep_wire::Request;
-use skep_wire::catalog::is_ordinary_absence;
-use skep_wire::file_locks::WaitLock;
+use skep_wire::catalog::{is_ordinary_absence, waits_for_event};
 use skep_wire::frame::Header;
 use skep_wire::inline::{ReadInline, WriteInline};
-use skep_wire::log_shipping::AwaitLogSync;
 use skep_wire::metadata as md;
 use skep_wire::sharing::WaitNotifications;
 use std::collections::HashMap;
@@ -49,12 +47,6 @@ const READ_INLINE_REPLY_BYTES: usize = 16;
 /// Minimum time between two updates of the list of silent clients that block requests of other
 /// clients.
 const HOLDERS_EVERY: Duration = Duration::from_millis(250);
-
-/// Whether a request with this message id is sent in order to wait for an event, so that its
-/// duration does not count as slow.
-fn is_wait(message: u16) -> bool {
-    matches!(message, WaitNotifications::ID | WaitLock::ID | AwaitLogSync::ID)
-}
 
 /// Whether no program waits for the reply to a request with this message id, so that a slow reply
 /// needs no log line.
@@ -102,7 +94,7 @@ struct Arrival {
     /// Time spent in each stage before `stage_began`.
     spent: [Duration; STAGES],
     /// Id of the request in the list of open requests. `None` for a request that is sent in order
-    /// to wait ([`is_wait`]), because the list does not contain it.
+    /// to wait ([`waits_for_event`]), because the list does not contain it.
     open: Option<u64>,
     /// The storage target for which the request has waited.
     awaited: Option<Awaited>,
@@ -305,7 +297,7 @@ impl Meter {
             stage: Stage::Waiting,
             stage_began: incoming.arrived_at,
             spent: [Duration::ZERO; STAGES],
-            open: (!is_wait(header.message)).then(|| self.open.begin(incoming.arrived_at)),
+            open: (!waits_for_event(header.message)).then(|| self.open.begin(incoming.arrived_at)),
             awaited: None,
         };
         let before = self.arrivals.insert((connection, header.tag), arrival);
@@ -466,7 +458,7 @@ impl Meter {
                 .is_err_and(|error| !is_ordinary_absence(request.message, error.code())),
             received_bytes: arrival.written_bytes,
             sent_bytes: sent as u64,
-            is_wait: is_wait(request.message),
+            is_wait: waits_for_event(request.message),
             duration: now.saturating_sub(arrival.at),
             stages: arrival.spent,
             ..Completed::default()

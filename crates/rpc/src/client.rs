@@ -19,7 +19,7 @@ use skep_types::text::shown;
 use skep_types::{Error, ErrorCode, MapVersion, Result, TargetId};
 use skep_wire::Request;
 use skep_wire::bounds::bounds;
-use skep_wire::file_locks::WaitLock;
+use skep_wire::catalog::waits_for_event;
 use skep_wire::frame::{FLAG_DURABLE, HEADER_BYTES, Header};
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
@@ -454,7 +454,7 @@ impl Connection {
         let origin = Origin::current();
         origin.write_to(&mut header);
         let running = RunningCall::begin(origin, R::ID, self.target);
-        let sent_at = running.filter(|_| R::ID != WaitLock::ID).map(|it| it.begun_at());
+        let sent_at = running.filter(|_| !waits_for_event(R::ID)).map(|it| it.begun_at());
         let exchanged = self.exchange(&header, request, options, sent_at).await;
         if let Some(running) = running {
             let reply = exchanged.as_ref().ok().map(|reply| &reply.header);

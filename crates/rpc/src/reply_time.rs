@@ -3,20 +3,17 @@
 
 use skep_env::ReplyTime;
 use skep_wire::Request;
-use skep_wire::file_locks::WaitLock;
+use skep_wire::catalog::waits_for_event;
 use skep_wire::frame::Header;
 use skep_wire::inline::SyncInline;
-use skep_wire::log_shipping::AwaitLogSync;
 use skep_wire::metadata::{Decide, Prepare, SyncAll};
-use skep_wire::sharing::WaitNotifications;
 use skep_wire::storage::{RemoveChunks, SyncChunk};
 
 /// Returns when the reply to a request with this header is likely to arrive. `None` means that the
 /// event loop must not poll for the reply.
 pub(crate) fn reply_time(header: &Header) -> Option<ReplyTime> {
     match header.message {
-        // The receiver replies when an event occurs, such as the release of a lock.
-        AwaitLogSync::ID | WaitLock::ID | WaitNotifications::ID => None,
+        message if waits_for_event(message) => None,
         // The reply waits for a periodic sync, and no operation waits for the reply.
         Decide::ID => None,
         Prepare::ID | RemoveChunks::ID | SyncAll::ID | SyncChunk::ID | SyncInline::ID => {
@@ -30,6 +27,7 @@ pub(crate) fn reply_time(header: &Header) -> Option<ReplyTime> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use skep_wire::file_locks::WaitLock;
     use skep_wire::frame::FLAG_DURABLE;
     use skep_wire::metadata::{Lookup, ReportWritten};
 

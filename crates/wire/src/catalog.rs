@@ -241,6 +241,12 @@ pub fn removes_name(message: u16) -> bool {
     [md::Unlink::ID, md::RemoveDirectory::ID, md::Rename::ID, md::Exchange::ID].contains(&message)
 }
 
+/// Whether the receiver replies to a request only when an event occurs, such as the release of a
+/// lock. A long duration of such a request does not count as slow.
+pub fn waits_for_event(message: u16) -> bool {
+    [fl::WaitLock::ID, sh::WaitNotifications::ID, ls::AwaitLogSync::ID].contains(&message)
+}
+
 /// Returns the name of a message in metrics, such as `write_chunk`. `None` means that no message
 /// has the number `id`.
 pub fn metric_name(id: u16) -> Option<String> {
