@@ -62,6 +62,14 @@ async fn write(store: &Rc<ChunkStore>, key: ChunkFileKey, offset: u64, bytes: &[
     store.write(to(&key, offset), &Buf::copy_of(bytes), &checksums).await
 }
 
+/// Opens the store, and writes `bytes` to the chunk file with the key `key(1)`.
+async fn open_with_file(dir: &Path, bytes: &[u8]) -> (Rc<ChunkStore>, Rc<ChunkFile>) {
+    let store = open(dir);
+    write(&store, key(1), 0, bytes).await.unwrap();
+    let file = store.existing(&key(1)).unwrap().unwrap();
+    (store, file)
+}
+
 /// Reads a range, and checks that the returned checksums are right.
 async fn read(
     store: &Rc<ChunkStore>,

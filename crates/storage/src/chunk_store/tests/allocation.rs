@@ -181,16 +181,18 @@ fn copies_between_chunk_files_keep_holes_and_find_damage() {
     });
 }
 
+/// Returns a part of the first region of a file.
+async fn part_of(store: &Rc<ChunkStore>, file: &Rc<ChunkFile>, range: Range<u64>) -> RegionPart {
+    RegionPart { index: 0, range, region: store.region(file, 0).await.unwrap() }
+}
+
 /// docs/semantics.md 2.11, 4.7.
 #[test]
 fn hole_refused_by_a_full_disk_leaves_matching_checksums() {
     run(|dir| async move {
-        let store = open(&dir);
         let mut data = pattern(1, 40_000);
-        write(&store, key(1), 0, &data).await.unwrap();
-        let file = store.existing(&key(1)).unwrap().unwrap();
-        let range = 4096..5 * 4096;
-        let part = RegionPart { index: 0, range, region: store.region(&file, 0).await.unwrap() };
+        let (store, file) = open_with_file(&dir, &data).await;
+        let part = part_of(&store, &file, 4096..5 * 4096).await;
         // The file system punches a part of the hole before its error.
         file.file.punch_hole(physical_offset(4096)..physical_offset(3 * 4096)).unwrap();
         data[4096..3 * 4096].fill(0);
@@ -211,12 +213,9 @@ fn hole_refused_by_a_full_disk_leaves_matching_checksums() {
 #[test]
 fn clearing_on_a_file_system_without_holes_keeps_the_size() {
     run(|dir| async move {
-        let store = open(&dir);
         let mut data = pattern(1, 10_000);
-        write(&store, key(1), 0, &data).await.unwrap();
-        let file = store.existing(&key(1)).unwrap().unwrap();
-        let range = 8192..3 * 4096;
-        let part = RegionPart { index: 0, range, region: store.region(&file, 0).await.unwrap() };
+        let (store, file) = open_with_file(&dir, &data).await;
+        let part = part_of(&store, &file, 8192..3 * 4096).await;
         store.finish_clearing(&file, &part, Ok(false)).await.unwrap();
         data[8192..].fill(0);
         assert_eq!(store.stat(&key(1)).unwrap().size, 10_000);

@@ -11,9 +11,7 @@ const MOMENT: Duration = Duration::from_millis(20);
 #[test]
 fn writes_of_different_regions_do_not_wait_for_each_other() {
     run(|dir| async move {
-        let store = open(&dir);
-        write(&store, key(1), 0, &pattern(1, 6 * MIB as usize)).await.unwrap();
-        let file = store.existing(&key(1)).unwrap().unwrap();
+        let (store, file) = open_with_file(&dir, &pattern(1, 6 * MIB as usize)).await;
         let first = file.lock.write(0..GRANULE_BYTES);
         first.admission().await;
         let writing = write(&store, key(1), 4 * MIB, b"beside it");
@@ -66,9 +64,7 @@ fn waiting_writes_sync_the_dirty_log_together() {
 #[test]
 fn undo_of_a_write_preserves_the_data_of_other_writes() {
     run(|dir| async move {
-        let store = open(&dir);
-        write(&store, key(1), 0, b"short").await.unwrap();
-        let file = store.existing(&key(1)).unwrap().unwrap();
+        let (store, file) = open_with_file(&dir, b"short").await;
         let length = || std::fs::metadata(&file.path).unwrap().len();
         let other = file.begin_write(3 * MIB);
         let (at, data) = (physical_offset(3 * MIB - 7), b"written");
@@ -85,9 +81,7 @@ fn undo_of_a_write_preserves_the_data_of_other_writes() {
 #[test]
 fn concurrent_failed_writes_preserve_acknowledged_bytes() {
     run(|dir| async move {
-        let store = open(&dir);
-        write(&store, key(1), 0, b"acknowledged").await.unwrap();
-        let file = store.existing(&key(1)).unwrap().unwrap();
+        let (store, file) = open_with_file(&dir, b"acknowledged").await;
         let data = Buf::copy_of(&[7; 5000]);
         let checksums = piece_checksums(12, &data.bytes());
         let incoming = Incoming { offset: 12, data: &data, checksums: &checksums };

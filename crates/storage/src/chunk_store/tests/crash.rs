@@ -215,9 +215,7 @@ fn removed_and_truncated_files_leave_no_dirty_log_entries() {
 #[test]
 fn sync_of_a_new_file_syncs_data_and_name_concurrently() {
     run(|dir| async move {
-        let store = open(&dir);
-        write(&store, key(1), 0, &pattern(1, 5000)).await.unwrap();
-        let file = store.existing(&key(1)).unwrap().unwrap();
+        let (store, file) = open_with_file(&dir, &pattern(1, 5000)).await;
         let key = key(1);
         let mut syncing = std::pin::pin!(store.sync(&key));
         let is_ready =

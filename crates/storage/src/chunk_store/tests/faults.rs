@@ -34,6 +34,32 @@ fn is_limited_process(name: &str, limit: u64) -> bool {
     false
 }
 
+/// Opens files until the process has no free descriptor.
+fn take_descriptors() -> Vec<std::fs::File> {
+    std::iter::from_fn(|| std::fs::File::open("/dev/null").ok()).collect()
+}
+
+/// Runs a test's future with an empty directory on a thin disk, whose device has `pool_mib` MiB.
+/// Does nothing if the test may not mount.
+fn on_thin_disk<F: Future<Output = ()> + 'static>(
+    pool_mib: u64,
+    test: impl FnOnce(Rc<ThinDisk>, PathBuf) -> F,
+) {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(thin) = ThinDisk::new(dir.path(), pool_mib).map(Rc::new) else { return };
+    let target = thin.path().join("target");
+    std::fs::create_dir(&target).unwrap();
+    skep_env::block_on(test(Rc::clone(&thin), target)).unwrap();
+}
+
+/// Writes 40 MiB. The writes are too short to begin an early write-back, because an early
+/// write-back would use the file and prevent its eviction.
+async fn write_in_pieces(store: &Rc<ChunkStore>) {
+    for (index, piece) in pattern(1, 40 * MIB as usize).chunks(32 << 10).enumerate() {
+        write(store, key(1), index as u64 * (32 << 10), piece).await.unwrap();
+    }
+}
+
 #[test]
 fn lack_of_file_descriptors_is_not_a_device_failure() {
     let name = "chunk_store::tests::faults::lack_of_file_descriptors_is_not_a_device_failure";
@@ -46,10 +72,7 @@ fn lack_of_file_descriptors_is_not_a_device_failure() {
         store.sync(&key(1)).await.unwrap();
         assert!(store.open.borrow_mut().evict_one());
         write(&store, key(2), 0, b"name is not durable yet").await.unwrap();
-        let mut taken = Vec::new();
-        while let Ok(file) = std::fs::File::open("/dev/null") {
-            taken.push(file);
-        }
+        let taken = take_descriptors();
         // The process has no free descriptor now, so the target opens and creates chunk files with
         // its spare descriptors.
         assert_eq!(read(&store, key(1), 0, 10).await.unwrap(), b"old");
@@ -78,10 +101,7 @@ fn dirty_log_keeps_its_name_without_free_descriptors() {
         let store = open(&dir);
         write(&store, key(1), 0, b"old").await.unwrap();
         store.clean().await.unwrap();
-        let mut taken = Vec::new();
-        while let Ok(file) = std::fs::File::open("/dev/null") {
-            taken.push(file);
-        }
+        let mut taken = take_descriptors();
         // The new file of the log can take the only free descriptor.
         taken.pop();
         let error = store.dirty_log.rewrite().await.unwrap_err();
@@ -105,11 +125,8 @@ fn remount(disk: &Path, options: &str) {
 /// docs/semantics.md 4.8.
 #[test]
 fn target_serves_reads_from_a_read_only_disk() {
-    let dir = tempfile::tempdir().unwrap();
-    let Some(thin) = ThinDisk::new(dir.path(), 200) else { return };
-    let (disk, target) = (thin.path(), thin.path().join("target"));
-    std::fs::create_dir(&target).unwrap();
-    skep_env::block_on(async move {
+    on_thin_disk(200, |thin, target| async move {
+        let disk = thin.path();
         let data = pattern(1, 3 * MIB as usize);
         let store = open(&target);
         for number in 1..=2 {
@@ -139,18 +156,14 @@ fn target_serves_reads_from_a_read_only_disk() {
         let store = open(&target);
         write(&store, key(2), 0, b"x").await.unwrap();
         store.close().await.unwrap();
-    })
-    .unwrap();
+    });
 }
 
 /// The creation of a chunk file is the first write that the read-only disk refuses.
 #[test]
 fn disk_that_refuses_new_files_makes_the_target_read_only() {
-    let dir = tempfile::tempdir().unwrap();
-    let Some(thin) = ThinDisk::new(dir.path(), 200) else { return };
-    let (disk, target) = (thin.path(), thin.path().join("target"));
-    std::fs::create_dir(&target).unwrap();
-    skep_env::block_on(async move {
+    on_thin_disk(200, |thin, target| async move {
+        let disk = thin.path();
         let store = open(&target);
         write(&store, key(1), 0, b"old").await.unwrap();
         store.close().await.unwrap();
@@ -176,19 +189,14 @@ fn disk_that_refuses_new_files_makes_the_target_read_only() {
         let store = open(&target);
         write(&store, without, 0, b"x").await.unwrap();
         store.close().await.unwrap();
-    })
-    .unwrap();
+    });
 }
 
 /// docs/semantics.md 3.5.
 #[test]
 fn failed_write_back_is_an_error_for_each_sync() {
     let _page_cache = PAGE_CACHE.lock().unwrap_or_else(PoisonError::into_inner);
-    let dir = tempfile::tempdir().unwrap();
-    let Some(thin) = ThinDisk::new(dir.path(), 200) else { return };
-    let target = thin.path().join("target");
-    std::fs::create_dir(&target).unwrap();
-    skep_env::block_on(async move {
+    on_thin_disk(200, |thin, target| async move {
         let store = open(&target);
         // The file system allocates space for the file. `fallocate -d` then makes a hole for the
         // zeros in the image of the device, so later data needs new space of the device.
@@ -220,25 +228,16 @@ fn failed_write_back_is_an_error_for_each_sync() {
             Err(error) => assert!(is_lost && error.code() == ErrorCode::Corrupt, "{error}"),
         }
         drop(store);
-    })
-    .unwrap();
+    });
 }
 
 /// docs/semantics.md 3.5.
 #[test]
 fn target_gets_a_new_incarnation_after_a_lost_write_back() {
     let _page_cache = PAGE_CACHE.lock().unwrap_or_else(PoisonError::into_inner);
-    let dir = tempfile::tempdir().unwrap();
-    let Some(thin) = ThinDisk::new(dir.path(), 24) else { return };
-    let target = thin.path().join("target");
-    std::fs::create_dir(&target).unwrap();
-    skep_env::block_on(async move {
+    on_thin_disk(24, |_thin, target| async move {
         let store = open(&target);
-        // The writes are too short to begin an early write-back, because an early write-back would
-        // use the file and prevent its eviction.
-        for (index, piece) in pattern(1, 40 * MIB as usize).chunks(32 << 10).enumerate() {
-            write(&store, key(1), index as u64 * (32 << 10), piece).await.unwrap();
-        }
+        write_in_pieces(&store).await;
         let incarnation = store.incarnation();
         // The file is evicted from the cache with unsynced changes. The kernel then tries to write
         // its pages back, fails, and drops the pages and the error of the file.
@@ -249,8 +248,7 @@ fn target_gets_a_new_incarnation_after_a_lost_write_back() {
         let synced = store.sync(&key(1)).await;
         assert!(synced.is_err() || store.incarnation() != incarnation, "the loss is reported");
         drop(store);
-    })
-    .unwrap();
+    });
 }
 
 /// docs/semantics.md 3.5. The kernel closes the files of a killed process, so it may drop the error
@@ -258,15 +256,9 @@ fn target_gets_a_new_incarnation_after_a_lost_write_back() {
 #[test]
 fn failed_write_back_of_a_killed_process_is_reported() {
     let _page_cache = PAGE_CACHE.lock().unwrap_or_else(PoisonError::into_inner);
-    let dir = tempfile::tempdir().unwrap();
-    let Some(thin) = ThinDisk::new(dir.path(), 24) else { return };
-    let target = thin.path().join("target");
-    std::fs::create_dir(&target).unwrap();
-    skep_env::block_on(async move {
+    on_thin_disk(24, |thin, target| async move {
         let store = open(&target);
-        for (index, piece) in pattern(1, 40 * MIB as usize).chunks(32 << 10).enumerate() {
-            write(&store, key(1), index as u64 * (32 << 10), piece).await.unwrap();
-        }
+        write_in_pieces(&store).await;
         let incarnation = store.incarnation();
         drop(store);
         // `sync(2)` reports no errors. So the next start has to find the error.
@@ -278,17 +270,14 @@ fn failed_write_back_of_a_killed_process_is_reported() {
         let synced = store.sync(&key(1)).await;
         assert!(synced.is_err() || store.incarnation() != incarnation, "the loss is reported");
         drop(store);
-    })
-    .unwrap();
+    });
 }
 
 /// docs/semantics.md 3.5. The kernel reports a failed write-back to only one sync.
 #[test]
 fn end_of_a_target_drops_no_sync_of_the_cleaner() {
     run(|dir| async move {
-        let store = open(&dir);
-        write(&store, key(1), 0, b"new").await.unwrap();
-        let file = store.existing(&key(1)).unwrap().unwrap();
+        let (store, file) = open_with_file(&dir, b"new").await;
         // The sync of the round waits until this permit is released.
         let syncing = file.syncing.acquire().await;
         let cleaner = Rc::clone(&store);
@@ -384,9 +373,7 @@ fn failed_write_back_after_a_truncation_is_no_loss() {
 #[test]
 fn sync_waits_for_early_write_backs_of_its_file() {
     run(|dir| async move {
-        let store = open(&dir);
-        write(&store, key(1), 0, b"new").await.unwrap();
-        let file = store.existing(&key(1)).unwrap().unwrap();
+        let (store, file) = open_with_file(&dir, b"new").await;
         let number = file.writes.write_backs.begin();
         let syncer = Rc::clone(&store);
         let mut syncing = skep_env::spawn(async move { syncer.sync(&key(1)).await });

@@ -58,9 +58,7 @@ fn write_from_before_a_truncation_is_refused() {
 #[test]
 fn write_that_waits_for_a_truncation_is_refused() {
     run(|dir| async move {
-        let store = open(&dir);
-        write(&store, key(1), 0, b"old bytes").await.unwrap();
-        let file = store.existing(&key(1)).unwrap().unwrap();
+        let (store, file) = open_with_file(&dir, b"old bytes").await;
         let guard = file.lock.exclusive(0..u64::MAX).await;
         let (truncater, writer) = (Rc::clone(&store), Rc::clone(&store));
         let truncating = skep_env::spawn(async move { truncater.truncate(&key(1), 0, 7).await });
