@@ -5,6 +5,7 @@
 
 use crate::pair::{Pair, after};
 use rustix::process::Signal;
+use skep_testkit::{PATIENCE, wait_for};
 use std::time::{Duration, Instant};
 
 /// Time between two moves, in which the members exchange requests. If the test moved the primary
@@ -20,11 +21,21 @@ const RESTARTS: usize = 3;
 
 /// Lease times during which the test can move and restart the primary.
 const LONG: [(&str, &str); 2] = [("metadata-take-over-after", "10s"), ("metadata-lease", "8s")];
-/// The lease of a primary under `LONG` ends at the earliest this long after its suspension: the
-/// backup member has confirmed a request of the primary in the last second before it.
-const LEAST_LEASE: Duration = Duration::from_secs(7);
+/// Under `LONG`, a member that confirms a request of its primary promises to reply to no client for
+/// this time.
+const LONG_PROMISES: Duration = Duration::from_secs(10);
 /// Time after which all services have received and stored a new cluster map.
 const SPREAD: Duration = Duration::from_secs(2);
+
+/// Returns the bound of the promises of a member: the last field of its file `member-mark`, before
+/// the checksum.
+fn promise_bound(pair: &Pair, name: &str) -> Duration {
+    let path = pair.scratch.join(&format!("{name}-target")).join("member-mark");
+    let bytes = std::fs::read(path).expect("a member has a mark");
+    let fields = &bytes[..bytes.len() - 4];
+    let bound = fields.last_chunk::<4>().expect("a bound");
+    Duration::from_millis(u32::from_le_bytes(*bound).into())
+}
 
 /// A restarted primary that waits for the leases of earlier primaries replies 2.5 s after its
 /// start. The test restarts it immediately, so the backup member does not take over.
@@ -72,6 +83,12 @@ fn moved_primary_does_not_wait_for_the_end_of_the_lease() {
 /// The removed member is suspended, so it does not know that it is no longer the primary, and may
 /// still hold a lease.
 ///
+/// The remaining member has stored durably how long its promises can last. A restarted process of
+/// this member waits for all of this time, counted from its start. If the member is killed after
+/// its promises have ended, it has already stored that no promise is left, and replies immediately
+/// after the restart. On a busy host, the commands of this test can take that long. So the test
+/// requires the wait only if it has killed the member within `LONG_PROMISES` after a promise.
+///
 /// Command: skep group remove.
 #[test]
 fn restarted_primary_waits_for_the_lease_of_a_removed_member() {
@@ -88,7 +105,13 @@ fn restarted_primary_waits_for_the_lease_of_a_removed_member() {
             found.expect("one of two members")["target"].to_string()
         };
         let (id, target, backup) = (group["id"].to_string(), member(true), member(false));
-        let suspended = Instant::now();
+        wait_for("the backup member has the new times", PATIENCE, || {
+            (promise_bound(pair, name) == LONG_PROMISES).then_some(())
+        });
+        // The programs make changes during the call, and the backup member confirms these changes.
+        // So its last promise begins after `began`.
+        let began = Instant::now();
+        pauses.take();
         pair.signal(former, Signal::STOP);
         // `skep group list` would wait for the suspended member, and the backup member could take
         // over meanwhile.
@@ -98,10 +121,14 @@ fn restarted_primary_waits_for_the_lease_of_a_removed_member() {
         }
         after(SPREAD);
         pair.kill(name);
+        let (killed_after, restarted) = (began.elapsed(), Instant::now());
         pair.start_service("metadata", name);
         pauses.take();
-        let waited = suspended.elapsed();
+        let waited = restarted.elapsed();
         pair.signal(former, Signal::CONT);
-        assert!(waited >= LEAST_LEASE, "{waited:?}");
+        let measured =
+            format!("killed after {killed_after:?}, replied {waited:?} after the restart");
+        eprintln!("{measured}");
+        assert!(waited >= LONG_PROMISES || killed_after >= LONG_PROMISES, "{measured}");
     });
 }
