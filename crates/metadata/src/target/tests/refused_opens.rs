@@ -13,6 +13,16 @@ fn open_truncating(story: &mut Story, inode: InodeId) -> md::Open {
     open
 }
 
+/// Replies to all truncations of chunk files, and checks that the last request has opened the file.
+fn check_opens(story: &mut Story, inode: InodeId) {
+    story.answer::<st::TruncateChunk>(&truncated(1));
+    while !story.calls.is_empty() {
+        story.answer::<st::TruncateChunk>(&truncated(1));
+    }
+    assert!(story.replies.pop().expect("an answer").1.is_ok());
+    assert_eq!(open_sessions(story, inode), 1);
+}
+
 /// Regression test: the target replied with an error, but counted the open. The client did not
 /// close the file, so the target counted this open until the end of the session.
 #[test]
@@ -33,9 +43,7 @@ fn open_with_a_refused_truncation_is_not_counted() {
     // Storage works again, and the next open replaces the refused truncation.
     story.send(1, 1, (0, 5), &open);
     story.wait(RETRY_PAUSE);
-    story.answer::<st::TruncateChunk>(&truncated(1));
-    assert!(story.replies.pop().expect("an answer").1.is_ok());
-    assert_eq!(open_sessions(&mut story, inode), 1);
+    check_opens(&mut story, inode);
 }
 
 /// The target refuses the open, and is killed before the client receives the reply.
@@ -47,11 +55,7 @@ fn retry_of_an_open_with_a_refused_truncation_succeeds() {
     refuse_call(&mut story);
     story.restart();
     story.send(2, 1, (0, 4), &open);
-    while !story.calls.is_empty() {
-        story.answer::<st::TruncateChunk>(&truncated(1));
-    }
-    assert!(story.replies.pop().expect("an answer").1.is_ok());
-    assert_eq!(open_sessions(&mut story, inode), 1);
+    check_opens(&mut story, inode);
 }
 
 /// Hole H92 in `docs/tests/holes.md`. The client compares the slots after the open was logged, and
