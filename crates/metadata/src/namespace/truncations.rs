@@ -165,7 +165,7 @@ fn set_size<E: Engine>(
 }
 
 impl<E: Engine> Context<'_, E> {
-    /// Gives a file a new truncate generation. No earlier truncation of the file has this
+    /// Gives a file a new truncate generation. No acknowledged truncation of the file has this
     /// generation, not even one that a power loss has reverted. A client may still report writes in
     /// the generation of such a truncation.
     fn raise_truncate_generation(&self, attributes: &mut Attributes) {

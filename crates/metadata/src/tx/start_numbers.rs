@@ -8,7 +8,7 @@
 //!
 //! The start number is also the high part of the versions (change counters) of inodes. So two
 //! states of an inode never have the same version, and clients can rely on the order of versions.
-//! The same holds for truncate generations.
+//! For the same reason, the high part of a truncate generation is the start number minus one.
 //!
 //! Invariant: the record of a start is *safe* (every serving member has synced it) before the
 //! target acknowledges any change of this start. Otherwise the next start could use the same
