@@ -244,14 +244,10 @@ impl Walk {
         existing: Option<&Seen>,
     ) -> Result<Copied, Failure> {
         let counters = &self.context.counters;
-        // In the last part of a copy by several hosts, the process of a share has copied each small
-        // file with one name. If such a file is complete, it is not copied again. No share gives a
-        // large file its name, so an existing large file is from before this copy.
         let is_large = seen.metadata.is_file() && seen.metadata.len() >= LARGE;
-        let has_share = seen.metadata.nlink() < 2 && !is_large;
-        let trusts = self.context.options.part == Part::Finish && has_share;
+        let by_earlier_part = seen.metadata.nlink() < 2 && !is_large;
         if let Some(existing) = existing
-            && (self.context.options.resume || trusts)
+            && self.context.options.skips_complete(by_earlier_part)
             && is_complete(seen, existing)?
         {
             let is_file = seen.metadata.is_file();

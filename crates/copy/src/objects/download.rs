@@ -326,11 +326,9 @@ impl<'a> Run<'a> {
                 let reason = "a directory has this name at the destination; move it away";
                 return Err(Failure::because("copy", reason));
             }
-            // In the last part of a copy by several hosts, an existing small file comes from the
-            // process of a share. No share gives a large file its name, so an existing one is from
-            // before this copy.
-            let resumes = options.resume || (options.part == Part::Finish && !is_large);
-            if resumes && self.is_complete(folder, object, (existing, name))? {
+            if options.skips_complete(!is_large)
+                && self.is_complete(folder, object, (existing, name))?
+            {
                 if !matches!(options.part, Part::Prepare) {
                     Counters::add(&context.counters.skipped, 1);
                 }

@@ -293,7 +293,7 @@ impl<'a> Run<'a> {
         if options.is_dry_run {
             return Ok(());
         }
-        if options.resume || options.part == Part::Finish {
+        if options.skips_complete(true) {
             let head = bucket.head(key).map_err(Failure::of_store("read the object"))?;
             if head.is_some_and(|it| it.size == 0 && stored::has(&it.metadata, &metadata)) {
                 return Ok(());
@@ -327,10 +327,7 @@ impl<'a> Run<'a> {
         let metadata = stored::metadata(&seen.metadata, options.owners);
         let is_finish = options.part == Part::Finish;
         let source = || seen.open_file(&folder.file, name);
-        // In the last part of a copy by several hosts, the processes of the shares have stored all
-        // small files. No share completes a large object, so an existing one is from before this
-        // copy.
-        if options.resume || (is_finish && !is_large) {
+        if options.skips_complete(!is_large) {
             let bucket = folder.top.pair.bucket;
             let head = bucket.head(&key).map_err(Failure::of_store("read the object"))?;
             if let Some(head) =
@@ -415,7 +412,7 @@ impl<'a> Run<'a> {
         let metadata = stored::metadata(&seen.metadata, options.owners);
         let bucket = folder.top.pair.bucket;
         let counters = &self.context.counters;
-        if options.resume || options.part == Part::Finish {
+        if options.skips_complete(true) {
             let head = bucket.head(key).map_err(Failure::of_store("read the object"))?;
             if let Some(head) = head
                 && head.size == target.len() as u64
