@@ -93,7 +93,7 @@ pub(crate) struct CopyArgs {
     /// Do not sync files and directories: faster, but a power loss may leave incomplete copies
     #[arg(long)]
     no_sync: bool,
-    /// Only count files and bytes; copy nothing. With --hosts or --job, one host counts alone
+    /// Only count files and bytes; copy nothing. Not with --hosts or --job: one host counts alone
     #[arg(long, conflicts_with_all = ["hosts", "job", "part"])]
     dry_run: bool,
     /// Leave out the contents of directories where another file system is mounted

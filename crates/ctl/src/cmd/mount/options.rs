@@ -72,8 +72,8 @@ impl Options {
 }
 
 /// Returns the options of a mount for its log, in the form of `mount -o`. The token file, the
-/// transport and the options of the log itself are left out. Without any other option, returns
-/// `none`.
+/// transport, `retry` and the options of the log itself are left out. Without any other option,
+/// returns `none`.
 pub(super) fn shown(asked: Options, args: &MountArgs) -> String {
     let mut all = vec![asked.words().trim_start_matches(',').to_owned()];
     if args.has_job_patterns {
