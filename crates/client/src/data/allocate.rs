@@ -5,8 +5,7 @@
 use crate::client::{Client, Worker};
 use crate::data::inline::{self, InlineWrite};
 use crate::data::locked::drive_change;
-use crate::data::write::{await_appends, begin_write};
-use crate::driven::drive;
+use crate::data::write::{await_appends, begin_write, clear_if_alone};
 use crate::files::handles::HandleId;
 use crate::files::open_file::OpenFile;
 use crate::inode_state::guards::WriteGuard;
@@ -332,40 +331,25 @@ async fn change_chunk(
 }
 
 /// Clears the bytes and the space that a failed operation left beyond the end of the file, within
-/// `range`. If storage refuses the request, the bytes stay, and this function only logs the error.
+/// `range`.
 pub(crate) async fn clear_behind(
     client: &Client,
     file: &Arc<OpenFile>,
     writing: &WriteGuard,
     range: &Range<u64>,
 ) {
-    // Clearing the range would remove bytes that other clients have written beyond the end but not
-    // reported yet. So a mount may clear the range only if no other client uses the file.
-    let Some(alone) = file.inode.try_alone() else {
-        return client.trim(file.inode.id).await;
-    };
-    let end = file.inode.end();
-    let behind = range.start.max(end.size)..range.end;
-    if behind.is_empty() {
-        return;
-    }
-    // Complete the clearing even if the caller drops the future, as a failed write does
-    // (`data::write::clear_beyond_end`).
-    let turn = file.inode.begin_awaited_change();
-    let (client, file, writing) = (client.clone(), Arc::clone(file), writing.begin_another());
-    let work = async move {
-        let _alone = alone;
-        turn.begin_requests();
-        let what = (&behind, end.truncate_generation);
-        if let Err(error) = change(&client.0, &file, &writing, what, ChunkFileChange::Clear).await {
-            tracing::debug!(
-                "file {}: cannot clear the bytes of a failed operation: {error:#}",
-                file.inode.id
-            );
+    let (worker, file, range) = (Rc::clone(&client.0), Arc::clone(file), range.clone());
+    let inode = Arc::clone(&file.inode);
+    clear_if_alone(client, &inode, writing, move |writing| async move {
+        let end = file.inode.end();
+        let behind = range.start.max(end.size)..range.end;
+        if behind.is_empty() {
+            return Ok(());
         }
-        turn.end(true);
-    };
-    drive(work, |()| ()).await;
+        let what = (&behind, end.truncate_generation);
+        change(&worker, &file, &writing, what, ChunkFileChange::Clear).await
+    })
+    .await;
 }
 
 async fn seek_chunk(

@@ -35,16 +35,13 @@ impl Client {
             self.wait_for_lock(handle, &lock, wait).await?;
         }
         let client = self.clone();
-        let work = async move {
+        let appending = async move {
             // The reply to the lock request contains the size of the file. Until this client
             // releases the lock, no other append changes the size of the file.
-            part.begin_requests();
             let result = client.write_to(file, WritePosition::End, data).await;
-            let result = result.and(held.release().await);
-            part.end(result.is_ok());
-            result
+            result.and(held.release().await)
         };
-        drive(work, |_| ()).await
+        drive(part.complete(appending), |_| ()).await
     }
 }
 

@@ -34,16 +34,10 @@ pub(super) async fn drive_change<T: 'static>(
         return drive_for(WRITE_GRACE, change).await;
     }
     let turn = inode.begin_awaited_change();
-    let work = async move {
-        turn.begin_requests();
-        let result = change.await;
-        turn.end(result.is_ok());
-        result
-    };
     let client = client.clone();
     let orphan = move |_| {
         inode.must_compare();
         client.mount().forget_attributes(inode.id);
     };
-    drive(work, orphan).await
+    drive(turn.complete(change), orphan).await
 }

@@ -99,10 +99,7 @@ impl Writes for Client {
         // otherwise arrive after another client has changed the size of the file.
         let work = async move {
             let _alone = alone;
-            part.begin_requests();
-            let result = client.write_begun(file, WritePosition::End, data, writing).await;
-            part.end(result.is_ok());
-            result
+            part.complete(client.write_begun(file, WritePosition::End, data, writing)).await
         };
         drive(work, |_| ()).await
     }
@@ -240,6 +237,35 @@ pub(crate) async fn begin_write(inode: &Arc<InodeState>) -> WriteGuard {
     }
 }
 
+/// Clears bytes that a failed operation left beyond the end of a file. The future that `clear`
+/// returns sends the requests. If a server refuses a request, the bytes stay, and this function
+/// only logs the error.
+///
+/// A clearing would remove bytes that other clients have written beyond the end but not reported
+/// yet. So if other clients use the file, metadata removes the bytes instead.
+pub(super) async fn clear_if_alone<F: Future<Output = Result<()>> + 'static>(
+    client: &Client,
+    inode: &Arc<InodeState>,
+    writing: &WriteGuard,
+    clear: impl FnOnce(WriteGuard) -> F,
+) {
+    let Some(alone) = inode.try_alone() else {
+        return client.trim(inode.id).await;
+    };
+    // Later appends and extending writes of this mount wait for this turn, since the clearing could
+    // otherwise remove their bytes. So the clearing must be complete even if the caller drops the
+    // future.
+    let turn = inode.begin_awaited_change();
+    let (id, clearing) = (inode.id, clear(writing.begin_another()));
+    let work = async move {
+        let _alone = alone;
+        if let Err(error) = turn.complete(clearing).await {
+            tracing::debug!("file {id}: cannot clear the bytes of a failed operation: {error:#}");
+        }
+    };
+    drive(work, |()| ()).await;
+}
+
 /// A write in progress.
 struct Write<'a> {
     file: &'a Arc<OpenFile>,
@@ -299,25 +325,11 @@ impl Write<'_> {
         if written.is_empty() {
             return;
         }
-        let inode = &self.file.inode;
-        // Zeros would overwrite bytes that other clients have written beyond the end but not
-        // reported yet. So this mount may write zeros only if no other client uses the file.
-        let Some(alone) = inode.try_alone() else {
-            return client.trim(inode.id).await;
-        };
-        // Later appends and extending writes of this mount wait for this turn, since the zeros
-        // could otherwise overwrite their bytes. So the zeros must be complete even if the caller
-        // drops the future.
-        let turn = inode.begin_awaited_change();
-        let (client, file) = (client.clone(), Arc::clone(self.file));
-        let (offset, writing) = (self.offset, self.writing.begin_another());
-        let work = async move {
-            let _alone = alone;
-            turn.begin_requests();
-            overwrite_beyond_end(&client, &file, offset, written, &writing).await;
-            turn.end(true);
-        };
-        drive(work, |()| ()).await;
+        let (worker, file, offset) = (Rc::clone(&client.0), Arc::clone(self.file), self.offset);
+        clear_if_alone(client, &self.file.inode, self.writing, move |writing| async move {
+            overwrite_beyond_end(&worker, &file, offset, written, &writing).await
+        })
+        .await;
     }
 
     fn piece(&self, piece: Piece, data: Buf) -> PieceWrite {
@@ -336,15 +348,16 @@ impl Write<'_> {
 
 /// Overwrites the bytes beyond the end of the file with zeros. `offset` is the offset at which the
 /// failed write began, and `written` are its acknowledged pieces. Storage needs no more space for
-/// the zeros, since the bytes are allocated already. If a server refuses a request, the bytes stay,
-/// and this function only logs the error.
+/// the zeros, since the bytes are allocated already. Continues after an error, and returns the
+/// first error.
 async fn overwrite_beyond_end(
-    client: &Client,
+    worker: &Rc<Worker>,
     file: &Arc<OpenFile>,
     offset: u64,
     written: Vec<Piece>,
     writing: &WriteGuard,
-) {
+) -> Result<()> {
+    let mut result = Ok(());
     let FileEnd { size, truncate_generation } = file.inode.end();
     for piece in written {
         let skipped = size.saturating_sub(offset + piece.offset_in_range);
@@ -367,14 +380,12 @@ async fn overwrite_beyond_end(
             appends: false,
             is_durable: false,
         };
-        match write_piece(Rc::clone(&client.0), zeros).await {
+        match write_piece(Rc::clone(worker), zeros).await {
             Ok(acknowledged) => acknowledged.note(writing),
-            Err(error) => tracing::debug!(
-                "file {}: cannot clear the bytes of a failed write: {error:#}",
-                file.inode.id
-            ),
+            Err(error) => result = result.and(Err(error)),
         }
     }
+    result
 }
 
 impl OpenFile {

@@ -14,7 +14,6 @@
 
 use crate::inode_state::InodeState;
 use skep_types::{Error, ErrorCode, Result};
-use std::cell::Cell;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -24,7 +23,7 @@ const DONE: u8 = 1;
 const FAILED: u8 = 2;
 
 /// A range that follows no append, and that no append follows.
-const NO_RANGE: Range<u64> = u64::MAX..u64::MAX;
+const NO_RANGE: Range<u64> = u64::MAX - 1..u64::MAX;
 
 /// The appends in progress on one file, in the order in which they began.
 #[derive(Debug, Default)]
@@ -57,19 +56,19 @@ impl AppendParts {
     }
 }
 
-/// An append in progress. If the caller drops this value before [`Self::begin_requests`], the
-/// append has failed.
+/// An append in progress. If the caller drops this value before [`Self::complete`], the append has
+/// failed.
 ///
-/// A drop after that, without [`Self::end`], does not end the append. The end of a thread's event
-/// loop drops all futures, but a request may still be on its way. The unmount that follows must
-/// then not close the sessions.
+/// If the caller drops the future of [`Self::complete`], the append does not end. The end of a
+/// thread's event loop drops all futures, but a request may still be on its way. The unmount that
+/// follows must then not close the sessions.
 #[derive(Debug)]
 #[must_use = "an append must end when all servers have replied"]
 pub(crate) struct AppendPart {
     inode: Arc<InodeState>,
     outcome: Arc<AtomicU8>,
     before: Option<Arc<AtomicU8>>,
-    has_requests: Cell<bool>,
+    has_requests: bool,
 }
 
 impl AppendPart {
@@ -93,12 +92,19 @@ impl AppendPart {
         Ok(())
     }
 
-    /// Records that the client is about to send requests.
-    pub(crate) fn begin_requests(&self) {
-        self.has_requests.set(true);
+    /// Runs `requests`, which sends the requests of the append, and ends the append after all
+    /// servers have replied.
+    pub(crate) async fn complete<T>(
+        mut self,
+        requests: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        self.has_requests = true;
+        let result = requests.await;
+        self.end(result.is_ok());
+        result
     }
 
-    /// Ends the append after all servers have replied. `is_done` means that its bytes are in the
+    /// Ends the append. No request of it is on its way. `is_done` means that its bytes are in the
     /// file.
     pub(crate) fn end(self, is_done: bool) {
         self.outcome.store(if is_done { DONE } else { FAILED }, Ordering::Release);
@@ -108,7 +114,7 @@ impl AppendPart {
 impl Drop for AppendPart {
     fn drop(&mut self) {
         if self.outcome.load(Ordering::Acquire) == IN_PROGRESS {
-            if self.has_requests.get() {
+            if self.has_requests {
                 return;
             }
             self.outcome.store(FAILED, Ordering::Release);
@@ -125,8 +131,7 @@ impl InodeState {
     /// Begins an append whose caller expects that the bytes go to the range `expected`.
     pub(crate) fn begin_append(self: &Arc<Self>, expected: Range<u64>) -> AppendPart {
         let (outcome, before) = self.with(|parts| parts.appends.begin(expected));
-        let has_requests = Cell::new(false);
-        AppendPart { inode: Arc::clone(self), outcome, before, has_requests }
+        AppendPart { inode: Arc::clone(self), outcome, before, has_requests: false }
     }
 
     /// Returns whether an append of this mount is in progress.

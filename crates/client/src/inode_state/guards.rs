@@ -9,7 +9,7 @@
 //! | turn of an append (`append_parts`) | `data::write::append` | the appends before it |
 //! | | `InodeState::await_appends` (writes, unlocks) | the appends before it |
 //! | | `data::locked::drive_change` (locked files) | does not wait, and has a [`WriteGuard`] |
-//! | | `clear_beyond_end`, `clear_behind` | does not wait, and has a [`WriteGuard`] |
+//! | | `data::write::clear_if_alone` | does not wait, and has a [`WriteGuard`] |
 //! | append lock at metadata | `data::append::append_under_lock` | appends of other mounts |
 //! | [`TruncationClaim`] | `attributes::stat::claim_truncation` | the writes in progress |
 //! | | `data::move_inline::move_inline` | does not wait to get it; then the writes in progress |
