@@ -318,15 +318,7 @@ async fn copy_run(
         into: data.clone(),
     };
     let missing = read_piece(Rc::clone(&worker), read).await?;
-    let write = PieceWrite {
-        file: Arc::clone(file),
-        piece: to,
-        data,
-        truncate_generation: generations.file,
-        extends: false,
-        appends: false,
-        is_durable: false,
-    };
+    let write = PieceWrite::new(file, to, data, generations.file);
     Ok((write_piece(worker, write).await?, missing))
 }
 

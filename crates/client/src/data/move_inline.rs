@@ -156,15 +156,8 @@ impl Client {
         let data = Buf::new(inline as usize);
         data.write(0, &read.bytes);
         data.zero(read.bytes.len()..data.len());
-        let copy = PieceWrite {
-            file: Arc::clone(file),
-            piece,
-            data,
-            truncate_generation: read.truncate_generation,
-            extends: false,
-            appends: false,
-            is_durable: true,
-        };
+        let copy = PieceWrite::new(file, piece, data, read.truncate_generation);
+        let copy = PieceWrite { is_durable: true, ..copy };
         let acknowledged = write_piece(Rc::clone(&self.0), copy).await?;
         if let Acknowledged::DurableChunk(key, group, incarnation, start) = acknowledged {
             claim.inline_copied(key, group, incarnation, start);

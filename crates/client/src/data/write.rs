@@ -289,7 +289,7 @@ impl Write<'_> {
             self.data.slice(start..start + piece.length as usize)
         };
         let send = |piece: &Piece| {
-            let what = self.piece(*piece, data_of(piece));
+            let what = PieceWrite::new(self.file, *piece, data_of(piece), self.generation);
             let (extends, appends) = (self.is_inline, self.is_inline && self.appends);
             let is_durable = self.file.is_synced();
             let what = PieceWrite { extends, appends, is_durable, ..what };
@@ -331,19 +331,6 @@ impl Write<'_> {
         })
         .await;
     }
-
-    fn piece(&self, piece: Piece, data: Buf) -> PieceWrite {
-        let (file, truncate_generation) = (Arc::clone(self.file), self.generation);
-        PieceWrite {
-            file,
-            piece,
-            data,
-            truncate_generation,
-            extends: false,
-            appends: false,
-            is_durable: false,
-        }
-    }
 }
 
 /// Overwrites the bytes beyond the end of the file with zeros. `offset` is the offset at which the
@@ -371,15 +358,7 @@ async fn overwrite_beyond_end(
         };
         let zeros = Buf::new(beyond.length as usize);
         zeros.zero(0..zeros.len());
-        let zeros = PieceWrite {
-            file: Arc::clone(file),
-            piece: beyond,
-            data: zeros,
-            truncate_generation,
-            extends: false,
-            appends: false,
-            is_durable: false,
-        };
+        let zeros = PieceWrite::new(file, beyond, zeros, truncate_generation);
         match write_piece(Rc::clone(worker), zeros).await {
             Ok(acknowledged) => acknowledged.note(writing),
             Err(error) => result = result.and(Err(error)),

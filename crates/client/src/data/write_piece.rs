@@ -32,6 +32,20 @@ pub(crate) struct PieceWrite {
     pub(crate) is_durable: bool,
 }
 
+impl PieceWrite {
+    /// Returns a write of one part of a change, which storage does not sync.
+    pub(crate) fn new(
+        file: &Arc<OpenFile>,
+        piece: Piece,
+        data: Buf,
+        truncate_generation: u64,
+    ) -> Self {
+        let file = Arc::clone(file);
+        let (extends, appends, is_durable) = (false, false, false);
+        Self { file, piece, data, truncate_generation, extends, appends, is_durable }
+    }
+}
+
 /// The acknowledgement of one written piece.
 #[derive(Debug)]
 pub(crate) enum Acknowledged {
