@@ -75,10 +75,7 @@ impl UnsyncedWrites {
         incarnation: HostIncarnation,
         number: u64,
     ) {
-        self.chunk_changed(key, group, incarnation, number);
-        if let Some(state) = self.chunk_files.get_mut(&key) {
-            state.has_bytes = true;
-        }
+        self.changed(key, group, incarnation, number).has_bytes = true;
     }
 
     /// Like [`Self::chunk_written`], for a change that may leave a missing chunk file missing.
@@ -89,6 +86,16 @@ impl UnsyncedWrites {
         incarnation: HostIncarnation,
         number: u64,
     ) {
+        self.changed(key, group, incarnation, number);
+    }
+
+    fn changed(
+        &mut self,
+        key: ChunkFileKey,
+        group: GroupId,
+        incarnation: HostIncarnation,
+        number: u64,
+    ) -> &mut ChunkFileState {
         let new = ChunkFileState { group, incarnation, last_write: number, has_bytes: false };
         let state = self.chunk_files.entry(key).or_insert(new);
         state.last_write = number;
@@ -96,6 +103,7 @@ impl UnsyncedWrites {
             state.incarnation = incarnation;
             self.losses += 1;
         }
+        state
     }
 
     /// Records that a storage host of this incarnation acknowledged the write with the sequence
