@@ -115,7 +115,7 @@ impl FileSize {
     fn check_invariants(&self) {
         assert!(self.durable <= self.reported && self.reported <= self.writes, "{self:?}");
         assert!(self.unconfirmed <= self.writes && self.moved <= self.writes, "{self:?}");
-        assert!(!self.must_measure || self.reported < self.unconfirmed, "{self:?}");
+        assert!(!self.must_measure || self.has_unconfirmed_writes(), "{self:?}");
     }
 
     fn debug_check(&self) {
@@ -130,7 +130,7 @@ impl FileSize {
             return;
         }
         if attributes.truncate_generation != self.truncate_generation {
-            self.must_measure |= self.reported < self.unconfirmed;
+            self.must_measure |= self.has_unconfirmed_writes();
             self.truncate_generation = attributes.truncate_generation;
             self.written_end = 0;
             self.reported_end = 0;
@@ -357,7 +357,7 @@ impl FileSize {
             // If metadata has the reports of all unconfirmed writes, it received them before any
             // newer truncation. So the client need not compute the size of the file from the chunk
             // files.
-            self.must_measure &= self.reported < self.unconfirmed;
+            self.must_measure &= self.has_unconfirmed_writes();
         }
         self.observe(attributes, now);
         self.debug_check();
