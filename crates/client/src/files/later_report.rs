@@ -31,8 +31,8 @@ impl Client {
         .detach();
     }
 
-    /// Begins a change of a file's times, or a close. Waits for the end of a deferred report in
-    /// progress. Until the caller drops the guard, no deferred report begins.
+    /// Begins a change of a file's times, or a close. Waits for the end of a report of the times in
+    /// progress, deferred or of a `stat`. Until the caller drops the guard, no such report begins.
     pub(crate) async fn change_times(&self, state: &Arc<InodeState>) -> TimesChangeGuard {
         let changing = state.change_times();
         if state.is_reporting_times() {
