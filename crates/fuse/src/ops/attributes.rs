@@ -78,23 +78,18 @@ async fn get<F: FileSystem>(
     {
         return Ok(ReplyBody::SeenAttributes(attributes));
     }
-    if reader.is_none()
-        && let Some((attributes, age)) =
-            context.file_system.known_attributes(inode, context.options.validity)
+    let (file_system, validity) = (&context.file_system, context.options.validity);
+    let known = match reader {
+        None => file_system.known_attributes(inode, validity),
+        Some(_) => None,
+    };
+    if let Some((attributes, age)) = known.or_else(|| file_system.after_own_change(inode, validity))
     {
-        let allocated_bytes = attributes.size;
-        let stat = Stat { attributes, allocated_bytes };
-        return Ok(match hides_from_kernel(context, &stat) {
+        let stat = Stat { allocated_bytes: attributes.size, attributes };
+        return Ok(match reader.is_none() && hides_from_kernel(context, &stat) {
             true => ReplyBody::HiddenStat(stat),
-            false => ReplyBody::AgedStat(stat, context.options.validity.saturating_sub(age)),
+            false => ReplyBody::AgedStat(stat, validity.saturating_sub(age)),
         });
-    }
-    if let Some((attributes, age)) =
-        context.file_system.after_own_change(inode, context.options.validity)
-    {
-        let allocated_bytes = attributes.size;
-        let stat = Stat { attributes, allocated_bytes };
-        return Ok(ReplyBody::AgedStat(stat, context.options.validity.saturating_sub(age)));
     }
     let mut stat = context.file_system.stat(inode).await?;
     if reader.is_some() && context.file_system.is_shared(inode) {
