@@ -1,10 +1,12 @@
 //! Tests appends, writes to locked files, and the zeros of writes, of programs that were killed.
 //! Such an operation continues in the mount until all servers have replied.
 
-use crate::{FakeCluster, begin_held, create_with, let_tasks_run, read, until, with_client};
+use crate::{
+    FakeCluster, begin_held, create_with, let_tasks_run, read, until, whole_lock, with_client,
+};
 use skep_client::{
-    Client, Closes, FileLock, Forget, HandleId, InodeAttributes, LOCK_END, LockKind, LockMode,
-    LockOutcome, Locks, OpenMode, Opens, Writes,
+    Client, Closes, Forget, HandleId, InodeAttributes, LockKind, LockOutcome, Locks, OpenMode,
+    Opens, Writes,
 };
 use skep_env::{Buf, Task};
 use skep_types::{InodeId, TargetId};
@@ -124,9 +126,7 @@ fn write_goes_behind_the_zeros_of_a_killed_write() {
 }
 
 async fn lock(client: &Client, handle: HandleId, kind: LockKind) {
-    let mode = Some(LockMode::Exclusive);
-    let lock = FileLock { kind, owner: 5, mode, range: 0..LOCK_END, pid: 1 };
-    let outcome = client.set_lock(handle, lock, 0).await.unwrap();
+    let outcome = client.set_lock(handle, whole_lock(kind, 5), 0).await.unwrap();
     assert!(matches!(outcome, LockOutcome::Granted { .. }), "{outcome:?}");
 }
 

@@ -7,13 +7,12 @@
 //! synced. Now the mount treats such a file as shared, and requests its size before each use.
 
 use crate::fakes::FakeCluster;
-use crate::{read, set_size, until, with_client, write};
+use crate::{begin_late, read, set_size, until, with_client, write};
 use skep_client::{
     Client, Closes, HandleId, InodeAttributes, OpenMode, OpenedFile, Opens, Syncs, Writes,
 };
 use skep_env::Buf;
 use skep_types::InodeId;
-use skep_wire::Request;
 use skep_wire::metadata::Open;
 
 /// An open for writing that metadata has executed. The fake holds its reply.
@@ -26,14 +25,9 @@ impl LateOpen {
     /// Begins to open a new, empty file that another client has created.
     async fn begin(fake: &FakeCluster, client: &Client) -> Self {
         let inode = fake.with_metadata(1, |it| it.make_file(b"late"));
-        fake.state.borrow_mut().held_reply.of = Some(Open::ID);
         let opener = client.clone();
-        let opening =
-            skep_env::spawn(
-                async move { opener.open(inode, OpenMode::Write, false).await.unwrap() },
-            );
-        until(|| fake.state.borrow().held_reply.is_held).await;
-        Self { inode, opening }
+        let opening = async move { opener.open(inode, OpenMode::Write, false).await.unwrap() };
+        Self { inode, opening: begin_late::<Open, _>(fake, opening).await }
     }
 
     /// Lets the reply arrive, and returns the handle.

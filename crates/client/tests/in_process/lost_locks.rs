@@ -1,9 +1,10 @@
 //! Tests locks that a metadata target has lost in a power loss of its host.
 
-use crate::{FakeCluster, create_with, read, until, until_changes_are_compared, with_client};
+use crate::{
+    FakeCluster, create_with, read, until, until_changes_are_compared, whole_lock, with_client,
+};
 use skep_client::{
-    Client, FileLock, HandleId, LOCK_END, LockKind, LockMode, LockOutcome, Locks, Names, OpenMode,
-    Opens, Reads, Writes,
+    Client, HandleId, LockKind, LockOutcome, Locks, Names, OpenMode, Opens, Reads, Writes,
 };
 use skep_env::Buf;
 use skep_types::{ErrorCode, InodeId, SessionId};
@@ -11,9 +12,7 @@ use skep_wire::file_locks::ListLocks;
 use skep_wire::metadata::{KeepAlive, OpenSession};
 
 async fn lock(client: &Client, handle: HandleId) {
-    let (kind, mode) = (LockKind::Flock, Some(LockMode::Exclusive));
-    let lock = FileLock { kind, owner: 0, mode, range: 0..LOCK_END, pid: 1 };
-    let outcome = client.set_lock(handle, lock, 0).await.unwrap();
+    let outcome = client.set_lock(handle, whole_lock(LockKind::Flock, 0), 0).await.unwrap();
     assert!(matches!(outcome, LockOutcome::Granted { .. }), "{outcome:?}");
 }
 

@@ -2,11 +2,8 @@
 //! metadata has ended the session, and has replaced it. Here the fake holds the reply.
 
 use crate::fakes::FakeCluster;
-use crate::{create, until, with_client, write};
-use skep_client::{
-    Client, Closes, FileLock, HandleId, LOCK_END, LockKind, LockMode, LockOutcome, Locks, OpenMode,
-    Opens,
-};
+use crate::{begin_late, create, until, whole_lock, with_client, write};
+use skep_client::{Client, Closes, HandleId, LockKind, LockOutcome, Locks, OpenMode, Opens};
 use skep_types::{InodeId, SessionId};
 use skep_wire::Request;
 use skep_wire::file_locks::SetLock;
@@ -29,18 +26,6 @@ async fn evict(fake: &FakeCluster, client: &Client) {
     let before = client.mount().node();
     fake.state.borrow_mut().clients.clear();
     until(|| client.mount().node() != before).await;
-}
-
-/// Begins an operation, and waits until metadata has executed its first request of the type `R`.
-/// The fake holds the reply to this request.
-async fn begin_late<R: Request, T: 'static>(
-    fake: &FakeCluster,
-    operation: impl Future<Output = T> + 'static,
-) -> skep_env::Task<T> {
-    fake.state.borrow_mut().held_reply.of = Some(R::ID);
-    let task = skep_env::spawn(operation);
-    until(|| fake.state.borrow().held_reply.is_held).await;
-    task
 }
 
 /// Ends the sessions of the mount, waits until its background work has opened another one, and lets
@@ -80,8 +65,7 @@ fn open_with_a_late_reply_is_repeated_in_the_next_session() {
 fn lock_with_a_late_reply_is_not_granted() {
     with_client(|fake, client| async move {
         let (_, handle) = create(&client, "a").await;
-        let (kind, mode) = (LockKind::Flock, Some(LockMode::Exclusive));
-        let lock = FileLock { kind, owner: 0, mode, range: 0..LOCK_END, pid: 1 };
+        let lock = whole_lock(LockKind::Flock, 0);
         let locker = client.clone();
         let locking = async move { locker.set_lock(handle, lock, 0).await.unwrap() };
         let task = begin_late::<SetLock, _>(&fake, locking).await;

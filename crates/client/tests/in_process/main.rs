@@ -27,8 +27,8 @@ mod unmounts;
 
 use fakes::FakeCluster;
 use skep_client::{
-    Client, CreateRequest, Created, HandleId, Mount, MountOptions, NewInode, OpenMode, Opens,
-    Reads, SetAttributes, Writes,
+    Client, CreateRequest, Created, FileLock, HandleId, LOCK_END, LockKind, LockMode, Mount,
+    MountOptions, NewInode, OpenMode, Opens, Reads, SetAttributes, Writes,
 };
 use skep_env::{Buf, Task};
 use skep_types::{FileKind, InodeId};
@@ -99,6 +99,18 @@ async fn begin_held<R: Request, T: 'static>(
     task
 }
 
+/// Begins an operation as a task, and waits until metadata has executed its first request of the
+/// type `R`. The fake holds the reply to this request until the test has reset `is_held`.
+async fn begin_late<R: Request, T: 'static>(
+    fake: &FakeCluster,
+    operation: impl Future<Output = T> + 'static,
+) -> Task<T> {
+    fake.state.borrow_mut().held_reply.of = Some(R::ID);
+    let task = skep_env::spawn(operation);
+    until(|| fake.state.borrow().held_reply.is_held).await;
+    task
+}
+
 /// Lets the other tasks run, each for several steps or until it waits.
 async fn let_tasks_run() {
     for _ in 0..20 {
@@ -150,6 +162,11 @@ async fn read(client: &Client, handle: HandleId, offset: u64, len: usize) -> Vec
 
 async fn write(client: &Client, handle: HandleId, offset: u64, data: &[u8]) {
     client.write(handle, offset, Buf::copy_of(data)).await.unwrap();
+}
+
+/// Returns an exclusive lock of a whole file.
+fn whole_lock(kind: LockKind, owner: u64) -> FileLock {
+    FileLock { kind, owner, mode: Some(LockMode::Exclusive), range: 0..LOCK_END, pid: 1 }
 }
 
 fn set_size(inode: InodeId, size: u64) -> SetAttributes {

@@ -2,12 +2,12 @@
 
 use crate::fakes::{FakeCluster, FakeMetadata};
 use crate::{
-    NEW, begin_held, create, create_with, options, read, set_size, until,
-    until_changes_are_compared, with_client, with_fake, write,
+    NEW, begin_held, begin_late, create, create_with, options, read, set_size, until,
+    until_changes_are_compared, whole_lock, with_client, with_fake, write,
 };
 use skep_client::{
-    Client, Closes, FileLock, HandleId, InodeAttributes, LOCK_END, LockKind, LockMode, LockOutcome,
-    Locks, Mount, Names, OpenMode, Opens, SetAttributes, Syncs, Writes,
+    Client, Closes, HandleId, InodeAttributes, LockKind, LockOutcome, Locks, Mount, Names,
+    OpenMode, Opens, SetAttributes, Syncs, Writes,
 };
 use skep_env::Buf;
 use skep_types::{ErrorCode, InodeId};
@@ -201,9 +201,7 @@ async fn with_late_reply<R: Request, T: 'static>(
     operation: impl Future<Output = T> + 'static,
 ) -> T {
     let before = fake.metadata_state();
-    fake.state.borrow_mut().held_reply.of = Some(R::ID);
-    let task = skep_env::spawn(operation);
-    until(|| fake.state.borrow().held_reply.is_held).await;
+    let task = begin_late::<R, _>(fake, operation).await;
     fake.lose_power(&before);
     until_changes_are_compared(fake).await;
     fake.state.borrow_mut().held_reply.is_held = false;
@@ -229,8 +227,7 @@ fn lost_link_with_a_late_reply_is_sent_again() {
 fn lost_lock_with_a_late_reply_is_set_again() {
     with_client(|fake, client| async move {
         let (_, handle) = create(&client, "a").await;
-        let (kind, mode) = (LockKind::Flock, Some(LockMode::Exclusive));
-        let lock = FileLock { kind, owner: 0, mode, range: 0..LOCK_END, pid: 1 };
+        let lock = whole_lock(LockKind::Flock, 0);
         let locker = client.clone();
         let locking = async move { locker.set_lock(handle, lock, 0).await.unwrap() };
         let outcome = with_late_reply::<SetLock, _>(&fake, locking).await;
@@ -362,21 +359,41 @@ fn fsync_fails_if_replayed_inline_writes_are_lost_again() {
     });
 }
 
+/// Truncates a file with synced inline bytes by an open, and writes other bytes. Returns the inode,
+/// the handle of this open, and the state of metadata before it.
+async fn truncated_by_open(
+    fake: &FakeCluster,
+    client: &Client,
+) -> (InodeId, HandleId, FakeMetadata) {
+    let (handle, _) = two_inline_writes(fake, client, 9).await;
+    client.fsync(handle).await.unwrap();
+    let before = fake.metadata_state();
+    let inode = client.lookup(ROOT, b"a").await.unwrap().inode;
+    let truncated = client.open(inode, OpenMode::Write, true).await.unwrap().handle;
+    write(client, truncated, 0, b"new").await;
+    (inode, truncated, before)
+}
+
+/// Checks that a file of [`truncated_by_open`] has its old bytes, and that its program gets an
+/// error.
+async fn check_truncation_is_lost(
+    fake: &FakeCluster,
+    client: &Client,
+    (inode, truncated): (InodeId, HandleId),
+) {
+    assert_eq!(fake.with_metadata(1, |it| it.inodes[&inode].inline.clone()), b"onetwo");
+    assert_eq!(client.fsync(truncated).await.unwrap_err().code(), ErrorCode::Io);
+}
+
 /// Hole H72 (docs/tests/holes.md). docs/semantics.md 3.2: the truncation by the open is lost, so
 /// the mount does not replay the write after it.
 #[test]
 fn write_after_a_lost_truncation_by_an_open_is_not_replayed() {
     with_client(|fake, client| async move {
-        let (handle, _) = two_inline_writes(&fake, &client, 9).await;
-        client.fsync(handle).await.unwrap();
-        let before = fake.metadata_state();
-        let inode = client.lookup(ROOT, b"a").await.unwrap().inode;
-        let truncated = client.open(inode, OpenMode::Write, true).await.unwrap().handle;
-        write(&client, truncated, 0, b"new").await;
+        let (inode, truncated, before) = truncated_by_open(&fake, &client).await;
         lose_and_replay(&fake, &before, 1).await;
         assert_eq!(fake.count::<Replay>(), 1, "only the open");
-        assert_eq!(fake.with_metadata(1, |it| it.inodes[&inode].inline.clone()), b"onetwo");
-        assert_eq!(client.fsync(truncated).await.unwrap_err().code(), ErrorCode::Io);
+        check_truncation_is_lost(&fake, &client, (inode, truncated)).await;
     });
 }
 
@@ -384,16 +401,10 @@ fn write_after_a_lost_truncation_by_an_open_is_not_replayed() {
 #[test]
 fn truncation_by_an_open_is_lost_even_without_a_reply_to_it() {
     with_client(|fake, client| async move {
-        let (handle, _) = two_inline_writes(&fake, &client, 9).await;
-        client.fsync(handle).await.unwrap();
-        let before = fake.metadata_state();
-        let inode = client.lookup(ROOT, b"a").await.unwrap().inode;
-        let truncated = client.open(inode, OpenMode::Write, true).await.unwrap().handle;
-        write(&client, truncated, 0, b"new").await;
+        let (inode, truncated, before) = truncated_by_open(&fake, &client).await;
         fake.state.borrow_mut().start_again_after = Some((Replay::ID, None));
         lose_and_replay(&fake, &before, 1).await;
-        assert_eq!(fake.with_metadata(1, |it| it.inodes[&inode].inline.clone()), b"onetwo");
-        assert_eq!(client.fsync(truncated).await.unwrap_err().code(), ErrorCode::Io);
+        check_truncation_is_lost(&fake, &client, (inode, truncated)).await;
     });
 }
 

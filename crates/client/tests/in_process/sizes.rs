@@ -1,9 +1,9 @@
 //! Tests sizes and times of files during writes, and whether the kernel may keep its cache.
 
-use crate::{create, create_with, mount, read, set_size, with_client, write};
+use crate::{create, create_with, mount, read, set_size, whole_lock, with_client, write};
 use skep_client::{
-    Client, Closes, FileLock, HandleId, InodeAttributes, LOCK_END, LockKind, LockMode, Locks,
-    Names, OpenMode, Opens, Reads, Syncs,
+    Client, Closes, HandleId, InodeAttributes, LockKind, Locks, Names, OpenMode, Opens, Reads,
+    Syncs,
 };
 use skep_types::InodeId;
 use skep_wire::Request;
@@ -132,9 +132,7 @@ fn stat_after_a_lock_needs_no_request() {
     with_client(|fake, client| async move {
         let (inode, handle) = create_with(&client, "a", b"bytes").await;
         client.stat(inode).await.unwrap();
-        let (kind, mode) = (LockKind::Flock, Some(LockMode::Exclusive));
-        let lock = FileLock { kind, owner: 0, mode, range: 0..LOCK_END, pid: 1 };
-        client.set_lock(handle, lock, 0).await.unwrap();
+        client.set_lock(handle, whole_lock(LockKind::Flock, 0), 0).await.unwrap();
         let known = |max_age| client.known_attributes(inode, max_age).map(|(it, _)| it.size);
         let hour = Duration::from_secs(3600);
         assert_eq!(known(hour), Some(5));

@@ -1,8 +1,8 @@
 //! Tests the effects of `fsync` and of writes with `O_SYNC`, and the number of their requests.
 
 use crate::{
-    FakeCluster, bytes, create, create_with, fakes, let_tasks_run, set_size, until, with_client,
-    write,
+    FakeCluster, begin_late, bytes, create, create_with, fakes, let_tasks_run, set_size, until,
+    with_client, write,
 };
 use skep_client::{
     Client, Closes, HandleId, InodeAttributes, Names, OpenMode, Opens, SetTime, Syncs, XattrMode,
@@ -115,11 +115,9 @@ async fn begin_stat(
     (inode, handle): (InodeId, HandleId),
 ) -> Task<()> {
     write(client, handle, 100, &bytes(10)).await;
-    fake.state.borrow_mut().held_reply.of = Some(ReportWritten::ID);
     let reader = client.clone();
-    let stat = skep_env::spawn(async move { reader.attributes(inode).await.map(|_| ()).unwrap() });
-    until(|| fake.state.borrow().held_reply.is_held).await;
-    stat
+    let stat = async move { reader.attributes(inode).await.map(|_| ()).unwrap() };
+    begin_late::<ReportWritten, _>(fake, stat).await
 }
 
 /// docs/semantics.md 2.4 and 1.16: the report of a `stat` that arrives after the change would
@@ -157,10 +155,9 @@ fn stat_waits_for_no_close_after_the_report_of_its_writes() {
     with_client(|fake, client| async move {
         let (inode, handle) = synced_file(&client, "a").await;
         write(&client, handle, 100, &bytes(10)).await;
-        fake.state.borrow_mut().held_reply.of = Some(ReportWritten::ID);
         let closer = client.clone();
-        let closing = skep_env::spawn(async move { closer.flush(handle).await });
-        until(|| fake.state.borrow().held_reply.is_held).await;
+        let closing = async move { closer.flush(handle).await };
+        let closing = begin_late::<ReportWritten, _>(&fake, closing).await;
         let reader = client.clone();
         let stat = skep_env::spawn(async move { reader.attributes(inode).await });
         let_tasks_run().await;
