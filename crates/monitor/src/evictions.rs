@@ -3,7 +3,7 @@
 //!
 //! The module is pure, because the caller passes the time.
 
-use skep_stats::Round;
+use skep_stats::{Round, label, series_with};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Time for which an eviction is reported after it was found, in milliseconds.
@@ -26,14 +26,10 @@ pub(crate) struct EvictionWatch {
 /// Returns the incarnation of management and its count of clients that have left with a `Leave`.
 fn leaves(round: &Round) -> Option<(u64, u64)> {
     round.iter().find_map(|figures| {
-        let mut all = figures.statistics.series.iter();
-        let is_of_management = all.any(|series| series.metric == "skep_management_operations");
-        let count = figures.statistics.series.iter().filter(|series| {
-            let is_leave =
-                |(name, value): &(String, String)| name == "operation" && value == "leave";
-            series.metric == "skep_management_operations" && series.labels.iter().any(is_leave)
-        });
-        let count = count.map(|series| series.value).sum::<i64>();
+        let all = series_with(figures, "skep_management_operations");
+        let leaves = all.iter().filter(|series| label(series, "operation") == "leave");
+        let count = leaves.map(|series| series.value).sum::<i64>();
+        let is_of_management = !all.is_empty();
         is_of_management
             .then(|| (figures.statistics.incarnation, u64::try_from(count).unwrap_or(0)))
     })

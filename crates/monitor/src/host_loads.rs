@@ -7,7 +7,7 @@
 use serde_json::{Value, json};
 use skep_stats::disks::disks;
 use skep_stats::interfaces::interfaces;
-use skep_stats::{Round, ServiceFigures};
+use skep_stats::{Round, ServiceFigures, series_with};
 use skep_wire::node::Statistics;
 
 /// Prefixes of the names of the stored series.
@@ -52,9 +52,7 @@ impl HostLoads {
 
 /// Returns the statistics of the host in the reply of a service.
 fn of_host(figures: &ServiceFigures) -> ServiceFigures {
-    let series = figures.statistics.series.iter();
-    let is_kept = |metric: &str| PREFIXES.iter().any(|prefix| metric.starts_with(prefix));
-    let series = series.filter(|it| is_kept(&it.metric)).cloned().collect();
+    let series = PREFIXES.iter().flat_map(|prefix| series_with(figures, prefix)).cloned().collect();
     let Statistics { moment_ns, incarnation, .. } = figures.statistics;
     let statistics = Statistics { moment_ns, incarnation, page: String::new(), series };
     ServiceFigures { node: figures.node, name: figures.name.clone(), statistics }

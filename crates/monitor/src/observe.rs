@@ -7,7 +7,7 @@ use crate::frame::{Dimension, Frame, Key, Level, Load, Measure};
 use crate::host_loads::HostLoads;
 use skep_stats::operation::Usual;
 use skep_stats::why::Evidence;
-use skep_stats::{By, Round, Row, ServiceFigures, label, tables};
+use skep_stats::{By, Round, Row, ServiceFigures, label, series_with, tables};
 use skep_types::ClusterMap;
 use skep_wire::node::StatisticsSeries;
 
@@ -126,13 +126,13 @@ fn load_of(row: &Row) -> Load {
 }
 
 fn find<'a>(figures: &'a ServiceFigures, like: &StatisticsSeries) -> Option<&'a StatisticsSeries> {
-    let mut all = figures.statistics.series.iter();
+    let mut all = series_with(figures, &like.metric).iter();
     all.find(|it| it.metric == like.metric && it.labels == like.labels)
 }
 
 fn add_log_syncs(frame: &mut Frame, earlier: Option<&ServiceFigures>, now: &ServiceFigures) {
     let Some(earlier) = earlier else { return };
-    for series in now.statistics.series.iter().filter(|series| series.metric == LOG_SYNC) {
+    for series in series_with(now, LOG_SYNC) {
         let before = find(earlier, series);
         let count_before = |bucket: u16| {
             let buckets = before.iter().flat_map(|series| &series.buckets);
@@ -162,25 +162,20 @@ fn add_log_syncs(frame: &mut Frame, earlier: Option<&ServiceFigures>, now: &Serv
 
 /// Adds the values of a service's host: the memory, and the used share of the CPU time.
 fn add_host(frame: &mut Frame, earlier: Option<&ServiceFigures>, now: &ServiceFigures) {
-    let value = |figures: &ServiceFigures, metric: &str| {
-        let mut all = figures.statistics.series.iter();
-        all.find(|series| series.metric == metric).map(|series| series.value)
-    };
+    let value = |metric: &str| series_with(now, metric).first().map(|series| series.value);
     let memory = [
         (Measure::Memory, "skep_host_memory_bytes"),
         (Measure::MemoryFree, "skep_host_memory_available_bytes"),
     ];
     for (measure, metric) in memory {
-        if let Some(bytes) = value(now, metric) {
+        if let Some(bytes) = value(metric) {
             frame.readings.insert((measure, now.node), Level::of(bytes));
         }
     }
     let Some(earlier) = earlier else { return };
     let times = |figures: &ServiceFigures| {
-        let series = figures.statistics.series.iter();
-        let modes = series.filter(|series| series.metric == "skep_host_cpu_seconds");
         let (mut all, mut unused) = (0, 0);
-        for series in modes {
+        for series in series_with(figures, "skep_host_cpu_seconds") {
             all += series.value;
             if matches!(label(series, "mode"), "idle" | "iowait") {
                 unused += series.value;
@@ -214,12 +209,12 @@ mod tests {
         let mut sync = series(LOG_SYNC, &[("target", "7")], operations * 10);
         sync.buckets = vec![(40, operations as u64)];
         let series = vec![
-            series("skep_storage_operations", &target, operations),
-            series("skep_load_operations", &user, operations),
-            series("skep_host_cpu_seconds", &[("mode", "user")], used),
             series("skep_host_cpu_seconds", &[("mode", "idle")], second as i64 * 1000 - used),
+            series("skep_host_cpu_seconds", &[("mode", "user")], used),
             series("skep_host_memory_bytes", &[], 5000),
+            series("skep_load_operations", &user, operations),
             sync,
+            series("skep_storage_operations", &target, operations),
         ];
         let moment_ns = second * 1_000_000_000;
         let statistics = Statistics { moment_ns, incarnation: 1, page: String::new(), series };

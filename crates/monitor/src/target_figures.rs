@@ -5,7 +5,7 @@
 //! of it.
 
 use skep_metrics::{Definition, catalog};
-use skep_stats::Round;
+use skep_stats::{Round, label, series_with};
 use skep_types::map::Capacity;
 use skep_types::{ClusterMap, Target, TargetKind};
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,14 +28,15 @@ pub(crate) struct TargetFigures(BTreeMap<(&'static str, u32), u64>);
 impl TargetFigures {
     /// Returns the metrics in the replies of a round.
     pub(crate) fn of(round: &Round) -> Self {
-        let all = round.iter().flat_map(|figures| &figures.statistics.series);
-        let found = all.filter_map(|series| {
-            let metric = METRICS.iter().find(|metric| metric.name == series.metric)?;
-            let (_, target) = series.labels.iter().find(|(name, _)| name == "target")?;
-            let value = u64::try_from(series.value).unwrap_or(0);
-            Some(((metric.name, target.parse().ok()?), value))
-        });
-        Self(found.collect())
+        let mut found = Self::default();
+        for (figures, name) in round.iter().flat_map(|it| METRICS.map(|metric| (it, metric.name))) {
+            let series = series_with(figures, name).iter().filter(|series| series.metric == name);
+            found.0.extend(series.filter_map(|series| {
+                let value = u64::try_from(series.value).unwrap_or(0);
+                Some(((name, label(series, "target").parse().ok()?), value))
+            }));
+        }
+        found
     }
 
     /// Returns the value of a metric of a target. `None` means that the service of the target has
@@ -103,7 +104,8 @@ pub(crate) mod tests {
             value: *value,
             buckets: Vec::new(),
         });
-        let series = series.collect();
+        let mut series: Vec<_> = series.collect();
+        series.sort_by(|one, other| one.metric.cmp(&other.metric));
         let statistics = Statistics { moment_ns: 1, incarnation: 1, page: String::new(), series };
         TargetFigures::of(&vec![ServiceFigures { node: 1, name: String::new(), statistics }])
     }

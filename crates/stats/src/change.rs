@@ -30,6 +30,14 @@ pub fn label<'a>(series: &'a StatisticsSeries, name: &str) -> &'a str {
     series.labels.iter().find(|(it, _)| it == name).map_or("", |(_, value)| value)
 }
 
+/// Returns the series of a reply whose names begin with `prefix`. A reply has thousands of series,
+/// sorted by their names, so a binary search finds them.
+pub fn series_with<'a>(figures: &'a ServiceFigures, prefix: &str) -> &'a [StatisticsSeries] {
+    let all = &figures.statistics.series;
+    let rest = &all[all.partition_point(|series| series.metric.as_str() < prefix)..];
+    &rest[..rest.partition_point(|series| series.metric.starts_with(prefix))]
+}
+
 fn histogram(series: &StatisticsSeries) -> HistogramValue {
     let buckets = series.buckets.iter().map(|(bucket, count)| (usize::from(*bucket), *count));
     HistogramValue::of_buckets(series.value as u64, buckets)
@@ -167,6 +175,28 @@ mod tests {
             buckets: Vec::new(),
         };
         ids.iter().map(series).collect()
+    }
+
+    #[test]
+    fn series_with_a_prefix_are_found_in_a_sorted_reply() {
+        let names = ["skep_a", "skep_host_cpu", "skep_host_disk", "skep_hosts", "skep_load"];
+        let series =
+            names.map(|name| StatisticsSeries { metric: name.into(), ..reply(&[1])[0].clone() });
+        let statistics =
+            Statistics { moment_ns: 1, incarnation: 1, page: String::new(), series: series.into() };
+        let figures = ServiceFigures { node: 1, name: String::new(), statistics };
+        for (prefix, range) in [
+            ("skep_host_", 1..3),
+            ("skep_a", 0..1),
+            ("skep_load", 4..5),
+            ("skep_", 0..5),
+            ("skep_b", 1..1),
+            ("z", 5..5),
+        ] {
+            let found: Vec<_> =
+                series_with(&figures, prefix).iter().map(|it| &*it.metric).collect();
+            assert_eq!(found, names[range], "{prefix}");
+        }
     }
 
     #[test]

@@ -28,7 +28,7 @@ mod row;
 pub mod why;
 pub mod xml;
 
-pub use change::{LEFT_OUT, label};
+pub use change::{LEFT_OUT, label, series_with};
 pub use row::{By, LoadScope, Row, rows, rows_by_service, rows_within, sum, tables};
 
 use skep_wire::node::Statistics;

@@ -2,7 +2,7 @@
 //! each service. The module does not judge the state (`host_causes` does).
 
 use super::median::median;
-use crate::change::seconds;
+use crate::change::{seconds, series_with};
 use crate::{Round, ServiceFigures};
 use skep_types::Node;
 use std::collections::BTreeMap;
@@ -59,12 +59,7 @@ struct Reading {
 impl Reading {
     fn of(figures: &ServiceFigures) -> Self {
         let mut reading = Self::default();
-        // A reply has thousands of series, sorted by their names. So a binary search finds the
-        // first series of the host.
-        let all = &figures.statistics.series;
-        let first = all.partition_point(|series| series.metric.as_str() < PREFIX);
-        let of_host = all[first..].iter().take_while(|series| series.metric.starts_with(PREFIX));
-        for series in of_host {
+        for series in series_with(figures, PREFIX) {
             let value = u64::try_from(series.value).ok();
             match series.metric.as_str() {
                 "skep_host_pressure_seconds" => {
