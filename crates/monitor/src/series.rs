@@ -224,7 +224,7 @@ fn column(points: &[Point], of: impl Fn(&Point) -> Option<f64>) -> Value {
 }
 
 /// Rounds a value to thousandths, which makes replies shorter.
-fn rounded(value: f64) -> f64 {
+pub(crate) fn rounded(value: f64) -> f64 {
     (value * 1000.0).round() / 1000.0
 }
 

@@ -6,6 +6,7 @@
 
 use crate::frame::Dimension;
 use crate::names::Names;
+use crate::series::rounded;
 use serde_json::{Value, json};
 use skep_stats::LEFT_OUT;
 use skep_stats::why::{Evidence, Times};
@@ -33,24 +34,19 @@ impl Sums {
         let is_meant = |id: &u32| targets.is_none_or(|targets| targets.contains(id));
         for (_, target) in evidence.targets.iter().filter(|(id, _)| is_meant(id)) {
             for (id, link) in &target.clients {
-                add_times(&mut sums.clients, id, &link.times);
+                sums.clients.entry(id.clone()).or_default().add(&link.times);
             }
-            target.users.iter().for_each(|(id, times)| add_times(&mut sums.users, id, times));
-            target.jobs.iter().for_each(|(id, times)| add_times(&mut sums.jobs, id, times));
+            for (own, all) in [(&mut sums.users, &target.users), (&mut sums.jobs, &target.jobs)] {
+                for (id, times) in all {
+                    own.entry(id.clone()).or_default().add(times);
+                }
+            }
             for (id, count) in &target.directories {
                 let sum = sums.directories.entry(id.clone()).or_default();
                 *sum = sum.saturating_add(*count);
             }
         }
         sums
-    }
-}
-
-fn add_times(sums: &mut BTreeMap<String, Times>, id: &str, times: &Times) {
-    let sum = sums.entry(id.to_owned()).or_default();
-    sum.requests = sum.requests.saturating_add(times.requests);
-    for (own, other) in sum.stages_ns.iter_mut().zip(times.stages_ns) {
-        *own = own.saturating_add(other);
     }
 }
 
@@ -64,10 +60,7 @@ pub(crate) fn causes(
     let sums = Sums::of(evidence, targets);
     let seconds = (evidence.span_ns as f64 / 1e9).max(1e-9);
     let of_times = |all: &BTreeMap<String, Times>, dimension: Dimension| {
-        let loads = all.iter().map(|(id, times)| {
-            let ns = times.stages_ns.iter().fold(0_u64, |sum, ns| sum.saturating_add(*ns));
-            (id.as_str(), times.requests, ns)
-        });
+        let loads = all.iter().map(|(id, times)| (id.as_str(), times.requests, times.all_ns()));
         rows(loads, seconds, |id| names.name(dimension, id, map))
     };
     let directories = sums.directories.iter().map(|(id, count)| (id.as_str(), *count, *count));
@@ -101,7 +94,7 @@ fn rows<'a>(
             "id": id,
             "name": name(id),
             "requests": requests,
-            "requests_per_second": (requests as f64 / seconds * 1000.0).round() / 1000.0,
+            "requests_per_second": rounded(requests as f64 / seconds),
             "share": weight as f64 / all.max(1) as f64,
         })
     });

@@ -34,13 +34,19 @@ impl Times {
         self.stages_ns[stage as usize]
     }
 
+    /// Returns the time spent in all stages.
+    pub fn all_ns(&self) -> u64 {
+        self.stages_ns.iter().fold(0_u64, |sum, ns| sum.saturating_add(*ns))
+    }
+
     /// Returns the time that the requests have spent in the queue of the target, and in the batches
     /// of requests that the target handled together.
     pub(super) fn held_ns(&self) -> u64 {
         self.of(Stage::Waiting).saturating_add(self.of(Stage::Processing))
     }
 
-    pub(crate) fn add(&mut self, other: &Self) {
+    /// Adds the times of other requests.
+    pub fn add(&mut self, other: &Self) {
         self.requests = self.requests.saturating_add(other.requests);
         self.bytes = self.bytes.saturating_add(other.bytes);
         for (own, other) in self.stages_ns.iter_mut().zip(other.stages_ns) {
@@ -180,10 +186,7 @@ impl TargetEvidence {
     /// Keeps the entries of the [`MAX_NAMED`] heaviest clients, users, jobs and directories, and of
     /// the focus. Keeps the [`MAX_NAMED`] clients that were silent most recently.
     fn bound(&mut self, focus: &Focus) {
-        let weight = |link: &Link| {
-            link.times.stages_ns.iter().fold(0_u64, |sum, ns| sum.saturating_add(*ns))
-        };
-        for light in light_keys(&self.clients, weight, focus.client) {
+        for light in light_keys(&self.clients, |link| link.times.all_ns(), focus.client) {
             let link = self.clients.remove(&light).unwrap_or_default();
             let rest = self.clients.entry(LEFT_OUT.into()).or_default();
             rest.times.add(&link.times);

@@ -93,7 +93,7 @@ pub(super) fn phases(evidence: &Evidence, map: &ClusterMap, scope: &Scope) -> (V
             }
         }
     }
-    let whole = all.stages_ns.iter().fold(0_u64, |sum, ns| sum.saturating_add(*ns));
+    let whole = all.all_ns();
     for phase in &mut found {
         phase.share = phase.seconds * 1e9 / whole.max(1) as f64;
     }

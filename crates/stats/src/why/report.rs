@@ -95,11 +95,10 @@ pub fn explain(
     };
     findings.extend(findings_of_map(map, |target| is_in_scope(Some(target))));
     let left_out = evidence.targets.values().filter(|it| it.may_leave_out(&scope.focus)).count();
-    let ns = all.stages_ns.iter().fold(0_u64, |sum, ns| sum.saturating_add(*ns));
     Report {
         span_seconds: evidence.span_ns as f64 / 1e9,
         requests: all.requests,
-        seconds: ns as f64 / 1e9,
+        seconds: all.all_ns() as f64 / 1e9,
         phases,
         findings,
         waiting: Vec::new(),
