@@ -27,7 +27,7 @@ use skep_cluster::state::kind_word;
 use skep_stats::balance::{Balance, of_metadata_work};
 use skep_stats::operation::{OperationReport, SlowOperation};
 use skep_stats::why::{Evidence, Finding as Cause, Report, Scope, explain};
-use skep_types::map::{CapacityPool, Condition};
+use skep_types::map::{Capacity, CapacityPool, Condition};
 use skep_types::{ClusterMap, Node, NodeId, NodeKind, Target, TargetKind};
 use std::cell::Cell;
 use std::net::IpAddr;
@@ -396,14 +396,13 @@ impl MonitorState {
 
     /// Returns the total size and free space of the storage targets.
     fn capacity(&self, map: &ClusterMap) -> Value {
-        let (mut size, mut free) = (0_u64, 0_u64);
-        for target in with_own_space(map, TargetKind::Storage) {
-            let (of_target, free_of_target) = self.figures.space(target);
-            size = size.saturating_add(of_target);
-            free = free.saturating_add(free_of_target);
-        }
-        let full_in_days = self.filling.days_left();
-        json!({ "size_bytes": size, "free_bytes": free, "full_in_days": full_in_days })
+        let storage = map.targets.iter().filter(|target| target.kind == TargetKind::Storage);
+        let sum = Capacity::sum(storage.map(|target| self.figures.capacity(target)));
+        json!({
+            "size_bytes": sum.total_bytes,
+            "free_bytes": sum.free_bytes,
+            "full_in_days": self.filling.days_left(),
+        })
     }
 
     /// Returns the ids of the objects whose measured values the reply to a query of the history
