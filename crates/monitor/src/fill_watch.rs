@@ -9,7 +9,7 @@ use crate::target_figures::with_own_space;
 use skep_stats::filling::{Growth, UsedSpace, soon_full};
 use skep_stats::why::Cause;
 use skep_types::map::CapacityPool;
-use skep_types::{ClusterMap, TargetKind};
+use skep_types::{ClusterMap, TargetId, TargetKind};
 use std::collections::BTreeMap;
 
 /// Interval between two readings of the history, in milliseconds.
@@ -24,8 +24,8 @@ pub(crate) struct FillWatch {
     due_ms: u64,
     /// The growth of the space of all storage targets together.
     all: Option<Growth>,
-    /// The growth of single targets, by target id.
-    targets: BTreeMap<u32, Growth>,
+    /// The growth of single targets.
+    targets: BTreeMap<TargetId, Growth>,
 }
 
 impl FillWatch {
@@ -36,12 +36,12 @@ impl FillWatch {
             return;
         }
         self.due_ms = now_ms + EVERY_MS;
-        let ids: Vec<u32> =
-            with_own_space(map, TargetKind::Storage).iter().map(|it| it.id.raw()).collect();
-        let (mut all, mut targets) = (Vec::new(), BTreeMap::<u32, Vec<UsedSpace>>::new());
+        let ids: Vec<TargetId> =
+            with_own_space(map, TargetKind::Storage).iter().map(|it| it.id).collect();
+        let (mut all, mut targets) = (Vec::new(), BTreeMap::<TargetId, Vec<UsedSpace>>::new());
         let from_ms = now_ms.saturating_sub(SPAN_MS);
         history.read(Resolution::of(SPAN_MS, SPAN_MS), from_ms, now_ms + 1, |frame| {
-            let found: Vec<(u32, UsedSpace)> =
+            let found: Vec<(TargetId, UsedSpace)> =
                 ids.iter().filter_map(|id| Some((*id, used_space(frame, *id)?))).collect();
             // A sum without some of the targets would grow when these targets are added.
             if found.len() == ids.len() && !found.is_empty() {
@@ -52,7 +52,7 @@ impl FillWatch {
             }
         });
         self.all = Growth::of(&all);
-        let growth = |(id, points): (u32, Vec<UsedSpace>)| Some((id, Growth::of(&points)?));
+        let growth = |(id, points): (TargetId, Vec<UsedSpace>)| Some((id, Growth::of(&points)?));
         self.targets = targets.into_iter().filter_map(growth).collect();
     }
 
@@ -69,22 +69,19 @@ impl FillWatch {
         if let Some(cause) = of_all {
             return vec![cause];
         }
-        let is_normal = |id: u32| {
-            let target = map.targets.iter().find(|target| target.id.raw() == id);
-            target.is_some_and(|target| target.capacity_pool == CapacityPool::Normal)
+        let is_normal = |id: TargetId| {
+            map.target(id).is_some_and(|target| target.capacity_pool == CapacityPool::Normal)
         };
         let normal = self.targets.iter().filter(|(id, _)| is_normal(**id));
-        normal
-            .filter_map(|(id, growth)| soon_full(map, Some(skep_types::TargetId::new(*id)), growth))
-            .collect()
+        normal.filter_map(|(id, growth)| soon_full(map, Some(*id), growth)).collect()
     }
 }
 
 /// Returns the used space of a target in a frame. `None` means that the frame does not have it, or
 /// that the target was added or its disk replaced within the time of the frame.
-fn used_space(frame: &Frame, id: u32) -> Option<UsedSpace> {
+fn used_space(frame: &Frame, id: TargetId) -> Option<UsedSpace> {
     let mean = |measure| {
-        let level = frame.readings.get(&(measure, id))?;
+        let level = frame.readings.get(&(measure, id.raw()))?;
         Some((level.sum.checked_div(frame.samples)?, level.max))
     };
     let ((free, _), (size, largest)) = (mean(Measure::FreeBytes)?, mean(Measure::SizeBytes)?);
@@ -94,7 +91,7 @@ fn used_space(frame: &Frame, id: u32) -> Option<UsedSpace> {
 }
 
 /// Returns the sum of the spaces of targets at one moment.
-fn sum(spaces: &[(u32, UsedSpace)]) -> UsedSpace {
+fn sum(spaces: &[(TargetId, UsedSpace)]) -> UsedSpace {
     let at_ms = spaces.first().map_or(0, |(_, space)| space.at_ms);
     let total = |of: fn(&UsedSpace) -> u64| {
         spaces.iter().fold(0_u64, |sum, (_, space)| sum.saturating_add(of(space)))
@@ -106,7 +103,7 @@ fn sum(spaces: &[(u32, UsedSpace)]) -> UsedSpace {
 mod tests {
     use super::*;
     use crate::frame::Level;
-    use skep_types::{ClusterId, NodeId, Target, TargetId};
+    use skep_types::{ClusterId, NodeId, Target};
 
     const HOUR_MS: u64 = 3_600_000;
     /// Number of hours for which the tests store the free space of targets.
@@ -174,7 +171,8 @@ mod tests {
                 ((Measure::FreeBytes, 7), Level { sum: 30, max: 30 }),
                 ((Measure::SizeBytes, 7), Level { sum: size, max: 1000 }),
             ];
-            used_space(&Frame { samples: 1, readings: readings.into(), ..Frame::default() }, 7)
+            let frame = Frame { samples: 1, readings: readings.into(), ..Frame::default() };
+            used_space(&frame, TargetId::new(7))
         };
         assert_eq!(of(995).map(|space| (space.used, space.free)), Some((965, 30)));
         assert_eq!(of(500), None, "the target was added within the time of the frame");
