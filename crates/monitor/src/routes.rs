@@ -19,8 +19,8 @@ use serde_json::{Value, json};
 use skep_exporter::http::{Answer, Reply, Request, plain};
 use skep_metrics::{Registry, Snapshot, catalog, text};
 use skep_stats::operation::OperationReport;
-use skep_stats::why::{Focus, Scope, host_of};
-use skep_types::NodeKind;
+use skep_stats::why::{Focus, Scope, host_address};
+use skep_types::{NodeId, NodeKind};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -242,10 +242,10 @@ fn causes(parameters: &Parameters, state: &MonitorState, now_ms: u64) -> Result<
 /// hosts.
 fn hosts(parameters: &Parameters, state: &MonitorState) -> Result<Value, String> {
     let id = parameters.get("id").map(|id| number(id)).transpose()?;
-    let nodes = || state.collected.map.iter().flat_map(|map| &map.nodes);
+    let map = state.collected.map.as_ref();
     let name = |id: u32| {
-        let host = nodes().find(|node| node.id.raw() == id).and_then(host_of);
-        host.map_or_else(|| id.to_string(), |host| host.trim_start_matches("host ").to_owned())
+        let node = map.and_then(|map| map.node(NodeId::new(id)));
+        node.and_then(host_address).map_or_else(|| id.to_string(), str::to_owned)
     };
     Ok(state.host_loads().loads(id, name))
 }

@@ -31,7 +31,7 @@ pub use causes::causes;
 pub use evidence::{Evidence, Holder, Link, MAX_NAMED, OpenRequests, TargetEvidence, Times};
 pub use focus::Focus;
 pub use host_causes::clock_findings;
-pub use hosts::{HostEvidence, host_of};
+pub use hosts::{HostEvidence, host_address, host_of};
 pub use phases::Phase;
 pub(crate) use report::findings_of_map;
 pub use report::{Finding, Report, explain};

@@ -112,8 +112,13 @@ pub(super) fn of_round<'a>(
     hosts
 }
 
+/// Returns the host in the first address of a service: `10.0.0.3`.
+pub fn host_address(node: &Node) -> Option<&str> {
+    let (host, _) = node.addresses.first()?.rsplit_once(':')?;
+    Some(host.trim_start_matches('[').trim_end_matches(']'))
+}
+
 /// Returns the host in the first address of a service, as the object of a finding: `host 10.0.0.3`.
 pub fn host_of(node: &Node) -> Option<String> {
-    let (host, _) = node.addresses.first()?.rsplit_once(':')?;
-    Some(format!("host {}", host.trim_start_matches('[').trim_end_matches(']')))
+    host_address(node).map(|host| format!("host {host}"))
 }
