@@ -39,8 +39,6 @@ const ALERT_NAME: &str = "SkepAlert";
 #[derive(Debug)]
 pub(crate) struct Alertmanager {
     url: Url,
-    /// The address of the web page in the settings.
-    page: String,
 }
 
 /// The last request that the Alertmanager has accepted.
@@ -67,7 +65,7 @@ impl Accepted {
 pub(crate) fn of_settings(settings: &AlertSettings) -> Result<Vec<Alertmanager>> {
     let of = |url: Url| {
         let path = format!("{}/api/v2/alerts", url.path.trim_end_matches('/'));
-        Alertmanager { url: Url { path, ..url }, page: settings.page.clone() }
+        Alertmanager { url: Url { path, ..url } }
     };
     let wrong = |problem| Error::new(ErrorCode::Configuration, problem);
     settings.alertmanagers.iter().map(|text| Url::parse(text).map(of).map_err(wrong)).collect()
@@ -76,9 +74,13 @@ pub(crate) fn of_settings(settings: &AlertSettings) -> Result<Vec<Alertmanager>>
 impl Alertmanager {
     /// Sends the alerts until this future is dropped. `name` is the name of the cluster for the
     /// log, or `None` if the monitor watches only one cluster.
-    pub(crate) async fn run(self, name: Option<String>, state: Rc<RefCell<MonitorState>>) {
+    pub(crate) async fn run(
+        self,
+        links: PageLinks,
+        name: Option<String>,
+        state: Rc<RefCell<MonitorState>>,
+    ) {
         let mut accepted = Accepted::default();
-        let links = PageLinks::new(&self.page, name.as_deref());
         let mut back_off = BackOff::default();
         let mut is_failing = false;
         // Retry: the monitor sends the current alerts again after growing pauses, without limit.

@@ -207,8 +207,10 @@ fn watch(
     notifications: &Rc<Notifications>,
 ) -> Result<Vec<Task<()>>> {
     let mut tasks = Vec::new();
+    let links = PageLinks::new(&settings.alerts.page, name.as_deref());
     for alertmanager in alertmanager::of_settings(&settings.alerts)? {
-        tasks.push(skep_env::spawn(alertmanager.run(name.clone(), Rc::clone(state))));
+        let alerts = alertmanager.run(links.clone(), name.clone(), Rc::clone(state));
+        tasks.push(skep_env::spawn(alerts));
     }
     for copy in copies::of_settings(settings)? {
         tasks.push(skep_env::spawn(copy.run(name.clone(), Rc::clone(state))));
@@ -223,7 +225,6 @@ fn watch(
     tasks.push(skep_env::spawn(name_service::follow(Rc::clone(state))));
     let interval = settings.interval.0;
     let (state, notifications) = (Rc::clone(state), Rc::clone(notifications));
-    let links = PageLinks::new(&settings.alerts.page, name.as_deref());
     let notify = move |state: &MonitorState, alert: &Alert| {
         let page = links.of_alert(alert, state.collected.map.as_ref());
         notifications.add(&state.cluster(), name.as_deref(), alert, page);

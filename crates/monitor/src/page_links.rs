@@ -44,7 +44,8 @@ impl PageLinks {
 }
 
 /// Returns the path of the view about the object of an alert. Objects without a view of their own
-/// are in the list of alerts. `viewOf` in `page/values.mjs` does the same for the page.
+/// are in the list of alerts. `viewOf` in `page/values.mjs` returns the same views for the links of
+/// the page, but the list of servers for a host and for management.
 fn view_of(object: &str, map: Option<&ClusterMap>) -> String {
     let number = |prefix: &str| object.strip_prefix(prefix)?.parse::<u32>().ok();
     if let Some(id) = number("t") {
