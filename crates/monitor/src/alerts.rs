@@ -262,12 +262,6 @@ impl AlertBook {
         let is_late = move |alert: &&Alert| alert.ended_ms.is_some_and(|ended| ended >= from_ms);
         self.ended.iter().filter(is_late)
     }
-
-    /// Returns the alerts that have ended since the start of the monitor, the newest first.
-    #[cfg(test)]
-    pub(crate) fn ended(&self) -> &VecDeque<Alert> {
-        &self.ended
-    }
 }
 
 #[cfg(test)]
@@ -326,7 +320,8 @@ mod tests {
         assert_eq!(book.since_ms(&finding().key()), Some(0));
         book.update(60_000, Vec::new());
         assert_eq!(book.holding().len(), 0);
-        assert_eq!((book.ended()[0].since_ms, book.ended()[0].ended_ms), (0, Some(9000)));
+        let ended: Vec<_> = book.ended_since(0).collect();
+        assert_eq!((ended[0].since_ms, ended[0].ended_ms), (0, Some(9000)));
     }
 
     #[test]
@@ -377,8 +372,9 @@ mod tests {
     fn alert_of_a_cause_lists_its_consequences() {
         let (found, book) = changes_of_two(10..40, 20..40);
         assert_eq!(found, [(15, "cause", true), (55, "cause", false)]);
-        assert_eq!(book.ended().len(), 1);
-        let cause = &book.ended()[0];
+        let ended: Vec<_> = book.ended_since(0).collect();
+        assert_eq!(ended.len(), 1);
+        let cause = ended[0];
         let [part] = &cause.consequences[..] else { panic!("{cause:?}") };
         assert_eq!((part.rule, part.since_ms), ("consequence", 20_000));
         assert_eq!(part.ended_ms, Some(40_000));
