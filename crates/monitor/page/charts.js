@@ -1,7 +1,7 @@
 // Charts on canvas elements: lines over time, and heat maps of latency. Each chart also has a
 // description in words for screen readers.
 import { h, setText } from "./format.js";
-import { ceiling, indexAt, micros, moment } from "./values.mjs";
+import { ceiling, dateAndTime, indexAt, micros, moment } from "./values.mjs";
 
 // The margins of the drawing in pixels, with space for the texts of the axes.
 const LEFT = 72, RIGHT = 6, TOP = 8, BOTTOM = 24;
@@ -129,7 +129,7 @@ class Chart {
     const texts = chosen.map((value) => this.show(value));
     texts.forEach((text, index) => setText(this.values[index], text));
     const time = this.at === null ? null : results[0].at[this.at];
-    setText(this.when, time === null ? "" : `${span >= 86400 ? `${moment(time, 1e9)} ` : ""}${moment(time, 600)}`);
+    setText(this.when, time === null ? "" : span >= 86400 ? dateAndTime(time) : moment(time, 600));
     this.words = this.names.map((name, index) => `${name} ${texts[index]}`);
     const isEmpty = columns.every((column) => newestOf(column) === null);
     if (isEmpty) this.note(area, this.nothing);

@@ -1,7 +1,7 @@
 // The lists of problems: the current ones, and the alerts that have ended. Each problem links to the
 // view about its object.
 import { h, showLinked } from "./format.js";
-import { ago, moment, viewOf, windowAround, withWindow } from "./values.mjs";
+import { ago, dateAndTime, viewOf, windowAround, withWindow } from "./values.mjs";
 
 /** Converts a text to elements, with the words between backticks as code. */
 const prose = (text) => text.split("`").map((part, index) => (index % 2 ? h("code", {}, part) : part));
@@ -102,7 +102,7 @@ export function endedList() {
       const href = viewOf(alert.object, services), { span, until } = windowAround(alert.since_ms, alert.ended_ms);
       return {
         key: `${nameOf(alert)} ${alert.since_ms} ${alert.ended_ms}`, kind: "over", what: alert.what, href,
-        time: `${moment(alert.since_ms, 1e9)} ${moment(alert.since_ms, 600)}, for ${ago(alert.ended_ms - alert.since_ms)}`,
+        time: `${dateAndTime(alert.since_ms)}, for ${ago(alert.ended_ms - alert.since_ms)}`,
         // The charts of that time.
         timeHref: withWindow(href ?? "#/overview", span, until),
         remedy: alert.remedy, consequences: alert.consequences.map(consequence(services)),

@@ -1,6 +1,6 @@
 // The time span of the charts and of the lists of load: its length, its end, and their controls.
 import { h, setText } from "./format.js";
-import { ago, moment, windowOf, withWindow } from "./values.mjs";
+import { ago, dateAndTime, windowOf, withWindow } from "./values.mjs";
 
 const SPANS = [[300, "5 minutes"], [3600, "1 hour"], [86400, "1 day"], [2592000, "30 days"], [31536000, "1 year"]];
 
@@ -67,7 +67,7 @@ export class TimeSpan {
     this.list.replaceChildren(...choices.map(([seconds, title]) =>
       h("option", { value: seconds, selected: seconds === this.seconds }, title)));
     byId("now").setAttribute("aria-pressed", String(this.until === null));
-    const text = (seconds) => `${moment(seconds * 1000, 1e9)} ${moment(seconds * 1000, 600)}`;
+    const text = (seconds) => dateAndTime(seconds * 1000);
     const note = byId("window");
     note.hidden = this.until === null;
     setText(note, this.until === null ? "" : `Charts and lists of load show ${text(this.until - this.seconds)} to ${text(this.until)}. All other figures are of this moment.`);

@@ -7,6 +7,10 @@ export const panel = (title, ...children) =>
 
 /** Returns a column of numbers. */
 export const number = (title, value, show) => ({ title, number: true, value, text: (row) => show(value(row)) });
+/** Shows a value with the function `show`, or nothing if the value is null. */
+const ifKnown = (show) => (value) => (value === null ? "" : show(value));
+/** Returns a column of times in milliseconds, which may be null. */
+export const knownTime = (title, ms) => number(title, (row) => (ms(row) === null ? null : ms(row) * 1000), ifKnown(micros));
 /** Returns the shares of the space of a target and of the memory of a host that are used. */
 export const usedSpace = (row) => 1 - row.free_bytes / row.size_bytes;
 const usedMemory = (row) => 1 - row.memory_free_bytes / row.memory_bytes;
@@ -128,7 +132,7 @@ export function phaseTable() {
     { title: "Phase", href: (row) => `#/target/${row.target}`, text: (row) => row.what },
     share(),
     number("Each", (row) => row.each_ms * 1000, micros),
-    number("At its peers", (row) => (row.peers_ms === null ? null : row.peers_ms * 1000), (time) => (time === null ? "" : micros(time))),
+    knownTime("At its peers", (row) => row.peers_ms),
   ], (row) => `${row.target} ${row.stage}`);
 }
 
@@ -211,8 +215,8 @@ export function workTable() {
       meter(cell, share, known ? percent(share) : "", [2, 2]);
     } },
     { title: "Left", number: true, value: (row) => row.left, text: left },
-    { ...number("Rate", (row) => row.bytes_per_second, (speed) => (speed === null ? "" : rate(speed))), wide: true },
-    number("Time left", (row) => row.seconds_left, (seconds) => (seconds === null ? "" : ago(seconds * 1000))),
+    { ...number("Rate", (row) => row.bytes_per_second, ifKnown(rate)), wide: true },
+    number("Time left", (row) => row.seconds_left, ifKnown((seconds) => ago(seconds * 1000))),
     { title: "Waits because", text: (row) => row.problem },
   ], (row) => `${row.kind} ${row.what}`);
 }

@@ -61,6 +61,9 @@ export function moment(ms, spanSeconds) {
   return `${part("FullYear")}-${two(part("Month") + 1)}-${two(part("Date"))}`;
 }
 
+/** Formats a point in time as its date and its time with seconds. */
+export const dateAndTime = (ms) => `${moment(ms, 1e9)} ${moment(ms, 600)}`;
+
 /** Returns the time zone of all shown times, such as UTC+02:00. `eastMinutes` is that of the browser. */
 export function zone(eastMinutes) {
   if (isUtc || eastMinutes === 0) return "UTC";

@@ -5,7 +5,7 @@ import { bytes, rate, count, micros, percent, moment, spreadText, difference, fu
 import { LineChart, HeatMap } from "./charts.js";
 import { endedList, findingList, follows } from "./findings.js";
 import {
-  panel, number, usedSpace, share, figures, errors, serviceTable, objectsOf, serviceRows, targetTable, targetRows,
+  panel, number, knownTime, usedSpace, share, figures, errors, serviceTable, objectsOf, serviceRows, targetTable, targetRows,
   nameOf, causeTable, shares, slowTable, targetOf, phaseTable, reasons, targetCauses, hostDevices, workTable,
 } from "./tables.js";
 
@@ -371,12 +371,12 @@ export function operation(id) {
     { title: "Where", href: targetOf, text: (row) => row.what },
     share(),
     number("Time", (row) => row.ms * 1000, micros),
-    number("Usually", (row) => (row.usual_ms === null ? null : row.usual_ms * 1000), (time) => (time === null ? "" : micros(time))),
+    knownTime("Usually", (row) => row.usual_ms),
   ], (row) => `${row.target} ${row.stage}`);
   const requests = new Table("Requests", [
     { title: "Request", text: (row) => row.request.replaceAll("_", " ") },
     { title: "To", href: targetOf, text: (row) => row.place },
-    number("After", (row) => (row.begin_ms === null ? null : row.begin_ms * 1000), (time) => (time === null ? "" : micros(time))),
+    knownTime("After", (row) => row.begin_ms),
     number("Took", (row) => row.ms * 1000, micros),
     { title: "Result", wide: true, text: (row) => (row.is_failed ? "failed" : "") },
   ], (row) => row.key);

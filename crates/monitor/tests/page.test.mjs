@@ -55,7 +55,7 @@ test("times are shown in the zone of the browser or in UTC", () => {
   check((minutes) => values.zone(minutes), [[120, "UTC+02:00"], [-210, "UTC-03:30"], [0, "UTC"], [330, "UTC+05:30"]]);
   values.showUtc(true);
   try {
-    assert.equal(`${values.moment(at, 1e9)} ${values.moment(at, 600)}`, "2026-01-05 23:08:09");
+    assert.equal(values.dateAndTime(at), "2026-01-05 23:08:09");
     assert.equal(values.zone(120), "UTC");
   } finally {
     values.showUtc(false);
