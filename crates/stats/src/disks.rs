@@ -109,22 +109,13 @@ pub fn disks(before: &Round, now: &Round, host_of: impl Fn(u32) -> String) -> Ve
 mod tests {
     use super::*;
     use crate::ServiceFigures;
-    use skep_wire::node::{Statistics, StatisticsSeries};
+    use crate::row::tests::{self, series};
 
     fn service(node: u32, second: u64, disk: &str, figures: &[(&str, i64)]) -> ServiceFigures {
-        let series = |(name, value): &(&str, i64)| StatisticsSeries {
-            metric: format!("{PREFIX}{name}"),
-            labels: vec![("device".into(), disk.into())],
-            value: *value,
-            buckets: Vec::new(),
-        };
-        let statistics = Statistics {
-            moment_ns: second * 1_000_000_000,
-            incarnation: 5,
-            page: String::new(),
-            series: figures.iter().map(series).collect(),
-        };
-        ServiceFigures { node, name: format!("storage-{node}"), statistics }
+        let all = figures
+            .iter()
+            .map(|(name, value)| series(&format!("{PREFIX}{name}"), &[("device", disk)], *value));
+        tests::service(node, second, all.collect())
     }
 
     /// Returns the statistics of a disk that has completed `count` reads of 4 KiB, each in 2 ms,

@@ -65,22 +65,13 @@ pub fn interfaces(
 mod tests {
     use super::*;
     use crate::ServiceFigures;
-    use skep_wire::node::{Statistics, StatisticsSeries};
+    use crate::row::tests::{self, series};
 
     fn service(node: u32, second: u64, figures: &[(&str, &str, i64)]) -> ServiceFigures {
-        let series = |(device, name, value): &(&str, &str, i64)| StatisticsSeries {
-            metric: format!("{PREFIX}{name}"),
-            labels: vec![("device".into(), (*device).into())],
-            value: *value,
-            buckets: Vec::new(),
-        };
-        let statistics = Statistics {
-            moment_ns: second * 1_000_000_000,
-            incarnation: 5,
-            page: String::new(),
-            series: figures.iter().map(series).collect(),
-        };
-        ServiceFigures { node, name: format!("storage-{node}"), statistics }
+        let all = figures.iter().map(|(device, name, value)| {
+            series(&format!("{PREFIX}{name}"), &[("device", *device)], *value)
+        });
+        tests::service(node, second, all.collect())
     }
 
     #[test]

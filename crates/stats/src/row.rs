@@ -280,4 +280,4 @@ fn count(row: &mut Row, change: &Change<'_>, is_measured: bool) {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

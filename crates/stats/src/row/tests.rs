@@ -3,12 +3,13 @@
 use super::*;
 use skep_wire::node::{Statistics, StatisticsSeries};
 
-fn series(metric: &str, labels: &[(&str, &str)], value: i64) -> StatisticsSeries {
+pub(crate) fn series(metric: &str, labels: &[(&str, &str)], value: i64) -> StatisticsSeries {
     let labels = labels.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
     StatisticsSeries { metric: metric.into(), labels, value, buckets: Vec::new() }
 }
 
-fn service(node: u32, second: u64, series: Vec<StatisticsSeries>) -> ServiceFigures {
+/// Returns the reply of a service.
+pub(crate) fn service(node: u32, second: u64, series: Vec<StatisticsSeries>) -> ServiceFigures {
     let moment_ns = second * 1_000_000_000;
     let statistics = Statistics { moment_ns, incarnation: 5, page: String::new(), series };
     ServiceFigures { node, name: format!("storage-{node}"), statistics }
