@@ -174,10 +174,15 @@ fn plan(mut programs: Vec<Program>) -> Outcome<Plan> {
 /// copy of the mount ends. Test programs create mount namespaces, for example by `ip netns exec`.
 /// If all programs shared one namespace, such a namespace of one program could keep the mounts of
 /// another program that runs at the same time.
+///
+/// Each program also has its own network namespace with a loopback interface. A cluster that starts
+/// again needs the port of its management service. In a shared namespace, a service of another
+/// program could have taken this port while the cluster was stopped.
 fn command(program: &Program) -> Command {
     let mut command = Command::new("unshare");
     command
-        .args(["--mount", "--propagation", "private", "--"])
+        .args(["--mount", "--propagation", "private", "--net", "--"])
+        .args(["sh", "-c", "ip link set lo up && exec \"$@\"", "sh"])
         .arg(&program.executable)
         .args(["--test-threads", "1"])
         .env("CARGO", env!("CARGO"))
