@@ -37,10 +37,10 @@ pub struct Options {
 }
 
 impl Options {
-    /// Whether this process skips an entry that already has a complete copy. `by_earlier_part` says
-    /// whether an earlier part of a copy by several hosts puts such entries in place. Without
-    /// `resume`, the last part skips only these entries. No earlier part gives a large file its
-    /// name, so an existing large file is from before this copy.
+    /// Returns whether this process skips an entry that already has a complete copy.
+    /// `by_earlier_part` is true if an earlier part of a copy by several hosts creates the entry.
+    /// Without `resume`, the last part skips only such entries. No earlier part gives a large file
+    /// its name, so an existing large file is from before this copy.
     pub(crate) fn skips_complete(&self, by_earlier_part: bool) -> bool {
         self.resume || (self.part == Part::Finish && by_earlier_part)
     }
