@@ -243,7 +243,12 @@ mod tests {
 
     #[test]
     fn program_that_takes_much_longer_than_expected_gives_a_warning() {
-        let ended = |seconds: f64| Ended { name: "tune".into(), is_success: true, seconds };
+        let ended = |seconds: f64| Ended {
+            name: "tune".into(),
+            is_success: true,
+            seconds,
+            panics: Vec::new(),
+        };
         assert_eq!(warning(&ended(OTHER_SECONDS as f64)), None);
         let line = warning(&ended(50.0));
         assert_eq!(line.as_deref(), Some("warning: tune took 50 s, expected 25 s"));

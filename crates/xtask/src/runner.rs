@@ -29,7 +29,15 @@ pub(crate) struct Ended {
     pub(crate) name: String,
     pub(crate) is_success: bool,
     pub(crate) seconds: f64,
+    /// The first panics in the output, each with its place and the first lines of its message.
+    pub(crate) panics: Vec<String>,
 }
+
+/// Maximum number of panics that [`Ended`] has.
+const PANICS: usize = 5;
+
+/// Number of lines of a panic that [`Ended`] has. The first line has the place.
+const PANIC_LINES: usize = 4;
 
 impl Runner<'_> {
     /// Runs programs. Starts the programs in the order of `programs`.
@@ -70,10 +78,12 @@ impl Runner<'_> {
         let seconds = begin.elapsed().as_secs_f64();
         let text =
             fs::read(&log).map_err(|error| format!("cannot read {}: {error}", log.display()))?;
-        let ended = Ended { name: program.name, is_success, seconds };
+        let text = String::from_utf8_lossy(&text);
+        let panics = if is_success { Vec::new() } else { panics(&text) };
+        let ended = Ended { name: program.name, is_success, seconds, panics };
         // Print the whole text in one call, so that the lines of two programs do not mix.
         let (name, word) = (&ended.name, ended.word());
-        println!("{}\n{name} {word} {seconds:.1} s", String::from_utf8_lossy(&text));
+        println!("{text}\n{name} {word} {seconds:.1} s");
         Ok(ended)
     }
 }
@@ -104,10 +114,22 @@ pub(crate) fn table(ended: &mut [Ended]) -> String {
     text
 }
 
-/// Returns the names of the programs that failed.
+/// Returns the first panics in the output of a program.
+fn panics(output: &str) -> Vec<String> {
+    let lines: Vec<_> = output.lines().collect();
+    let begins = lines.iter().enumerate().filter(|(_, line)| line.contains(" panicked at "));
+    let text = |begin: usize| lines[begin..lines.len().min(begin + PANIC_LINES)].join("\n    ");
+    begins.take(PANICS).map(|(index, _)| text(index)).collect()
+}
+
+/// Prints the first panics of all programs that failed, because the end of the output is what a
+/// reader sees first. Returns the names of these programs.
 pub(crate) fn failed(ended: &[Ended]) -> Vec<String> {
-    let failed = ended.iter().filter(|program| !program.is_success);
-    failed.map(|program| program.name.clone()).collect()
+    let failed: Vec<_> = ended.iter().filter(|program| !program.is_success).collect();
+    for program in &failed {
+        program.panics.iter().for_each(|panic| println!("{}: {panic}", program.name));
+    }
+    failed.iter().map(|program| program.name.clone()).collect()
 }
 
 #[cfg(test)]
@@ -115,7 +137,7 @@ mod tests {
     use super::*;
 
     fn ended(name: &str, is_success: bool, seconds: f64) -> Ended {
-        Ended { name: name.into(), is_success, seconds }
+        Ended { name: name.into(), is_success, seconds, panics: Vec::new() }
     }
 
     #[test]
@@ -133,6 +155,17 @@ mod tests {
             ]
         );
         assert_eq!(failed(&ended), ["up"]);
+    }
+
+    #[test]
+    fn panics_of_a_program_have_their_places_and_messages() {
+        let output =
+            "test one ... ok\nthread 'two' (7) panicked at tests/up.rs:9:5:\nno file\nmore";
+        assert_eq!(
+            panics(output),
+            ["thread 'two' (7) panicked at tests/up.rs:9:5:\n    no file\n    more"]
+        );
+        assert_eq!(panics("test one ... ok"), Vec::<String>::new());
     }
 
     #[test]
