@@ -104,13 +104,18 @@ pub(crate) fn run<E: Engine>(
     Ok(context.names_reply(to))
 }
 
-/// Creates the inode of the whiteout that replaces the old name, at this group.
+/// Creates the inode of the whiteout that replaces the old name, at this group. All runs of the
+/// operation use the same inode id, because the step of another group contains it.
 fn make_whiteout<E: Engine>(
     context: &mut Context<'_, E>,
     request: &Rename,
     new: &NewInode,
 ) -> Result<InodeId, Stop> {
-    let inode = context.new_inode_id(request.to_directory.shard())?;
+    let inode = match context.op.whiteout {
+        Some(inode) => inode,
+        None => context.new_inode_id(request.to_directory.shard())?,
+    };
+    context.op.whiteout = Some(inode);
     let attributes = context.new_attributes(inode, WHITEOUT, new, None);
     context.put_inode(&InodeRecord {
         attributes,

@@ -11,6 +11,7 @@ mod gates;
 mod group_commit;
 mod inline;
 mod large_directory;
+mod names;
 mod operation_limit;
 mod patterns;
 mod records;
@@ -151,6 +152,18 @@ impl Story {
             story.ask(1, session, (0, 0), &open).unwrap();
         }
         story
+    }
+
+    /// Gives the upper half of the shards to the metadata group 3.
+    fn add_group(&mut self) {
+        let mut newer = map();
+        let other = GroupId::new(3);
+        newer.groups.push(Group::of_one(other, TargetKind::Metadata, TargetId::new(3)));
+        let (middle, last) = (0x8000, ShardId::new(u16::MAX));
+        newer.shards[0].last = ShardId::new(middle - 1);
+        newer.shards.push(ShardRange { first: ShardId::new(middle), last, group: other });
+        newer.version = MapVersion::new(2);
+        self.happens(Event::Map(newer.into()));
     }
 
     /// Kills the process and starts it again, with the whole log and an empty engine.

@@ -136,6 +136,10 @@ pub(crate) struct Operation {
     pub(crate) awaited_truncation: Option<InodeId>,
     /// The first reply, if the operation replays a change. `None` for all other operations.
     pub(crate) first_reply: Option<FirstReply>,
+    /// The id of the whiteout that a rename creates. All runs of the operation use the same id:
+    /// another group prepares a step with this id, and a run with another id would start over.
+    /// `None` until a run has chosen the id.
+    pub(crate) whiteout: Option<InodeId>,
 }
 
 impl Operation {
@@ -152,6 +156,7 @@ impl Operation {
             restarts: 0,
             awaited_truncation: None,
             first_reply: None,
+            whiteout: None,
         }
     }
 

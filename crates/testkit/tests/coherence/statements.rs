@@ -4,8 +4,8 @@
 use crate::shared::with_pages;
 use crate::{Mounts, within_a_second};
 use rustix::fs::{
-    AtFlags, CWD, FallocateFlags, SeekFrom, Timespec, Timestamps, copy_file_range, fallocate,
-    getxattr, seek, setxattr, utimensat,
+    AtFlags, CWD, FallocateFlags, RenameFlags, SeekFrom, Timespec, Timestamps, copy_file_range,
+    fallocate, getxattr, renameat_with, seek, setxattr, utimensat,
 };
 use rustix::io::Errno;
 use skep_testkit::files::{self, OrFail};
@@ -23,6 +23,7 @@ use std::time::Duration;
 
 pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![statements:
     directory_that_is_replaced_is_never_missing,
+    rename_leaves_a_whiteout_at_another_metadata_target,
     listing_is_complete_during_changes_by_the_other_mount,
     reading_changes_no_time,
     open_file_is_usable_after_a_loss_of_permission,
@@ -98,6 +99,25 @@ fn directory_that_is_replaced_is_never_missing(mounts: &Mounts) {
         were_many.expect("many replacements during many reads");
     });
     assert_eq!(files::read_dir(&mounts.one).count(), 1);
+}
+
+/// Moves a file through sixteen directories in the root, some of which are on the other metadata
+/// target: metadata spreads the directories in the root over its targets. docs/semantics.md 1.4.
+fn rename_leaves_a_whiteout_at_another_metadata_target(mounts: &Mounts) {
+    let root = |place: &Path| place.parent().expect("the directory is in a mount").to_owned();
+    let (here, there) = (root(&mounts.one), root(&mounts.at_once));
+    let name = |number: u32| format!("whiteouts-{number}/file");
+    (0..16).for_each(|number| files::create_dir(here.join(format!("whiteouts-{number}"))));
+    files::write(here.join(name(0)), "text");
+    for number in 1..16 {
+        let (from, to) = (here.join(name(number - 1)), here.join(name(number)));
+        renameat_with(CWD, &from, CWD, &to, RenameFlags::WHITEOUT).or_fail("renameat2", &from);
+        assert_eq!(files::read(there.join(name(number))), b"text");
+        for place in [&here, &there] {
+            let left = files::symlink_metadata(place.join(name(number - 1)));
+            assert!(left.file_type().is_char_device() && left.rdev() == 0, "{number}");
+        }
+    }
 }
 
 /// docs/semantics.md 1.6.

@@ -25,14 +25,7 @@ fn list(story: &mut Story) -> Vec<md::TransactionEntry> {
 #[test]
 fn request_to_another_target_has_the_trace_id_of_its_cause() {
     let mut story = Story::begin();
-    let mut newer = map();
-    let other = GroupId::new(3);
-    newer.groups.push(Group::of_one(other, TargetKind::Metadata, TargetId::new(3)));
-    let (middle, last) = (0x8000, ShardId::new(u16::MAX));
-    newer.shards[0].last = ShardId::new(middle - 1);
-    newer.shards.push(ShardRange { first: ShardId::new(middle), last, group: other });
-    newer.version = MapVersion::new(2);
-    story.happens(Event::Map(newer.into()));
+    story.add_group();
     let earlier = story.calls.len();
     let rename = md::Rename {
         from_directory: InodeId::new(0x9000_0000_0000_0042),
@@ -48,7 +41,7 @@ fn request_to_another_target_has_the_trace_id_of_its_cause() {
     let header = Header { trace: 0x77, ..header };
     story.happens(Event::Request { connection, header, body });
     let (_, request) = story.calls.get(earlier).expect("the old directory is at the other target");
-    assert_eq!((request.group, request.trace), (other, 0x77));
+    assert_eq!((request.group, request.trace), (GroupId::new(3), 0x77));
 }
 
 /// Regression test: the target sent another request to the coordinator each second, while all

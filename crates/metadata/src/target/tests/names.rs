@@ -1,0 +1,63 @@
+//! Tests of operations on names whose directories or inodes other groups serve.
+
+use super::*;
+
+/// A directory that group 3 serves.
+const ELSEWHERE: InodeId = InodeId::new(0x9000_0000_0000_0042);
+/// A file that group 3 serves.
+const FILE: InodeId = InodeId::new(0x9000_0000_0000_0043);
+const NEW: md::NewInode = md::NewInode { permissions: 0o700, umask: 0, uid: 0, gid: 0 };
+const PREPARED: md::PrepareReply = md::PrepareReply { busy: false, attributes: Vec::new() };
+
+/// Begins a story with two metadata groups, in which the target has no calls in progress.
+fn begin_with_two_groups() -> Story {
+    let mut story = Story::begin();
+    story.add_group();
+    story.calls.clear();
+    story
+}
+
+/// Returns a rename from the directory of the other group to the root.
+fn rename_here(whiteout: Option<md::NewInode>) -> md::Rename {
+    md::Rename {
+        from_directory: ELSEWHERE,
+        from_name: b"old"[..].into(),
+        to_directory: InodeId::ROOT,
+        to_name: b"new"[..].into(),
+        no_replace: false,
+        whiteout,
+    }
+}
+
+/// Returns the reply of the other group to the lookup of a name.
+fn found(inode: InodeId, kind: FileKind) -> Result<md::EntryReply> {
+    Ok(md::EntryReply { inode, kind, attributes: None })
+}
+
+impl Story {
+    /// Replies to the oldest call that is an `R`, and returns its request. Drops the calls before
+    /// it.
+    fn reply_to<R: Request>(&mut self, result: Result<R::Reply>) -> R {
+        let position = self.calls.iter().position(|it| it.1.message == R::ID);
+        let (call, request) = self.calls.drain(..=position.expect("a call")).next_back().unwrap();
+        self.happens(Event::Answer { call, result: result.map(|reply| reply.to_bytes()) });
+        R::from_bytes(&request.body).unwrap()
+    }
+}
+
+/// Regression test: each run of the rename created another whiteout, so its request differed from
+/// the one that the other group had prepared. The rename started over for ever.
+#[test]
+fn rename_prepares_its_whiteout_at_another_group_only_once() {
+    let mut story = begin_with_two_groups();
+    story.send(1, 1, (0, 1), &rename_here(Some(NEW)));
+    story.reply_to::<md::Lookup>(found(FILE, FileKind::Regular));
+    let prepare = story.reply_to::<md::Prepare>(Ok(PREPARED));
+    assert!(story.replies.pop().is_some_and(|(_, reply)| reply.is_ok()));
+    let [md::Step::ReplaceEntry { new_inode, .. }] = prepare.steps[..] else {
+        panic!("{prepare:?}")
+    };
+    let whiteout = story.ask(1, 2, (0, 0), &md::GetAttributes { inode: new_inode }).unwrap();
+    assert_eq!(whiteout.attributes.kind, FileKind::CharDevice);
+    assert!(story.reply_to::<md::Decide>(Ok(skep_wire::management::EmptyReply {})).commit);
+}
