@@ -125,6 +125,10 @@ pub(crate) const MAX_INLINE_MARKS: usize = 256;
 /// changes of them, and no program has got an error yet. For further inodes, only the log and
 /// `fsync` report the reverted changes.
 pub(crate) const MAX_REVERTED_INODES: usize = 4096;
+/// Maximum number of times that the client looks up a name in one operation because the inode of
+/// the name was removed between two requests. Each further lookup is necessary only if other
+/// clients replace the file again in less than the time of two requests.
+pub(crate) const MAX_LOOKUPS: u32 = 16;
 /// Maximum number of times that a client compares its opens with the opens of a target after a new
 /// start of the target. The client stops when no open is missing.
 pub(crate) const OPEN_COMPARISONS: usize = 4;

@@ -3,9 +3,10 @@
 
 use crate::cache::directory_changes::SentChange;
 use crate::client::Client;
+use crate::limits::MAX_LOOKUPS;
 use crate::session::request::ModifyOptions;
 use skep_types::codec::Bytes;
-use skep_types::{Attributes, InodeId, Result};
+use skep_types::{Attributes, ErrorCode, InodeId, Result};
 use skep_wire::Request;
 use skep_wire::metadata::{
     EntryReply, Exchange, Link, Lookup, MakeDirectory, MakeSymlink, NamesReply, NewEntryReply,
@@ -131,8 +132,23 @@ pub trait Names {
 
 impl Names for Client {
     async fn lookup(&self, directory: InodeId, name: &[u8]) -> Result<Attributes> {
-        let reply = self.ask(directory, &Lookup { directory, name: name.into() }).await?;
-        self.attributes_of(reply).await
+        let request = Lookup { directory, name: name.into() };
+        let mut lookups = 1;
+        // Retry: looks the name up again without a pause, at most `MAX_LOOKUPS` times, if another
+        // client has removed the inode that the name referred to. The group of the directory and
+        // the group of the inode reply one after the other, and the name may always have referred
+        // to an inode.
+        loop {
+            let reply = self.ask(directory, &request).await?;
+            let error = match self.attributes_of(reply).await {
+                Err(error) if lookups < MAX_LOOKUPS => error,
+                result => return result,
+            };
+            if !matches!(error.code(), ErrorCode::NotFound | ErrorCode::Stale) {
+                return Err(error);
+            }
+            lookups += 1;
+        }
     }
 
     async fn make_directory(

@@ -1,7 +1,7 @@
 //! Tests names, attributes and the capacity that `statfs` returns.
 
-use crate::fakes::METADATA_GROUPS;
-use crate::{NEW, create, create_request, mount, until, with_client, with_fake};
+use crate::fakes::{FakeCluster, METADATA_GROUPS};
+use crate::{NEW, begin_held, create, create_request, mount, until, with_client, with_fake};
 use skep_client::{Closes, Directories, InodeAttributes, Names, OpenMode, Opens, StatFs};
 use skep_types::map::Capacity;
 use skep_types::{Attributes, ErrorCode, InodeId, TargetKind};
@@ -36,6 +36,33 @@ fn attributes_come_from_the_group_of_the_shard_of_the_inode() {
         assert_eq!(client.lookup(InodeId::ROOT, b"d").await.unwrap(), made);
         assert_eq!(fake.count::<GetAttributes>(), 2);
         assert_eq!(fake.count::<OpenSession>(), 2, "one session at each group");
+    });
+}
+
+/// docs/semantics.md 1.4. Another client replaces the file between the two requests of a lookup:
+/// the name and the inode are at different metadata targets.
+#[test]
+fn lookup_finds_the_next_file_of_a_replaced_name() {
+    with_client(|fake, client| async move {
+        let [here, there] = METADATA_GROUPS;
+        let set_name = |fake: &FakeCluster, inode| {
+            fake.with_metadata(here, |it| {
+                it.entries.insert((InodeId::ROOT, b"a"[..].into()), inode)
+            })
+        };
+        let [old, new] =
+            [b"old", b"new"].map(|it| fake.with_metadata(there, |at| at.make_file(it)));
+        set_name(&fake, old);
+        let looking = {
+            let client = client.clone();
+            async move { client.lookup(InodeId::ROOT, b"a").await }
+        };
+        let looking = begin_held::<GetAttributes, _>(&fake, looking).await;
+        set_name(&fake, new);
+        fake.with_metadata(there, |it| it.inodes.remove(&old));
+        fake.state.borrow_mut().hold = None;
+        assert_eq!(looking.await.unwrap().inode, new);
+        assert_eq!(fake.count::<Lookup>(), 2);
     });
 }
 

@@ -3,7 +3,7 @@
 //! directories another parent, the rules of `rename` apply to each of them.
 
 use crate::engine::Engine;
-use crate::handlers::rename::{check_no_loop, confirm_source, source};
+use crate::handlers::rename::{check_move, confirm_source, source};
 use crate::namespace::names::check_name;
 use crate::tx::context::Context;
 use crate::tx::operation::Stop;
@@ -46,7 +46,7 @@ pub(crate) fn run<E: Engine>(
         context.hold_rename_lock()?;
     }
     for (inode, to) in directories {
-        check_no_loop(context, inode, to)?;
+        check_move(context, inode, to, (from_directory, &request.from_name, first))?;
     }
     let mut wanted = vec![(
         from_directory,

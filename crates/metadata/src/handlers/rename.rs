@@ -58,14 +58,8 @@ pub(crate) fn run<E: Engine>(
     let changes_parent = request.from_directory != request.to_directory;
     if is_directory && changes_parent {
         context.hold_rename_lock()?;
-        if let Err(stop) = check_no_loop(context, inode, request.to_directory) {
-            if let Stop::Fail(_) = stop {
-                // Before the rename fails, read the source again: the operation has read it without
-                // the rename lock, so another rename may have moved it.
-                confirm_source(context, request.from_directory, &request.from_name, inode)?;
-            }
-            return Err(stop);
-        }
+        let old_name = (request.from_directory, &request.from_name, inode);
+        check_move(context, inode, request.to_directory, old_name)?;
     }
     let project = to.attributes.handed_down_project();
     drop(to);
@@ -172,9 +166,27 @@ fn replaced(existing: &DentryRecord) -> Step {
     }
 }
 
+/// Checks that the directory `moved` is not moved below itself, like [`check_no_loop`]. `old_name`
+/// has the directory of the old name, the name, and the inode that the operation has found there.
+/// The operation has read this name without the rename lock, so another rename may have moved the
+/// inode since. So this function reads the name again before the check fails.
+pub(super) fn check_move<E: Engine>(
+    context: &mut Context<'_, E>,
+    moved: InodeId,
+    to: InodeId,
+    old_name: (InodeId, &Bytes, InodeId),
+) -> Result<(), Stop> {
+    let result = check_no_loop(context, moved, to);
+    if let Err(Stop::Fail(_)) = result {
+        let (directory, name, inode) = old_name;
+        confirm_source(context, directory, name, inode)?;
+    }
+    result
+}
+
 /// Checks that the directory `moved` is not moved below itself, by a walk from the new parent `to`
 /// up to the root.
-pub(super) fn check_no_loop<E: Engine>(
+fn check_no_loop<E: Engine>(
     context: &mut Context<'_, E>,
     moved: InodeId,
     to: InodeId,

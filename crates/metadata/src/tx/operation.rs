@@ -131,6 +131,8 @@ pub(crate) struct Operation {
     pub(crate) rename_lock: Option<(u64, GroupId)>,
     /// Number of times that the operation has restarted.
     pub(crate) restarts: u32,
+    /// Number of these restarts for which the reason was that a name led to no inode.
+    pub(crate) revalidations: u32,
     /// The file whose truncation the operation has awaited since its last run. `None` means that it
     /// has awaited no truncation.
     pub(crate) awaited_truncation: Option<InodeId>,
@@ -154,6 +156,7 @@ impl Operation {
             participants: Vec::new(),
             rename_lock: None,
             restarts: 0,
+            revalidations: 0,
             awaited_truncation: None,
             first_reply: None,
             whiteout: None,

@@ -177,13 +177,14 @@ pub(crate) fn check_project(handed_down: Option<u32>, inode: &Attributes) -> Res
 /// Replaces the errors `NotFound` and `Stale` by a new run of the operation, up to
 /// [`MAX_REVALIDATIONS`] times. Another request may have changed the inode of a name since the
 /// operation read the name, and a program must never get `NotFound` for a name that exists all the
-/// time.
-fn revalidate<E: Engine>(context: &Context<'_, E>, stop: Stop) -> Stop {
+/// time. Restarts for other reasons, such as a busy participant, do not count.
+fn revalidate<E: Engine>(context: &mut Context<'_, E>, stop: Stop) -> Stop {
     match stop {
         Stop::Fail(error)
             if matches!(error.code(), ErrorCode::NotFound | ErrorCode::Stale)
-                && context.op.restarts < MAX_REVALIDATIONS =>
+                && context.op.revalidations < MAX_REVALIDATIONS =>
         {
+            context.op.revalidations += 1;
             Stop::Changed
         }
         other => other,

@@ -1,6 +1,8 @@
 //! Tests of operations on names whose directories or inodes other groups serve.
 
 use super::*;
+use crate::limits::{LONGEST_PAUSE, MAX_REVALIDATIONS};
+use skep_types::Attributes;
 
 /// A directory that group 3 serves.
 const ELSEWHERE: InodeId = InodeId::new(0x9000_0000_0000_0042);
@@ -43,6 +45,12 @@ impl Story {
         self.happens(Event::Answer { call, result: result.map(|reply| reply.to_bytes()) });
         R::from_bytes(&request.body).unwrap()
     }
+
+    /// Waits until no operation pauses any more before it starts over.
+    fn end_pauses(&mut self) {
+        self.now += LONGEST_PAUSE * 2;
+        self.happens(Event::Tick);
+    }
 }
 
 /// Regression test: each run of the rename created another whiteout, so its request differed from
@@ -60,4 +68,63 @@ fn rename_prepares_its_whiteout_at_another_group_only_once() {
     let whiteout = story.ask(1, 2, (0, 0), &md::GetAttributes { inode: new_inode }).unwrap();
     assert_eq!(whiteout.attributes.kind, FileKind::CharDevice);
     assert!(story.reply_to::<md::Decide>(Ok(skep_wire::management::EmptyReply {})).commit);
+}
+
+/// Regression test: restarts because of a busy participant counted as attempts to find the inode of
+/// a name. After sixteen of them, a program got `NotFound` for a name that always referred to a
+/// file.
+#[test]
+fn rename_reads_a_replaced_name_again_after_many_busy_replies() {
+    let mut story = begin_with_two_groups();
+    story.send(1, 1, (0, 1), &rename_here(None));
+    for _ in 0..MAX_REVALIDATIONS {
+        story.reply_to::<md::Lookup>(found(FILE, FileKind::Regular));
+        story.reply_to::<md::Prepare>(Ok(md::PrepareReply { busy: true, ..PREPARED }));
+        story.end_pauses();
+    }
+    story.reply_to::<md::Lookup>(found(FILE, FileKind::Regular));
+    // Another client has given the name to the next file.
+    story.reply_to::<md::Prepare>(Err(ErrorCode::NotFound.into()));
+    assert!(story.replies.is_empty());
+    story.end_pauses();
+    let next = InodeId::new(FILE.raw() + 1);
+    story.reply_to::<md::Lookup>(found(next, FileKind::Regular));
+    let prepare = story.reply_to::<md::Prepare>(Ok(PREPARED));
+    assert!(matches!(prepare.steps[..], [md::Step::RemoveEntry { inode, .. }] if inode == next));
+    assert!(story.replies.pop().is_some_and(|(_, reply)| reply.is_ok()));
+}
+
+/// Regression test: another rename moved the directory of the first name above the second name, and
+/// gave the first name to a file. The exchange used the directory that it had found before, and
+/// failed with `InvalidArgument`.
+#[test]
+fn exchange_reads_its_first_name_again_before_it_fails() {
+    let mut story = Story::begin();
+    let make = md::MakeDirectory { directory: InodeId::ROOT, name: b"above"[..].into(), new: NEW };
+    let above = story.ask(1, 1, (0, 1), &make).unwrap().entry.inode;
+    story.ask(1, 1, (0, 2), &create_in(above, "file")).unwrap();
+    story.add_group();
+    story.calls.clear();
+    let exchange = md::Exchange {
+        from_directory: ELSEWHERE,
+        from_name: b"old"[..].into(),
+        to_directory: above,
+        to_name: b"file"[..].into(),
+    };
+    let directory = || md::EntryInfo {
+        attributes: Attributes::new(ELSEWHERE, FileKind::Directory, 0o755, Timestamp::default()),
+        parent: InodeId::ROOT,
+        pattern: None,
+        open_sessions: 0,
+    };
+    story.send(1, 1, (0, 3), &exchange);
+    story.reply_to::<md::Lookup>(found(above, FileKind::Directory));
+    story.reply_to::<md::GetEntryInfo>(Ok(directory()));
+    assert!(story.replies.is_empty(), "the exchange first reads the name again");
+    story.reply_to::<md::Lookup>(found(FILE, FileKind::Regular));
+    story.end_pauses();
+    story.reply_to::<md::Lookup>(found(FILE, FileKind::Regular));
+    story.reply_to::<md::GetEntryInfo>(Ok(directory()));
+    story.reply_to::<md::Prepare>(Ok(PREPARED));
+    assert!(story.replies.pop().is_some_and(|(_, reply)| reply.is_ok()));
 }
