@@ -1,14 +1,22 @@
 //! `ReadDirectory`: returns the entries after a cursor. A cursor is the hash of a name, so cursors
 //! stay valid while the directory changes. If an entry exists during a whole listing, the client
 //! gets it exactly once, except after a hash collision (see `remove_dentry`).
+//!
+//! An undecided transaction of another group may be about to remove or change an entry. The client
+//! that requested this change may already have its reply. So the reply ends before this entry, and
+//! the request for the next page waits for the end of this transaction. If the request waited until
+//! no name of the directory is locked, it could wait as long as programs move names to directories
+//! of other groups.
 
 use crate::engine::Engine;
 use crate::tx::context::Context;
+use crate::tx::locks::Resource;
 use crate::tx::operation::Stop;
 use skep_format::metadata::Key;
 use skep_types::ErrorCode;
 use skep_wire::limits::MAX_DIRECTORY_BYTES;
 use skep_wire::metadata::{DirectoryEntries, DirectoryEntry, EntryReply, ReadDirectory};
+use std::collections::BTreeSet;
 
 /// Approximate size in bytes of an entry in the reply, without its name. If the client requests
 /// attributes, each entry takes [`ATTRIBUTES_BYTES`] more.
@@ -20,9 +28,8 @@ pub(crate) fn run<E: Engine>(
     request: ReadDirectory,
 ) -> Result<DirectoryEntries, Stop> {
     let directory = context.directory(request.directory)?;
-    if let Some(held) = context.shared.locks.any_dentry_of(request.directory) {
-        return Err(Stop::Held(held));
-    }
+    let locked = context.shared.locks.dentries_of(request.directory);
+    let locked: BTreeSet<_> = locked.map(<[u8]>::to_vec).collect();
     let max_bytes = request.max_bytes.clamp(1, MAX_DIRECTORY_BYTES) as usize;
     let each = if request.with_attributes { ENTRY_BYTES + ATTRIBUTES_BYTES } else { ENTRY_BYTES };
     let prefix = Key::dentries_of(request.directory);
@@ -38,6 +45,12 @@ pub(crate) fn run<E: Engine>(
         bytes += each + dentry.name.len();
         if bytes > max_bytes && !reply.entries.is_empty() {
             return Ok(reply);
+        }
+        if locked.contains(&dentry.name.0) {
+            return match reply.entries.is_empty() {
+                true => Err(Stop::Held(Resource::Dentry(request.directory, dentry.name.0))),
+                false => Ok(reply),
+            };
         }
         let (inode, kind) = (dentry.inode, dentry.kind);
         let attributes = match request.with_attributes && context.is_local(inode)? {

@@ -64,13 +64,13 @@ impl Locks {
         free
     }
 
-    /// Returns one of the locked names in `directory`, if there is any.
-    pub(crate) fn any_dentry_of(&self, directory: InodeId) -> Option<Resource> {
-        let mut of_directory = self
-            .held
-            .keys()
-            .filter(|it| matches!(it, Resource::Dentry(within, _) if *within == directory));
-        of_directory.next().cloned()
+    /// Returns the locked names in `directory`, in ascending order.
+    pub(crate) fn dentries_of(&self, directory: InodeId) -> impl Iterator<Item = &[u8]> {
+        let names = self.held.range(Resource::Dentry(directory, Vec::new())..);
+        names.map_while(move |(resource, _)| match resource {
+            Resource::Dentry(within, name) if *within == directory => Some(name.as_slice()),
+            _ => None,
+        })
     }
 
     /// Adds an operation that waits for a resource. The resource must be locked.

@@ -76,10 +76,15 @@ pub(crate) fn check<E: Engine>(
         },
         Step::RemoveDirectoryInode { inode } => {
             let directory = context.directory(*inode)?;
-            // A prepared transaction may be about to remove the last name in the directory. The
-            // client that requested this removal may already have its reply, and must find the
-            // directory empty. So wait for the end of that transaction.
-            if let Some(held) = context.shared.locks.any_dentry_of(*inode) {
+            // Prepared transactions may be about to remove all names in the directory. The clients
+            // that requested these removals may already have their replies, and must find the
+            // directory empty. So wait for the end of one of these transactions.
+            let mut locked = context.shared.locks.dentries_of(*inode);
+            let first = locked.next().map(|name| Resource::Dentry(*inode, name.to_vec()));
+            let count = locked.count() as u64 + 1;
+            if let Some(held) = first
+                && directory.attributes.size <= count
+            {
                 return Err(Stop::Held(held));
             }
             if !context.is_empty_directory(&directory)? {

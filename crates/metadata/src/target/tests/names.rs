@@ -1,4 +1,5 @@
-//! Tests of operations on names whose directories or inodes other groups serve.
+//! Tests of operations on names whose directories or inodes other groups serve, and of names that
+//! undecided transactions of other groups change.
 
 use super::*;
 use crate::limits::{LONGEST_PAUSE, MAX_REVALIDATIONS};
@@ -10,6 +11,8 @@ const ELSEWHERE: InodeId = InodeId::new(0x9000_0000_0000_0042);
 const FILE: InodeId = InodeId::new(0x9000_0000_0000_0043);
 const NEW: md::NewInode = md::NewInode { permissions: 0o700, umask: 0, uid: 0, gid: 0 };
 const PREPARED: md::PrepareReply = md::PrepareReply { busy: false, attributes: Vec::new() };
+const TRANSACTION: md::TransactionId =
+    md::TransactionId { coordinator: GroupId::new(3), number: 7 };
 
 /// Begins a story with two metadata groups, in which the target has no calls in progress.
 fn begin_with_two_groups() -> Story {
@@ -36,6 +39,16 @@ fn found(inode: InodeId, kind: FileKind) -> Result<md::EntryReply> {
     Ok(md::EntryReply { inode, kind, attributes: None })
 }
 
+/// Returns the removal of a name of a local directory, as a step of another group's transaction.
+fn removal(directory: InodeId, entry: &md::DirectoryEntry) -> md::Step {
+    let (name, inode, kind) = (entry.name.clone(), entry.entry.inode, entry.entry.kind);
+    md::Step::RemoveEntry { directory, name, inode, kind }
+}
+
+fn prepare(steps: Vec<md::Step>) -> md::Prepare {
+    md::Prepare { transaction: TRANSACTION, steps }
+}
+
 impl Story {
     /// Replies to the oldest call that is an `R`, and returns its request. Drops the calls before
     /// it.
@@ -51,6 +64,14 @@ impl Story {
         self.now += LONGEST_PAUSE * 2;
         self.happens(Event::Tick);
     }
+
+    fn list_names(&mut self, directory: InodeId) -> md::DirectoryEntries {
+        self.ask(1, 2, (0, 0), &list_after(directory, 0)).unwrap()
+    }
+}
+
+fn list_after(directory: InodeId, cursor: u64) -> md::ReadDirectory {
+    md::ReadDirectory { directory, cursor, max_bytes: 1 << 16, with_attributes: false }
 }
 
 /// Regression test: each run of the rename created another whiteout, so its request differed from
@@ -127,4 +148,53 @@ fn exchange_reads_its_first_name_again_before_it_fails() {
     story.reply_to::<md::GetEntryInfo>(Ok(directory()));
     story.reply_to::<md::Prepare>(Ok(PREPARED));
     assert!(story.replies.pop().is_some_and(|(_, reply)| reply.is_ok()));
+}
+
+/// Regression test: a listing waited until no name of the directory was locked. While programs
+/// moved names to directories of other groups, there was always a locked name.
+#[test]
+fn listing_ends_before_a_name_that_a_transaction_removes() {
+    let mut story = Story::begin();
+    for (index, name) in ["a", "b", "c", "d"].into_iter().enumerate() {
+        story.create_as(name, 1, (0, 1 + index as u64));
+    }
+    let root = InodeId::ROOT;
+    let all = story.list_names(root).entries;
+    story.ask(1, 0, (0, 0), &prepare(vec![removal(root, &all[2])])).unwrap();
+    let first = story.list_names(root);
+    assert_eq!((&first.entries[..], first.end), (&all[..2], false));
+    // The next page waits for the decision.
+    story.send(2, 2, (0, 0), &list_after(root, all[1].cursor));
+    assert!(story.replies.is_empty());
+    story.send(1, 0, (0, 0), &md::Decide { transaction: TRANSACTION, commit: true });
+    let page = story.replies.drain(..).find(|(connection, _)| *connection == 2);
+    let page = md::DirectoryEntries::from_bytes(&page.unwrap().1.unwrap()).unwrap();
+    assert_eq!((&page.entries[..], page.end), (&all[3..], true));
+}
+
+/// As for a listing: a removal of the directory waits only if the undecided transactions may remove
+/// all its names.
+#[test]
+fn rmdir_waits_only_while_all_names_may_be_removed() {
+    let mut story = Story::begin();
+    let make = md::MakeDirectory { directory: InodeId::ROOT, name: b"d"[..].into(), new: NEW };
+    let directory = story.ask(1, 1, (0, 1), &make).unwrap().entry.inode;
+    for (index, name) in ["a", "b"].into_iter().enumerate() {
+        story.ask(1, 1, (0, 2 + index as u64), &create_in(directory, name)).unwrap();
+    }
+    let all = story.list_names(directory).entries;
+    let rmdir = md::RemoveDirectory { directory: InodeId::ROOT, name: b"d"[..].into() };
+    story.ask(1, 0, (0, 0), &prepare(vec![removal(directory, &all[0])])).unwrap();
+    let error = story.ask(1, 1, (0, 4), &rmdir).unwrap_err();
+    assert_eq!(error.code(), ErrorCode::NotEmpty);
+    let other = md::TransactionId { number: 8, ..TRANSACTION };
+    let last = md::Prepare { transaction: other, steps: vec![removal(directory, &all[1])] };
+    story.ask(1, 0, (0, 0), &last).unwrap();
+    story.send(2, 1, (0, 5), &rmdir);
+    assert!(story.replies.is_empty());
+    for transaction in [TRANSACTION, other] {
+        story.send(1, 0, (0, 0), &md::Decide { transaction, commit: true });
+    }
+    let removed = story.replies.drain(..).find(|(connection, _)| *connection == 2);
+    assert!(removed.is_some_and(|(_, reply)| reply.is_ok()));
 }
