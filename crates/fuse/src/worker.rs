@@ -261,6 +261,7 @@ async fn serve<F: FileSystem, P: Port>(
     let turn = slot.turn.get();
     while let Some(request) = slot.port.exchange(reply).await {
         slot.has_served.set(true);
+        let begun = skep_env::now();
         let unique = request.header.unique;
         let header = request.header;
         let (opcode, node) = (request.header.opcode, InodeId::new(request.header.nodeid));
@@ -325,7 +326,7 @@ async fn serve<F: FileSystem, P: Port>(
                 let context = &worker.context;
                 let fs = &context.file_system;
                 let validity = Validity {
-                    usual: context.options.validity,
+                    usual: context.validity_since(begun),
                     is_shared: &|inode| fs.is_shared(inode),
                     note_shown: &|attributes| fs.note_shown(attributes),
                 };

@@ -37,16 +37,17 @@ async fn read<F: FileSystem>(
     with_attributes: bool,
 ) -> Outcome {
     let fs = &context.file_system;
+    let begun = skep_env::now();
+    let after = if cursor <= DOT_DOT { 0 } else { cursor };
+    let listed = fs.read_directory(directory, after, max_bytes, with_attributes).await?;
     let is_shared = |inode| fs.is_shared(inode);
     let note_shown = |attributes: &Attributes| fs.note_shown(attributes);
     let validity = Validity {
-        usual: context.options.validity,
+        usual: context.validity_since(begun),
         is_shared: &is_shared,
         note_shown: &note_shown,
     };
     let mut listing = Listing::new(max_bytes, with_attributes.then_some(validity));
-    let after = if cursor <= DOT_DOT { 0 } else { cursor };
-    let listed = fs.read_directory(directory, after, max_bytes, with_attributes).await?;
     if cursor < DOT {
         listing.push_dot(DOT, directory);
     }

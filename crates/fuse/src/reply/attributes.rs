@@ -125,8 +125,8 @@ record! {
 
 /// How long the kernel may cache the names and attributes in a reply.
 pub(crate) struct Validity<'a> {
-    /// How long the kernel may cache names, and attributes of inodes that this mount does not share
-    /// with other mounts.
+    /// How long after the reply the kernel may cache names, and attributes of inodes that this
+    /// mount does not share with other mounts.
     pub(crate) usual: Duration,
     /// Whether other mounts may change the attributes and pages of an inode while the kernel caches
     /// them.

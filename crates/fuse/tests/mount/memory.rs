@@ -3,7 +3,8 @@
 //! Operations on some names wait, as on a dead server. A lookup of `never...` waits for ever. A
 //! creation of `slow` waits until a file `go` exists in the root directory. Just before a program
 //! opens the file of a name `replaced...`, another file gets this name, as if another host renamed
-//! it there.
+//! it there. The reply to the first lookup of `late` arrives late, and another file gets this name
+//! meanwhile.
 
 mod attributes;
 mod data;
@@ -192,6 +193,19 @@ impl Tree {
         Ok(())
     }
 
+    /// Gives a new name to a file, and then to another file. Returns the attributes that the first
+    /// file had before. The first file stays, as if another host had it open.
+    fn make_and_replace(&mut self, name: &[u8]) -> Result<Attributes> {
+        let new = NewInode { permissions: 0o644, umask: 0, uid: 0, gid: 0 };
+        let first = self.make(InodeId::ROOT, name, FileKind::Regular, new)?;
+        self.node(first)?.opens += 1;
+        let before = self.node(first)?.attributes.clone();
+        self.remove_entry(InodeId::ROOT, name)?;
+        self.drop_link(first)?;
+        self.make(InodeId::ROOT, name, FileKind::Regular, new)?;
+        Ok(before)
+    }
+
     fn open(&mut self, inode: InodeId) -> Result<HandleId> {
         self.node(inode)?.opens += 1;
         let handle = self.next();
@@ -241,6 +255,11 @@ impl Names for Memory {
     async fn lookup(&self, directory: InodeId, name: &[u8]) -> Result<Attributes> {
         if name.starts_with(b"never") {
             std::future::pending::<()>().await;
+        }
+        if name == b"late" && self.with(|tree| Ok(tree.find(directory, name).is_err()))? {
+            let found = self.with(|tree| tree.make_and_replace(name));
+            skep_env::sleep(skep_fuse::VALIDITY).await;
+            return found;
         }
         self.with(|tree| {
             let inode = tree.find(directory, name)?;

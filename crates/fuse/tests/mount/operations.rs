@@ -27,6 +27,7 @@ pub(crate) const TESTS: &[Test] = &[
         "open_of_a_name_succeeds_while_its_file_is_replaced",
         open_of_a_name_succeeds_while_its_file_is_replaced,
     ),
+    ("late_reply_to_a_lookup_is_not_cached", late_reply_to_a_lookup_is_not_cached),
     ("names_can_be_created_renamed_and_removed", names_can_be_created_renamed_and_removed),
     (
         "kernel_drops_pages_of_shared_files_before_each_read",
@@ -255,6 +256,14 @@ fn open_of_a_name_succeeds_while_its_file_is_replaced(transport: &str) {
     }
     let directory = fs::read_dir(it.join("")).unwrap();
     assert_eq!(directory.count(), 1);
+}
+
+/// docs/semantics.md 1.2: the kernel may use a name for a second from the lookup on. If the time
+/// began with the reply, a name from a late reply would be in use longer.
+fn late_reply_to_a_lookup_is_not_cached(transport: &str) {
+    let it = mounted(transport);
+    let inode = || fs::metadata(it.join("late")).unwrap().ino();
+    assert_ne!(inode(), inode(), "the name got another file before the first reply");
 }
 
 fn names_can_be_created_renamed_and_removed(transport: &str) {
