@@ -198,6 +198,7 @@ impl World {
         Op::SetAttributes(md::SetAttributes {
             inode: self.any_inode(),
             permissions: Some([0o640, 0o777, 0o2750][self.random.index(3)]),
+            cleared_permissions: 0,
             uid: None,
             gid: None,
             project: None,
@@ -215,6 +216,7 @@ impl World {
         Op::SetAttributes(md::SetAttributes {
             inode,
             permissions: None,
+            cleared_permissions: 0,
             uid: None,
             gid: None,
             project: Some(u32::from(self.random.percent(40))),

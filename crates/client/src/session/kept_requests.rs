@@ -209,6 +209,7 @@ mod tests {
         md::SetAttributes {
             inode: FILE,
             permissions: Some(0o600),
+            cleared_permissions: 0,
             uid: None,
             gid: None,
             project: None,

@@ -173,6 +173,7 @@ fn set_size(inode: InodeId, size: u64) -> SetAttributes {
     SetAttributes {
         inode,
         permissions: None,
+        cleared_permissions: 0,
         uid: None,
         gid: None,
         project: None,

@@ -42,6 +42,7 @@ async fn give(client: &Client, uid: u32, gid: u32) -> Result<()> {
     let change = SetAttributes {
         inode: InodeId::ROOT,
         permissions: None,
+        cleared_permissions: 0,
         uid: Some(uid),
         gid: Some(gid),
         project: None,

@@ -142,9 +142,9 @@ async fn set<F: FileSystem>(
     }
     if kill_privileges {
         let present = context.file_system.attributes(change.inode).await?;
-        change.permissions = privileges::without(&present, caller);
+        change.cleared_permissions = privileges::bits_to_clear(&present, caller);
     }
-    let changes_permissions = change.permissions.is_some();
+    let changes_permissions = change.permissions.is_some() || change.cleared_permissions != 0;
     if changes_permissions {
         context.checked.forget_all();
     }

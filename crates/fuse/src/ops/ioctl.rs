@@ -60,6 +60,7 @@ async fn set_flags(
     let change = SetAttributes {
         inode,
         permissions: None,
+        cleared_permissions: 0,
         uid: None,
         gid: None,
         project,

@@ -17,20 +17,24 @@ const SET_USER_ID: u32 = 0o4000;
 const SET_GROUP_ID: u32 = 0o2000;
 const GROUP_EXECUTE: u32 = 0o010;
 
-/// Returns the permissions without the set-user-id and set-group-id bits. `None` means that there
-/// is no bit to clear. As in the kernel, a file that its group cannot execute keeps set-group-id if
-/// the caller is in that group or has CAP_FSETID. Directories keep both bits.
-pub(super) fn without(attributes: &Attributes, caller: Caller) -> Option<u32> {
+/// Returns which of the set-user-id and set-group-id bits must be cleared. As in the kernel, a file
+/// that its group cannot execute keeps set-group-id if the caller is in that group or has
+/// CAP_FSETID. Directories keep both bits.
+///
+/// Metadata clears these bits and no others. If the mount sent all permissions without the bits, it
+/// would undo a `chmod` that another mount makes at the same time.
+pub(super) fn bits_to_clear(attributes: &Attributes, caller: Caller) -> u32 {
+    let permissions = attributes.permissions;
     if attributes.kind == FileKind::Directory {
-        return None;
+        return 0;
     }
-    let mut left = attributes.permissions & !SET_USER_ID;
-    if left & SET_GROUP_ID != 0
-        && (left & GROUP_EXECUTE != 0 || !keeps_group_bit(caller.pid, attributes.gid))
+    let mut bits = permissions & SET_USER_ID;
+    if permissions & SET_GROUP_ID != 0
+        && (permissions & GROUP_EXECUTE != 0 || !keeps_group_bit(caller.pid, attributes.gid))
     {
-        left &= !SET_GROUP_ID;
+        bits |= SET_GROUP_ID;
     }
-    (left != attributes.permissions).then_some(left)
+    bits
 }
 
 /// Clears the set-user-id and set-group-id bits of a file, if it has any.
@@ -44,11 +48,12 @@ pub(super) async fn clear<F: FileSystem>(
     }
     let start = context.checked.begin_check();
     let present = context.file_system.attributes(inode).await?;
-    let left = without(&present, caller);
-    if let Some(left) = left {
+    let bits = bits_to_clear(&present, caller);
+    if bits != 0 {
         let change = SetAttributes {
             inode,
-            permissions: Some(left),
+            permissions: None,
+            cleared_permissions: bits,
             uid: None,
             gid: None,
             project: None,
@@ -67,7 +72,7 @@ pub(super) async fn clear<F: FileSystem>(
         // request the permissions again.
         context.waits.drop_attributes(inode);
     }
-    if left.unwrap_or(present.permissions) & (SET_USER_ID | SET_GROUP_ID) == 0 {
+    if present.permissions & !bits & (SET_USER_ID | SET_GROUP_ID) == 0 {
         context.checked.insert(inode, context.options.validity, start);
     }
     Ok(())
@@ -95,7 +100,7 @@ pub(super) async fn clear_unless_kept<F: FileSystem>(
         return Ok(());
     }
     let present = context.file_system.attributes(inode).await?;
-    if without(&present, caller).is_some() && keeps_privileges(uid, caller.pid) {
+    if bits_to_clear(&present, caller) != 0 && keeps_privileges(uid, caller.pid) {
         return Ok(());
     }
     clear(context, inode, caller).await
@@ -147,15 +152,16 @@ mod tests {
     #[test]
     fn writes_clear_setuid_and_setgid_like_the_kernel() {
         let check = |permissions, expected| {
-            assert_eq!(without(&file(FileKind::Regular, permissions), FOREIGN), expected);
+            let bits = bits_to_clear(&file(FileKind::Regular, permissions), FOREIGN);
+            assert_eq!(permissions & !bits, expected);
         };
-        check(0o644, None);
-        check(0o4755, Some(0o755));
-        check(0o6755, Some(0o755));
-        check(0o2755, Some(0o755));
-        check(0o2745, None);
-        check(0o1777, None);
-        assert_eq!(without(&file(FileKind::Directory, 0o6777), FOREIGN), None);
+        check(0o644, 0o644);
+        check(0o4755, 0o755);
+        check(0o6755, 0o755);
+        check(0o2755, 0o755);
+        check(0o2745, 0o2745);
+        check(0o1777, 0o1777);
+        assert_eq!(bits_to_clear(&file(FileKind::Directory, 0o6777), FOREIGN), 0);
     }
 
     #[test]

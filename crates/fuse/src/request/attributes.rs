@@ -98,6 +98,7 @@ fn parse_set(raw: &RawRequest) -> Result<AttributeRequest, i32> {
     let change = SetAttributes {
         inode: raw.node(),
         permissions: has(set_attr::MODE).then_some(arguments.mode & 0o7777),
+        cleared_permissions: 0,
         uid: has(set_attr::UID).then_some(arguments.uid),
         gid: has(set_attr::GID).then_some(arguments.gid),
         project: None,

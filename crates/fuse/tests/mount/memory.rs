@@ -40,6 +40,10 @@ struct Node {
 /// there.
 pub(crate) const SHARED: &str = "user.shared";
 
+/// Extended attribute that makes another host set the permissions of the file to 4600, right after
+/// the mount has next read its attributes to clear the set-user-id bit.
+pub(crate) const CHMOD: &str = "user.chmod";
+
 impl Node {
     fn is_shared(&self) -> bool {
         self.xattrs.contains_key(SHARED.as_bytes())

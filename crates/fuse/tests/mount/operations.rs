@@ -1,6 +1,6 @@
 //! File system operations of programs on files, names and attributes.
 
-use crate::memory::SHARED;
+use crate::memory::{CHMOD, SHARED};
 use crate::{Test, mounted};
 use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions};
@@ -37,6 +37,10 @@ pub(crate) const TESTS: &[Test] = &[
     ("large_directory_is_listed_completely", large_directory_is_listed_completely),
     ("attributes_are_changed", attributes_are_changed),
     ("writing_clears_set_user_id", writing_clears_set_user_id),
+    (
+        "clearing_of_setuid_keeps_a_chmod_of_another_host",
+        clearing_of_setuid_keeps_a_chmod_of_another_host,
+    ),
     ("extended_attributes_are_stored", extended_attributes_are_stored),
     ("extended_attribute_shows_the_transport", extended_attribute_shows_the_transport),
     ("many_threads_use_the_mount_concurrently", many_threads_use_the_mount_concurrently),
@@ -420,6 +424,18 @@ fn writing_clears_set_user_id(transport: &str) {
     fs::set_permissions(&path, fs::Permissions::from_mode(0o6777)).unwrap();
     fs::write(&path, "root keeps the bits").unwrap();
     assert_eq!(fs::metadata(&path).unwrap().mode(), 0o106_777);
+}
+
+/// A change of the owner clears set-user-id. Another host changes the permissions after the mount
+/// has read them for this.
+fn clearing_of_setuid_keeps_a_chmod_of_another_host(transport: &str) {
+    let it = mounted(transport);
+    let path = it.join("program");
+    fs::write(&path, "x").unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o4755)).unwrap();
+    set_xattr(&path, CHMOD, b"", 0).unwrap();
+    std::os::unix::fs::chown(&path, Some(7), None).unwrap();
+    assert_eq!(fs::metadata(&path).unwrap().mode(), 0o100_600);
 }
 
 fn xattr(path: &Path, name: &str, buffer: &mut [u8]) -> Result<usize, i32> {

@@ -33,9 +33,10 @@ pub(crate) fn run<E: Engine>(
     }
     let now = context.wall();
     let time = |set: SetTime| -> Timestamp { if set.now { now } else { set.at } };
-    let attributes = &mut record.attributes;
-    if let Some(permissions) = request.permissions {
-        attributes.permissions = permissions & PERMISSION_BITS;
+    if request.permissions.is_some() || request.cleared_permissions != 0 {
+        let attributes = &mut record.attributes;
+        let permissions = request.permissions.unwrap_or(attributes.permissions);
+        attributes.permissions = permissions & PERMISSION_BITS & !request.cleared_permissions;
         context.acl_follows_mode(&record)?;
     }
     let attributes = &mut record.attributes;

@@ -14,6 +14,7 @@ mod large_directory;
 mod names;
 mod operation_limit;
 mod patterns;
+mod permissions;
 mod records;
 mod refused_opens;
 mod repeated_requests;
@@ -350,6 +351,7 @@ fn truncate(inode: InodeId) -> md::SetAttributes {
     md::SetAttributes {
         inode,
         permissions: None,
+        cleared_permissions: 0,
         uid: None,
         gid: None,
         project: None,

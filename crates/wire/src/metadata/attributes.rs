@@ -41,6 +41,9 @@ record! {
         pub inode: InodeId,
         /// New permission bits.
         pub permissions: Option<u32>,
+        /// Permission bits that the target clears. It leaves all other bits as they are, so the
+        /// request never undoes a change of permissions by another client.
+        pub cleared_permissions: u32,
         /// New user id of the owner.
         pub uid: Option<u32>,
         /// New id of the owning group.

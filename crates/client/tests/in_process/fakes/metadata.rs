@@ -492,6 +492,7 @@ impl FakeMetadata {
         if let Some(permissions) = request.permissions {
             attributes.permissions = permissions;
         }
+        attributes.permissions &= !request.cleared_permissions;
         attributes.change_counter += 1;
         Ok(SetAttributesReply { attributes: attributes.clone(), truncated })
     }

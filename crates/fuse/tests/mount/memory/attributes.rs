@@ -1,6 +1,6 @@
 //! Attributes, extended attributes and patterns of the file system in memory.
 
-use super::{Memory, Tree, fail};
+use super::{CHMOD, Memory, Tree, fail};
 use skep_client::{
     HandleId, InodeAttributes, Patterns, Queries, SetAttributes, SetTime, Stat, XattrMode, Xattrs,
 };
@@ -10,11 +10,18 @@ use skep_types::{
 
 impl InodeAttributes for Memory {
     async fn attributes(&self, inode: InodeId) -> Result<Attributes> {
-        self.with(|tree| Ok(tree.node(inode)?.attributes.clone()))
+        self.with(|tree| {
+            let node = tree.node(inode)?;
+            let found = node.attributes.clone();
+            if node.xattrs.remove(CHMOD.as_bytes()).is_some() {
+                node.attributes.permissions = 0o4600;
+            }
+            Ok(found)
+        })
     }
 
     async fn stat(&self, inode: InodeId) -> Result<Stat> {
-        let attributes = self.attributes(inode).await?;
+        let attributes = self.with(|tree| Ok(tree.node(inode)?.attributes.clone()))?;
         let allocated_bytes = if attributes.is_sparse {
             // Pages that contain only zeros count as holes.
             let is_full = |page: &&[u8]| page.iter().any(|byte| *byte != 0);
@@ -42,6 +49,7 @@ impl InodeAttributes for Memory {
             }
             let it = &mut node.attributes;
             it.permissions = change.permissions.unwrap_or(it.permissions);
+            it.permissions &= !change.cleared_permissions;
             it.uid = change.uid.unwrap_or(it.uid);
             it.gid = change.gid.unwrap_or(it.gid);
             it.accessed = change.accessed.map_or(it.accessed, chosen);

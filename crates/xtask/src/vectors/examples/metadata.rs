@@ -147,6 +147,7 @@ fn files() -> Vec<Example> {
     let everything = SetAttributes {
         inode: a_file(),
         permissions: Some(0o600),
+        cleared_permissions: 0o6000,
         uid: Some(0),
         gid: Some(u32::MAX - 1),
         project: Some(1),
@@ -157,6 +158,7 @@ fn files() -> Vec<Example> {
     };
     let nothing = SetAttributes {
         permissions: None,
+        cleared_permissions: 0,
         uid: None,
         gid: None,
         project: None,
