@@ -5,6 +5,10 @@
 //! it writes the files that set these values at boot. After a crash at any time, the record exists,
 //! so [`undo`] can restore all files.
 //!
+//! # Hazard: settings that the kernel changes together
+//! A new scheduler of a disk resets the depth of the disk's queue. So [`undo`] restores the files
+//! in the order in which [`apply`] changed them: the scheduler first, and then the depth.
+//!
 //! # Hazard: a second `apply`
 //! A second `apply` finds the values that the first `apply` wrote, and not the original values. So
 //! if the record already has a file, `apply` does not replace the recorded contents.
@@ -102,7 +106,8 @@ pub fn planned<'a>(findings: &'a [Finding], only: &[String]) -> Vec<&'a Finding>
 }
 
 /// Records the previous contents of the files of `findings` durably, and then sets the wanted
-/// values.
+/// values. Without findings, completes the files that set values at boot, because an earlier call
+/// may have been interrupted after it had set all values.
 ///
 /// # Errors
 /// - An error before any change: the record or the previous contents of a file cannot be read, or
@@ -114,7 +119,7 @@ pub fn planned<'a>(findings: &'a [Finding], only: &[String]) -> Vec<&'a Finding>
 /// failure, and the record is as if this change had not been tried.
 pub fn apply(tree: &Tree, findings: &[&Finding]) -> Result<Outcome> {
     if findings.is_empty() {
-        return Ok(Outcome::default());
+        return complete_boot_files(tree);
     }
     let mut record =
         read(tree)?.unwrap_or(Record { version: VERSION, changes: Vec::new(), files: Vec::new() });
@@ -166,20 +171,39 @@ pub fn apply(tree: &Tree, findings: &[&Finding]) -> Result<Outcome> {
             }
         }
     }
-    let settings: Vec<Setting> = record
-        .changes
-        .iter()
-        .map(|it| Setting { file: &it.file, value: &it.after, keep: it.keep })
-        .collect();
-    for (path, text) in keep::texts(&settings) {
-        let Some(text) = text else { continue };
-        let former = record.files.iter().find(|it| it.path == path);
-        let own = former.and_then(|it| it.text.clone()).unwrap_or_default();
-        tree.replace(path, &(own + &text))?;
+    for (path, text) in boot_files(&record) {
+        tree.replace(path, &text)?;
         outcome.boot_files.push(path.to_owned());
     }
     write(tree, &record)?;
     Ok(outcome)
+}
+
+/// Writes the boot files that do not set all recorded values.
+fn complete_boot_files(tree: &Tree) -> Result<Outcome> {
+    let mut outcome = Outcome::default();
+    // A record without boot files is that of an `undo` that could not restore all kernel files.
+    let Some(record) = read(tree)?.filter(|it| !it.files.is_empty()) else { return Ok(outcome) };
+    for (path, text) in boot_files(&record) {
+        if tree.read_if_exists(path)?.as_ref() != Some(&text) {
+            tree.replace(path, &text)?;
+            outcome.boot_files.push(path.to_owned());
+        }
+    }
+    Ok(outcome)
+}
+
+/// Returns the path and the new contents of each boot file that the recorded changes need.
+fn boot_files(record: &Record) -> Vec<(&'static str, String)> {
+    let changes = record.changes.iter();
+    let settings: Vec<Setting> =
+        changes.map(|it| Setting { file: &it.file, value: &it.after, keep: it.keep }).collect();
+    let with_former = |(path, text): (&'static str, Option<String>)| {
+        let former = record.files.iter().find(|it| it.path == path);
+        let own = former.and_then(|it| it.text.clone()).unwrap_or_default();
+        Some((path, own + &text?))
+    };
+    keep::texts(&settings).into_iter().filter_map(with_former).collect()
 }
 
 /// Whether there are changes that have not been undone.
@@ -191,7 +215,8 @@ pub fn is_changed(tree: &Tree) -> Result<bool> {
 }
 
 /// Restores the recorded contents of all changed files: first the files that set values at boot,
-/// then the files of the kernel. Removes the record when all files are restored.
+/// then the files of the kernel, in the order in which they were changed. Removes the record when
+/// all files are restored.
 ///
 /// # Errors
 /// - `NotFound`: there is no record.
@@ -219,7 +244,7 @@ pub fn undo(tree: &Tree) -> Result<Outcome> {
         outcome.boot_files.push(former.path);
     }
     let changes = std::mem::take(&mut record.changes);
-    for change in changes.into_iter().rev() {
+    for change in changes {
         match restore(tree, &change) {
             Ok(()) => outcome.changed.push(change),
             Err(error) => {

@@ -309,6 +309,40 @@ fn undo_after_a_crash_of_apply_restores_everything() {
     assert_eq!(host.snapshot(), before);
 }
 
+/// A new scheduler resets the depth of the queue, so the depth must be restored after the
+/// scheduler.
+#[test]
+fn undo_restores_a_scheduler_before_its_queue_depth() {
+    let host = Host::new(false);
+    host.apply_all();
+    let undone = undo(&host.tree).expect("undone");
+    let position = |name: &str| {
+        let path = format!("/sys/block/sda/queue/{name}");
+        undone.changed.iter().position(|it| it.file == path).expect("restored")
+    };
+    assert!(position("scheduler") < position("nr_requests"), "{:?}", undone.changed);
+}
+
+/// `apply` may be interrupted after it has set all values and before it writes the boot files. The
+/// next `apply` finds no wrong value.
+#[test]
+fn second_apply_completes_the_boot_files_of_the_first() {
+    let host = Host::new(false);
+    let before = host.snapshot();
+    host.apply_all();
+    let (path, other) = ("/etc/tmpfiles.d/skep.conf", "/etc/udev/rules.d/90-skep.rules");
+    let complete = host.get(path);
+    fs::remove_file(host.tree.real(path)).expect("removed");
+    fs::remove_file(host.tree.real(other)).expect("removed");
+    assert!(host.failing().is_empty());
+    let outcome = apply(&host.tree, &[]).expect("applied");
+    assert_eq!(outcome.boot_files, [path, other]);
+    assert_eq!(host.get(path), complete);
+    assert_eq!(apply(&host.tree, &[]).expect("applied").boot_files, [""; 0]);
+    undo(&host.tree).expect("undone");
+    assert_eq!(host.snapshot(), before);
+}
+
 #[test]
 fn value_refused_by_the_kernel_changes_no_other_value() {
     let host = Host::new(false);
