@@ -19,6 +19,7 @@ mod helper_arguments;
 mod host_users;
 mod in_time;
 mod local;
+mod log_end;
 mod monitor_address;
 mod mount_process;
 mod mounts;

@@ -5,12 +5,12 @@
 //! an open path keeps the mount in use.
 
 use crate::in_time::{LOOKUP_PATIENCE, within};
+use crate::log_end::RestOfLog;
 use crate::mounts::{MountEntry, mounts_of, resolved};
 use crate::program::MOUNT_PROCESS;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io::{Seek, SeekFrom};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -30,17 +30,15 @@ impl MountProcess {
         within(LOOKUP_PATIENCE, move || newest(&point)).flatten()
     }
 
-    /// Opens the log of the process at its end, so that reads return the lines that follow. `None`
-    /// if the log is no file, or if this process may not read it.
-    pub(crate) fn rest_of_log(&self) -> Option<File> {
+    /// Opens the log of the process, for the lines that it logs from now on. `None` if the log is
+    /// no file, or if this process may not read it.
+    pub(crate) fn rest_of_log(&self) -> Option<RestOfLog> {
         let path = format!("/proc/{}/fd/2", self.id);
         // The file system of the log may not reply.
         let open = move || {
             // A read from a terminal or a pipe would take input from other programs.
             fs::metadata(&path).ok().filter(fs::Metadata::is_file)?;
-            let mut log = File::open(&path).ok()?;
-            log.seek(SeekFrom::End(0)).ok()?;
-            Some(log)
+            RestOfLog::from_now(File::open(&path).ok()?, &fs::read_link(&path).ok()?)
         };
         within(LOOKUP_PATIENCE, open).flatten()
     }

@@ -9,7 +9,6 @@ use crate::mounts::{mount_of_skep, unmount};
 use crate::output::{is_for_people, warn};
 use skep_client::UNCONFIRMED;
 use skep_types::{Error, ErrorCode, Result};
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -35,8 +34,8 @@ pub(crate) struct UmountArgs {
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Time after which the command prints for what it waits.
 const SILENCE: Duration = Duration::from_secs(2);
-/// Maximum number of bytes that the command reads from the log of the ending mount. A mount logs
-/// fewer bytes in the ten seconds in which it ends.
+/// Maximum number of bytes that the command reads from the end of the log. The mount logs the
+/// result of its end last.
 const MAX_LOG_BYTES: u64 = 4 << 20;
 /// Interval between checks whether the process has ended.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -57,19 +56,17 @@ pub(super) fn run(args: &UmountArgs) -> Result<()> {
     }
     let point = mount.point.clone();
     super::block_on(await_end(process, point))?;
-    log.map_or(Ok(()), |log| check_last_changes(log, &mount.point))
+    log.map_or(Ok(()), |log| check_last_changes(&log.read(MAX_LOG_BYTES), &mount.point))
 }
 
 /// Checks that metadata has confirmed the last writes and changes of a mount that has ended. `log`
-/// is the part of its log since the unmount.
+/// is the part of its log since the unmount. If it is empty, for example because this process may
+/// not read the log, nothing is known. The mount has ended in any case.
 ///
 /// # Errors
 /// Returns `Io` with the line of the log if metadata has not confirmed all of them.
-fn check_last_changes(log: impl Read, point: &Path) -> Result<()> {
-    let mut bytes = Vec::new();
-    // Without a readable log, nothing is known. The mount has ended in any case.
-    log.take(MAX_LOG_BYTES).read_to_end(&mut bytes).ok();
-    let text = String::from_utf8_lossy(&bytes);
+fn check_last_changes(log: &[u8], point: &Path) -> Result<()> {
+    let text = String::from_utf8_lossy(log);
     let Some((_, missing)) = text.lines().find_map(|line| line.split_once(UNCONFIRMED)) else {
         return Ok(());
     };

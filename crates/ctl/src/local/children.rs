@@ -2,6 +2,7 @@
 //! exits.
 
 use super::layout::Layout;
+use crate::log_end::end_of;
 use crate::program::program;
 use skep_service::ByteSize;
 use skep_types::{Error, ErrorCode, Result};
@@ -187,9 +188,7 @@ pub(crate) fn describe(status: ExitStatus) -> String {
 /// the text after the last `skep: ` that begins a line of the log after the byte `from`. `None`
 /// means that there is no such line.
 pub(crate) fn last_error(path: &Path, from: u64) -> Option<String> {
-    let bytes = std::fs::read(path).unwrap_or_default();
-    let start = usize::try_from(from).ok().filter(|from| *from <= bytes.len()).unwrap_or(0);
-    error_in(&String::from_utf8_lossy(&bytes[start..]))
+    error_in(&String::from_utf8_lossy(&end_of(path, from)))
 }
 
 fn error_in(log: &str) -> Option<String> {
@@ -204,9 +203,8 @@ fn error_in(log: &str) -> Option<String> {
 /// Returns the last lines that a text file contains after the byte `from`, indented. If the file is
 /// shorter than `from`, it was replaced by a new log, and its whole content is used.
 pub(crate) fn tail(path: &Path, from: u64, lines: usize) -> String {
-    let bytes = std::fs::read(path).unwrap_or_default();
-    let start = usize::try_from(from).ok().filter(|from| *from <= bytes.len()).unwrap_or(0);
-    let text = String::from_utf8_lossy(&bytes[start..]);
+    let bytes = end_of(path, from);
+    let text = String::from_utf8_lossy(&bytes);
     let all: Vec<&str> = text.lines().collect();
     let last = &all[all.len().saturating_sub(lines)..];
     last.iter().map(|line| format!("  {line}")).collect::<Vec<_>>().join("\n")

@@ -28,6 +28,8 @@ use skep_metrics::Registry;
 use skep_service::ByteSize;
 use skep_service::followed_token::follow_file;
 use skep_types::{Error, ErrorCode, Result};
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::sync::Arc;
@@ -379,8 +381,7 @@ fn detach(args: &MountArgs, asked: Options, access: &Access) -> Result<()> {
     let mut child = skep_env::spawn_detaching(&mut command)?;
     let patience = retry.patience().map(|span| span + BACKGROUND_PATIENCE);
     let caller = args.caller;
-    let read = usize::try_from(log_start).unwrap_or(usize::MAX);
-    let mut warnings = Warnings { log: log_path.clone(), read };
+    let mut warnings = Warnings { log: log_path.clone(), read: log_start };
     crate::cmd::block_on(async move {
         let has_ended = || {
             warnings.print_new();
@@ -428,12 +429,15 @@ const ERROR_MARK: &str = "Z ERROR ";
 /// Text in a log line between the time and the message of a warning.
 const WARNING_MARK: &str = "Z  WARN ";
 
+/// Maximum number of bytes of the log that are read at once to find warnings.
+const MAX_WARNING_BYTES: u64 = 1 << 20;
+
 /// Prints the warnings in the log of a mount that is starting, so that the user sees immediately
 /// why the mount waits.
 struct Warnings {
     log: PathBuf,
     /// Number of bytes of the log that have been read.
-    read: usize,
+    read: u64,
 }
 
 impl Warnings {
@@ -441,8 +445,7 @@ impl Warnings {
         if !is_for_people() {
             return;
         }
-        let bytes = std::fs::read(&self.log).unwrap_or_default();
-        let new = bytes.get(self.read..).unwrap_or_default();
+        let new = self.next_bytes().unwrap_or_default();
         // The last line may be incomplete, because the mount is still writing it.
         let Some(end) = new.iter().rposition(|byte| *byte == b'\n') else { return };
         for line in String::from_utf8_lossy(&new[..end]).lines() {
@@ -450,6 +453,14 @@ impl Warnings {
                 eprintln!("skep: {text}");
             }
         }
-        self.read += end + 1;
+        self.read += end as u64 + 1;
+    }
+
+    /// Reads the next bytes of the log. Only a bounded number of them, because the log may be long.
+    fn next_bytes(&self) -> std::io::Result<Vec<u8>> {
+        let (mut log, mut bytes) = (File::open(&self.log)?, Vec::new());
+        log.seek(SeekFrom::Start(self.read))?;
+        log.take(MAX_WARNING_BYTES).read_to_end(&mut bytes)?;
+        Ok(bytes)
     }
 }
