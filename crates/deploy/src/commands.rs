@@ -218,7 +218,7 @@ impl Run<'_> {
         let ssh = Ssh::new(self.deployment);
         let hosts = &self.deployment.hosts;
         let results = in_parallel(hosts, self.parallel, |host| {
-            let output = ssh.run(host, &facts::script(self.deployment, host))?;
+            let output = ssh.observe(host, &facts::script(self.deployment, host))?;
             Facts::parse(self.deployment, host, &output)
         });
         let (mut facts, mut absent) = (AllFacts::default(), Vec::new());
@@ -257,7 +257,7 @@ impl Run<'_> {
         };
         let mut warnings = Vec::new();
         for host in self.deployment.hosts.iter().filter(runs) {
-            let output = ssh.run(host, &cluster::script());
+            let output = ssh.observe(host, &cluster::script());
             match output.and_then(|output| Cluster::parse(&output.text)) {
                 Ok(cluster) => return Some(cluster),
                 Err(error) => {
@@ -300,7 +300,7 @@ impl Run<'_> {
         if peers.is_empty() {
             return Vec::new();
         }
-        match ssh.run(host, &reach_script(&peers)) {
+        match ssh.observe(host, &reach_script(&peers)) {
             Ok(output) => judge_reach(host, &peers, &output.text),
             Err(error) => {
                 let problem = error.context().to_owned();

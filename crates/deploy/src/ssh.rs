@@ -14,10 +14,16 @@ use skep_types::{Error, ErrorCode, Result};
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Time limit for a connection attempt, in seconds.
 const CONNECT_SECONDS: u32 = 10;
+/// Time limit for a script that only observes a host. Such a script takes seconds, unless a disk or
+/// a file system of the host does not answer.
+const OBSERVATION_LIMIT: Duration = Duration::from_secs(180);
+/// Maximum number of bytes of each output of a script that are kept.
+const MOST_OUTPUT: u64 = 16 << 20;
 /// Exit code of `ssh` if the ssh session itself has failed.
 const SESSION_FAILED: i32 = 255;
 /// Exit code of a shell that cannot find the program.
@@ -63,6 +69,19 @@ impl<'a> Ssh<'a> {
     /// - `Io` with the standard error of the script if the script fails. The caller adds the name
     ///   of the step.
     pub fn run(&self, host: &Host, script: &str) -> Result<Output> {
+        self.run_within(host, script, None)
+    }
+
+    /// Runs a script that only observes a host.
+    ///
+    /// # Errors
+    /// - The errors of [`Self::run`].
+    /// - `TimedOut` if the script does not end within [`OBSERVATION_LIMIT`].
+    pub fn observe(&self, host: &Host, script: &str) -> Result<Output> {
+        self.run_within(host, script, Some(OBSERVATION_LIMIT))
+    }
+
+    fn run_within(&self, host: &Host, script: &str, limit: Option<Duration>) -> Result<Output> {
         let command = "if [ \"$(id -u)\" = 0 ]; then exec sh -s; else exec sudo -n sh -s; fi";
         let mut child = self.start(host, &format!("exec sh -c {}", quoted(command)))?;
         let mut input = child.stdin.take().expect("standard input is a pipe");
@@ -72,7 +91,7 @@ impl<'a> Ssh<'a> {
             // reason.
             let _ = input.write_all(script.as_bytes());
         });
-        let finished = self.finish(host, child);
+        let finished = self.finish(host, child, limit);
         let _ = writer.join();
         finished
     }
@@ -96,7 +115,7 @@ impl<'a> Ssh<'a> {
         let writer = std::thread::spawn(move || {
             let _ = std::io::copy(&mut payload, &mut input);
         });
-        let finished = self.finish(host, child);
+        let finished = self.finish(host, child, None);
         let _ = writer.join();
         finished
     }
@@ -174,20 +193,33 @@ impl<'a> Ssh<'a> {
         ssh
     }
 
-    fn finish(&self, host: &Host, mut child: Child) -> Result<Output> {
+    /// Waits until an ssh session has ended, and returns its output. `limit` is the time limit.
+    /// `None` means that there is no limit.
+    fn finish(&self, host: &Host, mut child: Child, limit: Option<Duration>) -> Result<Output> {
         let began = now();
-        let mut errors = child.stderr.take().expect("standard error is a pipe");
-        let reader = std::thread::spawn(move || {
-            let mut bytes = Vec::new();
-            let _ = errors.read_to_end(&mut bytes);
-            String::from_utf8_lossy(&bytes).into_owned()
+        let output = child.stdout.take().expect("standard output is a pipe");
+        let errors = child.stderr.take().expect("standard error is a pipe");
+        let (sender, ended) = sync_channel(1);
+        let output = std::thread::spawn(move || {
+            let bytes = read_all(output);
+            // After the time limit, no receiver waits for this message.
+            let _ = sender.send(());
+            bytes
         });
-        let mut bytes = Vec::new();
-        if let Some(output) = &mut child.stdout {
-            output.read_to_end(&mut bytes)?;
+        let errors = std::thread::spawn(move || read_all(errors));
+        if let Some(limit) = limit
+            && ended.recv_timeout(limit) == Err(RecvTimeoutError::Timeout)
+        {
+            // If the session has ended a moment ago, the kill fails. The threads end with the
+            // streams of the session.
+            let _ = child.kill();
+            let _ = child.wait();
+            return Err(silent(host, limit));
         }
+        let bytes = output.join().expect("the thread does not panic")?;
         let status = child.wait()?;
-        let errors = reader.join().unwrap_or_default();
+        let errors = errors.join().expect("the thread does not panic").unwrap_or_default();
+        let errors = String::from_utf8_lossy(&errors).into_owned();
         if status.success() {
             let text = String::from_utf8_lossy(&bytes).into_owned();
             return Ok(Output { text, began, ended: now() });
@@ -256,6 +288,26 @@ pub fn run_here(script: &str) -> Result<Output> {
         lines => lines,
     };
     Err(Error::new(ErrorCode::Io, why))
+}
+
+/// Reads a stream until its end. Drops all bytes after the first [`MOST_OUTPUT`].
+fn read_all(mut stream: impl Read) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    (&mut stream).take(MOST_OUTPUT).read_to_end(&mut bytes)?;
+    std::io::copy(&mut stream, &mut std::io::sink())?;
+    Ok(bytes)
+}
+
+/// Returns the error for a script that has not ended within `limit`.
+fn silent(host: &Host, limit: Duration) -> Error {
+    let what = format!(
+        "host {} has not reported its state within {} s: a disk, a file system or systemd may not \
+         answer there; log in to the host, and look at the processes in state D (`ps -eo \
+         state,pid,args | grep ^D`)",
+        host.name,
+        limit.as_secs()
+    );
+    Error::new(ErrorCode::TimedOut, what)
 }
 
 fn no_root(host: &Host, errors: &str) -> Error {
@@ -346,6 +398,29 @@ mod tests {
         let output =
             Command::new("sh").args(["-c", &last.replace("skep", "echo")]).output().unwrap();
         assert_eq!(String::from_utf8_lossy(&output.stdout), "a 'b'\n");
+    }
+
+    #[test]
+    fn host_that_does_not_answer_a_script_is_reported_in_time() {
+        let deployment = Deployment::parse(crate::hosts::tests::GOOD).unwrap();
+        let (ssh, host) = (Ssh::new(&deployment), &deployment.hosts[1]);
+        let session = |script: &str| {
+            let mut shell = Command::new("sh");
+            shell.args(["-c", script]);
+            shell.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+            shell.spawn().unwrap()
+        };
+        // The shell waits for input, which never comes.
+        let mut waiting = session("read -r line");
+        let _input = waiting.stdin.take();
+        let error = ssh.finish(host, waiting, Some(Duration::from_millis(20))).unwrap_err();
+        assert_eq!(error.code(), ErrorCode::TimedOut);
+        assert!(error.context().contains("host s1 has not reported"), "{error}");
+        let limit = Some(Duration::from_secs(60));
+        let output = ssh.finish(host, session("echo out; echo err >&2"), limit).unwrap();
+        assert_eq!(output.text, "out\n");
+        let error = ssh.finish(host, session("echo err >&2; exit 3"), None).unwrap_err();
+        assert_eq!((error.code(), error.context()), (ErrorCode::Io, "err"));
     }
 
     #[test]
