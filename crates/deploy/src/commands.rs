@@ -235,7 +235,9 @@ impl Run<'_> {
         }
         let mut verdict = judge(self.deployment, self.program, &facts.hosts);
         facts.cluster = self.cluster(&ssh, &facts, &mut verdict);
-        if is_new && absent.is_empty() {
+        if is_new && !absent.is_empty() {
+            plan::judge_founder(self.deployment, &facts, &mut verdict);
+        } else if is_new {
             plan::judge_cluster(self.deployment, &facts, &mut verdict);
             let reached = in_parallel(hosts, self.parallel, |host| self.reach(&ssh, host));
             verdict.problems.extend(reached.into_iter().flatten());

@@ -90,7 +90,8 @@ pub struct Facts {
     pub places: BTreeMap<String, Contents>,
     /// SHA-256 of each service's configuration file.
     pub configs: BTreeMap<Role, String>,
-    /// Services whose directories this deployment has initialised on the host.
+    /// Services whose directories this deployment has initialised on the host. Also management, if
+    /// an administrator has restored a copy of its directory.
     pub initialised: BTreeSet<Role>,
     /// Services whose directory on the host belongs to another cluster or another installation.
     pub foreign: BTreeSet<Role>,
@@ -165,6 +166,10 @@ impl Facts {
                     facts.platform.drop_ins.extend(role.map(|role| (role, rest.to_owned())));
                 }
                 "initialised" => facts.initialised.extend(role),
+                // A restored copy of the directory of management becomes the only management node.
+                // If the hosts file has several, an administrator must first decide.
+                "restored" if deployment.has_several_managers() => facts.foreign.extend(role),
+                "restored" => facts.initialised.extend(role),
                 "foreign" => facts.foreign.extend(role),
                 "running" => {
                     let state = if rest == "old" { Running::Old } else { Running::Current };
@@ -311,6 +316,20 @@ pub(crate) mod tests {
         assert_eq!(facts.tuning, Tuning::Ours("storage /data/skep, client".into()));
         assert!(facts.listening.contains(&7420));
         assert_eq!(facts.clock_offset, 10.0);
+    }
+
+    #[test]
+    fn restored_copy_of_the_only_management_node_is_used() {
+        let restored = |text: &str, name: &str| {
+            let deployment = Deployment::parse(text).unwrap();
+            let host = deployment.host(name).unwrap();
+            parse(&deployment, host, "restored\tmanagement\nclock\t1005.0\n")
+        };
+        let only = restored(GOOD, "m1");
+        assert!(only.initialised.contains(&Role::Management) && only.foreign.is_empty());
+        // The other management nodes may still run, so a copy must not start beside them.
+        let several = restored(crate::hosts::tests::SEVERAL, "a1");
+        assert!(several.foreign.contains(&Role::Management) && several.initialised.is_empty());
     }
 
     #[test]

@@ -33,7 +33,7 @@ mod checks;
 mod management;
 
 pub use action::Action;
-pub use checks::judge_cluster;
+pub use checks::{judge_cluster, judge_founder};
 
 use crate::checks::Program;
 use crate::cluster::Cluster;

@@ -172,7 +172,7 @@ const NOT_RUN: &[(&str, usize, &str)] = &[
     ("benchmark-recipes.md", 1, "takes hours, and needs hardware and programs of others"),
     ("benchmarks-built-in.md", 3, "needs a lab, or IOR, mdtest and MPI, which few hosts have"),
     ("copying.md", 3, "needs several hosts, Slurm or a bucket; staging.rs, object_store.rs"),
-    ("deploying.md", 6, "needs a hosts file of the reader; tests/deploy runs the commands"),
+    ("deploying.md", 7, "needs a hosts file of the reader; tests/deploy runs the commands"),
     ("fsck.md", 1, "copies between hosts; crates/fsck tests the check"),
     ("lab.md", 1, "uses the default name of the labs of this host; lab.rs has its own names"),
     ("ondemand.md", 5, "needs Slurm; ondemand.rs runs prolog, epilog and commands"),

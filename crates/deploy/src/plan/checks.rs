@@ -31,20 +31,40 @@ pub fn judge_cluster(deployment: &Deployment, all: &AllFacts, verdict: &mut Verd
     }
 }
 
-/// Adds a problem if no host with the role management has a management node. At least one node must
-/// stay, because new nodes join an existing one.
-fn judge_founder(deployment: &Deployment, all: &AllFacts, verdict: &mut Verdict) {
-    let is_initialised = |host: &Host| {
-        all.get(&host.name).is_some_and(|it| it.initialised.contains(&Role::Management))
+/// Adds a problem if no host with the role management has a management node, although the cluster
+/// exists. Without a node, the plan would create another cluster, to which the services of this
+/// cluster do not belong. If a host with the role does not answer, its node is unknown, and no
+/// problem is added.
+pub fn judge_founder(deployment: &Deployment, all: &AllFacts, verdict: &mut Verdict) {
+    let may_have_node = |host: &Host| {
+        all.get(&host.name).is_none_or(|it| it.initialised.contains(&Role::Management))
     };
-    if deployment.managers().any(is_initialised) {
+    if deployment.managers().any(may_have_node) {
         return;
     }
+    let mut has_former = false;
     for host in former(deployment, all) {
+        has_former = true;
         let problem = "the host runs a management node without having the role management, and no \
                        host that has the role runs one yet; give at least one such host the role, \
                        so that new nodes can join its management node";
         verdict.problem(host, problem.into());
+    }
+    let serves = |host: &&Host| {
+        all.get(&host.name).is_some_and(|it| {
+            it.initialised.contains(&Role::Metadata) || it.initialised.contains(&Role::Storage)
+        })
+    };
+    let serving = deployment.hosts.iter().find(serves);
+    if let Some(other) = serving.filter(|_| !has_former) {
+        let problem = format!(
+            "the directory /srv/skep/management is missing, and host {} has services of the \
+             cluster, which a new management could not use; mount the disk of the directory, or \
+             restore a copy of the directory with `skep cluster restore` \
+             (docs/operations/deploying.md)",
+            other.name
+        );
+        verdict.problem(acting(deployment, all), problem);
     }
 }
 
@@ -188,6 +208,36 @@ mod tests {
             SEVERAL.replace("roles = [\"management\", \"metadata\"]", "roles = [\"metadata\"]");
         let (problems, _) = judged(&one, &["a1", "a2", "a3"], Some(complete()));
         assert!(problems.contains("only if three others stay"), "{problems}");
+    }
+
+    /// The services of the cluster have its id and its secret, so they cannot join another cluster.
+    #[test]
+    fn lost_management_is_not_replaced_by_another_cluster() {
+        let deployment = Deployment::parse(crate::hosts::tests::GOOD).unwrap();
+        let judged = |initialised: &[(&str, Role)]| {
+            let mut all = AllFacts::default();
+            for host in &deployment.hosts {
+                all.hosts.entry(host.name.clone()).or_default();
+            }
+            for (name, role) in initialised {
+                all.hosts.get_mut(*name).unwrap().initialised.insert(*role);
+            }
+            let mut verdict = Verdict::default();
+            judge_cluster(&deployment, &all, &mut verdict);
+            verdict.problems
+        };
+        let problems = judged(&[("s1", Role::Storage)]);
+        assert_eq!((problems.len(), problems[0].host.as_str()), (1, "m1"), "{problems:?}");
+        assert!(problems[0].problem.contains("skep cluster restore"), "{problems:?}");
+        assert_eq!(judged(&[("m1", Role::Metadata)]).len(), 1, "only its directory is lost");
+        assert!(judged(&[]).is_empty(), "a new cluster");
+        assert!(judged(&[("m1", Role::Management), ("s1", Role::Storage)]).is_empty());
+        // A host that does not answer may have its management node.
+        let mut all = AllFacts::default();
+        all.hosts.entry("s1".into()).or_default().initialised.insert(Role::Storage);
+        let mut verdict = Verdict::default();
+        judge_founder(&deployment, &all, &mut verdict);
+        assert!(verdict.problems.is_empty(), "{verdict:?}");
     }
 
     #[test]

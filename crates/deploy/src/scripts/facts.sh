@@ -68,6 +68,9 @@ for kind in management metadata storage monitor; do
     # A deployment may have been interrupted after it created the directory and before it initialised
     # the service. Then report neither fact, so that the next deployment continues.
     if recorded "initialised $kind"; then fact initialised "$kind"
+    # A copy from `skep cluster restore` that did not start yet.
+    elif [ "$kind" = management ] && [ -e /srv/skep/management/restored ]; then
+      fact restored "$kind"
     elif ! recorded "dir /srv/skep/$kind"; then fact foreign "$kind"
     fi
   fi

@@ -152,6 +152,47 @@ fn interrupted_deployment_and_removal_continue() {
     assert_eq!(disk.signatures(), "");
 }
 
+/// A new directory of management would be another cluster, which the services could not join.
+///
+/// Command: skep deploy apply, skep cluster backup, skep cluster restore.
+#[test]
+fn lost_management_is_restored_and_not_founded_again() {
+    let mut site = DeploySite::new(&["m1", "s1"]);
+    let m1 = "[[host]]\nname = \"m1\"\naddress = \"10.0.0.1\"\nroles = [\"management\"]\n";
+    let s1 = "[[host]]\nname = \"s1\"\naddress = \"10.0.0.2\"\n\
+        roles = [\"metadata\", \"storage\"]\nmetadata_directories = [\"/nvme0/skep\"]\n\
+        storage_directories = [\"/disk1/skep\"]\n";
+    site.write_with("monitor = false\n", &[m1, s1].concat());
+    site.deploy("apply").expect_success();
+    let id = "skep cluster token --cluster /srv/skep/management | cut -d - -f 2";
+    let host = site.host("m1");
+    let cluster = host.run(id).expect_success();
+    let backup = "skep cluster backup --directory /srv/skep/management ~root/copy";
+    host.run(backup).expect_success();
+
+    // The host is installed anew, and only the copy is left of its directory.
+    let lose = "kill -KILL $(cat /run/skep/management.pid); rm -rf /srv/skep /etc/skep /run/skep";
+    host.run(lose).expect_success();
+    wait_for("management has ended", PATIENCE, || {
+        let port = host.run("bash -c '</dev/tcp/127.0.0.1/7400'");
+        (!port.status.success()).then_some(())
+    });
+    let refused = site.deploy("apply").expect_failure();
+    assert!(refused.contains("m1") && refused.contains("`skep cluster restore`"), "{refused}");
+    let host = site.host("m1");
+    host.run("test -e /srv/skep/management").expect_failure();
+    let restore = "mkdir -p /srv/skep\n\
+        skep cluster restore --directory /srv/skep/management ~root/copy";
+    host.run(restore).expect_success();
+
+    site.deploy("apply").expect_success();
+    let host = site.host("m1");
+    assert_eq!(host.run(id).expect_success(), cluster);
+    let targets = host.run("skep target list").expect_success();
+    assert_eq!(targets.matches(" Online ").count(), 2, "{targets}");
+    assert!(site.deploy("status").expect_success().contains("The cluster is complete"));
+}
+
 #[test]
 fn deploy_refuses_a_bad_host_and_names_the_fix() {
     let mut site = DeploySite::new(&["m1", "s1"]);
