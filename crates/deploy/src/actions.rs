@@ -129,8 +129,8 @@ pub fn script(
         Action::AwaitMembers => await_members(),
         Action::Mount => mount(deployment),
         Action::Unmount => format!(
-            "if is_mounted {0}; then umount {0} || die \"{0} is in use; 'fuser -vm {0}' lists the \
-             programs\"; fi\n",
+            "if is_skep_mount {0}; then\n\
+             umount {0} || die \"{0} is in use; 'fuser -vm {0}' lists the programs\"\nfi\n",
             deployment.mount.point
         ),
         Action::WriteCheck => format!(

@@ -147,13 +147,18 @@ impl Run<'_> {
     pub fn remove(&self, name: &str, destroy_data: bool) -> Ended {
         self.change(false, |survey| {
             let host = self.deployment.host(name)?;
+            self.refuse_foreign(host, survey)?;
             self.refuse_management(host, survey)?;
             refuse_copies(host, survey)?;
-            let names = [name.to_owned()];
             survey
                 .verdict
                 .problems
                 .retain(|it| it.host == name && survey.absent.contains(&it.host));
+            // Without a record of the deployment, everything on the host belongs to others.
+            if survey.facts.get(name).is_some_and(|facts| facts.deployed.is_none()) {
+                return Ok(Vec::new());
+            }
+            let names = [name.to_owned()];
             refuse_data(self.deployment, &names, &survey.facts, destroy_data)?;
             Ok(plan::remove(self.deployment, &names))
         })
@@ -272,6 +277,21 @@ impl Run<'_> {
         None
     }
 
+    /// Returns an error if a host belongs to another cluster. A removal would unmount the mounts of
+    /// that cluster.
+    fn refuse_foreign(&self, host: &Host, survey: &Survey) -> Result<()> {
+        let deployed = survey.facts.get(&host.name).and_then(|it| it.deployed.as_ref());
+        let Some(other) = deployed.filter(|it| **it != self.deployment.cluster) else {
+            return Ok(());
+        };
+        let what = format!(
+            "cannot remove host {}: it belongs to the cluster '{other}' of another hosts file; \
+             remove it with that hosts file",
+            host.name
+        );
+        Err(Error::new(ErrorCode::NotPermitted, what))
+    }
+
     /// Returns an error if a host runs management and cannot be removed for this reason.
     fn refuse_management(&self, host: &Host, survey: &Survey) -> Result<()> {
         let facts = survey.facts.get(&host.name);
@@ -348,8 +368,21 @@ impl Run<'_> {
 }
 
 /// Returns an error if a host has members of metadata groups that have other members. Without the
-/// host, these groups would wait for the lost members.
+/// host, these groups would wait for the lost members. Also returns an error if the groups are
+/// unknown, because this host may be the only one that has all data of a group.
 fn refuse_copies(host: &Host, survey: &Survey) -> Result<()> {
+    let facts = survey.facts.get(&host.name);
+    let has_metadata = facts.is_some_and(|it| it.initialised.contains(&Role::Metadata));
+    // The last host of a cluster may run all services, and management may have stopped.
+    if survey.facts.cluster.is_none() && has_metadata && !host.has(Role::Management) {
+        let what = format!(
+            "cannot remove host {}: management does not answer, so it is unknown whether the host \
+             has the only complete copy of a metadata group; start management, for example with \
+             `skep deploy apply`. `skep deploy destroy` removes the whole cluster",
+            host.name
+        );
+        return Err(Error::new(ErrorCode::NotReady, what));
+    }
     let groups = survey.facts.cluster.iter().flat_map(|cluster| &cluster.groups);
     for group in groups.filter(|group| group.members.len() > 1) {
         let member = group.members.iter().find(|member| member.place.host == host.name);
@@ -412,6 +445,16 @@ mod tests {
     /// Returns the reason why a host of a running cluster cannot be removed. Management runs on the
     /// hosts `voters`. Empty if the host can be removed.
     fn refusal(file: &str, voters: &[&str], name: &str) -> String {
+        refusal_with(file, voters, name, |_| {})
+    }
+
+    /// Like [`refusal`]. First, `change` changes the facts.
+    fn refusal_with(
+        file: &str,
+        voters: &[&str],
+        name: &str,
+        change: impl FnOnce(&mut AllFacts),
+    ) -> String {
         let deployment = Deployment::parse(file).unwrap();
         let mut facts = AllFacts::default();
         for voter in voters {
@@ -420,12 +463,15 @@ mod tests {
         }
         let groups = vec![group(4, &[("a1", "/nvme0/skep"), ("a2", "/nvme0/skep")])];
         facts.cluster = Some(Cluster { groups, ..led_by(voters) });
+        change(&mut facts);
         let survey = Survey { facts, absent: Vec::new(), verdict: Verdict::default() };
         let program = program();
         let report = |_: usize, _: usize, _: &StepReport| {};
         let run = Run { deployment: &deployment, program: &program, parallel: 1, report: &report };
         let host = deployment.host(name).unwrap();
-        let refused = run.refuse_management(host, &survey).and(refuse_copies(host, &survey));
+        let refused = run.refuse_foreign(host, &survey);
+        let refused = refused.and(run.refuse_management(host, &survey));
+        let refused = refused.and(refuse_copies(host, &survey));
         refused.map_or_else(|error| error.context().to_owned(), |()| String::new())
     }
 
@@ -440,6 +486,29 @@ mod tests {
         check(refusal(&moved, &all, "a3"), "is still a part of the cluster");
         assert_eq!(refusal(&moved, &["a1", "a2", "s1"], "a3"), "");
         assert_eq!(refusal(SEVERAL, &all, "s1"), "");
+    }
+
+    #[test]
+    fn host_with_metadata_stays_while_its_groups_are_unknown() {
+        let text = SEVERAL.replacen("\"management\", \"metadata\"", "\"metadata\"", 1);
+        let text = text.replacen("[\"storage\"]", "[\"management\", \"storage\"]", 1);
+        let refused = |role: Role| {
+            refusal_with(&text, &["a2", "a3", "s1"], "a1", |facts| {
+                facts.cluster = None;
+                facts.hosts.entry("a1".into()).or_default().initialised.insert(role);
+            })
+        };
+        let reason = refused(Role::Metadata);
+        assert!(reason.contains("management does not answer"), "{reason}");
+        assert_eq!(refused(Role::Storage), "");
+    }
+
+    #[test]
+    fn host_of_another_cluster_is_not_removed() {
+        let reason = refusal_with(GOOD, &["m1"], "s1", |facts| {
+            facts.hosts.entry("s1".into()).or_default().deployed = Some("other".into());
+        });
+        assert!(reason.contains("belongs to the cluster 'other'"), "{reason}");
     }
 
     #[test]

@@ -72,6 +72,25 @@ fn shell_accepts_the_syntax_of_all_scripts() {
     }
 }
 
+/// `skep.target` also stops the services of other clusters and a monitor of the administrator.
+#[test]
+fn removal_leaves_the_target_of_systemd_to_other_services() {
+    let from = REMOVE.find("states=").unwrap();
+    let to = REMOVE.find("# The directories of services").unwrap();
+    let run = |units: &str| {
+        let script = format!(
+            "set -eu\nhas_systemd() {{ true; }}\nsystemctl() {{\n\
+             if [ \"$1\" = list-units ]; then printf '{units}'; else echo \"$*\"; fi\n}}\n{}",
+            &REMOVE[from..to]
+        );
+        let output = Command::new("sh").args(["-c", &script]).output().unwrap();
+        assert!(output.status.success());
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert_eq!(run(""), "disable --now --quiet skep.target\n");
+    assert_eq!(run("skep-storage@other.service loaded active running\\n"), "");
+}
+
 /// A monitor that an administrator runs by hand on a host of the deployment must survive
 /// `skep deploy destroy`.
 #[test]

@@ -120,7 +120,12 @@ start_service() { # kind
   await 60 "$1 did not listen on port $port within 60 s; log: $log" serves "$1"
 }
 is_mounted() { awk -v at="$1" '$2 == at { found = 1 } END { exit !found }' /proc/mounts; }
-# Replaces the lines of the deployment in /etc/fstab by standard input.
+# Whether the visible file system on a directory is Skep.
+is_skep_mount() {
+  awk -v at="$1" '$2 == at { type = $3 } END { exit type != "fuse.skep" }' /proc/mounts
+}
+# Replaces the lines of the deployment in /etc/fstab by standard input. Fails if the end of these lines
+# is not marked.
 write_fstab() {
   [ -e /etc/fstab ] || { record "file /etc/fstab"; : >/etc/fstab; chmod 644 /etc/fstab; }
   awk '/^# skep deploy: begin$/ { skip = 1 } !skip { print } /^# skep deploy: end$/ { skip = 0 }' \

@@ -1,12 +1,23 @@
 # Removes all that the list of the deployment names. The list itself is removed last, so that a
 # removal can run again after an interruption.
-if [ ! -e "$list" ]; then rm -rf /run/skep; exit 0; fi
+
+# Removes the lock of the deployment and the sockets of mounts that have ended. Other mounts of this
+# host still use their sockets.
+leave_run_directory() {
+  for socket in /run/skep/mount-*.sock; do
+    pid=${socket##*/mount-}
+    if [ ! -d "/proc/${pid%.sock}" ]; then rm -f "$socket"; fi
+  done
+  rm -f /run/skep/deploy.lock /run/skep/unit
+  rmdir /run/skep 2>/dev/null || true
+}
+if [ ! -e "$list" ]; then leave_run_directory; exit 0; fi
 [ "$(sed -n 's/^cluster //p' "$list" | head -n 1)" = "$CLUSTER" ] ||
   die "the host belongs to another cluster: $(head -n 1 "$list")"
 for kind in storage metadata management; do stop_service "$kind"; done
 if is_recorded 'file /etc/skep/monitor.toml'; then stop_service monitor; fi
 if grep -q '^tuned ' "$list"; then restore_tuning; fi
-if is_mounted "$MOUNT"; then
+if is_skep_mount "$MOUNT"; then
   umount "$MOUNT" || die "$MOUNT is in use; 'fuser -vm $MOUNT' lists the programs"
 fi
 # Services, mounts and commands of a cluster with several management nodes write its addresses and its
@@ -32,7 +43,13 @@ sed -n 's/^disk //p' "$list" | while read -r device uuid point; do
     dd if=/dev/zero of="$device" bs=1M count=2 conv=fsync status=none
   fi
 done
-if has_systemd; then systemctl disable --now --quiet skep.target 2>/dev/null || true; fi
+# Stopping the target also stops services that this deployment has not started, such as those of
+# another cluster or a monitor of the administrator. If one of them runs, leave the target.
+states=active,activating,reloading,deactivating
+if has_systemd &&
+  [ -z "$(systemctl list-units --plain --no-legend --state="$states" 'skep-*.service')" ]; then
+  systemctl disable --now --quiet skep.target 2>/dev/null || true
+fi
 # The directories of services contain only files of these services, so delete them with all contents.
 for kind in monitor storage metadata management; do
   is_recorded "dir /srv/skep/$kind" && rm -rf "/srv/skep/$kind"
@@ -48,4 +65,4 @@ created=no
 if is_recorded 'dir /etc/skep'; then created=yes; fi
 rm -f "$list" "$list.new"
 if [ "$created" = yes ]; then rmdir /etc/skep 2>/dev/null || true; fi
-rm -rf /run/skep
+leave_run_directory
