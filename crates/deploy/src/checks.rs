@@ -5,6 +5,7 @@
 //! before it changes a host. A warning does not stop it. Each text names the fact and the remedy.
 //! [`crate::plan::judge_cluster`] checks the running cluster.
 
+use crate::config::config_hash;
 use crate::facts::{Contents, Facts, Tuning};
 use crate::hosts::{Deployment, Host, Role};
 use crate::ssh::HostProblem;
@@ -66,6 +67,7 @@ pub fn judge(
         judge_platform(host, program, facts, &mut verdict);
         judge_installation(deployment, program, host, facts, &mut verdict);
         judge_places(host, facts, &mut verdict);
+        judge_lost_targets(deployment, host, facts, &mut verdict);
         judge_clock(host, facts, &mut verdict);
     }
     verdict
@@ -239,7 +241,7 @@ fn judge_places(host: &Host, facts: &Facts, verdict: &mut Verdict) {
                      and `blkdiscard --zeroout {device}`"
                 ),
             ),
-            Some(Contents::Empty | Contents::Ours | Contents::Mounted) => {}
+            Some(Contents::Empty | Contents::Ours | Contents::Mounted | Contents::Lost) => {}
         }
     }
     for (_, directory) in &host.directories {
@@ -251,6 +253,28 @@ fn judge_places(host: &Host, facts: &Facts, verdict: &mut Verdict) {
                      directory"
                 ),
             );
+        }
+    }
+}
+
+/// Reports targets that their directories do not have any more. This is a problem if the plan would
+/// initialise the directories of the service, because this makes new, empty targets in the place of
+/// lost ones. Otherwise it is a warning.
+fn judge_lost_targets(deployment: &Deployment, host: &Host, facts: &Facts, verdict: &mut Verdict) {
+    for (role, directory) in &host.directories {
+        if facts.places.get(directory) != Some(&Contents::Lost) {
+            continue;
+        }
+        let text = format!(
+            "directory {directory} does not have its target any more: mount the disk of the \
+             target. If the disk is lost, stop {role} and run `skep {role} --init --config {}`, \
+             which makes a new target in this directory, or remove the directory from the hosts \
+             file",
+            role.config_path(&deployment.cluster)
+        );
+        match facts.configs.get(role) == Some(&config_hash(deployment, host, *role)) {
+            true => verdict.warning(host, text),
+            false => verdict.problem(host, text),
         }
     }
 }

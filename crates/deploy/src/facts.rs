@@ -24,6 +24,9 @@ pub enum Contents {
     Ours,
     /// The disk belongs to this deployment and is mounted.
     Mounted,
+    /// This deployment has initialised a target in the directory, and the directory does not have
+    /// the target any more, for example because its disk is not mounted.
+    Lost,
     /// The disk or directory contains data, or is in use. The text describes this.
     Data(String),
 }
@@ -124,7 +127,8 @@ pub struct Facts {
 /// Returns the script that prints the facts of a host.
 pub fn script(deployment: &Deployment, host: &Host) -> String {
     let disks: Vec<&str> = host.disks.iter().map(|disk| disk.device.as_str()).collect();
-    let directories: Vec<&str> = host.directories.iter().map(|(_, path)| path.as_str()).collect();
+    let directories: Vec<String> =
+        host.directories.iter().map(|(role, path)| format!("{role}:{path}")).collect();
     format!(
         "CLUSTER='{}' DISKS='{}' DIRECTORIES='{}' MOUNT='{}' UNITS_OPTIONS='{}'\n{}{SCRIPT}",
         deployment.cluster,
@@ -249,6 +253,7 @@ fn directory(state: &str) -> Contents {
         "missing" => Contents::Missing,
         "empty" => Contents::Empty,
         "ours" => Contents::Ours,
+        "lost" => Contents::Lost,
         "target" => Contents::Data(
             "it is a target of another cluster, or of an installation without `skep deploy`".into(),
         ),

@@ -60,6 +60,26 @@ fn each_problem_names_its_host_and_a_remedy() {
     check(&|it| it.clock_offset = -90.0, &["90.0 s behind", "chrony"]);
 }
 
+/// An initialisation would make a new, empty target in the place of the lost one.
+#[test]
+fn lost_target_prevents_new_settings_of_its_service() {
+    let lose = |facts: &mut Facts| drop(facts.places.insert("/data/skep".into(), Contents::Lost));
+    let verdict = judged(lose);
+    let [problem] = verdict.problems.as_slice() else { panic!("{verdict:?}") };
+    for word in ["/data/skep", "mount the disk", "skep storage --init --config /etc/skep/storage-"]
+    {
+        assert!(problem.problem.contains(word), "{word}: {}", problem.problem);
+    }
+    let deployment = Deployment::parse(GOOD).unwrap();
+    let hash = config_hash(&deployment, deployment.host("s1").unwrap(), Role::Storage);
+    let verdict = judged(|facts| {
+        lose(facts);
+        facts.configs.insert(Role::Storage, hash);
+    });
+    assert!(verdict.problems.is_empty(), "{verdict:?}");
+    assert_eq!(verdict.warnings.len(), 1, "{verdict:?}");
+}
+
 /// The record of the previous settings has values that the administrator has changed since, so a
 /// removal of the deployment would restore other values than those before the deployment.
 #[test]

@@ -1,5 +1,6 @@
 # Prints the state of a host, one fact per line: name, tab, value. Changes nothing.
-# Variables: CLUSTER, DISKS, DIRECTORIES, MOUNT, UNITS_OPTIONS. The functions of units.sh precede.
+# Variables: CLUSTER, DISKS, DIRECTORIES (each as SERVICE:PATH), MOUNT, UNITS_OPTIONS. The functions of
+# units.sh precede.
 PATH=/usr/sbin:/usr/bin:/sbin:/bin
 export PATH LC_ALL=C
 fact() { printf '%s\t%s\n' "$1" "$2"; }
@@ -47,8 +48,12 @@ for device in $DISKS; do
   else fact disk "$device empty"
   fi
 done
-for directory in $DIRECTORIES; do
-  if [ ! -e "$directory" ]; then fact directory "$directory missing"
+for item in $DIRECTORIES; do
+  kind=${item%%:*} directory=${item#*:}
+  # A target was initialised in the directory, and is not there any more.
+  if recorded "target $directory" && recorded "initialised $kind" && ! recorded "changed $kind" &&
+    [ ! -e "$directory/skep-identity" ]; then fact directory "$directory lost"
+  elif [ ! -e "$directory" ]; then fact directory "$directory missing"
   elif [ ! -d "$directory" ]; then fact directory "$directory no-directory"
   elif recorded "target $directory"; then fact directory "$directory ours"
   elif [ -e "$directory/skep-identity" ]; then fact directory "$directory target"
