@@ -316,11 +316,13 @@ fn verify(deployment: &Deployment, phases: &mut Phases) {
     phases.add("verify: remove", [*first], |_| vec![Action::RemoveCheck]);
 }
 
-/// Returns the steps of an upgrade. First, all hosts get the new program and its systemd units.
-/// Then the services restart one after the other, and the leader of management after the other
-/// management nodes. Between two services, the upgrade waits until the restarted member has what
-/// its group or management has changed meanwhile, because the next service may be the only other
-/// member. With `remount`, clients unmount the cluster and mount it again at the end.
+/// Returns the steps of an upgrade. An upgrade that was interrupted between the stop and the start
+/// of a service has left this service stopped, so stopped services start before all other steps.
+/// Then all hosts get the new program and its systemd units. Then the services restart one after
+/// the other, and the leader of management after the other management nodes. Between two services,
+/// the upgrade waits until the restarted member has what its group or management has changed
+/// meanwhile, because the next service may be the only other member. With `remount`, clients
+/// unmount the cluster and mount it again at the end.
 pub fn upgrade(
     deployment: &Deployment,
     program: &Program,
@@ -332,6 +334,17 @@ pub fn upgrade(
     let facts = |host: &Host| all.get(&host.name).cloned().unwrap_or_default();
     let is_new = |host: &Host| facts(host).program.as_ref() != Some(&program.hash);
     let hosts = &deployment.hosts;
+    for starts_first in [true, false] {
+        phases.add("start", hosts, |host| {
+            let facts = facts(host);
+            let is_stopped = |role: &Role| {
+                role.is_node() && facts.initialised.contains(role) && !facts.runs(*role)
+            };
+            let stopped = host.services().filter(is_stopped);
+            let stopped = stopped.filter(|role| (*role == Role::Management) == starts_first);
+            stopped.map(Action::Start).collect()
+        });
+    }
     let awaited = |_: &Host| vec![Action::AwaitHealth, Action::AwaitMembers];
     phases.add("health", [acting], awaited);
     let has_old_units = |host: &Host| facts(host).platform.has_old_units;

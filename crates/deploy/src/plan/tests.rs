@@ -234,6 +234,23 @@ fn upgrade_restarts_one_service_at_a_time() {
 }
 
 #[test]
+fn upgrade_starts_services_that_an_interrupted_one_has_stopped() {
+    let deployment = Deployment::parse(GOOD).unwrap();
+    let mut all = complete(&deployment);
+    all.hosts.get_mut("m1").unwrap().running.clear();
+    all.hosts.get_mut("s1").unwrap().running.remove(&Role::Storage);
+    let steps = lines(&upgrade(&deployment, &program(), &all, false));
+    let expected = [
+        "start: m1: start management",
+        "start: m1: start metadata",
+        "start: s1: start storage",
+        VERIFY[0],
+    ];
+    assert_eq!(steps[..4], expected);
+    assert!(!steps.iter().any(|step| step.contains("monitor")), "{steps:?}");
+}
+
+#[test]
 fn apply_rewrites_units_that_differ_from_the_program() {
     let deployment = Deployment::parse(GOOD).unwrap();
     let mut all = complete(&deployment);
