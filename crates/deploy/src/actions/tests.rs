@@ -6,6 +6,7 @@ use crate::facts;
 use crate::hosts::Place;
 use crate::hosts::tests::GOOD;
 use std::io::Write as _;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// Returns the metadata target of a host.
@@ -70,6 +71,59 @@ fn shell_accepts_the_syntax_of_all_scripts() {
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success() && errors.is_empty(), "{name}: {errors}\n{text}");
     }
+}
+
+/// Runs commands with the part of [`PRELUDE`] from the text `from` to the text `to`. The list of
+/// the deployment is the file `list` in `place`. Returns the exit status and the output.
+fn run_in(place: &Path, (from, to): (&str, &str), body: &str) -> (Option<i32>, String) {
+    let functions = &PRELUDE[PRELUDE.find(from).unwrap()..PRELUDE.find(to).unwrap()];
+    let script = format!(
+        "set -eu\nCLUSTER=scratch\nlist={}/list\ndie() {{ echo \"$*\"; exit 1; }}\n\
+         {functions}\n{body}",
+        place.display()
+    );
+    let output = Command::new("sh").args(["-c", &script]).output().unwrap();
+    let texts = [output.stdout, output.stderr].map(|it| String::from_utf8(it).unwrap());
+    (output.status.code(), texts.concat())
+}
+
+/// Runs commands with the functions that stop and start services. `systemctl` is a shell function.
+fn run_with_systemd(systemctl: &str, body: &str) -> (Option<i32>, String) {
+    let place = tempfile::tempdir().unwrap();
+    let stubs = format!(
+        "has_systemd() {{ true; }}\nunit_of() {{ echo \"skep-$1@scratch\"; }}\n\
+         timeout() {{ shift; \"$@\"; }}\njournalctl() {{ echo log; }}\n\
+         systemctl() {{\n{systemctl}\n}}\n{body}"
+    );
+    run_in(place.path(), ("stop_service() {", "is_mounted() {"), &stubs)
+}
+
+/// After a stop that has failed, the start would find the running service and do nothing, so an
+/// upgrade would leave the old program running.
+#[test]
+fn stop_of_a_unit_that_still_runs_is_an_error() {
+    let state = |state: &str| format!("if [ \"$1\" = show ]; then echo {state}; else return 1; fi");
+    for stopped in ["inactive", "failed"] {
+        let result = run_with_systemd(&state(stopped), "stop_service storage\necho done\n");
+        assert_eq!(result, (Some(0), "done\n".into()), "{stopped}");
+    }
+    for running in ["active", "deactivating", "''"] {
+        let (code, text) = run_with_systemd(&state(running), "stop_service storage\n");
+        assert_eq!(code, Some(1), "{running}");
+        assert!(text.starts_with("cannot stop the unit skep-storage@scratch.service"), "{text}");
+    }
+}
+
+#[test]
+fn start_of_a_unit_that_is_not_ready_ends_in_time() {
+    let systemctl = |code: i32| format!("case \"$*\" in *storage*) return {code} ;; esac");
+    let start = "start_service storage 7420\necho done\n";
+    assert_eq!(run_with_systemd(&systemctl(0), start), (Some(0), "done\n".into()));
+    // `timeout` has this exit code if the time is over.
+    let (code, text) = run_with_systemd(&systemctl(124), start);
+    assert!(code == Some(1) && text.contains("is not ready after 600 s"), "{text}");
+    let (code, text) = run_with_systemd(&systemctl(1), start);
+    assert!(code == Some(1) && text.contains("did not start") && text.contains("log"), "{text}");
 }
 
 /// `skep.target` also stops the services of other clusters and a monitor of the administrator.

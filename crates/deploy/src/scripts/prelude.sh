@@ -80,24 +80,39 @@ make_once() { # command...
 }
 stop_service() { # kind
   if has_systemd; then
-    systemctl disable --now "$(unit_of "$1").service" 2>/dev/null || true
+    unit=$(unit_of "$1").service
+    # This command also fails if the host has no such unit.
+    systemctl disable --now "$unit" 2>/dev/null || true
+    case "$(systemctl show --property=ActiveState --value "$unit" 2>/dev/null)" in
+      inactive | failed) ;;
+      *) die "cannot stop the unit $unit; 'systemctl status $unit' shows its state" ;;
+    esac
     return
   fi
   pid=$(service_pid "$1") || { rm -f "/run/skep/$1.pid"; return 0; }
-  kill "$pid"
+  kill "$pid" 2>/dev/null || true
   is_gone() { ! service_pid "$1" >/dev/null; }
   await 90 "$1 (process $pid) did not stop within 90 s" is_gone "$1"
   rm -f "/run/skep/$1.pid"
 }
-start_service() { # kind
+# Time limit for the start of a unit, in seconds. It is long, because a service may have to read a large
+# log first.
+START_LIMIT=600
+start_service() { # kind, port
   if has_systemd; then
+    unit=$(unit_of "$1").service
     systemctl daemon-reload
-    systemctl enable --now --quiet skep.target
-    systemctl enable --now --quiet "$(unit_of "$1").service" || {
-      journalctl --no-pager -n 5 -u "$(unit_of "$1").service" >&2
-      die "the unit $(unit_of "$1") did not start"
-    }
-    return
+    # The target is ready only when all its services are ready, so do not wait for the target.
+    systemctl enable --now --no-block --quiet skep.target
+    status=0
+    timeout "$START_LIMIT" systemctl enable --now --quiet "$unit" || status=$?
+    case $status in
+      0) return ;;
+      124) what="is not ready after $START_LIMIT s: it waits for management or for a disk" ;;
+      *) what='did not start' ;;
+    esac
+    journalctl --no-pager -n 5 -u "$unit" >&2 || true
+    die "the unit $unit $what"
   fi
   service_pid "$1" >/dev/null && return
   make_dir /var/log/skep 700
