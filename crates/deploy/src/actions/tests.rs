@@ -87,6 +87,37 @@ fn run_in(place: &Path, (from, to): (&str, &str), body: &str) -> (Option<i32>, S
     (output.status.code(), texts.concat())
 }
 
+#[test]
+fn lines_of_others_in_fstab_stay() {
+    let place = tempfile::tempdir().unwrap();
+    let fstab = place.path().join("fstab");
+    let write = |before: &str, body: &str| {
+        std::fs::write(&fstab, before).unwrap();
+        let functions = &PRELUDE[PRELUDE.find("write_fstab() {").unwrap()..];
+        let functions = functions.replace("/etc/fstab", &fstab.display().to_string());
+        let script = format!(
+            "set -eu\ndie() {{ echo \"$*\"; exit 1; }}\nhas_systemd() {{ false; }}\n\
+             {functions}\nwrite_fstab <<'END'\n{body}END\n"
+        );
+        let output = Command::new("sh").args(["-c", &script]).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        (output.status.code(), std::fs::read_to_string(&fstab).unwrap(), text)
+    };
+    let (begin, end) = ("# skep deploy: begin\n", "# skep deploy: end\n");
+    let before = format!("/dev/a / xfs\n{begin}old\n{end}/dev/b /home xfs\n");
+    let (code, after, _) = write(&before, "new\n");
+    assert_eq!(code, Some(0));
+    assert_eq!(after, format!("/dev/a / xfs\n/dev/b /home xfs\n{begin}new\n{end}"));
+    let (_, after, _) = write(&after, "");
+    assert_eq!(after, "/dev/a / xfs\n/dev/b /home xfs\n");
+    // An administrator has removed the last line of the deployment.
+    let cut = before.replace(end, "");
+    let (code, after, text) = write(&cut, "new\n");
+    assert_eq!((code, after), (Some(1), cut));
+    assert!(text.contains("insert this line"), "{text}");
+    assert!(!place.path().join("fstab.skep-new").exists());
+}
+
 /// Runs commands with the functions that stop and start services. `systemctl` is a shell function.
 fn run_with_systemd(systemctl: &str, body: &str) -> (Option<i32>, String) {
     let place = tempfile::tempdir().unwrap();

@@ -15,13 +15,16 @@ record() {
     created=
     [ -d /etc/skep ] || { mkdir -m 700 /etc/skep; created='dir /etc/skep'; }
     printf 'cluster %s\n%s\n' "$CLUSTER" "$created" >"$list.new"
+    sync "$list.new"
     mv "$list.new" "$list"
   fi
   is_recorded "$1" || { printf '%s\n' "$1" >>"$list"; sync "$list"; }
 }
 # Removes an entry from the list.
 forget() { # entry
-  grep -vxF "$1" "$list" >"$list.new" || true
+  # The exit code 1 means that no other entry is left.
+  grep -vxF "$1" "$list" >"$list.new" || [ $? = 1 ]
+  sync "$list.new"
   mv "$list.new" "$list"
 }
 make_dir() { # path, mode
@@ -39,6 +42,7 @@ write_file() { # path, mode
   cat >"$1.skep-new"
   if [ -e "$1" ]; then chown --reference="$1" "$1.skep-new"; fi
   chmod "$2" "$1.skep-new"
+  sync "$1.skep-new"
   mv "$1.skep-new" "$1"
 }
 has_systemd() { [ -d /run/systemd/system ]; }
@@ -143,14 +147,19 @@ is_skep_mount() {
 # is not marked.
 write_fstab() {
   [ -e /etc/fstab ] || { record "file /etc/fstab"; : >/etc/fstab; chmod 644 /etc/fstab; }
-  awk '/^# skep deploy: begin$/ { skip = 1 } !skip { print } /^# skep deploy: end$/ { skip = 0 }' \
-    /etc/fstab >/etc/fstab.skep-new
+  awk '/^# skep deploy: begin$/ { skip = 1 } !skip { print } /^# skep deploy: end$/ { skip = 0 }
+    END { exit skip }' /etc/fstab >/etc/fstab.skep-new || {
+    rm -f /etc/fstab.skep-new
+    die "cannot change /etc/fstab: it has the line '# skep deploy: begin' and no line" \
+      "'# skep deploy: end' after it; insert this line after the lines of the deployment"
+  }
   body=$(cat)
   if [ -n "$body" ]; then
     printf '# skep deploy: begin\n%s\n# skep deploy: end\n' "$body" >>/etc/fstab.skep-new
   fi
   chmod --reference=/etc/fstab /etc/fstab.skep-new
   chown --reference=/etc/fstab /etc/fstab.skep-new
+  sync /etc/fstab.skep-new
   mv /etc/fstab.skep-new /etc/fstab
   if has_systemd; then systemctl daemon-reload; fi
 }

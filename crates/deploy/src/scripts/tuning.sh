@@ -2,7 +2,7 @@
 # the line `tuned ROLES`, which names the roles and the directories of targets for which the host
 # was tuned. `tuned unfinished` means that a change began.
 set_tuned() { # the rest of the line; empty removes the line
-  grep -v '^tuned ' "$list" >"$list.new" || true
+  grep -v '^tuned ' "$list" >"$list.new" || [ $? = 1 ]
   [ -z "$1" ] || printf 'tuned %s\n' "$1" >>"$list.new"
   sync "$list.new"
   mv "$list.new" "$list"
