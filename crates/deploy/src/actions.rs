@@ -11,7 +11,7 @@
 
 mod cluster;
 
-use crate::config::{config, fstab, mount_source};
+use crate::config::{config, config_hash, fstab, mount_source};
 use crate::facts::disk_uuid;
 use crate::hosts::{Deployment, Host, Role};
 use crate::plan::Action;
@@ -206,6 +206,16 @@ fn configure(deployment: &Deployment, host: &Host) -> String {
     for role in host.services() {
         let path = role.config_path(&deployment.cluster);
         let config = config(deployment, host, role);
+        // A run that is interrupted before it initialises the directories of the service leaves
+        // this record, so that the next run continues. The monitor has nothing to initialise.
+        if role.is_node() {
+            let hash = config_hash(deployment, host, role);
+            let _ = writeln!(
+                text,
+                "[ \"$(sha256sum 2>/dev/null <{path} | cut -c1-64)\" = {hash} ] || \
+                 record 'changed {role}'"
+            );
+        }
         let _ = write!(text, "write_file {path} 600 <<'END'\n{config}END\n");
     }
     text += "if has_systemd; then\n";
@@ -271,7 +281,8 @@ fn initialise(host: &Host, role: Role, joins: bool) -> String {
         "record 'dir /srv/skep/{role}'\n\
          config=/etc/skep/{role}-$CLUSTER.toml\n\
          make_once /usr/bin/skep {role} --init --config $config{token}\n\
-         record 'initialised {role}'\n"
+         record 'initialised {role}'\n\
+         forget 'changed {role}'\n"
     );
     text
 }

@@ -56,7 +56,8 @@ pub(super) fn discard_management() -> String {
      config=/etc/skep/management-$CLUSTER.toml\n\
      rm -rf /srv/skep/management\n\
      rm -f $config\n\
-     for entry in 'initialised management' 'dir /srv/skep/management' \"file $config\"; do\n\
+     for entry in 'initialised management' 'changed management' 'dir /srv/skep/management' \
+     \"file $config\"; do\n\
      forget \"$entry\"\n\
      done\n"
         .into()

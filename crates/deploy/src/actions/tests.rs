@@ -87,6 +87,37 @@ fn run_in(place: &Path, (from, to): (&str, &str), body: &str) -> (Option<i32>, S
     (output.status.code(), texts.concat())
 }
 
+/// An interrupted run writes the settings and does not initialise a new target. The next run finds
+/// the settings that it wants, and must still initialise the target.
+#[test]
+fn changed_settings_are_recorded_until_the_initialisation() {
+    let place = tempfile::tempdir().unwrap();
+    let at = place.path();
+    std::fs::write(at.join("list"), "cluster scratch\n").unwrap();
+    let list = || std::fs::read_to_string(at.join("list")).unwrap();
+    let run = |text: &str, body: &str| {
+        let deployment = Deployment::parse(text).unwrap();
+        let configure = configure(&deployment, deployment.host("s1").unwrap());
+        let configure = configure.replace("/etc/skep/", &format!("{}/", at.display()));
+        let stubs =
+            "make_dir() { :; }\nhas_systemd() { false; }\nwrite_fstab() { cat >/dev/null; }\n";
+        let part = ("is_recorded() {", "has_systemd() {");
+        let body = format!("{stubs}{configure}{body}");
+        assert_eq!(run_in(at, part, &body), (Some(0), String::new()));
+    };
+    run(GOOD, "");
+    assert!(list().contains("\nchanged storage\n"), "{}", list());
+    let of_initialise =
+        initialise(Deployment::parse(GOOD).unwrap().host("s1").unwrap(), Role::Storage, false);
+    assert!(of_initialise.ends_with("record 'initialised storage'\nforget 'changed storage'\n"));
+    run(GOOD, "forget 'changed storage'\n");
+    assert!(!list().contains("changed"), "{}", list());
+    run(GOOD, "");
+    assert!(!list().contains("changed"), "the same settings: {}", list());
+    run(&GOOD.replace("rack-1", "rack-2"), "");
+    assert!(list().contains("\nchanged storage\n"), "{}", list());
+}
+
 #[test]
 fn lines_of_others_in_fstab_stay() {
     let place = tempfile::tempdir().unwrap();

@@ -68,7 +68,11 @@ for kind in management metadata storage monitor; do
       if [ -e "$config" ] && ! recorded "file $config"; then fact foreign monitor; continue; fi ;;
     *) config=/etc/skep/$kind-$CLUSTER.toml unit=skep-$kind@$CLUSTER ;;
   esac
-  [ -e "$config" ] && fact config "$kind $(sha256sum <"$config" | cut -c1-64)"
+  # `changed` means that the directories of the service were not initialised with this file yet. The
+  # next deployment then continues as if the file were missing.
+  if [ -e "$config" ] && ! recorded "changed $kind"; then
+    fact config "$kind $(sha256sum <"$config" | cut -c1-64)"
+  fi
   if [ -e "/srv/skep/$kind/skep-identity" ]; then
     # A deployment may have been interrupted after it created the directory and before it initialised
     # the service. Then report neither fact, so that the next deployment continues.
