@@ -151,7 +151,10 @@ pub fn script(
             format!("MOUNT={}\n{}{REMOVE}", deployment.mount.point, tuning::FUNCTIONS)
         }
     };
-    format!("CLUSTER={}\n{PRELUDE}{body}", deployment.cluster)
+    // A shell runs each line as soon as it has received the line, and also an incomplete line when
+    // the ssh session is lost. Because of the braces, it runs nothing before it has received the
+    // whole script. Programs in the script must not read the rest of it as their input.
+    format!("{{\nCLUSTER={}\n{PRELUDE}{body}}} </dev/null\n", deployment.cluster)
 }
 
 /// Returns the script that waits until every metadata and storage server of the hosts file answers.

@@ -73,6 +73,31 @@ fn shell_accepts_the_syntax_of_all_scripts() {
     }
 }
 
+/// A shell that has received only a part of a script must not run this part: the last line may be
+/// incomplete, such as `rm -rf /srv` of `rm -rf /srv/skep/management`.
+#[test]
+fn incomplete_script_of_a_step_is_not_run() {
+    let is_complete = |text: &str| {
+        let mut shell = Command::new("sh");
+        let shell = shell.args(["-n", "-s"]).stdin(Stdio::piped()).stderr(Stdio::null());
+        let mut child = shell.spawn().unwrap();
+        child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+        child.wait().unwrap().success()
+    };
+    let steps: Vec<_> =
+        all_scripts().into_iter().filter(|(_, text)| text.starts_with("{\n")).collect();
+    assert!(steps.len() > 50, "all steps except the installation");
+    let removal = |name: &str| name.ends_with(&Action::Remove.to_string());
+    assert!(steps.iter().any(|(name, _)| removal(name)));
+    for (name, text) in steps {
+        let end = "} </dev/null\n";
+        assert!(text.ends_with(end), "{name}");
+        for length in [text.len() - end.len(), text.len() / 2] {
+            assert!(!is_complete(&text[..length]), "{name}: {length} bytes");
+        }
+    }
+}
+
 /// Runs commands with the part of [`PRELUDE`] from the text `from` to the text `to`. The list of
 /// the deployment is the file `list` in `place`. Returns the exit status and the output.
 fn run_in(place: &Path, (from, to): (&str, &str), body: &str) -> (Option<i32>, String) {
