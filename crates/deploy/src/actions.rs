@@ -13,7 +13,7 @@ mod cluster;
 
 use crate::config::{config, config_hash, fstab, mount_source};
 use crate::facts::disk_uuid;
-use crate::hosts::{Deployment, Host, Role};
+use crate::hosts::{Deployment, Disk, Host, Role};
 use crate::plan::Action;
 use crate::tuning;
 use crate::units;
@@ -27,6 +27,9 @@ const CHECK_FILE: &str = ".skep-deploy-check";
 /// seconds. The limit is long, because a member that was absent for a long time gets a copy of the
 /// store.
 const MEMBERS_LIMIT: u32 = 600;
+/// Time limit in seconds for a check of a mount. The check takes a second. A mount without its
+/// servers does not answer.
+const CHECK_LIMIT: u32 = 300;
 /// Length of the check file in MiB. It is long enough for several chunks, so that several targets
 /// store it.
 const CHECK_MIB: u32 = 4;
@@ -84,22 +87,7 @@ pub fn script(
         Action::WriteUnits => {
             format!("{}systemctl daemon-reload\n", write_units(deployment, host))
         }
-        Action::Format(disk) => {
-            let (device, uuid) = (&disk.device, disk_uuid(deployment, host, &disk.device));
-            let point = disk.mount_point();
-            let options: String =
-                deployment.disks.mkfs(disk.role).map(|word| format!(" {word}")).collect();
-            // The script checks again that the disk is empty, because time has passed since the
-            // facts were read.
-            format!(
-                "if [ \"$(blkid -p -s UUID -o value {device})\" != {uuid} ]; then\n\
-                 [ -z \"$(blkid -p -o export {device} 2>/dev/null)\" ] ||\n\
-                 die \"{device} holds data\"\n\
-                 record 'disk {device} {uuid} {point}'\n\
-                 mkfs.xfs -q{options} -m uuid={uuid} {device} >/dev/null\n\
-                 fi\n"
-            )
-        }
+        Action::Format(disk) => format_disk(deployment, host, disk),
         Action::MountDisks => mount_disks(deployment, host),
         Action::WriteToken => {
             format!("write_file /etc/skep/token 600 <<'END'\n{}\nEND\n", secrets.token.trim())
@@ -133,17 +121,19 @@ pub fn script(
              umount {0} || die \"{0} is in use; 'fuser -vm {0}' lists the programs\"\nfi\n",
             deployment.mount.point
         ),
-        Action::WriteCheck => format!(
-            "cd {}\nrm -f {CHECK_FILE} {CHECK_FILE}.sum\n\
-             head -c {CHECK_MIB}M /dev/urandom >{CHECK_FILE}\nsync {CHECK_FILE}\n\
-             sha256sum {CHECK_FILE} >{CHECK_FILE}.sum\n",
-            deployment.mount.point
+        Action::WriteCheck => on_mount(
+            deployment,
+            &format!(
+                "rm -f {CHECK_FILE} {CHECK_FILE}.sum\n\
+                 head -c {CHECK_MIB}M /dev/urandom >{CHECK_FILE}\nsync {CHECK_FILE}\n\
+                 sha256sum {CHECK_FILE} >{CHECK_FILE}.sum\n"
+            ),
         ),
         Action::ReadCheck => {
-            format!("cd {}\nsha256sum --quiet --check {CHECK_FILE}.sum\n", deployment.mount.point)
+            on_mount(deployment, &format!("sha256sum --quiet --check {CHECK_FILE}.sum\n"))
         }
         Action::RemoveCheck => {
-            format!("cd {}\nrm -f {CHECK_FILE} {CHECK_FILE}.sum\n", deployment.mount.point)
+            on_mount(deployment, &format!("rm -f {CHECK_FILE} {CHECK_FILE}.sum\n"))
         }
         Action::Tune => tuning::script(host),
         Action::RestoreTuning => tuning::restoring_script(),
@@ -155,6 +145,42 @@ pub fn script(
     // the ssh session is lost. Because of the braces, it runs nothing before it has received the
     // whole script. Programs in the script must not read the rest of it as their input.
     format!("{{\nCLUSTER={}\n{PRELUDE}{body}}} </dev/null\n", deployment.cluster)
+}
+
+/// Returns the script that creates the file system of a target on an empty disk.
+fn format_disk(deployment: &Deployment, host: &Host, disk: &Disk) -> String {
+    let (device, uuid) = (&disk.device, disk_uuid(deployment, host, &disk.device));
+    let point = disk.mount_point();
+    let options: String = deployment.disks.mkfs(disk.role).map(|word| format!(" {word}")).collect();
+    // The script checks again that the disk is empty, because time has passed since the facts were
+    // read. After a boot, an empty disk may have the name of a disk that has data. A second file
+    // system with the UUID of that disk could be mounted in its place at the next boot.
+    format!(
+        "if [ \"$(blkid -p -s UUID -o value {device})\" != {uuid} ]; then\n\
+         [ -z \"$(blkid -p -o export {device} 2>/dev/null)\" ] || die \"{device} holds data\"\n\
+         if is_mounted {point} || [ -e /dev/disk/by-uuid/{uuid} ]; then\n\
+         die \"cannot format {device}: another disk of this host has the file system for {point}, \
+         so the names of the disks have changed; restore the names, or detach {device}\"\n\
+         fi\n\
+         record 'disk {device} {uuid} {point}'\n\
+         mkfs.xfs -q{options} -m uuid={uuid} {device} >/dev/null\n\
+         fi\n"
+    )
+}
+
+/// Returns the script that runs commands in the mount. It fails if the cluster is not mounted,
+/// because the commands would then change the directory below the mount.
+fn on_mount(deployment: &Deployment, commands: &str) -> String {
+    let point = &deployment.mount.point;
+    format!(
+        "is_skep_mount {point} ||\n\
+         die 'the cluster is not mounted on {point}; skep deploy apply mounts the cluster'\n\
+         status=0\n\
+         timeout {CHECK_LIMIT} sh -euc 'cd {point}\n{commands}' || status=$?\n\
+         [ \"$status\" != 124 ] || die 'the mount on {point} does not answer within {CHECK_LIMIT} \
+         s; its log is in /var/log/skep'\n\
+         [ \"$status\" = 0 ] || exit \"$status\"\n"
+    )
 }
 
 /// Returns the script that waits until every metadata and storage server of the hosts file answers.
@@ -244,12 +270,13 @@ fn mount_disks(deployment: &Deployment, host: &Host) -> String {
     for disk in &host.disks {
         let (device, point) = (&disk.device, disk.mount_point());
         let options = deployment.disks.mount(disk.role);
-        // The script names the device and not the UUID, because a host without udev has no links
-        // for UUIDs.
+        // The disk may have another name than before. A host without udev has no links for UUIDs.
+        let link = format!("/dev/disk/by-uuid/{}", disk_uuid(deployment, host, device));
         let _ = writeln!(
             text,
-            "make_dir {point} 755\nis_mounted {point} || mount -t xfs -o {options} {device} \
-             {point}"
+            "make_dir {point} 755\nif is_mounted {point}; then :\n\
+             elif [ -b {link} ]; then mount -t xfs -o {options} {link} {point}\n\
+             else mount -t xfs -o {options} {device} {point}\nfi"
         );
     }
     text

@@ -3,7 +3,7 @@
 //! The module owns the script's parameters and the parser of its output. The script changes nothing
 //! on the host.
 
-use crate::hosts::{Deployment, Host, Role};
+use crate::hosts::{Deployment, Disk, Host, Role};
 use crate::ssh::Output;
 use crate::text_hash::text_hash;
 use crate::units;
@@ -126,7 +126,9 @@ pub struct Facts {
 
 /// Returns the script that prints the facts of a host.
 pub fn script(deployment: &Deployment, host: &Host) -> String {
-    let disks: Vec<&str> = host.disks.iter().map(|disk| disk.device.as_str()).collect();
+    let disk =
+        |disk: &Disk| format!("{}={}", disk.device, disk_uuid(deployment, host, &disk.device));
+    let disks: Vec<String> = host.disks.iter().map(disk).collect();
     let directories: Vec<String> =
         host.directories.iter().map(|(role, path)| format!("{role}:{path}")).collect();
     format!(
@@ -229,7 +231,8 @@ impl Platform {
 }
 
 /// Returns the UUID that the deployment gives to the file system on a disk. It depends only on
-/// cluster, host and disk, so a run recognises a disk that an interrupted run has formatted.
+/// cluster, host and the name in the hosts file, so a run recognises a disk that an earlier run has
+/// formatted, even if the disk has another name since.
 pub fn disk_uuid(deployment: &Deployment, host: &Host, device: &str) -> String {
     let hex = text_hash(&format!("skep deploy\n{}\n{}\n{device}", deployment.cluster, host.name));
     // This is a UUID of version 8 (RFC 9562), whose content each program can define.

@@ -143,6 +143,32 @@ fn changed_settings_are_recorded_until_the_initialisation() {
     assert!(list().contains("\nchanged storage\n"), "{}", list());
 }
 
+/// After a boot, an empty disk may have the name of a disk that has data.
+#[test]
+fn second_file_system_with_the_uuid_of_a_disk_is_not_made() {
+    let deployment = Deployment::parse(GOOD).unwrap();
+    let host = deployment.host("s1").unwrap();
+    let text = format_disk(&deployment, host, &host.disks[0]);
+    let text = text.replace("blkid ", "fake_blkid ").replace("mkfs.xfs ", "fake_mkfs ");
+    let run = |fakes: &str| {
+        let script = format!(
+            "set -eu\ndie() {{ echo \"$*\"; exit 1; }}\nrecord() {{ echo \"record $1\"; }}\n\
+             fake_mkfs() {{ echo made >&2; }}\n{fakes}\n{text}"
+        );
+        let output = Command::new("sh").args(["-c", &script]).output().unwrap();
+        let texts = [output.stdout, output.stderr].map(|it| String::from_utf8(it).unwrap());
+        (output.status.code(), texts.concat())
+    };
+    let empty = "fake_blkid() { return 2; }\n";
+    let (code, text) = run(&format!("{empty}is_mounted() {{ false; }}"));
+    assert!(code == Some(0) && text.ends_with("made\n"), "{text}");
+    let (code, text) = run(&format!("{empty}is_mounted() {{ true; }}"));
+    assert!(code == Some(1) && !text.contains("made"), "{text}");
+    assert!(text.contains("names of the disks have changed"), "{text}");
+    let (code, text) = run("fake_blkid() { echo TYPE=ext4; }\nis_mounted() { false; }");
+    assert_eq!((code, text.as_str()), (Some(1), "/dev/nvme1n1 holds data\n"));
+}
+
 #[test]
 fn lines_of_others_in_fstab_stay() {
     let place = tempfile::tempdir().unwrap();
@@ -230,6 +256,27 @@ fn removal_leaves_the_target_of_systemd_to_other_services() {
     };
     assert_eq!(run(""), "disable --now --quiet skep.target\n");
     assert_eq!(run("skep-storage@other.service loaded active running\\n"), "");
+}
+
+#[test]
+fn check_of_a_mount_writes_only_into_the_mount() {
+    let place = tempfile::tempdir().unwrap();
+    let point = place.path().display().to_string();
+    let deployment = Deployment::parse(&GOOD.replace("/scratch\"", &format!("{point}\""))).unwrap();
+    let run = |is_mounted: bool, commands: &str| {
+        let script = format!(
+            "set -eu\ndie() {{ echo \"$*\"; exit 1; }}\nis_skep_mount() {{ {is_mounted}; }}\n{}",
+            on_mount(&deployment, commands)
+        );
+        let output = Command::new("sh").args(["-c", &script]).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stdout).unwrap())
+    };
+    let (code, text) = run(false, "echo x >file\n");
+    assert!(code == Some(1) && text.contains("is not mounted on"), "{text}");
+    assert!(!place.path().join("file").exists());
+    assert_eq!(run(true, "echo x >file\n"), (Some(0), String::new()));
+    assert!(place.path().join("file").exists());
+    assert_eq!(run(true, "exit 3\n").0, Some(3));
 }
 
 /// A monitor that an administrator runs by hand on a host of the deployment must survive

@@ -1,6 +1,6 @@
 # Prints the state of a host, one fact per line: name, tab, value. Changes nothing.
-# Variables: CLUSTER, DISKS, DIRECTORIES (each as SERVICE:PATH), MOUNT, UNITS_OPTIONS. The functions of
-# units.sh precede.
+# Variables: CLUSTER, DISKS (each as DEVICE=UUID, with the UUID of its file system), DIRECTORIES (each
+# as SERVICE:PATH), MOUNT, UNITS_OPTIONS. The functions of units.sh precede.
 PATH=/usr/sbin:/usr/bin:/sbin:/bin
 export PATH LC_ALL=C
 fact() { printf '%s\t%s\n' "$1" "$2"; }
@@ -34,16 +34,21 @@ if [ -e /usr/bin/skep ]; then
   recorded "file /usr/bin/skep" && fact program_is_ours yes
   fact version "$(/usr/bin/skep --version 2>/dev/null | head -n 1)"
 fi
-for device in $DISKS; do
-  if [ ! -b "$device" ]; then fact disk "$device missing"; continue; fi
+for item in $DISKS; do
+  device=${item%%=*} own=${item#*=} disk=${item%%=*}
   uuid=$(blkid -p -s UUID -o value "$device" 2>/dev/null)
+  # After a boot, the disk of the target may have another name, and another disk may have this name.
+  if [ "$uuid" != "$own" ] && [ -b "/dev/disk/by-uuid/$own" ]; then
+    disk=/dev/disk/by-uuid/$own uuid=$own
+  fi
+  if [ ! -b "$disk" ]; then fact disk "$device missing"; continue; fi
   [ -n "$uuid" ] && fact disk_uuid "$device $uuid"
-  if mounted "$device"; then fact disk "$device mounted"
-  elif [ -n "$(ls "/sys/class/block/$(basename "$(readlink -f "$device")")/holders" 2>/dev/null)" ]
+  if mounted "$disk"; then fact disk "$device mounted"
+  elif [ -n "$(ls "/sys/class/block/$(basename "$(readlink -f "$disk")")/holders" 2>/dev/null)" ]
   then fact disk "$device in-use"
-  elif contents=$(blkid -p -o export "$device" 2>/dev/null | sed -n 's/^\(PT\)\{0,1\}TYPE=//p' | head -n 1) \
+  elif contents=$(blkid -p -o export "$disk" 2>/dev/null | sed -n 's/^\(PT\)\{0,1\}TYPE=//p' | head -n 1) \
     && [ -n "$contents" ]; then fact disk "$device holds $contents"
-  elif [ "$(head -c 1048576 "$device" | tr -d '\000' | head -c 1 | wc -c)" != 0 ]
+  elif [ "$(head -c 1048576 "$disk" | tr -d '\000' | head -c 1 | wc -c)" != 0 ]
   then fact disk "$device holds unknown-data"
   else fact disk "$device empty"
   fi
