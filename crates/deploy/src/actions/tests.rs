@@ -1,12 +1,14 @@
 //! Tests of the scripts. They check the syntax with `sh -n`, and run some of the scripts with a
 //! stand-in for `skep`.
 
+#[path = "tests/shell.rs"]
+mod shell;
+
 use super::*;
 use crate::facts;
 use crate::hosts::Place;
 use crate::hosts::tests::GOOD;
 use std::io::Write as _;
-use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// Returns the metadata target of a host.
@@ -96,187 +98,6 @@ fn incomplete_script_of_a_step_is_not_run() {
             assert!(!is_complete(&text[..length]), "{name}: {length} bytes");
         }
     }
-}
-
-/// Runs commands with the part of [`PRELUDE`] from the text `from` to the text `to`. The list of
-/// the deployment is the file `list` in `place`. Returns the exit status and the output.
-fn run_in(place: &Path, (from, to): (&str, &str), body: &str) -> (Option<i32>, String) {
-    let functions = &PRELUDE[PRELUDE.find(from).unwrap()..PRELUDE.find(to).unwrap()];
-    let script = format!(
-        "set -eu\nCLUSTER=scratch\nlist={}/list\ndie() {{ echo \"$*\"; exit 1; }}\n\
-         {functions}\n{body}",
-        place.display()
-    );
-    let output = Command::new("sh").args(["-c", &script]).output().unwrap();
-    let texts = [output.stdout, output.stderr].map(|it| String::from_utf8(it).unwrap());
-    (output.status.code(), texts.concat())
-}
-
-/// An interrupted run writes the settings and does not initialise a new target. The next run finds
-/// the settings that it wants, and must still initialise the target.
-#[test]
-fn changed_settings_are_recorded_until_the_initialisation() {
-    let place = tempfile::tempdir().unwrap();
-    let at = place.path();
-    std::fs::write(at.join("list"), "cluster scratch\n").unwrap();
-    let list = || std::fs::read_to_string(at.join("list")).unwrap();
-    let run = |text: &str, body: &str| {
-        let deployment = Deployment::parse(text).unwrap();
-        let configure = configure(&deployment, deployment.host("s1").unwrap());
-        let configure = configure.replace("/etc/skep/", &format!("{}/", at.display()));
-        let stubs =
-            "make_dir() { :; }\nhas_systemd() { false; }\nwrite_fstab() { cat >/dev/null; }\n";
-        let part = ("is_recorded() {", "has_systemd() {");
-        let body = format!("{stubs}{configure}{body}");
-        assert_eq!(run_in(at, part, &body), (Some(0), String::new()));
-    };
-    run(GOOD, "");
-    assert!(list().contains("\nchanged storage\n"), "{}", list());
-    let of_initialise =
-        initialise(Deployment::parse(GOOD).unwrap().host("s1").unwrap(), Role::Storage, false);
-    assert!(of_initialise.ends_with("record 'initialised storage'\nforget 'changed storage'\n"));
-    run(GOOD, "forget 'changed storage'\n");
-    assert!(!list().contains("changed"), "{}", list());
-    run(GOOD, "");
-    assert!(!list().contains("changed"), "the same settings: {}", list());
-    run(&GOOD.replace("rack-1", "rack-2"), "");
-    assert!(list().contains("\nchanged storage\n"), "{}", list());
-}
-
-/// After a boot, an empty disk may have the name of a disk that has data.
-#[test]
-fn second_file_system_with_the_uuid_of_a_disk_is_not_made() {
-    let deployment = Deployment::parse(GOOD).unwrap();
-    let host = deployment.host("s1").unwrap();
-    let text = format_disk(&deployment, host, &host.disks[0]);
-    let text = text.replace("blkid ", "fake_blkid ").replace("mkfs.xfs ", "fake_mkfs ");
-    let run = |fakes: &str| {
-        let script = format!(
-            "set -eu\ndie() {{ echo \"$*\"; exit 1; }}\nrecord() {{ echo \"record $1\"; }}\n\
-             fake_mkfs() {{ echo made >&2; }}\n{fakes}\n{text}"
-        );
-        let output = Command::new("sh").args(["-c", &script]).output().unwrap();
-        let texts = [output.stdout, output.stderr].map(|it| String::from_utf8(it).unwrap());
-        (output.status.code(), texts.concat())
-    };
-    let empty = "fake_blkid() { return 2; }\n";
-    let (code, text) = run(&format!("{empty}is_mounted() {{ false; }}"));
-    assert!(code == Some(0) && text.ends_with("made\n"), "{text}");
-    let (code, text) = run(&format!("{empty}is_mounted() {{ true; }}"));
-    assert!(code == Some(1) && !text.contains("made"), "{text}");
-    assert!(text.contains("names of the disks have changed"), "{text}");
-    let (code, text) = run("fake_blkid() { echo TYPE=ext4; }\nis_mounted() { false; }");
-    assert_eq!((code, text.as_str()), (Some(1), "/dev/nvme1n1 holds data\n"));
-}
-
-#[test]
-fn lines_of_others_in_fstab_stay() {
-    let place = tempfile::tempdir().unwrap();
-    let fstab = place.path().join("fstab");
-    let write = |before: &str, body: &str| {
-        std::fs::write(&fstab, before).unwrap();
-        let functions = &PRELUDE[PRELUDE.find("write_fstab() {").unwrap()..];
-        let functions = functions.replace("/etc/fstab", &fstab.display().to_string());
-        let script = format!(
-            "set -eu\ndie() {{ echo \"$*\"; exit 1; }}\nhas_systemd() {{ false; }}\n\
-             {functions}\nwrite_fstab <<'END'\n{body}END\n"
-        );
-        let output = Command::new("sh").args(["-c", &script]).output().unwrap();
-        let text = String::from_utf8(output.stdout).unwrap();
-        (output.status.code(), std::fs::read_to_string(&fstab).unwrap(), text)
-    };
-    let (begin, end) = ("# skep deploy: begin\n", "# skep deploy: end\n");
-    let before = format!("/dev/a / xfs\n{begin}old\n{end}/dev/b /home xfs\n");
-    let (code, after, _) = write(&before, "new\n");
-    assert_eq!(code, Some(0));
-    assert_eq!(after, format!("/dev/a / xfs\n/dev/b /home xfs\n{begin}new\n{end}"));
-    let (_, after, _) = write(&after, "");
-    assert_eq!(after, "/dev/a / xfs\n/dev/b /home xfs\n");
-    // An administrator has removed the last line of the deployment.
-    let cut = before.replace(end, "");
-    let (code, after, text) = write(&cut, "new\n");
-    assert_eq!((code, after), (Some(1), cut));
-    assert!(text.contains("insert this line"), "{text}");
-    assert!(!place.path().join("fstab.skep-new").exists());
-}
-
-/// Runs commands with the functions that stop and start services. `systemctl` is a shell function.
-fn run_with_systemd(systemctl: &str, body: &str) -> (Option<i32>, String) {
-    let place = tempfile::tempdir().unwrap();
-    let stubs = format!(
-        "has_systemd() {{ true; }}\nunit_of() {{ echo \"skep-$1@scratch\"; }}\n\
-         timeout() {{ shift; \"$@\"; }}\njournalctl() {{ echo log; }}\n\
-         systemctl() {{\n{systemctl}\n}}\n{body}"
-    );
-    run_in(place.path(), ("stop_service() {", "is_mounted() {"), &stubs)
-}
-
-/// After a stop that has failed, the start would find the running service and do nothing, so an
-/// upgrade would leave the old program running.
-#[test]
-fn stop_of_a_unit_that_still_runs_is_an_error() {
-    let state = |state: &str| format!("if [ \"$1\" = show ]; then echo {state}; else return 1; fi");
-    for stopped in ["inactive", "failed"] {
-        let result = run_with_systemd(&state(stopped), "stop_service storage\necho done\n");
-        assert_eq!(result, (Some(0), "done\n".into()), "{stopped}");
-    }
-    for running in ["active", "deactivating", "''"] {
-        let (code, text) = run_with_systemd(&state(running), "stop_service storage\n");
-        assert_eq!(code, Some(1), "{running}");
-        assert!(text.starts_with("cannot stop the unit skep-storage@scratch.service"), "{text}");
-    }
-}
-
-#[test]
-fn start_of_a_unit_that_is_not_ready_ends_in_time() {
-    let systemctl = |code: i32| format!("case \"$*\" in *storage*) return {code} ;; esac");
-    let start = "start_service storage 7420\necho done\n";
-    assert_eq!(run_with_systemd(&systemctl(0), start), (Some(0), "done\n".into()));
-    // `timeout` has this exit code if the time is over.
-    let (code, text) = run_with_systemd(&systemctl(124), start);
-    assert!(code == Some(1) && text.contains("is not ready after 600 s"), "{text}");
-    let (code, text) = run_with_systemd(&systemctl(1), start);
-    assert!(code == Some(1) && text.contains("did not start") && text.contains("log"), "{text}");
-}
-
-/// `skep.target` also stops the services of other clusters and a monitor of the administrator.
-#[test]
-fn removal_leaves_the_target_of_systemd_to_other_services() {
-    let from = REMOVE.find("states=").unwrap();
-    let to = REMOVE.find("# The directories of services").unwrap();
-    let run = |units: &str| {
-        let script = format!(
-            "set -eu\nhas_systemd() {{ true; }}\nsystemctl() {{\n\
-             if [ \"$1\" = list-units ]; then printf '{units}'; else echo \"$*\"; fi\n}}\n{}",
-            &REMOVE[from..to]
-        );
-        let output = Command::new("sh").args(["-c", &script]).output().unwrap();
-        assert!(output.status.success());
-        String::from_utf8(output.stdout).unwrap()
-    };
-    assert_eq!(run(""), "disable --now --quiet skep.target\n");
-    assert_eq!(run("skep-storage@other.service loaded active running\\n"), "");
-}
-
-#[test]
-fn check_of_a_mount_writes_only_into_the_mount() {
-    let place = tempfile::tempdir().unwrap();
-    let point = place.path().display().to_string();
-    let deployment = Deployment::parse(&GOOD.replace("/scratch\"", &format!("{point}\""))).unwrap();
-    let run = |is_mounted: bool, commands: &str| {
-        let script = format!(
-            "set -eu\ndie() {{ echo \"$*\"; exit 1; }}\nis_skep_mount() {{ {is_mounted}; }}\n{}",
-            on_mount(&deployment, commands)
-        );
-        let output = Command::new("sh").args(["-c", &script]).output().unwrap();
-        (output.status.code(), String::from_utf8(output.stdout).unwrap())
-    };
-    let (code, text) = run(false, "echo x >file\n");
-    assert!(code == Some(1) && text.contains("is not mounted on"), "{text}");
-    assert!(!place.path().join("file").exists());
-    assert_eq!(run(true, "echo x >file\n"), (Some(0), String::new()));
-    assert!(place.path().join("file").exists());
-    assert_eq!(run(true, "exit 3\n").0, Some(3));
 }
 
 /// A monitor that an administrator runs by hand on a host of the deployment must survive
