@@ -135,7 +135,6 @@ pub struct HostState {
     pub is_first: bool,
     /// The storage servers that do not answer. Only the first host reports them, and only while
     /// copies out of the file system are required.
-    #[serde(skip)]
     pub lost: Vec<String>,
     /// The hosts of the file system, for messages.
     #[serde(skip)]
