@@ -28,6 +28,10 @@ use std::collections::VecDeque;
 /// these frames cover a minute.
 const WINDOW: usize = 60;
 
+/// Maximum number of evicted clients that have a finding each. If there are more, one finding
+/// reports all of them, so that one fault raises one alert.
+const MAX_SINGLE_EVICTIONS: usize = 4;
+
 /// A current problem.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Finding {
@@ -136,19 +140,7 @@ pub(crate) fn findings(situation: &Situation<'_>) -> Vec<Finding> {
         });
     }
     found.extend(hidden_pages(situation.hidden_pages));
-    for client in *evicted {
-        found.push(Finding {
-            rule: "client-evicted",
-            severity: Severity::Warning,
-            object: client.clone(),
-            what: format!("client {client} was evicted"),
-            remedy:
-                "check the host and the network of this client, and read the log of its mount; its \
-                 locks and open files were released"
-                    .into(),
-            cause: None,
-        });
-    }
+    found.extend(evictions(evicted));
     if let Some(map) = &collected.map {
         found.extend(unreachable(map, collected));
         let of_map = problems_of_map(map).into_iter().chain(lost_targets(map));
@@ -165,6 +157,38 @@ pub(crate) fn findings(situation: &Situation<'_>) -> Vec<Finding> {
     }
     found.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
     found
+}
+
+/// Returns the findings about evicted clients. If many clients were evicted, one network has
+/// probably failed, so one finding reports all of them.
+fn evictions(evicted: &[String]) -> Vec<Finding> {
+    let finding = |object: &str, what: String, remedy: &str| Finding {
+        rule: "client-evicted",
+        severity: Severity::Warning,
+        object: object.to_owned(),
+        what,
+        remedy: remedy.to_owned(),
+        cause: None,
+    };
+    if evicted.len() > MAX_SINGLE_EVICTIONS {
+        let (named, others) = evicted.split_at(MAX_SINGLE_EVICTIONS);
+        let what = format!(
+            "{} clients were evicted within a minute: {}, and {} more",
+            evicted.len(),
+            named.join(", "),
+            others.len()
+        );
+        let remedy = "check the network between these clients and the metadata services; `skep \
+                      client list --evicted` lists the clients with the reasons; their locks and \
+                      open files were released";
+        return vec![finding("clients", what, remedy)];
+    }
+    let of_client = |client: &String| {
+        let remedy = "check the host and the network of this client, and read the log of its \
+                      mount; its locks and open files were released";
+        finding(client, format!("client {client} was evicted"), remedy)
+    };
+    evicted.iter().map(of_client).collect()
 }
 
 /// Returns a finding if Prometheus uses the list of metrics pages, but cannot read some of these
@@ -438,6 +462,23 @@ mod tests {
         // The process of a silent service may be suspended.
         let silent = found.iter().find(|it| it.rule == "service-unreachable").unwrap();
         assert!(silent.remedy.starts_with("`skep health check` shows"), "{}", silent.remedy);
+    }
+
+    #[test]
+    fn many_evicted_clients_are_one_finding() {
+        let clients = |count: u32| (0..count).map(|number| format!("c{number}:/mnt"));
+        let objects = |count: u32| -> Vec<String> {
+            let evicted: Vec<String> = clients(count).collect();
+            evictions(&evicted).into_iter().map(|finding| finding.object).collect()
+        };
+        assert_eq!(objects(0), Vec::<String>::new());
+        assert_eq!(objects(4), clients(4).collect::<Vec<_>>());
+        assert_eq!(objects(1000), ["clients"]);
+        let evicted: Vec<String> = clients(7).collect();
+        let what = &evictions(&evicted)[0].what;
+        let expected = "7 clients were evicted within a minute: c0:/mnt, c1:/mnt, c2:/mnt, \
+                        c3:/mnt, and 3 more";
+        assert_eq!(what, expected);
     }
 
     #[test]
