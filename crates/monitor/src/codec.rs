@@ -11,6 +11,8 @@ use skep_types::codec::crc32c;
 
 /// Version of the payload. The version is the payload's first byte.
 const VERSION: u8 = 1;
+/// Number of numbers in a load that precede its buckets.
+const NUMBERS_OF_LOAD: usize = 9;
 /// Length of the part of a record that precedes the payload.
 const HEAD_BYTES: usize = 8;
 
@@ -77,6 +79,13 @@ pub fn start_ms(payload: &[u8]) -> Option<u64> {
 /// Decodes the payload of a record. `None` means that the payload is damaged or has an unknown
 /// version.
 pub fn decode(payload: &[u8]) -> Option<Frame> {
+    decode_some(payload, |_| true)
+}
+
+/// Like [`decode`], but leaves out the loads of the dimensions for which `is_wanted` returns
+/// `false`. A chart of an hour needs one dimension of 3,600 frames, and most of the time of
+/// [`decode`] is for the keys and buckets of the others.
+pub fn decode_some(payload: &[u8], is_wanted: impl Fn(Dimension) -> bool) -> Option<Frame> {
     let (version, rest) = payload.split_first()?;
     if *version != VERSION {
         return None;
@@ -90,6 +99,12 @@ pub fn decode(payload: &[u8]) -> Option<Frame> {
     };
     for _ in 0..reader.number()? {
         let dimension = Dimension::numbered(reader.number()?)?;
+        if !is_wanted(dimension) {
+            reader.skip_text()?;
+            reader.skip_text()?;
+            reader.skip_load()?;
+            continue;
+        }
         let key = Key { dimension, id: reader.text()?, service: reader.text()? };
         frame.loads.insert(key, reader.load()?);
     }
@@ -165,8 +180,25 @@ impl Reader<'_> {
         String::from_utf8(text.to_vec()).ok()
     }
 
+    fn skip_text(&mut self) -> Option<()> {
+        let len = usize::try_from(self.number()?).ok()?;
+        self.0 = self.0.split_at_checked(len)?.1;
+        Some(())
+    }
+
     fn level(&mut self) -> Option<Level> {
         Some(Level { sum: self.number()?, max: self.number()? })
+    }
+
+    fn skip_load(&mut self) -> Option<()> {
+        for _ in 0..NUMBERS_OF_LOAD {
+            self.number()?;
+        }
+        for _ in 0..self.number()? {
+            self.number()?;
+            self.number()?;
+        }
+        Some(())
     }
 
     fn load(&mut self) -> Option<Load> {
@@ -209,6 +241,21 @@ mod tests {
         let mut starts = Vec::new();
         records(&bytes, |payload| starts.push(start_ms(payload).unwrap()));
         assert_eq!(starts, frames.map(|frame| frame.start_ms));
+    }
+
+    #[test]
+    fn frame_can_be_decoded_without_the_loads_of_other_dimensions() {
+        let mut whole = frame(1_800_000_000, u64::MAX / 2_000_000);
+        whole.loads.values_mut().for_each(|load| load.buckets.push((90, 1 << 60)));
+        let payload = record(&whole)[HEAD_BYTES..].to_vec();
+        for (wanted, _) in Dimension::ALL {
+            let mut expected = whole.clone();
+            expected.loads.retain(|key, _| key.dimension == wanted);
+            assert_eq!(decode_some(&payload, |it| it == wanted), Some(expected), "{wanted:?}");
+        }
+        for end in 0..payload.len() {
+            assert_eq!(decode_some(&payload[..end], |_| false), None, "{end}");
+        }
     }
 
     #[test]
