@@ -40,7 +40,8 @@ impl FillWatch {
             with_own_space(map, TargetKind::Storage).iter().map(|it| it.id).collect();
         let (mut all, mut targets) = (Vec::new(), BTreeMap::<TargetId, Vec<UsedSpace>>::new());
         let from_ms = now_ms.saturating_sub(SPAN_MS);
-        history.read(Resolution::of(SPAN_MS, SPAN_MS), from_ms, now_ms + 1, |frame| {
+        let (resolution, span) = (Resolution::of(SPAN_MS, SPAN_MS), from_ms..now_ms + 1);
+        let add = |frame: &Frame| {
             let found: Vec<(TargetId, UsedSpace)> =
                 ids.iter().filter_map(|id| Some((*id, used_space(frame, *id)?))).collect();
             // A sum without some of the targets would grow when these targets are added.
@@ -50,7 +51,8 @@ impl FillWatch {
             for (id, space) in found {
                 targets.entry(id).or_default().push(space);
             }
-        });
+        };
+        history.read(resolution, span, |_| false, add);
         self.all = Growth::of(&all);
         let growth = |(id, points): (TargetId, Vec<UsedSpace>)| Some((id, Growth::of(&points)?));
         self.targets = targets.into_iter().filter_map(growth).collect();

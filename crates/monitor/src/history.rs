@@ -6,11 +6,12 @@
 //! The newest seconds are also in memory, so the web page works even if the history cannot be
 //! written.
 
-use crate::frame::Frame;
+use crate::frame::{Dimension, Frame};
 use crate::limits::RECENT_FRAMES;
 use crate::tier::{Tier, TierForm};
 use std::collections::VecDeque;
 use std::io;
+use std::ops::Range;
 use std::path::Path;
 
 const SECOND_MS: u64 = 1000;
@@ -57,6 +58,7 @@ pub struct History {
     /// The current minute and the current hour, which are not complete yet. Each of them is the sum
     /// of frames of the previous tier.
     open: [Frame; 2],
+    /// The newest frames, in the order of their times.
     recent: VecDeque<Frame>,
     max_bytes: u64,
     problem: Option<String>,
@@ -89,15 +91,12 @@ impl History {
             let from = if after == 0 { 0 } else { after + step(index + 1) };
             let newest = tiers[index].last().map_or(0, |frame| frame.start_ms);
             let from = from.max(newest / step(index + 1) * step(index + 1));
-            tiers[index].read(from, u64::MAX, |frame| sum.add(&frame));
+            tiers[index].read(from..newest + 1, |_| true, |frame| sum.add(&frame));
         }
         let mut recent = VecDeque::new();
         let newest = tiers[0].last().map_or(0, |frame| frame.start_ms);
-        tiers[0].read(newest.saturating_sub(RECENT_FRAMES as u64 * SECOND_MS), u64::MAX, |frame| {
-            recent.push_back(frame);
-        });
-        let excess = recent.len().saturating_sub(RECENT_FRAMES);
-        recent.drain(..excess);
+        let from = newest.saturating_sub(RECENT_FRAMES as u64 * SECOND_MS);
+        tiers[0].read(from..newest + 1, |_| true, |frame| add_newest(&mut recent, frame));
         Ok(Self { tiers, open, recent, max_bytes, problem: None })
     }
 
@@ -107,10 +106,7 @@ impl History {
         let now_ms = frame.start_ms + frame.span_ms;
         self.store(0, &frame);
         self.add_to_open(0, &frame);
-        self.recent.push_back(frame);
-        if self.recent.len() > RECENT_FRAMES {
-            self.recent.pop_front();
-        }
+        add_newest(&mut self.recent, frame);
         let quarter = self.max_bytes / 4;
         for (tier, quarters) in self.tiers.iter_mut().zip(QUARTERS) {
             tier.trim(now_ms, quarter * quarters);
@@ -169,33 +165,31 @@ impl History {
         &self.recent
     }
 
-    /// Calls `visit` with the frames of a resolution that start in `from_ms..to_ms`, the oldest
-    /// first.
+    /// Calls `visit` with the frames of a resolution that start in `span`, the oldest first. The
+    /// frames have at least the loads of the dimensions for which `is_wanted` returns `true`.
     pub fn read(
         &self,
         resolution: Resolution,
-        from_ms: u64,
-        to_ms: u64,
+        span: Range<u64>,
+        is_wanted: impl Fn(Dimension) -> bool,
         mut visit: impl FnMut(&Frame),
     ) {
         let index = resolution.0;
-        let in_memory = self.recent.front().map_or(u64::MAX, |frame| frame.start_ms);
-        if index == 0 && in_memory <= from_ms {
-            let wanted = |frame: &&Frame| (from_ms..to_ms).contains(&frame.start_ms);
-            self.recent.iter().filter(wanted).for_each(visit);
-            return;
-        }
         if index == 0 {
-            self.tiers[0].read(from_ms, to_ms.min(in_memory), |frame| visit(&frame));
-            let wanted = |frame: &&Frame| (from_ms..to_ms).contains(&frame.start_ms);
-            self.recent.iter().filter(wanted).for_each(visit);
+            let in_memory = self.recent.front().map_or(u64::MAX, |frame| frame.start_ms);
+            if in_memory > span.start {
+                let stored = span.start..span.end.min(in_memory);
+                self.tiers[0].read(stored, is_wanted, |frame| visit(&frame));
+            }
+            let is_meant = |frame: &&Frame| span.contains(&frame.start_ms);
+            self.recent.iter().filter(is_meant).for_each(visit);
             return;
         }
-        self.tiers[index].read(from_ms, to_ms, |frame| visit(&frame));
+        self.tiers[index].read(span.clone(), is_wanted, |frame| visit(&frame));
         // Visit the incomplete frames, the longest first: the incomplete hour, and then its
         // incomplete minute.
         for sum in self.open[..index].iter().rev() {
-            if sum.samples > 0 && (from_ms..to_ms).contains(&sum.start_ms) {
+            if sum.samples > 0 && span.contains(&sum.start_ms) {
                 visit(sum);
             }
         }
@@ -215,6 +209,18 @@ fn step(index: usize) -> u64 {
     FORMS[index].step_ms
 }
 
+/// Adds a frame to the newest frames, which are in the order of their times. If the clock was set
+/// back, drops the frames whose times are now in the future, so that no query finds a second twice.
+fn add_newest(recent: &mut VecDeque<Frame>, frame: Frame) {
+    while recent.back().is_some_and(|last| last.start_ms >= frame.start_ms) {
+        recent.pop_back();
+    }
+    recent.push_back(frame);
+    if recent.len() > RECENT_FRAMES {
+        recent.pop_front();
+    }
+}
+
 /// Whether an error means that space is missing, so that a write may succeed after files were
 /// removed.
 fn is_full(error: &io::Error) -> bool {
@@ -231,11 +237,13 @@ mod tests {
 
     fn operations(history: &History, from_s: u64, to_s: u64) -> Vec<(u64, u64)> {
         let mut found = Vec::new();
-        let span_ms = (to_s - from_s) * 1000;
-        history.read(Resolution::of(span_ms, span_ms), from_s * 1000, to_s * 1000, |frame| {
+        let span = from_s * 1000..to_s * 1000;
+        let resolution = Resolution::of(span.end - span.start, span.end - span.start);
+        let note = |frame: &Frame| {
             let load = frame.loads.values().next().unwrap();
             found.push((frame.start_ms / 1000, load.operations));
-        });
+        };
+        history.read(resolution, span, |_| true, note);
         found
     }
 
@@ -294,6 +302,30 @@ mod tests {
         assert!(minutes.iter().all(|(_, operations)| *operations == 60), "{minutes:?}");
         let hours = operations(&history, START - 30 * 86_400, START + 2 * 3600);
         assert_eq!(hours, [(START, 3600), (START + 3600, 3600)]);
+    }
+
+    #[test]
+    fn each_frame_is_found_once_after_the_clock_was_set_back() {
+        for back_s in [7, 900, 86_400] {
+            let directory = tempfile::tempdir().unwrap();
+            let mut history = History::open(directory.path(), 1 << 30).unwrap();
+            let now = START + 86_400 + 50;
+            (now..now + 20).for_each(|second| history.add(frame(second, 1)));
+            let begin = now + 20 - back_s;
+            (begin..begin + 700).for_each(|second| history.add(frame(second, 2)));
+            let check = |history: &History| {
+                let found = operations(history, begin, begin + 700);
+                let later = found.iter().filter(|(_, operations)| *operations == 2);
+                let seconds: Vec<u64> = later.map(|(second, _)| *second).collect();
+                assert_eq!(seconds, (begin..begin + 700).collect::<Vec<_>>(), "{back_s}");
+                let minutes = operations(history, begin - 3 * 3600, begin + 700);
+                let sum: u64 = minutes.iter().map(|(_, operations)| operations).sum();
+                assert!((1400..=1420).contains(&sum), "{back_s}: {minutes:?}");
+            };
+            check(&history);
+            drop(history);
+            check(&History::open(directory.path(), 1 << 30).unwrap());
+        }
     }
 
     #[test]

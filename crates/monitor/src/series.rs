@@ -157,7 +157,8 @@ pub(crate) fn series(
     let count = (end_ms / step - first) as usize + 1;
     let mut points: Vec<Point> = Vec::new();
     points.resize_with(count, Point::default);
-    history.read(resolution, first * step, end_ms + 1, |frame: &Frame| {
+    let is_wanted = |dimension: Dimension| dimension == query.dimension;
+    history.read(resolution, first * step..end_ms + 1, is_wanted, |frame: &Frame| {
         let index = (frame.start_ms / step).saturating_sub(first) as usize;
         let Some(point) = points.get_mut(index) else { return };
         point.span_ms += frame.span_ms;
@@ -239,7 +240,8 @@ pub(crate) fn loads(
 ) -> Value {
     let mut sum = Frame::default();
     let (begin_ms, end_ms) = (window.begin_ms(now_ms), window.end_ms(now_ms));
-    history.read(window.resolution(now_ms), begin_ms, end_ms + 1, |frame| {
+    let is_wanted = |it: Dimension| it == dimension;
+    history.read(window.resolution(now_ms), begin_ms..end_ms + 1, is_wanted, |frame| {
         let of_dimension = frame.loads.iter().filter(|(key, _)| key.dimension == dimension);
         let loads = of_dimension.map(|(key, load)| (key.clone(), load.clone())).collect();
         sum.add(&Frame { loads, readings: BTreeMap::new(), ..*frame });

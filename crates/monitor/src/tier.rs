@@ -4,12 +4,19 @@
 //! The tier only appends to its files. To remove old frames, it removes its oldest file, which
 //! requires no free space. After a crash, the last record of the newest file may be incomplete. In
 //! this case, the tier truncates the file at the end of the last complete frame.
+//!
+//! # Clocks that are set back
+//! The names of the files are in the order in which the tier has created them. After the clock was
+//! set back, the newest file is named after a time in the future. The tier then begins further
+//! files, whose names follow that of the newest file, so that the oldest frames are still removed
+//! first. Readers also read these files, and select frames by the times in the frames.
 
 use crate::codec;
-use crate::frame::Frame;
+use crate::frame::{Dimension, Frame};
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 /// The directory of a tier, and its time spans.
@@ -34,6 +41,9 @@ pub struct Tier {
     files: BTreeMap<u64, u64>,
     /// The newest file, open for appending.
     newest: Option<(u64, File)>,
+    /// The start of the frame that was written last, in milliseconds since 1970. `None` means that
+    /// the newest file has no frame.
+    written_ms: Option<u64>,
 }
 
 impl Tier {
@@ -52,10 +62,12 @@ impl Tier {
                 files.insert(start, entry.metadata()?.len());
             }
         }
-        let mut tier = Self { form, directory, files, newest: None };
+        let mut tier = Self { form, directory, files, newest: None, written_ms: None };
         if let Some((start, len)) = tier.files.last_key_value().map(|(start, len)| (*start, *len)) {
             let path = tier.path(start);
-            let whole = codec::records(&fs::read(&path)?, |_| ()) as u64;
+            let whole = codec::records(&fs::read(&path)?, |payload| {
+                tier.written_ms = codec::start_ms(payload).or(tier.written_ms);
+            }) as u64;
             if whole < len {
                 OpenOptions::new().write(true).open(&path)?.set_len(whole)?;
                 tracing::warn!(
@@ -84,15 +96,26 @@ impl Tier {
         self.files.values().sum()
     }
 
-    /// Appends a frame. After the clock was set back, a frame may be older than the period of the
-    /// newest file. It is then appended to the newest file all the same, because readers select
-    /// frames by the times in the frames.
+    /// Returns the name of the file for a frame with the start `start_ms`.
+    fn file_of(&self, start_ms: u64) -> u64 {
+        let period = |ms: u64| ms / self.form.file_ms * self.form.file_ms;
+        let wanted = period(start_ms);
+        match self.files.keys().next_back() {
+            // The clock was set back. One file still covers one period at most.
+            Some(newest) if *newest > wanted => match self.written_ms.map(period) {
+                Some(written) if written != wanted => newest.saturating_add(1),
+                _ => *newest,
+            },
+            _ => wanted,
+        }
+    }
+
+    /// Appends a frame.
     ///
     /// # Errors
     /// The errors of the file system. The frames of the tier do not change in this case.
     pub fn append(&mut self, frame: &Frame) -> io::Result<()> {
-        let wanted = frame.start_ms / self.form.file_ms * self.form.file_ms;
-        let start = self.files.keys().next_back().copied().unwrap_or(0).max(wanted);
+        let start = self.file_of(frame.start_ms);
         if self.newest.as_ref().is_none_or(|(open, _)| *open != start) {
             let file = OpenOptions::new().create(true).append(true).open(self.path(start))?;
             self.newest = Some((start, file));
@@ -103,6 +126,7 @@ impl Tier {
         match file.write_all(&record) {
             Ok(()) => {
                 self.files.insert(start, before + record.len() as u64);
+                self.written_ms = Some(frame.start_ms);
                 Ok(())
             }
             Err(error) => {
@@ -142,11 +166,16 @@ impl Tier {
         while self.bytes() > max_bytes && self.remove_oldest() {}
     }
 
-    /// Calls `visit` with each frame that starts in `from_ms..to_ms`, in the order of the files.
-    /// Logs a warning for a file that cannot be read, and skips the file.
-    pub fn read(&self, from_ms: u64, to_ms: u64, mut visit: impl FnMut(Frame)) {
-        let first = self.files.range(..=from_ms).next_back().map_or(from_ms, |(start, _)| *start);
-        for start in self.files.range(first..to_ms.max(first)).map(|(start, _)| *start) {
+    /// Calls `visit` with each frame that starts in `span`, in the order of the files. The frames
+    /// have only the loads of the dimensions for which `is_wanted` returns `true`. Logs a warning
+    /// for a file that cannot be read, and skips the file.
+    pub fn read(
+        &self,
+        span: Range<u64>,
+        is_wanted: impl Fn(Dimension) -> bool,
+        mut visit: impl FnMut(Frame),
+    ) {
+        for start in self.files_of(&span) {
             let bytes = match fs::read(self.path(start)) {
                 Ok(bytes) => bytes,
                 Err(error) => {
@@ -162,14 +191,29 @@ impl Tier {
                 // A file can have more than a thousand frames of other times, so decode only the
                 // wanted ones.
                 let start_ms = codec::start_ms(payload);
-                if start_ms.is_none_or(|start_ms| !(from_ms..to_ms).contains(&start_ms)) {
+                if start_ms.is_none_or(|start_ms| !span.contains(&start_ms)) {
                     return;
                 }
-                if let Some(frame) = codec::decode(payload) {
+                if let Some(frame) = codec::decode_some(payload, &is_wanted) {
                     visit(frame);
                 }
             });
         }
+    }
+
+    /// Returns the names of the files that may have frames in `span`.
+    fn files_of(&self, span: &Range<u64>) -> impl Iterator<Item = u64> {
+        let first = self.files.range(..=span.start).next_back();
+        let first = first.map_or(span.start, |(start, _)| *start);
+        // If the clock was set back by less than a period, files of the next period have frames of
+        // the span.
+        let end = span.end.saturating_add(self.form.file_ms);
+        let written_ms = self.written_ms;
+        let is_read = move |start: &u64| {
+            let is_in_future = written_ms.is_some_and(|written_ms| *start > written_ms);
+            *start < end || is_in_future
+        };
+        self.files.range(first..).map(|(start, _)| *start).filter(is_read)
     }
 
     /// Returns the newest frame of the tier. `None` means that the tier has no file, or that its
@@ -198,7 +242,8 @@ mod tests {
 
     fn seconds(tier: &Tier, from: u64, to: u64) -> Vec<u64> {
         let mut found = Vec::new();
-        tier.read(from * 1000, to * 1000, |frame| found.push(frame.start_ms / 1000));
+        let span = from * 1000..to * 1000;
+        tier.read(span, |_| true, |frame| found.push(frame.start_ms / 1000));
         found
     }
 
@@ -265,7 +310,36 @@ mod tests {
             tier.append(&frame(second, second)).unwrap();
         }
         let mut found = Vec::new();
-        tier.read(0, u64::MAX, |frame| found.push(frame.start_ms / 1000));
+        tier.read(0..u64::MAX, |_| true, |frame| found.push(frame.start_ms / 1000));
         assert_eq!(found, [200, 201, 150, 151]);
+    }
+
+    #[test]
+    fn frames_after_a_clock_error_are_found_and_bounded() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut tier = Tier::open(directory.path(), FORM).unwrap();
+        let add = |tier: &mut Tier, seconds: std::ops::Range<u64>| {
+            seconds.for_each(|second| tier.append(&frame(second, second)).unwrap());
+        };
+        add(&mut tier, 100..110);
+        // The clock is wrong for two seconds, and is then set back.
+        add(&mut tier, 90_000..90_002);
+        add(&mut tier, 110..115);
+        let mut tier = Tier::open(directory.path(), FORM).unwrap();
+        add(&mut tier, 115..150);
+        assert_eq!(seconds(&tier, 100, 150), (100..150).collect::<Vec<_>>());
+        assert_eq!(seconds(&tier, 112, 133), (112..133).collect::<Vec<_>>());
+        assert_eq!(tier.last(), Some(frame(149, 149)));
+        let most = tier.bytes() / 2;
+        tier.trim(150_000, most);
+        assert!(tier.bytes() <= most);
+        let newest = seconds(&tier, 0, 80_000);
+        assert_eq!(newest.last(), Some(&149), "the oldest files are removed");
+        assert!(newest.is_sorted() && newest[0] > 110, "{newest:?}");
+        // The clock is set back by less than a period, and later catches up.
+        let mut tier = Tier::open(&directory.path().join("other"), FORM).unwrap();
+        add(&mut tier, 100..112);
+        add(&mut tier, 107..130);
+        assert_eq!(seconds(&tier, 105, 110), [105, 106, 107, 108, 109, 107, 108, 109]);
     }
 }
