@@ -94,6 +94,14 @@ impl Level {
         self.sum = self.sum.saturating_add(other.sum);
         self.max = self.max.max(other.max);
     }
+
+    /// Returns the level of `samples` samples as the level of `more` further samples too, all with
+    /// the same mean.
+    fn extended(self, samples: u64, more: u64) -> Self {
+        let all = u128::from(samples) + u128::from(more);
+        let sum = u128::from(self.sum).saturating_mul(all) / u128::from(samples.max(1));
+        Self { sum: u64::try_from(sum).unwrap_or(u64::MAX), max: self.max }
+    }
 }
 
 /// The load of one object.
@@ -213,10 +221,15 @@ pub struct Frame {
 
 impl Frame {
     /// Adds a later frame to this one.
+    ///
+    /// A service that has not replied in a round has no readings in it. So a frame in which a
+    /// reading is missing counts with the mean of the other one. Otherwise, a host whose service
+    /// was down for half a minute would seem to have half of its memory in this minute.
     pub fn add(&mut self, later: &Self) {
         if self.samples == 0 {
             self.start_ms = later.start_ms;
         }
+        let (own, added) = (self.samples, later.samples);
         self.span_ms = self.span_ms.saturating_add(later.span_ms);
         self.samples = self.samples.saturating_add(later.samples);
         for (key, load) in &later.loads {
@@ -227,14 +240,34 @@ impl Frame {
                 }
             }
         }
+        for (_, level) in self.readings.iter_mut().filter(|(key, _)| !later.has_reading(key)) {
+            *level = level.extended(own, added);
+        }
         for (key, level) in &later.readings {
-            self.readings.entry(*key).or_default().add(*level);
+            match self.readings.get_mut(key) {
+                Some(sum) => sum.add(*level),
+                None => {
+                    self.readings.insert(*key, level.extended(added, own));
+                }
+            }
         }
     }
 
+    fn has_reading(&self, key: &(Measure, u32)) -> bool {
+        self.readings.contains_key(key)
+    }
+
+    /// Returns the loads of one object, one for each kind of service that had a load of it.
+    pub fn loads_of(&self, dimension: Dimension, id: &str) -> impl Iterator<Item = &Load> {
+        let first = Key { dimension, id: id.to_owned(), service: String::new() };
+        let is_same = move |key: &Key| key.dimension == dimension && key.id == id;
+        let from_first = self.loads.range(first..);
+        from_first.take_while(move |(key, _)| is_same(key)).map(|(_, load)| load)
+    }
+
     /// Returns the sum of the loads of frames, the oldest first. For each reading, the sum contains
-    /// only the newest value, as if all samples had this value. Otherwise, a reading that is
-    /// missing in some frames would seem too low.
+    /// only the newest value, as if all samples had this value, since other programs show it as the
+    /// value of this moment.
     pub fn sum_with_newest_readings<'a>(frames: impl IntoIterator<Item = &'a Self>) -> Self {
         let (mut sum, mut newest) = (Self::default(), BTreeMap::new());
         for frame in frames {
@@ -313,6 +346,55 @@ pub(crate) mod tests {
         let level = sum.readings[&(Measure::FreeBytes, 7)];
         assert_eq!((sum.samples, level.sum / sum.samples), (2, 99));
         assert_eq!(sum.loads.values().next().unwrap().operations, 10);
+    }
+
+    #[test]
+    fn reading_that_some_rounds_lack_is_the_mean_of_the_others() {
+        let silent = |second| Frame { readings: BTreeMap::new(), ..frame(second, 1) };
+        let with = |second, value| {
+            let readings = [((Measure::Memory, 2), Level { sum: value, max: value })].into();
+            Frame { readings, ..frame(second, 1) }
+        };
+        for order in [[0, 1, 2], [1, 0, 2], [2, 1, 0]] {
+            let frames = [silent(60), with(61, 100), with(62, 300)];
+            let mut sum = Frame::default();
+            order.into_iter().for_each(|index: usize| sum.add(&frames[index]));
+            let level = sum.readings[&(Measure::Memory, 2)];
+            assert_eq!((sum.samples, level.max), (3, 300));
+            let mean = level.sum / sum.samples;
+            assert!((166..=234).contains(&mean), "{order:?}: {mean}");
+        }
+        // Half of the minutes of this hour have the reading.
+        let mut hour = Frame::default();
+        for minute in 0..60 {
+            let mut sum = Frame::default();
+            (0..60).for_each(|second| match minute % 2 {
+                0 => sum.add(&with(60 * minute + second, 1 << 40)),
+                _ => sum.add(&silent(60 * minute + second)),
+            });
+            hour.add(&sum);
+        }
+        let level = hour.readings[&(Measure::Memory, 2)];
+        assert_eq!((hour.samples, level.sum / hour.samples), (3600, 1 << 40));
+    }
+
+    #[test]
+    fn loads_of_an_object_are_those_at_all_services() {
+        let mut mixed = Frame::default();
+        for (dimension, id, service, operations) in [
+            (Dimension::Node, "2", "storage", 1),
+            (Dimension::Target, "2", "metadata", 2),
+            (Dimension::Target, "2", "storage", 4),
+            (Dimension::Target, "20", "storage", 8),
+            (Dimension::Client, "2", "", 16),
+        ] {
+            let key = Key { dimension, id: id.into(), service: service.into() };
+            mixed.loads.insert(key, Load { operations, ..Load::default() });
+        }
+        let of = |id: &str| -> u64 {
+            mixed.loads_of(Dimension::Target, id).map(|load| load.operations).sum()
+        };
+        assert_eq!((of("2"), of("20"), of("1"), of("3")), (6, 8, 0, 0));
     }
 
     #[test]
