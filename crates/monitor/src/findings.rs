@@ -281,10 +281,7 @@ fn sum<'a>(
     let (mut sum, mut samples) = (Load::default(), 0);
     for frame in frames {
         samples += frame.samples;
-        let loads = frame.loads.iter();
-        for (_, load) in loads.filter(|(key, _)| key.dimension == dimension && key.id == id) {
-            sum.add(load);
-        }
+        frame.loads_of(dimension, &id).for_each(|load| sum.add(load));
     }
     (sum, samples)
 }

@@ -426,9 +426,8 @@ impl MonitorState {
 
 /// Returns the load of an object, summed over the services that had it.
 pub(crate) fn sum_of(frame: &Frame, dimension: Dimension, id: u32) -> Load {
-    let (id, mut sum) = (id.to_string(), Load::default());
-    let is_meant = |key: &Key| key.dimension == dimension && key.id == id;
-    frame.loads.iter().filter(|(key, _)| is_meant(key)).for_each(|(_, load)| sum.add(load));
+    let mut sum = Load::default();
+    frame.loads_of(dimension, &id.to_string()).for_each(|load| sum.add(load));
     sum
 }
 
