@@ -153,8 +153,10 @@ impl HistogramValue {
 
     /// Returns the upper bound of the first bucket such that at least the share `share` of all
     /// durations is not longer than this bound. If `share` is 0.99, at most one in a hundred
-    /// durations is longer. `None` means that there is no duration, or that the bucket has no upper
-    /// bound.
+    /// durations is longer. `None` means that there is no duration.
+    ///
+    /// The last bucket has no upper bound, so its lower bound of 69 s takes the place of it. The
+    /// result is then too short, but readers see that operations take longest.
     pub fn quantile(&self, share: f64) -> Option<Duration> {
         let count = self.count();
         if count == 0 {
@@ -166,7 +168,7 @@ impl HistogramValue {
             seen += in_bucket;
             seen >= wanted
         })?;
-        upper_bound_ns(bucket).map(Duration::from_nanos)
+        Some(Duration::from_nanos(upper_bound_ns(bucket).unwrap_or(1 << LAST_EXPONENT)))
     }
 
     /// Returns the upper bounds of every `octaves`-th octave in nanoseconds. Each bound has the
@@ -212,6 +214,16 @@ mod tests {
         }
         assert_eq!(value.mean(), Some(Duration::from_micros(500_500)));
         assert_eq!(HistogramValue::default().quantile(0.5), None);
+    }
+
+    #[test]
+    fn quantile_of_the_longest_durations_is_not_missing() {
+        let mut value = HistogramValue::default();
+        (0..99).for_each(|_| value.record(Duration::from_millis(1)));
+        value.record(Duration::from_secs(3600));
+        let longest = Duration::from_nanos(1 << LAST_EXPONENT);
+        assert_eq!(value.quantile(1.0), Some(longest));
+        assert!(value.quantile(0.99).is_some_and(|it| it < Duration::from_millis(2)));
     }
 
     #[test]

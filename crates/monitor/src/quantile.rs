@@ -14,8 +14,7 @@ pub(crate) fn histogram(buckets: &[(u16, u64)]) -> HistogramValue {
 }
 
 /// Returns a duration in nanoseconds such that the share `share` of all operations takes at most
-/// this long. `None` means that there is no operation, or that the duration is in the last bucket,
-/// which has no upper bound.
+/// this long. `None` means that there is no operation.
 pub(crate) fn quantile_ns(buckets: &[(u16, u64)], share: f64) -> Option<u64> {
     let found = histogram(buckets).quantile(share)?;
     u64::try_from(found.as_nanos()).ok()
@@ -46,5 +45,7 @@ mod tests {
         assert_eq!(heat(&[(9999, 1)])[HEAT_ROWS - 1], 1);
         assert_eq!(quantile_ns(&[], 0.5), None);
         assert_eq!(quantile_ns(&[(0, 99), (40, 1)], 0.5), Some(1024));
+        let last = (BUCKETS - 1) as u16;
+        assert_eq!(quantile_ns(&[(last, 1)], 0.5), Some(1 << 36), "an hour is not unknown");
     }
 }
