@@ -281,23 +281,28 @@ impl Frame {
         sum
     }
 
-    /// For each dimension of causes, keeps the [`MAX_CAUSES`] objects with the most load. Adds the
-    /// load of all other objects to the entry `other`, so that totals stay exact.
+    /// Calls [`Self::bound_to`] with the maximum number of causes in a frame.
     pub fn bound(&mut self) {
+        self.bound_to(MAX_CAUSES);
+    }
+
+    /// For each dimension of causes, keeps the `most` objects with the most load. Adds the load of
+    /// all other objects to the entry `other`, so that totals stay exact.
+    pub fn bound_to(&mut self, most: usize) {
         for (dimension, _) in Dimension::ALL.iter().filter(|(dimension, _)| dimension.is_cause()) {
             let of_dimension = self.loads.iter().filter(|(key, _)| key.dimension == *dimension);
             let mut ranked: Vec<(u64, Key)> = of_dimension
                 .filter(|(key, _)| key.id != skep_stats::LEFT_OUT)
                 .map(|(key, load)| (load.weight(), key.clone()))
                 .collect();
-            if ranked.len() <= MAX_CAUSES {
+            if ranked.len() <= most {
                 continue;
             }
             ranked.sort_by(|a, b| b.cmp(a));
             let id = skep_stats::LEFT_OUT.to_owned();
             let rest = Key { dimension: *dimension, id, service: String::new() };
             let mut sum = self.loads.remove(&rest).unwrap_or_default();
-            for (_, key) in ranked.drain(MAX_CAUSES..) {
+            for (_, key) in ranked.drain(most..) {
                 sum.add(&self.loads.remove(&key).unwrap_or_default());
             }
             self.loads.insert(rest, sum);

@@ -6,6 +6,9 @@ use std::time::Duration;
 /// Administrators are interested in the clients and users with the most load. The limit makes the
 /// size of a frame independent of the number of users.
 pub const MAX_CAUSES: usize = 64;
+/// Maximum number of clients, of users, of groups or of jobs in the load of a time span. A span of
+/// two years may have a million jobs. The load of the others is added up.
+pub const MAX_LOADS: usize = 1000;
 /// Number of frames of single rounds that the monitor has in memory for its web page and its rules.
 /// These frames are the newest ones. With the default interval of rounds, they cover ten minutes.
 pub const RECENT_FRAMES: usize = 600;

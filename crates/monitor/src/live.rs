@@ -245,11 +245,7 @@ impl MonitorState {
         let frame = self.history.recent().back().unwrap_or(&empty);
         let state = self.history.state();
         let map = self.collected.map.as_ref();
-        let top = |dimension| {
-            let mut rows = rows(frame, dimension, (&self.names, map));
-            rows.truncate(TOP);
-            rows
-        };
+        let top = |dimension| rows(frame, dimension, TOP, (&self.names, map));
         json!({
             "now_ms": now_ms,
             "frame_ms": frame.start_ms + frame.span_ms,

@@ -4,7 +4,7 @@
 
 use crate::frame::{Dimension, Frame, Key, Load, Measure};
 use crate::history::{History, Resolution};
-use crate::limits::MAX_POINTS;
+use crate::limits::{MAX_LOADS, MAX_POINTS};
 use crate::names::Names;
 use crate::quantile::{heat, quantile_ns};
 use serde_json::{Value, json};
@@ -230,7 +230,8 @@ pub(crate) fn rounded(value: f64) -> f64 {
 }
 
 /// Returns the load of each object of a dimension in a time span, at the time `now_ms`, the objects
-/// with the most load first.
+/// with the most load first. Of clients, users, groups and jobs, at most [`MAX_LOADS`] have an
+/// entry of their own.
 pub(crate) fn loads(
     history: &History,
     dimension: Dimension,
@@ -245,32 +246,49 @@ pub(crate) fn loads(
         let of_dimension = frame.loads.iter().filter(|(key, _)| key.dimension == dimension);
         let loads = of_dimension.map(|(key, load)| (key.clone(), load.clone())).collect();
         sum.add(&Frame { loads, readings: BTreeMap::new(), ..*frame });
+        if sum.loads.len() > 2 * MAX_LOADS {
+            sum.bound_to(MAX_LOADS);
+        }
     });
-    json!({
-        "span_ms": sum.span_ms,
-        "rows": rows(&sum, dimension, (names, map)),
-    })
+    sum.bound_to(MAX_LOADS);
+    let rows = heaviest_first(&sum, dimension).into_iter().map(|(key, load)| {
+        let mut row = named_row((key, load), &sum, (names, map));
+        row["buckets"] = json!(load.buckets);
+        row
+    });
+    json!({ "span_ms": sum.span_ms, "rows": rows.collect::<Vec<_>>() })
 }
 
-/// Returns the loads of the objects of one dimension in a frame, the objects with the most load
-/// first.
+/// Returns the loads of at most `most` objects of one dimension in a frame, the objects with the
+/// most load first.
 pub(crate) fn rows(
     frame: &Frame,
     dimension: Dimension,
-    (names, map): (&Names, Option<&ClusterMap>),
+    most: usize,
+    names: (&Names, Option<&ClusterMap>),
 ) -> Vec<Value> {
+    let loads = heaviest_first(frame, dimension).into_iter().take(most);
+    loads.map(|load| named_row(load, frame, names)).collect()
+}
+
+fn heaviest_first(frame: &Frame, dimension: Dimension) -> Vec<(&Key, &Load)> {
     let mut loads: Vec<(&Key, &Load)> =
         frame.loads.iter().filter(|(key, _)| key.dimension == dimension).collect();
     loads.sort_by_key(|(key, load)| (std::cmp::Reverse((load.weight(), load.busy_ns)), *key));
-    let rows = loads.into_iter().map(|(key, load)| {
-        let mut row = row(load, frame);
-        row["buckets"] = json!(load.buckets);
-        row["id"] = key.id.clone().into();
-        row["service"] = key.service.clone().into();
-        row["name"] = names.name(dimension, &key.id, map).into();
-        row
-    });
-    rows.collect()
+    loads
+}
+
+/// Returns the numbers of an object's load in a frame, with the id and the name of the object.
+fn named_row(
+    (key, load): (&Key, &Load),
+    frame: &Frame,
+    (names, map): (&Names, Option<&ClusterMap>),
+) -> Value {
+    let mut row = row(load, frame);
+    row["id"] = key.id.clone().into();
+    row["service"] = key.service.clone().into();
+    row["name"] = names.name(key.dimension, &key.id, map).into();
+    row
 }
 
 /// Returns the numbers of an object's load in a frame: counts, and rates per second.
@@ -425,6 +443,31 @@ mod tests {
         assert_eq!(found["rows"][0]["operations"], 500);
         assert_eq!(found["rows"][0]["operations_per_second"], 10.0);
         assert_eq!(found["rows"][0]["id"], "1000");
+    }
+
+    #[test]
+    fn load_of_many_jobs_is_bounded_and_its_sum_is_exact() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut history = History::open(directory.path(), 1 << 30).unwrap();
+        let load = |operations| Load { operations, ..Load::default() };
+        let key =
+            |id: u64| Key { dimension: Dimension::Job, id: id.to_string(), service: String::new() };
+        let seconds = 4 * MAX_LOADS as u64 / 5;
+        for second in 0..seconds {
+            // Each second has five jobs that end, and one that lasts.
+            let jobs = (0..5).map(|job| (key(1_000_000 + second * 5 + job), load(3)));
+            let loads = jobs.chain([(key(7), load(100))]).collect();
+            history.add(Frame { loads, ..frame(START + second, 1) });
+        }
+        let (names, window) = (Names::read(), Window { span_ms: 3_600_000, until_ms: None });
+        let now_ms = (START + seconds) * 1000;
+        let found = loads(&history, Dimension::Job, window, now_ms, (&names, None));
+        let rows = found["rows"].as_array().unwrap();
+        assert_eq!(rows.len(), MAX_LOADS + 1);
+        let sum: u64 = rows.iter().map(|row| row["operations"].as_u64().unwrap()).sum();
+        assert_eq!(sum, seconds * 115);
+        let lasting = rows.iter().find(|row| row["id"] == "7").unwrap();
+        assert_eq!(lasting["operations"], seconds * 100);
     }
 
     #[test]
