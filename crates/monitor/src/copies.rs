@@ -13,11 +13,13 @@ use crate::frame::Frame;
 use crate::http_client::{Failure, HttpRequest, Url, post};
 use crate::limits::MAX_WAITING_COPIES;
 use crate::live::MonitorState;
+use crate::remote_write::SentSeries;
 use crate::settings::{MonitorSettings, secret_in};
 use crate::{influx, now_ms, of_cluster, remote_write};
 use skep_types::{Error, ErrorCode, Result};
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -97,6 +99,7 @@ impl Copies {
         let points = format!("points{}", of_cluster(name.as_deref()));
         let mut from_ms = now_ms();
         let mut waiting = Waiting::default();
+        let mut sent = SentSeries::default();
         let mut back_off = BackOff::default();
         let mut problem = String::new();
         // Retry: the monitor sends a copy that the other program could not accept again, after
@@ -104,7 +107,7 @@ impl Copies {
         loop {
             skep_env::sleep(self.interval).await;
             let to_ms = now_ms();
-            if let Some(copy) = self.copy(&state.borrow(), from_ms, to_ms) {
+            if let Some(copy) = self.copy(&state.borrow(), from_ms..to_ms, &mut sent) {
                 waiting.add(copy);
             }
             from_ms = to_ms;
@@ -131,16 +134,21 @@ impl Copies {
         }
     }
 
-    /// Returns the points of the frames that ended in `from_ms..to_ms`. `None` means that the
-    /// frames have no points, for example because there is no such frame.
-    fn copy(&self, state: &MonitorState, from_ms: u64, to_ms: u64) -> Option<Vec<u8>> {
+    /// Returns the points of the frames that ended in `span`. `None` means that the frames have no
+    /// points, for example because there is no such frame. `sent` is from the previous copy.
+    fn copy(
+        &self,
+        state: &MonitorState,
+        span: Range<u64>,
+        sent: &mut SentSeries,
+    ) -> Option<Vec<u8>> {
         let frames = state.history.recent().iter();
-        let new = frames.filter(|it| (from_ms..to_ms).contains(&(it.start_ms + it.span_ms)));
+        let new = frames.filter(|it| span.contains(&(it.start_ms + it.span_ms)));
         let sum = Frame::sum_with_newest_readings(new);
         let (names, map) = (&state.names, state.collected.map.as_ref());
         let copy = match self.receiver {
             Receiver::Influx => influx::lines(&sum, names, map).into_bytes(),
-            Receiver::RemoteWrite => remote_write::body(&sum, names, map),
+            Receiver::RemoteWrite => remote_write::body(&sum, names, map, sent),
         };
         (!copy.is_empty()).then_some(copy)
     }

@@ -9,10 +9,15 @@ use crate::frame::{Dimension, Frame, Load, Measure};
 use crate::names::Names;
 use prost::Message;
 use skep_types::ClusterMap;
+use std::collections::BTreeSet;
 
 /// The headers that the interface requires.
 pub(crate) const HEADERS: &[(&str, &str)] =
     &[("Content-Encoding", "snappy"), ("X-Prometheus-Remote-Write-Version", "0.1.0")];
+
+/// The value of a sample that marks the end of a series: the stale marker of Prometheus. It is a
+/// NaN with bits that no computation returns.
+const STALE: f64 = f64::from_bits(0x7ff0_0000_0000_0002);
 
 /// The message that carries values to the receiver. It contains a list of series.
 #[derive(Clone, PartialEq, Message)]
@@ -30,7 +35,7 @@ struct TimeSeries {
     samples: Vec<Sample>,
 }
 
-#[derive(Clone, PartialEq, Message)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Message)]
 struct Label {
     #[prost(string, tag = "1")]
     name: String,
@@ -47,9 +52,41 @@ struct Sample {
     at_ms: i64,
 }
 
+/// The labels of the series in the previous write.
+///
+/// Prometheus shows the last sample of a series for five minutes, unless the series gets a stale
+/// marker. Without these markers, a user whose programs have ended would seem to cause load for
+/// five minutes more. The interface requires them.
+#[derive(Debug, Default)]
+pub(crate) struct SentSeries(BTreeSet<Vec<Label>>);
+
+impl SentSeries {
+    /// Adds a stale marker to `request` for each series of the previous write that it lacks.
+    fn mark_ended(&mut self, request: &mut WriteRequest, at_ms: i64) {
+        let present: BTreeSet<_> = request.series.iter().map(|it| it.labels.clone()).collect();
+        let ended = self.0.difference(&present).cloned();
+        let marked = ended.map(|labels| {
+            let samples = vec![Sample { value: STALE, at_ms }];
+            TimeSeries { labels, samples }
+        });
+        request.series.extend(marked);
+        self.0 = present;
+    }
+}
+
 /// Returns the body of a write with the samples of a frame. It is empty if the frame has none.
-pub(crate) fn body(frame: &Frame, names: &Names, map: Option<&ClusterMap>) -> Vec<u8> {
-    let request = request(frame, names, map);
+/// `sent` is from the previous write, and is updated.
+pub(crate) fn body(
+    frame: &Frame,
+    names: &Names,
+    map: Option<&ClusterMap>,
+    sent: &mut SentSeries,
+) -> Vec<u8> {
+    let mut request = request(frame, names, map);
+    // If no round has ended, it is not known whether a series has ended.
+    if frame.samples > 0 {
+        sent.mark_ended(&mut request, end_of(frame));
+    }
     if request.series.is_empty() {
         return Vec::new();
     }
@@ -57,9 +94,14 @@ pub(crate) fn body(frame: &Frame, names: &Names, map: Option<&ClusterMap>) -> Ve
     snap::raw::Encoder::new().compress_vec(&request.encode_to_vec()).unwrap_or_default()
 }
 
+/// Returns the end of a frame in milliseconds since 1970, which is the time of its samples.
+fn end_of(frame: &Frame) -> i64 {
+    i64::try_from(frame.start_ms.saturating_add(frame.span_ms)).unwrap_or(i64::MAX)
+}
+
 fn request(frame: &Frame, names: &Names, map: Option<&ClusterMap>) -> WriteRequest {
     let cluster = map.map_or_else(String::new, |map| map.cluster.to_string());
-    let at_ms = i64::try_from(frame.start_ms + frame.span_ms).unwrap_or(i64::MAX);
+    let at_ms = end_of(frame);
     let mut series = Vec::new();
     let mut add = |metric: String, labels: &[(&str, &str)], value: f64| {
         let mut labels: Vec<Label> = labels
@@ -122,6 +164,11 @@ mod tests {
         WriteRequest::decode(&*message).unwrap()
     }
 
+    /// Returns the body of the first write.
+    fn first(frame: &Frame) -> Vec<u8> {
+        body(frame, &Names::read(), None, &mut SentSeries::default())
+    }
+
     fn label<'a>(series: &'a TimeSeries, name: &str) -> Option<&'a str> {
         series.labels.iter().find(|it| it.name == name).map(|it| &*it.value)
     }
@@ -130,7 +177,7 @@ mod tests {
     fn remote_write_has_a_sample_for_each_metric_of_each_object() {
         let mut sum = frame(1_800_000_000, 10);
         sum.add(&frame(1_800_000_001, 30));
-        let request = decoded(&body(&sum, &Names::read(), None));
+        let request = decoded(&first(&sum));
         assert_eq!(request.series.len(), 3 * 7 + 1);
         let value = |metric: &str, by: &str| {
             let is_meant = |it: &&TimeSeries| {
@@ -156,13 +203,34 @@ mod tests {
         let id = "a\"} 1\n# b{c=\"".to_owned();
         let key = Key { dimension: Dimension::Operation, id: id.clone(), service: String::new() };
         hostile.loads.insert(key, Load { operations: 1, ..Load::default() });
-        let request = decoded(&body(&hostile, &Names::read(), None));
+        let request = decoded(&first(&hostile));
         let found = request.series.iter().filter(|it| label(it, "id") == Some(&*id)).count();
         assert_eq!(found, 7);
     }
 
     #[test]
     fn frame_without_load_is_not_written() {
-        assert!(body(&Frame::default(), &Names::read(), None).is_empty());
+        assert!(first(&Frame::default()).is_empty());
+    }
+
+    #[test]
+    fn series_of_an_object_without_load_end_once() {
+        let (names, mut sent) = (Names::read(), SentSeries::default());
+        let mut ended = |frame: &Frame| {
+            let body = body(frame, &names, None, &mut sent);
+            let request = if body.is_empty() { WriteRequest::default() } else { decoded(&body) };
+            let is_marked = |it: &&TimeSeries| it.samples[0].value.to_bits() == STALE.to_bits();
+            let marked = request.series.iter().filter(is_marked);
+            let by: BTreeSet<_> = marked.clone().filter_map(|it| label(it, "by")).collect();
+            (marked.count(), by.into_iter().map(str::to_owned).collect::<Vec<_>>())
+        };
+        let busy = frame(1_800_000_000, 10);
+        let mut idle = frame(1_800_000_010, 10);
+        idle.loads.retain(|key, _| key.dimension != Dimension::User);
+        assert_eq!(ended(&busy), (0, vec![]));
+        assert_eq!(ended(&Frame::default()), (0, vec![]), "no round has ended");
+        assert_eq!(ended(&idle), (7, vec!["user".to_owned()]));
+        assert_eq!(ended(&idle), (0, vec![]));
+        assert_eq!(ended(&busy), (0, vec![]));
     }
 }
