@@ -91,6 +91,9 @@ pub const MAX_CLUSTERS: usize = 16;
 /// Maximum number of alerts in one request to an Alertmanager, the most severe first. Usual texts
 /// have less than 1 KB, so such a request usually has less than 1 MB.
 pub const MAX_SENT_ALERTS: usize = 500;
+/// Longest interval of copies of the load. The monitor computes a copy from the frames in memory
+/// ([`RECENT_FRAMES`]), which cover ten minutes, and Prometheus shows a sample for five minutes.
+pub const LONGEST_COPY_INTERVAL: Duration = Duration::from_secs(300);
 /// Maximum number of copies of the load that wait because the other program does not accept them.
 /// If there are more, the monitor drops the oldest. With the default interval they cover ten
 /// minutes, and take up to 20 MB on a large cluster.

@@ -1,6 +1,6 @@
 //! Settings of `skep monitor`. The manual is generated from the doc comments.
 
-use crate::limits::{MAX_ALERTMANAGERS, MIN_PASSWORD};
+use crate::limits::{LONGEST_COPY_INTERVAL, MAX_ALERTMANAGERS, MIN_PASSWORD};
 use serde::{Deserialize, Serialize};
 use skep_exporter::tls::ServerTls;
 use skep_service::{ByteSize, Interval, Manual};
@@ -245,15 +245,16 @@ impl Manual for MonitorSettings {
             problems
                 .push(format!("`ganglia.listen`: invalid address '{listen}': expected host:port"));
         }
-        let intervals = [
+        for (name, interval) in [
             ("influx.interval", self.influx.interval),
             ("remote_write.interval", self.remote_write.interval),
-            ("otlp.interval", self.otlp.interval),
-        ];
-        for (name, interval) in intervals {
-            if interval.0 < *INTERVALS.start() {
-                problems.push(format!("`{name}`: expected a time of at least 1 s"));
+        ] {
+            if !(*INTERVALS.start()..=LONGEST_COPY_INTERVAL).contains(&interval.0) {
+                problems.push(format!("`{name}`: expected a time from 1 s to 5 min"));
             }
+        }
+        if self.otlp.interval.0 < *INTERVALS.start() {
+            problems.push("`otlp.interval`: expected a time of at least 1 s".into());
         }
         let urls = [
             ("alerts.webhook", &self.alerts.webhook),
@@ -394,6 +395,10 @@ mod tests {
             (
                 problems(|it| it.remote_write.interval = Interval(Duration::ZERO)),
                 "`remote_write.interval`",
+            ),
+            (
+                problems(|it| it.influx.interval = Interval(Duration::from_secs(301))),
+                "`influx.interval`",
             ),
             (problems(|it| it.ganglia.listen = "8649".into()), "`ganglia.listen`"),
             (problems(|it| it.otlp.url = "ftp://x/v1/traces".into()), "`otlp.url`"),
