@@ -9,7 +9,11 @@ use skep_stats::disks::disks;
 use skep_stats::interfaces::interfaces;
 use skep_stats::{Round, ServiceFigures, series_with};
 use skep_wire::node::Statistics;
+use std::collections::BTreeMap;
 
+/// Number of rounds without a reply of a service for which the load of its host is still shown. A
+/// single reply may be late. After more rounds, the load would be taken for that of this moment.
+const MAX_SILENT_ROUNDS: u32 = 5;
 /// Prefixes of the names of the stored series.
 const PREFIXES: [&str; 2] = ["skep_host_disk_", "skep_host_network_"];
 
@@ -18,11 +22,13 @@ const PREFIXES: [&str; 2] = ["skep_host_disk_", "skep_host_network_"];
 pub(crate) struct HostLoads {
     before: Round,
     last: Round,
+    /// Number of rounds since the last reply of each service in `last`, by node id.
+    silent: BTreeMap<u32, u32>,
 }
 
 impl HostLoads {
-    /// Adds the replies of a round. A service that did not reply keeps its last two replies.
-    /// Removes the services for which `is_member` returns false.
+    /// Adds the replies of a round. A service that did not reply keeps its last two replies for
+    /// [`MAX_SILENT_ROUNDS`]. Removes the services for which `is_member` returns false.
     pub(crate) fn add(&mut self, round: &Round, is_member: impl Fn(u32) -> bool) {
         for figures in round {
             let is_other = |it: &ServiceFigures| it.node != figures.node;
@@ -34,8 +40,14 @@ impl HostLoads {
                 self.last.push(of_host(figures));
             }
         }
-        self.before.retain(|it| is_member(it.node));
-        self.last.retain(|it| is_member(it.node));
+        for node in self.last.iter().map(|it| it.node) {
+            let silent = self.silent.entry(node).or_default();
+            let has_replied = round.iter().any(|it| it.node == node);
+            *silent = if has_replied { 0 } else { *silent + 1 };
+        }
+        self.silent.retain(|node, silent| is_member(*node) && *silent <= MAX_SILENT_ROUNDS);
+        self.before.retain(|it| self.silent.contains_key(&it.node));
+        self.last.retain(|it| self.silent.contains_key(&it.node));
     }
 
     /// Returns the load of the host of one service, or of all hosts. `host_of` returns the name of
@@ -99,5 +111,28 @@ mod tests {
         assert!(loads.last.iter().all(|it| it.statistics.series.len() == 2));
         loads.add(&Vec::new(), |node| node == 2);
         assert_eq!(loads.loads(Some(3), host_of)["interfaces"], json!([]));
+    }
+
+    #[test]
+    fn host_of_a_service_without_replies_shows_no_old_load() {
+        let mut loads = HostLoads::default();
+        let disks = |loads: &HostLoads| {
+            let found = loads.loads(None, |node| format!("s{node}"));
+            found["disks"].as_array().map_or(0, Vec::len)
+        };
+        for second in 10..20 {
+            loads.add(&vec![reply(2, second, 0), reply(3, second, 0)], |_| true);
+        }
+        for second in 20..20 + u64::from(MAX_SILENT_ROUNDS) {
+            loads.add(&vec![reply(3, second, 0)], |_| true);
+            assert_eq!(disks(&loads), 2, "a few late replies: {second}");
+        }
+        loads.add(&vec![reply(3, 30, 0)], |_| true);
+        assert_eq!((disks(&loads), loads.last.len(), loads.silent.len()), (1, 1, 1));
+        // The service is back. Its load needs two replies.
+        loads.add(&vec![reply(2, 40, 0), reply(3, 40, 0)], |_| true);
+        assert_eq!(disks(&loads), 1);
+        loads.add(&vec![reply(2, 41, 0), reply(3, 41, 0)], |_| true);
+        assert_eq!(disks(&loads), 2);
     }
 }
