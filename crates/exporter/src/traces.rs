@@ -108,10 +108,13 @@ pub struct ReportedTraces {
 
 impl ReportedTraces {
     /// Adds the records of a report from the client `client`. Drops the oldest records if there are
-    /// too many. The records get their numbers from `store`.
+    /// too many. The records get their numbers from `store`. If the clock of the client is ahead,
+    /// its operations count as ended now, so that readers do not find them as recent for hours.
     pub fn add(&mut self, client: NodeId, report: ReportTraces, store: &TraceStore) {
+        let now_us = Moment::read().wall_us;
         for mut record in report.records {
             record.client = client;
+            record.ended_us = record.ended_us.min(now_us);
             for name in [&mut record.service, &mut record.operation] {
                 shorten(name, MAX_TRACE_NAME_BYTES);
             }
@@ -233,6 +236,17 @@ mod tests {
         assert_eq!((own.duration_us, own.stages.disk_us), (300_000, 250_000));
         let ago = Moment::read().wall_us - own.ended_us;
         assert!((1_900_000..30_000_000).contains(&ago), "{ago} us ago");
+    }
+
+    #[test]
+    fn operation_of_a_client_with_a_fast_clock_has_ended_now() {
+        let (store, mut reported) = (TraceStore::default(), ReportedTraces::default());
+        let mut report = report(1..2, 0);
+        report.records[0].ended_us = u64::MAX;
+        let before_us = Moment::read().wall_us;
+        reported.add(NodeId::new(12), report, &store);
+        let ended_us = reported.records[0].1.ended_us;
+        assert!((before_us..=Moment::read().wall_us).contains(&ended_us), "{ended_us}");
     }
 
     #[test]

@@ -43,8 +43,13 @@ fn duration_us(records: &[TraceRecord]) -> u64 {
 
 impl SlowOperationBook {
     /// Adds the new records of slow operations. Ignores all other records.
+    ///
+    /// The end of an operation is a time of its host. If the clock of this host is ahead, the
+    /// operation counts as one that has just ended. Otherwise it would stay in the book until the
+    /// clocks of all other hosts have reached this time.
     pub(crate) fn add(&mut self, records: Vec<TraceRecord>, now_us: u64) {
-        for record in records.into_iter().filter(|it| it.is_slow && it.trace != 0) {
+        for mut record in records.into_iter().filter(|it| it.is_slow && it.trace != 0) {
+            record.ended_us = record.ended_us.min(now_us);
             let own = self.operations.entry(record.trace).or_default();
             if own.len() < MAX_RECORDS {
                 own.push(record);
@@ -158,6 +163,15 @@ pub(crate) mod tests {
             book.explain(3, &map, &Usual::default()).expect("the operation is in the list");
         assert_eq!((explained.operation.as_str(), explained.ms), ("fsync", 3.0));
         assert_eq!(book.explain(9, &map, &Usual::default()), None);
+    }
+
+    #[test]
+    fn operation_of_a_host_with_a_fast_clock_is_dropped_in_time() {
+        let day_us = 86_400_000_000;
+        let mut book = book(vec![record(5, NOW_US + day_us, 9_000_000)], NOW_US);
+        assert_eq!(traces(&book, 60_000), ["5"]);
+        book.add(Vec::new(), NOW_US + KEPT.as_micros() as u64 + 1);
+        assert!(book.operations.is_empty(), "{book:?}");
     }
 
     #[test]
