@@ -1,7 +1,7 @@
 // The start of the page. Chooses the view by the address, requests statistics from the monitor each
 // second, and draws them.
 import { h, setText } from "./format.js";
-import { bytes, clusterOf, entryOf, messageOf, moment, partsOf, reasonOf, showUtc, titleOf, zone } from "./values.mjs";
+import { bytes, clusterOf, entryOf, isLate, messageOf, moment, partsOf, reasonOf, refreshMs, showUtc, titleOf, zone } from "./values.mjs";
 import { TimeSpan } from "./span.js";
 import * as views from "./views.js";
 
@@ -94,9 +94,8 @@ async function update(shown) {
 async function updateHistory(shown) {
   const { seconds, until, query: wanted } = time;
   if (shown.drawn === wanted && Date.now() < shown.historyDue) return;
-  // In a chart of a long span, each point covers minutes. So a request each second would return
-  // nothing new. The past does not change at all.
-  shown.historyDue = until === null ? Date.now() + Math.min(60000, Math.max(900, (seconds / POINTS) * 500)) : Infinity;
+  // The past does not change at all.
+  shown.historyDue = until === null ? Date.now() + refreshMs(seconds, POINTS) : Infinity;
   const queries = [...new Set(shown.charts.flatMap((chart) => chart.queries))];
   const found = new Map(await Promise.all(queries.map(async (query) =>
     [query, await get(`/api/history?${query}&${wanted}&points=${POINTS}`)])));
@@ -147,12 +146,12 @@ function problem(text) {
 function take(newest) {
   live = newest;
   lostMs = null;
-  main.classList.remove("stale");
+  const isOld = Boolean(live.services) && isLate(live);
+  main.classList.toggle("stale", isOld);
   if (!live.services) {
     problem("The monitor has no cluster map yet: management does not reply.");
   } else {
-    const isLate = live.now_ms - live.frame_ms > 10000;
-    problem(isLate ? `The newest statistics are from ${moment(live.frame_ms, 0)}.` : view.problem ?? "");
+    problem(isOld ? `The newest statistics are from ${moment(live.frame_ms, 0)}.` : view.problem ?? "");
     view.update(live);
     setText(foot, `Cluster ${live.cluster.slice(0, 13)} | map ${live.map_version} | Skep ${live.version} | statistics each ${(live.interval_ms / 1000).toFixed(1)} s | history ${bytes(live.history.bytes)} of ${bytes(live.history.max_bytes)}`);
   }
@@ -222,7 +221,7 @@ byId("views").append(...VIEWS.map(([path, title], index) =>
   h("a", { href: `#/${path}`, title: `Key ${index + 1}` }, title)));
 /** Fills the choice of the cluster, which is hidden if the monitor has only one. */
 async function listClusters() {
-  const found = (await (await fetch("/api/clusters")).json()).clusters;
+  const found = (await get("/api/clusters")).clusters;
   if (found.length < 2) return;
   const wanted = recall("cluster");
   clusters.replaceChildren(...found.map(({ name }) => h("option", { value: name, selected: name === wanted }, name)));

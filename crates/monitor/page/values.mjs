@@ -94,6 +94,18 @@ export function reasonOf(error) {
   return error.message;
 }
 
+/**
+ * Returns whether the newest statistics are older than some rounds, so that they do not describe this
+ * moment. The setting `interval` or a large cluster makes rounds longer.
+ */
+export const isLate = ({ now_ms: now, frame_ms: end, interval_ms: interval }) => now - end > Math.max(10000, 3 * interval);
+
+/**
+ * Returns the time between two requests for the charts of a span that ends now, in milliseconds. In a chart
+ * of a long span, each point covers minutes, so a request each second would return nothing new.
+ */
+export const refreshMs = (seconds, points) => Math.min(60000, Math.max(900, (seconds / points) * 900));
+
 /** Returns the title of the page, with the number of problems, so that a tab in the background shows it. */
 export function titleOf(view, findings, hasContact) {
   const problems = findings.filter((finding) => finding.cause === null).length;

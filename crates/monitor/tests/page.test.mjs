@@ -95,6 +95,21 @@ test("error texts of the monitor are read from JSON and from plain text", () => 
   ]);
 });
 
+test("statistics are late after some rounds, also if rounds are long", () => {
+  check(values.isLate, [
+    [{ now_ms: 20000, frame_ms: 11000, interval_ms: 1000 }, false],
+    [{ now_ms: 20000, frame_ms: 9000, interval_ms: 1000 }, true],
+    [{ now_ms: 90000, frame_ms: 31000, interval_ms: 60000 }, false],
+    [{ now_ms: 300000, frame_ms: 31000, interval_ms: 60000 }, true],
+    [{ now_ms: 20000, frame_ms: 0, interval_ms: 0 }, true],
+  ]);
+});
+
+test("charts of long spans are requested less often than those of short ones", () => {
+  const times = [300, 3600, 86400, 31536000].map((seconds) => values.refreshMs(seconds, 300));
+  assert.deepEqual(times, [900, 10800, 60000, 60000]);
+});
+
 test("page title has the number of problems, or the lost contact", () => {
   const [own, following] = [{ cause: null }, { cause: { rule: "target-down", object: "t7" } }];
   assert.equal(values.titleOf("Overview", [], true), "Overview - Skep monitor");
