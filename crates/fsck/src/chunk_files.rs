@@ -94,12 +94,6 @@ pub(crate) fn check(
     map: &ClusterMap,
     findings: &mut Findings,
 ) {
-    for (target, keys) in &files.0 {
-        let Some(group) = map.group_of(*target).map(|group| group.id) else { continue };
-        for key in keys.iter().filter(|key| !is_owned(records, group, key)) {
-            findings.add(Finding::Orphan { target: *target, key: *key });
-        }
-    }
     // Each new group gets a higher id than all earlier groups. So a group whose id is above all ids
     // in the map may be newer than the map.
     let has_newer_groups = files.without_group(map).next().is_some();
@@ -107,6 +101,13 @@ pub(crate) fn check(
     for (inode, record) in &records.inodes {
         check_groups(*inode, record, map, newest, findings);
         check_synced(*inode, record, files, map, findings);
+    }
+    // Chunk files without an inode only use space, so they follow the findings about lost data.
+    for (target, keys) in &files.0 {
+        let Some(group) = map.group_of(*target).map(|group| group.id) else { continue };
+        for key in keys.iter().filter(|key| !is_owned(records, group, key)) {
+            findings.add(Finding::Orphan { target: *target, key: *key });
+        }
     }
 }
 

@@ -5,11 +5,13 @@
 
 use skep_types::{ChunkFileKey, FileKind, GroupId, InodeId, Lsn, SessionId, ShardId, TargetId};
 use skep_wire::metadata::TransactionId;
+use std::collections::BTreeMap;
 use std::fmt;
 
-/// Maximum number of findings that a report lists. Further findings are only counted. Without this
-/// limit, the findings could fill the memory, for example if a directory of a large cluster is
-/// missing.
+/// Maximum number of findings of one kind that a report lists. Further findings are only counted.
+/// Without this limit, the findings could fill the memory, for example if a directory of a large
+/// cluster is missing. Each kind has its own limit, so that many findings of a harmless kind do not
+/// hide lost data.
 pub const MAX_FINDINGS: usize = 1_000;
 
 /// A violation of a rule, which a check has found in the stores of a cluster.
@@ -334,18 +336,23 @@ fn list(inodes: &[InodeId]) -> String {
     }
 }
 
-/// The findings of a check. At most [`MAX_FINDINGS`] findings are listed, and the others are
-/// counted.
+/// The findings of a check. At most [`MAX_FINDINGS`] findings of each kind are listed, and the
+/// others are counted.
 #[derive(Debug, Default)]
 pub struct Findings {
     list: Vec<Finding>,
+    /// Number of findings of each kind, by the word for the kind.
+    counts: BTreeMap<&'static str, usize>,
     omitted: u64,
 }
 
 impl Findings {
-    /// Adds a finding to the list. If the list is full, only counts the finding.
+    /// Adds a finding to the list. If the list has the maximum number of its kind, only counts the
+    /// finding.
     pub(crate) fn add(&mut self, finding: Finding) {
-        if self.list.len() < MAX_FINDINGS {
+        let count = self.counts.entry(finding.word()).or_default();
+        *count += 1;
+        if *count <= MAX_FINDINGS {
             self.list.push(finding);
         } else {
             self.omitted += 1;

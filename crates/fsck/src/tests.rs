@@ -2,7 +2,7 @@
 
 mod members;
 
-use super::{Report, check};
+use super::{MAX_FINDINGS, Report, check};
 use skep_format::cached_map::CachedMap;
 use skep_format::identity::{DirectoryKind, Identity};
 use skep_format::log::LogOwner;
@@ -313,9 +313,9 @@ fn each_planted_damage_is_found() {
         (|all| change(all, inode(5), |it| {
             let pattern = it.pattern.as_mut().unwrap();
             pattern.components[0].groups[1] = GroupId::new(77);
-        }), &["orphan", "no-group"]),
+        }), &["no-group", "orphan"]),
         (|all| change(all, inode(5), |it| it.pattern.as_mut().unwrap().generation = 2),
-            &["orphan", "orphan", "no-chunk-file"]),
+            &["no-chunk-file", "orphan", "orphan"]),
         (|all| remove(all, &Key::Removal(GroupId::new(2), chunk_file(9, 1))), &["orphan"]),
     ];
     for (number, (damage, expected)) in cases.iter().enumerate() {
@@ -410,6 +410,22 @@ fn chunk_file_without_inode_is_found() {
     std::fs::write(stopped.chunk_file_path(&chunk_file(40, 0)).with_file_name("notes"), "")
         .unwrap();
     assert_eq!(stopped.words(), ["orphan"], "other files are not judged");
+}
+
+#[test]
+fn many_orphans_do_not_hide_a_lost_chunk_file() {
+    let stopped = Stopped::new(&healthy(), &[]);
+    let more = 5;
+    for number in 0..MAX_FINDINGS as u64 + more {
+        stopped.put_chunk_file(&chunk_file(1000 + number, 0));
+    }
+    std::fs::remove_file(stopped.chunk_file_path(&chunk_file(5, 0))).unwrap();
+    let findings = stopped.check().findings;
+    let words: Vec<_> = findings.list().iter().map(super::Finding::word).collect();
+    assert_eq!(
+        (words[0], words.len(), findings.omitted()),
+        ("no-chunk-file", MAX_FINDINGS + 1, more)
+    );
 }
 
 /// A service writes its cached map at most once a second. So after a stop, the cached map may be
