@@ -4,6 +4,10 @@
 //! Each node of Skep that is a server is a host of Ganglia. A server that did not reply to the
 //! monitor has no metrics, and counts as down. All programs that can connect to the
 //! port can read the metrics, as with `gmond`, so the metrics name no users and no jobs.
+//!
+//! The state of the machine also has the names that `gmond` uses, such as `load_one`, because the
+//! web page of Ganglia shows these by default. `gmetad` adds them up for the cluster, so only one
+//! of the servers on a machine has them.
 
 use crate::frame::{Dimension, Frame, Measure};
 use crate::limits::{GANGLIA_PATIENCE, GANGLIA_SPAN_MS, MAX_GANGLIA_CONNECTIONS};
@@ -13,9 +17,12 @@ use crate::settings::GangliaSettings;
 use skep_env::local::Semaphore;
 use skep_env::{MessagePart, TcpListener};
 use skep_exporter::failed_accepts::FailedAccepts;
+use skep_stats::why::host_address;
+use skep_stats::{Round, series_with};
 use skep_types::map::{Node, Reachability};
 use skep_types::{ClusterMap, Error, NodeKind, Result};
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::rc::Rc;
 use std::time::Duration;
@@ -89,11 +96,12 @@ fn text(state: &MonitorState) -> String {
     let frames = state.history.recent().iter();
     let new = frames.filter(|it| it.start_ms + it.span_ms + span_ms > now);
     let sum = Frame::sum_with_newest_readings(new);
-    document(&sum, state.collected.map.as_ref(), now)
+    document((&sum, state.replies()), state.collected.map.as_ref(), now)
 }
 
-/// Returns the document for the sum of the newest frames.
-fn document(frame: &Frame, map: Option<&ClusterMap>, now_ms: u64) -> String {
+/// Returns the document for the sum of the newest frames, and for the newest replies of the
+/// services.
+fn document((frame, replies): (&Frame, &Round), map: Option<&ClusterMap>, now_ms: u64) -> String {
     let cluster = map.map_or_else(String::new, |map| map.cluster.to_string());
     let now_s = now_ms / 1000;
     let age_s = now_ms.saturating_sub(frame.start_ms + frame.span_ms) / 1000;
@@ -104,8 +112,13 @@ fn document(frame: &Frame, map: Option<&ClusterMap>, now_ms: u64) -> String {
          LATLONG=\"unspecified\" URL=\"unspecified\">\n"
     );
     if let Some(map) = map {
+        let mut machines = BTreeSet::new();
         for node in servers(map) {
-            add_host(&mut text, frame, map, node, (now_s, age_s));
+            let machine = match has_replied(frame, node) && machines.insert(host_address(node)) {
+                true => machine_metrics(frame, replies, node.id.raw()),
+                false => Vec::new(),
+            };
+            add_host(&mut text, frame, map, (node, machine.as_slice()), (now_s, age_s));
         }
     }
     text += "</CLUSTER>\n</GANGLIA_XML>\n";
@@ -120,15 +133,12 @@ fn add_host(
     text: &mut String,
     frame: &Frame,
     map: &ClusterMap,
-    node: &Node,
+    (node, machine): (&Node, &[Metric]),
     (now_s, age_s): (u64, u64),
 ) {
-    let id = node.id.raw();
     let address = node.addresses.first().map_or("", String::as_str);
     let ip = address.rsplit_once(':').map_or(address, |(host, _)| host).trim_matches(['[', ']']);
-    // All services report the memory of their host. A service without this reading did not reply
-    // to the monitor, so its metrics are unknown.
-    let replied = reading(frame, Measure::Memory, id).is_some();
+    let replied = has_replied(frame, node);
     // A host counts as down after four intervals without a value.
     let is_down = !replied || node.reachability == Reachability::Offline;
     let silent_s = if is_down { 5 * VALUE_INTERVAL_S } else { age_s };
@@ -141,7 +151,7 @@ fn add_host(
         now_s.saturating_sub(silent_s)
     );
     if replied {
-        add_metrics(text, frame, map, node, age_s);
+        add_metrics(text, frame, map, (node, machine), age_s);
     }
     *text += "</HOST>\n";
 }
@@ -156,7 +166,44 @@ fn host_name(map: &ClusterMap, node: &Node) -> String {
     }
 }
 
-fn add_metrics(text: &mut String, frame: &Frame, map: &ClusterMap, node: &Node, age_s: u64) {
+/// Whether a server has replied to the monitor. All services report the memory of their host, so
+/// the metrics of a service without this reading are unknown.
+fn has_replied(frame: &Frame, node: &Node) -> bool {
+    reading(frame, Measure::Memory, node.id.raw()).is_some()
+}
+
+/// A metric of a machine under the name that `gmond` uses: name, value, unit and group.
+type Metric = (&'static str, f64, &'static str, &'static str);
+
+/// Returns the metrics of the machine on which the service `node` runs. Leaves out those that are
+/// unknown.
+fn machine_metrics(frame: &Frame, replies: &Round, node: u32) -> Vec<Metric> {
+    let reply = replies.iter().find(|reply| reply.node == node);
+    let newest = |metric: &str| {
+        let found = series_with(reply?, metric).iter().find(|series| series.metric == metric);
+        found.map(|series| series.value as f64)
+    };
+    let kib = |measure| reading(frame, measure, node).map(|bytes| bytes / 1024.0);
+    let used = reading(frame, Measure::CpuPermille, node).map(|permille| permille / 10.0);
+    let all = [
+        // The value is in millionths.
+        ("load_one", newest("skep_host_load1").map(|load| load / 1e6), " ", "load"),
+        ("cpu_num", newest("skep_host_cpus"), "CPUs", "cpu"),
+        ("cpu_idle", used.map(|percent| 100.0 - percent), "%", "cpu"),
+        ("mem_total", kib(Measure::Memory), "KB", "memory"),
+        ("mem_free", kib(Measure::MemoryFree), "KB", "memory"),
+    ];
+    let known = all.into_iter();
+    known.filter_map(|(name, value, units, group)| Some((name, value?, units, group))).collect()
+}
+
+fn add_metrics(
+    text: &mut String,
+    frame: &Frame,
+    map: &ClusterMap,
+    (node, machine): (&Node, &[Metric]),
+    age_s: u64,
+) {
     let mut add = |name: &str, value: f64, units: &str, group: &str| {
         let _ = writeln!(
             text,
@@ -165,6 +212,9 @@ fn add_metrics(text: &mut String, frame: &Frame, map: &ClusterMap, node: &Node, 
              <EXTRA_DATA><EXTRA_ELEMENT NAME=\"GROUP\" VAL=\"{group}\"/></EXTRA_DATA></METRIC>"
         );
     };
+    for &(name, value, units, group) in machine {
+        add(name, value, units, group);
+    }
     let id = node.id.raw();
     for (name, value, units) in figures(frame, Dimension::Node, id) {
         add(&format!("skep_{name}"), value, units, "skep");
@@ -229,7 +279,9 @@ mod tests {
     use super::*;
     use crate::frame::Level;
     use crate::frame::tests::frame;
+    use skep_stats::ServiceFigures;
     use skep_types::{ClusterId, NodeId};
+    use skep_wire::node::{Statistics, StatisticsSeries};
 
     fn node(id: u32, kind: NodeKind, name: &str, reachability: Reachability) -> Node {
         Node {
@@ -264,7 +316,7 @@ mod tests {
         for node in [2, 3, 5] {
             sum.readings.insert((Measure::Memory, node), Level { sum: 16, max: 8 });
         }
-        let text = document(&sum, Some(&map()), 1_800_000_007_000);
+        let text = document((&sum, &replies()), Some(&map()), 1_800_000_007_000);
         let xml = roxmltree::Document::parse(&text).unwrap();
         let hosts: Vec<_> = xml.descendants().filter(|it| it.has_tag_name("HOST")).collect();
         let of =
@@ -283,11 +335,34 @@ mod tests {
         assert_eq!(value(0, "skep_host_memory_available"), None, "not measured");
         assert_eq!(value(2, "skep_operations"), Some(0.0));
         assert_eq!(value(3, "skep_operations"), None, "unknown");
+        let of_machine = ["load_one", "cpu_num", "cpu_idle", "mem_total", "mem_free"];
+        let known = [Some(1.5), Some(8.0), Some(75.0), Some(8.0 / 1024.0), None];
+        assert_eq!(of_machine.map(|name| value(0, name)), known.map(|it| it.map(rounded)));
+        assert_eq!(of_machine.map(|name| value(1, name)), [None; 5], "on the same machine");
+    }
+
+    /// Rounds a value as the document does.
+    fn rounded(value: f64) -> f64 {
+        (value * 1000.0).round() / 1000.0
+    }
+
+    /// Returns the newest replies: that of service 2.
+    fn replies() -> Round {
+        let series = [("skep_host_cpus", 8), ("skep_host_load1", 1_500_000)];
+        let series = series.map(|(metric, value)| StatisticsSeries {
+            metric: metric.into(),
+            labels: Vec::new(),
+            value,
+            buckets: Vec::new(),
+        });
+        let (page, series) = (String::new(), series.to_vec());
+        let statistics = Statistics { moment_ns: 1, incarnation: 1, page, series };
+        vec![ServiceFigures { node: 2, name: String::new(), statistics }]
     }
 
     #[test]
     fn ganglia_document_is_valid_xml_without_a_cluster_map() {
-        let text = document(&Frame::default(), None, 1_800_000_007_000);
+        let text = document((&Frame::default(), &Round::new()), None, 1_800_000_007_000);
         let xml = roxmltree::Document::parse(&text).unwrap();
         assert!(xml.descendants().any(|it| it.has_tag_name("CLUSTER")));
     }

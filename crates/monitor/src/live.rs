@@ -24,6 +24,7 @@ use crate::target_figures::{TargetFigures, with_own_space};
 use serde_json::{Value, json};
 use skep_cluster::problems::{reachability_word, severity_word, target_kind_word};
 use skep_cluster::state::kind_word;
+use skep_stats::Round;
 use skep_stats::balance::{Balance, of_metadata_work};
 use skep_stats::operation::{OperationReport, SlowOperation};
 use skep_stats::why::{Evidence, Finding as Cause, Report, Scope, explain};
@@ -233,6 +234,11 @@ impl MonitorState {
     /// Returns the evidence of the last `span_ms` milliseconds.
     pub(crate) fn evidence_of(&self, now_ms: u64, span_ms: u64) -> Evidence {
         self.evidence.of_span(now_ms, span_ms)
+    }
+
+    /// Returns the newest reply of each service.
+    pub(crate) fn replies(&self) -> &Round {
+        self.observer.round()
     }
 
     pub(crate) fn host_loads(&self) -> &HostLoads {
