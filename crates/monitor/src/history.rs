@@ -6,8 +6,10 @@
 //! The newest seconds are also in memory, so the web page works even if the history cannot be
 //! written.
 
+use crate::codec;
 use crate::frame::{Dimension, Frame};
 use crate::limits::RECENT_FRAMES;
+use crate::removals::Removals;
 use crate::tier::{Tier, TierForm};
 use std::collections::VecDeque;
 use std::io;
@@ -61,6 +63,7 @@ pub struct History {
     /// The newest frames, in the order of their times.
     recent: VecDeque<Frame>,
     max_bytes: u64,
+    removals: Removals,
     problem: Option<String>,
 }
 
@@ -97,7 +100,7 @@ impl History {
         let newest = tiers[0].last().map_or(0, |frame| frame.start_ms);
         let from = newest.saturating_sub(RECENT_FRAMES as u64 * SECOND_MS);
         tiers[0].read(from..newest + 1, |_| true, |frame| add_newest(&mut recent, frame));
-        Ok(Self { tiers, open, recent, max_bytes, problem: None })
+        Ok(Self { tiers, open, recent, max_bytes, removals: Removals::default(), problem: None })
     }
 
     /// Adds the frame of one round. If the write of the frame fails, the error is logged,
@@ -129,18 +132,21 @@ impl History {
     }
 
     /// Writes a frame to tier `index`. If the disk is full, removes the oldest file of the tier
-    /// that has the most bytes, and repeats the write.
+    /// that has the most bytes, and repeats the write. [`Removals`] limits this.
     fn store(&mut self, index: usize, frame: &Frame) {
         // The loop ends at some time, because each iteration removes a file.
         let error = loop {
+            let before = self.tiers[index].bytes();
             match self.tiers[index].append(frame) {
                 Ok(()) => {
+                    let written = self.tiers[index].bytes().saturating_sub(before);
+                    self.removals.count_written(written);
                     if self.problem.take().is_some() {
                         tracing::info!("the monitor writes its history again");
                     }
                     return;
                 }
-                Err(error) if is_full(&error) && self.make_space() => {}
+                Err(error) if is_full(&error) && self.make_space(frame) => {}
                 Err(error) => break error,
             }
         };
@@ -154,10 +160,24 @@ impl History {
         }
     }
 
-    fn make_space(&mut self) -> bool {
+    /// Removes a file, so that there is space for `frame`. Returns whether a file was removed.
+    fn make_space(&mut self, frame: &Frame) -> bool {
+        let wanted = codec::record(frame).len() as u64;
+        if !self.removals.may_remove(frame.start_ms, wanted) {
+            return false;
+        }
         let mut by_size: Vec<usize> = (0..self.tiers.len()).collect();
         by_size.sort_by_key(|index| std::cmp::Reverse(self.tiers[*index].bytes()));
-        by_size.into_iter().any(|index| self.tiers[index].remove_oldest())
+        let before = self.bytes();
+        let is_removed = by_size.into_iter().any(|index| self.tiers[index].remove_oldest());
+        if is_removed {
+            self.removals.add(frame.start_ms, before.saturating_sub(self.bytes()));
+        }
+        is_removed
+    }
+
+    fn bytes(&self) -> u64 {
+        self.tiers.iter().map(Tier::bytes).sum()
     }
 
     /// Returns the newest frames of single rounds, the oldest first, at most [`RECENT_FRAMES`].
@@ -198,7 +218,7 @@ impl History {
     /// Returns the state of the history's files.
     pub fn state(&self) -> HistoryState {
         HistoryState {
-            bytes: self.tiers.iter().map(Tier::bytes).sum(),
+            bytes: self.bytes(),
             max_bytes: self.max_bytes,
             problem: self.problem.clone(),
         }

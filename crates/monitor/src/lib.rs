@@ -4,7 +4,7 @@
 //! - [`settings`]: the settings of `skep monitor`. `clusters`: the clusters of one monitor.
 //! - `collect`, `observe`: the requests to the services, and the computation of a [`frame`] (the
 //!   load of one second).
-//! - [`history`], [`tier`], [`codec`]: the frames of seconds, minutes and hours on disk.
+//! - [`history`], [`tier`], [`codec`], `removals`: the stored frames of seconds, minutes and hours.
 //! - `findings`, `fill_watch`, `consequences`, `alerts`, `evictions`: the rules and the alerts.
 //!   `alert_log`: the alerts that have ended. `notify`, `alertmanager`, `page_links`: the
 //!   notifications.
@@ -60,6 +60,7 @@ mod placement;
 mod quantile;
 mod record_rounds;
 mod remote_write;
+mod removals;
 mod reports;
 mod routes;
 mod series;
