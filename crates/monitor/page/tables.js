@@ -1,6 +1,6 @@
 // The tables of the views and their rows, and the panels that consist of tables.
 import { h, setText, Table, meter, state } from "./format.js";
-import { bytes, rate, count, micros, percent, ago, moment, viewOf } from "./values.mjs";
+import { bytes, rate, count, micros, missingText, percent, ago, moment, viewOf } from "./values.mjs";
 
 export const panel = (title, ...children) =>
   h("section", { class: "panel" }, h("header", {}, h("h2", {}, title)), ...children);
@@ -141,14 +141,17 @@ export function phaseTable() {
  * monitor has them for the last minutes only, so they are of this moment in each span.
  */
 export function reasons(parameters) {
-  const table = phaseTable(), note = h("p", { class: "quiet" });
-  table.nothing = "No request was completed in the last minute.";
+  const table = phaseTable(), note = h("p", { class: "quiet" }), missing = h("p", { class: "quiet", hidden: true });
   return {
-    element: panel("Where the time went in the last minute", note, table.element),
+    element: panel("Where the time went in the last minute", note, table.element, missing),
     query: () => parameters,
     update(report) {
       const speed = report.span_seconds > 0 ? report.requests / report.span_seconds : 0;
       setText(note, `${count(speed)} requests per second, ${micros(report.requests ? report.seconds / report.requests * 1e6 : null)} each.`);
+      const text = missingText(report.unreachable);
+      setText(missing, text);
+      missing.hidden = text === "";
+      table.nothing = text ? "The monitor knows no request of the last minute." : "No request was completed in the last minute.";
       table.update(report.phases);
     },
   };

@@ -77,6 +77,12 @@ export const balanceText = ({ percent, reason }) => (percent === null ? reason :
 /** Describes the mean, lowest and highest value and their balance in words. */
 export const spreadText = (spread, show) => `${show(spread.mean)} on average, from ${show(spread.lowest)} to ${show(spread.highest)}. Balance: ${balanceText(spread.balance)}.`;
 
+/**
+ * Names the parts of the cluster whose requests a report lacks, or returns an empty text. The monitor keeps
+ * the requests of the heaviest clients, users and jobs of each target only.
+ */
+export const missingText = (texts) => (texts?.length ? `Not included: ${texts.join("; ").replaceAll("`", "")}.` : "");
+
 /** Returns the parameter of a request for the object with this id. */
 export const idOf = (id) => `&id=${encodeURIComponent(id)}`;
 

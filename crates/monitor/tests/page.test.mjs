@@ -89,6 +89,14 @@ test("failed requests have a reason in words", () => {
   ]);
 });
 
+test("a report names the services whose requests it lacks", () => {
+  check(values.missingText, [
+    [undefined, ""], [[], ""],
+    [["1 target, where 16 other users had more load; `skep why` shows these", "s1: no reply"],
+      "Not included: 1 target, where 16 other users had more load; skep why shows these; s1: no reply."],
+  ]);
+});
+
 test("error texts of the monitor are read from JSON and from plain text", () => {
   check(values.messageOf, [
     ['{"error":"unknown cluster"}', "unknown cluster"], ["no page\n", "no page\n"], ["", ""], ["{}", "{}"],
