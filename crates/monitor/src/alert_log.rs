@@ -4,10 +4,14 @@
 //! Each line of the file is an alert as JSON. If the file becomes too long, the log replaces it by
 //! one with the newest alerts. If the file cannot be written, the log has the alerts in memory
 //! only.
+//!
+//! Another file has the current alerts, so that they do not begin again after a restart, and their
+//! end is reported even if it was during the restart.
 
 use crate::alerts::Alert;
-use crate::limits::{KEPT_ALERTS, MAX_ALERT_LOG_BYTES};
+use crate::limits::{KEPT_ALERTS, MAX_ALERT_LOG_BYTES, MAX_SENT_ALERTS};
 use serde_json::{Value, json};
+use skep_cluster::problems::{Severity, severity_word};
 use std::collections::VecDeque;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -15,6 +19,8 @@ use std::path::{Path, PathBuf};
 
 /// Name of the file in the directory of the history.
 const FILE: &str = "alerts.ndjson";
+/// Name of the file with the current alerts.
+const CURRENT_FILE: &str = "alerts-current.json";
 
 /// The alerts that have ended.
 #[derive(Debug, Default)]
@@ -49,6 +55,24 @@ impl AlertLog {
     /// Returns the newest alerts that have ended, the newest first.
     pub(crate) fn newest(&self) -> &VecDeque<Value> {
         &self.newest
+    }
+
+    /// Returns the alerts that were current when an earlier process of the monitor ended, without
+    /// their consequences. Skips alerts that are damaged.
+    pub(crate) fn current(&self) -> Vec<Alert> {
+        let file = self.path.as_ref().map(|path| path.with_file_name(CURRENT_FILE));
+        let text = file.and_then(|file| fs::read(file).ok()).unwrap_or_default();
+        let alerts: Vec<Value> = serde_json::from_slice(&text).unwrap_or_default();
+        alerts.iter().filter_map(alert_of).take(MAX_SENT_ALERTS).collect()
+    }
+
+    /// Writes the current alerts to a file, at most [`MAX_SENT_ALERTS`].
+    pub(crate) fn keep_current(&mut self, alerts: &[&Alert]) {
+        let text = json!(&alerts[..alerts.len().min(MAX_SENT_ALERTS)]).to_string();
+        self.note(|log| {
+            let Some(path) = &log.path else { return Ok(()) };
+            replace(&path.with_file_name(CURRENT_FILE), &text)
+        });
     }
 
     /// Adds an alert that has ended.
@@ -87,9 +111,7 @@ impl AlertLog {
             lines.push(line);
         }
         let text: String = lines.into_iter().rev().collect();
-        let temporary = path.with_extension("new");
-        fs::write(&temporary, &text)?;
-        fs::rename(&temporary, path)?;
+        replace(path, &text)?;
         self.bytes = text.len() as u64;
         Ok(())
     }
@@ -100,12 +122,40 @@ impl AlertLog {
         let had_failed = std::mem::replace(&mut self.is_failing, result.is_err());
         if let (Err(error), false, Some(path)) = (result, had_failed, &self.path) {
             tracing::warn!(
-                "cannot write the alerts that have ended to {}: {error}; a restart of the monitor \
-                 loses them; free up space on the disk of the monitor's directory",
+                "cannot write the alerts to {}: {error}; a restart of the monitor loses them; free \
+                 up space on the disk of the monitor's directory",
                 path.display()
             );
         }
     }
+}
+
+/// Replaces a file by one with the content `text`.
+fn replace(path: &Path, text: &str) -> io::Result<()> {
+    let temporary = path.with_extension("new");
+    fs::write(&temporary, text)?;
+    fs::rename(&temporary, path)
+}
+
+/// Returns a current alert from its form in the file. `None` means that this form is damaged.
+fn alert_of(value: &Value) -> Option<Alert> {
+    let text = |name: &str| value[name].as_str();
+    let severity = match text("severity")? {
+        "critical" => Severity::Critical,
+        _ => Severity::Warning,
+    };
+    Some(Alert {
+        // The names of rules are constants of the program. The file is read once, and has a limited
+        // number of alerts, so this takes little memory.
+        rule: text("rule")?.to_owned().leak(),
+        severity: severity_word(severity),
+        object: text("object")?.to_owned(),
+        what: text("what")?.to_owned(),
+        remedy: text("remedy")?.to_owned(),
+        since_ms: value["since_ms"].as_u64()?,
+        ended_ms: None,
+        consequences: Vec::new(),
+    })
 }
 
 #[cfg(test)]
@@ -139,6 +189,24 @@ mod tests {
         assert_eq!(log.newest()[0], json!(alert(3, 5)));
         log.add(&alert(4, 5));
         assert_eq!(objects(&AlertLog::open(directory.path())), ["t4", "t3", "t2", "t1"]);
+    }
+
+    #[test]
+    fn current_alerts_survive_a_restart_of_the_monitor() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut log = AlertLog::open(directory.path());
+        assert_eq!(log.current(), []);
+        let alerts = [1, 2].map(|number| Alert { ended_ms: None, ..alert(number, 5) });
+        log.keep_current(&alerts.each_ref());
+        assert_eq!(AlertLog::open(directory.path()).current(), alerts);
+        log.keep_current(&[]);
+        assert_eq!(AlertLog::open(directory.path()).current(), []);
+        let damaged = json!([{ "rule": "target-slow" }, 7, alerts[0]]).to_string();
+        fs::write(directory.path().join(CURRENT_FILE), &damaged).unwrap();
+        assert_eq!(log.current(), &alerts[..1]);
+        fs::write(directory.path().join(CURRENT_FILE), &damaged[1..]).unwrap();
+        assert_eq!(log.current(), []);
+        assert_eq!(AlertLog::default().current(), []);
     }
 
     #[test]

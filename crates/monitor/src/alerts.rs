@@ -126,6 +126,28 @@ fn ms(duration: std::time::Duration) -> u64 {
 }
 
 impl AlertBook {
+    /// Adds the alerts that existed when an earlier process of the monitor ended. They do not begin
+    /// again. If the finding of such an alert does not exist any more, the alert ends as usual.
+    pub(crate) fn restore(&mut self, alerts: Vec<Alert>, now_ms: u64) {
+        for mut alert in alerts {
+            alert.since_ms = alert.since_ms.min(now_ms);
+            let key = (alert.rule, alert.object.clone());
+            let active = Active {
+                alert,
+                last_seen_ms: now_ms,
+                cause: None,
+                independent_since_ms: now_ms,
+                is_announced: true,
+            };
+            self.active.insert(key, active);
+        }
+    }
+
+    /// Lets all alerts last at the time `now_ms`, because it is not known which findings exist.
+    pub(crate) fn hold(&mut self, now_ms: u64) {
+        self.active.values_mut().for_each(|active| active.last_seen_ms = now_ms);
+    }
+
     /// Updates the alerts with the findings that exist at the time `now_ms`. Returns the alerts
     /// that begin or end at this time.
     pub(crate) fn update(&mut self, now_ms: u64, findings: Vec<Finding>) -> Vec<Alert> {
@@ -340,6 +362,31 @@ mod tests {
         // Each change of the clock delays the next event by one second, because the second in which
         // the clock changes does not count.
         assert_eq!(found, [(16, true), (48, false)]);
+    }
+
+    #[test]
+    fn restarted_monitor_repeats_no_alert_and_reports_its_end() {
+        let [lasting, gone] = [of_rule("target-slow", None), of_rule("target-full", None)];
+        let mut before = AlertBook::default();
+        for second in 0..10 {
+            before.update(second * 1000, vec![lasting.clone(), gone.clone()]);
+        }
+        let alerts: Vec<Alert> = before.announced().into_iter().cloned().collect();
+        let mut book = AlertBook::default();
+        book.restore(alerts, 60_000);
+        assert_eq!(book.holding().len(), 2);
+        // The monitor has no cluster map until second 100.
+        let mut changes = Vec::new();
+        for second in 61..140 {
+            let found = if second < 100 { Vec::new() } else { vec![lasting.clone()] };
+            if second < 100 {
+                book.hold(second * 1000);
+            }
+            changes.extend(book.update(second * 1000, found));
+        }
+        let [ended] = &changes[..] else { panic!("{changes:?}") };
+        assert_eq!((ended.rule, ended.since_ms, ended.ended_ms), ("target-full", 0, Some(99_000)));
+        assert_eq!(book.since_ms(&lasting.key()), Some(0), "it began before the restart");
     }
 
     /// Returns the seconds at which alerts begin (`true`) or end (`false`), with their rules. The

@@ -6,8 +6,7 @@
 //!   load of one second).
 //! - [`history`], [`tier`], [`codec`], `removals`: the stored frames of seconds, minutes and hours.
 //! - `findings`, `fill_watch`, `consequences`, `alerts`, `evictions`: the rules and the alerts.
-//!   `alert_log`: the alerts that have ended. `notify`, `alertmanager`, `page_links`: the
-//!   notifications.
+//!   `alert_log`: the alerts on disk. `notify`, `alertmanager`, `page_links`: the notifications.
 //! - [`names`], `name_service`: the names of clients, users and groups. `child_program`: runs
 //!   programs of the host, with a time limit.
 //! - `routes`, `live`, `series`, `export`, `page`: the HTTP server. `target_figures`, `placement`,
@@ -151,6 +150,7 @@ async fn serve(settings: &MonitorSettings, clusters: &[WatchedCluster]) -> Resul
         let mut state = MonitorState::new(history, settings.alerts.clone());
         state.mount_metrics_port = settings.mount_metrics_port;
         state.alert_log = AlertLog::open(&place);
+        state.alerts.restore(state.alert_log.current(), now_ms());
         let (name, id) = (cluster.name.clone(), cluster.token.cluster.to_string());
         states.push(Choice { name, id, state: Rc::new(RefCell::new(state)) });
     }

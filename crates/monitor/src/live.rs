@@ -181,9 +181,15 @@ impl MonitorState {
         });
         let grouped = consequences::group(found, &self.collected);
         self.findings = grouped.into_iter().map(Finding::with_safe_texts).collect();
+        if self.collected.map.is_none() {
+            self.alerts.hold(now_ms);
+        }
         let changes = self.alerts.update(now_ms, self.findings.clone());
         let ended = changes.iter().filter(|alert| alert.ended_ms.is_some());
         ended.for_each(|alert| self.alert_log.add(alert));
+        if !changes.is_empty() {
+            self.alert_log.keep_current(&self.alerts.announced());
+        }
         changes
     }
 
