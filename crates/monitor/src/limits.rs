@@ -50,9 +50,10 @@ pub const MAX_ALERT_LOG_BYTES: u64 = 4 << 20;
 /// Maximum number of notifications that wait for one receiver. If there are more, the monitor drops
 /// the oldest notifications and logs their number.
 pub const MAX_PENDING: usize = 256;
-/// Maximum number of attempts to send a notification to a webhook. With the pauses between the
-/// attempts, the monitor tries for two minutes. Most programs can be restarted in this time.
-pub const MAX_NOTIFICATION_ATTEMPTS: usize = 8;
+/// Age at which the monitor drops a notification that a webhook could not accept yet. A host can be
+/// restarted in this time. Each notification is sent at least once. A webhook that fails because of
+/// one notification delays the others by at most this time.
+pub const MAX_NOTIFICATION_AGE: Duration = Duration::from_secs(900);
 /// Shortest pause after a failed attempt to send alerts. The pause doubles up to [`LONGEST_PAUSE`].
 pub const ALERT_PAUSE: Duration = Duration::from_secs(1);
 /// Maximum number of Alertmanagers in the settings. Each gets all alerts. A group of Alertmanagers

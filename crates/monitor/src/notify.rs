@@ -4,8 +4,8 @@
 //! Each receiver has its own bounded queue and its own task. So a slow receiver delays neither the
 //! other receiver nor the collection rounds nor the web page.
 //!
-//! - A notification that a webhook cannot accept is sent again after growing pauses, but only a
-//!   limited number of times.
+//! - A notification that a webhook cannot accept is sent again after growing pauses, until it has
+//!   waited for a quarter of an hour.
 //! - A program is started only once for each notification, even if it fails. The monitor cannot
 //!   detect which part of its work a failed program has done, so a second start could do this part
 //!   twice.
@@ -18,7 +18,7 @@ use crate::alerts::Alert;
 use crate::back_off::BackOff;
 use crate::child_program::run_limited;
 use crate::http_client::{Failure, HttpRequest, Url, post};
-use crate::limits::{ALERT_PAUSE, MAX_NOTIFICATION_ATTEMPTS, MAX_PENDING, SEND_PATIENCE};
+use crate::limits::{ALERT_PAUSE, MAX_NOTIFICATION_AGE, MAX_PENDING, SEND_PATIENCE};
 use crate::settings::AlertSettings;
 use rustix::fs::{MemfdFlags, memfd_create};
 use skep_env::local::Notify;
@@ -50,8 +50,9 @@ enum Receiver {
 #[derive(Debug)]
 pub(crate) struct Queue {
     receiver: Receiver,
-    /// The oldest notification is first. A notification that is being sent is not in the list.
-    pending: RefCell<VecDeque<Rc<str>>>,
+    /// Each notification with the time at which it was added, the oldest first. A notification that
+    /// is being sent is not in the list.
+    pending: RefCell<VecDeque<(Duration, Rc<str>)>>,
     added: Notify,
     /// Number of notifications that were dropped since the last success.
     dropped: Cell<usize>,
@@ -135,7 +136,7 @@ impl Queue {
             pending.pop_front();
             self.dropped.set(self.dropped.get() + 1);
         }
-        pending.push_back(Rc::clone(text));
+        pending.push_back((skep_env::now(), Rc::clone(text)));
         drop(pending);
         self.added.notify();
     }
@@ -146,20 +147,21 @@ impl Queue {
         loop {
             let added = self.added.wait();
             let next = self.pending.borrow_mut().pop_front();
-            let Some(text) = next else {
+            let Some((since, text)) = next else {
                 added.await;
                 continue;
             };
-            self.deliver(&text, &mut back_off).await;
+            self.deliver((since, &*text), &mut back_off).await;
         }
     }
 
-    /// Sends one notification, or drops it after its last attempt. `back_off` counts the failures
-    /// since the last success, also of earlier notifications.
-    async fn deliver(&self, text: &str, back_off: &mut BackOff) {
-        // Retry: a webhook that is busy or cannot be reached, at most `MAX_NOTIFICATION_ATTEMPTS`
-        // times.
-        for _ in 0..MAX_NOTIFICATION_ATTEMPTS {
+    /// Sends one notification, or drops it after its last attempt. `since` is the time at which it
+    /// was added. `back_off` counts the failures since the last success, also of earlier
+    /// notifications.
+    async fn deliver(&self, (since, text): (Duration, &str), back_off: &mut BackOff) {
+        // Retry: a webhook that is busy or cannot be reached, until the notification has reached
+        // `MAX_NOTIFICATION_AGE`.
+        loop {
             let pause = back_off.remaining(skep_env::now());
             if !pause.is_zero() {
                 skep_env::sleep(pause).await;
@@ -175,8 +177,12 @@ impl Queue {
                     break;
                 }
                 Err(Failure::Later(why)) => {
-                    back_off.failed(skep_env::now(), ALERT_PAUSE);
+                    let now = skep_env::now();
+                    back_off.failed(now, ALERT_PAUSE);
                     self.note_failure(&why);
+                    if is_expired(since, now) {
+                        break;
+                    }
                 }
             }
         }
@@ -224,6 +230,11 @@ impl Queue {
             ),
         }
     }
+}
+
+/// Whether a notification that was added at `since` is too old at `now` to be sent again.
+fn is_expired(since: Duration, now: Duration) -> bool {
+    now.saturating_sub(since) >= MAX_NOTIFICATION_AGE
 }
 
 /// Runs a program with the line `text` on its standard input. Kills it, with the processes that it
@@ -373,7 +384,7 @@ mod tests {
         for queue in notifications.queues() {
             let pending = queue.pending.borrow();
             assert_eq!((pending.len(), queue.dropped.get()), (MAX_PENDING, MAX_PENDING));
-            let value: serde_json::Value = serde_json::from_str(&pending[0]).unwrap();
+            let value: serde_json::Value = serde_json::from_str(&pending[0].1).unwrap();
             assert_eq!(
                 (&value["state"], &value["alert"]["object"]),
                 (&"began".into(), &"t7".into())
@@ -383,6 +394,21 @@ mod tests {
         settings.webhook = "gopher://a".into();
         let error = Notifications::of_settings(&settings).unwrap_err();
         assert_eq!(error.code(), ErrorCode::Configuration);
+    }
+
+    #[test]
+    fn notification_survives_a_restart_of_the_host_of_its_webhook() {
+        let at = |seconds: u64| Duration::from_secs(1_000 + seconds);
+        let mut back_off = BackOff::default();
+        let mut now = at(0);
+        let mut attempts = 0;
+        while !is_expired(at(0), now) {
+            back_off.failed(now, ALERT_PAUSE);
+            now += back_off.remaining(now);
+            attempts += 1;
+        }
+        assert!((15..30).contains(&attempts), "{attempts}");
+        assert!(now >= at(900) && now < at(1_000), "{now:?}");
     }
 
     #[test]
@@ -400,11 +426,11 @@ mod tests {
             let queue =
                 Queue::new(Receiver::Webhook(Url::parse(&format!("http://{address}/")).unwrap()));
             let mut back_off = BackOff::default();
-            queue.deliver("first", &mut back_off).await;
+            queue.deliver((skep_env::now(), "first"), &mut back_off).await;
             assert!(!queue.is_failing.get() && queue.dropped.get() == 0);
-            queue.deliver("second", &mut back_off).await;
+            queue.deliver((skep_env::now(), "second"), &mut back_off).await;
             assert!(queue.is_failing.get() && queue.dropped.get() == 1);
-            queue.deliver("third", &mut back_off).await;
+            queue.deliver((skep_env::now(), "third"), &mut back_off).await;
             assert!(!queue.is_failing.get() && queue.dropped.get() == 0);
             server.await
         });
