@@ -60,6 +60,11 @@ impl TargetLink {
         })
     }
 
+    /// Whether an attempt to connect is in progress.
+    pub(crate) fn is_connecting(&self) -> bool {
+        self.is_connecting.get()
+    }
+
     /// Ends the connection and any attempt to connect. All calls that use this link fail with
     /// `Disconnected`.
     pub(crate) fn retire(&self) {

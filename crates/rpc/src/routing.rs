@@ -196,6 +196,9 @@ impl Router {
     /// - `Deposed` if this target is not, or no longer, the primary of its group.
     /// - `TimedOut` if the reply does not arrive within `patience`. The connection then ends, so
     ///   that requests do not pile up at a process that is stopped.
+    /// - `Disconnected` if another call is connecting to the member. If calls waited for the
+    ///   connection, those to a host that is down would pile up in the memory of this process: each
+    ///   attempt to connect ends only one call, and the primary repeats its calls faster.
     /// - The other errors of [`Connection::call`].
     pub async fn call_member<R: Request>(
         &self,
@@ -207,6 +210,13 @@ impl Router {
         let (group, epoch) = (sender.group, sender.epoch);
         let options =
             CallOptions { group, epoch, sender, time_left: Some(patience), ..Default::default() };
+        if self.links.borrow().get(&member).is_some_and(|link| link.is_connecting()) {
+            let what = format!(
+                "cannot send the request to target {member}: an earlier request is still \
+                 connecting to it"
+            );
+            return Err(Error::new(ErrorCode::Disconnected, what));
+        }
         let connection = self.connection(&map, member).await?;
         let result = connection.call(request, &options).await;
         self.cell.need(connection.needed_map());

@@ -200,6 +200,34 @@ fn newer_map_ends_an_attempt_to_connect() {
     .unwrap();
 }
 
+/// The primary of a group repeats its requests to a member that does not reply. While the host of
+/// the member is down, none of these requests may wait in memory for a connection.
+#[test]
+fn calls_to_an_unreachable_member_do_not_pile_up() {
+    block_on(async {
+        let secret = Secrets::generate();
+        let stopped = service(&secret, Serves::Nothing);
+        let map = map(["127.0.0.1:1", &*stopped.address], 1, 1, 1);
+        let (own, member) = (TargetId::new(1), TargetId::new(2));
+        let primary = Identity { kind: NodeKind::Metadata, ..identity(&secret, 1) };
+        let router = Router::of_target(primary, MapCell::new(map, NodeId::new(1)), own);
+        let connecting = Rc::clone(&router);
+        let patience = Duration::from_secs(60);
+        let _first = spawn(async move {
+            connecting.call_member(member, &SyncAll {}, patience).await.unwrap_err()
+        });
+        until(|| stopped.received.borrow().len() == 1).await;
+        for _ in 0..3 {
+            let next = router.call_member(member, &SyncAll {}, patience);
+            let error = within(Duration::from_secs(2), next).await.unwrap_err();
+            assert_eq!(error.code(), ErrorCode::Disconnected);
+            assert!(error.context().contains("still connecting"), "{error}");
+        }
+        assert_eq!(stopped.received.borrow().len(), 1);
+    })
+    .unwrap();
+}
+
 /// A primary that was deposed and then chosen again has dropped the requests of its previous term,
 /// so the router must send them again.
 #[test]
