@@ -262,6 +262,11 @@ pub const LEASE_RENEWAL: Duration = Duration::from_millis(500);
 /// that replies also wait for its own disk because management has not carried out the request.
 /// Management normally carries out such a request within some milliseconds.
 pub const UNDECIDED_DROP: Duration = Duration::from_secs(10);
+/// Time for which a sync of one member's log may take longer than that of another member. After
+/// this time, the disk of the member counts as hanging: the primary has the member dropped, or it
+/// hands its group over if its own disk hangs. Most stalls of a disk are shorter, and a drop or a
+/// hand-over costs more than the rest of such a stall.
+pub const SYNC_PATIENCE: Duration = Duration::from_secs(4);
 /// Pause of the primary after a failed request to a member that does not serve, before it sends the
 /// member another request. Also the pause between two requests to management for the same change of
 /// a group.

@@ -53,6 +53,10 @@ const SPIN: Duration = Duration::from_micros(50);
 /// Maximum time for which the service waits for the reply to one `Evict` request to management. If
 /// management takes longer, the target sends another request later.
 const EVICTION_PATIENCE: Duration = Duration::from_secs(5);
+/// Duration of a sync of the log from which the target reports to management that it hangs.
+const SYNC_HANGS_AFTER: Duration = Duration::from_secs(10);
+/// The health text of a target whose disk does not end a sync of the log.
+const SYNC_HANGS: &str = "a sync of its log has not ended for more than 10 s, so its disk may hang";
 
 fn host(settings: &MetadataSettings) -> Host {
     Host {
@@ -155,6 +159,8 @@ struct Shell {
     marks: RestoredMarks,
     is_stopping: Cell<bool>,
     is_checkpointing: Cell<bool>,
+    /// Time at which the running sync of the log began. `None` means that no sync is running.
+    sync_began: Cell<Option<Duration>>,
     membership: members::MembershipState,
 }
 
@@ -179,6 +185,7 @@ impl Shell {
             marks,
             is_stopping: Cell::new(false),
             is_checkpointing: Cell::new(false),
+            sync_began: Cell::new(None),
             membership: members::MembershipState::default(),
         })
     }
@@ -249,7 +256,8 @@ impl Shell {
                     skep_env::spawn(Rc::clone(&self).read_requests(stream, peer)).detach();
                 }
                 // The reply itself proves that the device works, because an engine or a log that
-                // blocks would also block this task. So no read of the device is necessary.
+                // blocks would also block this task. So no read of the device is necessary. A sync
+                // does not block this task, so `health` checks its duration.
                 Ok(TargetEvent::Probe(probe)) => probe.answer(self.health()),
                 Ok(TargetEvent::MapChanged) => self.put(Event::Map(self.router.map())),
                 // Continue to receive maps: a backup member that stops waits for the map in which
@@ -264,14 +272,17 @@ impl Shell {
     }
 
     fn health(&self) -> TargetHealth {
-        match self.membership.halted.get() {
-            Some(reason) => TargetHealth::new(Condition::Down, reason),
-            None => match self.marks.health() {
-                health if health.problem.is_empty() => {
-                    self.membership.own_disk.health(skep_env::now())
-                }
-                health => health,
-            },
+        let now = skep_env::now();
+        if let Some(reason) = self.membership.halted.get() {
+            return TargetHealth::new(Condition::Down, reason);
+        }
+        let hangs = |began| now.saturating_sub(began) >= SYNC_HANGS_AFTER;
+        if self.sync_began.get().is_some_and(hangs) {
+            return TargetHealth::new(Condition::Hung, SYNC_HANGS);
+        }
+        match self.marks.health() {
+            health if health.problem.is_empty() => self.membership.own_disk.health(now),
+            health => health,
         }
     }
 
@@ -361,8 +372,11 @@ impl Shell {
 
     fn start_sync(self: &Rc<Self>, log: &Log, lsn: Lsn) {
         let (shell, file) = (Rc::clone(self), log.file());
+        self.sync_began.set(Some(skep_env::now()));
         skep_env::spawn(async move {
-            match file.sync_data().await {
+            let ended = file.sync_data().await;
+            shell.sync_began.set(None);
+            match ended {
                 Ok(()) => shell.put(Event::Synced { lsn }),
                 Err(error) => {
                     let what = format!("cannot sync the log: {error}");

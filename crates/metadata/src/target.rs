@@ -116,7 +116,9 @@ impl<E: Engine> MetadataTarget<E> {
         self.restart_leases_after_pause(now);
         self.shared.now = now;
         self.shared.wall.read(now, wall);
-        self.shipper.begin_batch(now);
+        if self.shipper.begin_batch(now) {
+            self.gates.restart_sync_wait(now);
+        }
         self.gates.waits.begin_batch();
         for event in events {
             match event {

@@ -42,6 +42,8 @@ pub(super) struct MembershipState {
     pub(super) is_leaving: Cell<bool>,
     /// The members whose newest reply is that they stop.
     stopping: RefCell<BTreeSet<TargetId>>,
+    /// The members whose disks hang, including this target.
+    hanging: RefCell<BTreeSet<TargetId>>,
     /// Limits the rate of log lines about changes that management has refused.
     refused_changes: LineLimit,
     /// Limits the rate of log lines about clients that management has not evicted.
@@ -55,12 +57,39 @@ pub(super) struct MembershipState {
     pub(super) log_places: LogPlaces,
 }
 
+/// The reason for which a primary asks management for a change of its group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reason {
+    /// The service of the member to drop stops, or that of the primary which hands over its group.
+    Stops,
+    /// The disk of that target hangs.
+    DiskHangs,
+    /// Every other reason: the member to drop does not answer, the disk of the primary is almost
+    /// full, or a member has caught up.
+    Other,
+}
+
 impl MembershipState {
-    /// Copies `is_backlogged` and the wait for the own disk from the primary, after its batch at
-    /// the time `now`.
+    /// Copies `is_backlogged`, the members whose disks hang and the wait for the own disk from the
+    /// primary, after its batch at the time `now`.
     pub(super) fn after_batch<E: Engine>(&self, target: &MetadataTarget<E>, now: Duration) {
         self.is_backlogged.set(target.is_backlogged());
+        self.hanging.replace(target.hanging_disks());
         self.own_disk.note(target.replies_wait_for_own_disk(), now);
+    }
+
+    /// Returns the reason for which the target `primary` asks for `change`. `is_stopping` states
+    /// whether the service of this target stops.
+    fn reason(&self, change: &GroupChange, primary: TargetId, is_stopping: bool) -> Reason {
+        let (stops, target) = match change.change {
+            MemberChange::HandOver => (is_stopping, primary),
+            _ => (self.stopping.borrow().contains(&change.target), change.target),
+        };
+        match self.hanging.borrow().contains(&target) {
+            _ if stops => Reason::Stops,
+            true => Reason::DiskHangs,
+            false => Reason::Other,
+        }
     }
 
     /// Notes from a member's reply whether its service stops (`NotReady`). A primary that stops
@@ -157,22 +186,19 @@ pub(super) fn note_requests(
 /// Asks management for a change of the group whose primary is this target.
 pub(super) fn change_group(shell: &Rc<Shell>, change: GroupChange) {
     let (membership, is_stopping) = (&shell.membership, shell.is_stopping.get());
-    let stops = match change.change {
-        MemberChange::HandOver => is_stopping,
-        _ => membership.stopping.borrow().contains(&change.target),
-    };
     if membership.withholds(&change, is_stopping) || membership.is_changing.replace(true) {
         return;
     }
-    let shell = Rc::clone(shell);
     let primary = shell.router.map().group(change.group).map(|it| it.primary).unwrap_or_default();
+    let reason = membership.reason(&change, primary, is_stopping);
+    let shell = Rc::clone(shell);
     skep_env::spawn(async move {
         let asked = async {
             let (sender, request) = (shell.router.sender()?, ChangeGroup { change });
             shell.management.call_once_as(sender, &request, MANAGEMENT_PATIENCE).await
         };
         match asked.await {
-            Ok(_) => log_change(&change, primary, stops),
+            Ok(_) => log_change(&change, primary, reason),
             Err(error) if error.code() == ErrorCode::Deposed => {
                 // Another member is the primary now, so no operator needs to see this failure.
                 let GroupChange { group, target, .. } = change;
@@ -186,7 +212,7 @@ pub(super) fn change_group(shell: &Rc<Shell>, change: GroupChange) {
             }
             Err(error) => {
                 if shell.membership.refused_changes.is_due(skep_env::now()) {
-                    tracing::warn!("{}", refused(&change, stops, &error));
+                    tracing::warn!("{}", refused(&change, primary, reason, &error));
                 }
             }
         }
@@ -195,25 +221,32 @@ pub(super) fn change_group(shell: &Rc<Shell>, change: GroupChange) {
     .detach();
 }
 
-/// Logs a change of the group that management has made at the request of `primary`. `stops` states
-/// whether the changed member has reported that its service stops, or, after a hand-over, whether
-/// the service of `primary` stops.
-fn log_change(change: &GroupChange, primary: TargetId, stops: bool) {
+/// Logs a change of the group that management has made at the request of `primary`.
+fn log_change(change: &GroupChange, primary: TargetId, reason: Reason) {
     let GroupChange { group, target, .. } = change;
-    match change.change {
-        MemberChange::Drop if stops => tracing::info!(
+    match (change.change, reason) {
+        (MemberChange::Drop, Reason::Stops) => tracing::info!(
             "the service of target {target} stops: metadata group {group} continues without it, \
              and target {target} catches up when it answers again"
         ),
-        MemberChange::Drop => tracing::warn!(
+        (MemberChange::Drop, Reason::DiskHangs) => tracing::warn!(
+            "the disk of target {target} hangs, since it completes no sync: metadata group {group} \
+             continues without target {target}, which serves again when its disk does; check this \
+             disk"
+        ),
+        (MemberChange::Drop, Reason::Other) => tracing::warn!(
             "target {target} does not answer its primary: metadata group {group} continues without \
              it, and target {target} catches up when it answers again"
         ),
-        MemberChange::HandOver if stops => tracing::info!(
+        (MemberChange::HandOver, Reason::Stops) => tracing::info!(
             "the service of target {primary} stops: target {target} becomes the primary of \
              metadata group {group}"
         ),
-        MemberChange::HandOver => tracing::warn!(
+        (MemberChange::HandOver, Reason::DiskHangs) => tracing::warn!(
+            "the disk of target {primary} hangs, since it completes no sync: target {target} \
+             becomes the primary of metadata group {group}; check the disk of target {primary}"
+        ),
+        (MemberChange::HandOver, Reason::Other) => tracing::warn!(
             "the disk of target {primary} is almost full: target {target} becomes the primary of \
              metadata group {group}; free up space on the disk of target {primary}"
         ),
@@ -224,16 +257,26 @@ fn log_change(change: &GroupChange, primary: TargetId, stops: bool) {
 }
 
 /// Returns the log line for a change of the group that management has refused or has not replied
-/// to. `stops` states whether the member has reported that its service stops.
-fn refused(change: &GroupChange, stops: bool, error: &Error) -> String {
+/// to, at the request of `primary`.
+fn refused(change: &GroupChange, primary: TargetId, reason: Reason, error: &Error) -> String {
     let GroupChange { group, target, .. } = change;
-    match change.change {
-        MemberChange::Drop if stops => format!(
+    match (change.change, reason) {
+        (MemberChange::Drop, Reason::Stops) => format!(
             "the service of target {target} stops, and management cannot remove the target from \
              the serving members of metadata group {group} yet: {error}; operations of the group \
              wait until the service runs again, or until management answers"
         ),
-        MemberChange::Drop => format!(
+        (MemberChange::Drop, Reason::DiskHangs) => format!(
+            "the disk of target {target} hangs, and management cannot remove the target from the \
+             serving members of metadata group {group} yet: {error}; operations that need a sync \
+             wait until the disk or management answers"
+        ),
+        (MemberChange::HandOver, Reason::DiskHangs) => format!(
+            "the disk of target {primary} hangs, and management cannot make target {target} the \
+             primary of metadata group {group} yet: {error}; operations that need a sync wait \
+             until the disk or management answers"
+        ),
+        (MemberChange::Drop, Reason::Other) => format!(
             "target {target} does not answer its primary, and management cannot remove it from the \
              serving members of metadata group {group} yet: {error}; operations of the group wait; \
              check the network of this host: if it has failed, another member may be the primary \
@@ -319,16 +362,46 @@ mod tests {
         let (group, epoch, target) = (GroupId::new(5), Epoch::new(1), TargetId::new(2));
         let change = |change| GroupChange { group, epoch, change, target };
         let error = Error::new(ErrorCode::TimedOut, "management at 10.0.0.1:7400");
-        let line = refused(&change(MemberChange::Drop), false, &error);
+        let refused = |change, reason| refused(&change, TargetId::new(1), reason, &error);
+        let line = refused(change(MemberChange::Drop), Reason::Other);
         for part in ["target t2", "group g5", "10.0.0.1:7400", "check the network of this host"] {
             assert!(line.contains(part), "{part}: {line}");
         }
-        let stopped = refused(&change(MemberChange::Drop), true, &error);
+        let stopped = refused(change(MemberChange::Drop), Reason::Stops);
         assert!(stopped.contains("the service of target t2 stops"), "{stopped}");
-        let other = refused(&change(MemberChange::MarkInSync), false, &error);
-        for line in [stopped, other] {
+        let hangs = refused(change(MemberChange::Drop), Reason::DiskHangs);
+        assert!(hangs.contains("the disk of target t2 hangs"), "{hangs}");
+        let own = refused(change(MemberChange::HandOver), Reason::DiskHangs);
+        assert!(own.contains("the disk of target t1 hangs"), "{own}");
+        let other = refused(change(MemberChange::MarkInSync), Reason::Other);
+        for line in [stopped, hangs, own, other] {
             assert!(!line.contains("network"), "{line}");
         }
+    }
+
+    #[test]
+    fn reason_of_a_group_change_names_a_hanging_disk() {
+        let (group, epoch) = (GroupId::new(5), Epoch::new(1));
+        let (primary, target) = (TargetId::new(1), TargetId::new(2));
+        let membership = MembershipState::default();
+        let reason = |change, is_stopping| {
+            membership.reason(&GroupChange { group, epoch, change, target }, primary, is_stopping)
+        };
+        let (dropped, moved) = (MemberChange::Drop, MemberChange::HandOver);
+        assert_eq!(reason(dropped, false), Reason::Other);
+        membership.hanging.replace(BTreeSet::from([target]));
+        assert_eq!(
+            (reason(dropped, false), reason(moved, false)),
+            (Reason::DiskHangs, Reason::Other)
+        );
+        membership.hanging.replace(BTreeSet::from([primary]));
+        assert_eq!(
+            (reason(dropped, false), reason(moved, false)),
+            (Reason::Other, Reason::DiskHangs)
+        );
+        assert_eq!(reason(moved, true), Reason::Stops);
+        membership.note_reply(target, &Err(ErrorCode::NotReady.into()));
+        assert_eq!(reason(dropped, false), Reason::Stops);
     }
 
     #[test]

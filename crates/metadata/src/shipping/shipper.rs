@@ -78,7 +78,7 @@ impl Shipper {
     pub(crate) fn begin_epoch(&mut self, epoch: Epoch) {
         self.epoch = epoch;
         let last = self.window.last();
-        self.links.values_mut().for_each(|link| *link = MemberLink::new(last, LinkRole::Absent));
+        self.links.values_mut().for_each(|link| *link = link.of_next_epoch(last));
     }
 
     /// Replaces the list of the other members. `serving` are the members that serve, and `absent`
@@ -160,6 +160,36 @@ impl Shipper {
         complete.map(|(member, _)| *member).collect()
     }
 
+    /// Returns the members whose disks hang.
+    pub(crate) fn hanging_disks(&self) -> impl Iterator<Item = TargetId> {
+        let hanging = self.links.iter().filter(|(_, link)| link.standing.has_hanging_disk());
+        hanging.map(|(member, _)| *member)
+    }
+
+    /// Whether replies wait for a member whose disk hangs.
+    pub(crate) fn waits_for_hanging_disk(&self) -> bool {
+        let mut counted = self.links.values().filter(|it| it.standing.role != LinkRole::Absent);
+        counted.any(|link| link.standing.has_hanging_disk())
+    }
+
+    /// Returns the member to which the primary asks management to hand the group over now, because
+    /// a sync of the primary's own disk hangs. The member has confirmed the whole log after the
+    /// beginning of this sync at the time `began`, and has itself synced the record `lsn`, which
+    /// the sync covers.
+    pub(crate) fn successor(
+        &mut self,
+        (lsn, began): (Lsn, Duration),
+        now: Duration,
+    ) -> Option<TargetId> {
+        let is_fit = |link: &MemberLink| {
+            link.standing.role == LinkRole::Serving
+                && link.standing.is_complete_since(began)
+                && link.progress().synced >= lsn
+        };
+        let (member, link) = self.links.iter_mut().find(|(_, link)| is_fit(link))?;
+        link.standing.may_change(now).then_some(*member)
+    }
+
     /// Makes the next call of [`Self::requests`] renew the lease of each member, even if no renewal
     /// is due yet.
     pub(crate) fn renew_leases(&mut self) {
@@ -167,20 +197,27 @@ impl Shipper {
     }
 
     /// Begins a batch at the time `now`. If this process was stopped for longer than [`OWN_PAUSE`]
-    /// since the previous batch, the time that each member has for its reply begins again.
-    pub(crate) fn begin_batch(&mut self, now: Duration) {
-        if now > self.handled_at + OWN_PAUSE {
+    /// since the previous batch, the time that each member has for its reply begins again, and the
+    /// result is true.
+    pub(crate) fn begin_batch(&mut self, now: Duration) -> bool {
+        let was_stopped = now > self.handled_at + OWN_PAUSE;
+        if was_stopped {
             self.links.values_mut().for_each(|link| link.standing.restart_wait(now));
         }
         self.handled_at = now;
+        was_stopped
     }
 
-    /// Begins to count the absent members that lack only a few records, and returns these members
-    /// with their progress. From then on, replies wait for them too.
+    /// Begins to count the absent members that lack only a few records and whose disks do not hang.
+    /// Returns these members with their progress. From then on, replies wait for them too.
     pub(crate) fn begin_to_count(&mut self) -> Vec<(TargetId, Progress)> {
         let window = &self.window;
-        let is_ready =
-            |link: &MemberLink| link.standing.role == LinkRole::Absent && link.is_close_to(window);
+        let is_ready = |link: &MemberLink| {
+            let standing = &link.standing;
+            standing.role == LinkRole::Absent
+                && !standing.has_hanging_disk()
+                && link.is_close_to(window)
+        };
         let ready = self.links.iter_mut().filter(|(_, link)| is_ready(link));
         let begun = ready.map(|(member, link)| {
             link.standing.role = LinkRole::Counted;
@@ -209,9 +246,9 @@ impl Shipper {
     /// - Mark a counted member as in sync, if it has made the progress `needed`. A primary that
     ///   still waits for the leases of earlier primaries does not request this. The member may have
     ///   granted none of these leases. If it took over, no promise would delay its replies.
-    /// - Drop a serving member that no longer confirms records.
-    /// - Drop a counted member that no longer confirms records, if the primary has requested to
-    ///   mark it as in sync. The drop revokes that request.
+    /// - Drop a serving member that no longer confirms records, or whose disk hangs.
+    /// - Drop such a counted member, if the primary has requested to mark it as in sync. The drop
+    ///   revokes that request.
     ///
     /// `synced` is the last record that the primary has synced. The primary asks to drop a member
     /// only when it has itself synced all records on which a reply may depend, because it may be

@@ -10,8 +10,17 @@
 //! lasts, the primary may reply to clients. The member chooses the duration of the lease. With its
 //! acknowledgement, it also promises that it replies to no client as a primary until after the end
 //! of the lease ([`super::silence`]).
+//!
+//! # A disk that hangs
+//! A member whose disk completes no sync may still append records and acknowledge requests. Then
+//! *safe* does not rise, and all durable replies of the group wait. So such a member counts as
+//! failing too. The primary compares the member with itself: it measures only while it has itself
+//! synced a record that the member has appended and not synced. So a disk that is slow for all
+//! members does not let the primary drop one of them. A stopped member does not count as hanging,
+//! since it acknowledges nothing.
 
-use crate::limits::{ABSENT_PAUSE, MEMBER_PAUSE, UNDECIDED_DROP};
+use crate::limits::{ABSENT_PAUSE, MEMBER_PAUSE, SYNC_PATIENCE, UNDECIDED_DROP};
+use skep_types::Lsn;
 use std::time::Duration;
 
 /// Whether replies wait for a member.
@@ -40,6 +49,10 @@ pub(super) struct Standing {
     unconfirmed_since: Option<Duration>,
     /// Whether the member has replied that its service stops, and has confirmed no records since.
     stops: bool,
+    /// A record that the member must sync: the member has appended it, and the primary has synced
+    /// it. Also the time at which the primary noticed this. `None` means that there is no such
+    /// record.
+    owed_sync: Option<(Lsn, Duration)>,
     /// Time at which the primary sent the newest request in whose reply the member confirmed all
     /// records of the log. `None` means that there was no such reply in this epoch.
     complete_at: Option<Duration>,
@@ -64,12 +77,40 @@ impl Standing {
             granted_until: Duration::ZERO,
             unconfirmed_since: None,
             stops: false,
+            owed_sync: None,
             complete_at: None,
             needs_copy: false,
             may_serve: false,
             change_at: Duration::ZERO,
             drop_asked: None,
         }
+    }
+
+    /// Returns the standing of the member at the beginning of the next epoch, before the primary
+    /// knows whether the member serves. Only a disk that hangs is remembered. Otherwise the primary
+    /// would count the member again immediately, and replies would wait for its disk again.
+    pub(super) fn of_next_epoch(&self) -> Self {
+        let owed_sync = self.owed_sync.filter(|_| self.has_hanging_disk());
+        Self { owed_sync, ..Self::new(LinkRole::Absent) }
+    }
+
+    /// Compares the syncs of the member with those of the primary at the time `now`. `synced` is
+    /// the last record that the member has synced. `expected` is the last record that the member
+    /// has appended and the primary has synced.
+    pub(super) fn compare_syncs(&mut self, synced: Lsn, expected: Lsn, now: Duration) {
+        if self.owed_sync.is_none_or(|(lsn, _)| synced >= lsn) {
+            self.owed_sync = (synced < expected).then_some((expected, now));
+        }
+    }
+
+    /// Whether the disk of the member hangs: the member has acknowledged a request that the primary
+    /// sent [`SYNC_PATIENCE`] after the member should have synced a record, and has not synced this
+    /// record.
+    pub(super) fn has_hanging_disk(&self) -> bool {
+        let is_late = |(_, since): (Lsn, Duration)| {
+            self.acknowledged.is_some_and(|sent| sent >= since + SYNC_PATIENCE)
+        };
+        self.owed_sync.is_some_and(is_late)
     }
 
     /// Returns the time at which the primary sent the newest acknowledged request. `None` means
@@ -116,15 +157,18 @@ impl Standing {
     }
 
     /// Whether the member has confirmed the whole log after a request that the primary sent at the
-    /// time `since` or later, and has not replied since then that its service stops.
+    /// time `since` or later, has not replied since then that its service stops, and has a disk
+    /// that does not hang.
     pub(super) fn is_complete_since(&self, since: Duration) -> bool {
-        !self.stops && self.complete_at.is_some_and(|sent| sent >= since)
+        let is_fit = !self.stops && !self.has_hanging_disk();
+        is_fit && self.complete_at.is_some_and(|sent| sent >= since)
     }
 
-    /// Whether the member stops, or has confirmed no records for the time `after`, although the
-    /// primary has sent it requests.
+    /// Whether the member stops, has a disk that hangs, or has confirmed no records for the time
+    /// `after`, although the primary has sent it requests.
     pub(super) fn is_failing(&self, after: Duration, now: Duration) -> bool {
-        self.stops || self.unconfirmed_since.is_some_and(|since| now.saturating_sub(since) >= after)
+        let is_silent = |since| now.saturating_sub(since) >= after;
+        self.stops || self.has_hanging_disk() || self.unconfirmed_since.is_some_and(is_silent)
     }
 
     /// Whether [`Self::is_failing`] holds for a member that the primary has asked management to

@@ -189,6 +189,17 @@ impl SyncGates {
         self.sync.next_due()
     }
 
+    /// Returns the last record that this target's running sync covers, and the time at which this
+    /// sync began, if the disk of this target hangs at the time `now`.
+    pub(crate) fn hanging_sync(&self, now: Duration) -> Option<(Lsn, Duration)> {
+        self.sync.hanging(now)
+    }
+
+    /// Counts the duration of a running sync from `now`, because this process was stopped.
+    pub(crate) fn restart_sync_wait(&mut self, now: Duration) {
+        self.sync.restart_wait(now);
+    }
+
     /// Makes this target and the other members sync all records immediately, including the record
     /// in progress.
     pub(crate) fn request_sync(&mut self) {

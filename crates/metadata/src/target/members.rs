@@ -14,6 +14,7 @@ use skep_types::group_change::{GroupChange, MemberChange};
 use skep_types::{ClusterMap, Epoch, Lsn, Result, TargetId};
 use skep_wire::frame::Header;
 use skep_wire::log_shipping::GroupProgress;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -82,16 +83,34 @@ impl<E: Engine> MetadataTarget<E> {
 
     /// Returns the changes of the group that the target requests from management now. If it
     /// requests to drop a member, replies also wait for the syncs of this target until the next
-    /// epoch, because this target may become the only serving member.
+    /// epoch, because this target may become the only serving member. If its own disk hangs, the
+    /// target requests to hand the group over to a member whose disk does not hang.
     pub(super) fn group_changes(&mut self) -> Vec<GroupChange> {
+        if self.shipper.waits_for_hanging_disk() {
+            // A member whose disk hangs still confirms records. So *held* would rise with each
+            // record, and under load it would never be the last record that this target has synced.
+            self.gates.hold_only_synced();
+        }
         let (needed, epoch) = (self.gates.needed_to_serve(), self.gates.epoch());
-        let (group, synced) = (self.shared.group, self.gates.synced());
-        let changes = self.shipper.changes(needed, synced, self.member_lease(), self.shared.now);
+        let (group, synced, now) = (self.shared.group, self.gates.synced(), self.shared.now);
+        let mut changes = self.shipper.changes(needed, synced, self.member_lease(), now);
         if changes.iter().any(|(change, _)| *change == MemberChange::Drop) {
             self.gates.hold_only_synced();
         }
+        if changes.is_empty()
+            && let Some(hanging) = self.gates.hanging_sync(now)
+        {
+            let successor = self.shipper.successor(hanging, now);
+            changes.extend(successor.map(|member| (MemberChange::HandOver, member)));
+        }
         let of = |(change, target)| GroupChange { group, epoch, change, target };
         changes.into_iter().map(of).collect()
+    }
+
+    /// Returns the members of the group whose disks hang, including this target.
+    pub(crate) fn hanging_disks(&self) -> BTreeSet<TargetId> {
+        let own = self.gates.hanging_sync(self.shared.now).map(|_| self.target);
+        self.shipper.hanging_disks().chain(own).collect()
     }
 
     /// Whether replies wait for the syncs of this target too. This holds after the target has asked

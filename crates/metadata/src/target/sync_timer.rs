@@ -4,7 +4,7 @@
 //! This module does not own the replies that wait for a sync. `gates` and `shipping::backup` own
 //! them.
 
-use crate::limits::SYNC_AFTER;
+use crate::limits::{SYNC_AFTER, SYNC_PATIENCE};
 use skep_types::Lsn;
 use std::time::Duration;
 
@@ -13,6 +13,9 @@ use std::time::Duration;
 pub(crate) struct SyncTimer {
     synced: Lsn,
     running: Option<Lsn>,
+    /// Time at which the running sync began, or at which this process continued after a pause
+    /// during the sync.
+    began: Duration,
     /// Time of the append of the oldest record that no sync covers.
     first_unsynced_at: Option<Duration>,
     /// Whether a sync was requested. If so, it begins at the end of the batch, or when the running
@@ -24,7 +27,7 @@ impl SyncTimer {
     /// Creates the timer of a log that is synced up to `synced`.
     pub(crate) fn new(synced: Lsn, has_unsynced: bool, now: Duration) -> Self {
         let first_unsynced_at = has_unsynced.then_some(now);
-        Self { synced, running: None, first_unsynced_at, is_requested: false }
+        Self { synced, running: None, began: now, first_unsynced_at, is_requested: false }
     }
 
     /// Returns the last synced record.
@@ -35,6 +38,19 @@ impl SyncTimer {
     /// Whether a sync is running.
     pub(crate) fn is_running(&self) -> bool {
         self.running.is_some()
+    }
+
+    /// Returns the last record that the running sync covers, and the time at which this sync began,
+    /// if it has been running for [`SYNC_PATIENCE`] at the time `now`.
+    pub(crate) fn hanging(&self, now: Duration) -> Option<(Lsn, Duration)> {
+        let lsn = self.running.filter(|_| now.saturating_sub(self.began) >= SYNC_PATIENCE)?;
+        Some((lsn, self.began))
+    }
+
+    /// Counts the duration of a running sync from `now`, because this process was stopped and could
+    /// not receive the end of the sync.
+    pub(crate) fn restart_wait(&mut self, now: Duration) {
+        self.began = now;
     }
 
     /// Returns the last record that a finished or running sync covers.
@@ -70,7 +86,7 @@ impl SyncTimer {
         }
         self.is_requested = false;
         self.first_unsynced_at = None;
-        self.running = Some(last);
+        (self.running, self.began) = (Some(last), now);
         self.running
     }
 

@@ -1,7 +1,7 @@
 //! Tests of the changes of its group that the primary requests from management.
 
 use super::*;
-use crate::limits::{LEASE_RENEWAL, UNDECIDED_DROP};
+use crate::limits::{LEASE_RENEWAL, SYNC_PATIENCE, UNDECIDED_DROP};
 use crate::shipping::standing::{LinkRole, Standing};
 use crate::shipping::succession::Succession;
 use skep_types::Error;
@@ -158,6 +158,99 @@ fn restarted_member_is_not_dropped_for_its_earlier_stop() {
     let requests = primary.requests();
     primary.reply(&requests, 3, false);
     assert_eq!(primary.changes(), []);
+}
+
+/// Before this rule, all durable replies of the group waited until the disk continued, since the
+/// member still confirmed records.
+#[test]
+fn member_whose_disk_hangs_is_dropped() {
+    let mut primary = Primary::begin(5);
+    primary.shipper.set_members(&[BACKUP], &[]);
+    let began = primary.now;
+    let mut dropped_at = None;
+    while dropped_at.is_none() && primary.now < began + 2 * SYNC_PATIENCE {
+        let requests = primary.requests();
+        primary.reply_with(&requests, (5, 4), false);
+        dropped_at = (primary.changes() == [MemberChange::Drop]).then_some(primary.now);
+        primary.now += Duration::from_millis(100);
+    }
+    let hung = dropped_at.expect("the member is dropped") - began;
+    assert!(hung >= SYNC_PATIENCE && hung <= SYNC_PATIENCE + LEASE_RENEWAL, "{hung:?}");
+    assert_eq!(primary.shipper.hanging_disks().collect::<Vec<_>>(), [BACKUP]);
+    assert!(primary.shipper.waits_for_hanging_disk());
+}
+
+/// All members may have the same slow disk, or the primary may have written less than the others.
+#[test]
+fn disk_of_a_member_hangs_only_compared_with_the_primary() {
+    let mut primary = Primary::begin(5);
+    primary.synced = 4;
+    primary.shipper.set_members(&[BACKUP], &[]);
+    let began = primary.now;
+    while primary.now < began + 2 * SYNC_PATIENCE {
+        let requests = primary.requests();
+        primary.reply_with(&requests, (5, 4), false);
+        primary.now += Duration::from_millis(100);
+    }
+    assert!(!primary.shipper.waits_for_hanging_disk(), "the primary has not synced record 5");
+}
+
+#[test]
+fn returning_member_whose_disk_hangs_is_not_counted() {
+    let mut primary = Primary::begin(5);
+    primary.shipper.set_members(&[], &[BACKUP]);
+    let requests = primary.requests();
+    primary.reply_with(&requests, (5, 4), false);
+    assert_eq!(primary.shipper.begin_to_count().len(), 1);
+    let began = primary.now;
+    while !primary.shipper.end_counting(LEASE, primary.now) {
+        assert!(primary.now < began + 2 * SYNC_PATIENCE, "the member is no longer counted");
+        primary.now += Duration::from_millis(100);
+        let requests = primary.requests();
+        primary.reply_with(&requests, (5, 4), false);
+    }
+    assert_eq!(primary.shipper.begin_to_count().len(), 0);
+    primary.now += Duration::from_millis(100);
+    let requests = primary.requests();
+    primary.reply(&requests, 5, false);
+    primary.requests();
+    assert_eq!(primary.shipper.begin_to_count().len(), 1, "the disk of the member goes on");
+}
+
+#[test]
+fn hanging_disk_is_remembered_in_the_next_epoch() {
+    let (asked, lsn) = (Duration::from_secs(100), Lsn::new);
+    let mut standing = Standing::new(LinkRole::Serving);
+    standing.compare_syncs(lsn(4), lsn(5), asked);
+    standing.acknowledge(Some(asked + SYNC_PATIENCE / 2), LEASE);
+    assert!(!standing.has_hanging_disk() && !standing.of_next_epoch().has_hanging_disk());
+    standing.acknowledge(Some(asked + SYNC_PATIENCE), LEASE);
+    assert!(standing.has_hanging_disk());
+    let mut next = standing.of_next_epoch();
+    assert!(!next.has_hanging_disk(), "the member may be stopped now");
+    next.acknowledge(Some(asked + 2 * SYNC_PATIENCE), LEASE);
+    assert!(next.has_hanging_disk());
+    next.compare_syncs(lsn(5), lsn(5), asked + 2 * SYNC_PATIENCE);
+    assert!(!next.has_hanging_disk());
+}
+
+#[test]
+fn successor_has_synced_the_record_that_the_primary_cannot_sync() {
+    let mut primary = Primary::begin(5);
+    primary.shipper.set_members(&[BACKUP], &[]);
+    let hanging = (Lsn::new(5), primary.now);
+    for (round, is_found) in [(1, false), (2, true)] {
+        let requests = primary.requests();
+        primary.confirm_as(&requests, 7, 5);
+        let found = primary.shipper.successor(hanging, primary.now);
+        assert_eq!(found.is_some(), is_found, "the request of round {round} names the process");
+        primary.now += LEASE_RENEWAL;
+    }
+    let later = (Lsn::new(6), hanging.1);
+    primary.now += Duration::from_secs(1);
+    assert_eq!(primary.shipper.successor(later, primary.now), None, "it lacks record 6");
+    assert_eq!(primary.shipper.successor(hanging, primary.now), Some(BACKUP));
+    assert_eq!(primary.shipper.successor(hanging, primary.now), None, "the next request is later");
 }
 
 #[test]

@@ -2,8 +2,9 @@
 //! of the store wait until both members have appended a record (*held*) or synced it (*safe*).
 
 use super::*;
-use crate::limits::MemberLimits;
+use crate::limits::{MemberLimits, SYNC_PATIENCE};
 use skep_cluster::lease_times::LeaseTimes;
+use skep_types::group_change::MemberChange;
 use skep_types::map::Policy;
 use skep_types::map::{GroupMember, MemberState};
 use skep_wire::log_shipping::LogHeld;
@@ -348,6 +349,40 @@ fn replies_do_not_wait_for_a_dropped_member() {
     pair.run(vec![Event::Map(Arc::new(alone))]);
     assert_eq!(pair.answered(), [101]);
     assert_eq!(pair.last_stored(), pair.target.last_logged());
+}
+
+/// Before this rule, all durable replies of the group waited until the disk of the primary
+/// continued.
+#[test]
+fn primary_with_a_hanging_disk_hands_its_group_over() {
+    let mut pair = begin_pair();
+    let (mut changes, mut events) = (Vec::new(), vec![Event::Tick]);
+    let began = pair.now;
+    pair.run(vec![set(1)]);
+    while changes.is_empty() {
+        assert!(pair.now < began + 2 * SYNC_PATIENCE, "the target hands its group over");
+        pair.now += Duration::from_millis(100);
+        let actions = pair.target.handle(events, pair.now, pair.wall).unwrap();
+        let last = pair.target.last_logged();
+        events = vec![Event::Tick];
+        for action in actions {
+            match action {
+                // The process 7 of the second member confirms each request. The sync of this target
+                // does not end.
+                Action::SendToMember(request) => {
+                    let Event::MemberReply { member, result, .. } = progress(1, last, last) else {
+                        unreachable!("`progress` returns a reply of a member")
+                    };
+                    let result = result.map(|held| LogHeld { process: 7, ..held });
+                    events.push(Event::MemberReply { member, number: request.number, result });
+                }
+                Action::ChangeGroup(change) => changes.push((change.change, change.target)),
+                _ => {}
+            }
+        }
+    }
+    assert_eq!(changes, [(MemberChange::HandOver, BACKUP)]);
+    assert!(pair.now >= began + SYNC_PATIENCE);
 }
 
 #[test]
