@@ -39,6 +39,7 @@ use skep_types::codec::Codec;
 use skep_types::map::{Condition, TargetHealth};
 use skep_types::{Error, ErrorCode, Lsn, MapVersion, NodeId, NodeKind, Result, TargetId};
 use skep_wire::frame::Header;
+use skep_wire::log_shipping::AskGroup;
 use skep_wire::management::Evict;
 use skep_wire::{Request, metadata as md, storage as st};
 use std::cell::{Cell, RefCell};
@@ -322,13 +323,26 @@ impl Shell {
         }
     }
 
+    /// Performs the actions of a batch in order. `may_reply` states whether the target may send
+    /// replies at a time, and the actions before the replies may take long on a slow disk. Returns
+    /// the replies that the target must not send now. Always sends replies about the status of the
+    /// group.
     fn carry_out(
         self: &Rc<Self>,
         actions: Vec<Action>,
         log: &mut Log,
         (engine, fence): (&FjallEngine, MapVersion),
-    ) -> Result<()> {
+        may_reply: impl Fn(Duration) -> bool,
+    ) -> Result<Vec<Action>> {
+        let (mut may_send, mut unsent) = (None, Vec::new());
         for action in actions {
+            if let Action::Reply { request, .. } = &action
+                && request.message != AskGroup::ID
+                && !*may_send.get_or_insert_with(|| may_reply(skep_env::now()))
+            {
+                unsent.push(action);
+                continue;
+            }
             match action {
                 Action::Append { epoch, lsn, synced, payload } => {
                     log.append(epoch, lsn, synced, &payload)?;
@@ -349,7 +363,7 @@ impl Shell {
                 Action::Checkpoint { lsn } => self.start_checkpoint(engine, lsn)?,
             }
         }
-        Ok(())
+        Ok(unsent)
     }
 
     fn reply(

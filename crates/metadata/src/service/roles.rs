@@ -371,7 +371,9 @@ impl Parts<'_> {
             self.free_space.logged(actions.iter().map(Action::logged_bytes).sum());
             shell.measure_backup(&mut actions);
             members::note_requests(&shell, &actions, backup.map().version, &mut self.mark)?;
-            shell.carry_out(actions, &mut self.log, (backup.engine(), MapVersion::default()))?;
+            // A backup member replies only to its primary, and its replies need no lease.
+            let parts = (backup.engine(), MapVersion::default());
+            shell.carry_out(actions, &mut self.log, parts, |_| true)?;
             self.lower_promise_bound(backup.map(), backup.promise_left())?;
             if backup.discards() {
                 self.mark.discard()?;
@@ -484,7 +486,9 @@ impl Parts<'_> {
             self.free_space.logged(actions.iter().map(Action::logged_bytes).sum());
             shell.measure(&mut actions, now, &target);
             let parts = (target.engine(), target.fence());
-            shell.carry_out(actions, &mut self.log, parts)?;
+            let may_reply = |now| target.may_answer_at(now);
+            let unsent = shell.carry_out(actions, &mut self.log, parts, may_reply)?;
+            target.hold_replies(unsent);
         }
         self.log.sync()?;
         target.engine().checkpoint()?;

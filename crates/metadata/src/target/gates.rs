@@ -273,6 +273,17 @@ impl SyncGates {
         if may_answer { std::mem::take(&mut self.until_lease) } else { Vec::new() }
     }
 
+    /// Makes a complete reply wait until the primary has its lease.
+    pub(crate) fn hold_until_lease(
+        &mut self,
+        connection: ConnectionId,
+        request: Header,
+        result: Result<Vec<u8>>,
+    ) {
+        // The header of a complete reply already has the number of the change.
+        self.until_lease.push(PendingReply { connection, request, change: None, result });
+    }
+
     /// Makes a call wait until record `after` is safe.
     pub(crate) fn gate_call(&mut self, after: Lsn, call: PendingCall) {
         self.calls.entry(after).or_default().push(call);

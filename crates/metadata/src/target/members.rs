@@ -54,10 +54,28 @@ impl<E: Engine> MetadataTarget<E> {
         self.shipper.renew_leases();
     }
 
-    /// Whether the target may reply to clients now. If not, another member may have become the
-    /// primary.
+    /// Whether the target may reply to clients at the time of the batch. If not, another member may
+    /// have become the primary.
     pub(crate) fn may_answer(&self) -> bool {
-        self.shipper.holds_lease(self.member_lease(), self.shared.now)
+        self.may_answer_at(self.shared.now)
+    }
+
+    /// Whether the target may reply to clients at the time `now`. The caller checks this right
+    /// before it sends the replies of a batch, because the batch may have read from a slow disk or
+    /// written to it, and the lease may have ended meanwhile.
+    pub fn may_answer_at(&self, now: Duration) -> bool {
+        self.shipper.holds_lease(self.member_lease(), now)
+    }
+
+    /// Takes back replies that the caller must not send, because the lease has ended during the
+    /// batch. The target sends them when it has its lease again. If another member is the primary
+    /// by then, the clients send their requests to that member again.
+    pub fn hold_replies(&mut self, replies: Vec<Action>) {
+        for reply in replies {
+            if let Action::Reply { connection, request, result } = reply {
+                self.gates.hold_until_lease(connection, request, result);
+            }
+        }
     }
 
     /// Returns the duration of a lease, which begins when the primary sends a request that the

@@ -351,6 +351,50 @@ fn replies_do_not_wait_for_a_dropped_member() {
     assert_eq!(pair.last_stored(), pair.target.last_logged());
 }
 
+/// Runs one batch. Returns the ids of its requests to the second member, and the connections on
+/// which it replies.
+fn batch(pair: &mut Story, events: Vec<Event>) -> (Vec<u64>, Vec<ConnectionId>) {
+    let (mut asked, mut answered) = (Vec::new(), Vec::new());
+    for action in pair.target.handle(events, pair.now, pair.wall).unwrap() {
+        match action {
+            Action::SendToMember(request) => asked.push(request.number),
+            Action::Reply { connection, .. } => answered.push(connection),
+            _ => {}
+        }
+    }
+    (asked, answered)
+}
+
+/// The batch of a primary may take longer than its lease, for example because a read waits for the
+/// disk. Another member may have become the primary before the replies of this batch.
+#[test]
+fn replies_of_a_slow_batch_wait_for_the_lease() {
+    let times = LeaseTimes::of(&Policy::default());
+    let mut start = start_of(map_of_two());
+    start.limits.members.leases = Some(times);
+    let target = MetadataTarget::open(MemoryEngine::default(), Vec::new(), start).unwrap();
+    let mut pair = Story { target, log: Vec::new(), ..Story::begin() };
+    let granted = |asked: Vec<u64>| -> Vec<Event> {
+        let (epoch, lease_ms) = (Epoch::new(1), times.lease.as_millis() as u32);
+        let held = LogHeld { epoch, lease_ms, ..LogHeld::default() };
+        let reply = |number| Event::MemberReply { member: BACKUP, number, result: Ok(held) };
+        asked.into_iter().map(reply).collect()
+    };
+    pair.now = Duration::from_secs(100);
+    let (asked, _) = batch(&mut pair, vec![Event::Tick]);
+    batch(&mut pair, granted(asked));
+    let end = pair.now + times.lease;
+    assert!(pair.target.may_answer_at(pair.now) && !pair.target.may_answer_at(end));
+    let request = Header { tag: 9, sequence: 4, ..Header::default() };
+    let late = Action::Reply { connection: 200, request, result: Ok(vec![7]) };
+    pair.target.hold_replies(vec![late]);
+    pair.now = end;
+    let (asked, answered) = batch(&mut pair, vec![Event::Tick]);
+    assert_eq!(answered, [0; 0], "the lease has ended");
+    let (_, answered) = batch(&mut pair, granted(asked));
+    assert_eq!(answered, [200], "the member has granted another lease");
+}
+
 /// Before this rule, all durable replies of the group waited until the disk of the primary
 /// continued.
 #[test]
