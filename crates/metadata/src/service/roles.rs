@@ -65,6 +65,11 @@ const MAP_IS_OLD: &str = "the cluster map of this host is older than the last on
                           used before its restart, so another member of the group may be the \
                           primary; the target waits for the newest map from management";
 
+/// The health text of a backup member whose store has changes that its group lacks.
+const DIVERGES: &str = "it has changes that its group lacks, since the group continued with older \
+                        data, so it serves nothing; to give these changes up, stop its service, \
+                        remove the directories `log` and `store` of the target, and start it";
+
 /// The state of a target's thread that the roles of a primary and of a backup member use.
 struct Parts<'a> {
     shell: Rc<Shell>,
@@ -207,6 +212,19 @@ impl Parts<'_> {
             tracing::warn!("target {}: {reason}", self.target);
         }
         self.shell.membership.halted.set(Some(reason));
+    }
+
+    /// Logs, and stores for the health, that the store of a backup member has changes which its
+    /// group lacks, or that this is no longer so.
+    fn note_divergence(&self, diverges: bool) {
+        let halted = &self.shell.membership.halted;
+        let is_noted = halted.get() == Some(DIVERGES);
+        if diverges && !is_noted {
+            tracing::error!("target {}: {DIVERGES}", self.target);
+            halted.set(Some(DIVERGES));
+        } else if is_noted && !diverges {
+            halted.set(None);
+        }
     }
 
     /// Whether the target may act as the primary now. `log_epoch` is the highest epoch of a record
@@ -355,6 +373,7 @@ impl Parts<'_> {
             events.extend(self.free_space.look(now));
             events.push(Event::Tick);
             let mut actions = backup.handle(events, now)?;
+            self.note_divergence(backup.diverges());
             if backup.lacks_records() && !self.mark.lacks_records() {
                 self.mark.distrust()?;
             }

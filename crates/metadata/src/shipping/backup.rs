@@ -208,6 +208,12 @@ impl<E: Engine> Backup<E> {
         self.completeness.lacks_records
     }
 
+    /// Whether the store has changes that the group lacks. The member then refuses all requests of
+    /// the primary, and does not take over.
+    pub fn diverges(&self) -> bool {
+        self.completeness.diverges
+    }
+
     /// Whether the member must remove its store and its log. This holds after the member has agreed
     /// to receive a copy of the primary's store. The caller then ends this role.
     pub fn discards(&self) -> bool {
@@ -315,6 +321,10 @@ impl<E: Engine> Backup<E> {
             return Ok(());
         }
         self.silence.received(self.own.entry(), self.now);
+        if self.completeness.diverges {
+            self.reply(connection, header, Err(self.divergence()));
+            return Ok(());
+        }
         match header.message {
             ShipLog::ID => {
                 let reply = match ShipLog::from_bytes(body) {
@@ -349,11 +359,22 @@ impl<E: Engine> Backup<E> {
         self.actions.push(Action::Reply { connection, request, result });
     }
 
+    /// Returns the refusal of all requests by a member whose store diverges.
+    fn divergence(&self) -> Error {
+        let (target, group, stored) = (self.own.target, self.own.group, self.records.before());
+        let what = format!(
+            "target {target} cannot follow the primary of group {group}: the store of the target \
+             has changes up to record {stored} that the group lacks, since the group has continued \
+             with older data"
+        );
+        Error::new(ErrorCode::Corrupt, what)
+    }
+
     /// Whether this member may ask management to make it the primary. A primary that lacks records
     /// sends this request too, so that management can compare the last records of all members.
     fn may_ask(&self) -> bool {
         let is_role = self.own.serves() || self.lacks_records() && self.own.is_primary();
-        is_role && self.has_synced_all()
+        is_role && self.has_synced_all() && !self.diverges()
     }
 
     /// Whether the device has all records of the log.

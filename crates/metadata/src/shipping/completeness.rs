@@ -1,6 +1,6 @@
 //! Decides whether a backup member is complete. A backup member is incomplete if its host may have
 //! lost records that the member has confirmed, or if a copy of the primary's store will replace its
-//! store.
+//! store. Also decides whether the store of the member has changes that its group lacks.
 //!
 //! # Members that may lack records
 //! A member whose host has lost power may lack records that it has confirmed. In each epoch, the
@@ -10,6 +10,15 @@
 //! record is missing. The same rule applies if the group has skipped epochs because management was
 //! restored from a backup. In this case another member may have been the primary in a skipped
 //! epoch.
+//!
+//! # Members whose stores diverge
+//! A store has only *safe* records, and no later primary lacks a safe record. An administrator can
+//! break this rule: the primary was restored from a backup that is older than the last changes, and
+//! the other members, which have these changes, were dropped. If such a member comes back, its
+//! store diverges from that of its group. The LSNs of its last records belong to other changes in
+//! the group, and no later record would remove the difference. So the member refuses all requests.
+//! It detects the difference by the primary's last record, or by the epoch of the last record in
+//! its store.
 //!
 //! Does not own the records ([`super::backup`]) or the copy ([`super::copy_receiver`]).
 
@@ -30,6 +39,10 @@ pub(super) struct Completeness {
     /// A request that the primary sent before a power loss of this host has the id of the earlier
     /// process, and may contain an older last record.
     goal: Option<Lsn>,
+    /// Whether the member has appended or compared records of the primary in this epoch.
+    has_followed: bool,
+    /// Whether the store has changes that the primary of this epoch lacks.
+    pub(super) diverges: bool,
     /// Whether the member has agreed to remove its store and to receive a copy of the primary's
     /// store.
     pub(super) discards: bool,
@@ -50,28 +63,49 @@ impl Completeness {
     /// time of day `wall`.
     pub(super) fn of_process(now: Duration, wall: Timestamp) -> Self {
         let process = process_number(now, wall);
-        Self { process, lacks_records: false, goal: None, discards: false }
+        Self {
+            process,
+            lacks_records: false,
+            goal: None,
+            has_followed: false,
+            diverges: false,
+            discards: false,
+        }
     }
 
-    /// Begins a new epoch. Forgets the goal, because the new primary may have other records.
-    /// `is_doubtful` means that this backup member may lack records of its group.
+    /// Begins a new epoch. Forgets the goal and the comparison with the primary, because the new
+    /// primary may have other records. `is_doubtful` means that this backup member may lack records
+    /// of its group.
     pub(super) fn begin_epoch(&mut self, is_doubtful: bool) {
         self.lacks_records |= is_doubtful;
-        self.goal = None;
+        (self.goal, self.has_followed, self.diverges) = (None, false, false);
     }
 
     /// Handles a request of the primary. `process` is the process of a backup member to which the
-    /// request is addressed, and `last` is the LSN of the primary's last record. In the first
-    /// request of the epoch to this process, `last` becomes the goal: the member lacks records
-    /// until it has all records up to the goal.
-    pub(super) fn note_request(&mut self, process: u64, last: Lsn) {
-        if process == self.process {
-            self.goal.get_or_insert(last);
+    /// request is addressed, `last` is the LSN of the primary's last record, and `stored` is the
+    /// last record in the store of the member. In the first request of the epoch to this process,
+    /// `last` becomes the goal: the member lacks records until it has all records up to the goal.
+    ///
+    /// The primary has sent this request after it had received a reply of this process, so all
+    /// records that were safe at the start of this process are in its log. If the store has a later
+    /// record although the member has followed no request of this epoch, the store diverges.
+    pub(super) fn note_request(&mut self, process: u64, last: Lsn, stored: Lsn) {
+        if process == self.process && self.goal.is_none() {
+            self.goal = Some(last);
+            self.diverges |= last < stored && !self.has_followed;
         }
+    }
+
+    /// Whether a request cannot show whether the store diverges: the last record of the primary is
+    /// earlier than the last one in the store, `stored`, and the request may be an old one. The
+    /// next request names this process.
+    pub(super) fn is_inconclusive(&self, last: Lsn, stored: Lsn) -> bool {
+        last < stored && self.goal.is_none() && !self.has_followed
     }
 
     /// Notes that the backup member now has all records of the primary up to `matched`.
     pub(super) fn matched(&mut self, matched: Lsn) {
+        self.has_followed = true;
         if self.goal.is_some_and(|goal| matched >= goal) {
             self.lacks_records = false;
         }

@@ -182,7 +182,8 @@ impl CopySender {
         let request = match (self.ready.take(), &self.position) {
             (Some(part), _) => part,
             (None, Some(position)) if self.must_begin(log.1) => {
-                let kept = match (self.has_failed, position.is_copying) {
+                let is_wrong = self.has_failed || is_ahead(position, log.1);
+                let kept = match (is_wrong, position.is_copying) {
                     (true, _) => Lsn::new(u64::MAX - 1),
                     (false, true) => log.1.before(),
                     (false, false) => self.records_begin_after(log.1),
@@ -286,7 +287,8 @@ impl CopySender {
         let Some(position) = &self.position else { return false };
         // The primary no longer has the log record in memory that the member's copy needs next.
         let is_stale = !is_first(position) && position.applied < window.before();
-        !position.is_copying || self.has_failed || is_stale && !position.is_whole
+        let is_wrong = self.has_failed || is_ahead(position, window);
+        !position.is_copying || is_wrong || is_stale && !position.is_whole
     }
 
     fn pause(&mut self, pause: Duration, now: Duration, problem: &str) -> Option<Lsn> {
@@ -302,6 +304,12 @@ impl CopySender {
             "a part is made only when no request is under way"
         );
     }
+}
+
+/// Whether the copy has changes that the primary lacks. This is possible only if the primary was
+/// restored from a backup after it had sent a part of this copy.
+fn is_ahead(position: &StoreCopied, window: &RecordWindow) -> bool {
+    position.is_copying && position.applied > window.last()
 }
 
 /// Whether the member has no part of the copy yet.

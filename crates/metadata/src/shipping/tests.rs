@@ -3,6 +3,7 @@
 mod backup;
 mod copies;
 mod copy_network;
+mod divergence;
 mod late_take_overs;
 mod leases;
 mod members;

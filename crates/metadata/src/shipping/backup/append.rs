@@ -32,8 +32,18 @@ impl<E: Engine> Backup<E> {
             );
             return Ok(Err(Error::new(ErrorCode::Protocol, what)));
         }
-        self.completeness.note_request(ship.process, ship.last);
+        let stored = self.records.before();
+        self.completeness.note_request(ship.process, ship.last, stored);
+        self.completeness.diverges |= self.differs_in_store(before, ship.previous_epoch);
+        if self.completeness.diverges {
+            return Ok(Err(self.divergence()));
+        }
         self.silence.note_wait(ship.wait_ms, self.now);
+        if !self.own.serves() && self.completeness.is_inconclusive(ship.last, stored) {
+            let (appended, synced) = (Lsn::default(), Lsn::default());
+            let held = LogHeld { appended, synced, is_behind: true, ..self.held() };
+            return Ok(Ok(held));
+        }
         if let Some(ship_after) = self.differs_at(before, ship.previous_epoch) {
             return Ok(Ok(LogHeld { ship_after, is_behind: true, ..self.held() }));
         }
@@ -52,6 +62,14 @@ impl<E: Engine> Backup<E> {
             self.sync.request();
         }
         Ok(Ok(self.held()))
+    }
+
+    /// Whether `lsn` is the last record in the store of this member, and the primary has another
+    /// record with this LSN, which has the epoch `epoch`. An epoch of zero is unknown.
+    fn differs_in_store(&self, lsn: Lsn, epoch: Epoch) -> bool {
+        let own = self.records.epoch_before();
+        let are_known = own > Epoch::default() && epoch > Epoch::default();
+        lsn == self.records.before() && are_known && own != epoch
     }
 
     /// Compares this member's record `lsn` with the primary's record of the same LSN, which has the
