@@ -12,9 +12,11 @@ use crate::shipping::succession::Succession;
 use crate::target::{Start, SyncPolicy};
 use crate::term::Membership;
 use skep_cluster::groups::has_skipped;
+use skep_cluster::limits::MAX_TAKE_OVER_AFTER_MS;
 use skep_format::log::{LogOwner, Record};
 use skep_store::log::{Log, Recovered};
 use skep_store::page_cache::MemberMarkFile;
+use skep_store::restored::{self, RESTORED_MARK};
 use skep_types::{Epoch, Error, ErrorCode, Lsn, Result, TargetId};
 use std::path::Path;
 use std::sync::Arc;
@@ -98,6 +100,9 @@ pub(super) fn open_whole(
     if is_joining && membership.has_others(owner.target, true) && !mark.exists() {
         refuse_used(path, membership, &contents)?;
     }
+    if restored::has(path, RESTORED_MARK)? && membership.has_others(owner.target, false) {
+        note_restored(membership, mark)?;
+    }
     let is_empty = contents.is_empty()?;
     if contents.is_restored || is_empty && mark.exists() {
         // Another member may have newer records, because management was restored from a backup, or
@@ -105,6 +110,26 @@ pub(super) fn open_whole(
         mark.distrust()?;
     }
     Ok((log, contents))
+}
+
+/// Notes in `mark` that the directory of a member was restored from a backup. Each other member may
+/// have records that the backup lacks, even if the member mark was made after the backup.
+///
+/// A primary that serves alone would continue in its epoch, and give the LSNs of the missing
+/// records to other records. A member that does not serve may have the missing ones, with the same
+/// epoch, so no comparison would find the difference. So this target counts all these members as if
+/// it had asked to mark them as in sync. Then it leads only in the next epoch: it reports a loss of
+/// records, and management begins this epoch ([`skep_cluster::losses`]).
+fn note_restored(membership: &Membership, mark: &mut MemberMarkFile) -> Result<()> {
+    mark.begin(membership.group)?;
+    mark.distrust()?;
+    mark.bound_promises(Duration::from_millis(MAX_TAKE_OVER_AFTER_MS.into()))?;
+    if membership.is_primary(membership.target) {
+        for member in membership.absent() {
+            mark.count(membership.epoch(), membership.map.version, member)?;
+        }
+    }
+    Ok(())
 }
 
 /// Opens the log of a target, whose store is already open.
@@ -148,7 +173,9 @@ fn refuse_used(path: &Path, membership: &Membership, contents: &Contents) -> Res
 #[cfg(test)]
 mod tests {
     use super::*;
-    use skep_types::{ClusterId, ClusterMap, Group, GroupId, TargetKind};
+    use skep_types::{
+        ClusterId, ClusterMap, Group, GroupId, GroupMember, MapVersion, MemberState, TargetKind,
+    };
 
     /// The previous primary may still hold its lease when an administrator has removed it from the
     /// group.
@@ -166,5 +193,42 @@ mod tests {
         assert_eq!(answers_from(2, 12), Duration::from_secs(112));
         assert_eq!(answers_from(2, 0), now, "an earlier process has waited");
         assert_eq!(answers_from(1, 12), Duration::ZERO, "no other primary exists");
+    }
+
+    /// Returns the membership of target 2, the only serving member of a group, in the epoch
+    /// `epoch`. Target 3 is a member that does not serve.
+    fn serving_alone(epoch: u64) -> Membership {
+        let (group, target) = (GroupId::new(1), TargetId::new(2));
+        let mut map = ClusterMap::empty(ClusterId::default());
+        let mut entry = Group::of_one(group, TargetKind::Metadata, target);
+        let (absent, state) = (TargetId::new(3), MemberState::Waiting);
+        entry.members.push(GroupMember { target: absent, state });
+        entry.epoch = Epoch::new(epoch);
+        map.groups.push(entry);
+        map.version = MapVersion::new(epoch);
+        Membership { group, target, map: Arc::new(map) }
+    }
+
+    /// The member that does not serve may have records of epoch 5 that the backup lacks.
+    #[test]
+    fn restored_primary_leads_only_in_a_new_epoch() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path();
+        let membership = serving_alone(5);
+        let owner = LogOwner { cluster: ClusterId::default(), target: membership.target };
+        let open = |mark: &mut MemberMarkFile| {
+            let engine = FjallEngine::open(&path.join("store"), 1 << 20).unwrap();
+            open_whole(path, owner, (&membership, engine), mark).unwrap();
+        };
+        let mut mark = MemberMarkFile::read(path).unwrap();
+        open(&mut mark);
+        assert!(!mark.lacks_records() && membership.counted(&mark.counted()).is_empty());
+        restored::mark(path, RESTORED_MARK).unwrap();
+        open(&mut mark);
+        assert!(mark.lacks_records());
+        assert_eq!(membership.counted(&mark.counted()), [TargetId::new(3)]);
+        let next = serving_alone(6);
+        mark.reach_epoch(next.epoch(), next.map.version).unwrap();
+        assert!(next.counted(&mark.counted()).is_empty(), "the epoch in which it may lead");
     }
 }

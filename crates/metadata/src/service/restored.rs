@@ -67,6 +67,11 @@ impl RestoredMarks {
         Ok(())
     }
 
+    /// Whether the directory still has the mark `restored`.
+    pub(super) fn is_restored(&self) -> bool {
+        self.is_restored.get()
+    }
+
     /// Whether storage must keep the chunk files that no inode owns.
     pub(super) fn is_removal_off(&self) -> bool {
         self.is_removal_off.get()

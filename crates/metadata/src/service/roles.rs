@@ -65,6 +65,11 @@ const MAP_IS_OLD: &str = "the cluster map of this host is older than the last on
                           used before its restart, so another member of the group may be the \
                           primary; the target waits for the newest map from management";
 
+/// The health text of a primary whose directory was restored from a backup.
+const RESTORED: &str = "the target was restored from a backup, and may lack log records that other \
+                        members of its group have; it waits until one of them takes over, or until \
+                        management has begun a new epoch of the group";
+
 /// The health text of a backup member whose store has changes that its group lacks.
 const DIVERGES: &str = "it has changes that its group lacks, since the group continued with older \
                         data, so it serves nothing; to give these changes up, stop its service, \
@@ -203,6 +208,8 @@ impl Parts<'_> {
             KnownReason::ComparedAfterRestore.text()
         } else if self.has_old_map(membership, contents.epoch) {
             MAP_IS_OLD
+        } else if self.shell.marks.is_restored() {
+            RESTORED
         } else {
             HALTED
         };
