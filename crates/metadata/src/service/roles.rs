@@ -27,6 +27,7 @@
 //! is an incomplete copy ([`super::copying`]), nor the state machines ([`crate::target`],
 //! [`crate::shipping::backup`]).
 
+mod halted;
 mod page_cache;
 
 use super::hand_over::HandOver;
@@ -49,31 +50,10 @@ use skep_service::TargetStart;
 use skep_store::log::Log;
 use skep_store::page_cache::MemberMarkFile;
 use skep_store::page_cache_mark::PageCacheMarkFile;
-use skep_types::map::KnownReason;
 use skep_types::{ClusterMap, Epoch, GroupId, MapVersion, NodeKind, Result, TargetId};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// The health text of a primary whose host may have lost log records.
-const HALTED: &str = "the host of the target lost power, and may have lost log records that other \
-                      members of the group have; the target waits until one of these members takes \
-                      over";
-
-/// The health text of a primary whose cluster map is too old.
-const MAP_IS_OLD: &str = "the cluster map of this host is older than the last one that the target \
-                          used before its restart, so another member of the group may be the \
-                          primary; the target waits for the newest map from management";
-
-/// The health text of a primary whose directory was restored from a backup.
-const RESTORED: &str = "the target was restored from a backup, and may lack log records that other \
-                        members of its group have; it waits until one of them takes over, or until \
-                        management has begun a new epoch of the group";
-
-/// The health text of a backup member whose store has changes that its group lacks.
-const DIVERGES: &str = "it has changes that its group lacks, since the group continued with older \
-                        data, so it serves nothing; to give these changes up, stop its service, \
-                        remove the directories `log` and `store` of the target, and start it";
 
 /// The state of a target's thread that the roles of a primary and of a backup member use.
 struct Parts<'a> {
@@ -200,38 +180,6 @@ impl Parts<'_> {
             begins();
         }
         self.run_primary(target, &membership).await
-    }
-
-    /// Logs, and stores for the health, why the target does not act as the primary in the map.
-    fn halt(&self, membership: &Membership, contents: &Contents) {
-        let reason = if contents.is_restored {
-            KnownReason::ComparedAfterRestore.text()
-        } else if self.has_old_map(membership, contents.epoch) {
-            MAP_IS_OLD
-        } else if self.shell.marks.is_restored() {
-            RESTORED
-        } else {
-            HALTED
-        };
-        if reason == HALTED {
-            tracing::error!("target {}: {reason}", self.target);
-        } else {
-            tracing::warn!("target {}: {reason}", self.target);
-        }
-        self.shell.membership.halted.set(Some(reason));
-    }
-
-    /// Logs, and stores for the health, that the store of a backup member has changes which its
-    /// group lacks, or that this is no longer so.
-    fn note_divergence(&self, diverges: bool) {
-        let halted = &self.shell.membership.halted;
-        let is_noted = halted.get() == Some(DIVERGES);
-        if diverges && !is_noted {
-            tracing::error!("target {}: {DIVERGES}", self.target);
-            halted.set(Some(DIVERGES));
-        } else if is_noted && !diverges {
-            halted.set(None);
-        }
     }
 
     /// Whether the target may act as the primary now. `log_epoch` is the highest epoch of a record

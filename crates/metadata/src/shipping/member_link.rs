@@ -141,13 +141,6 @@ impl MemberLink {
         }
     }
 
-    /// Returns the link to the member at the beginning of the next epoch, before the primary knows
-    /// whether the member serves. `last` is the last record of the primary.
-    pub(super) fn of_next_epoch(&self, last: Lsn) -> Self {
-        let standing = self.standing.of_next_epoch();
-        Self { standing, ..Self::new(last, LinkRole::Absent) }
-    }
-
     /// Handles the reply to a request, or the failure of the request. Returns the progress of the
     /// member if the reply belongs to this epoch. `next_number` is the number that the next request
     /// will get.
@@ -248,8 +241,6 @@ impl MemberLink {
         now: Duration,
     ) -> Vec<(u64, MemberMessage)> {
         let mut requests = Vec::new();
-        let expected = self.progress.appended.min(log.synced);
-        self.standing.compare_syncs(self.progress.synced, expected, now);
         if self.is_copied() {
             let log_begins = self.disk.log_begins;
             let copy = self.copy.get_or_insert_with(|| CopySender::new(log_begins));

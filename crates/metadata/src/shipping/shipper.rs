@@ -78,7 +78,11 @@ impl Shipper {
     pub(crate) fn begin_epoch(&mut self, epoch: Epoch) {
         self.epoch = epoch;
         let last = self.window.last();
-        self.links.values_mut().for_each(|link| *link = link.of_next_epoch(last));
+        for link in self.links.values_mut() {
+            let standing = link.standing.of_next_epoch();
+            *link = MemberLink::new(last, LinkRole::Absent);
+            link.standing = standing;
+        }
     }
 
     /// Replaces the list of the other members. `serving` are the members that serve, and `absent`
@@ -416,6 +420,8 @@ impl Shipper {
         let sync_wanted = log.sync_wanted.min(self.window.last());
         let log = &GroupLog { sync_wanted, wait_ms: self.succession.wait_ms(now), ..*log };
         for (member, link) in &mut self.links {
+            let Progress { appended, synced } = link.progress();
+            link.standing.compare_syncs(synced, appended.min(log.synced), now);
             let made = link.requests(log, &self.window, &mut self.next_number, now);
             let addressed = |(number, message): (u64, MemberMessage)| MemberRequest {
                 member: *member,

@@ -23,6 +23,7 @@ mod restored;
 mod sessions;
 mod sharing;
 mod sizes;
+mod slow_disks;
 mod terms;
 mod transactions;
 mod truncations;

@@ -2,16 +2,15 @@
 //! of the store wait until both members have appended a record (*held*) or synced it (*safe*).
 
 use super::*;
-use crate::limits::{MemberLimits, SYNC_PATIENCE};
+use crate::limits::MemberLimits;
 use skep_cluster::lease_times::LeaseTimes;
-use skep_types::group_change::MemberChange;
 use skep_types::map::Policy;
 use skep_types::map::{GroupMember, MemberState};
 use skep_wire::log_shipping::LogHeld;
 
-const BACKUP: TargetId = TargetId::new(9);
+pub(super) const BACKUP: TargetId = TargetId::new(9);
 
-fn map_of_two() -> ClusterMap {
+pub(super) fn map_of_two() -> ClusterMap {
     let mut map = map();
     let member = GroupMember { target: BACKUP, state: MemberState::Serving };
     map.groups[0].members.push(member);
@@ -22,7 +21,7 @@ fn open_pair(engine: MemoryEngine, records: &[Record]) -> MetadataTarget<MemoryE
     MetadataTarget::open(engine, records.to_vec(), start_of(map_of_two())).unwrap()
 }
 
-fn start_of(map: ClusterMap) -> Start {
+pub(super) fn start_of(map: ClusterMap) -> Start {
     Start {
         group: GroupId::new(1),
         target: TargetId::new(1),
@@ -48,7 +47,7 @@ fn start_of(map: ClusterMap) -> Start {
     }
 }
 
-fn progress(epoch: u64, appended: Lsn, synced: Lsn) -> Event {
+pub(super) fn progress(epoch: u64, appended: Lsn, synced: Lsn) -> Event {
     let epoch = Epoch::new(epoch);
     let held = LogHeld {
         epoch,
@@ -64,7 +63,7 @@ fn progress(epoch: u64, appended: Lsn, synced: Lsn) -> Event {
 }
 
 /// Begins a story with two members and two sessions. The second member has synced all records.
-fn begin_pair() -> Story {
+pub(super) fn begin_pair() -> Story {
     let target = open_pair(MemoryEngine::default(), &[]);
     let mut pair = Story { target, log: Vec::new(), ..Story::begin() };
     pair.settle(vec![Event::Tick]);
@@ -78,7 +77,7 @@ fn begin_pair() -> Story {
 
 /// Returns the arrival of a request that sets an attribute. The request uses this slot of session
 /// 1, and connection 100 + `slot`.
-fn set(slot: u32) -> Event {
+pub(super) fn set(slot: u32) -> Event {
     let name = format!("user.{slot}");
     let set = md::SetXattr {
         inode: InodeId::ROOT,
@@ -349,84 +348,6 @@ fn replies_do_not_wait_for_a_dropped_member() {
     pair.run(vec![Event::Map(Arc::new(alone))]);
     assert_eq!(pair.answered(), [101]);
     assert_eq!(pair.last_stored(), pair.target.last_logged());
-}
-
-/// Runs one batch. Returns the ids of its requests to the second member, and the connections on
-/// which it replies.
-fn batch(pair: &mut Story, events: Vec<Event>) -> (Vec<u64>, Vec<ConnectionId>) {
-    let (mut asked, mut answered) = (Vec::new(), Vec::new());
-    for action in pair.target.handle(events, pair.now, pair.wall).unwrap() {
-        match action {
-            Action::SendToMember(request) => asked.push(request.number),
-            Action::Reply { connection, .. } => answered.push(connection),
-            _ => {}
-        }
-    }
-    (asked, answered)
-}
-
-/// The batch of a primary may take longer than its lease, for example because a read waits for the
-/// disk. Another member may have become the primary before the replies of this batch.
-#[test]
-fn replies_of_a_slow_batch_wait_for_the_lease() {
-    let times = LeaseTimes::of(&Policy::default());
-    let mut start = start_of(map_of_two());
-    start.limits.members.leases = Some(times);
-    let target = MetadataTarget::open(MemoryEngine::default(), Vec::new(), start).unwrap();
-    let mut pair = Story { target, log: Vec::new(), ..Story::begin() };
-    let granted = |asked: Vec<u64>| -> Vec<Event> {
-        let (epoch, lease_ms) = (Epoch::new(1), times.lease.as_millis() as u32);
-        let held = LogHeld { epoch, lease_ms, ..LogHeld::default() };
-        let reply = |number| Event::MemberReply { member: BACKUP, number, result: Ok(held) };
-        asked.into_iter().map(reply).collect()
-    };
-    pair.now = Duration::from_secs(100);
-    let (asked, _) = batch(&mut pair, vec![Event::Tick]);
-    batch(&mut pair, granted(asked));
-    let end = pair.now + times.lease;
-    assert!(pair.target.may_answer_at(pair.now) && !pair.target.may_answer_at(end));
-    let request = Header { tag: 9, sequence: 4, ..Header::default() };
-    let late = Action::Reply { connection: 200, request, result: Ok(vec![7]) };
-    pair.target.hold_replies(vec![late]);
-    pair.now = end;
-    let (asked, answered) = batch(&mut pair, vec![Event::Tick]);
-    assert_eq!(answered, [0; 0], "the lease has ended");
-    let (_, answered) = batch(&mut pair, granted(asked));
-    assert_eq!(answered, [200], "the member has granted another lease");
-}
-
-/// Before this rule, all durable replies of the group waited until the disk of the primary
-/// continued.
-#[test]
-fn primary_with_a_hanging_disk_hands_its_group_over() {
-    let mut pair = begin_pair();
-    let (mut changes, mut events) = (Vec::new(), vec![Event::Tick]);
-    let began = pair.now;
-    pair.run(vec![set(1)]);
-    while changes.is_empty() {
-        assert!(pair.now < began + 2 * SYNC_PATIENCE, "the target hands its group over");
-        pair.now += Duration::from_millis(100);
-        let actions = pair.target.handle(events, pair.now, pair.wall).unwrap();
-        let last = pair.target.last_logged();
-        events = vec![Event::Tick];
-        for action in actions {
-            match action {
-                // The process 7 of the second member confirms each request. The sync of this target
-                // does not end.
-                Action::SendToMember(request) => {
-                    let Event::MemberReply { member, result, .. } = progress(1, last, last) else {
-                        unreachable!("`progress` returns a reply of a member")
-                    };
-                    let result = result.map(|held| LogHeld { process: 7, ..held });
-                    events.push(Event::MemberReply { member, number: request.number, result });
-                }
-                Action::ChangeGroup(change) => changes.push((change.change, change.target)),
-                _ => {}
-            }
-        }
-    }
-    assert_eq!(changes, [(MemberChange::HandOver, BACKUP)]);
-    assert!(pair.now >= began + SYNC_PATIENCE);
 }
 
 #[test]
