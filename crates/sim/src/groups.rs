@@ -20,7 +20,8 @@
 //!   its maps.
 //! - `client`, `workload`: clients and their operations. `sharing`: files that several clients have
 //!   open, and notifications about them.
-//! - `nemesis`: the choice of faults. `isolation`: faults that aim at the rules of leases.
+//! - `nemesis`: the choice of faults. `isolation`: faults that aim at the rules of leases. `disks`:
+//!   disks that hang or are full, and batches that wait for them.
 //! - `ledger`: the checks.
 //!
 //! # Checks
@@ -46,6 +47,7 @@ mod actions;
 mod authority;
 mod client;
 mod cluster;
+mod disks;
 mod isolation;
 mod knobs;
 mod late_requests;

@@ -89,6 +89,7 @@ fn checks_of_a_group_find_all_planted_bugs() {
         (GroupBug::ShareVersions, &["have the version"]),
         (GroupBug::AnswerBeforeCommit, &["goes back"]),
         (GroupBug::ConfirmUnsynced, &["lost by a take-over", "lost by a power loss"]),
+        (GroupBug::AnswerAfterStall, &["replied after"]),
     ];
     assert_eq!(planted.len(), GroupBug::ALL.len());
     for (plant, fragments) in planted {

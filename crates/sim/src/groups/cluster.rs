@@ -111,6 +111,13 @@ pub(super) enum GroupEvent {
         number: u64,
     },
     Fault,
+    /// The disk of a member has a fault.
+    DiskFault,
+    /// A member's process performs the rest of a batch that has waited for its disk.
+    Continue {
+        member: usize,
+        life: u64,
+    },
     /// The leader of management stalls, or loses its majority.
     LeaderFault,
     /// The leader of management loses its majority.
@@ -164,6 +171,8 @@ pub(super) enum GroupEvent {
 pub(super) struct Cluster {
     pub(super) knobs: GroupKnobs,
     pub(super) random: Random,
+    /// The random numbers of the module `disks`.
+    pub(super) of_disks: Random,
     pub(super) now: Duration,
     queue: BTreeMap<(Duration, u64), GroupEvent>,
     next_event: u64,
@@ -226,12 +235,14 @@ impl Cluster {
         let map = Arc::new(first_map(&knobs));
         let of_leaders = Random::new(random.clone().bits());
         let of_requests = Random::new(!random.clone().bits());
+        let of_disks = Random::new(random.clone().bits().rotate_left(32));
         let members = (1..=knobs.members as u32)
             .map(|id| Member::new(TargetId::new(id), &knobs, &map, &mut random))
             .collect();
         let clients = (0..knobs.clients).map(|it| Client::new(it, knobs.tasks, &map)).collect();
         let mut cluster = Self {
             random,
+            of_disks,
             now: Duration::ZERO,
             queue: BTreeMap::new(),
             next_event: 0,
@@ -262,6 +273,7 @@ impl Cluster {
         }
         cluster.schedule_fault();
         cluster.schedule_leader_fault();
+        cluster.schedule_disk_fault();
         cluster
     }
 
@@ -315,6 +327,10 @@ impl Cluster {
             self.at(until + pause, event);
             return Ok(());
         }
+        if let Some(until) = self.hangs_until(&event) {
+            self.at(until, event);
+            return Ok(());
+        }
         match event {
             GroupEvent::Arrival(message) => self.receive(message),
             GroupEvent::Run { member, life } => self.run_member(member, life),
@@ -336,6 +352,12 @@ impl Cluster {
                 self.management_replied((member, life), number, None);
             }
             GroupEvent::Fault => self.fault(),
+            GroupEvent::DiskFault => self.disk_fault(),
+            GroupEvent::Continue { member, life } => {
+                if self.members[member].life == life {
+                    self.continue_batch(member);
+                }
+            }
             GroupEvent::LeaderFault => self.leader_fault(),
             GroupEvent::LeaderLoss => self.lose_leader(),
             GroupEvent::NewLeader => self.begin_leader(),
@@ -370,6 +392,7 @@ impl Cluster {
         let member = match event {
             GroupEvent::Arrival(message) => message.receiving_member()?,
             GroupEvent::Run { member, .. }
+            | GroupEvent::Continue { member, .. }
             | GroupEvent::GiveUp { member, .. }
             | GroupEvent::GiveUpManagement { member, .. } => *member,
             _ => return None,

@@ -62,11 +62,14 @@ pub enum GroupBug {
     /// A backup member that has asked to take over confirms records that it has not synced,
     /// although management may still carry out the request.
     ConfirmUnsynced,
+    /// A primary whose batch has waited for its disk sends the replies of the batch without another
+    /// check of its lease.
+    AnswerAfterStall,
 }
 
 impl GroupBug {
     /// All bugs that can be planted.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 22] = [
         Self::AnswerWithoutLease,
         Self::DropUnsynced,
         Self::TrustAfterPowerLoss,
@@ -88,6 +91,7 @@ impl GroupBug {
         Self::ShareVersions,
         Self::AnswerBeforeCommit,
         Self::ConfirmUnsynced,
+        Self::AnswerAfterStall,
     ];
 
     /// Whether the bug has an effect only if management's leader changes.
@@ -117,6 +121,8 @@ pub(super) struct GroupFaults {
     pub(super) leader_changes: bool,
     /// Requests to take over or to drop a member arrive late, after a power loss of their sender.
     pub(super) late_requests: bool,
+    /// Disks of members hang, are full, or let a batch stall.
+    pub(super) disks: bool,
     /// An administrator replaces a member by a target without data.
     pub(super) replacements: bool,
     /// An administrator moves the role of the primary.
@@ -178,6 +184,10 @@ impl GroupKnobs {
             None => later.percent(25),
             Some(plant) => plant == GroupBug::ConfirmUnsynced,
         };
+        let disks = match plant {
+            None => later.percent(25),
+            Some(plant) => plant == GroupBug::AnswerAfterStall,
+        };
         let all = random.percent(50);
         let mut fault = |percent| all || random.percent(percent);
         let faults = GroupFaults {
@@ -190,6 +200,7 @@ impl GroupKnobs {
             management_stops: fault(30),
             leader_changes,
             late_requests,
+            disks,
             replacements: fault(40),
             hand_overs: fault(30),
             settings: fault(40),

@@ -6,6 +6,7 @@
 
 use super::authority::group_of;
 use super::cluster::{Cluster, GroupEvent};
+use super::disks::DiskState;
 use super::knobs::{GroupBug, GroupKnobs};
 use super::messages::Process;
 use crate::disk::{LogDisk, SyncPoint};
@@ -101,6 +102,7 @@ pub(super) struct Member {
     /// may serve alone.
     pub(super) is_excused: bool,
     pub(super) stopped_until: Duration,
+    pub(super) disk_state: DiskState,
     /// Difference between the clock of the host and the simulated time, in millionths.
     clock_ppm: i64,
     pub(super) inbox: Vec<Event>,
@@ -141,6 +143,7 @@ impl Member {
             lost_power: false,
             is_excused: false,
             stopped_until: Duration::ZERO,
+            disk_state: DiskState::default(),
             clock_ppm: random.within(0, 20_000) as i64 - 10_000,
             inbox: Vec::new(),
             is_scheduled: false,
@@ -193,6 +196,7 @@ impl Member {
         self.pending.clear();
         self.asked = None;
         self.unwritten.clear();
+        self.disk_state.end_process();
     }
 }
 
@@ -229,6 +233,8 @@ impl Cluster {
             return;
         }
         member.is_scheduled = false;
+        self.continue_batch(index);
+        let member = &mut self.members[index];
         let mut events = std::mem::take(&mut member.inbox);
         let mut newest = Arc::clone(&member.map);
         events.retain(|event| match event {
@@ -245,6 +251,7 @@ impl Cluster {
         let kept = if absent && !is_space_low { newest.policy.metadata_log_kept } else { 0 };
         member.disk.keep(kept as usize);
         member.set_map(newest, self.now);
+        self.measure_space(index, &mut events);
         events.push(Event::Tick);
         self.flush_unwritten(index);
         self.handle_as_role(index, events);

@@ -185,6 +185,7 @@ impl Cluster {
         self.authority.leaders.end_former();
         for member in &mut self.members {
             member.stopped_until = Duration::ZERO;
+            member.disk_state.heal();
         }
     }
 }

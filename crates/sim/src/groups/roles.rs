@@ -242,17 +242,25 @@ impl Cluster {
             Ok(actions) => actions,
             Err(error) => return self.fail(format!("member {index} has failed: {error}")),
         };
+        let mut diverges = false;
         if let Role::Backup(backup) = &member.role {
             member.mark.lacks_records = backup.lacks_records();
             member.lost_power &= backup.lacks_records();
             member.is_excused &= backup.lacks_records();
+            diverges = backup.diverges() && self.knobs.plant.is_none();
         }
         member.lower_promise_bound();
+        if diverges {
+            return self.fail(format!("member {index} has changes that its group lacks"));
+        }
         let is_deposed = matches!(&member.role, Role::Primary(it) if !it.is_primary());
         if is_deposed && self.knobs.plant != Some(GroupBug::GoOnDeposed) {
             return self.end_role(index);
         }
         self.check_role(index);
+        if self.stalls(index, &actions) {
+            return self.stall(index, actions);
+        }
         // The process may be killed at any moment, even between two actions.
         let faults = self.knobs.faults;
         let may_end = (faults.kills || faults.power_losses) && self.is_busy;
