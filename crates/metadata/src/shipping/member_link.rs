@@ -215,8 +215,8 @@ impl MemberLink {
                 // The records that are not in memory are safe, so a serving member has them.
                 let lowest =
                     if self.disk.old.is_some() { FIRST_WITH_PREVIOUS } else { following(before) };
-                let next = following(held.ship_after.max(self.progress.appended));
-                self.next = next.clamp(lowest, following(window.last()));
+                let last = held.ship_after.max(self.progress.appended).min(window.last());
+                self.next = following(last).max(lowest);
                 self.is_compared = self.next == following(self.progress.appended);
             } else {
                 self.is_compared = true;
@@ -295,7 +295,7 @@ impl MemberLink {
             self.standing.needs_copy = false;
             self.progress = Progress::default();
             self.resume(next_number);
-            self.next = following(last).min(following(log.1.last()));
+            self.next = following(last.min(log.1.last()));
             self.disk.old = (last < log.1.before()).then(OldRecords::default);
             self.paused_until = now;
         }

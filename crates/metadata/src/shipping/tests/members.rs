@@ -254,6 +254,17 @@ fn successor_has_synced_the_record_that_the_primary_cannot_sync() {
 }
 
 #[test]
+fn wrong_lsn_in_a_reply_does_not_end_the_primary() {
+    let mut primary = Primary::begin(5);
+    primary.shipper.set_members(&[], &[BACKUP]);
+    let requests = primary.requests();
+    primary.reply(&requests, u64::MAX, true);
+    primary.now += Duration::from_secs(1);
+    assert!(!primary.requests().is_empty());
+    primary.shipper.check_invariants(Lsn::new(5), Lsn::new(5));
+}
+
+#[test]
 fn undecided_drop_of_a_member_is_reported_once_after_a_while() {
     let mut standing = Standing::new(LinkRole::Serving);
     let asked = Duration::from_secs(100);
