@@ -74,7 +74,7 @@ impl MembershipState {
     /// primary, after its batch at the time `now`.
     pub(super) fn after_batch<E: Engine>(&self, target: &MetadataTarget<E>, now: Duration) {
         self.is_backlogged.set(target.is_backlogged());
-        self.hanging.replace(target.hanging_disks());
+        *self.hanging.borrow_mut() = target.hanging_disks();
         self.own_disk.note(target.replies_wait_for_own_disk(), now);
     }
 
@@ -389,12 +389,12 @@ mod tests {
         };
         let (dropped, moved) = (MemberChange::Drop, MemberChange::HandOver);
         assert_eq!(reason(dropped, false), Reason::Other);
-        membership.hanging.replace(BTreeSet::from([target]));
+        *membership.hanging.borrow_mut() = BTreeSet::from([target]);
         assert_eq!(
             (reason(dropped, false), reason(moved, false)),
             (Reason::DiskHangs, Reason::Other)
         );
-        membership.hanging.replace(BTreeSet::from([primary]));
+        *membership.hanging.borrow_mut() = BTreeSet::from([primary]);
         assert_eq!(
             (reason(dropped, false), reason(moved, false)),
             (Reason::Other, Reason::DiskHangs)

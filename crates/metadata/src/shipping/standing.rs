@@ -94,9 +94,9 @@ impl Standing {
         Self { owed_sync, ..Self::new(LinkRole::Absent) }
     }
 
-    /// Compares the syncs of the member with those of the primary at the time `now`. `synced` is
-    /// the last record that the member has synced. `expected` is the last record that the member
-    /// has appended and the primary has synced.
+    /// Compares the last sync of the member with the last sync of the primary at the time `now`.
+    /// `synced` is the last record that the member has synced. `expected` is the last record that
+    /// the member has appended and the primary has synced.
     pub(super) fn compare_syncs(&mut self, synced: Lsn, expected: Lsn, now: Duration) {
         if self.owed_sync.is_none_or(|(lsn, _)| synced >= lsn) {
             self.owed_sync = (synced < expected).then_some((expected, now));
