@@ -1,7 +1,7 @@
 //! `skep group add` and `skep group remove`: add a member to a metadata group, and remove a member
 //! from its group.
 
-use super::change::{ChangedGroup, MemberArgs, group_named, request};
+use super::change::{ChangedGroup, MemberArgs, check_drop, group_named, request};
 use super::create::check_domains;
 use crate::access::{Access, block_on};
 use crate::help::{Example, examples};
@@ -108,6 +108,7 @@ pub(crate) async fn remove_from_group(
             |it: &skep_types::GroupMember| it.target == id && it.state == MemberState::Serving;
         let mut found = found.clone();
         if found.members.iter().any(serves) {
+            check_drop(&map, &found, id)?;
             let dropped = request(access, &found, MemberChange::Drop, id).await?;
             found.epoch = skep_types::Epoch::new(dropped.epoch);
         }

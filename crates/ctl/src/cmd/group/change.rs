@@ -6,7 +6,8 @@ use crate::output::print;
 use crate::view::target_named;
 use serde::Serialize;
 use skep_types::group_change::{GroupChange, MemberChange};
-use skep_types::{ClusterMap, Error, ErrorCode, Group, Result, TargetId};
+use skep_types::map::Reachability;
+use skep_types::{ClusterMap, Error, ErrorCode, Group, MemberState, Result, TargetId};
 use skep_wire::management::ChangeGroup;
 
 const DROP_EXAMPLES: &[Example] =
@@ -87,8 +88,37 @@ fn change(args: MemberArgs, change: MemberChange) -> Result<(ChangedGroup, bool)
             let target = target.raw();
             return Ok((ChangedGroup { id: group, target, epoch, map_version }, false));
         }
+        if change == MemberChange::Drop {
+            check_drop(&map, found, target)?;
+        }
         request(&access, found, change, target).await.map(|changed| (changed, true))
     })
+}
+
+/// Refuses to drop the only other serving member of a group whose primary does not answer
+/// management. If the host of the primary has lost power, only this member has the last
+/// acknowledged changes, and it takes over by itself.
+///
+/// # Errors
+/// `NotPermitted` if the drop may lose changes.
+pub(super) fn check_drop(map: &ClusterMap, group: &Group, target: TargetId) -> Result<()> {
+    let serving = group.members.iter().filter(|it| it.state == MemberState::Serving);
+    let others: Vec<TargetId> =
+        serving.map(|it| it.target).filter(|it| *it != group.primary).collect();
+    let primary = map.target(group.primary);
+    let answers = primary.is_some_and(|it| it.reachability == Reachability::Online);
+    if answers || others != [target] {
+        return Ok(());
+    }
+    let (id, primary) = (group.id.raw(), group.primary);
+    let context = format!(
+        "cannot drop target {target}: the primary of group {id}, target {primary}, does not answer \
+         management, so target {target} may be the only one with the last changes; make target \
+         {target} the primary first (`skep group move {id} {0}`), or repeat the command when \
+         target {primary} answers",
+        target.raw()
+    );
+    Err(Error::new(ErrorCode::NotPermitted, context))
 }
 
 /// Asks management to change a member of `group`. Management refuses the request if the group's
@@ -118,4 +148,35 @@ pub(crate) fn group_named(map: &ClusterMap, id: u32) -> Result<&Group> {
         );
         Error::new(ErrorCode::NotFound, context)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use skep_types::{ClusterId, GroupId, GroupMember, NodeId, Target, TargetKind};
+
+    #[test]
+    fn last_backup_member_is_not_dropped_while_the_primary_is_down() {
+        let kind = TargetKind::Metadata;
+        let [primary, second, third] = [1, 2, 3].map(TargetId::new);
+        let drop = |reachability, target, states: &[(TargetId, MemberState)]| {
+            let mut map = ClusterMap::empty(ClusterId::default());
+            map.targets
+                .push(Target { reachability, ..Target::online(primary, kind, NodeId::new(1)) });
+            let mut group = Group::of_one(GroupId::new(7), kind, primary);
+            let members = states.iter().map(|(target, state)| (*target, *state));
+            group.members.extend(members.map(|(target, state)| GroupMember { target, state }));
+            check_drop(&map, &group, target)
+        };
+        let (serves, waits) = (MemberState::Serving, MemberState::Waiting);
+        let (online, offline) = (Reachability::Online, Reachability::Offline);
+        let refused = drop(offline, second, &[(second, serves)]).unwrap_err();
+        for part in ["target t2", "`skep group move 7 2`", "target t1 answers"] {
+            assert!(refused.context().contains(part), "{part}: {refused}");
+        }
+        drop(online, second, &[(second, serves)]).unwrap();
+        drop(offline, second, &[(second, waits)]).unwrap();
+        drop(offline, second, &[(second, serves), (third, serves)]).unwrap();
+        drop(offline, second, &[(second, serves), (third, waits)]).unwrap_err();
+    }
 }
