@@ -290,10 +290,10 @@ impl InodeState {
         self.with(|parts| parts.unsynced.inline_synced(marks, is_lost));
     }
 
-    /// Returns the number of events in which acknowledged writes may have been lost. Each handle
-    /// reports such a loss once to its program.
+    /// Returns the number of events in which acknowledged writes, or truncations that this mount
+    /// has seen, may have been lost. Each handle reports such a loss once to its program.
     pub(crate) fn losses(&self) -> u64 {
-        self.with(|parts| parts.unsynced.losses())
+        self.with(|parts| parts.unsynced.losses() + parts.size.reverted_truncations())
     }
 
     /// Records that a power loss of metadata has reverted a change of the file. The next `fsync` of

@@ -33,10 +33,12 @@ impl World {
         if most == 0 {
             return None;
         }
-        // In half of the cases, use the truncate generation in the handle. This generation may be
-        // too old, and then the target refuses the write.
+        // In half of the cases, use the truncate generation in the handle. If the file has another
+        // one, the target refuses the write.
+        let file = self.witness.model.inodes.get(&inode);
+        let current = file.map_or(truncate_generation, |it| it.truncate_generation);
         let is_current = self.random.percent(50);
-        let truncate_generation = if is_current { u64::MAX } else { truncate_generation };
+        let truncate_generation = if is_current { current } else { truncate_generation };
         let offset = self.random.below(most);
         let length = self.random.within(1, most - offset + 1).min(most - offset);
         if mode != OpenMode::Write || self.random.percent(30) {

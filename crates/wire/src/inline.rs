@@ -36,8 +36,8 @@ record! {
         /// bytes.
         pub extends: bool,
         /// Truncate generation of the file when the client began to write. The target returns
-        /// `EndMoved` if the file was truncated since then. The client must then write all bytes
-        /// again.
+        /// `EndMoved` if the file has another one: it was truncated since then, or a power loss has
+        /// reverted its last truncation. The client must then write all bytes again.
         pub truncate_generation: u64,
         /// Whether the write is an append. If set, the target also returns `EndMoved` if the file
         /// already extends beyond `offset`.

@@ -63,8 +63,8 @@ impl Syncs for Client {
             synced = self.confirm_inline_end(&file.inode).await;
         }
         // If a power loss reverted a truncation, `sync_file` returns an error, and the inode also
-        // counts a loss, which a later `fsync` would report. So mark the loss as reported, and the
-        // program gets only one error.
+        // counts losses, which a later `fsync` would report. So mark the losses as reported, and
+        // the program gets only one error.
         if let Err(error) = synced {
             if error.code() == ErrorCode::Io {
                 file.take_loss();
@@ -268,8 +268,9 @@ impl Client {
         match confirmed.and(self.sync_data(state).await) {
             Ok(_) if state.losses() == losses => {}
             Ok(_) => tracing::error!(
-                "file {}: a host lost power before acknowledged writes were durable, and no \
-                 program has the file open to get the error; write the data again",
+                "file {}: a host lost power before acknowledged writes or a truncation of the file \
+                 were durable, and no program has the file open to get the error; repeat these \
+                 operations",
                 state.id
             ),
             Err(error) => tracing::error!(
@@ -371,8 +372,8 @@ pub(crate) fn is_gone(error: &Error) -> bool {
 
 fn loss_of(state: &InodeState) -> Error {
     let text = format!(
-        "file {}: a host lost power before acknowledged writes were durable; write the data \
-         again",
+        "file {}: a host lost power before acknowledged writes or a truncation of the file were \
+         durable; repeat these operations",
         state.id
     );
     Error::new(ErrorCode::Io, text)

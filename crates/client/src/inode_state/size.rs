@@ -109,6 +109,9 @@ pub(super) struct FileSize {
     /// had not confirmed. Only the chunk files show which of these writes came after the
     /// truncation.
     must_measure: bool,
+    /// Number of truncations that this mount has seen, and that a power loss of metadata has
+    /// reverted.
+    reverted_truncations: u64,
 }
 
 impl FileSize {
@@ -130,6 +133,9 @@ impl FileSize {
             return;
         }
         if attributes.truncate_generation != self.truncate_generation {
+            // Without a power loss, newer attributes never have a lower generation.
+            let is_reverted = attributes.truncate_generation < self.truncate_generation;
+            self.reverted_truncations += u64::from(is_reverted);
             self.must_measure |= self.has_unconfirmed_writes();
             self.truncate_generation = attributes.truncate_generation;
             self.written_end = 0;
@@ -170,6 +176,12 @@ impl FileSize {
         if attributes.truncate_generation <= self.truncate_generation {
             attributes.size = attributes.size.max(self.written_end);
         }
+    }
+
+    /// Returns the number of truncations that this mount has seen, and that a power loss of
+    /// metadata has reverted.
+    pub(super) fn reverted_truncations(&self) -> u64 {
+        self.reverted_truncations
     }
 
     /// Returns the sequence number of this mount's last write to the file.
@@ -393,6 +405,7 @@ impl FileSize {
             Ordering::Less => {
                 if is_unchanged {
                     // After the lost truncation, only the chunk files show the size of the file.
+                    self.reverted_truncations += 1;
                     self.truncate_generation = durable.truncate_generation;
                     self.size = durable.size;
                     self.must_measure = true;

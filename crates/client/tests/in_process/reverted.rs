@@ -422,6 +422,27 @@ fn fsync_fails_if_a_truncation_between_inline_writes_is_lost() {
     });
 }
 
+/// Hole H135 in `docs/tests/holes.md`. docs/semantics.md 3.2: another mount has truncated the file,
+/// this mount has seen the truncation, and then it sees the file as it was before.
+#[test]
+fn fsync_reports_a_lost_truncation_by_another_mount() {
+    with_client(|fake, client| async move {
+        let (inode, handle) = create_with(&client, "a", b"bytes").await;
+        client.fsync(handle).await.unwrap();
+        let before = fake.metadata_state();
+        fake.with_metadata(1, |it| it.set_attributes(&set_size(inode, 0)).unwrap());
+        assert_eq!(client.attributes(inode).await.unwrap().size, 0);
+        fake.lose_power(&before);
+        // A real target gives the inode a higher version after each start.
+        fake.with_metadata(1, |it| {
+            it.inodes.get_mut(&inode).unwrap().attributes.change_counter = 1 << 40;
+        });
+        assert_eq!(client.attributes(inode).await.unwrap().size, 5);
+        assert_eq!(client.fsync(handle).await.unwrap_err().code(), ErrorCode::Io);
+        client.fsync(handle).await.unwrap();
+    });
+}
+
 /// The target refuses the request of the `fsync`, which names the former start, so the mount sends
 /// it again after the replay, with the marks of the lost writes.
 #[test]

@@ -31,7 +31,10 @@ pub(crate) fn run<E: Engine>(
     let end = offset.checked_add(bytes.len() as u64);
     let mut record = context.inline_file(inode, generation, end)?;
     let Attributes { size, truncate_generation, .. } = record.attributes;
-    if request.truncate_generation < truncate_generation || (request.appends && offset < size) {
+    // The client may also have a higher generation: the one of a truncation that a power loss has
+    // reverted. If the client repeats a lost write that came after this truncation, the write must
+    // stay lost: it would mix with bytes that the truncation had removed.
+    if request.truncate_generation != truncate_generation || (request.appends && offset < size) {
         let what = format!(
             "cannot write inline bytes of file {inode}: the end of the file has moved to byte \
              {size} since the client read the file"

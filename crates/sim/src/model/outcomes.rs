@@ -201,7 +201,7 @@ impl Model {
                 let end = it.offset + it.bytes.len() as u64;
                 let file = self.inline_file(it.inode, it.generation, end);
                 let has_moved = |file: &Inode| {
-                    it.truncate_generation < file.truncate_generation
+                    it.truncate_generation != file.truncate_generation
                         || (it.appends && it.offset < file.size)
                 };
                 match file {

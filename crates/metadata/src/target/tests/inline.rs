@@ -6,7 +6,7 @@ mod moves;
 mod parts;
 
 use super::*;
-use skep_format::metadata::{InlineRecord, inline_of};
+use skep_format::metadata::{InlineRecord, InodeRecord, decode_value, inline_of};
 use skep_types::codec::crc32c;
 use skep_types::{ComponentRequest, PatternOrigin, PatternRequest};
 use skep_wire::inline as il;
@@ -22,6 +22,7 @@ fn pattern() -> PatternRequest {
     PatternRequest { origin, inline_bytes: Some(INLINE), components }
 }
 
+/// Returns an inline write to a file that was never truncated.
 fn write(inode: InodeId, offset: u64, bytes: &[u8]) -> il::WriteInline {
     let checksum = crc32c(bytes);
     il::WriteInline {
@@ -31,7 +32,7 @@ fn write(inode: InodeId, offset: u64, bytes: &[u8]) -> il::WriteInline {
         bytes: bytes.into(),
         checksum,
         extends: true,
-        truncate_generation: u64::MAX,
+        truncate_generation: 0,
         appends: false,
     }
 }
@@ -47,9 +48,15 @@ impl Story {
         self.ask(1, 1, at, &create).unwrap().attributes.inode
     }
 
-    /// Sends an inline write in slot 2, which must succeed.
+    /// Sends an inline write in slot 2, which must succeed. Replaces the truncate generation in
+    /// `request` by the one that the file has now.
     fn written(&mut self, sequence: u64, request: &il::WriteInline) -> il::WriteInlineReply {
-        self.ask(1, 1, (2, sequence), request).unwrap()
+        let key = Key::Inode(request.inode).to_bytes();
+        let value = self.target.table.get(&key).unwrap().expect("the file exists");
+        let file: InodeRecord = decode_value(&key, &value).unwrap();
+        let truncate_generation = file.attributes.truncate_generation;
+        let request = il::WriteInline { truncate_generation, ..request.clone() };
+        self.ask(1, 1, (2, sequence), &request).unwrap()
     }
 
     fn read(&mut self, inode: InodeId, offset: u64, length: u32) -> Result<Vec<u8>> {
@@ -438,4 +445,39 @@ fn mark_of_a_repeated_inline_write_shows_its_loss() {
     assert!(story.is_lost(inode, &[lost]) && !story.is_lost(inode, &[repeated]));
     story.lose_power(before);
     assert!(story.is_lost(inode, &[repeated]));
+}
+
+/// Hole H135 in `docs/tests/holes.md`. docs/semantics.md 3.2: a client has truncated the file by an
+/// open, and another client has written to the file after it. A power loss reverts both changes,
+/// and no client repeats a truncation. So the write must stay lost too.
+#[test]
+fn inline_write_after_a_lost_truncation_is_not_replayed() {
+    let mut story = Story::begin();
+    let inode = story.inline_file();
+    story.written(1, &write(inode, 0, b"old bytes"));
+    let close = md::Close { inode, open: md::OpenMode::Write, written: None };
+    story.ask(1, 1, (0, 2), &close).unwrap();
+    let durable = story.log.len();
+    let open = open_of(inode, md::OpenMode::Write);
+    let truncating = md::Open { truncate: true, ..open.clone() };
+    let truncated = story.ask(1, 1, (0, 3), &truncating).unwrap().attributes;
+    story.ask_sharing(2, (0, 1), &open, (1, inode));
+    let truncate_generation = truncated.truncate_generation;
+    let after = il::WriteInline { truncate_generation, ..write(inode, 0, b"new") };
+    story.ask(1, 2, (2, 1), &after).unwrap();
+    assert_eq!(story.read(inode, 0, 4096).unwrap(), b"new");
+
+    story.lose_power_and_await_replay(durable);
+    story.ask(1, 1, (0, 0), &md::EndReplay {}).unwrap();
+    let open_again = md::Replay { inode, ..replay_of(1, &open) };
+    story.ask(1, 2, (REPLAY_SLOT, 1), &open_again).unwrap();
+    let refused = story.ask(1, 2, (REPLAY_SLOT, 2), &replay_of(2, &after)).unwrap_err();
+    assert_eq!(refused.code(), ErrorCode::EndMoved);
+    story.ask(1, 2, (0, 0), &md::EndReplay {}).unwrap();
+    assert_eq!(story.read(inode, 0, 4096).unwrap(), b"old bytes");
+
+    // A client that still has the generation of the lost truncation must ask for the present one.
+    assert_eq!(story.refused(1, &after), ErrorCode::EndMoved);
+    story.written(2, &write(inode, 0, b"new"));
+    assert_eq!(story.read(inode, 0, 4096).unwrap(), b"new bytes");
 }

@@ -32,7 +32,7 @@ impl FakeMetadata {
             return code(ErrorCode::Stale);
         }
         let has_moved = request.appends && request.offset < attributes.size;
-        if request.truncate_generation < attributes.truncate_generation || has_moved {
+        if request.truncate_generation != attributes.truncate_generation || has_moved {
             return code(ErrorCode::EndMoved);
         }
         let (start, end) = (request.offset as usize, request.offset as usize + request.bytes.len());
