@@ -85,8 +85,10 @@ impl SizeRecoveries {
             // not reached the engine yet.
             let Some(death) = context.table.get(&key)? else { continue };
             let truncation = context.shared.truncations.get(inode);
-            let lost = truncation.map(|it| it.lost.clone()).unwrap_or_default();
-            if let Some(truncation) = truncation.filter(|_| lost.is_empty()) {
+            let lost = truncation.filter(|it| it.is_lost).map(|it| &it.record.chunk_files);
+            let lost = lost.into_iter().flatten().map(|it| (it.key.component, it.key.index));
+            let lost: Vec<_> = lost.collect();
+            if let Some(truncation) = truncation.filter(|it| !it.is_lost) {
                 // First complete the truncation, because the recovered size must not include bytes
                 // that the truncation has removed. Until the truncation is synced, these bytes may
                 // reappear after a power loss of a storage host.

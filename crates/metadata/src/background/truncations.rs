@@ -10,7 +10,7 @@ use crate::limits::{RETRY_PAUSE, SETTLES_AT_ONCE};
 use crate::tx::operation::OutgoingCall;
 use crate::tx::work::InternalWork;
 use refused::{RefusedFiles, refusal_line};
-use skep_format::metadata::{Key, TruncationRecord};
+use skep_format::metadata::{Key, TruncatedChunkFile, TruncationRecord};
 use skep_metrics::LineLimit;
 use skep_types::codec::Codec;
 use skep_types::{Error, ErrorCode, GroupId, HostIncarnation, InodeId, Result};
@@ -22,6 +22,8 @@ use std::time::Duration;
 #[derive(Debug)]
 struct Round {
     generation: u64,
+    /// The chunk files when the round began. The work item may have fewer by now.
+    chunk_files: Vec<TruncatedChunkFile>,
     missing_replies: usize,
     /// The incarnation of each chunk file's storage host, from its reply, by the index of the chunk
     /// file. Zero until the reply arrives.
@@ -35,6 +37,7 @@ impl Round {
         let count = item.chunk_files.len();
         Self {
             generation: item.generation,
+            chunk_files: item.chunk_files.clone(),
             missing_replies: count,
             incarnations: vec![HostIncarnation::default(); count],
             failure: None,
@@ -203,17 +206,15 @@ impl Truncations {
     ) {
         let inode = call.inode;
         let result = result.and_then(|body| SyncChunkReply::from_bytes(&body));
-        let truncation = context.shared.truncations.get(inode);
-        let chunk = truncation.and_then(|it| it.record.chunk_files.get(call.index));
-        let truncated_at = chunk.map(|chunk| chunk.incarnation).unwrap_or_default();
-        let result = or_if_lost(result.map(|reply| reply.incarnation), truncated_at);
         let round = self.settling.get_mut(&inode).expect("a round stays until its last reply");
-        let group = chunk.map(|chunk| chunk.group).unwrap_or_default();
+        let TruncatedChunkFile { group, incarnation, .. } = round.chunk_files[call.index];
+        let result = or_if_lost(result.map(|reply| reply.incarnation), incarnation);
         round.on_reply(call.index, group, result);
         if round.missing_replies > 0 {
             return;
         }
-        let Some(Round { generation, incarnations, failure, .. }) = self.settling.remove(&inode)
+        let Some(Round { generation, chunk_files, incarnations, failure, .. }) =
+            self.settling.remove(&inode)
         else {
             return;
         };
@@ -229,10 +230,9 @@ impl Truncations {
         }
         // If a later truncation has replaced the work item meanwhile, the `SettleTruncation`
         // transaction does nothing.
-        let chunk_files = context.shared.truncations.get(inode).map(|it| &it.record.chunk_files);
-        let lost = chunk_files.into_iter().flatten().zip(incarnations).enumerate();
-        let lost = lost.filter(|(_, (chunk, now))| chunk.incarnation != *now);
-        let lost = lost.map(|(index, _)| index).collect();
+        let lost = chunk_files.iter().zip(incarnations);
+        let lost = lost.filter(|(chunk, now)| chunk.incarnation != *now);
+        let lost = lost.map(|(chunk, _)| (chunk.key.component, chunk.key.index)).collect();
         context.start(InternalWork::SettleTruncation { inode, generation, lost });
     }
 

@@ -18,10 +18,11 @@ pub(crate) struct Truncation {
     /// first group that has refused, otherwise the last one that has replied. `None` until all
     /// groups have replied.
     pub(crate) awaited: Option<GroupId>,
-    /// Component and index of each chunk file whose storage host may have lost the applied
-    /// truncation, if a writer had the file open at the last sync. In the other chunk files, the
-    /// truncation is durable. Empty if this is not known.
-    pub(crate) lost: Vec<(u16, u16)>,
+    /// Whether the storage hosts of all chunk files in `record` may have lost the applied
+    /// truncation, and a writer had the file open at the last sync. In the other chunk files of the
+    /// file, the truncation is durable. `false` if this is not known, as after a start of the
+    /// target.
+    pub(crate) is_lost: bool,
 }
 
 /// The truncations, by file.
@@ -50,8 +51,8 @@ impl TruncationTable {
                 let known = self.all.get(&inode);
                 let known = known.filter(|it| it.record.generation == record.generation);
                 let awaited = known.and_then(|it| it.awaited);
-                let (failure, lost) = (None, Vec::new());
-                self.all.insert(inode, Truncation { record, failure, awaited, lost });
+                let (failure, is_lost) = (None, known.is_some_and(|it| it.is_lost));
+                self.all.insert(inode, Truncation { record, failure, awaited, is_lost });
             }
             None => drop(self.all.remove(&inode)),
         }
@@ -121,11 +122,11 @@ impl TruncationTable {
         self.get(inode).and_then(|it| it.awaited)
     }
 
-    /// Notes the chunk files for which [`Truncation::lost`] holds. The first sync decides: a chunk
-    /// file that had not lost the truncation then keeps it, also if its host loses power later.
-    pub(crate) fn note_lost(&mut self, inode: InodeId, lost: Vec<(u16, u16)>) {
-        if let Some(truncation) = self.all.get_mut(&inode).filter(|it| it.lost.is_empty()) {
-            truncation.lost = lost;
+    /// Notes that [`Truncation::is_lost`] holds. The same transaction has removed all other chunk
+    /// files from the record.
+    pub(crate) fn note_lost(&mut self, inode: InodeId) {
+        if let Some(truncation) = self.all.get_mut(&inode) {
+            truncation.is_lost = true;
         }
     }
 
@@ -159,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn chunk_file_with_a_durable_truncation_is_never_lost() {
+    fn only_the_same_truncation_stays_known_as_lost() {
         let (mut table, inode) = (TruncationTable::default(), InodeId::new(2));
         let applied = |generation| TruncationRecord {
             generation,
@@ -167,14 +168,13 @@ mod tests {
             is_applied: true,
             chunk_files: Vec::new(),
         };
-        let lost = |table: &TruncationTable| table.get(inode).unwrap().lost.clone();
+        let is_lost = |table: &TruncationTable| table.get(inode).unwrap().is_lost;
         table.on_write(inode, Some(applied(1)));
-        table.note_lost(inode, vec![(0, 0)]);
-        // The host of the other chunk file has lost power too, but after the first sync.
-        table.note_lost(inode, vec![(0, 0), (0, 1)]);
-        assert_eq!(lost(&table), [(0, 0)]);
+        assert!(!is_lost(&table));
+        table.note_lost(inode);
+        table.on_write(inode, Some(applied(1)));
+        assert!(is_lost(&table), "the transaction has removed chunk files from the record");
         table.on_write(inode, Some(applied(2)));
-        table.note_lost(inode, vec![(0, 1)]);
-        assert_eq!(lost(&table), [(0, 1)], "this is another truncation");
+        assert!(!is_lost(&table), "this is another truncation");
     }
 }

@@ -214,32 +214,38 @@ impl<E: Engine> Context<'_, E> {
         Ok(())
     }
 
-    /// Ends a truncation after storage has synced its chunk files. `lost` contains the indexes of
-    /// the chunk files whose storage host may have lost power between the truncation and the sync.
-    /// If no writer has the file open, these chunk files are truncated again. Otherwise, a size
-    /// recovery of the file must not measure them, because they may have old bytes beyond the end.
+    /// Ends a truncation after storage has synced its chunk files. `lost` contains the component
+    /// and the index of each chunk file whose storage host may have lost power between the
+    /// truncation and the sync. If no writer has the file open, these chunk files are truncated
+    /// again. Otherwise, a size recovery of the file must not measure them, because they may have
+    /// old bytes beyond the end.
     pub(crate) fn settle_truncation(
         &mut self,
         inode: InodeId,
         generation: u64,
-        lost: &[usize],
+        lost: &[(u16, u16)],
     ) -> Result<(), Stop> {
-        let Some(item) = self.unfinished_truncation(inode, generation, true)? else {
+        let Some(mut item) = self.unfinished_truncation(inode, generation, true)? else {
             return Ok(());
         };
         let record = self.find_inode(inode)?;
+        let before = item.chunk_files.len();
+        item.chunk_files.retain(|it| lost.contains(&(it.key.component, it.key.index)));
         let Some((mut record, pattern)) = record
             .and_then(|record| record.pattern.clone().map(|pattern| (record, pattern)))
-            .filter(|_| !lost.is_empty())
+            .filter(|_| !item.chunk_files.is_empty())
         else {
             self.delete(&Key::Truncation(inode));
             return Ok(());
         };
-        let lost_files: Vec<_> =
-            lost.iter().filter_map(|index| item.chunk_files.get(*index)).collect();
         if self.opens(inode)?.writers > 0 {
-            let lost = lost_files.iter().map(|it| (it.key.component, it.key.index)).collect();
-            self.shared.truncations.note_lost(inode, lost);
+            // In the other chunk files, the truncation is durable. Remove them from the work item:
+            // if the target starts again, and one of their hosts loses power later, the target must
+            // not take this for a loss of the truncation.
+            if item.chunk_files.len() < before {
+                self.put(&Key::Truncation(inode), &item);
+            }
+            self.shared.truncations.note_lost(inode);
             return Ok(());
         }
         tracing::warn!(
@@ -249,11 +255,11 @@ impl<E: Engine> Context<'_, E> {
         let size = record.attributes.size;
         let chunk_files = striping::chunk_sizes(&pattern, size)
             .filter_map(|chunk| {
-                let is_it = |it: &&&TruncatedChunkFile| {
+                let is_it = |it: &&TruncatedChunkFile| {
                     (it.key.component, it.key.index) == (chunk.component, chunk.index)
                 };
-                let old = lost_files.iter().find(is_it)?;
-                Some(TruncatedChunkFile { size: chunk.size, ..**old })
+                let old = item.chunk_files.iter().find(is_it)?;
+                Some(TruncatedChunkFile { size: chunk.size, ..*old })
             })
             .collect();
         self.raise_truncate_generation(&mut record.attributes);

@@ -45,9 +45,10 @@ pub(crate) enum InternalWork {
     /// Stores that storage has truncated all chunk files of a truncation, and the incarnation of
     /// the storage host of each chunk file.
     ApplyTruncation { inode: InodeId, generation: u64, incarnations: Vec<HostIncarnation> },
-    /// Ends a truncation whose chunk files storage has synced. `lost` contains the indexes of the
-    /// chunk files whose storage host may have lost power between the truncation and the sync.
-    SettleTruncation { inode: InodeId, generation: u64, lost: Vec<usize> },
+    /// Ends a truncation whose chunk files storage has synced. `lost` contains the component and
+    /// the index of each chunk file whose storage host may have lost power between the truncation
+    /// and the sync.
+    SettleTruncation { inode: InodeId, generation: u64, lost: Vec<(u16, u16)> },
     /// Removes an open whose truncation storage has refused, because its client gets an error and
     /// will not close the file.
     RemoveOpen(CountedOpen),

@@ -368,11 +368,10 @@ fn size_recovery_ignores_bytes_beyond_a_truncation() {
     assert!(story.calls.is_empty());
 }
 
-/// Hole H91 in `docs/tests/holes.md`. docs/semantics.md 3.7: a second writer has opened the file
-/// before the target settles the truncation. The host of one of the chunk files has lost it.
-#[test]
-fn size_is_recovered_from_chunk_files_that_lost_no_truncation() {
-    let mut story = Story::begin();
+/// Creates a file with two chunk files, and truncates it. Its writer dies, and a second writer has
+/// opened the file before the target settles the truncation. The host of the first chunk file has
+/// lost the truncation. The caller replies with the size of the second chunk file.
+fn half_of_a_truncation_is_lost(story: &mut Story) -> InodeId {
     // Two components with the same chunk size would be one.
     let component = |start, chunk_bytes| skep_types::ComponentRequest {
         start,
@@ -394,9 +393,32 @@ fn size_is_recovered_from_chunk_files_that_lost_no_truncation() {
     story.answer::<st::SyncChunk>(&synced(2));
     story.answer::<st::SyncChunk>(&synced(1));
     assert_eq!(story.calls.len(), 1, "the target measures only the second chunk file");
+    inode
+}
+
+/// Hole H91 in `docs/tests/holes.md`. docs/semantics.md 3.7.
+#[test]
+fn size_is_recovered_from_chunk_files_that_lost_no_truncation() {
+    let mut story = Story::begin();
+    let inode = half_of_a_truncation_is_lost(&mut story);
     story.answer::<st::StatChunk>(&stat(10));
     assert_eq!(story.size(inode), (1 << 20) + 10);
     assert!(story.calls.is_empty());
+}
+
+/// Hole H136 in `docs/tests/holes.md`. docs/semantics.md 3.7: the target starts again before it has
+/// the size of the second chunk file. If it asked the host of this chunk file again whether it has
+/// lost the truncation, a later power loss of this host would count as such a loss.
+#[test]
+fn restarted_target_knows_where_a_truncation_is_durable() {
+    let mut story = Story::begin();
+    let inode = half_of_a_truncation_is_lost(&mut story);
+    story.restart();
+    assert_eq!(story.calls.len(), 1, "only the first chunk file may have lost the truncation");
+    story.answer::<st::SyncChunk>(&synced(2));
+    assert_eq!(story.calls.len(), 1, "the target measures the second chunk file");
+    story.answer::<st::StatChunk>(&stat(10));
+    assert_eq!(story.size(inode), (1 << 20) + 10);
 }
 
 impl Story {
