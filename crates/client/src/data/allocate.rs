@@ -4,7 +4,7 @@
 
 use crate::client::{Client, Worker};
 use crate::data::inline::{self, InlineWrite};
-use crate::data::locked::drive_change;
+use crate::data::locked::{await_orphaned_changes, drive_change};
 use crate::data::write::{await_appends, begin_write, clear_if_alone};
 use crate::files::handles::HandleId;
 use crate::files::open_file::OpenFile;
@@ -101,6 +101,7 @@ impl Allocates for Client {
         if grows {
             await_appends(&file.inode, range.end).await;
         }
+        await_orphaned_changes(&file.inode).await;
         let writing = begin_write(&file.inode).await;
         let (worker, inode) = (Rc::clone(&self.0), Arc::clone(&file.inode));
         let work = async move {

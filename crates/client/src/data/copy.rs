@@ -6,7 +6,7 @@ use crate::client::{Client, Worker};
 use crate::data::allocate::clear_behind;
 use crate::data::complete::UnfinishedWrite;
 use crate::data::holes::{Missing, MissingBytes};
-use crate::data::locked::drive_change;
+use crate::data::locked::{await_orphaned_changes, drive_change};
 use crate::data::read::{PieceRead, read_piece};
 use crate::data::write::{await_appends, begin_write};
 use crate::data::write_piece::{Acknowledged, PieceWrite, write_piece};
@@ -68,6 +68,7 @@ impl Copies for Client {
             return Ok(0);
         }
         await_appends(&file.inode, end).await;
+        await_orphaned_changes(&file.inode).await;
         let writing = begin_write(&file.inode).await;
         self.place_first_bytes(&file, to_offset..end).await;
         let (client, inode) = (self.clone(), Arc::clone(&file.inode));

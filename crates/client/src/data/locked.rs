@@ -7,6 +7,11 @@
 //! execute them first. The first change would then overwrite the acknowledged bytes of the second.
 //! So the client does not cancel such a change, and the release of the locks waits for its end.
 //!
+//! Several processes may share a lock: after a fork, they have the same open file description. If
+//! only one of them is killed, another one can write to the same range again, or release the lock
+//! itself. So later changes of the file and releases of locks also wait for the end of each change
+//! of a killed program.
+//!
 //! # Hazard: pages that the kernel has read before the end of the change
 //! The kernel gets the reply to the request of a killed program before the change has ended, and
 //! may then read the old bytes into its pages again. So at the end of the change, the client makes
@@ -21,6 +26,14 @@ use skep_types::Result;
 use std::future::Future;
 use std::sync::Arc;
 
+/// Waits until the changes of killed programs have ended, if programs of this mount have locked the
+/// file. The caller then begins another change of its bytes.
+pub(super) async fn await_orphaned_changes(inode: &Arc<InodeState>) {
+    if inode.is_locked() {
+        inode.await_orphaned_changes().await;
+    }
+}
+
 /// Runs `change`, which changes bytes of a file. If the caller drops the future, the change
 /// continues for up to `WRITE_GRACE`. If programs of this mount have locked the file, the change
 /// continues until all servers have replied, and the releases of locks that begin later wait for
@@ -34,6 +47,7 @@ pub(super) async fn drive_change<T: 'static>(
         return drive_for(WRITE_GRACE, change).await;
     }
     let turn = inode.begin_awaited_change();
+    let _caller = turn.caller();
     let client = client.clone();
     let orphan = move |_| {
         inode.must_compare();

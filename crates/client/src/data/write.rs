@@ -4,7 +4,7 @@
 
 use crate::client::{Client, Worker};
 use crate::data::complete::UnfinishedWrite;
-use crate::data::locked::drive_change;
+use crate::data::locked::{await_orphaned_changes, drive_change};
 use crate::data::plan::plan;
 use crate::data::write_piece::{Acknowledged, PieceWrite, write_piece};
 use crate::driven::{drive, drive_for};
@@ -71,6 +71,7 @@ impl Writes for Client {
         // If the program is killed, the write continues, and does not need the buffer of the
         // caller, as in `append`.
         let data = Buf::copy_of(&data.bytes());
+        await_orphaned_changes(&file.inode).await;
         let Some(writing) = self.begin_write_to(&file, to, &data).await? else { return Ok(()) };
         let (client, inode) = (self.clone(), Arc::clone(&file.inode));
         let work = async move { client.write_begun(file, to, data, writing).await };
@@ -84,6 +85,7 @@ impl Writes for Client {
         let data = Buf::copy_of(&data.bytes());
         let expected_end = expected.saturating_add(data.len() as u64);
         let part = file.inode.begin_append(expected..expected_end);
+        let _caller = part.caller();
         part.wait_for_turn().await?;
         // Begin the write before `try_alone` (see the order of guards in `inode_state::guards`).
         let Some(writing) = self.begin_write_to(&file, WritePosition::End, &data).await? else {

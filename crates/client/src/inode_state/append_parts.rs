@@ -11,6 +11,8 @@
 //! The list also has other changes of bytes in progress that must end before later appends: changes
 //! that a lock of their program may protect (`data::locked`), and the clearing of bytes that a
 //! failed operation left beyond the end. These changes do not wait for appends here.
+//!
+//! A change is *orphaned* if its caller has dropped the future before the end of the change.
 
 use crate::inode_state::InodeState;
 use skep_types::{Error, ErrorCode, Result};
@@ -21,6 +23,8 @@ use std::sync::atomic::{AtomicU8, Ordering};
 const IN_PROGRESS: u8 = 0;
 const DONE: u8 = 1;
 const FAILED: u8 = 2;
+/// The change is in progress, and its caller has dropped the future.
+const ORPHANED: u8 = 3;
 
 /// A range that follows no append, and that no append follows.
 const NO_RANGE: Range<u64> = u64::MAX - 1..u64::MAX;
@@ -54,6 +58,24 @@ impl AppendParts {
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
+
+    fn has_orphaned(&self) -> bool {
+        self.0.iter().any(|(_, outcome)| outcome.load(Ordering::Acquire) == ORPHANED)
+    }
+}
+
+/// The caller of a change. When this value is dropped, a change that is still in progress becomes
+/// orphaned.
+#[derive(Debug)]
+#[must_use = "the change is orphaned when this value is dropped"]
+pub(crate) struct ChangeCaller(Arc<AtomicU8>);
+
+impl Drop for ChangeCaller {
+    fn drop(&mut self) {
+        // If the change has ended, this exchange fails, and the outcome stays.
+        let (from, to) = (IN_PROGRESS, ORPHANED);
+        let _ended = self.0.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire);
+    }
 }
 
 /// An append in progress. If the caller drops this value before [`Self::complete`], the append has
@@ -72,6 +94,11 @@ pub(crate) struct AppendPart {
 }
 
 impl AppendPart {
+    /// Returns the value that the caller of the change keeps until the end of the change.
+    pub(crate) fn caller(&self) -> ChangeCaller {
+        ChangeCaller(Arc::clone(&self.outcome))
+    }
+
     /// Waits until all earlier appends of this mount have ended.
     ///
     /// # Errors
@@ -113,7 +140,7 @@ impl AppendPart {
 
 impl Drop for AppendPart {
     fn drop(&mut self) {
-        if self.outcome.load(Ordering::Acquire) == IN_PROGRESS {
+        if matches!(self.outcome.load(Ordering::Acquire), IN_PROGRESS | ORPHANED) {
             if self.has_requests {
                 return;
             }
@@ -143,6 +170,14 @@ impl InodeState {
     /// wait for the end of this change too.
     pub(crate) fn begin_awaited_change(self: &Arc<Self>) -> AppendPart {
         self.begin_append(NO_RANGE)
+    }
+
+    /// If an orphaned change is in progress, waits until all changes in the list have ended that
+    /// began before this call. Cancel-safe.
+    pub(crate) async fn await_orphaned_changes(self: &Arc<Self>) {
+        if self.with(|parts| parts.appends.has_orphaned()) {
+            self.await_appends().await;
+        }
     }
 
     /// Waits until all appends of this mount have ended that began before this call. Only an append
@@ -196,6 +231,25 @@ mod tests {
         let begin = |state: &Arc<InodeState>| state.begin_append(0..10);
         let wait = async |state: &Arc<InodeState>| state.await_appends().await;
         check_wake_ups(&InodeState::new(InodeId::new(7)), begin, drop, wait);
+    }
+
+    #[test]
+    fn change_is_orphaned_only_while_it_is_in_progress() {
+        let state = InodeState::new(InodeId::new(7));
+        let is_orphaned = || state.with(|parts| parts.appends.has_orphaned());
+        let part = state.begin_append(0..10);
+        let caller = part.caller();
+        assert!(!is_orphaned());
+        drop(caller);
+        assert!(is_orphaned() && state.is_appending());
+        drop(part);
+        assert!(!state.is_appending(), "the change has sent no request");
+        let part = state.begin_append(0..10);
+        let caller = part.caller();
+        let outcome = Arc::clone(&part.outcome);
+        part.end(true);
+        drop(caller);
+        assert_eq!(outcome.load(Ordering::Acquire), DONE);
     }
 
     #[test]

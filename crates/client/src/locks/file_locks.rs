@@ -93,7 +93,8 @@ pub trait Locks {
     fn new_lock_wait(&self) -> u64;
 
     /// Locks or unlocks a range, like `F_SETLK`. Does not wait until other owners unlock. Before
-    /// the client releases a lock, it reports all writes under that lock to metadata. The request
+    /// the client releases a lock, it reports all writes under that lock to metadata, and waits for
+    /// the changes of programs that were killed. The request
     /// runs to completion even if the caller drops the future.
     ///
     /// # Errors
@@ -155,6 +156,11 @@ impl Locks for Client {
         let file = self.mount().handles.get_live(handle)?;
         let client = self.clone();
         let setting = async move {
+            if lock.mode != Some(LockMode::Exclusive) && lock.kind != LockKind::Append {
+                // The killed program may have shared the lock (`data::locked`). An append releases
+                // its own lock while it is in progress, so it must not wait here.
+                file.inode.await_orphaned_changes().await;
+            }
             let owner = owner_of(&file, handle, &lock);
             let turn = client.mount().locks.turn(owner, false).await;
             let Some(turn) = turn else { return Ok(LockOutcome::UNLOCKED) };

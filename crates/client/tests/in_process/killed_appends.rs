@@ -5,8 +5,8 @@ use crate::{
     FakeCluster, begin_held, create_with, let_tasks_run, read, until, whole_lock, with_client,
 };
 use skep_client::{
-    Client, Closes, Forget, HandleId, InodeAttributes, LockKind, LockOutcome, Locks, OpenMode,
-    Opens, Writes,
+    Client, Closes, FileLock, Forget, HandleId, InodeAttributes, LockKind, LockOutcome, Locks,
+    OpenMode, Opens, Writes,
 };
 use skep_env::{Buf, Task};
 use skep_types::{InodeId, TargetId};
@@ -193,6 +193,37 @@ fn locks_of_a_killed_program_end_after_its_write() {
         // The kernel may have read the old bytes again before the end of the write.
         assert!(forgotten.load(Ordering::Relaxed));
         assert_eq!(read(&client, handle, 500, 11).await, b"first line\n");
+    });
+}
+
+/// Hole H137 in `docs/tests/holes.md`. docs/semantics.md 6.3: two processes have the same open file
+/// description with its lock, and one of them is killed while it writes.
+#[test]
+fn unlock_and_write_go_behind_the_write_of_a_killed_program() {
+    with_client(|fake, client| async move {
+        let locks = |fake: &FakeCluster| fake.with_metadata(1, |metadata| metadata.lock_count());
+        let (_, handle) = create_with(&client, "data", &[1; 1000]).await;
+        lock(&client, handle, LockKind::Flock).await;
+        let writer = client.clone();
+        let writing = async move { writer.write(handle, 500, line()).await };
+        drop(begin_held::<WriteChunk, _>(&fake, writing).await);
+        let writes = fake.count::<WriteChunk>();
+        let writer = client.clone();
+        let mut second = skep_env::spawn(async move {
+            writer.write(handle, 500, Buf::copy_of(b"other line\n")).await
+        });
+        assert!(waits(&mut second).await);
+        let unlocker = client.clone();
+        let unlocked = FileLock { mode: None, ..whole_lock(LockKind::Flock, 5) };
+        let mut unlocking =
+            skep_env::spawn(async move { unlocker.set_lock(handle, unlocked, 0).await });
+        assert!(waits(&mut unlocking).await);
+        assert_eq!((fake.count::<WriteChunk>(), locks(&fake)), (writes, 1));
+        fake.state.borrow_mut().hold = None;
+        second.await.unwrap();
+        unlocking.await.unwrap();
+        assert_eq!(locks(&fake), 0);
+        assert_eq!(read(&client, handle, 500, 11).await, b"other line\n");
     });
 }
 
