@@ -77,13 +77,14 @@ impl Copies for Client {
             let copy = Copy { source, file, writing };
             copy.run(&client, from_offset..from_offset + length, to_offset).await
         };
-        let copied = drive_change(self, Arc::clone(&inode), work).await?;
-        if end <= inline {
+        let CopyResult { length, has_holes } = drive_change(self, Arc::clone(&inode), work).await?;
+        if end <= inline || has_holes {
             // The length of a chunk file shows the end of the last write, but inline bytes in
-            // metadata do not show it. So the client must report the new size.
+            // metadata do not show it, and neither does a hole at the end of the copy. So the
+            // client must report the new size.
             self.report_written(&inode, ModifyOptions::default()).await?;
         }
-        Ok(copied)
+        Ok(length)
     }
 }
 
@@ -136,11 +137,23 @@ struct Generations {
     file: u64,
 }
 
+/// The result of a copy.
+#[derive(Debug, Clone, Copy)]
+struct CopyResult {
+    /// Number of copied bytes.
+    length: u64,
+    /// Whether storage may have copied holes.
+    has_holes: bool,
+}
+
 /// The result of one attempt to copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Attempt {
     /// All bytes are copied.
-    Complete,
+    Complete {
+        /// Whether storage may have copied holes.
+        has_holes: bool,
+    },
     /// Another client truncated the destination meanwhile, so the caller must copy again.
     FileTruncated,
     /// Another client truncated the source meanwhile, so the copy has zeros in place of the removed
@@ -157,8 +170,13 @@ struct Copy {
 
 impl Copy {
     /// Copies a range of the source to `offset` of the destination file. Copies less if another
-    /// client truncates the source meanwhile. Returns the number of bytes copied.
-    async fn run(&self, client: &Client, mut source: Range<u64>, offset: u64) -> Result<u64> {
+    /// client truncates the source meanwhile.
+    async fn run(
+        &self,
+        client: &Client,
+        mut source: Range<u64>,
+        offset: u64,
+    ) -> Result<CopyResult> {
         loop {
             let length = source.end - source.start;
             let (from, to) = (self.source.pattern(), self.file.pattern());
@@ -176,8 +194,8 @@ impl Copy {
                 }
             };
             match attempt {
-                Attempt::Complete if self.file.is_move_reverted(to) => {}
-                Attempt::Complete => return Ok(length),
+                Attempt::Complete { .. } if self.file.is_move_reverted(to) => {}
+                Attempt::Complete { has_holes } => return Ok(CopyResult { length, has_holes }),
                 Attempt::FileTruncated => {}
                 Attempt::SourceTruncated => {
                     source.end = self.source.inode.size().clamp(source.start, source.end);
@@ -190,7 +208,7 @@ impl Copy {
                         clear_behind(client, &self.file, &self.writing, &behind).await;
                     }
                     if copied == 0 {
-                        return Ok(0);
+                        return Ok(CopyResult { length: 0, has_holes: false });
                     }
                 }
             }
@@ -217,13 +235,16 @@ impl Copy {
             }
         }
         match result {
-            Ok(MissingBytes { has_any, .. }) => {
-                if has_any {
+            Ok(MissingBytes { has_any: has_holes, .. }) => {
+                if has_holes {
                     self.writing.note_holes();
                 }
                 let is_complete =
                     client.complete_write(state, &self.writing, range, generation).await?;
-                Ok(if is_complete { Attempt::Complete } else { Attempt::FileTruncated })
+                Ok(match is_complete {
+                    true => Attempt::Complete { has_holes },
+                    false => Attempt::FileTruncated,
+                })
             }
             Err(error) if error.code() == ErrorCode::EndMoved => {
                 client.follow_end(state, before, error).await.map(|()| Attempt::FileTruncated)

@@ -2,8 +2,8 @@
 
 use crate::{create, create_with, mount, read, set_size, whole_lock, with_client, write};
 use skep_client::{
-    Client, Closes, HandleId, InodeAttributes, LockKind, Locks, Names, OpenMode, Opens, Reads,
-    Syncs,
+    Client, Closes, Copies, HandleId, InodeAttributes, LockKind, Locks, Names, OpenMode, Opens,
+    Reads, Syncs,
 };
 use skep_types::InodeId;
 use skep_wire::Request;
@@ -239,5 +239,18 @@ fn kernel_keeps_its_pages_only_while_the_lease_is_valid() {
         };
         fake.state.borrow_mut().hold = None;
         assert_eq!(reading.await, Some((1, 1)));
+    });
+}
+
+/// Hole H138 in `docs/tests/holes.md`. docs/semantics.md 3.7: the chunk files do not show a hole at
+/// the end of the copy, so a recovery of the size after the death of this client would miss it.
+#[test]
+fn size_of_a_copy_that_ends_with_a_hole_is_reported() {
+    with_client(|fake, client| async move {
+        let (source, from) = create_with(&client, "from", b"bytes").await;
+        client.set_attributes(set_size(source, 1000)).await.unwrap();
+        let (inode, to) = create(&client, "to").await;
+        assert_eq!(client.copy((from, 0), (to, 0), 1000).await.unwrap(), 1000);
+        assert_eq!(fake.with_metadata(1, |it| it.inodes[&inode].attributes.size), 1000);
     });
 }
