@@ -3,10 +3,14 @@
 use crate::client::Client;
 use skep_cluster::striping::{ChunkFileSize, chunk_sizes};
 use skep_rpc::CallOptions;
-use skep_types::{ChunkFileKey, InodeId, Result, StripePattern};
+use skep_types::{ChunkFileKey, ErrorCode, InodeId, Result, StripePattern, Timestamp};
 use skep_wire::storage::{ChunkStat, StatChunk};
 use std::rc::Rc;
 use std::sync::Arc;
+
+/// The reply for a chunk file that does not exist.
+const MISSING: ChunkStat = ChunkStat { exists: false, size: 0, allocated: 0, modified: NEVER };
+const NEVER: Timestamp = Timestamp { seconds: 0, nanoseconds: 0 };
 
 impl Client {
     /// Returns the space in bytes that a file of `size` bytes takes. The result includes the
@@ -31,7 +35,8 @@ impl Client {
     }
 
     /// Requests the size and space of all chunk files of a pattern. Returns each reply with the
-    /// position of the chunk file in the pattern.
+    /// position of the chunk file in the pattern. A chunk file on a target that was marked as lost
+    /// counts as missing, since the size and the other bytes of the file stay.
     pub(crate) async fn chunk_stats(
         &self,
         inode: InodeId,
@@ -47,6 +52,7 @@ impl Client {
                 let answer = worker.call_storage(chunk.group, &StatChunk { key }, options).await;
                 match answer {
                     Ok((stat, _)) => Ok((chunk, stat)),
+                    Err(error) if error.code() == ErrorCode::TargetLost => Ok((chunk, MISSING)),
                     Err(error) => Err(error.within(format_args!(
                         "cannot get the sizes of the chunk files of file {inode}"
                     ))),

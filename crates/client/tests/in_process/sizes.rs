@@ -5,9 +5,10 @@ use skep_client::{
     Client, Closes, Copies, HandleId, InodeAttributes, LockKind, Locks, Names, OpenMode, Opens,
     Reads, Syncs,
 };
-use skep_types::InodeId;
+use skep_types::{ErrorCode, InodeId};
 use skep_wire::Request;
 use skep_wire::metadata::{Close, GetAttributes, KeepAlive, ReportWritten};
+use skep_wire::storage::StatChunk;
 use std::time::Duration;
 
 #[test]
@@ -252,5 +253,19 @@ fn size_of_a_copy_that_ends_with_a_hole_is_reported() {
         let (inode, to) = create(&client, "to").await;
         assert_eq!(client.copy((from, 0), (to, 0), 1000).await.unwrap(), 1000);
         assert_eq!(fake.with_metadata(1, |it| it.inodes[&inode].attributes.size), 1000);
+    });
+}
+
+/// Hole H139 in `docs/tests/holes.md`. docs/semantics.md 4.7: the size of a file stays although a
+/// target with chunk files of it was marked as lost.
+#[test]
+fn stat_of_a_sparse_file_on_a_lost_target_succeeds() {
+    with_client(|fake, client| async move {
+        let (inode, handle) = create(&client, "a").await;
+        write(&client, handle, 1000, b"bytes").await;
+        fake.state.borrow_mut().refusal = Some((StatChunk::ID, ErrorCode::TargetLost));
+        let stat = client.stat(inode).await.unwrap();
+        assert!(stat.attributes.is_sparse);
+        assert_eq!((stat.attributes.size, stat.allocated_bytes), (1005, 0));
     });
 }
