@@ -2,6 +2,7 @@
 //! size, and the reports of these writes to metadata. Pure: callers pass the current time as an
 //! argument.
 
+use super::InodeState;
 use skep_types::Attributes;
 use skep_wire::metadata::WrittenExtent;
 use std::cmp::Ordering;
@@ -110,7 +111,7 @@ pub(super) struct FileSize {
     /// truncation.
     must_measure: bool,
     /// Number of truncations that this mount has seen, and that a power loss of metadata has
-    /// reverted.
+    /// reverted. A truncation that had removed no bytes does not count.
     reverted_truncations: u64,
 }
 
@@ -133,8 +134,10 @@ impl FileSize {
             return;
         }
         if attributes.truncate_generation != self.truncate_generation {
-            // Without a power loss, newer attributes never have a lower generation.
-            let is_reverted = attributes.truncate_generation < self.truncate_generation;
+            // Without a power loss, newer attributes never have a lower generation. If the file is
+            // still empty, the lost truncation had removed no bytes.
+            let is_reverted = attributes.truncate_generation < self.truncate_generation
+                && attributes.size.max(self.size()) > 0;
             self.reverted_truncations += u64::from(is_reverted);
             self.must_measure |= self.has_unconfirmed_writes();
             self.truncate_generation = attributes.truncate_generation;
@@ -145,6 +148,14 @@ impl FileSize {
         self.size = attributes.size;
         self.change_counter = attributes.change_counter;
         self.seen_at = now;
+    }
+
+    /// Puts the truncate generation `present` in place of the lost generation `lost`. The lost
+    /// truncation had removed no bytes, so the later writes of this mount are still complete.
+    fn leave_generation(&mut self, lost: u64, present: u64) {
+        if self.truncate_generation == lost {
+            self.truncate_generation = present;
+        }
     }
 
     /// Returns the size of the file: the last size from metadata, or the end offset of this mount's
@@ -402,7 +413,8 @@ impl FileSize {
                 }
                 ReportLoss::End
             }
-            Ordering::Less => {
+            // If the file is still empty, the lost truncation had removed no bytes.
+            Ordering::Less if durable.size.max(sent.end).max(self.size()) > 0 => {
                 if is_unchanged {
                     // After the lost truncation, only the chunk files show the size of the file.
                     self.reverted_truncations += 1;
@@ -426,5 +438,16 @@ impl FileSize {
         self.must_measure = false;
         self.written_end = 0;
         self.may_leave_holes = false;
+    }
+}
+
+impl InodeState {
+    /// Puts the truncate generation `present` of the file in place of the generation `lost`: a
+    /// power loss has reverted a truncation of this mount that had removed no bytes.
+    pub(crate) fn leave_generation(&self, lost: u64, present: u64) {
+        self.with(|parts| {
+            parts.size.leave_generation(lost, present);
+            parts.unsynced.leave_generation(lost, present);
+        });
     }
 }

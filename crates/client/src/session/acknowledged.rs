@@ -31,6 +31,7 @@
 //! `list_of_undurable_changes_is_bounded_and_ends_with_session` and
 //! `lost_changes_of_two_mounts_are_replayed_in_their_order`.
 
+mod generations;
 mod interrupted;
 mod reverted;
 mod unconfirmed;
@@ -255,8 +256,9 @@ pub(crate) struct NextReplay {
     pub(crate) sequence: u64,
     /// The mark of the lost change. See [`Change::mark`].
     pub(crate) mark: Option<InlineMark>,
-    /// Whether the lost change may include a truncation, see [`KeptRequest::truncates`].
-    pub(crate) truncates: bool,
+    /// The truncate generation, if the change may include a truncation. See
+    /// [`KeptRequest::truncated`].
+    pub(crate) truncated: Option<u64>,
 }
 
 #[derive(Debug, Default)]
@@ -438,8 +440,8 @@ impl AcknowledgedChanges {
             let lost = kept.lost.front()?;
             let request = lost.kept.as_ref().map(|it| it.replay(lost.place));
             let (sequence, mark) = (kept.replays + 1, lost.mark);
-            let truncates = lost.kept.as_ref().is_some_and(|it| it.truncates);
-            Some(NextReplay { request, sequence, mark, truncates })
+            let truncated = lost.kept.as_ref().and_then(|it| it.truncated);
+            Some(NextReplay { request, sequence, mark, truncated })
         });
         next.flatten()
     }
@@ -459,7 +461,7 @@ impl AcknowledgedChanges {
             if let Some((mark, now)) = undurable {
                 let (sequence, slot) = (kept.replays, REPLAY_SLOT);
                 let mut change = Change { slot, sequence, mark, ..change };
-                change.kept.iter_mut().for_each(|it| it.truncates = false);
+                change.kept.iter_mut().for_each(|it| it.truncated = None);
                 kept.push(change, now);
             }
         });

@@ -7,7 +7,8 @@
 //! # Requests that are not replayed
 //! - Truncations: a second one would remove bytes that programs have written since the first one.
 //!   The open of an `open` with `O_TRUNC` is replayed, without the truncation. If the file then has
-//!   bytes, its truncation is lost.
+//!   bytes, its truncation is lost. If it has none, later requests of this mount for the file are
+//!   replayed with the truncate generation that the file has now.
 //! - `SetPattern` and `RemoveInline`: the target would choose other places for the bytes.
 //! - Locks, which `restore_locks` restores.
 
@@ -15,7 +16,7 @@ use skep_types::codec::{Bytes, Codec};
 use skep_types::{InodeId, StripePattern};
 use skep_wire::Request;
 use skep_wire::inline::{InlineMark, RemoveInline, WriteInline, WriteInlineReply};
-use skep_wire::metadata as md;
+use skep_wire::metadata::{self as md, ClosingReport, WrittenExtent};
 use std::any::Any;
 use std::sync::Arc;
 
@@ -26,6 +27,15 @@ pub(crate) trait EncodeForReplay: std::fmt::Debug + Send + Sync {
 
     /// Returns the body of the request that the target executes again.
     fn body(&self) -> Vec<u8>;
+
+    /// Returns this request with the truncate generation `present`. `None` means that the request
+    /// does not name the generation `lost` of the file.
+    fn in_generation(
+        &self,
+        inode: InodeId,
+        lost: u64,
+        present: u64,
+    ) -> Option<Arc<dyn EncodeForReplay>>;
 }
 
 impl<R: Request + 'static> EncodeForReplay for R {
@@ -38,6 +48,32 @@ impl<R: Request + 'static> EncodeForReplay for R {
         let Some(it) = any.downcast_ref::<md::Open>() else { return self.to_bytes() };
         let (inode, open) = (it.inode, it.open);
         md::Open { inode, open, truncate: false, must_have_name: false, inline_limit: 0 }.to_bytes()
+    }
+
+    fn in_generation(
+        &self,
+        inode: InodeId,
+        lost: u64,
+        present: u64,
+    ) -> Option<Arc<dyn EncodeForReplay>> {
+        let any: &dyn Any = self;
+        if let Some(it) = any.downcast_ref::<WriteInline>() {
+            let names_lost = it.inode == inode && it.truncate_generation == lost;
+            let write = names_lost.then(|| it.clone())?;
+            return Some(Arc::new(WriteInline { truncate_generation: present, ..write }));
+        }
+        let in_present = |extent: WrittenExtent| {
+            let names_lost = extent.truncate_generation == lost;
+            names_lost.then_some(WrittenExtent { truncate_generation: present, ..extent })
+        };
+        if let Some(it) = any.downcast_ref::<md::ReportWritten>().filter(|it| it.inode == inode) {
+            let written = Some(in_present(it.written?)?);
+            return Some(Arc::new(md::ReportWritten { written, ..it.clone() }));
+        }
+        let close = any.downcast_ref::<md::Close>().filter(|it| it.inode == inode)?;
+        let report = close.written?;
+        let written = Some(ClosingReport { extent: in_present(report.extent)?, ..report });
+        Some(Arc::new(md::Close { written, ..close.clone() }))
     }
 }
 
@@ -54,8 +90,9 @@ pub(crate) struct KeptRequest {
     pub(crate) created: bool,
     /// The stripe pattern of a created file.
     pub(crate) pattern: Option<StripePattern>,
-    /// Whether the request is an open that has truncated the file. The replay does not truncate it.
-    pub(crate) truncates: bool,
+    /// The truncate generation of the file in the reply, if the request is an open that has
+    /// truncated the file. The replay does not truncate it.
+    pub(crate) truncated: Option<u64>,
 }
 
 impl KeptRequest {
@@ -70,9 +107,17 @@ impl KeptRequest {
             return None;
         }
         let (inode, created, pattern) = facts_of(reply, request_creates(&**request));
-        let truncates = is_truncating_open(&**request);
+        let truncated = is_truncating_open(&**request).then(|| generation_of(reply)).flatten();
         let request: Arc<R> = Arc::clone(request);
-        Some(Self { request, body_bytes, inode, created, pattern, truncates })
+        Some(Self { request, body_bytes, inode, created, pattern, truncated })
+    }
+
+    /// Puts the truncate generation `present` of a file in place of the generation `lost`, if the
+    /// request names it.
+    pub(super) fn set_generation(&mut self, inode: InodeId, lost: u64, present: u64) {
+        if let Some(request) = self.request.in_generation(inode, lost, present) {
+            self.request = request;
+        }
     }
 
     /// Returns the approximate memory of the request's body and the pattern, in bytes.
@@ -118,6 +163,11 @@ fn request_creates(request: &dyn Any) -> bool {
 
 fn is_truncating_open(request: &dyn Any) -> bool {
     request.downcast_ref::<md::Open>().is_some_and(|it| it.truncate)
+}
+
+/// Returns the truncate generation of the file in the reply to an open.
+fn generation_of(reply: &dyn Any) -> Option<u64> {
+    reply.downcast_ref::<md::OpenReply>().map(|it| it.attributes.truncate_generation)
 }
 
 /// Returns the inode in a reply, whether the request has created the inode, and the stripe pattern
@@ -235,7 +285,7 @@ mod tests {
         };
         let opened = md::OpenReply {
             created: false,
-            attributes: attributes(),
+            attributes: Attributes { truncate_generation: 4, ..attributes() },
             pattern: None,
             is_shared: false,
             truncated: Vec::new(),
@@ -248,7 +298,7 @@ mod tests {
         assert_eq!((replay.start, replay.change, replay.message), (1, 2, md::Open::ID));
         let body = md::Open::from_bytes(&replay.request.0).unwrap();
         assert!(!body.truncate && !body.must_have_name && body.inline_limit == 0);
-        assert!(kept.truncates, "the truncation may be lost");
+        assert_eq!(kept.truncated, Some(4), "the truncation may be lost");
         assert_eq!((replay.inode, replay.created), (FILE, false));
     }
 

@@ -11,7 +11,7 @@ use crate::session::acknowledged::{Attempt, Change, NextReplay};
 use crate::session::table::is_lost;
 use skep_rpc::{CallFacts, CallOptions};
 use skep_types::codec::{Codec, Described};
-use skep_types::{ErrorCode, GroupId, InodeId, Lsn, Result, SessionId};
+use skep_types::{Attributes, ErrorCode, GroupId, InodeId, Lsn, Result, SessionId};
 use skep_wire::inline::{InlineMark, RemoveInline, WriteInline, WriteInlineReply};
 use skep_wire::limits::REPLAY_SLOT;
 use skep_wire::metadata::{
@@ -193,7 +193,7 @@ impl Client {
                     result => return result.map(|_| ()),
                 }
             };
-            let NextReplay { request, sequence, mark, truncates } = next;
+            let NextReplay { request, sequence, mark, truncated } = next;
             let Some(request) = request.filter(|it| !replayed.depends_on_skipped(it)) else {
                 if let Some(change) = changes.replay_failed(group, id) {
                     replayed.skip(change);
@@ -212,11 +212,15 @@ impl Client {
                 Ok((reply, _)) => {
                     if let Some(opened) = opened_in(request.message, &reply) {
                         self.note_opened(&opened);
-                        // Without the truncation, later writes of the file would leave some of
-                        // these bytes after their own ones.
-                        if truncates && opened.attributes.size > 0 {
-                            let inode = opened.attributes.inode;
-                            replayed.skip_truncation(inode, &request, sequence);
+                        let Attributes { inode, size, .. } = opened.attributes;
+                        match truncated {
+                            // Without the truncation, later writes of the file would leave some of
+                            // these bytes after their own ones.
+                            Some(_) if size > 0 => {
+                                replayed.skip_truncation(inode, &request, sequence);
+                            }
+                            Some(lost) => self.leave_generation((group, id), lost, &opened),
+                            None => {}
                         }
                     }
                     let mark = mark.and_then(|lost| self.note_rewritten(&request, lost, &reply));
@@ -227,7 +231,7 @@ impl Client {
                 }
                 Err(error) if error.code() == ErrorCode::StaleStart => {
                     // Only the lost reply would have shown that the file has no bytes.
-                    if self.compare_again(group, id).await? && truncates {
+                    if self.compare_again(group, id).await? && truncated.is_some() {
                         replayed.skip_truncation(request.inode, &request, sequence);
                     }
                 }
@@ -249,6 +253,18 @@ impl Client {
         let state = self.mount().inodes.get(opened.attributes.inode);
         if let Some(state) = state.filter(|_| opened.is_shared) {
             self.mount().share(&state);
+        }
+    }
+
+    /// Puts the truncate generation that a file has now in place of the lost generation `lost`, in
+    /// the changes that are not replayed yet, and in the state of the inode. The replay of an open
+    /// has not repeated its truncation, but the file had no bytes anyway. Metadata refuses inline
+    /// writes of another generation, and ignores the sizes in reports of another generation.
+    fn leave_generation(&self, of: (GroupId, SessionId), lost: u64, opened: &OpenReply) {
+        let Attributes { inode, truncate_generation: present, .. } = opened.attributes;
+        self.mount().sessions.changes.set_generation(of, inode, lost, present);
+        if let Some(state) = self.mount().inodes.get(inode) {
+            state.leave_generation(lost, present);
         }
     }
 

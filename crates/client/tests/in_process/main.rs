@@ -12,6 +12,7 @@ mod lost_chunk_files;
 mod lost_locks;
 mod lost_opens;
 mod lost_sessions;
+mod lost_truncations;
 mod management;
 mod moved_inline;
 mod names;

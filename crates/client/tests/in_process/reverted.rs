@@ -293,7 +293,7 @@ fn internal_request_does_not_use_up_an_error_for_programs() {
 
 /// Creates a file with two inline writes, which the returned state of metadata does not have. After
 /// a power loss, the target executes up to `replays` lost changes again.
-async fn two_inline_writes(
+pub(crate) async fn two_inline_writes(
     fake: &FakeCluster,
     client: &Client,
     replays: usize,
@@ -310,7 +310,7 @@ async fn two_inline_writes(
 }
 
 /// Lets metadata lose its power, and waits until the mount has ended its replay number `number`.
-async fn lose_and_replay(fake: &FakeCluster, before: &FakeMetadata, number: usize) {
+pub(crate) async fn lose_and_replay(fake: &FakeCluster, before: &FakeMetadata, number: usize) {
     fake.lose_power(before);
     until(|| fake.count::<EndReplay>() == number).await;
 }
@@ -359,90 +359,6 @@ fn fsync_fails_if_replayed_inline_writes_are_lost_again() {
     });
 }
 
-/// Truncates a file with synced inline bytes by an open, and writes other bytes. Returns the inode,
-/// the handle of this open, and the state of metadata before it.
-async fn truncated_by_open(
-    fake: &FakeCluster,
-    client: &Client,
-) -> (InodeId, HandleId, FakeMetadata) {
-    let (handle, _) = two_inline_writes(fake, client, 9).await;
-    client.fsync(handle).await.unwrap();
-    let before = fake.metadata_state();
-    let inode = client.lookup(ROOT, b"a").await.unwrap().inode;
-    let truncated = client.open(inode, OpenMode::Write, true).await.unwrap().handle;
-    write(client, truncated, 0, b"new").await;
-    (inode, truncated, before)
-}
-
-/// Checks that a file of [`truncated_by_open`] has its old bytes, and that its program gets an
-/// error.
-async fn check_truncation_is_lost(
-    fake: &FakeCluster,
-    client: &Client,
-    (inode, truncated): (InodeId, HandleId),
-) {
-    assert_eq!(fake.with_metadata(1, |it| it.inodes[&inode].inline.clone()), b"onetwo");
-    assert_eq!(client.fsync(truncated).await.unwrap_err().code(), ErrorCode::Io);
-}
-
-/// Hole H72 (docs/tests/holes.md). docs/semantics.md 3.2: the truncation by the open is lost, so
-/// the mount does not replay the write after it.
-#[test]
-fn write_after_a_lost_truncation_by_an_open_is_not_replayed() {
-    with_client(|fake, client| async move {
-        let (inode, truncated, before) = truncated_by_open(&fake, &client).await;
-        lose_and_replay(&fake, &before, 1).await;
-        assert_eq!(fake.count::<Replay>(), 1, "only the open");
-        check_truncation_is_lost(&fake, &client, (inode, truncated)).await;
-    });
-}
-
-/// Hole H93 (docs/tests/holes.md). The target repeats the open, and starts again before it replies.
-#[test]
-fn truncation_by_an_open_is_lost_even_without_a_reply_to_it() {
-    with_client(|fake, client| async move {
-        let (inode, truncated, before) = truncated_by_open(&fake, &client).await;
-        fake.state.borrow_mut().start_again_after = Some((Replay::ID, None));
-        lose_and_replay(&fake, &before, 1).await;
-        check_truncation_is_lost(&fake, &client, (inode, truncated)).await;
-    });
-}
-
-/// The truncation is lost and cannot be replayed, so the mount does not replay the second write.
-#[test]
-fn fsync_fails_if_a_truncation_between_inline_writes_is_lost() {
-    with_client(|fake, client| async move {
-        let (handle, before) = two_inline_writes(&fake, &client, 9).await;
-        let inode = client.lookup(ROOT, b"a").await.unwrap().inode;
-        client.set_attributes(set_size(inode, 3)).await.unwrap();
-        write(&client, handle, 3, b"TWO").await;
-        lose_and_replay(&fake, &before, 1).await;
-        assert_eq!(fake.count::<Replay>(), 2, "the writes before the truncation");
-        assert_eq!(client.fsync(handle).await.unwrap_err().code(), ErrorCode::Io);
-    });
-}
-
-/// Hole H135 in `docs/tests/holes.md`. docs/semantics.md 3.2: another mount has truncated the file,
-/// this mount has seen the truncation, and then it sees the file as it was before.
-#[test]
-fn fsync_reports_a_lost_truncation_by_another_mount() {
-    with_client(|fake, client| async move {
-        let (inode, handle) = create_with(&client, "a", b"bytes").await;
-        client.fsync(handle).await.unwrap();
-        let before = fake.metadata_state();
-        fake.with_metadata(1, |it| it.set_attributes(&set_size(inode, 0)).unwrap());
-        assert_eq!(client.attributes(inode).await.unwrap().size, 0);
-        fake.lose_power(&before);
-        // A real target gives the inode a higher version after each start.
-        fake.with_metadata(1, |it| {
-            it.inodes.get_mut(&inode).unwrap().attributes.change_counter = 1 << 40;
-        });
-        assert_eq!(client.attributes(inode).await.unwrap().size, 5);
-        assert_eq!(client.fsync(handle).await.unwrap_err().code(), ErrorCode::Io);
-        client.fsync(handle).await.unwrap();
-    });
-}
-
 /// The target refuses the request of the `fsync`, which names the former start, so the mount sends
 /// it again after the replay, with the marks of the lost writes.
 #[test]
@@ -474,7 +390,7 @@ async fn file_with_replaced_pattern(fake: &FakeCluster, client: &Client) -> (Ino
 }
 
 /// Returns the size of the file at metadata, without unreported writes.
-fn size_at_metadata(fake: &FakeCluster, inode: InodeId) -> u64 {
+pub(crate) fn size_at_metadata(fake: &FakeCluster, inode: InodeId) -> u64 {
     fake.with_metadata(1, |it| it.inodes[&inode].attributes.size)
 }
 

@@ -21,7 +21,7 @@ fn change(slot: u32, sequence: u64, inode: u64) -> Change {
         inode: InodeId::new(inode),
         created: false,
         pattern: None,
-        truncates: false,
+        truncated: None,
     };
     Change {
         slot,
