@@ -12,7 +12,7 @@
 mod cluster;
 
 use crate::config::{config, config_hash, fstab, mount_source};
-use crate::facts::disk_uuid;
+use crate::facts::{STORED, disk_uuid};
 use crate::hosts::{Deployment, Disk, Host, Role};
 use crate::plan::Action;
 use crate::tuning;
@@ -137,8 +137,9 @@ pub fn script(
         }
         Action::Tune => tuning::script(host),
         Action::RestoreTuning => tuning::restoring_script(),
-        Action::Remove => {
-            format!("MOUNT={}\n{}{REMOVE}", deployment.mount.point, tuning::FUNCTIONS)
+        Action::Remove { keeps_data } => {
+            let (point, keeps) = (&deployment.mount.point, if *keeps_data { "yes" } else { "no" });
+            format!("MOUNT={point} KEEP_DATA={keeps}\n{}{STORED}{REMOVE}", tuning::FUNCTIONS)
         }
     };
     // A shell runs each line as soon as it has received the line, and also an incomplete line when

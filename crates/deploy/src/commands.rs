@@ -160,7 +160,7 @@ impl Run<'_> {
             }
             let names = [name.to_owned()];
             refuse_data(self.deployment, &names, &survey.facts, destroy_data)?;
-            Ok(plan::remove(self.deployment, &names))
+            Ok(plan::remove(self.deployment, &names, !destroy_data))
         })
     }
 
@@ -174,8 +174,10 @@ impl Run<'_> {
             };
             let ours = survey.facts.hosts.iter().filter(|(_, facts)| is_ours(facts));
             let names: Vec<String> = ours.map(|(name, _)| name.clone()).collect();
+            let left = survey.facts.hosts.iter().filter_map(|(name, facts)| left_out(name, facts));
+            survey.verdict.warnings.extend(left);
             refuse_data(self.deployment, &names, &survey.facts, destroy_data)?;
-            Ok(plan::remove(self.deployment, &names))
+            Ok(plan::remove(self.deployment, &names, !destroy_data))
         })
     }
 
@@ -401,7 +403,21 @@ fn refuse_copies(host: &Host, survey: &Survey) -> Result<()> {
     Ok(())
 }
 
-/// Returns an error if the hosts store data and the user has not given `--destroy-data`.
+/// Returns a warning about a host without the list of a deployment, if the host has directories of
+/// services. The removal of the cluster leaves this host out.
+fn left_out(name: &str, facts: &Facts) -> Option<HostProblem> {
+    let role = facts.foreign.first().filter(|_| facts.deployed.is_none())?;
+    let problem = format!(
+        "the host is left out: it has /srv/skep/{role}, but not /etc/skep/deploy.list, which names \
+         the files of a deployment; if they belong to this cluster, remove the services and the \
+         data of this host by hand"
+    );
+    Some(HostProblem { host: name.to_owned(), problem })
+}
+
+/// Returns an error if the hosts store data and the user has not given `--destroy-data`. A service
+/// that the list of a host records as initialised counts as data. The list may be incomplete, so
+/// data that the script has found in the directories and on the disks of a host counts too.
 fn refuse_data(
     deployment: &Deployment,
     names: &[String],
@@ -415,13 +431,23 @@ fn refuse_data(
     for name in names {
         let Some(facts) = facts.get(name) else { continue };
         let host = deployment.host(name)?;
+        let mut named = Vec::new();
         for role in &facts.initialised {
             let targets = host.targets(*role);
             let places = match targets.is_empty() {
-                true => format!("/srv/skep/{role}"),
-                false => targets.join(", "),
+                true => vec![format!("/srv/skep/{role}")],
+                false => targets,
             };
-            lost.push(format!("{role} on host {name} ({places})"));
+            lost.push(format!("{role} on host {name} ({})", places.join(", ")));
+            named.extend(places);
+        }
+        for stored in &facts.stored {
+            let path = stored.split(' ').next().unwrap_or_default();
+            // A mount point is already named if a directory below it is.
+            if named.iter().all(|it| !Path::new(it).starts_with(path)) {
+                lost.push(format!("{stored} on host {name}"));
+                named.push(path.to_owned());
+            }
         }
     }
     if lost.is_empty() {
@@ -473,6 +499,37 @@ mod tests {
         let refused = refused.and(run.refuse_management(host, &survey));
         let refused = refused.and(refuse_copies(host, &survey));
         refused.map_or_else(|error| error.context().to_owned(), |()| String::new())
+    }
+
+    #[test]
+    fn removal_is_refused_if_only_the_directories_show_data() {
+        let deployment = Deployment::parse(GOOD).unwrap();
+        let mut facts = AllFacts::default();
+        let names = ["m1", "s1"].map(String::from);
+        let host = facts.hosts.entry("s1".to_owned()).or_default();
+        host.deployed = Some(deployment.cluster.clone());
+        assert!(refuse_data(&deployment, &names, &facts, false).is_ok());
+        let found = ["/disk1/skep", "/disk1 /dev/sdb", "/srv/skep/disks/sdc /dev/sdc"];
+        facts.hosts.entry("s1".to_owned()).or_default().stored = found.map(String::from).into();
+        let refused = refuse_data(&deployment, &names, &facts, false).unwrap_err();
+        assert_eq!(refused.code(), ErrorCode::NotPermitted);
+        let words = ["/disk1/skep on host s1", "/srv/skep/disks/sdc /dev/sdc on host s1"];
+        for word in words {
+            assert!(refused.context().contains(word), "{refused}");
+        }
+        assert!(!refused.context().contains("/dev/sdb"), "{refused}");
+        assert!(refuse_data(&deployment, &names, &facts, true).is_ok());
+    }
+
+    #[test]
+    fn host_with_services_and_without_a_list_is_named() {
+        let mut facts = Facts::default();
+        assert!(left_out("s1", &facts).is_none());
+        facts.foreign.insert(Role::Storage);
+        let warning = left_out("s1", &facts).expect("a warning");
+        assert!(warning.host == "s1" && warning.problem.contains("/srv/skep/storage"));
+        facts.deployed = Some("other".into());
+        assert!(left_out("s1", &facts).is_none(), "the host belongs to another cluster");
     }
 
     #[test]

@@ -12,6 +12,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 const SCRIPT: &str = include_str!("scripts/facts.sh");
+/// The shell functions that find the data of a deployment on its host.
+pub(crate) const STORED: &str = include_str!("scripts/stored.sh");
 
 /// The contents of a disk or directory for a target.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -96,6 +98,9 @@ pub struct Facts {
     /// Services whose directories this deployment has initialised on the host. Also management, if
     /// an administrator has restored a copy of its directory.
     pub initialised: BTreeSet<Role>,
+    /// The data that a removal of the deployment would delete from the host: paths of directories
+    /// with files, and mount points, each followed by its device.
+    pub stored: Vec<String>,
     /// Services whose directory on the host belongs to another cluster or another installation.
     pub foreign: BTreeSet<Role>,
     /// Services of the deployment that run on the host, each with the program that it executes.
@@ -132,7 +137,8 @@ pub fn script(deployment: &Deployment, host: &Host) -> String {
     let directories: Vec<String> =
         host.directories.iter().map(|(role, path)| format!("{role}:{path}")).collect();
     format!(
-        "CLUSTER='{}' DISKS='{}' DIRECTORIES='{}' MOUNT='{}' UNITS_OPTIONS='{}'\n{}{SCRIPT}",
+        "CLUSTER='{}' DISKS='{}' DIRECTORIES='{}' MOUNT='{}' UNITS_OPTIONS='{}'\n\
+         {}{STORED}{SCRIPT}",
         deployment.cluster,
         disks.join(" "),
         directories.join(" "),
@@ -176,6 +182,7 @@ impl Facts {
                 // If the hosts file has several, an administrator must first decide.
                 "restored" if deployment.has_several_managers() => facts.foreign.extend(role),
                 "restored" => facts.initialised.extend(role),
+                "stored" => facts.stored.push(value.to_owned()),
                 "foreign" => facts.foreign.extend(role),
                 "running" => {
                     let state = if rest == "old" { Running::Old } else { Running::Current };
@@ -305,6 +312,7 @@ pub(crate) mod tests {
              disk_uuid\t/dev/nvme1n1 {own}\ndisk\t/dev/nvme1n1 mounted\n\
              disk\t/dev/mapper/data holds xfs\ndirectory\t/data/skep data\n\
              config\tstorage abc\ndrop_in\tstorage def\ninitialised\tstorage\n\
+             stored\t/data/skep\nstored\t/srv/skep/disks/sdb /dev/sdb\n\
              running\tstorage old\ntoken\tforeign\n\
              token_addresses\t10.0.0.1:7400,[2001:db8::1]:7400\nfstab\tdef\n\
              tuned\tstorage /data/skep, client\nmount\tskep\nlistening\t7420\n\
@@ -317,6 +325,7 @@ pub(crate) mod tests {
         assert_eq!(facts.places["/dev/nvme1n1"], Contents::Mounted);
         assert_eq!(facts.places["/dev/mapper/data"], Contents::Data("it holds xfs".into()));
         assert_eq!(facts.places["/data/skep"], Contents::Data("it is not empty".into()));
+        assert_eq!(facts.stored, ["/data/skep", "/srv/skep/disks/sdb /dev/sdb"]);
         assert_eq!(facts.running[&Role::Storage], Running::Old);
         assert_eq!((facts.token, facts.mount), (Some(false), Some(true)));
         assert_eq!(facts.token_addresses, ["10.0.0.1:7400", "[2001:db8::1]:7400"]);

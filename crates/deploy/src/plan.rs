@@ -385,8 +385,8 @@ pub fn upgrade(
 }
 
 /// Returns the steps that remove hosts from the cluster. Clients unmount first. Then services stop,
-/// management last.
-pub fn remove(deployment: &Deployment, names: &[String]) -> Vec<Phase> {
+/// management last. If `keeps_data` is set, the removal of a host fails if it would delete data.
+pub fn remove(deployment: &Deployment, names: &[String], keeps_data: bool) -> Vec<Phase> {
     let mut phases = Phases::default();
     let hosts: Vec<&Host> =
         deployment.hosts.iter().filter(|host| names.contains(&host.name)).collect();
@@ -396,7 +396,7 @@ pub fn remove(deployment: &Deployment, names: &[String]) -> Vec<Phase> {
         let having = hosts.iter().copied().filter(|host| host.has(role));
         phases.add("stop", having, |_| vec![Action::Stop(role)]);
     }
-    phases.add("remove", hosts.iter().copied(), |_| vec![Action::Remove]);
+    phases.add("remove", hosts.iter().copied(), |_| vec![Action::Remove { keeps_data }]);
     phases.0
 }
 

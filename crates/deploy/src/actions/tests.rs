@@ -36,7 +36,7 @@ fn all_scripts() -> Vec<(String, String)> {
             Action::WriteCheck,
             Action::ReadCheck,
             Action::RemoveCheck,
-            Action::Remove,
+            Action::Remove { keeps_data: true },
             Action::JoinManagement,
             Action::AddMember,
             Action::RemoveMember { host: "m2".into(), node: 5 },
@@ -109,6 +109,31 @@ fn only_a_monitor_of_the_deployment_is_stopped() {
             assert!(line.contains("is_recorded 'file /etc/skep/monitor.toml'"), "{name}: {line}");
         }
     }
+}
+
+/// The list of a host may lack the lines about initialised services.
+#[test]
+fn files_of_listed_targets_count_as_stored_data() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    for name in ["full/chunks", "empty/lost+found", "unlisted"] {
+        std::fs::create_dir_all(path(name)).unwrap();
+    }
+    for name in ["full/chunks/1", "unlisted/1"] {
+        std::fs::write(path(name), "data").unwrap();
+    }
+    let (list, full) = (path("deploy.list"), path("full"));
+    let stored = || {
+        let script = format!("set -eu\nlist={}\n{STORED}\nstored_data\n", list.display());
+        let output = Command::new("sh").args(["-c", &script]).output().unwrap();
+        assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert_eq!(stored(), "", "the host has no list");
+    let targets = ["full", "empty", "missing"].map(|name| path(name).display().to_string());
+    let lines = targets.map(|target| format!("target {target}\n")).concat();
+    std::fs::write(&list, format!("cluster scratch\n{lines}")).unwrap();
+    assert_eq!(stored(), format!("{}\n", full.display()));
 }
 
 /// The program that deploys may be of another version than the program that it installs.

@@ -71,7 +71,10 @@ pub enum Action {
     /// Remove the check file.
     RemoveCheck,
     /// Remove all files and directories that a deployment has created on the host.
-    Remove,
+    Remove {
+        /// Whether the step fails, and removes nothing, if this would delete data of the cluster.
+        keeps_data: bool,
+    },
 }
 
 impl Display for Action {
@@ -114,7 +117,7 @@ impl Display for Action {
             Self::WriteCheck => "write a file through the mount",
             Self::ReadCheck => "read the file through the mount",
             Self::RemoveCheck => "remove the file",
-            Self::Remove => "remove all files and services of Skep",
+            Self::Remove { .. } => "remove all files and services of Skep",
         };
         formatter.write_str(text)
     }

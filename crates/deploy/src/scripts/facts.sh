@@ -1,6 +1,7 @@
 # Prints the state of a host, one fact per line: name, tab, value. Changes nothing.
 # Variables: CLUSTER, DISKS (each as DEVICE=UUID, with the UUID of its file system), DIRECTORIES (each
-# as SERVICE:PATH), MOUNT, UNITS_OPTIONS. The functions of units.sh precede.
+# as SERVICE:PATH), MOUNT, UNITS_OPTIONS. The functions of units.sh and
+# stored.sh precede.
 PATH=/usr/sbin:/usr/bin:/sbin:/bin
 export PATH LC_ALL=C
 fact() { printf '%s\t%s\n' "$1" "$2"; }
@@ -115,6 +116,7 @@ if tuned=$(grep '^tuned ' "$list" 2>/dev/null); then fact tuned "${tuned#tuned }
 elif [ -e /var/lib/skep/tune/state.json ]; then fact tuned_by_hand yes
 fi
 [ -e "$list" ] && fact deployed "$(sed -n 's/^cluster //p' "$list" | head -n 1)"
+stored_data | while IFS= read -r path; do fact stored "$path"; done
 awk '{ print $5, $0 }' /proc/self/mountinfo | while read -r point rest; do
   [ "$point" = "$MOUNT" ] || continue
   case "$rest" in *" - fuse.skep "*) fact mount skep ;; *) fact mount other ;; esac

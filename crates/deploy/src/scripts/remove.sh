@@ -1,5 +1,6 @@
 # Removes all that the list of the deployment names. The list itself is removed last, so that a
-# removal can run again after an interruption.
+# removal can run again after an interruption. Variables: MOUNT, and KEEP_DATA, which is `yes` if no data
+# may be deleted. The functions of stored.sh precede.
 
 # Removes the lock of the deployment and the sockets of mounts that have ended. Other mounts of this
 # host still use their sockets.
@@ -14,6 +15,12 @@ leave_run_directory() {
 if [ ! -e "$list" ]; then leave_run_directory; exit 0; fi
 [ "$(sed -n 's/^cluster //p' "$list" | head -n 1)" = "$CLUSTER" ] ||
   die "the host belongs to another cluster: $(head -n 1 "$list")"
+if [ "$KEEP_DATA" = yes ]; then
+  stored=$(stored_data)
+  [ -z "$stored" ] ||
+    die "the removal would delete data of the cluster: $(echo "$stored" | tr '\n' ';')" \
+      "to delete the data, add --destroy-data"
+fi
 for kind in storage metadata management; do stop_service "$kind"; done
 if is_recorded 'file /etc/skep/monitor.toml'; then stop_service monitor; fi
 if grep -q '^tuned ' "$list"; then restore_tuning; fi

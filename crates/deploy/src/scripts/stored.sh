@@ -1,0 +1,24 @@
+# Functions that find the data of a deployment on its host. Variable: list.
+has_files() { [ -n "$(find "$1" -xdev ! -type d 2>/dev/null | head -n 1)" ]; }
+# Prints the data that a removal deletes, one path per line: the directory of management, the
+# directories of targets, and the mount points of disks, each with its device. Omits directories without
+# files. A disk that is not mounted counts as data, because its files cannot be listed.
+stored_data() {
+  [ -e "$list" ] || return 0
+  if grep -qxF 'dir /srv/skep/management' "$list"; then
+    for name in raft-log raft-snapshot; do
+      if [ -e "/srv/skep/management/$name" ]; then echo /srv/skep/management; break; fi
+    done
+  fi
+  sed -n 's/^target //p' "$list" | while read -r directory; do
+    if has_files "$directory"; then echo "$directory"; fi
+  done
+  sed -n 's/^disk //p' "$list" | while read -r device uuid point; do
+    # A removal erases a disk only if it still has the file system of this deployment.
+    [ "$(blkid -p -s UUID -o value "$device" 2>/dev/null)" = "$uuid" ] || continue
+    if awk -v at="$point" '$2 == at { found = 1 } END { exit !found }' /proc/mounts; then
+      has_files "$point" || continue
+    fi
+    echo "$point $device"
+  done
+}
