@@ -6,7 +6,7 @@ use skep_types::codec::{Codec, Reader, Writer, record};
 use skep_types::group_change::GroupChange;
 use skep_types::map::Policy;
 use skep_types::registration::ServerRegistration;
-use skep_types::{Eviction, GroupId, MapVersion, NodeId, Result, TargetId, Timestamp};
+use skep_types::{Epoch, Eviction, GroupId, MapVersion, NodeId, Result, TargetId, Timestamp};
 
 record! {
     /// The registration of a client. Each registration gets a new node id.
@@ -22,6 +22,21 @@ record! {
         pub pid: u32,
         /// Time of the registration, by management's clock.
         pub registered: Timestamp,
+    }
+}
+
+record! {
+    /// A state of a metadata group that is newer than management's state, because management was
+    /// restored from a backup. Members of the group have reported it.
+    pub struct GroupRevision {
+        /// The group.
+        pub group: GroupId,
+        /// Epoch of the group in management's state.
+        pub epoch: Epoch,
+        /// The newest epoch of the group that a member has reported.
+        pub above: Epoch,
+        /// The targets that may have all changes of the group.
+        pub members: Vec<TargetId>,
     }
 }
 
@@ -100,6 +115,9 @@ pub enum Command {
     /// Changes the members of a group. Refused if the epoch of the group differs from the epoch in
     /// the change.
     ChangeGroup(GroupChange),
+    /// Begins an undecided epoch of a metadata group, because its members have a newer state than
+    /// management. Refused if the epoch of the group differs from the epoch in the revision.
+    ReviseGroup(GroupRevision),
     /// Closes a storage target to new files, or opens it again.
     CloseTarget {
         /// The target.
@@ -160,6 +178,9 @@ impl std::fmt::Display for Command {
             Self::SetFeatureLevel { level } => write!(f, "change to feature level {level}"),
             Self::CreateGroup { .. } => write!(f, "creation of a group"),
             Self::ChangeGroup(change) => write!(f, "change of group {}", change.group),
+            Self::ReviseGroup(revision) => {
+                write!(f, "new members of group {} after a restore", revision.group)
+            }
             Self::CloseTarget { target, is_closed: true } => {
                 write!(f, "close of target {target} to new files")
             }
@@ -251,6 +272,10 @@ impl Codec for Command {
                 32_u8.encode(w);
                 eviction.encode(w);
             }
+            Self::ReviseGroup(revision) => {
+                34_u8.encode(w);
+                revision.encode(w);
+            }
         }
     }
 
@@ -274,6 +299,7 @@ impl Codec for Command {
             24 => Self::GiveUpTarget { target: Codec::decode(r)? },
             32 => Self::EvictClient(Codec::decode(r)?),
             33 => Self::NoteHost { node: Codec::decode(r)?, host: Codec::decode(r)? },
+            34 => Self::ReviseGroup(Codec::decode(r)?),
             other => {
                 return Err(r.corrupt(format_args!(
                     "cannot read the command: {other} is not the number of a kind of command"

@@ -14,12 +14,22 @@
 //!   removes the last serving member.
 //! - The epoch rises by one with each change of the primary or of the serving members, and when a
 //!   member that does not serve is dropped or removed. With a restore of management, it rises by
-//!   far more ([`continue_above_copy`]). The epoch rises in no other case. Therefore a group has
-//!   only one primary in each epoch.
+//!   far more ([`reopen`]). The epoch rises in no other case. Therefore a group has only one
+//!   primary in each epoch.
+//! - A group leaves an undecided epoch ([`is_undecided`]) only by the choice of a primary
+//!   (`TakeOver` or `HandOver`), and the epoch of that choice begins the term of the primary.
 //! - `primary_since` is the epoch in which the current primary became the primary.
 //! - A member that does not serve never becomes the primary. It must first be marked as in sync.
 //!
 //! [`check_invariants`] asserts the invariants that a single state of a group can violate.
+//!
+//! # Undecided epochs
+//! Management that was restored from a backup does not have the last changes of a group. So it
+//! begins an undecided epoch, in which all members serve according to the map and none of them
+//! leads. Each member reports the end of its log and the last state of the group that it has
+//! recorded. Management then chooses the primary ([`crate::losses`]). Any other change in an
+//! undecided epoch begins another undecided one. Otherwise a member that an administrator leaves
+//! alone would lead without a comparison.
 //!
 //! # Hazard: late requests to mark a member as in sync
 //! Before a primary asks management to mark a member as in sync, it begins to delay each reply
@@ -35,25 +45,78 @@ use skep_types::{
     Epoch, Error, ErrorCode, Group, GroupId, GroupMember, MemberState, Result, TargetId, TargetKind,
 };
 
-/// Number of epochs that a group skips when management's directory is restored from a backup.
+/// Distance between two undecided epochs. A group skips at most this number of epochs when
+/// management's directory is restored from a backup.
 const SKIPPED_EPOCHS: u64 = 1 << 32;
+/// Maximum epoch that a member reports: half of all epochs. So reports of a faulty member never use
+/// up the epochs of a group.
+const MAX_REPORTED_EPOCH: u64 = u64::MAX / 2;
 
-/// Returns the new state of a group of several members after management's directory was restored
-/// from a backup. The backup may lack the last changes of the group, so any of the members may have
-/// all records. Therefore all members serve, and each of them finds by [`has_skipped`] that it may
-/// lack records.
-pub fn continue_above_copy(group: &Group) -> Group {
+/// Whether no member may lead in this epoch, because management was restored from a backup and has
+/// not compared the logs of the members yet.
+pub fn is_undecided(epoch: Epoch) -> bool {
+    epoch.raw() > 0 && epoch.raw() & (SKIPPED_EPOCHS - 1) == 0
+}
+
+/// Returns the first undecided epoch above `epoch`.
+fn next_undecided(epoch: Epoch) -> Epoch {
+    Epoch::new((epoch.raw() / SKIPPED_EPOCHS).saturating_add(1).saturating_mul(SKIPPED_EPOCHS))
+}
+
+/// Returns the group in an undecided epoch, because management was restored from a backup. Any
+/// member may have all records, so all members serve. The new epoch is above `above`, the newest
+/// epoch that a member has reported. The targets in `needed` are the first members, because one of
+/// them may have all records. The present members follow up to the limit of members.
+pub fn reopen(group: &Group, above: Epoch, needed: &[TargetId]) -> Group {
     let mut next = group.clone();
-    next.epoch = Epoch::new(group.epoch.raw().saturating_add(SKIPPED_EPOCHS));
+    next.epoch = next_undecided(group.epoch.max(above));
     next.primary_since = next.epoch;
-    next.members.iter_mut().for_each(|member| member.state = MemberState::Serving);
+    next.members.clear();
+    let present = group.members.iter().map(|member| member.target);
+    for target in needed.iter().copied().chain(present) {
+        if next.members.len() < MAX_MEMBERS && !is_member(&next, target) {
+            next.members.push(GroupMember { target, state: MemberState::Serving });
+        }
+    }
+    if !is_member(&next, next.primary)
+        && let Some(first) = next.members.first()
+    {
+        next.primary = first.target;
+    }
     next
+}
+
+/// Checks the epoch in a report of a member, before management begins an epoch above it.
+///
+/// # Errors
+/// `LimitReached` if the epoch is too high.
+pub fn check_reported_epoch(group: GroupId, epoch: Epoch) -> Result<()> {
+    if epoch.raw() <= MAX_REPORTED_EPOCH {
+        return Ok(());
+    }
+    let context = format!(
+        "cannot accept epoch {epoch} of group {group}, which a member reports: management accepts \
+         epochs up to {MAX_REPORTED_EPOCH} in a report; the file `member-mark` in the directory of \
+         the member is damaged"
+    );
+    Err(Error::new(ErrorCode::LimitReached, context))
 }
 
 /// Whether management was restored from a backup between the epochs `before` and `now` of a group.
 /// Without a restore, the epoch of a group never rises by this much.
 pub fn has_skipped(before: Epoch, now: Epoch) -> bool {
     now.raw() >= before.raw().saturating_add(SKIPPED_EPOCHS / 2)
+}
+
+/// Returns the epoch after a change that begins an epoch.
+fn epoch_after(before: Epoch, change: MemberChange) -> Epoch {
+    match change {
+        MemberChange::TakeOver | MemberChange::HandOver => {
+            Epoch::new(before.raw().saturating_add(1))
+        }
+        _ if is_undecided(before) => next_undecided(before),
+        _ => Epoch::new(before.raw().saturating_add(1)),
+    }
 }
 
 /// Returns a new group of targets without data. The first target is the primary, and all targets
@@ -103,14 +166,17 @@ pub fn apply(group: &Group, change: &GroupChange) -> Result<Group> {
     }
     let mut next = group.clone();
     let target = change.target;
+    // The drop or removal of a member that does not serve begins an epoch too, because the new
+    // epoch revokes all requests of the old one.
+    let mut begins_epoch = matches!(change.change, MemberChange::Drop | MemberChange::Remove);
     match change.change {
+        // A member that does not serve counts as dropped by an administrator. The comparison of the
+        // logs would not wait for it.
+        MemberChange::Add if is_undecided(group.epoch) => return Err(undecided(group, target)),
         MemberChange::Add => add(&mut next, target)?,
         MemberChange::Remove => {
             expect_state(group, target, false)?;
             next.members.retain(|member| member.target != target);
-            // The new epoch revokes all requests that name the old epoch, as after the drop of a
-            // member.
-            next.epoch = Epoch::new(group.epoch.raw() + 1);
         }
         MemberChange::MarkInSync => {
             expect_state(group, target, false)?;
@@ -122,9 +188,6 @@ pub fn apply(group: &Group, change: &GroupChange) -> Result<Group> {
             }
             expect_backup(group, target)?;
             set_state(&mut next, target, MemberState::Waiting);
-            // Raise the epoch even if the member did not serve, because the new epoch revokes all
-            // requests of the old epoch.
-            next.epoch = Epoch::new(group.epoch.raw() + 1);
         }
         MemberChange::TakeOver => {
             expect_state(group, target, true)?;
@@ -132,17 +195,24 @@ pub fn apply(group: &Group, change: &GroupChange) -> Result<Group> {
             set_state(&mut next, group.primary, MemberState::Waiting);
             next.primary = target;
         }
+        // In an undecided epoch, this change chooses the primary, also the present one.
+        MemberChange::HandOver if is_undecided(group.epoch) => {
+            expect_state(group, target, true)?;
+            next.primary = target;
+            begins_epoch = true;
+        }
         MemberChange::HandOver => {
             expect_state(group, target, true)?;
             expect_backup(group, target)?;
             next.primary = target;
         }
     }
-    let has_changed = next.primary != group.primary || !serving(&next).eq(serving(group));
-    if has_changed && next.epoch == group.epoch {
-        next.epoch = Epoch::new(group.epoch.raw() + 1);
+    begins_epoch |= next.primary != group.primary || !serving(&next).eq(serving(group));
+    if begins_epoch {
+        next.epoch = epoch_after(group.epoch, change.change);
     }
-    if next.primary != group.primary {
+    let begins_term = is_undecided(group.epoch) && !is_undecided(next.epoch);
+    if next.primary != group.primary || begins_term {
         next.primary_since = next.epoch;
     }
     Ok(next)
@@ -169,7 +239,7 @@ pub fn check_invariants(group: &Group) {
 /// Whether a change is a retry. If so, the group already has the epoch and the state that follow
 /// from the change.
 fn is_done(group: &Group, change: &GroupChange) -> bool {
-    let follows = group.epoch.raw() == change.epoch.raw().saturating_add(1);
+    let follows = group.epoch == epoch_after(change.epoch, change.change);
     let state = state_of(group, change.target);
     match change.change {
         MemberChange::Add => group.epoch == change.epoch && state.is_some(),
@@ -180,6 +250,17 @@ fn is_done(group: &Group, change: &GroupChange) -> bool {
             follows && group.primary == change.target && group.primary_since == group.epoch
         }
     }
+}
+
+fn undecided(group: &Group, target: TargetId) -> Error {
+    let context = format!(
+        "cannot add target {target} to group {id}: management was restored from a backup, and \
+         compares the logs of the members; it makes targets with newer changes members by itself. \
+         Repeat the command when `skep group status {}` shows a primary that replies",
+        group.id.raw(),
+        id = group.id
+    );
+    Error::new(ErrorCode::NotPermitted, context)
 }
 
 fn add(group: &mut Group, target: TargetId) -> Result<()> {

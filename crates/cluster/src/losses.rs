@@ -1,15 +1,90 @@
-//! The choice of a primary after the hosts of all serving members of a group have lost power. Each
-//! of these members may lack records that it had confirmed.
+//! The choice of a primary when each serving member of a group may lack records that it had
+//! confirmed: after the hosts of all these members have lost power, or after management was
+//! restored from a backup.
 //!
-//! A pure function over the reports of the members. Does not own the rules for changes of a group
+//! Pure functions over the reports of the members. Does not own the rules for changes of a group
 //! ([`crate::groups`]), and does not retry the changes.
 
 use skep_types::group_change::MemberChange;
-use skep_types::{Epoch, Group, Lsn, MemberState, TargetId};
-use std::collections::BTreeMap;
+use skep_types::{Epoch, Group, GroupRecord, Lsn, MemberState, TargetId};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Epoch and LSN of a member's last record.
 pub type LogEnd = (Epoch, Lsn);
+
+/// The report of a member that may lack records.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LossReport {
+    /// The end of the member's log. Zero if the member has no complete store.
+    pub end: LogEnd,
+    /// The last state of the group that the member has recorded.
+    pub record: GroupRecord,
+}
+
+/// The result of the comparison of logs after a restore of management.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Choice {
+    /// The reports of these targets are missing, and one of the targets may have all changes of the
+    /// group. If the list is empty, all members have reported that their logs are empty.
+    Wait(BTreeSet<TargetId>),
+    /// The changes of the group, in the order in which they must be made. After these changes, only
+    /// the member with the longest log serves.
+    Changes(Vec<(MemberChange, TargetId)>),
+}
+
+/// Compares the logs of a group in an undecided epoch ([`crate::groups::is_undecided`]).
+///
+/// The cluster map may be older than the last changes of the group, so it does not show which
+/// members served last. The records of the members do. Let the newest record be that with the
+/// highest epoch. Management waits until all members in the newest record have reported, and none
+/// of these reports has a newer record. Then one of these members has all changes of the group:
+/// only a primary adds a serving member, and it records the member durably in the same epoch before
+/// it asks management. So each later serving member would be in a newer record. The longest log of
+/// the members contains all changes (see [`changes`]).
+///
+/// If no member has a record, management waits for all serving members. Management does not wait
+/// for a member that an administrator has dropped in this state.
+pub fn choice_after_restore(group: &Group, reports: &BTreeMap<TargetId, LossReport>) -> Choice {
+    let is_dropped = |id: &TargetId| {
+        group.members.iter().any(|it| it.target == *id && it.state != MemberState::Serving)
+    };
+    let mut needed = needed_reports(group, reports);
+    needed.retain(|it| !reports.contains_key(it) && !is_dropped(it));
+    if !needed.is_empty() {
+        return Choice::Wait(needed);
+    }
+    let serving = group.members.iter().filter(|it| it.state == MemberState::Serving);
+    let serving: Vec<TargetId> = serving.map(|it| it.target).collect();
+    let ends = serving.iter().filter_map(|it| {
+        let end = reports.get(it)?.end;
+        (end > LogEnd::default()).then_some((end, *it == group.primary, *it))
+    });
+    let Some((.., longest)) = ends.max() else { return Choice::Wait(BTreeSet::new()) };
+    let others = serving.iter().filter(|it| **it != longest && **it != group.primary);
+    let mut changes: Vec<_> = others.map(|it| (MemberChange::Drop, *it)).collect();
+    changes.push(match longest == group.primary {
+        // Only an undecided epoch permits a hand-over to the present primary.
+        true => (MemberChange::HandOver, longest),
+        false => (MemberChange::TakeOver, longest),
+    });
+    Choice::Changes(changes)
+}
+
+/// Returns the targets whose reports management needs, because one of them has all changes of the
+/// group: the members in the newest record of the reports, or all serving members if no member has
+/// a record.
+pub fn needed_reports(
+    group: &Group,
+    reports: &BTreeMap<TargetId, LossReport>,
+) -> BTreeSet<TargetId> {
+    let newest = reports.values().map(|it| it.record.epoch).max().unwrap_or_default();
+    if newest == Epoch::default() {
+        let serving = group.members.iter().filter(|it| it.state == MemberState::Serving);
+        return serving.map(|it| it.target).collect();
+    }
+    let records = reports.values().filter(|it| it.record.epoch == newest);
+    records.flat_map(|it| it.record.members.iter().copied()).collect()
+}
 
 /// Returns the changes of the group, in the order in which they must be made. After these changes,
 /// only the member with the longest log serves. Returns no changes unless every serving member has
@@ -97,6 +172,76 @@ mod tests {
         let change = GroupChange { group: group.id, epoch: group.epoch, change, target };
         let next = groups::apply(&group, &change).unwrap();
         assert_eq!((next.epoch, next.primary), (Epoch::new(2), TARGETS[0]));
+    }
+
+    /// Returns the report of a member. `record` has an epoch and members, and `lsn` is the end of
+    /// its log in this epoch.
+    fn report(record: (u64, &[u32]), lsn: u64) -> LossReport {
+        let epoch = Epoch::new(record.0);
+        let members = record.1.iter().map(|id| TargetId::new(*id)).collect();
+        LossReport { end: (epoch, Lsn::new(lsn)), record: GroupRecord { epoch, members } }
+    }
+
+    fn choice(group: &Group, reports: &[(u32, LossReport)]) -> Choice {
+        let of = |(id, report): &(u32, LossReport)| (TargetId::new(*id), report.clone());
+        choice_after_restore(group, &reports.iter().map(of).collect())
+    }
+
+    fn waits_for(ids: &[u32]) -> Choice {
+        Choice::Wait(ids.iter().map(|id| TargetId::new(*id)).collect())
+    }
+
+    /// The backup of management is older than the addition of target 3, which served last.
+    #[test]
+    fn group_waits_for_members_that_only_records_name() {
+        let of_two = groups::create(GroupId::new(1), TargetKind::Metadata, &TARGETS[..2]).unwrap();
+        let group = groups::reopen(&of_two, Epoch::default(), &[]);
+        let one = (1, report((4, &[1, 2]), 90));
+        let two = (2, report((5, &[2, 3]), 50));
+        assert_eq!(choice(&group, &[]), waits_for(&[1, 2]));
+        assert_eq!(choice(&group, &[one.clone()]), waits_for(&[2]));
+        assert_eq!(choice(&group, &[one.clone(), two.clone()]), waits_for(&[3]));
+        let group = groups::reopen(&group, Epoch::default(), &TARGETS);
+        let all = [one, two, (3, report((7, &[3]), 60))];
+        let Choice::Changes(changes) = choice(&group, &all) else { panic!("all have reported") };
+        let mut next = group.clone();
+        for (change, target) in changes {
+            let change = GroupChange { group: next.id, epoch: next.epoch, change, target };
+            next = groups::apply(&next, &change).unwrap();
+        }
+        groups::check_invariants(&next);
+        assert_eq!((next.primary, next.primary_since), (TARGETS[2], next.epoch));
+        let serving = next.members.iter().filter(|it| it.state == MemberState::Serving).count();
+        assert!(serving == 1 && !groups::is_undecided(next.epoch));
+    }
+
+    /// The backup of management is older than the replacement of target 1, whose disk is gone.
+    #[test]
+    fn restored_group_does_not_wait_for_former_members() {
+        let of_two = groups::create(GroupId::new(1), TargetKind::Metadata, &TARGETS[..2]).unwrap();
+        let group = groups::reopen(&of_two, Epoch::default(), &[]);
+        let two = (2, report((9, &[2]), 50));
+        let take_over = Choice::Changes(vec![(MemberChange::TakeOver, TARGETS[1])]);
+        assert_eq!(choice(&group, &[two]), take_over);
+        let one = (1, report((9, &[1]), 50));
+        let stays = vec![(MemberChange::Drop, TARGETS[1]), (MemberChange::HandOver, TARGETS[0])];
+        assert_eq!(choice(&group, &[one]), Choice::Changes(stays));
+    }
+
+    #[test]
+    fn member_dropped_by_an_administrator_is_not_waited_for() {
+        let of_two = groups::create(GroupId::new(1), TargetKind::Metadata, &TARGETS[..2]).unwrap();
+        let group = groups::reopen(&of_two, Epoch::default(), &[]);
+        let one = (1, report((4, &[1, 2]), 90));
+        assert_eq!(choice(&group, &[one.clone()]), waits_for(&[2]));
+        let (epoch, change, target) = (group.epoch, MemberChange::Drop, TARGETS[1]);
+        let change = GroupChange { group: group.id, epoch, change, target };
+        let dropped = groups::apply(&group, &change).unwrap();
+        let stays = Choice::Changes(vec![(MemberChange::HandOver, TARGETS[0])]);
+        assert_eq!(choice(&dropped, &[one]), stays);
+        // An incomplete store reports an empty log.
+        let empty = LossReport { record: report((4, &[1]), 0).record, ..LossReport::default() };
+        assert_eq!(choice(&dropped, &[(1, empty)]), waits_for(&[]));
     }
 
     #[test]

@@ -89,7 +89,8 @@ pub fn problems_of_map(map: &ClusterMap) -> Vec<Problem> {
         }
         let found = [reachability, condition, capacity, consistency];
         problems.extend(found.into_iter().filter_map(|rule| rule(map, target)));
-        if map.group_of(target.id).is_none() {
+        let reason = target.health.known_reason();
+        if map.group_of(target.id).is_none() && reason != Some(KnownReason::ComparedAfterRestore) {
             problems.push(waiting(map, target));
         }
     }
@@ -232,6 +233,14 @@ fn condition(map: &ClusterMap, target: &Target) -> Option<Problem> {
             "check that the leader of management answers; if operations of the group stay slow, \
              move its primary with `skep group move`",
         )),
+        Condition::Serving if known == Some(KnownReason::ComparedAfterRestore) => Some(problem(
+            (map, target),
+            ("target-note", Warning),
+            &format!(" is in no group after a restore of management: {reason}"),
+            "keep this target: it may have the newest changes of its group, and management makes \
+             it a member again; if this takes longer, see \"Management\" in \
+             docs/operations/backups.md",
+        )),
         Condition::Serving | Condition::Closed => Some(problem(
             (map, target),
             ("target-note", Warning),
@@ -266,8 +275,8 @@ fn condition(map: &ClusterMap, target: &Target) -> Option<Problem> {
             (map, target),
             ("target-down", Critical),
             &format!(": {reason}"),
-            "operations on files of the group wait until all its members have reported their logs: \
-             if this takes longer, start the services of the other members; if a member is lost, \
+            "operations on files of the group wait until the named members have reported their \
+             logs: if this takes longer, start the services of these members; if a member is lost, \
              see \"Management\" in docs/operations/backups.md",
         )),
         Condition::Down => Some(problem(
@@ -389,6 +398,22 @@ mod tests {
         let noted = problems.iter().find(|it| it.rule == "target-note").unwrap();
         assert!(noted.what.contains("replies of the group wait"), "{}", noted.what);
         assert!(noted.remedy.contains("skep group move"), "{}", noted.remedy);
+    }
+
+    #[test]
+    fn target_without_group_after_a_restore_has_a_remedy() {
+        let text = format!("{}: t7, t8", KnownReason::ComparedAfterRestore.text());
+        let health = TargetHealth::new(Condition::Serving, &text);
+        let metadata = Target { kind: TargetKind::Metadata, health, ..target() };
+        let found = problems_of_map(&map(metadata.clone()));
+        let of_target: Vec<_> = found.iter().filter(|it| it.target.is_some()).collect();
+        let [problem] = &of_target[..] else { panic!("{of_target:?}") };
+        assert!(problem.what.ends_with("t7, t8"), "{}", problem.what);
+        assert!(problem.remedy.contains("keep this target"), "{}", problem.remedy);
+        let health = TargetHealth::new(Condition::Down, &text);
+        let found = problems_of_map(&map(Target { health, ..metadata }));
+        let down = found.iter().find(|it| it.rule == "target-down").expect("a problem");
+        assert!(down.remedy.contains("named members"), "{}", down.remedy);
     }
 
     #[test]

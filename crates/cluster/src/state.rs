@@ -237,6 +237,7 @@ impl ClusterState {
             Command::SetFeatureLevel { level } => next.set_feature_level(*level)?,
             Command::CreateGroup { targets } => next.create_group(targets)?,
             Command::ChangeGroup(change) => next.change_group(change)?,
+            Command::ReviseGroup(revision) => next.revise_group(revision)?,
             Command::CloseTarget { target, is_closed } => next.close_target(*target, *is_closed)?,
             Command::RemoveTarget { target } => next.remove_target(*target)?,
             Command::GiveUpTarget { target } => next.give_up_target(*target)?,

@@ -1,6 +1,7 @@
 //! The member mark: a file of a member of a metadata group. At its start, a member learns from this
 //! mark whether its host has lost records, whether its store is incomplete, whether it may serve
-//! alone, and how long it waits before it serves.
+//! alone, whether its cluster map is older than the last state of the group, and how long it waits
+//! before it serves.
 //!
 //! A member confirms log records to the primary before they are on the device. If the member's host
 //! loses power, the member may lack records that it has confirmed. The module
@@ -9,10 +10,12 @@
 use crate::chunk::HostMark;
 use crate::sealed;
 use skep_types::codec::record;
-use skep_types::{Epoch, Group, GroupId, MapVersion, MemberState, Result, TargetId, byte_enum};
+use skep_types::{
+    Epoch, Group, GroupId, GroupRecord, MapVersion, MemberState, Result, TargetId, byte_enum,
+};
 
 const MAGIC: [u8; 8] = *b"SKEPMEMB";
-const VERSION: u16 = 4;
+const VERSION: u16 = 5;
 
 byte_enum! {
     /// State of the store and the log of a member.
@@ -123,6 +126,9 @@ record! {
         pub contents: MemberContents,
         /// Members about which the target has sent requests to management.
         pub counted: CountedMembers,
+        /// The last state of the group that the target has recorded. A cluster map with an earlier
+        /// state comes from a management that was restored from a backup.
+        pub record: GroupRecord,
         /// A bound of the member's promises, in milliseconds. While the member was the backup
         /// member of a primary, it promised to reply to no client as the primary before a certain
         /// time. No such time is later than the end of the process plus this bound.
@@ -163,7 +169,8 @@ mod tests {
         let (group, contents) = (GroupId::new(7), MemberContents::Incomplete);
         let counted =
             CountedMembers::default().with(Epoch::new(3), MapVersion::new(9), TargetId::new(2));
-        MemberMark { host, clean, group, contents, counted, promise_bound_ms: 2500 }
+        let record = GroupRecord { epoch: Epoch::new(3), members: vec![TargetId::new(1)] };
+        MemberMark { host, clean, group, contents, counted, record, promise_bound_ms: 2500 }
     }
 
     #[test]

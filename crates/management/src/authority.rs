@@ -24,14 +24,16 @@ use crate::machine::Machine;
 use crate::map_log;
 use crate::reported_waits::ReportedWaits;
 use skep_cluster::SoftState;
-use skep_cluster::losses::LogEnd;
+use skep_cluster::losses::LossReport;
 use skep_cluster::state::ClientDetails;
 use skep_cluster::versions::{VersionSequence, starts_of};
 use skep_consensus::Member;
 use skep_env::local::Notify;
 use skep_types::codec::Codec;
 use skep_types::map::Capacity;
-use skep_types::{ClusterMap, Error, ErrorCode, Eviction, MapVersion, NodeId, Result, TargetId};
+use skep_types::{
+    ClusterMap, Error, ErrorCode, Eviction, GroupId, MapVersion, NodeId, Result, TargetId,
+};
 use skep_wire::consensus::leader_text;
 use skep_wire::management::{AskTakeOver, ClientEntry, MapUpdate};
 use std::cell::RefCell;
@@ -254,10 +256,17 @@ impl Authority {
     /// Records that a member of a group may lack records. Returns the reports that this leader has
     /// received from the members of that group. Reports to previous leaders do not count. Returns
     /// an empty map if this member is not the leader.
-    pub(crate) fn note_loss(&self, report: &AskTakeOver) -> BTreeMap<TargetId, LogEnd> {
+    pub(crate) fn note_loss(&self, report: &AskTakeOver) -> BTreeMap<TargetId, LossReport> {
         let mut inner = self.inner.borrow_mut();
         let note = |lead: &mut Lead| lead.losses.note(report, skep_env::now());
         inner.lead.as_mut().map(note).unwrap_or_default()
+    }
+
+    /// Notes that a group waits for reports of its members after a restore of management. Returns
+    /// whether a log line about this is due.
+    pub(crate) fn note_loss_wait(&self, group: GroupId) -> bool {
+        let mut inner = self.inner.borrow_mut();
+        inner.lead.as_mut().is_some_and(|lead| lead.losses.note_wait(group, skep_env::now()))
     }
 
     /// Returns the published map.

@@ -10,8 +10,10 @@ use skep_cluster::reachability::Outage;
 use skep_types::group_change::{GroupChange, MemberChange};
 use skep_types::map::{Capacity, Condition, Consistency, KnownReason, Reachability, TargetHealth};
 use skep_types::{
-    ClusterMap, Eviction, Group, GroupMember, MemberState, Node, NodeId, NodeKind, Target, TargetId,
+    ClusterMap, Eviction, Group, GroupMember, GroupRecord, MemberState, Node, NodeId, NodeKind,
+    Target, TargetId,
 };
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// The level of a line in the log.
@@ -205,6 +207,7 @@ pub(crate) fn loss_line(before: &ClusterMap, change: &GroupChange) -> Line {
     let target = named(before, change.target);
     let role = match change.change {
         MemberChange::TakeOver => "has the longest log, and becomes the primary",
+        MemberChange::HandOver => "has the longest log, and continues as the primary",
         _ => "gets the records that it lacks, if any, from the primary",
     };
     let text = format!(
@@ -214,6 +217,57 @@ pub(crate) fn loss_line(before: &ClusterMap, change: &GroupChange) -> Line {
         change.group
     );
     Line(Level::Warn, text)
+}
+
+/// Returns the line about a group whose state in the map `before` is older than the state `record`
+/// that the target `by` has recorded. This happens only after a restore of management.
+pub(crate) fn revision_line(
+    before: &ClusterMap,
+    group: &Group,
+    record: &GroupRecord,
+    by: TargetId,
+) -> Line {
+    let in_map = group.members.iter().map(|member| member.target);
+    let text = format!(
+        "management was restored from a backup that is older than the last change of metadata \
+         group {}: the backup names the members {}, and target {} has recorded the members {}; the \
+         group waits until management has compared their logs",
+        group.id,
+        list(before, in_map),
+        named(before, by),
+        list(before, record.members.iter().copied())
+    );
+    Line(Level::Warn, text)
+}
+
+/// Returns the line about a group that waits for reports of the targets `absent` after a restore of
+/// management.
+pub(crate) fn waiting_group_line(
+    map: &ClusterMap,
+    group: &Group,
+    absent: &BTreeSet<TargetId>,
+) -> Line {
+    let reason = match absent.is_empty() {
+        true => "no member has a complete copy of the data; see \"A metadata target from a copy\" \
+                 in docs/operations/several-hosts.md"
+            .to_owned(),
+        false => format!(
+            "one of the targets {} may have the newest changes, and has not reported its log; \
+             start the services of these targets. If a target is lost for good, see \"Management\" \
+             in docs/operations/backups.md",
+            list(map, absent.iter().copied())
+        ),
+    };
+    let text = format!(
+        "operations of metadata group {} wait after a restore of management: {reason}",
+        group.id
+    );
+    Line(Level::Error, text)
+}
+
+/// Returns targets with the names of their nodes, separated by commas.
+fn list(map: &ClusterMap, targets: impl Iterator<Item = TargetId>) -> String {
+    targets.map(|target| named(map, target)).collect::<Vec<_>>().join(", ")
 }
 
 /// Returns the line about the condition that a node reports for one of its targets.

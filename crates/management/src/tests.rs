@@ -15,7 +15,7 @@ use skep_types::group_change::{GroupChange, MemberChange};
 use skep_types::map::{Capacity, Policy, Reachability};
 use skep_types::registration::ServerRegistration;
 use skep_types::registration::TargetClaim;
-use skep_types::{Epoch, Lsn, MapVersion, NodeId, TargetKind};
+use skep_types::{Epoch, GroupRecord, Lsn, MapVersion, NodeId, TargetKind};
 use skep_wire::management::{AskTakeOver, ChangeGroup, CreateGroup, Evict, SetClientLogLevel};
 use skep_wire::management::{Format, GetMap, RegisterClient, RegisterServer, SetPolicy};
 use skep_wire::node::LogLevel;
@@ -375,6 +375,7 @@ fn silent_primary_is_replaced_by_a_member_with_all_records() {
                 lacks_records,
                 last_epoch: Epoch::new(1),
                 last: Lsn::new(last),
+                record: GroupRecord::default(),
             };
             let asked = admin.call_once(&request, Duration::from_secs(5)).await;
             asked.map(drop).map_err(|error| error.code())

@@ -120,8 +120,9 @@ fn open_engine(
     }
     if is_restored && mark.exists() {
         // The member mark was restored too, so its bound may be shorter than a promise that this
-        // member made after the backup.
+        // member made after the backup, and its state of the group may be old.
         mark.bound_promises(Duration::from_millis(MAX_TAKE_OVER_AFTER_MS.into()))?;
+        mark.forget_record()?;
     }
     if failed_sync::read_from_device(directory, &store)? {
         tracing::warn!(
@@ -274,7 +275,7 @@ impl Shell {
 
     fn health(&self) -> TargetHealth {
         let now = skep_env::now();
-        if let Some(reason) = self.membership.halted.get() {
+        if let Some(reason) = &*self.membership.halted.borrow() {
             return TargetHealth::new(Condition::Down, reason);
         }
         let hangs = |began| now.saturating_sub(began) >= SYNC_HANGS_AFTER;

@@ -4,13 +4,16 @@
 //! A new target may wait for a group (setting `metadata-copies`). Until it has a group, its thread
 //! opens neither log nor store. The loops in `service::roles` detect the end of a role.
 
+use crate::former_group::FormerGroup;
 use skep_env::Mailbox;
 use skep_format::member_mark::CountedMembers;
 use skep_rpc::Router;
 use skep_service::TargetEvent;
 use skep_service::host::Ready;
 use skep_types::map::{MemberState, TargetHealth};
-use skep_types::{ClusterMap, Epoch, Error, ErrorCode, Group, GroupId, Result, TargetId};
+use skep_types::{
+    ClusterMap, Epoch, Error, ErrorCode, Group, GroupId, GroupRecord, Result, TargetId,
+};
 use std::sync::Arc;
 
 /// The membership of a target in its group, in one version of the cluster map.
@@ -86,6 +89,14 @@ impl Membership {
         self.entry().is_some_and(|group| counted.are_newer_than(self.map.version, group))
     }
 
+    /// Whether this map has an earlier state of the group than `record`, although it is not older
+    /// than the map of the epoch in `counted`. So management was restored from a backup that is
+    /// older than the record. `record` and `counted` are in the member mark of the target.
+    pub(crate) fn precedes(&self, record: &GroupRecord, counted: &CountedMembers) -> bool {
+        self.map.version >= counted.version
+            && self.entry().is_some_and(|group| record.is_after(group))
+    }
+
     /// Returns the members that do not serve in this map, but that management may have marked as in
     /// sync at the request of this target.
     pub(crate) fn counted(&self, counted: &CountedMembers) -> Vec<TargetId> {
@@ -112,7 +123,9 @@ impl Membership {
 }
 
 /// Waits until the target is a member of a group. Meanwhile the target is reported as ready,
-/// replies to probes and closes connections. Returns `None` when the service ends.
+/// replies to probes and closes connections. If the cluster map is older than `former`, the state
+/// of the group that the target has recorded, the target reports it. Returns `None` when the
+/// service ends.
 ///
 /// # Errors
 /// Returns the error if the mailbox fails.
@@ -121,6 +134,7 @@ pub(crate) async fn await_membership(
     target: TargetId,
     events: &Mailbox<TargetEvent>,
     ready: &mut Option<Ready>,
+    former: Option<&FormerGroup>,
 ) -> Result<Option<Membership>> {
     let mut has_waited = false;
     loop {
@@ -140,11 +154,19 @@ pub(crate) async fn await_membership(
             );
             ready.report();
         }
+        let map = router.map();
+        // The node probes the target once a second, so a report follows at most a second after it
+        // is due.
+        if let Some(former) = former {
+            former.report(&map);
+        }
         match events.receive().await? {
             // The peer has an older or a newer cluster map, in which this target has a group. The
             // peer will connect again.
             TargetEvent::Connection { socket, .. } => drop(socket),
-            TargetEvent::Probe(probe) => probe.answer(TargetHealth::default()),
+            TargetEvent::Probe(probe) => {
+                probe.answer(former.map_or_else(TargetHealth::default, |it| it.health(&map)));
+            }
             TargetEvent::MapChanged => {}
             TargetEvent::Stop => return Ok(None),
         }

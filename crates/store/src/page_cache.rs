@@ -30,6 +30,10 @@
 //! next epoch, each later process confirms only records that are on the device, because management
 //! may still carry out the request.
 //!
+//! The member mark also records the last state of the group ([`MemberMarkFile::record`]). A primary
+//! adds a member to this record with the same call of `count`. So if management is restored from a
+//! backup, each member that may have all changes of the group is in the record of some member.
+//!
 //! A backup member calls [`MemberMarkFile::bound_promises`] before it handles a cluster map with a
 //! longer time before a take-over. The member lowers the bound only when all its promises end
 //! within the lower bound (`skep_cluster::lease_times`). So the bound, counted from the start of a
@@ -38,7 +42,7 @@
 use crate::atomic::{read_if_exists, replace_atomically};
 use skep_format::chunk::HostMark;
 use skep_format::member_mark::{CountedMembers, MemberContents, MemberMark};
-use skep_types::{Epoch, Error, GroupId, MapVersion, Result, TargetId};
+use skep_types::{Epoch, Error, GroupId, GroupRecord, MapVersion, Result, TargetId};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -124,12 +128,18 @@ impl MemberMarkFile {
         if self.lacks_records {
             return Ok(());
         }
-        self.write(MemberMark { counted: self.counted_in(group), group, ..self.of_host() })
+        let (counted, record) = self.of_group(group);
+        self.write(MemberMark { counted, record, group, ..self.of_host() })
     }
 
     /// Returns the members about which the target has sent requests to management.
     pub fn counted(&self) -> CountedMembers {
         self.present().counted
+    }
+
+    /// Returns the last state of the group that the target has recorded.
+    pub fn record(&self) -> GroupRecord {
+        self.present().record
     }
 
     /// Adds `member` durably to the counted members in the member mark, because this target sends a
@@ -141,7 +151,9 @@ impl MemberMarkFile {
     /// Errors of the file system, which name the path.
     pub fn count(&mut self, epoch: Epoch, version: MapVersion, member: TargetId) -> Result<()> {
         let present = self.present();
-        self.write(MemberMark { counted: present.counted.with(epoch, version, member), ..present })
+        let counted = present.counted.with(epoch, version, member);
+        let record = present.record.clone().with_member(epoch, member);
+        self.write(MemberMark { counted, record, ..present })
     }
 
     /// Stores durably in the member mark that this target has received the cluster map of the
@@ -149,11 +161,29 @@ impl MemberMarkFile {
     /// finds that the map is old. A member must call this before it confirms records or replies in
     /// this epoch. Blocks.
     ///
+    /// `record` becomes the recorded state of the group. It is the present one if the map may come
+    /// from a management that was restored from a backup.
+    ///
     /// # Errors
     /// Errors of the file system, which name the path.
-    pub fn reach_epoch(&mut self, epoch: Epoch, version: MapVersion) -> Result<()> {
+    pub fn reach_epoch(
+        &mut self,
+        epoch: Epoch,
+        version: MapVersion,
+        record: GroupRecord,
+    ) -> Result<()> {
         let present = self.present();
-        self.write(MemberMark { counted: present.counted.after_map(epoch, version), ..present })
+        let counted = present.counted.after_map(epoch, version);
+        self.write(MemberMark { counted, record, ..present })
+    }
+
+    /// Removes the recorded state of the group durably, because the directory was restored from a
+    /// backup, so the record may be old. Blocks.
+    ///
+    /// # Errors
+    /// Errors of the file system, which name the path.
+    pub fn forget_record(&mut self) -> Result<()> {
+        self.write(MemberMark { record: GroupRecord::default(), ..self.present() })
     }
 
     /// Returns the bound of the member's promises. It is a time span, and no promise ends later
@@ -190,8 +220,8 @@ impl MemberMarkFile {
     /// # Errors
     /// Errors of the file system, which name the path.
     pub fn begin_copy(&mut self, group: GroupId) -> Result<()> {
-        let (contents, counted) = (MemberContents::Incomplete, self.counted_in(group));
-        self.write(MemberMark { group, contents, counted, ..self.present() })
+        let (contents, (counted, record)) = (MemberContents::Incomplete, self.of_group(group));
+        self.write(MemberMark { group, contents, counted, record, ..self.present() })
     }
 
     /// Durably marks the store as complete, after its copy is on the device. Blocks.
@@ -242,18 +272,26 @@ impl MemberMarkFile {
 
     /// Returns the current mark, or the first mark of a new member if there is no mark file.
     fn present(&self) -> MemberMark {
-        let (host, group, contents) = (self.host, GroupId::default(), MemberContents::Whole);
-        let counted = CountedMembers::default();
-        let first =
-            MemberMark { host, clean: false, group, contents, counted, promise_bound_ms: 0 };
-        self.written.clone().unwrap_or(first)
+        let first = || MemberMark {
+            host: self.host,
+            clean: false,
+            group: GroupId::default(),
+            contents: MemberContents::Whole,
+            counted: CountedMembers::default(),
+            record: GroupRecord::default(),
+            promise_bound_ms: 0,
+        };
+        self.written.clone().unwrap_or_else(first)
     }
 
-    /// Returns the counted members of `group`, or no members if the member mark belongs to another
-    /// group, because epochs of different groups cannot be compared.
-    fn counted_in(&self, group: GroupId) -> CountedMembers {
+    /// Returns the counted members and the recorded state of `group`. Both are empty if the member
+    /// mark belongs to another group, because epochs of different groups cannot be compared.
+    fn of_group(&self, group: GroupId) -> (CountedMembers, GroupRecord) {
         let present = self.present();
-        if present.group == group { present.counted } else { CountedMembers::default() }
+        match present.group == group {
+            true => (present.counted, present.record),
+            false => Default::default(),
+        }
     }
 
     /// Returns the member mark of a member that may confirm records in the current page cache.
@@ -351,13 +389,42 @@ mod tests {
         assert_eq!(counted(), expected);
         change_all_but_bounds(&mut mark, GROUP);
         assert_eq!(counted(), expected, "no other change of the mark removes counted members");
-        mark.reach_epoch(epoch, version).unwrap();
+        let record = GroupRecord::default();
+        mark.reach_epoch(epoch, version, record.clone()).unwrap();
         assert_eq!(counted(), expected, "the epoch of the requests");
         let (epoch, version) = (Epoch::new(5), MapVersion::new(10));
-        mark.reach_epoch(epoch, version).unwrap();
+        mark.reach_epoch(epoch, version, record).unwrap();
         assert_eq!(counted(), CountedMembers { epoch, version, members: Vec::new() });
         mark.begin(GroupId::new(8)).unwrap();
         assert_eq!(counted(), CountedMembers::default(), "another group has other epochs");
+    }
+
+    /// If management is restored from a backup, the record names the members that may have served
+    /// last.
+    #[test]
+    fn record_of_the_group_survives_restarts_and_later_requests() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path();
+        let record = || MemberMarkFile::read_at(path, HOST).unwrap().record();
+        let (epoch, version) = (Epoch::new(4), MapVersion::new(9));
+        let of = |ids: &[u32]| GroupRecord {
+            epoch,
+            members: ids.iter().map(|id| TargetId::new(*id)).collect(),
+        };
+        let mut mark = MemberMarkFile::read_at(path, HOST).unwrap();
+        mark.begin(GROUP).unwrap();
+        mark.reach_epoch(epoch, version, of(&[1])).unwrap();
+        mark.count(epoch, version, TargetId::new(2)).unwrap();
+        assert_eq!(record(), of(&[1, 2]));
+        mark.count(Epoch::new(3), version, TargetId::new(5)).unwrap();
+        assert_eq!(record(), of(&[1, 2]), "management refuses a request of another epoch");
+        change_all_but_bounds(&mut mark, GROUP);
+        assert_eq!(record(), of(&[1, 2]), "no other change of the mark removes the record");
+        mark.begin_copy(GroupId::new(8)).unwrap();
+        assert_eq!(record(), GroupRecord::default(), "another group has other epochs");
+        mark.reach_epoch(epoch, version, of(&[1])).unwrap();
+        mark.forget_record().unwrap();
+        assert_eq!(record(), GroupRecord::default());
     }
 
     #[test]

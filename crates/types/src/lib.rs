@@ -13,6 +13,7 @@ mod error;
 mod eviction;
 mod feature_level;
 pub mod group_change;
+mod group_record;
 mod id;
 pub mod map;
 pub mod pattern;
@@ -29,6 +30,7 @@ pub use chunk_file_set::ChunkFileSet;
 pub use error::{Error, ErrorCode, Result, RetryClass, is_out_of_descriptors};
 pub use eviction::{Eviction, EvictionCause};
 pub use feature_level::NEWEST_FEATURE_LEVEL;
+pub use group_record::GroupRecord;
 pub use id::{
     ClusterId, Epoch, GroupId, HostIncarnation, InodeId, Lsn, MapVersion, NodeId, SessionId,
     ShardId, TargetId,

@@ -5,7 +5,9 @@ use skep_types::codec::record;
 use skep_types::group_change::GroupChange;
 use skep_types::map::{Capacity, ClusterMap, Policy, TargetHealth};
 use skep_types::registration::ServerRegistration;
-use skep_types::{Epoch, Eviction, GroupId, Lsn, MapVersion, NodeId, TargetId, Timestamp};
+use skep_types::{
+    Epoch, Eviction, GroupId, GroupRecord, Lsn, MapVersion, NodeId, TargetId, Timestamp,
+};
 
 record! {
     /// A reply without fields. It means success.
@@ -395,8 +397,11 @@ record! {
     /// primary. A member that may lack records becomes the primary only if every serving member may
     /// lack records. In this case management chooses the member with the longest log.
     ///
+    /// A target whose recorded state of the group is newer than management's state sends this
+    /// request too, also if it is in no group. Management was restored from a backup then, and
+    /// begins an epoch in which it compares the logs of the members.
+    ///
     /// Management returns `StaleMap` if `epoch` is not the current epoch of the group.
-    #[derive(Copy)]
     pub struct AskTakeOver {
         /// The group.
         pub group: GroupId,
@@ -404,12 +409,15 @@ record! {
         pub epoch: Epoch,
         /// The member.
         pub target: TargetId,
-        /// Whether the host of the member may have lost records that the member has confirmed.
+        /// Whether the host of the member may have lost records that the member has confirmed, or
+        /// another member may have newer records.
         pub lacks_records: bool,
         /// Epoch of the member's last record.
         pub last_epoch: Epoch,
         /// LSN of the member's last record.
         pub last: Lsn,
+        /// The last state of the group that the member has recorded.
+        pub record: GroupRecord,
     }
 }
 

@@ -18,7 +18,7 @@ use skep_types::{
     Chooser, HostIncarnation, InodeId, Lsn, MapVersion, NodeId, PatternOrigin, PatternRequest,
     Redundancy, Result,
 };
-use skep_types::{Eviction, EvictionCause, FileKind, GroupId};
+use skep_types::{Eviction, EvictionCause, FileKind, GroupId, GroupRecord};
 use skep_types::{SessionId, ShardId, StripePattern, TargetId, TargetKind, Timestamp};
 use skep_wire::{
     consensus as cs, file_locks as fl, inline as il, log_shipping as ls, management as mg,
@@ -97,6 +97,7 @@ pub(crate) const KINDS: &[Kind] = &[
     record::<cs::MemberEntry>(),
     record::<Group>(),
     record::<GroupMember>(),
+    record::<GroupRecord>(),
     record::<ShardRange>(),
     record::<Policy>(),
     record::<ServerRegistration>(),

@@ -173,7 +173,7 @@ proptest! {
 #[test]
 fn group_of_restored_management_skips_many_epochs() {
     let before = group();
-    let next = continue_above_copy(&before);
+    let next = reopen(&before, Epoch::default(), &[]);
     check_invariants(&next);
     assert!(has_skipped(before.epoch, next.epoch) && !has_skipped(next.epoch, next.epoch));
     let later = Epoch::new(before.epoch.raw() + 1000);
@@ -181,4 +181,46 @@ fn group_of_restored_management_skips_many_epochs() {
     assert!(!has_skipped(before.epoch, later), "a member was away during a thousand changes");
     assert_eq!(state_of(&next, C), Some(MemberState::Serving), "this member may have all records");
     assert_eq!(next.primary_since, next.epoch, "the primary begins a term");
+    assert!(!is_undecided(before.epoch) && is_undecided(next.epoch));
+}
+
+#[test]
+fn reopened_group_has_all_needed_members_and_a_higher_epoch() {
+    let (needed, late) = ([TargetId::new(7), TargetId::new(8)], Epoch::new(5 << 32));
+    let next = reopen(&group(), late, &needed);
+    check_invariants(&next);
+    assert!(is_undecided(next.epoch) && next.epoch > late, "{:?}", next.epoch);
+    let members: Vec<_> = next.members.iter().map(|it| it.target).collect();
+    assert_eq!(members, [needed[0], needed[1], A, B], "the group has at most four members");
+    assert!(next.members.iter().all(|it| it.state == MemberState::Serving));
+    assert_eq!(next.primary, A);
+    let all = [5, 6, 7, 8].map(TargetId::new);
+    assert_eq!(reopen(&group(), late, &all).primary, all[0]);
+    assert!(check_reported_epoch(next.id, late).is_ok());
+    let wild = check_reported_epoch(next.id, Epoch::new(u64::MAX)).unwrap_err();
+    assert_eq!(wild.code(), ErrorCode::LimitReached);
+}
+
+/// A member that is alone after an administrator has dropped the others must not lead before its
+/// log was compared.
+#[test]
+fn only_the_choice_of_a_primary_decides_a_restored_group() {
+    let restored = reopen(&group(), Epoch::default(), &[]);
+    let late = TargetId::new(9);
+    assert_eq!(refused(&restored, MemberChange::Add, late), ErrorCode::NotPermitted);
+    let without_b = done(&restored, MemberChange::Drop, B);
+    assert!(is_undecided(without_b.epoch) && without_b.epoch > restored.epoch);
+    let drop_b = change(&restored, MemberChange::Drop, B);
+    assert_eq!(apply(&without_b, &drop_b).unwrap(), without_b, "a repetition changes nothing");
+    let alone = done(&without_b, MemberChange::Drop, C);
+    assert!(is_undecided(alone.epoch));
+    let stays = change(&alone, MemberChange::HandOver, A);
+    let decided = apply(&alone, &stays).unwrap();
+    check_invariants(&decided);
+    assert_eq!((decided.primary, decided.primary_since), (A, decided.epoch));
+    assert_eq!(decided.epoch.raw(), alone.epoch.raw() + 1);
+    assert_eq!(apply(&decided, &stays).unwrap(), decided, "a repetition changes nothing");
+    let taken = done(&without_b, MemberChange::TakeOver, C);
+    assert!(!is_undecided(taken.epoch) && taken.primary_since == taken.epoch);
+    assert_eq!(refused(&decided, MemberChange::HandOver, A), ErrorCode::NotPermitted);
 }

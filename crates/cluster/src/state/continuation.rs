@@ -8,7 +8,7 @@ use super::{Durable, limit};
 use crate::command::Outcome;
 use crate::groups;
 use crate::versions::{MAX_STARTS, starts_of};
-use skep_types::{MapVersion, NodeId, Result};
+use skep_types::{Epoch, MapVersion, NodeId, Result};
 
 /// Number of start numbers that management skips after a restoration. The number is larger than any
 /// plausible number of starts between a backup and its restoration, so no map version is used
@@ -76,9 +76,12 @@ impl Durable {
         // their requests, and the clients register again.
         self.map.newest_node = NodeId::new(self.next_node - 1);
         self.starts = starts;
+        // A target in a group of one member continues: its own record of the group shows whether
+        // the backup is older than the last change of the group (`Durable::revise_group`).
         let several = self.map.groups.iter().filter(|group| group.members.len() > 1);
-        let continued: Vec<_> = several.map(groups::continue_above_copy).collect();
-        continued.into_iter().for_each(|group| self.put_group(group));
+        let reopened = several.map(|group| groups::reopen(group, Epoch::default(), &[]));
+        let reopened: Vec<_> = reopened.collect();
+        reopened.into_iter().for_each(|group| self.put_group(group));
         Ok(Outcome::default())
     }
 }
@@ -138,6 +141,7 @@ mod tests {
         let group = |id| durable.map.group(GroupId::new(id)).unwrap();
         assert_eq!(group(1), &one, "a group of one member changes no epoch");
         assert!(groups::has_skipped(two.epoch, group(2).epoch));
+        assert!(groups::is_undecided(group(2).epoch), "no member leads");
         assert!(group(2).members.iter().all(|it| it.state == MemberState::Serving));
     }
 

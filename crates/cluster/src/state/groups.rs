@@ -4,7 +4,7 @@
 //! Does not own the rules for members and epochs ([`crate::groups`]).
 
 use super::{Durable, insert_sorted};
-use crate::command::Outcome;
+use crate::command::{GroupRevision, Outcome};
 use crate::groups;
 use skep_types::group_change::{GroupChange, MemberChange};
 use skep_types::map::Consistency;
@@ -54,13 +54,7 @@ impl Durable {
 
     /// Changes the members of a group.
     pub(super) fn change_group(&mut self, change: &GroupChange) -> Result<Outcome> {
-        let Some(group) = self.map.group(change.group) else {
-            let context = format!(
-                "cannot find group {}: it does not exist; `skep group list` shows all groups",
-                change.group
-            );
-            return Err(Error::new(ErrorCode::NotFound, context));
-        };
+        let group = self.map.group(change.group).ok_or_else(|| unknown_group(change.group))?;
         let next = groups::apply(group, change)?;
         if next != *group && change.change == MemberChange::Add {
             let target = self.target_without_group(change.target)?;
@@ -75,6 +69,33 @@ impl Durable {
         let id = next.id;
         self.put_group(next);
         Ok(Outcome { group: id, ..Outcome::default() })
+    }
+
+    /// Begins an undecided epoch of a metadata group, above the newest epoch that a member has
+    /// reported. Adds the targets that may have all changes of the group. Leaves out targets that
+    /// the map does not have, and members of other groups.
+    pub(super) fn revise_group(&mut self, revision: &GroupRevision) -> Result<Outcome> {
+        let GroupRevision { group: id, epoch, above, members } = revision;
+        let group = self.map.group(*id).filter(|group| group.kind == TargetKind::Metadata);
+        let group = group.ok_or_else(|| unknown_group(*id))?;
+        if group.epoch != *epoch {
+            let context = format!(
+                "cannot revise group {id} in epoch {epoch}: another change was faster, and the \
+                 group now has epoch {}; repeat the change",
+                group.epoch
+            );
+            return Err(Error::new(ErrorCode::StaleMap, context));
+        }
+        groups::check_reported_epoch(*id, *above)?;
+        let may_join = |target: &TargetId| {
+            let found = self.map.target(*target);
+            found.is_some_and(|it| it.kind == TargetKind::Metadata)
+                && self.map.group_of(*target).is_none_or(|other| other.id == *id)
+        };
+        let needed: Vec<TargetId> = members.iter().copied().filter(may_join).collect();
+        let next = groups::reopen(group, *above, &needed);
+        self.put_group(next);
+        Ok(Outcome { group: *id, ..Outcome::default() })
     }
 
     /// Returns the target with this id, if it has no group.
@@ -120,6 +141,12 @@ impl Durable {
         }
         insert_sorted(&mut self.map.groups, group, |group| group.id);
     }
+}
+
+fn unknown_group(id: GroupId) -> Error {
+    let context =
+        format!("cannot find group {id}: it does not exist; `skep group list` shows all groups");
+    Error::new(ErrorCode::NotFound, context)
 }
 
 #[cfg(test)]

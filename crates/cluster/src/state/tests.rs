@@ -1,11 +1,11 @@
 //! Tests the state machine of the cluster: applies commands and checks the resulting maps.
 
 use super::*;
-use crate::command::ClientRegistration;
+use crate::command::{ClientRegistration, GroupRevision};
 use proptest::prelude::*;
-use skep_types::Epoch;
 use skep_types::group_change::{GroupChange, MemberChange};
 use skep_types::registration::{ServerRegistration, TargetClaim};
+use skep_types::{Epoch, MapVersion};
 
 /// Creates an empty cluster after its first start.
 pub(crate) fn cluster() -> ClusterState {
@@ -280,6 +280,12 @@ fn commands_and_snapshots_survive_a_round_trip() {
             change: MemberChange::Add,
             target: TargetId::new(3),
         }),
+        Command::ReviseGroup(GroupRevision {
+            group: GroupId::new(1),
+            epoch: Epoch::new(1),
+            above: Epoch::new(9),
+            members: vec![TargetId::new(3)],
+        }),
     ];
     let mut state = ClusterState::new(ClusterId::new([7; 16]));
     for command in commands {
@@ -344,6 +350,15 @@ pub(crate) fn any_command() -> impl Strategy<Value = Command> {
             name: "lease".into(),
             value,
         }),
+        1 => Just(Command::ContinueAbove { version: MapVersion::default() }),
+        1 => (1..5_u32, 1..4_u64, prop::collection::vec(1..9_u32, 0..6)).prop_map(
+            |(group, epoch, members)| Command::ReviseGroup(GroupRevision {
+                group: GroupId::new(group),
+                epoch: Epoch::new(epoch),
+                above: Epoch::new(epoch),
+                members: members.into_iter().map(TargetId::new).collect(),
+            })
+        ),
         1 => prop::collection::vec(1..9_u32, 0..3).prop_map(|targets| Command::CreateGroup {
             targets: targets.into_iter().map(TargetId::new).collect(),
         }),

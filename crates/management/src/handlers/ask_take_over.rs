@@ -1,12 +1,15 @@
 //! `AskTakeOver`: a member asks to become the primary of its metadata group, because it receives
 //! nothing from the current primary. A member whose host may have lost records reports this with
-//! the same request.
+//! the same request. So does a target whose recorded state of the group is newer than management's
+//! state, because management was restored from a backup.
 
 use crate::authority::Authority;
 use crate::map_log::{self, Asker};
-use skep_cluster::{Command, RequestId, losses};
+use skep_cluster::command::GroupRevision;
+use skep_cluster::losses::{Choice, choice_after_restore, needed_reports};
+use skep_cluster::{Command, RequestId, groups, losses};
 use skep_types::group_change::{GroupChange, MemberChange};
-use skep_types::{Epoch, Error, ErrorCode, Group, Result};
+use skep_types::{ClusterMap, Epoch, Error, ErrorCode, Group, Result, TargetId};
 use skep_wire::management::{AskTakeOver, EmptyReply};
 use std::time::Duration;
 
@@ -17,6 +20,10 @@ pub(super) async fn handle(
 ) -> Result<EmptyReply> {
     let AskTakeOver { group, epoch, target, lacks_records, .. } = request;
     if !lacks_records {
+        // In an undecided epoch each member may lack records.
+        if groups::is_undecided(epoch) {
+            return Err(stale(&request));
+        }
         let change = GroupChange { group, epoch, change: MemberChange::TakeOver, target };
         let before = authority.map();
         if authority.command(id, Command::ChangeGroup(change)).await?.changed {
@@ -25,22 +32,82 @@ pub(super) async fn handle(
         return Ok(EmptyReply {});
     }
     let map = authority.map();
-    let is_member = |it: &&Group| it.members.iter().any(|member| member.target == target);
-    let found = map.group(group).filter(|it| it.epoch == epoch).filter(is_member);
-    let Some(found) = found else {
-        let context = format!(
-            "cannot let target {target} take over group {group}: the epoch of the group is not \
-             {epoch}, or the target is not a member of the group"
-        );
-        return Err(Error::new(ErrorCode::StaleMap, context));
-    };
+    let Some(found) = map.group(group) else { return Err(stale(&request)) };
+    if request.record.is_after(found) {
+        map_log::revision_line(&map, found, &request.record, target).write();
+        let known = request.record.members.iter().copied();
+        let members = known.chain([target]).collect();
+        return revise(authority, found, request.record.epoch, members).await;
+    }
+    let is_member = found.members.iter().any(|member| member.target == target);
+    if found.epoch != epoch || !is_member {
+        return Err(stale(&request));
+    }
     let reports = authority.note_loss(&request);
-    // Each change raises the epoch by one. If another change of the group comes between these
-    // changes, the decision is based on an old group, and management refuses the remaining changes.
-    let epochs = (epoch.raw()..).map(Epoch::new);
-    for ((change, target), epoch) in losses::changes(found, &reports).into_iter().zip(epochs) {
-        let change = GroupChange { group, epoch, change, target };
-        map_log::loss_line(&map, &change).write();
+    if !groups::is_undecided(epoch) {
+        let ends = reports.iter().map(|(target, report)| (*target, report.end)).collect();
+        return change(authority, &map, found, losses::changes(found, &ends)).await;
+    }
+    let absent = match choice_after_restore(found, &reports) {
+        Choice::Changes(changes) => return change(authority, &map, found, changes).await,
+        Choice::Wait(absent) => absent,
+    };
+    // A member that was added after the backup can only report as a member.
+    if absent.iter().any(|it| may_join(&map, found, *it)) {
+        let members = needed_reports(found, &reports).into_iter().collect();
+        return revise(authority, found, Epoch::default(), members).await;
+    }
+    if authority.note_loss_wait(group) {
+        map_log::waiting_group_line(&map, found, &absent).write();
+    }
+    Ok(EmptyReply {})
+}
+
+/// Returns the refusal of a request that names another epoch than the group has.
+fn stale(request: &AskTakeOver) -> Error {
+    let AskTakeOver { group, epoch, target, .. } = request;
+    let context = format!(
+        "cannot let target {target} take over group {group}: the epoch of the group is not \
+         {epoch}, the target is not a member of the group, or management compares the logs of the \
+         members after a restore"
+    );
+    Error::new(ErrorCode::StaleMap, context)
+}
+
+/// Whether a target is in no group and can become a member of `group`.
+fn may_join(map: &ClusterMap, group: &Group, target: TargetId) -> bool {
+    let found = map.target(target);
+    found.is_some_and(|it| it.kind == group.kind) && map.group_of(target).is_none()
+}
+
+/// Begins an epoch above `above` in which management compares the logs of the members. `members`
+/// are the targets that may have all changes of the group.
+async fn revise(
+    authority: &Authority,
+    group: &Group,
+    above: Epoch,
+    members: Vec<TargetId>,
+) -> Result<EmptyReply> {
+    let (group, epoch) = (group.id, group.epoch);
+    let revision = GroupRevision { group, epoch, above, members };
+    authority.command(RequestId::default(), Command::ReviseGroup(revision)).await?;
+    Ok(EmptyReply {})
+}
+
+/// Makes changes of a group, each in the epoch that the change before it has begun. If another
+/// change of the group comes between these changes, the decision is based on an old group, and
+/// management refuses the remaining changes.
+async fn change(
+    authority: &Authority,
+    map: &ClusterMap,
+    group: &Group,
+    changes: Vec<(MemberChange, TargetId)>,
+) -> Result<EmptyReply> {
+    let mut next = group.clone();
+    for (change, target) in changes {
+        let change = GroupChange { group: group.id, epoch: next.epoch, change, target };
+        next = groups::apply(&next, &change)?;
+        map_log::loss_line(map, &change).write();
         authority.command(RequestId::default(), Command::ChangeGroup(change)).await?;
     }
     Ok(EmptyReply {})

@@ -279,3 +279,23 @@ fn line_about_a_dropped_member_names_reason_and_copies_left() {
     assert!(dead.contains("has sent no heartbeat for 7.5 s"), "{dead}");
     assert!(dead.contains("one copy left, and its files wait if target t1 (metadata-1)"), "{dead}");
 }
+
+#[test]
+fn lines_about_a_restored_group_name_group_members_and_remedy() {
+    let map = cluster();
+    let group = map.group(GroupId::new(5)).expect("the metadata group");
+    let (known, missing) = (TargetId::new(2), TargetId::new(9));
+    let record = GroupRecord { epoch: Epoch::new(9), members: vec![known, missing] };
+    let line = revision_line(&map, group, &record, known);
+    assert_eq!(line.0, Level::Warn);
+    for words in ["metadata group g5", "t1 (metadata-1)", "the members t2 (metadata-2), t9;"] {
+        assert!(line.1.contains(words), "{words}: {line:?}");
+    }
+    let waits = waiting_group_line(&map, group, &BTreeSet::from([missing]));
+    assert_eq!(waits.0, Level::Error);
+    for words in ["metadata group g5", "targets t9 may", "start the services", "backups.md"] {
+        assert!(waits.1.contains(words), "{words}: {waits:?}");
+    }
+    let empty = waiting_group_line(&map, group, &BTreeSet::new());
+    assert!(empty.1.contains("no member has a complete copy"), "{empty:?}");
+}

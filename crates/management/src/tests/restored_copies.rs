@@ -1,8 +1,11 @@
 //! Tests of directories that were restored from a backup.
 
 use super::*;
+use skep_cluster::groups::is_undecided;
 use skep_store::restored::{RESTORED_MARK, unmark};
+use skep_types::{GroupId, TargetId};
 use skep_wire::management::Heartbeat;
+use std::path::Path;
 
 /// The newest ids and the newest map version that a cluster assigned after a backup was made.
 struct Newest {
@@ -23,9 +26,14 @@ async fn put_back(settings: &ManagementSettings, token: &JoinToken) -> Newest {
     let client = join_client(token).await.node();
     let version = running.authority.map().version;
     drop(running);
-    std::fs::remove_dir_all(path).unwrap();
-    std::fs::rename(&copy, path).unwrap();
+    replace_by(&copy, path);
     Newest { client, server: registered.node, version }
+}
+
+/// Replaces the directory of management at `path` by the backup `copy`.
+fn replace_by(copy: &Path, path: &Path) {
+    std::fs::remove_dir_all(path).unwrap();
+    std::fs::rename(copy, path).unwrap();
 }
 
 /// docs/semantics.md 1.8.
@@ -113,5 +121,89 @@ fn heartbeat_with_an_implausible_version_or_id_is_refused() {
         drop(running);
         let running = RunningManagement::start(&settings).await.unwrap();
         assert!(running.authority.map().version < known);
+    });
+}
+
+/// The backup is older than the addition of a second member, which served last.
+#[test]
+fn restored_group_continues_with_the_member_added_later() {
+    let (_directory, settings, token) = cluster();
+    block_on(async move {
+        let path = &settings.node.directory;
+        let copy = path.with_extension("copy");
+        let running = RunningManagement::start(&settings).await.unwrap();
+        let admin = Management::new(&token, NodeKind::Metadata);
+        let policy = Policy { metadata_copies: 2, ..Policy::default() };
+        admin.call(&SetPolicy { policy }, PATIENCE).await.unwrap();
+        let mut targets = Vec::new();
+        for uuid in [10, 20] {
+            let joined = Membership::join(&token, server(NodeKind::Metadata, uuid), PATIENCE).await;
+            targets.extend(joined.unwrap().1.targets);
+        }
+        let [one, two] = targets[..] else { panic!("two targets: {targets:?}") };
+        let id = admin.call(&CreateGroup { targets: vec![one] }, PATIENCE).await.unwrap().group;
+        copy_directory(path, &copy).unwrap();
+        drop(running);
+        replace_by(&copy, path);
+        let running = RunningManagement::start(&settings).await.unwrap();
+        let admin = Management::new(&token, NodeKind::Metadata);
+        let group = || running.authority.map().group(id).unwrap().clone();
+        assert_eq!((group().epoch.raw(), group().members.len()), (1, 1), "as in the backup");
+
+        // The first member has recorded a later state. The map has neither its epoch nor its
+        // members.
+        let ask = async |target, record: GroupRecord, last| {
+            let request = AskTakeOver {
+                group: id,
+                epoch: group().epoch,
+                target,
+                lacks_records: true,
+                last_epoch: record.epoch,
+                last: Lsn::new(last),
+                record,
+            };
+            admin.call_once(&request, Duration::from_secs(5)).await.map(drop)
+        };
+        let record = |epoch, members: &[TargetId]| GroupRecord {
+            epoch: Epoch::new(epoch),
+            members: members.to_vec(),
+        };
+        ask(one, record(2, &[one, two]), 90).await.unwrap();
+        assert!(is_undecided(group().epoch) && group().members.len() == 2, "{:?}", group());
+        let alone = AskTakeOver {
+            group: id,
+            epoch: group().epoch,
+            target: two,
+            lacks_records: false,
+            last_epoch: Epoch::default(),
+            last: Lsn::default(),
+            record: GroupRecord::default(),
+        };
+        let early = admin.call_once(&alone, Duration::from_secs(5)).await.unwrap_err();
+        assert_eq!(early.code(), ErrorCode::StaleMap, "no member leads without a comparison");
+        ask(one, record(2, &[one, two]), 90).await.unwrap();
+        assert!(is_undecided(group().epoch), "the second member may have newer changes");
+        ask(two, record(4, &[two]), 50).await.unwrap();
+        let after = group();
+        assert_eq!((after.primary, after.primary_since), (two, after.epoch));
+        assert!(!is_undecided(after.epoch), "{after:?}");
+    });
+}
+
+/// Without a recorded state, a single member of a group has all its changes.
+#[test]
+fn restored_group_of_one_member_keeps_its_epoch() {
+    let (_directory, settings, token) = cluster();
+    block_on(async move {
+        let path = &settings.node.directory;
+        let copy = path.with_extension("copy");
+        let running = RunningManagement::start(&settings).await.unwrap();
+        Membership::join(&token, server(NodeKind::Metadata, 10), PATIENCE).await.unwrap();
+        copy_directory(path, &copy).unwrap();
+        drop(running);
+        replace_by(&copy, path);
+        let running = RunningManagement::start(&settings).await.unwrap();
+        let group = running.authority.map().group(GroupId::new(1)).unwrap().clone();
+        assert_eq!((group.epoch.raw(), group.primary_since.raw()), (1, 1));
     });
 }

@@ -10,7 +10,9 @@
 //! # When a store may be removed
 //! Only a member that does not serve removes its store, and only in two cases. Either the primary
 //! of its group requests the removal in the current epoch, or the data belong to a group that the
-//! target has left. In both cases the data lack changes, so no target may serve them again.
+//! target has left. In both cases the data lack changes, so no target may serve them again. If the
+//! recorded state of the former group is newer than the cluster map, the target may not have left
+//! it, because management was restored from a backup.
 //!
 //! Does not own the protocol ([`crate::shipping::copy_receiver`]).
 
@@ -34,6 +36,7 @@ use std::sync::Arc;
 ///
 /// # Errors
 /// - `Configuration` if the target serves a group, but its data belong to another group.
+/// - `Configuration` if the data may have the newest changes of another group.
 /// - Errors of the file system, which name the path.
 pub(super) fn is_incomplete(
     path: &Path,
@@ -50,6 +53,20 @@ pub(super) fn is_incomplete(
             "cannot serve {} as a member of group {group}: its data belongs to group {former}; \
              name the directory that target {target} has used as a member of group {group}",
             path.display()
+        );
+        return Err(Error::new(ErrorCode::Configuration, what));
+    }
+    if let Some(entry) = former.and_then(|former| membership.map.group(former))
+        && mark.record().is_after(entry)
+    {
+        let what = format!(
+            "cannot use {} as a member of group {group}: its data belongs to group {}, and target \
+             {target} may have the newest changes of that group, because management was restored \
+             from a backup; run `skep group remove {} {}`, and the target returns to its group",
+            path.display(),
+            entry.id,
+            group.raw(),
+            target.raw()
         );
         return Err(Error::new(ErrorCode::Configuration, what));
     }
@@ -96,6 +113,7 @@ pub(super) async fn run(
         events.push(Event::Tick);
         let mut actions = receiver.handle(events, now)?;
         shell.measure_backup(&mut actions);
+        super::members::add_record(&mut actions, mark);
         for action in actions {
             match action {
                 Action::Reply { connection, request, result } => {
@@ -123,4 +141,47 @@ pub(super) async fn run(
         }
     }
     receiver.engine().checkpoint()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use skep_format::chunk::HostMark;
+    use skep_types::{
+        ClusterId, ClusterMap, Epoch, Group, GroupId, GroupMember, GroupRecord, MemberState,
+        TargetKind,
+    };
+
+    /// The target was moved to group 5 after the backup, in which it is a member of group 7.
+    #[test]
+    fn restored_map_removes_no_store_of_a_newer_group() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path();
+        std::fs::create_dir(path.join("store")).unwrap();
+        let host = HostMark { boot_id: 1, device: 2, mount: 3, directory: 4 };
+        let mut mark = MemberMarkFile::read_at(path, host).unwrap();
+        let (own, newest, version) = (TargetId::new(2), Epoch::new(9), MapVersion::new(9));
+        mark.begin(GroupId::new(5)).unwrap();
+        let record = GroupRecord { epoch: newest, members: vec![own] };
+        mark.reach_epoch(newest, version, record).unwrap();
+        let mut map = ClusterMap::empty(ClusterId::default());
+        let group = |id, target| {
+            Group::of_one(GroupId::new(id), TargetKind::Metadata, TargetId::new(target))
+        };
+        map.groups = vec![group(5, 1), group(7, 3)];
+        map.groups[1].members.push(GroupMember { target: own, state: MemberState::Waiting });
+        let group = GroupId::new(7);
+        let mut check = |map: &ClusterMap| {
+            let membership = Membership { group, target: own, map: Arc::new(map.clone()) };
+            is_incomplete(path, own, &membership, &mut mark)
+        };
+        let refused = check(&map).unwrap_err();
+        assert_eq!(refused.code(), ErrorCode::Configuration);
+        assert!(refused.context().contains("skep group remove 7 2"), "{refused}");
+        assert!(path.join("store").exists());
+        // The target has left group 5, which has a newer state than the record.
+        map.groups[0].epoch = Epoch::new(10);
+        assert!(check(&map).unwrap());
+        assert!(!path.join("store").exists());
+    }
 }

@@ -44,13 +44,15 @@ pub(super) struct MembershipState {
     stopping: RefCell<BTreeSet<TargetId>>,
     /// The members whose disks hang, including this target.
     hanging: RefCell<BTreeSet<TargetId>>,
+    /// Limits the rate of log lines about reports that this member may lack records.
+    loss_reports: LineLimit,
     /// Limits the rate of log lines about changes that management has refused.
     refused_changes: LineLimit,
     /// Limits the rate of log lines about clients that management has not evicted.
     pub(super) refused_evictions: LineLimit,
     /// The reason why the target does not serve although it is the primary. `None` means that it
     /// serves, or is not the primary.
-    pub(super) halted: Cell<Option<&'static str>>,
+    pub(super) halted: RefCell<Option<String>>,
     /// How long replies have waited for the disk of this primary.
     pub(super) own_disk: OwnDiskWait,
     /// For each member, the position in the log from which the next read of old records continues.
@@ -153,6 +155,16 @@ pub(super) fn send(shell: &Rc<Shell>, request: MemberRequest) {
         }
     })
     .detach();
+}
+
+/// Adds the state of the group in the member mark `mark` to the requests of a member that asks to
+/// take over, or reports that it may lack records.
+pub(super) fn add_record(actions: &mut [Action], mark: &MemberMarkFile) {
+    for action in actions {
+        if let Action::AskTakeOver(request) = action {
+            request.record = mark.record();
+        }
+    }
 }
 
 /// Adds to the member mark of this target the members that the requests to management in `actions`
@@ -320,7 +332,10 @@ pub(super) fn ask_to_take_over(shell: &Rc<Shell>, request: AskTakeOver) {
     }
     let AskTakeOver { group, target, .. } = request;
     let primary = shell.router.map().group(group).map(|it| it.primary).unwrap_or_default();
-    tracing::info!("{}", take_over_line(&request, primary));
+    // A member repeats its report until the group changes, perhaps for hours.
+    if !request.lacks_records || shell.membership.loss_reports.is_due(skep_env::now()) {
+        tracing::info!("{}", take_over_line(&request, primary));
+    }
     let shell = Rc::clone(shell);
     skep_env::spawn(async move {
         let asked = shell.management.call_once(&request, MANAGEMENT_PATIENCE).await;
@@ -341,7 +356,7 @@ pub(super) fn ask_to_take_over(shell: &Rc<Shell>, request: AskTakeOver) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use skep_types::{Epoch, GroupId, Lsn, TargetId};
+    use skep_types::{Epoch, GroupId, GroupRecord, Lsn, TargetId};
 
     #[test]
     fn stopping_primary_does_not_drop_stopping_members() {
@@ -408,8 +423,15 @@ mod tests {
     fn take_over_log_line_never_calls_the_asking_target_silent() {
         let (group, target) = (GroupId::new(5), TargetId::new(1));
         let (epoch, last_epoch, last) = (Epoch::new(9), Epoch::new(8), Lsn::default());
-        let request =
-            |lacks_records| AskTakeOver { group, epoch, target, lacks_records, last_epoch, last };
+        let request = |lacks_records| AskTakeOver {
+            group,
+            epoch,
+            target,
+            lacks_records,
+            last_epoch,
+            last,
+            record: GroupRecord::default(),
+        };
         let other = take_over_line(&request(false), TargetId::new(2));
         assert!(other.contains("target t2, the primary of metadata group g5, does not"), "{other}");
         for own in [take_over_line(&request(false), target), take_over_line(&request(true), target)]

@@ -11,7 +11,7 @@ use crate::limits::Limits;
 use crate::shipping::succession::Succession;
 use crate::target::{Start, SyncPolicy};
 use crate::term::Membership;
-use skep_cluster::groups::has_skipped;
+use skep_cluster::groups::{has_skipped, is_undecided};
 use skep_cluster::limits::MAX_TAKE_OVER_AFTER_MS;
 use skep_format::log::{LogOwner, Record};
 use skep_store::log::{Log, Recovered};
@@ -35,8 +35,6 @@ pub(super) struct Contents {
     pub(super) synced: Option<Lsn>,
     /// The time from which the target may reply to clients as the primary.
     pub(super) succession: Succession,
-    /// Whether management was restored from a backup after the epoch of the last record.
-    pub(super) is_restored: bool,
 }
 
 impl Contents {
@@ -93,9 +91,9 @@ pub(super) fn open_whole(
     (membership, engine): (&Membership, FjallEngine),
     mark: &mut MemberMarkFile,
 ) -> Result<(Log, Contents)> {
-    let (mut log, mut contents) = open_log(path, owner, engine)?;
+    let (mut log, contents) = open_log(path, owner, engine)?;
     log_reads::shorten(&mut log, &contents.engine, (&membership.map, membership.group))?;
-    contents.is_restored = has_skipped(contents.epoch, membership.epoch());
+    let is_restored = may_be_restored(membership, contents.epoch, mark);
     let is_joining = membership.is_new() || !membership.serves(owner.target);
     if is_joining && membership.has_others(owner.target, true) && !mark.exists() {
         refuse_used(path, membership, &contents)?;
@@ -104,7 +102,7 @@ pub(super) fn open_whole(
         note_restored(membership, mark)?;
     }
     let is_empty = contents.is_empty()?;
-    if contents.is_restored || is_empty && mark.exists() {
+    if is_restored || is_empty && mark.exists() {
         // Another member may have newer records, because management was restored from a backup, or
         // because the data of this target were removed.
         mark.distrust()?;
@@ -132,6 +130,15 @@ fn note_restored(membership: &Membership, mark: &mut MemberMarkFile) -> Result<(
     Ok(())
 }
 
+/// Whether management may have been restored from a backup since the target was last a member
+/// without a loss of records. `log_epoch` is the highest epoch of a record in its log.
+fn may_be_restored(membership: &Membership, log_epoch: Epoch, mark: &MemberMarkFile) -> bool {
+    let (record, epoch) = (mark.record(), membership.epoch());
+    is_undecided(epoch)
+        || has_skipped(log_epoch.max(record.epoch), epoch)
+        || membership.precedes(&record, &mark.counted())
+}
+
 /// Opens the log of a target, whose store is already open.
 fn open_log(path: &Path, owner: LogOwner, engine: FjallEngine) -> Result<(Log, Contents)> {
     let next = Lsn::new(engine.applied()?.unwrap_or_default().raw() + 1);
@@ -148,8 +155,7 @@ fn open_log(path: &Path, owner: LogOwner, engine: FjallEngine) -> Result<(Log, C
         );
     }
     let (previous, succession) = ((Lsn::default(), Epoch::default()), Succession::default());
-    let (synced, is_restored) = (None, false);
-    let contents = Contents { engine, records, epoch, previous, synced, succession, is_restored };
+    let contents = Contents { engine, records, epoch, previous, synced: None, succession };
     Ok((log, contents))
 }
 

@@ -9,10 +9,16 @@
 //!
 //! # A primary that may lack records
 //! If the target's host has lost power, the target may lack log records that it has confirmed.
-//! After management was restored from a backup, another member may have newer records. In both
-//! cases the target does not act as the primary while another member serves, because its new
+//! In this case the target does not act as the primary while another member serves, because its new
 //! records could replace records that the other member has. Until the map changes, the target runs
 //! as a backup member, which refuses all requests.
+//!
+//! # A restored management
+//! After management was restored from a backup, another member may have newer records, also a
+//! target that is no member according to the map. So each member records the state of its group in
+//! its member mark. No member leads under a map with an earlier state, nor in an undecided epoch
+//! (`skep_cluster::groups`), also if it is the only member in the map. Until management has
+//! compared the logs, the members run as backup members and keep their records of the group.
 //!
 //! # A primary with an old cluster map
 //! If a process ends before it has stored its newest cluster map, the next process starts with an
@@ -37,12 +43,14 @@ use super::primary_stop::{OtherMembers, PrimaryStop, StopStep};
 use super::restored::RestoredMarks;
 use super::{Shell, copying, leaving, log_reads, members, open_engine};
 use crate::engine::fjall_engine::FjallEngine;
+use crate::former_group::FormerGroup;
 use crate::free_space::FreeSpaceGauge;
 use crate::meter::Meter;
 use crate::shipping::backup::{Backup, Stopped};
 use crate::shipping::copy_receiver::CopyReceiver;
 use crate::target::{Action, Event, MetadataTarget, SyncPolicy};
 use crate::term::{self, Membership};
+use skep_cluster::groups::{has_skipped, is_undecided};
 use skep_cluster::lease_times::{LeaseTimes, bound_of_primary, lowered_bound, raised_bound};
 use skep_format::log::LogOwner;
 use skep_rpc::{Management, Router};
@@ -50,7 +58,9 @@ use skep_service::TargetStart;
 use skep_store::log::Log;
 use skep_store::page_cache::MemberMarkFile;
 use skep_store::page_cache_mark::PageCacheMarkFile;
-use skep_types::{ClusterMap, Epoch, GroupId, MapVersion, NodeKind, Result, TargetId};
+use skep_types::{
+    ClusterMap, Epoch, Group, GroupId, GroupRecord, MapVersion, NodeKind, Result, TargetId,
+};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -79,10 +89,12 @@ pub(super) async fn serve(
     let management = Management::of_member(&token, NodeKind::Metadata, Arc::clone(&map));
     let router = Router::of_target(identity, map, target);
     let mut ready = Some(ready);
-    let found = term::await_membership(&router, target, &events, &mut ready).await?;
-    let Some(membership) = found else { return Ok(()) };
     let path = directory.path();
     let mut mark = MemberMarkFile::read(path)?;
+    let former = FormerGroup::of(&mark, target, &management);
+    let found =
+        term::await_membership(&router, target, &events, &mut ready, former.as_ref()).await?;
+    let Some(membership) = found else { return Ok(()) };
     let page_cache = PageCacheMarkFile::read(path)?;
     let is_incomplete = copying::is_incomplete(path, target, &membership, &mut mark)?;
     let began = skep_env::now();
@@ -150,9 +162,7 @@ impl Parts<'_> {
     ) -> Result<()> {
         let mut begins = Some(begins);
         if !self.may_lead(&membership, contents.epoch) {
-            if membership.is_primary(self.target) {
-                self.halt(&membership, &contents);
-            }
+            self.show_halt(&membership, contents.epoch);
             self.mark.begin(membership.group)?;
             self.mark_page_cache_of_member(&membership, contents.epoch)?;
             let mut backup = self.open_backup(&membership, contents)?;
@@ -185,12 +195,22 @@ impl Parts<'_> {
     /// Whether the target may act as the primary now. `log_epoch` is the highest epoch of a record
     /// in its log.
     fn may_lead(&self, membership: &Membership, log_epoch: Epoch) -> bool {
+        if !membership.is_primary(self.target) {
+            return false;
+        }
         // Management may already have marked a counted member as in sync.
         let is_alone = !membership.has_others(self.target, true)
             && membership.counted(&self.mark.counted()).is_empty();
-        membership.is_primary(self.target)
-            && (is_alone || !self.mark.lacks_records())
+        (is_alone || !self.mark.lacks_records())
+            && !self.is_in_doubt(membership)
             && !self.has_old_map(membership, log_epoch)
+    }
+
+    /// Whether the map comes from a management that was restored from a backup, and that has not
+    /// compared the logs of the members yet. No member leads then.
+    fn is_in_doubt(&self, membership: &Membership) -> bool {
+        is_undecided(membership.epoch())
+            || membership.precedes(&self.mark.record(), &self.mark.counted())
     }
 
     /// Whether other members may serve according to a newer map than that of `membership`.
@@ -220,12 +240,33 @@ impl Parts<'_> {
         Ok(backup)
     }
 
-    /// Stores durably the epoch of the group in `map`, and the bound of the promises that the
-    /// settings in `map` permit, before the backup member handles `map`.
-    fn note_map(&mut self, map: &ClusterMap) -> Result<()> {
-        if let Some(group) = map.group_of(self.target) {
-            self.mark.reach_epoch(group.epoch, map.version)?;
+    /// Stores durably the epoch and the state of the group in `map`, if the target has a member
+    /// mark.
+    fn record_group(&mut self, map: &ClusterMap) -> Result<()> {
+        match map.group_of(self.target).filter(|_| self.mark.exists()) {
+            None => Ok(()),
+            Some(group) => {
+                let record = self.record_after(group);
+                self.mark.reach_epoch(group.epoch, map.version, record)
+            }
         }
+    }
+
+    /// Returns the record of the group after a map with the state `group`. The record stays as it
+    /// is while the map may come from a restored management whose members have not been compared
+    /// with this one: the record then shows which targets may have newer changes.
+    fn record_after(&self, group: &Group) -> GroupRecord {
+        let present = self.mark.record();
+        let is_doubtful = is_undecided(group.epoch)
+            || present.is_after(group)
+            || self.mark.lacks_records() && has_skipped(present.epoch, group.epoch);
+        if is_doubtful { present } else { present.followed_by(&GroupRecord::of(group)) }
+    }
+
+    /// Stores durably the epoch and the state of the group in `map`, and the bound of the promises
+    /// that the settings in `map` permit, before the backup member handles `map`.
+    fn note_map(&mut self, map: &ClusterMap) -> Result<()> {
+        self.record_group(map)?;
         let times = LeaseTimes::of(&map.policy);
         self.mark.bound_promises(raised_bound(self.mark.promise_bound(), times.take_over_after))
     }
@@ -245,7 +286,6 @@ impl Parts<'_> {
             records,
             previous,
             synced: Some(synced),
-            is_restored: false,
             succession,
         }
     }
@@ -255,7 +295,7 @@ impl Parts<'_> {
         membership: &Membership,
         contents: Contents,
     ) -> Result<MetadataTarget<FjallEngine>> {
-        let Contents { engine, records, epoch, previous, synced, succession, .. } = contents;
+        let Contents { engine, records, epoch, previous, synced, succession } = contents;
         let group = membership.map.group(membership.group);
         let since = group.map(|group| group.primary_since).unwrap_or_default();
         self.shell.router.hold_term(since);
@@ -268,8 +308,8 @@ impl Parts<'_> {
         }
         if membership.has_others(self.target, false) {
             self.mark.begin(membership.group)?;
-            self.mark.reach_epoch(membership.epoch(), membership.map.version)?;
         }
+        self.record_group(&membership.map)?;
         let requested = membership.requested(&self.mark.counted());
         let start = start_of(membership, self.policy, (epoch, synced), requested);
         let mut target = MetadataTarget::open(engine, records, start)?;
@@ -307,12 +347,20 @@ impl Parts<'_> {
         membership: &Membership,
     ) -> Result<bool> {
         let shell = Rc::clone(&self.shell);
-        let mut last = LastAcknowledgement::default();
+        let (mut last, mut known) = (LastAcknowledgement::default(), MapVersion::default());
         while !shell.is_stopping.get() || last.is_due(&shell, backup, membership) {
             let membership = membership.check_same(Arc::clone(backup.map()))?;
+            if std::mem::replace(&mut known, backup.map().version) != backup.map().version
+                && self.is_in_doubt(&membership)
+            {
+                // Another member may have newer records.
+                self.mark.distrust()?;
+                backup.distrust();
+            }
             if self.may_lead(&membership, backup.newest_epoch()) {
                 return Ok(true);
             }
+            self.show_halt(&membership, backup.newest_epoch());
             // If a newer map names another primary, this target has nothing to replay. With its old
             // mark, it would wait for a replay when it takes over.
             self.mark_page_cache_of_member(&membership, backup.newest_epoch())?;
@@ -334,6 +382,7 @@ impl Parts<'_> {
             }
             if self.mark.lacks_records() && !backup.lacks_records() {
                 self.mark.become_whole()?;
+                self.record_group(backup.map())?;
                 self.page_cache.begin()?;
                 shell.marks.forget_copy()?;
                 tracing::info!(
@@ -344,6 +393,7 @@ impl Parts<'_> {
             }
             self.free_space.logged(actions.iter().map(Action::logged_bytes).sum());
             shell.measure_backup(&mut actions);
+            members::add_record(&mut actions, &self.mark);
             members::note_requests(&shell, &actions, backup.map().version, &mut self.mark)?;
             // A backup member replies only to its primary, and its replies need no lease.
             let parts = (backup.engine(), MapVersion::default());
@@ -435,9 +485,13 @@ impl Parts<'_> {
             if map.version != known {
                 known = map.version;
                 let newest = Membership { map, ..membership.clone() };
+                if self.is_in_doubt(&newest) {
+                    return Err(term::ended(membership.group));
+                }
                 if newest.has_others(self.target, false) {
                     self.mark.begin(membership.group)?;
                 }
+                self.record_group(&newest.map)?;
             }
             let now = skep_env::now();
             shell.meter.borrow_mut().begin_batch(&events, now);

@@ -50,7 +50,7 @@ use skep_cluster::lease_times::LeaseTimes;
 use skep_format::log::Record;
 use skep_format::metadata::Batch;
 use skep_types::codec::Codec;
-use skep_types::{ClusterMap, Epoch, Error, ErrorCode, Lsn, Result};
+use skep_types::{ClusterMap, Epoch, Error, ErrorCode, GroupRecord, Lsn, Result};
 use skep_wire::Request;
 use skep_wire::frame::Header;
 use skep_wire::log_shipping::{AwaitLogSync, CopyStore, LogHeld, ShipLog};
@@ -393,7 +393,9 @@ impl<E: Engine> Backup<E> {
         let last_epoch = self.records.last_epoch().unwrap_or(self.records.epoch_before());
         let (group, epoch, target) = (self.own.group, self.epoch(), self.own.target);
         let lacks_records = self.lacks_records();
-        let request = AskTakeOver { group, epoch, target, lacks_records, last_epoch, last };
+        // The caller adds the recorded state of the group, which it has in a file.
+        let record = GroupRecord::default();
+        let request = AskTakeOver { group, epoch, target, lacks_records, last_epoch, last, record };
         self.confirms_only_synced |= !lacks_records;
         self.actions.push(Action::AskTakeOver(request));
     }

@@ -33,7 +33,7 @@ use crate::tx::operation::ConnectionId;
 use skep_cluster::groups::has_skipped;
 use skep_format::metadata::{Batch, Key, StoreCopyRecord, decode_value};
 use skep_types::codec::{Bytes, Codec};
-use skep_types::{ClusterMap, Epoch, Error, ErrorCode, Lsn, Result};
+use skep_types::{ClusterMap, Epoch, Error, ErrorCode, GroupRecord, Lsn, Result};
 use skep_wire::Request;
 use skep_wire::frame::Header;
 use skep_wire::log_shipping::{CopyStep, CopyStore, LogHeld, StoreCopied};
@@ -359,7 +359,9 @@ impl<E: Engine> CopyReceiver<E> {
         let (group, epoch, target) = (self.own.group, self.own.epoch(), self.own.target);
         let (last_epoch, last) = (Epoch::default(), Lsn::default());
         let lacks_records = true;
-        let request = AskTakeOver { group, epoch, target, lacks_records, last_epoch, last };
+        // The caller adds the recorded state of the group, which it has in a file.
+        let record = GroupRecord::default();
+        let request = AskTakeOver { group, epoch, target, lacks_records, last_epoch, last, record };
         self.actions.push(Action::AskTakeOver(request));
     }
 

@@ -144,9 +144,9 @@ pub enum Action {
     /// all records. The target repeats this action until [`Event::Map`] brings a map with another
     /// epoch.
     ChangeGroup(GroupChange),
-    /// Send management one request to make this member the primary, without retries. Only a backup
-    /// member does this, and repeats the action until [`Event::Map`] brings a map with another
-    /// epoch.
+    /// Send management one request to make this member the primary, without retries. The caller
+    /// adds the recorded state of the group. Only a backup member does this, and repeats the action
+    /// until [`Event::Map`] brings a map with another epoch.
     AskTakeOver(AskTakeOver),
     /// Make the current state of the engine durable, then report [`Event::Checkpointed`].
     Checkpoint {

@@ -110,7 +110,7 @@ impl Cluster {
     /// Decides on a member's request to become the primary. A member sends this request when it
     /// receives nothing from the primary.
     fn decide_take_over(&mut self, request: &AskTakeOver) -> Result<()> {
-        let AskTakeOver { group, epoch, target, lacks_records, last_epoch, last } = *request;
+        let AskTakeOver { group, epoch, target, lacks_records, last_epoch, last, .. } = *request;
         if !lacks_records {
             let change = MemberChange::TakeOver;
             return self.change(&GroupChange { group, epoch, change, target });

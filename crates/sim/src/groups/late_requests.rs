@@ -103,7 +103,7 @@ impl Cluster {
 mod tests {
     use super::*;
     use skep_types::group_change::GroupChange;
-    use skep_types::{Epoch, GroupId, Lsn, TargetId};
+    use skep_types::{Epoch, GroupId, GroupRecord, Lsn, TargetId};
     use skep_wire::management::AskTakeOver;
 
     #[test]
@@ -113,9 +113,15 @@ mod tests {
         assert!(may_leave_alone(&change(MemberChange::Drop)));
         assert!(!may_leave_alone(&change(MemberChange::MarkInSync)));
         let take_over = |lacks_records| {
-            let (last_epoch, last) = (epoch, Lsn::new(7));
-            let request = AskTakeOver { group, epoch, target, lacks_records, last_epoch, last };
-            Ask::TakeOver(request)
+            Ask::TakeOver(AskTakeOver {
+                group,
+                epoch,
+                target,
+                lacks_records,
+                last_epoch: epoch,
+                last: Lsn::new(7),
+                record: GroupRecord::default(),
+            })
         };
         assert!(may_leave_alone(&take_over(false)));
         assert!(!may_leave_alone(&take_over(true)), "a report of a loss");

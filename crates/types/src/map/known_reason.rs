@@ -1,7 +1,8 @@
 //! The reasons for the condition of a target that Skep treats in a special way.
 //!
-//! Messages and the cluster map carry each reason as text, in `TargetHealth::problem`. This module
-//! is the only one that compares this text. All other code matches on [`KnownReason`].
+//! Messages and the cluster map carry each reason as text, in `TargetHealth::problem`. Details may
+//! follow the text. This module is the only one that compares this text. All other code matches on
+//! [`KnownReason`].
 
 use super::TargetHealth;
 
@@ -12,8 +13,9 @@ pub enum KnownReason {
     Reopens,
     /// The heartbeats of the target's service do not contain the target. The condition is `Down`.
     Unreported,
-    /// The primary of a metadata group waits after a restoration of management, until management
-    /// has compared the logs of the members. The condition is `Down`.
+    /// A target of a metadata group waits after a restoration of management, until management has
+    /// compared the logs of the members. The condition is `Down`, or `Serving` if the target is in
+    /// no group according to the map. The members that the target has recorded follow the text.
     ComparedAfterRestore,
     /// The target is the primary of a metadata group, and management has not decided on its request
     /// to drop a member. The condition is `Serving`.
@@ -35,8 +37,8 @@ impl KnownReason {
             }
             Self::ComparedAfterRestore => {
                 "management was restored from a backup, so another member of the group may have \
-                 newer log records; the target waits until management has compared the logs of all \
-                 members, usually for a few seconds"
+                 newer log records; the target waits until management has compared the logs, \
+                 usually for a few seconds"
             }
             Self::AwaitsOwnDisk => {
                 "management has not decided yet on a request to drop another member of the group, \
@@ -49,7 +51,7 @@ impl KnownReason {
 impl TargetHealth {
     /// Returns the reason, if it is one that Skep treats in a special way.
     pub fn known_reason(&self) -> Option<KnownReason> {
-        KnownReason::ALL.into_iter().find(|reason| reason.text() == self.problem)
+        KnownReason::ALL.into_iter().find(|reason| self.problem.starts_with(reason.text()))
     }
 }
 
@@ -63,6 +65,8 @@ mod tests {
         for reason in KnownReason::ALL {
             let health = TargetHealth::new(Condition::Down, reason.text());
             assert_eq!(health.known_reason(), Some(reason));
+            let details = TargetHealth::new(Condition::Down, &format!("{}: t1", reason.text()));
+            assert_eq!(details.known_reason(), Some(reason));
         }
         assert_eq!(TargetHealth::new(Condition::Down, "no disk").known_reason(), None);
         assert_eq!(TargetHealth::default().known_reason(), None);

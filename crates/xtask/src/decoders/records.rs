@@ -16,7 +16,7 @@ use skep_format::page_cache_mark::PageCacheMark;
 use skep_types::codec::{Bytes, Codec, crc32c};
 use skep_types::{
     Attributes, ChunkFileKey, ChunkFileSet, ClusterId, ClusterMap, Component, Epoch, FileKind,
-    GroupId, TargetId,
+    GroupId, GroupRecord, TargetId,
 };
 use skep_types::{Chooser, PatternOrigin, Result, Timestamp};
 use skep_types::{HostIncarnation, InodeId, Lsn, MapVersion, NodeId, Redundancy, StripePattern};
@@ -90,7 +90,9 @@ fn sealed_seeds() -> Vec<Vec<u8>> {
         members: vec![TargetId::new(2)],
     };
     let (group, contents) = (GroupId::new(7), MemberContents::Whole);
-    let mark = MemberMark { host, clean: true, group, contents, counted, promise_bound_ms: 2500 };
+    let record = GroupRecord { epoch: Epoch::new(3), members: vec![TargetId::new(1)] };
+    let mark =
+        MemberMark { host, clean: true, group, contents, counted, record, promise_bound_ms: 2500 };
     vec![
         identity.to_file(),
         CachedMap { node_uuid: 1, map: ClusterMap::empty(CLUSTER) }.to_file(),

@@ -1,6 +1,6 @@
 //! Tests of groups in the state of the cluster: waiting targets, and changes of members.
 
-use crate::command::{Command, Outcome};
+use crate::command::{Command, GroupRevision, Outcome};
 use crate::state::tests::{cluster, server};
 use crate::state::{ClusterState, kind_word};
 use skep_types::group_change::{GroupChange, MemberChange};
@@ -130,4 +130,32 @@ fn group_accepts_only_ungrouped_targets_of_its_kind() {
         code(change(&mut state, 1, MemberChange::Add, TargetId::new(8))),
         ErrorCode::NotFound
     );
+}
+
+/// The backup of management is older than the addition of the second target to the group.
+#[test]
+fn reported_members_of_a_restored_group_serve_in_a_new_epoch() {
+    let mut state = waiting();
+    create(&mut state, &[FIRST]).unwrap();
+    let revise = |state: &mut ClusterState, epoch, above, members: &[TargetId]| {
+        let (group, epoch, above) = (GroupId::new(1), Epoch::new(epoch), Epoch::new(above));
+        let revision = GroupRevision { group, epoch, above, members: members.to_vec() };
+        state.apply(&Command::ReviseGroup(revision))
+    };
+    assert_eq!(code(revise(&mut state, 2, 3, &[FIRST, SECOND])), ErrorCode::StaleMap);
+    assert_eq!(code(revise(&mut state, 1, u64::MAX, &[FIRST])), ErrorCode::LimitReached);
+    let unknown = TargetId::new(9);
+    assert!(revise(&mut state, 1, 3, &[FIRST, SECOND, unknown]).unwrap().changed);
+    state.check_invariants();
+    let group = state.map().group(GroupId::new(1)).unwrap();
+    assert!(crate::groups::is_undecided(group.epoch) && group.epoch.raw() > 3);
+    assert_eq!(group.members.len(), 2, "the map does not have the third target");
+    assert_eq!(consistency(&state, SECOND), Consistency::Good);
+    // A target of another group is not moved.
+    state.apply(&server(TargetKind::Metadata, 4, &[41])).unwrap();
+    let third = TargetId::new(3);
+    create(&mut state, &[third]).unwrap();
+    let epoch = state.map().group(GroupId::new(1)).unwrap().epoch.raw();
+    revise(&mut state, epoch, 3, &[third]).unwrap();
+    assert_eq!(state.map().group_of(third).unwrap().id, GroupId::new(2));
 }

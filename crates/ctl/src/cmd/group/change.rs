@@ -5,6 +5,7 @@ use crate::help::{Example, examples};
 use crate::output::print;
 use crate::view::target_named;
 use serde::Serialize;
+use skep_cluster::groups::is_undecided;
 use skep_types::group_change::{GroupChange, MemberChange};
 use skep_types::map::Reachability;
 use skep_types::{ClusterMap, Error, ErrorCode, Group, MemberState, Result, TargetId};
@@ -30,6 +31,10 @@ pub(crate) struct DropArgs {
 /// Make a serving member the primary of its group
 ///
 /// The previous primary stays a serving member. Operations pause for up to three seconds.
+///
+/// After a restore of management from a backup, a group waits until management has compared the
+/// logs of its members. If a member is lost for good, this command ends the wait, also with the id
+/// of the present primary. Changes that only the lost member has are lost.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(MOVE_EXAMPLES))]
 pub(crate) struct MoveArgs {
@@ -75,7 +80,7 @@ pub(crate) fn move_primary(args: MoveArgs) -> Result<()> {
 }
 
 /// Returns the group after the change, and whether this command has changed it. A member that is
-/// the primary need not become it.
+/// the primary need not become it, unless the group waits for a decision after a restore.
 fn change(args: MemberArgs, change: MemberChange) -> Result<(ChangedGroup, bool)> {
     let MemberArgs { query, group, target } = args;
     let access = query.access(None)?;
@@ -83,7 +88,8 @@ fn change(args: MemberArgs, change: MemberChange) -> Result<(ChangedGroup, bool)
         let map = access.map().await?;
         let found = group_named(&map, group)?;
         let target = target_named(&map, &target)?.id;
-        if change == MemberChange::HandOver && found.primary == target {
+        let is_primary = change == MemberChange::HandOver && found.primary == target;
+        if is_primary && !is_undecided(found.epoch) {
             let (epoch, map_version) = (found.epoch.raw(), map.version.raw());
             let target = target.raw();
             return Ok((ChangedGroup { id: group, target, epoch, map_version }, false));

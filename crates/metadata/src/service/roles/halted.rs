@@ -5,9 +5,10 @@
 //! store diverges ([`crate::shipping`]).
 
 use super::Parts;
-use crate::service::opening::Contents;
+use crate::former_group::compared_text;
 use crate::term::Membership;
-use skep_types::map::KnownReason;
+use skep_cluster::groups::has_skipped;
+use skep_types::Epoch;
 
 /// The health text of a primary whose host may have lost log records.
 const HALTED: &str = "the host of the target lost power, and may have lost log records that other \
@@ -31,34 +32,48 @@ const DIVERGES: &str = "it has changes that its group lacks, since the group con
 
 impl Parts<'_> {
     /// Logs, and stores for the health, why the target does not act as the primary in the map.
-    pub(super) fn halt(&self, membership: &Membership, contents: &Contents) {
-        let reason = if contents.is_restored {
-            KnownReason::ComparedAfterRestore.text()
-        } else if self.has_old_map(membership, contents.epoch) {
-            MAP_IS_OLD
-        } else if self.shell.marks.is_restored() {
-            RESTORED
-        } else {
-            HALTED
-        };
-        if reason == HALTED {
-            tracing::error!("target {}: {reason}", self.target);
-        } else {
-            tracing::warn!("target {}: {reason}", self.target);
+    /// `log_epoch` is the highest epoch of a record in its log.
+    pub(super) fn show_halt(&self, membership: &Membership, log_epoch: Epoch) {
+        let is_primary = membership.is_primary(self.target);
+        let reason = is_primary.then(|| self.halt_reason(membership, log_epoch));
+        let mut shown = self.shell.membership.halted.borrow_mut();
+        // A divergence is no reason of a primary. `note_divergence` removes it.
+        let diverges = reason.is_none() && shown.as_deref() == Some(DIVERGES);
+        if *shown == reason || diverges {
+            return;
         }
-        self.shell.membership.halted.set(Some(reason));
+        match &reason {
+            Some(reason) if reason == HALTED => tracing::error!("target {}: {reason}", self.target),
+            Some(reason) => tracing::warn!("target {}: {reason}", self.target),
+            None => {}
+        }
+        *shown = reason;
+    }
+
+    fn halt_reason(&self, membership: &Membership, log_epoch: Epoch) -> String {
+        let record = self.mark.record();
+        let has_skipped = has_skipped(log_epoch.max(record.epoch), membership.epoch());
+        if self.is_in_doubt(membership) || has_skipped {
+            compared_text(membership.group, &record)
+        } else if self.has_old_map(membership, log_epoch) {
+            MAP_IS_OLD.to_owned()
+        } else if self.shell.marks.is_restored() {
+            RESTORED.to_owned()
+        } else {
+            HALTED.to_owned()
+        }
     }
 
     /// Logs, and stores for the health, that the store of a backup member has changes which its
     /// group lacks, or that this is no longer so.
     pub(super) fn note_divergence(&self, diverges: bool) {
-        let halted = &self.shell.membership.halted;
-        let is_noted = halted.get() == Some(DIVERGES);
+        let mut halted = self.shell.membership.halted.borrow_mut();
+        let is_noted = halted.as_deref() == Some(DIVERGES);
         if diverges && !is_noted {
             tracing::error!("target {}: {DIVERGES}", self.target);
-            halted.set(Some(DIVERGES));
+            *halted = Some(DIVERGES.to_owned());
         } else if is_noted && !diverges {
-            halted.set(None);
+            *halted = None;
         }
     }
 }

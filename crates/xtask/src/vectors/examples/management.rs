@@ -7,8 +7,8 @@ use skep_types::map::{
 };
 use skep_types::registration::{ServerRegistration, TargetClaim};
 use skep_types::{
-    ClusterId, ClusterMap, Epoch, Eviction, EvictionCause, Group, GroupId, GroupMember, Lsn,
-    MapVersion,
+    ClusterId, ClusterMap, Epoch, Eviction, EvictionCause, Group, GroupId, GroupMember,
+    GroupRecord, Lsn, MapVersion,
 };
 use skep_types::{
     MemberState, Node, NodeId, NodeKind, ShardId, Target, TargetId, TargetKind, Timestamp,
@@ -246,6 +246,10 @@ pub(super) fn examples() -> Vec<Example> {
                 lacks_records: true,
                 last_epoch: Epoch::new(4),
                 last: Lsn::new(0x0102_0304_0506_0708),
+                record: GroupRecord {
+                    epoch: Epoch::new(6),
+                    members: vec![TargetId::new(7), TargetId::new(8)],
+                },
             },
             &EmptyReply {},
         ),
