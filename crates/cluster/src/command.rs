@@ -118,6 +118,14 @@ pub enum Command {
     /// Begins an undecided epoch of a metadata group, because its members have a newer state than
     /// management. Refused if the epoch of the group differs from the epoch in the revision.
     ReviseGroup(GroupRevision),
+    /// Makes a storage target the only member of its former group, because both are newer than the
+    /// backup from which management was restored.
+    ReturnToGroup {
+        /// The target.
+        target: TargetId,
+        /// The group.
+        group: GroupId,
+    },
     /// Closes a storage target to new files, or opens it again.
     CloseTarget {
         /// The target.
@@ -180,6 +188,9 @@ impl std::fmt::Display for Command {
             Self::ChangeGroup(change) => write!(f, "change of group {}", change.group),
             Self::ReviseGroup(revision) => {
                 write!(f, "new members of group {} after a restore", revision.group)
+            }
+            Self::ReturnToGroup { target, group } => {
+                write!(f, "return of target {target} to group {group}")
             }
             Self::CloseTarget { target, is_closed: true } => {
                 write!(f, "close of target {target} to new files")
@@ -276,6 +287,11 @@ impl Codec for Command {
                 34_u8.encode(w);
                 revision.encode(w);
             }
+            Self::ReturnToGroup { target, group } => {
+                35_u8.encode(w);
+                target.encode(w);
+                group.encode(w);
+            }
         }
     }
 
@@ -300,6 +316,7 @@ impl Codec for Command {
             32 => Self::EvictClient(Codec::decode(r)?),
             33 => Self::NoteHost { node: Codec::decode(r)?, host: Codec::decode(r)? },
             34 => Self::ReviseGroup(Codec::decode(r)?),
+            35 => Self::ReturnToGroup { target: Codec::decode(r)?, group: Codec::decode(r)? },
             other => {
                 return Err(r.corrupt(format_args!(
                     "cannot read the command: {other} is not the number of a kind of command"

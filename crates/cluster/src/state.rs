@@ -19,6 +19,7 @@
 //! - At most [`MAX_OUTCOMES`](crate::limits::MAX_OUTCOMES) outcomes are stored, one for each
 //!   request.
 //! - At most [`MAX_EVICTIONS`](crate::limits::MAX_EVICTIONS) evictions are stored.
+//! - The skipped ids meet the invariants of `skipped_ids`.
 //! - In a formatted map, each shard belongs to exactly one range, which a metadata group serves.
 //!
 //! [`ClusterState::check_invariants`] asserts these invariants.
@@ -34,6 +35,7 @@ mod new_group;
 mod outcomes;
 mod retirement;
 mod servers;
+mod skipped_ids;
 mod writers;
 
 pub use clients::ClientDetails;
@@ -54,6 +56,7 @@ use skep_types::{
     ClusterId, ClusterMap, Error, ErrorCode, Eviction, GroupId, NEWEST_FEATURE_LEVEL, NodeId,
     NodeKind, Result, SHARD_COUNT, ShardId, Target, TargetId, TargetKind,
 };
+use skipped_ids::SkippedIds;
 
 /// Encoded length of a node without its texts.
 const NODE_BYTES: usize = 24;
@@ -94,6 +97,7 @@ pub struct ClusterState {
     outcomes: RecentOutcomes,
     evictions: RecentEvictions,
     names: ServerNames,
+    skipped: SkippedIds,
 }
 
 impl ClusterState {
@@ -114,6 +118,7 @@ impl ClusterState {
             outcomes: RecentOutcomes::default(),
             evictions: RecentEvictions::default(),
             names: ServerNames::default(),
+            skipped: SkippedIds::default(),
         }
     }
 
@@ -124,11 +129,12 @@ impl ClusterState {
         self.outcomes.encode(&mut w);
         self.evictions.encode(&mut w);
         self.names.encode(&mut w);
+        self.skipped.encode(&mut w);
         w.finish()
     }
 
-    /// Decodes a snapshot. Versions of the program without the lists of evictions and names wrote
-    /// snapshots without these lists. For such a snapshot, the lists are empty.
+    /// Decodes a snapshot. Versions of the program without the lists of evictions, names and
+    /// skipped ids wrote snapshots without these lists. For such a snapshot, the lists are empty.
     ///
     /// # Errors
     /// Returns `Corrupt` if the bytes are not a snapshot.
@@ -144,7 +150,11 @@ impl ClusterState {
             _ => Codec::decode(&mut r)?,
         };
         names.follow(&durable.map);
-        let state = Self { durable, outcomes, evictions, names };
+        let skipped = match r.left() {
+            0 => SkippedIds::default(),
+            _ => Codec::decode(&mut r)?,
+        };
+        let state = Self { durable, outcomes, evictions, names, skipped };
         r.finish()?;
         Ok(state)
     }
@@ -224,10 +234,12 @@ impl ClusterState {
     /// The context names the object and how to fix the problem.
     pub fn apply(&mut self, command: &Command) -> Result<Outcome> {
         let mut next = self.durable.clone();
-        let mut names = self.names.clone();
+        let (mut names, mut skipped) = (self.names.clone(), self.skipped.clone());
         let mut outcome = match command {
             Command::Start => next.start(),
-            Command::RegisterServer(registration) => next.register_server(registration, &names)?,
+            Command::RegisterServer(registration) => {
+                next.register_server(registration, (&names, &skipped))?
+            }
             Command::RegisterClient(registration) => next.register_client(registration)?,
             Command::RemoveClient { node } => next.remove_client(*node)?,
             Command::EvictClient(eviction) => next.remove_client(eviction.client)?,
@@ -239,15 +251,24 @@ impl ClusterState {
             Command::ChangeGroup(change) => next.change_group(change)?,
             Command::ReviseGroup(revision) => next.revise_group(revision)?,
             Command::CloseTarget { target, is_closed } => next.close_target(*target, *is_closed)?,
-            Command::RemoveTarget { target } => next.remove_target(*target)?,
+            Command::RemoveTarget { target } => {
+                skipped.forget_target(*target);
+                next.remove_target(*target)?
+            }
             Command::GiveUpTarget { target } => next.give_up_target(*target)?,
-            Command::RemoveServer { node } => next.remove_server(*node)?,
+            Command::RemoveServer { node } => {
+                skipped.forget_node(*node);
+                next.remove_server(*node)?
+            }
             Command::RenameServer { node, name } => next.rename_server(*node, name)?,
             Command::NoteHost { node, host } => next.note_host(*node, host, &mut names)?,
-            Command::ContinueAbove { version } => next.continue_above(*version)?,
+            Command::ContinueAbove { version } => next.continue_above(*version, &mut skipped)?,
+            Command::ReturnToGroup { target, group } => {
+                next.return_to_group(*target, *group, &skipped)
+            }
         };
         names.follow(&next.map);
-        outcome.changed = next != self.durable || names != self.names;
+        outcome.changed = next != self.durable || names != self.names || skipped != self.skipped;
         if matches!(command, Command::RegisterServer(_) | Command::RegisterClient(_)) {
             next.check_size()?;
         }
@@ -259,6 +280,7 @@ impl ClusterState {
             }
             self.durable = next;
             self.names = names;
+            self.skipped = skipped;
             if cfg!(debug_assertions) {
                 self.check_invariants();
             }
@@ -277,6 +299,7 @@ impl ClusterState {
         self.outcomes.check_invariants();
         self.evictions.check_invariants();
         self.names.check_invariants(&self.durable.map);
+        self.skipped.check_invariants();
     }
 }
 

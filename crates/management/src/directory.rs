@@ -82,8 +82,9 @@ pub async fn join(settings: &ManagementSettings, token: JoinToken) -> Result<Nod
     fill(settings, token, async |directory, token, own| {
         let uuid = directory.directory.identity().node_uuid;
         let server = registration(settings, (NodeId::default(), uuid), own);
-        let request =
-            RegisterServer { server, capacities: Vec::new(), host: skep_service::host_name() };
+        let (capacities, groups) = (Vec::new(), Vec::new());
+        let host = skep_service::host_name();
+        let request = RegisterServer { server, capacities, groups, host };
         let management = Management::new(token, NodeKind::Management);
         let registered = management.call(&request, Some(JOIN_PATIENCE)).await;
         let registered = registered.map_err(refused_registration)?;

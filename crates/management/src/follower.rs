@@ -86,7 +86,8 @@ async fn follow(
     refusal: Rc<Refusal>,
 ) {
     let host = skep_service::host_name();
-    let request = RegisterServer { server: own, capacities: Vec::new(), host };
+    let (capacities, groups) = (Vec::new(), Vec::new());
+    let request = RegisterServer { server: own, capacities, groups, host };
     let (membership, registered) = match Membership::join(&token, request, None).await {
         Ok(joined) => joined,
         Err(error) => return refusal.note(Refused::AtTheStart(error)),

@@ -75,7 +75,8 @@ fn server(kind: NodeKind, uuid: u128) -> RegisterServer {
         targets: vec![claim],
     };
     let capacity = Capacity { total_bytes: 100, free_bytes: 50, ..Capacity::default() };
-    RegisterServer { server, capacities: vec![capacity], host: "stor1".into() }
+    let (capacities, groups) = (vec![capacity], Vec::new());
+    RegisterServer { server, capacities, groups, host: "stor1".into() }
 }
 
 async fn join_client(token: &JoinToken) -> Arc<ClientMembership> {

@@ -57,7 +57,8 @@ fn server() -> RegisterServer {
         version: "0.1.0".into(),
         targets: Vec::new(),
     };
-    RegisterServer { server, capacities: Vec::new(), host: String::new() }
+    let (capacities, groups) = (Vec::new(), Vec::new());
+    RegisterServer { server, capacities, groups, host: String::new() }
 }
 
 fn check(error: &Error) {

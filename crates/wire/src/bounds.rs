@@ -210,8 +210,8 @@ mod tests {
             version: text.clone(),
             targets: vec![claim; 256],
         };
-        let capacities = vec![Capacity::default(); 256];
-        check(&mg::RegisterServer { server, capacities, host: "h".repeat(255) });
+        let (capacities, groups) = (vec![Capacity::default(); 256], vec![GroupId::new(1); 256]);
+        check(&mg::RegisterServer { server, capacities, groups, host: "h".repeat(255) });
         let problem = "\u{10FFFF}".repeat(TargetHealth::MAX_PROBLEM_CHARS);
         let health = TargetHealth { condition: Condition::Down, problem };
         let target = TargetId::new(1);

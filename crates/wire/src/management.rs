@@ -22,6 +22,10 @@ record! {
         pub server: ServerRegistration,
         /// Capacities of the server's targets, in the order of the registration.
         pub capacities: Vec<Capacity>,
+        /// The last known groups of the server's targets, in the order of the registration. Zero
+        /// means unknown. If management was restored from a backup that does not have a storage
+        /// target, management returns the target to this group.
+        pub groups: Vec<GroupId>,
         /// Name of the server's host, for output only. Empty if unknown.
         pub host: String,
     }

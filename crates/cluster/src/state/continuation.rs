@@ -4,6 +4,7 @@
 //! Does not own the decision that the directory is a restored one. Management decides this when it
 //! starts with a marked directory, and when a node reports a newer map.
 
+use super::skipped_ids::{NextIds, SkippedIds};
 use super::{Durable, limit};
 use crate::command::Outcome;
 use crate::groups;
@@ -57,7 +58,11 @@ impl Durable {
     ///
     /// # Errors
     /// Returns `LimitReached` if the numbers of a kind would run out.
-    pub(super) fn continue_above(&mut self, reported: MapVersion) -> Result<Outcome> {
+    pub(super) fn continue_above(
+        &mut self,
+        reported: MapVersion,
+        skipped: &mut SkippedIds,
+    ) -> Result<Outcome> {
         let starts = self.starts.max(starts_of(reported)) + SKIPPED_STARTS;
         if starts > MAX_STARTS {
             return Err(limit(format!(
@@ -65,13 +70,15 @@ impl Durable {
                  {reported}"
             )));
         }
-        let raise = |next: u32, skipped: u32| {
-            next.checked_add(skipped)
+        let raise = |next: u32, count: u32| {
+            next.checked_add(count)
                 .ok_or_else(|| limit(format!("cannot assign an id: no id is left above {next}")))
         };
+        let before = self.next_ids();
         self.next_node = raise(self.next_node, SKIPPED_NODES)?;
         self.next_target = raise(self.next_target, SKIPPED_TARGETS)?;
         self.next_group = raise(self.next_group, SKIPPED_TARGETS)?;
+        skipped.skip(before, self.next_ids());
         // Clients that registered after the backup was made count as removed. So all targets refuse
         // their requests, and the clients register again.
         self.map.newest_node = NodeId::new(self.next_node - 1);
@@ -83,6 +90,10 @@ impl Durable {
         let reopened: Vec<_> = reopened.collect();
         reopened.into_iter().for_each(|group| self.put_group(group));
         Ok(Outcome::default())
+    }
+
+    fn next_ids(&self) -> NextIds {
+        [self.next_node, self.next_target, self.next_group]
     }
 }
 
@@ -137,12 +148,57 @@ mod tests {
         several.members.push(GroupMember { target, state });
         durable.put_group(one.clone());
         durable.put_group(several);
-        durable.continue_above(MapVersion::default()).unwrap();
+        durable.continue_above(MapVersion::default(), &mut SkippedIds::default()).unwrap();
         let group = |id| durable.map.group(GroupId::new(id)).unwrap();
         assert_eq!(group(1), &one, "a group of one member changes no epoch");
         assert!(groups::has_skipped(two.epoch, group(2).epoch));
         assert!(groups::is_undecided(group(2).epoch), "no member leads");
         assert!(group(2).members.iter().all(|it| it.state == MemberState::Serving));
+    }
+
+    /// Returns the registration of a server and its targets under the ids that `lost` has.
+    fn again(server: Command, lost: &Outcome) -> Command {
+        let Command::RegisterServer(mut server) = server else { panic!("a registration") };
+        server.node = lost.node;
+        for (claim, id) in server.targets.iter_mut().zip(&lost.targets) {
+            claim.target = *id;
+        }
+        Command::RegisterServer(server)
+    }
+
+    #[test]
+    fn server_added_after_the_backup_keeps_its_ids_and_group() {
+        use crate::state::tests::{cluster, server};
+        use skep_types::TargetKind::{Metadata, Storage};
+        let mut state = cluster();
+        state.apply(&server(Storage, 1, &[11])).unwrap();
+        let mut copy = ClusterState::from_snapshot(&state.snapshot()).unwrap();
+        let storage = state.apply(&server(Storage, 2, &[21])).unwrap();
+        let metadata = state.apply(&server(Metadata, 3, &[31])).unwrap();
+        let returns = again(server(Storage, 2, &[21]), &storage);
+        let early = copy.apply(&returns).unwrap_err();
+        assert_eq!(early.code(), ErrorCode::NotPermitted, "management was not restored");
+        copy.apply(&Command::ContinueAbove { version: MapVersion::default() }).unwrap();
+        let mut copy = ClusterState::from_snapshot(&copy.snapshot()).unwrap();
+        assert_eq!(copy.apply(&returns).unwrap().targets, storage.targets);
+        let (target, group) = (storage.targets[0], state.map().group_of(storage.targets[0]));
+        let group = group.unwrap().id;
+        assert!(copy.map().group_of(target).is_none());
+        for changed in [true, false] {
+            let command = Command::ReturnToGroup { target, group };
+            assert_eq!(copy.apply(&command).unwrap().changed, changed);
+        }
+        assert_eq!(copy.map().group(group), state.map().group(group));
+        let stolen = again(server(Storage, 4, &[41]), &storage);
+        assert_eq!(copy.apply(&stolen).unwrap_err().code(), ErrorCode::NotPermitted);
+
+        // An administrator removes a server and its target. Both stay away.
+        let returns = again(server(Metadata, 3, &[31]), &metadata);
+        assert_eq!(copy.apply(&returns).unwrap().node, metadata.node);
+        copy.apply(&Command::RemoveTarget { target: metadata.targets[0] }).unwrap();
+        copy.apply(&Command::RemoveServer { node: metadata.node }).unwrap();
+        assert_eq!(copy.apply(&returns).unwrap_err().code(), ErrorCode::NotPermitted);
+        copy.check_invariants();
     }
 
     /// Sends the highest permitted report again and again, until the report no longer exceeds

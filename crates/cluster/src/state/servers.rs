@@ -3,6 +3,7 @@
 //! The module `clients` owns the registration of clients.
 
 use super::names::{ServerNames, generated};
+use super::skipped_ids::SkippedIds;
 use super::{Durable, check_text, insert_sorted, kind_word, limit};
 use crate::command::Outcome;
 use crate::limits::{MAX_ADDRESSES, MAX_SERVERS, MAX_TARGETS_PER_NODE};
@@ -16,10 +17,10 @@ impl Durable {
     pub(super) fn register_server(
         &mut self,
         registration: &ServerRegistration,
-        names: &ServerNames,
+        (names, skipped): (&ServerNames, &SkippedIds),
     ) -> Result<Outcome> {
         check_registration(registration)?;
-        let node = self.node_identity(registration)?;
+        let node = self.node_identity(registration, skipped)?;
         let name = self.node_name(node, registration, names)?;
         let before = || self.map.node(node).map(|node| node.domain.clone());
         let domain = registration.domain.clone().or_else(before).unwrap_or_default();
@@ -35,13 +36,18 @@ impl Durable {
         insert_sorted(&mut self.map.nodes, new, |node| node.id);
         let mut targets = Vec::with_capacity(registration.targets.len());
         for claim in &registration.targets {
-            targets.push(self.register_target(node, claim)?);
+            targets.push(self.register_target(node, claim, skipped)?);
         }
         Ok(Outcome { changed: true, node, targets, ..Outcome::default() })
     }
 
-    /// Returns the id of a server. Assigns a new id to a new server.
-    fn node_identity(&mut self, registration: &ServerRegistration) -> Result<NodeId> {
+    /// Returns the id of a server. Assigns a new id to a new server. A server that was added after
+    /// the backup of a restored management keeps its id.
+    fn node_identity(
+        &mut self,
+        registration: &ServerRegistration,
+        skipped: &SkippedIds,
+    ) -> Result<NodeId> {
         let ServerRegistration { node: claimed, uuid, kind, .. } = registration;
         let known = self.node_uuids.iter().find(|(_, known)| known == uuid).map(|(id, _)| *id);
         if let Some(id) = known {
@@ -63,7 +69,11 @@ impl Durable {
             }
             return Ok(id);
         }
-        if claimed.raw() != 0 {
+        // The vote of a former management node is in a log that no longer exists.
+        let returns = skipped.has_node(*claimed)
+            && self.map.node(*claimed).is_none()
+            && *kind != NodeKind::Management;
+        if claimed.raw() != 0 && !returns {
             return Err(foreign(self.unknown_node(*claimed, *kind)));
         }
         let servers = self.node_uuids.len();
@@ -72,7 +82,7 @@ impl Durable {
                 "cannot register another server: the cluster has {servers}, which is the limit"
             )));
         }
-        let id = self.take_node_id();
+        let id = if returns { *claimed } else { self.take_node_id() };
         insert_sorted(&mut self.node_uuids, (id, *uuid), |(id, _)| *id);
         Ok(id)
     }
@@ -155,7 +165,12 @@ impl Durable {
         Ok(Outcome { node: id, ..Outcome::default() })
     }
 
-    fn register_target(&mut self, node: NodeId, claim: &TargetClaim) -> Result<TargetId> {
+    fn register_target(
+        &mut self,
+        node: NodeId,
+        claim: &TargetClaim,
+        skipped: &SkippedIds,
+    ) -> Result<TargetId> {
         let known = self.target_uuids.iter().find(|(_, known)| *known == claim.uuid);
         let id = match known.map(|(id, _)| *id) {
             Some(id) if claim.target.raw() != 0 && claim.target != id => {
@@ -166,6 +181,9 @@ impl Durable {
                 )));
             }
             Some(id) => id,
+            None if skipped.has_target(claim.target) && self.map.target(claim.target).is_none() => {
+                self.return_target(node, claim)
+            }
             None if claim.target.raw() != 0 => {
                 let owner = self
                     .map
@@ -200,9 +218,7 @@ impl Durable {
     fn add_target(&mut self, node: NodeId, claim: &TargetClaim) -> TargetId {
         let id = TargetId::new(self.next_target);
         self.next_target += 1;
-        insert_sorted(&mut self.target_uuids, (id, claim.uuid), |(id, _)| *id);
-        let target = Target::new(id, claim.kind, node, claim.path.clone());
-        insert_sorted(&mut self.map.targets, target, |target| target.id);
+        self.insert_target(id, node, claim);
         if claim.kind == TargetKind::Metadata && self.map.policy.metadata_copies > 1 {
             return id;
         }
@@ -210,6 +226,40 @@ impl Durable {
         self.next_group += 1;
         insert_sorted(&mut self.map.groups, group, |group| group.id);
         id
+    }
+
+    /// Adds a target that was added after the backup of a restored management, under its former id.
+    /// The target is in no group: a metadata target reports its group to management, and a storage
+    /// target returns to its group by [`Self::return_to_group`].
+    fn return_target(&mut self, node: NodeId, claim: &TargetClaim) -> TargetId {
+        self.insert_target(claim.target, node, claim);
+        claim.target
+    }
+
+    fn insert_target(&mut self, id: TargetId, node: NodeId, claim: &TargetClaim) {
+        insert_sorted(&mut self.target_uuids, (id, claim.uuid), |(id, _)| *id);
+        let target = Target::new(id, claim.kind, node, claim.path.clone());
+        insert_sorted(&mut self.map.targets, target, |target| target.id);
+    }
+
+    /// Makes a storage target the only member of its former group, which was created after the
+    /// backup of a restored management. The bytes of the target's files belong to this group.
+    /// Changes nothing if the target is in a group, or if the group cannot be its former one.
+    pub(super) fn return_to_group(
+        &mut self,
+        target: TargetId,
+        group: GroupId,
+        skipped: &SkippedIds,
+    ) -> Outcome {
+        let found = self.map.target(target).filter(|it| it.kind == TargetKind::Storage);
+        let may_return = found.is_some()
+            && self.map.group_of(target).is_none()
+            && skipped.has_group(group)
+            && self.map.group(group).is_none();
+        if may_return {
+            self.put_group(Group::of_one(group, TargetKind::Storage, target));
+        }
+        Outcome { group, ..Outcome::default() }
     }
 }
 

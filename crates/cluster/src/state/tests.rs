@@ -359,6 +359,10 @@ pub(crate) fn any_command() -> impl Strategy<Value = Command> {
                 members: members.into_iter().map(TargetId::new).collect(),
             })
         ),
+        1 => (1..5_u32, 1..9_u32).prop_map(|(group, target)| Command::ReturnToGroup {
+            target: TargetId::new(target),
+            group: GroupId::new(group),
+        }),
         1 => prop::collection::vec(1..9_u32, 0..3).prop_map(|targets| Command::CreateGroup {
             targets: targets.into_iter().map(TargetId::new).collect(),
         }),

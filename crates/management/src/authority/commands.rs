@@ -9,7 +9,9 @@ use skep_cluster::versions::starts_of;
 use skep_cluster::{Command, Outcome, Proposal, RequestId};
 use skep_consensus::{MemberStatus, ProposeError};
 use skep_types::codec::Codec;
-use skep_types::{Error, ErrorCode, Eviction, EvictionCause, GroupId, NodeId, Result};
+use skep_types::{
+    Error, ErrorCode, Eviction, EvictionCause, GroupId, NodeId, Result, TargetId, TargetKind,
+};
 use skep_wire::management::{EmptyReply, Heartbeat};
 
 impl Authority {
@@ -126,6 +128,27 @@ impl Authority {
             return Ok(());
         }
         self.propose(&Command::NoteHost { node, host: host.to_owned() }.into()).await.map(drop)
+    }
+
+    /// Returns a storage target in no group to its former group, if both are newer than the backup
+    /// from which management was restored. A `group` of zero is unknown.
+    pub(crate) async fn return_to_group(&self, target: TargetId, group: GroupId) -> Result<()> {
+        let is_alone = self.member.with_state(|it| {
+            let map = it.state.map();
+            let found = map.target(target).filter(|found| found.kind == TargetKind::Storage);
+            found.is_some() && map.group_of(target).is_none()
+        });
+        if group.raw() == 0 || !is_alone {
+            return Ok(());
+        }
+        let command = Command::ReturnToGroup { target, group };
+        if self.propose(&command.into()).await?.changed {
+            tracing::info!(
+                "target {target} returns to group {group}: both are newer than the backup from \
+                 which management was restored"
+            );
+        }
+        Ok(())
     }
 
     /// Whether a node votes in the replicated log.

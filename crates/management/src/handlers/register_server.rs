@@ -11,7 +11,7 @@ pub(super) async fn handle(
     id: RequestId,
     request: RegisterServer,
 ) -> Result<RegisterReply> {
-    let RegisterServer { server, capacities, host } = request;
+    let RegisterServer { server, capacities, groups, host } = request;
     let addresses = server.addresses.clone();
     let command = Command::RegisterServer(server);
     let outcome = match authority.command(id, command).await {
@@ -24,6 +24,9 @@ pub(super) async fn handle(
             return Err(error);
         }
     };
+    for (target, group) in outcome.targets.iter().zip(groups) {
+        authority.return_to_group(*target, group).await?;
+    }
     authority.note_host(outcome.node, &host).await?;
     authority.keep_addresses(outcome.node, &addresses).await?;
     let capacities: Vec<_> = outcome.targets.iter().copied().zip(capacities).collect();

@@ -4,7 +4,7 @@ use super::*;
 use skep_cluster::groups::is_undecided;
 use skep_store::restored::{RESTORED_MARK, unmark};
 use skep_types::{GroupId, TargetId};
-use skep_wire::management::Heartbeat;
+use skep_wire::management::{Heartbeat, RegisterReply};
 use std::path::Path;
 
 /// The newest ids and the newest map version that a cluster assigned after a backup was made.
@@ -121,6 +121,41 @@ fn heartbeat_with_an_implausible_version_or_id_is_refused() {
         drop(running);
         let running = RunningManagement::start(&settings).await.unwrap();
         assert!(running.authority.map().version < known);
+    });
+}
+
+/// Returns the registration of a server and its target under the ids in `registered`.
+fn again(mut request: RegisterServer, registered: &RegisterReply) -> RegisterServer {
+    let target = registered.targets[0];
+    request.server.node = registered.node;
+    request.server.targets[0].target = target;
+    let group = registered.map.group_of(target).map(|group| group.id);
+    request.groups = vec![group.unwrap_or_default()];
+    request
+}
+
+#[test]
+fn server_added_after_the_backup_returns_to_its_group() {
+    let (_directory, settings, token) = cluster();
+    block_on(async move {
+        let path = &settings.node.directory;
+        let copy = path.with_extension("copy");
+        let running = RunningManagement::start(&settings).await.unwrap();
+        copy_directory(path, &copy).unwrap();
+        let new = server(NodeKind::Storage, 10);
+        let (_server, before) = Membership::join(&token, new.clone(), PATIENCE).await.unwrap();
+        drop(running);
+        replace_by(&copy, path);
+        let _running = RunningManagement::start(&settings).await.unwrap();
+        let request = again(new, &before);
+        let (_server, after) = Membership::join(&token, request, PATIENCE).await.unwrap();
+        assert_eq!((after.node, &after.targets), (before.node, &before.targets));
+        let group = |reply: &RegisterReply| reply.map.group_of(reply.targets[0]).cloned();
+        assert!(group(&before).is_some());
+        assert_eq!(group(&after), group(&before), "the bytes of its files are in this group");
+        let other = again(server(NodeKind::Storage, 30), &before);
+        let refused = Membership::join(&token, other, PATIENCE).await.unwrap_err();
+        assert_eq!(refused.code(), ErrorCode::NotPermitted, "another directory has its ids");
     });
 }
 

@@ -28,7 +28,7 @@ use map::{FollowedMap, MapChange};
 use skep_metrics::LineLimit;
 use skep_types::map::Capacity;
 use skep_types::registration::{ServerRegistration, TargetClaim};
-use skep_types::{ClusterMap, Error, ErrorCode, NodeId, Result, TargetId};
+use skep_types::{ClusterMap, Error, ErrorCode, GroupId, NodeId, Result, TargetId};
 use skep_wire::management::{Heartbeat, Leave, RegisterReply, RegisterServer, TargetReport};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -84,7 +84,7 @@ impl Membership {
         let management = Management::of_node(token, request.server.kind, request.server.node);
         let registered = management.call(&request, patience).await?;
         registered.map.check_feature_level()?;
-        confirm(&mut request.server, &registered);
+        confirm(&mut request, &registered);
         let member = Self::new(management, request, registered.node, registered.map.clone());
         member.is_registered.set(true);
         Ok((member, registered))
@@ -214,13 +214,18 @@ impl Membership {
     }
 
     /// Registers one more target of a registered node. Used if an administrator has added the
-    /// target, or if the directory of the target could not be opened when the node started. Returns
-    /// the target's id.
+    /// target, or if the directory of the target could not be opened when the node started. `group`
+    /// is the last known group of the target; zero means unknown. Returns the target's id.
     ///
     /// # Errors
     /// - `NotReady` if the node itself is not registered yet.
     /// - The error of management's reply, and errors of the connection.
-    pub async fn add_target(&self, claim: TargetClaim, capacity: Capacity) -> Result<TargetId> {
+    pub async fn add_target(
+        &self,
+        claim: TargetClaim,
+        capacity: Capacity,
+        group: GroupId,
+    ) -> Result<TargetId> {
         if !self.is_registered.get() {
             let problem = "cannot register the target: management has not answered since this node \
                            started";
@@ -231,13 +236,14 @@ impl Membership {
         // Replace the claim of an earlier attempt, which may have failed after management had
         // registered the target.
         if let Some(at) = request.server.targets.iter().position(|it| it.uuid == claim.uuid) {
-            request.server.targets.remove(at);
-            request.capacities.remove(at);
+            remove_target(&mut request, at);
         }
+        request.groups.resize(request.server.targets.len(), GroupId::default());
         request.server.targets.push(claim);
         request.capacities.push(capacity);
+        request.groups.push(group);
         let registered = self.management.call_once(&request, MANAGEMENT_DEADLINE).await?;
-        confirm(&mut request.server, &registered);
+        confirm(&mut request, &registered);
         *self.request.borrow_mut() = request;
         self.map.cell.update(registered.map);
         registered.targets.last().copied().ok_or_else(|| {
@@ -251,12 +257,9 @@ impl Membership {
     /// Removes a target from all later registrations of the node.
     pub fn forget_target(&self, target: TargetId) {
         let mut request = self.request.borrow_mut();
-        let RegisterServer { server, capacities, .. } = &mut *request;
-        let at = server.targets.iter().position(|claim| claim.target == target);
+        let at = request.server.targets.iter().position(|claim| claim.target == target);
         if let Some(at) = at {
-            server.targets.remove(at);
-            // The capacities are in the order of the targets.
-            capacities.remove(at);
+            remove_target(&mut request, at);
         }
     }
 
@@ -264,7 +267,7 @@ impl Membership {
     async fn register_late(&self, on_change: &impl Fn(Change)) -> Result<()> {
         let request = self.request.borrow().clone();
         let registered = self.management.call(&request, None).await?;
-        confirm(&mut self.request.borrow_mut().server, &registered);
+        confirm(&mut self.request.borrow_mut(), &registered);
         self.is_registered.set(true);
         self.map.cell.set_node(registered.node);
         self.map.cell.replace(registered.map.clone());
@@ -312,11 +315,28 @@ impl Membership {
     }
 }
 
-/// Stores in `server` the ids that management has assigned, for the next registration.
-fn confirm(server: &mut ServerRegistration, registered: &RegisterReply) {
+/// Stores in `request` the ids that management has assigned, and the groups of the targets, for the
+/// next registration. After a restore of management, the targets return to these groups.
+fn confirm(request: &mut RegisterServer, registered: &RegisterReply) {
+    let RegisterServer { server, groups, .. } = request;
     server.node = registered.node;
-    for (claim, target) in server.targets.iter_mut().zip(&registered.targets) {
+    groups.resize(server.targets.len(), GroupId::default());
+    let claims = server.targets.iter_mut().zip(groups);
+    for ((claim, known), target) in claims.zip(&registered.targets) {
         claim.target = *target;
+        if let Some(group) = registered.map.group_of(*target) {
+            *known = group.id;
+        }
+    }
+}
+
+/// Removes the target at the index `at` from a registration. The capacities and groups are in the
+/// order of the targets.
+fn remove_target(request: &mut RegisterServer, at: usize) {
+    request.server.targets.remove(at);
+    request.capacities.remove(at);
+    if at < request.groups.len() {
+        request.groups.remove(at);
     }
 }
 

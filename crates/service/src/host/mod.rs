@@ -20,6 +20,7 @@ mod capacity;
 mod connections;
 mod health;
 mod init;
+mod known_group;
 mod retries;
 mod stopping;
 mod target_requests;
@@ -291,7 +292,8 @@ impl Host {
             targets: directories.iter().map(|it| self.claim(it)).collect(),
         };
         let capacities = directories.iter().map(free_space).collect();
-        Ok(RegisterServer { server, capacities, host: crate::host_name() })
+        let groups = directories.iter().map(|it| known_group::read(it.path())).collect();
+        Ok(RegisterServer { server, capacities, groups, host: crate::host_name() })
     }
 }
 

@@ -3,8 +3,8 @@
 //! The module `unserved` computes the pauses between the attempts, and `targets` starts the threads
 //! of targets.
 
-use super::capacity;
 use super::targets::{ServingNode, is_known};
+use super::{capacity, known_group};
 use skep_store::identity::Directory;
 use skep_types::{Result, TargetId};
 use std::path::Path;
@@ -50,8 +50,8 @@ impl ServingNode {
             return Ok(None);
         }
         let free_space = capacity::capacity(directory.path(), self.host.reserve);
-        let claim = self.host.claim(directory);
-        self.membership.add_target(claim, free_space).await.map(Some)
+        let (claim, group) = (self.host.claim(directory), known_group::read(directory.path()));
+        self.membership.add_target(claim, free_space, group).await.map(Some)
     }
 
     /// Opens a target and starts its thread. Registers the target if the map does not contain it.

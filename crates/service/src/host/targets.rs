@@ -13,6 +13,7 @@
 use super::added_targets::AddedTargets;
 use super::capacity::{CapacityFigures, capacity};
 use super::health::Probes;
+use super::known_group;
 use super::unserved::UnservedTarget;
 use super::{Host, Ready, TargetEvent, TargetStart, absolute, until_signal};
 use crate::cached_map;
@@ -26,7 +27,7 @@ use skep_metrics::Registry;
 use skep_rpc::membership::{Change, Membership};
 use skep_store::identity::Directory;
 use skep_types::map::{Capacity, Condition, Consistency, TargetHealth};
-use skep_types::{ClusterMap, Error, ErrorCode, NodeId, Result, Target, TargetId};
+use skep_types::{ClusterMap, Error, ErrorCode, NodeId, Result, Target, TargetId, TargetKind};
 use skep_wire::management::{RegisterReply, TargetReport};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -250,6 +251,10 @@ impl ServingNode {
                 path.display()
             );
             return Err(Error::new(ErrorCode::NotReady, what));
+        }
+        let map = self.membership.map_cell().load();
+        if let Some(group) = map.group_of(target).filter(|it| it.kind == TargetKind::Storage) {
+            known_group::store(path, group.id);
         }
         self.start_thread(directory, pause)
     }

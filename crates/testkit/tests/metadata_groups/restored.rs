@@ -1,4 +1,4 @@
-//! A group of two metadata targets after management was restored from a backup.
+//! Groups of metadata targets after management was restored from a backup.
 
 use crate::pair::{METADATA, MOUNTS, Pair, after};
 use serde_json::json;
@@ -71,4 +71,52 @@ fn idle_mount_stays_in_the_cluster_after_a_restore() {
     let logged = files::read_to_string(pair.scratch.join(&format!("{primary}.log")));
     assert!(logged.contains("management was restored from a backup"), "{logged}");
     assert!(!logged.contains("lost power"), "{logged}");
+}
+
+/// The backup of management is older than the second member of a group, its service, and a storage
+/// service. The second member took over and served alone. The first member must not serve its old
+/// copy, although it is the only member in the backup. All services return with their ids and data.
+///
+/// Command: skep cluster restore, skep group add, skep health check.
+#[test]
+fn restore_from_before_a_second_member_loses_no_change() {
+    let mut pair = Pair::begin_alone();
+    let root = pair.mount_point();
+    let (directory, copy) = (pair.path("management"), pair.path("copy"));
+    cluster::skep(["cluster", "backup", "--directory", &directory, &copy]).expect_success();
+    let new = pair.add_service("metadata", METADATA[1]);
+    let late = pair.add_service("storage", "storage-2");
+    let id = pair.group()["id"].to_string();
+    pair.ask(&["group", "add", &id, &new]).expect_success();
+    pair.wait_for_serving(2);
+    let on_late = root.join("on-late");
+    files::create_dir_all(&on_late);
+    let shown = on_late.display().to_string();
+    cluster::skep(["entry", "set", "--targets", &late, &shown]).expect_success();
+    let bytes = vec![7_u8; 200_000];
+    files::write(on_late.join("file"), &bytes);
+    pair.kill(METADATA[0]);
+    pair.wait_for_primary(METADATA[1]);
+    files::write(root.join("later"), "later");
+
+    pair.kill(METADATA[1]);
+    pair.kill("management");
+    files::rename(&directory, pair.scratch.join("lost"));
+    cluster::skep(["cluster", "restore", "--directory", &directory, &copy]).expect_success();
+    pair.start_service("management", "management");
+    pair.start_service("metadata", METADATA[0]);
+    let members = format!("group g{id} had the members");
+    wait_for("the first member waits for the second one", PATIENCE, || {
+        pair.ask(&["health", "check"]).stdout.contains(&members).then_some(())
+    });
+    pair.start_service("metadata", METADATA[1]);
+    pair.wait_for_primary(METADATA[1]);
+    pair.wait_for_serving(2);
+    // The second mount has no pages of these files in its cache.
+    let root = pair.scratch.join(MOUNTS[1]);
+    assert_eq!(files::read(root.join("later")), b"later");
+    assert_eq!(files::read(root.join("on-late/file")), bytes);
+    let logged = files::read_to_string(pair.scratch.join("management.log"));
+    let revised = format!("older than the last change of metadata group g{id}");
+    assert!(logged.contains(&revised), "{logged}");
 }

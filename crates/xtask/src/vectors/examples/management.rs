@@ -116,7 +116,8 @@ pub(super) fn examples() -> Vec<Example> {
         version: "0.1.0".into(),
         targets: vec![claim],
     };
-    let server = RegisterServer { server, capacities: vec![capacity()], host: "stor1".into() };
+    let (capacities, groups) = (vec![capacity()], vec![GroupId::new(2)]);
+    let server = RegisterServer { server, capacities, groups, host: "stor1".into() };
     let client = RegisterClient {
         host: "login-1".into(),
         mount_point: "/mnt/skep".into(),
