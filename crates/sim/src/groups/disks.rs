@@ -16,7 +16,6 @@ use super::cluster::{Cluster, GroupEvent};
 use super::knobs::GroupBug;
 use super::member::Role;
 use super::messages::Ask;
-use crate::random::Random;
 use skep_metadata::limits::HAND_OVER_LIMIT;
 use skep_metadata::target::{Action, Event};
 use skep_types::group_change::{GroupChange, MemberChange};
