@@ -199,7 +199,7 @@ mod tests {
         let one = (1, report((4, &[1, 2]), 90));
         let two = (2, report((5, &[2, 3]), 50));
         assert_eq!(choice(&group, &[]), waits_for(&[1, 2]));
-        assert_eq!(choice(&group, &[one.clone()]), waits_for(&[2]));
+        assert_eq!(choice(&group, std::slice::from_ref(&one)), waits_for(&[2]));
         assert_eq!(choice(&group, &[one.clone(), two.clone()]), waits_for(&[3]));
         let group = groups::reopen(&group, Epoch::default(), &TARGETS);
         let all = [one, two, (3, report((7, &[3]), 60))];
@@ -233,7 +233,7 @@ mod tests {
         let of_two = groups::create(GroupId::new(1), TargetKind::Metadata, &TARGETS[..2]).unwrap();
         let group = groups::reopen(&of_two, Epoch::default(), &[]);
         let one = (1, report((4, &[1, 2]), 90));
-        assert_eq!(choice(&group, &[one.clone()]), waits_for(&[2]));
+        assert_eq!(choice(&group, std::slice::from_ref(&one)), waits_for(&[2]));
         let (epoch, change, target) = (group.epoch, MemberChange::Drop, TARGETS[1]);
         let change = GroupChange { group: group.id, epoch, change, target };
         let dropped = groups::apply(&group, &change).unwrap();

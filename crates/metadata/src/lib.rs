@@ -18,7 +18,6 @@
 mod background;
 pub mod engine;
 mod former_group;
-mod former_group;
 mod free_space;
 mod handlers;
 pub mod limits;

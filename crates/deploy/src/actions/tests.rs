@@ -89,7 +89,7 @@ fn incomplete_script_of_a_step_is_not_run() {
     let steps: Vec<_> =
         all_scripts().into_iter().filter(|(_, text)| text.starts_with("{\n")).collect();
     assert!(steps.len() > 50, "all steps except the installation");
-    let removal = |name: &str| name.ends_with(&Action::Remove.to_string());
+    let removal = |name: &str| name.ends_with(&Action::Remove { keeps_data: true }.to_string());
     assert!(steps.iter().any(|(name, _)| removal(name)));
     for (name, text) in steps {
         let end = "} </dev/null\n";

@@ -240,7 +240,7 @@ fn apply_rewrites_units_that_differ_from_the_program() {
 #[test]
 fn removal_unmounts_first_and_stops_management_last() {
     let deployment = Deployment::parse(GOOD).unwrap();
-    let steps = lines(&remove(&deployment, &["m1".into(), "s1".into()]));
+    let steps = lines(&remove(&deployment, &["m1".into(), "s1".into()], true));
     let expected = [
         "unmount: s1: unmount the cluster",
         "stop: m1: stop monitor",

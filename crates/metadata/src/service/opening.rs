@@ -180,7 +180,8 @@ fn refuse_used(path: &Path, membership: &Membership, contents: &Contents) -> Res
 mod tests {
     use super::*;
     use skep_types::{
-        ClusterId, ClusterMap, Group, GroupId, GroupMember, MapVersion, MemberState, TargetKind,
+        ClusterId, ClusterMap, Group, GroupId, GroupMember, GroupRecord, MapVersion, MemberState,
+        TargetKind,
     };
 
     /// The previous primary may still hold its lease when an administrator has removed it from the
@@ -234,7 +235,8 @@ mod tests {
         assert!(mark.lacks_records());
         assert_eq!(membership.counted(&mark.counted()), [TargetId::new(3)]);
         let next = serving_alone(6);
-        mark.reach_epoch(next.epoch(), next.map.version).unwrap();
+        let record = GroupRecord { epoch: next.epoch(), members: vec![owner.target] };
+        mark.reach_epoch(next.epoch(), next.map.version, record).unwrap();
         assert!(next.counted(&mark.counted()).is_empty(), "the epoch in which it may lead");
     }
 }
