@@ -116,11 +116,7 @@ pub fn script(
         Action::AwaitHealth => await_health(deployment),
         Action::AwaitMembers => await_members(),
         Action::Mount => mount(deployment),
-        Action::Unmount => format!(
-            "if is_skep_mount {0}; then\n\
-             umount {0} || die \"{0} is in use; 'fuser -vm {0}' lists the programs\"\nfi\n",
-            deployment.mount.point
-        ),
+        Action::Unmount => format!("unmount_cluster {}\n", deployment.mount.point),
         Action::WriteCheck => on_mount(
             deployment,
             &format!(
@@ -271,13 +267,18 @@ fn mount_disks(deployment: &Deployment, host: &Host) -> String {
     for disk in &host.disks {
         let (device, point) = (&disk.device, disk.mount_point());
         let options = deployment.disks.mount(disk.role);
-        // The disk may have another name than before. A host without udev has no links for UUIDs.
-        let link = format!("/dev/disk/by-uuid/{}", disk_uuid(deployment, host, device));
+        // The disk may have another name than before, and another disk may have its name. A host
+        // without udev has no links for UUIDs.
+        let uuid = disk_uuid(deployment, host, device);
+        let link = format!("/dev/disk/by-uuid/{uuid}");
         let _ = writeln!(
             text,
             "make_dir {point} 755\nif is_mounted {point}; then :\n\
              elif [ -b {link} ]; then mount -t xfs -o {options} {link} {point}\n\
-             else mount -t xfs -o {options} {device} {point}\nfi"
+             elif [ \"$(blkid -p -s UUID -o value {device})\" = {uuid} ]; then\n\
+             mount -t xfs -o {options} {device} {point}\n\
+             else die \"cannot mount the disk for {point}: {device} does not have its file system \
+             any more; attach the disk again\"\nfi"
         );
     }
     text

@@ -143,6 +143,14 @@ is_mounted() { awk -v at="$1" '$2 == at { found = 1 } END { exit !found }' /proc
 is_skep_mount() {
   awk -v at="$1" '$2 == at { type = $3 } END { exit type != "fuse.skep" }' /proc/mounts
 }
+# Unmounts the cluster, if it is mounted. umount(8) also fails if the mount has ended, but metadata has
+# not confirmed its last changes. It then prints this reason.
+unmount_cluster() { # mount point
+  is_skep_mount "$1" || return 0
+  umount "$1" && return
+  ! is_skep_mount "$1" || die "$1 is in use; 'fuser -vm $1' lists the programs"
+  exit 1
+}
 # Replaces the lines of the deployment in /etc/fstab by standard input. Fails if the end of these lines
 # is not marked.
 write_fstab() {

@@ -24,9 +24,7 @@ fi
 for kind in storage metadata management; do stop_service "$kind"; done
 if is_recorded 'file /etc/skep/monitor.toml'; then stop_service monitor; fi
 if grep -q '^tuned ' "$list"; then restore_tuning; fi
-if is_skep_mount "$MOUNT"; then
-  umount "$MOUNT" || die "$MOUNT is in use; 'fuser -vm $MOUNT' lists the programs"
-fi
+unmount_cluster "$MOUNT"
 # Services, mounts and commands of a cluster with several management nodes write its addresses and its
 # cluster map to files with the id of the cluster.
 id=$(sed -n '1s/^skep1-\([0-9a-f]\{1,\}\)-.*/\1/p' /etc/skep/token 2>/dev/null || true)

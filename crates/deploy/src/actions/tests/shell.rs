@@ -183,3 +183,44 @@ fn check_of_a_mount_writes_only_into_the_mount() {
     assert!(place.path().join("file").exists());
     assert_eq!(run(true, "exit 3\n").0, Some(3));
 }
+
+/// The disk of a target may be detached, and another disk may have its name.
+#[test]
+fn only_the_disk_of_a_target_is_mounted_for_it() {
+    let deployment = Deployment::parse(GOOD).unwrap();
+    let host = deployment.host("s1").unwrap();
+    let text = mount_disks(&deployment, host).replace("blkid ", "fake_blkid ");
+    let [first, second] =
+        ["/dev/nvme1n1", "/dev/mapper/data"].map(|it| disk_uuid(&deployment, host, it));
+    let run = |uuid: &str| {
+        let script = format!(
+            "set -eu\ndie() {{ echo \"$*\"; exit 1; }}\nmake_dir() {{ :; }}\n\
+             is_mounted() {{ false; }}\nmount() {{ echo \"$*\"; }}\n\
+             fake_blkid() {{ case \"$6\" in */data) echo {second} ;; *) echo {uuid} ;; esac; }}\n\
+             {text}"
+        );
+        let output = Command::new("sh").args(["-c", &script]).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stdout).unwrap())
+    };
+    let mounts = "-t xfs -o noatime /dev/nvme1n1 /srv/skep/disks/nvme1n1\n\
+        -t xfs -o noatime /dev/mapper/data /srv/skep/disks/mapper-data\n";
+    assert_eq!(run(&first), (Some(0), mounts.into()));
+    let (code, text) = run("of-another-disk");
+    assert!(code == Some(1) && text.starts_with("cannot mount the disk for"), "{text}");
+}
+
+#[test]
+fn failed_unmount_names_its_own_reason() {
+    let place = tempfile::tempdir().unwrap();
+    let run = |stubs: &str| {
+        let body = format!("{stubs}\nunmount_cluster /mnt/a\necho done\n");
+        run_in(place.path(), ("unmount_cluster() {", "# Replaces the lines"), &body)
+    };
+    assert_eq!(run("is_skep_mount() { false; }"), (Some(0), "done\n".into()));
+    let (code, text) = run("is_skep_mount() { true; }\numount() { return 32; }");
+    assert!(code == Some(1) && text.contains("/mnt/a is in use"), "{text}");
+    // The mount has ended, and metadata has not confirmed its last changes.
+    let unconfirmed = "mounted=yes\nis_skep_mount() { [ $mounted = yes ]; }\n\
+        umount() { mounted=no; echo unconfirmed >&2; return 32; }";
+    assert_eq!(run(unconfirmed), (Some(1), "unconfirmed\n".into()));
+}
