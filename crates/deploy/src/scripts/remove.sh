@@ -53,12 +53,33 @@ sed -n 's/^disk //p' "$list" | while read -r device uuid point; do
     dd if=/dev/zero of="$device" bs=1M count=2 conv=fsync status=none
   fi
 done
-# Stopping the target also stops services that this deployment has not started, such as those of
-# another cluster or a monitor of the administrator. If one of them runs, leave the target.
-states=active,activating,reloading,deactivating
-if has_systemd &&
-  [ -z "$(systemctl list-units --plain --no-legend --state="$states" 'skep-*.service')" ]; then
-  systemctl disable --now --quiet skep.target 2>/dev/null || true
+# Whether services that this deployment has not started run on this host or start at its next boot, such
+# as those of another cluster or a monitor of the administrator. The services of this deployment are
+# disabled already.
+has_other_services() {
+  has_systemd || return 1
+  states=active,activating,reloading,deactivating
+  found=$(systemctl list-units --plain --no-legend --state="$states" 'skep-*.service')
+  [ -z "$found" ] || return 0
+  for link in /etc/systemd/system/*.wants/skep-*.service; do
+    case "$link" in *"@$CLUSTER.service") continue ;; esac
+    [ ! -L "$link" ] || return 0
+  done
+  return 1
+}
+# Whether a file of this deployment is also used by such services: a unit, the user of the units, or the
+# program.
+is_shared() { # path
+  case "$1" in
+    /etc/systemd/system/*.service.d/*) return 1 ;;
+    /etc/systemd/system/* | /etc/sysusers.d/skep.conf | /usr/bin/skep | /sbin/*mount.*) ;;
+    *) return 1 ;;
+  esac
+}
+others=no
+if has_other_services; then others=yes
+# Stopping the target also stops other services.
+elif has_systemd; then systemctl disable --now --quiet skep.target 2>/dev/null || true
 fi
 # The directories of services contain only files of these services, so delete them with all contents.
 for kind in monitor storage metadata management; do
@@ -66,7 +87,9 @@ for kind in monitor storage metadata management; do
 done
 sed '1!G;h;$!d' "$list" | while read -r kind path; do
   case "$kind" in
-    file) rm -f "$path" "$path.skep-new" "$path.old" ;;
+    file)
+      if [ "$others" = yes ] && is_shared "$path"; then continue; fi
+      rm -f "$path" "$path.skep-new" "$path.old" ;;
     dir) rmdir "$path" 2>/dev/null || true ;;
   esac
 done

@@ -144,23 +144,59 @@ fn start_of_a_unit_that_is_not_ready_ends_in_time() {
     assert!(code == Some(1) && text.contains("did not start") && text.contains("log"), "{text}");
 }
 
+/// Runs the part of a removal that removes the files of the deployment, on a host with systemd.
+/// `systemctl` prints the units in `running`. Returns the calls of `systemctl` that change units,
+/// and whether the unit of storage, its drop-in file, the program and the token are left.
+fn remove_files(running: &str, enabled: &[&str]) -> (String, [bool; 4]) {
+    let place = tempfile::tempdir().unwrap();
+    let at = place.path();
+    let units = at.join("etc/systemd/system");
+    let wants = units.join("skep.target.wants");
+    std::fs::create_dir_all(&wants).unwrap();
+    for unit in enabled {
+        std::os::unix::fs::symlink(units.join("skep-storage@.service"), wants.join(unit)).unwrap();
+    }
+    let files = [
+        "etc/systemd/system/skep-storage@.service",
+        "etc/systemd/system/skep-storage@scratch.service.d/disks.conf",
+        "usr/bin/skep",
+        "etc/skep/token",
+    ];
+    let mut list = "cluster scratch\n".to_owned();
+    for file in files {
+        std::fs::create_dir_all(at.join(file).parent().unwrap()).unwrap();
+        std::fs::write(at.join(file), "").unwrap();
+        list += &format!("file {}/{file}\n", at.display());
+    }
+    std::fs::write(at.join("list"), list).unwrap();
+    let from = REMOVE.find("# Whether services that").unwrap();
+    let to = REMOVE.find("if has_systemd; then systemctl daemon-reload; fi").unwrap();
+    let mut part = REMOVE[from..to].to_owned();
+    for directory in ["/etc/", "/usr/bin/", "/sbin/", "/srv/"] {
+        part = part.replace(directory, &format!("{}{directory}", at.display()));
+    }
+    let body = format!(
+        "has_systemd() {{ true; }}\nsystemctl() {{\n\
+         if [ \"$1\" = list-units ]; then printf '{running}'; else echo \"$*\"; fi\n}}\n{part}"
+    );
+    let (code, text) = run_in(at, ("is_recorded() {", "record() {"), &body);
+    assert_eq!(code, Some(0), "{text}");
+    (text, files.map(|file| at.join(file).exists()))
+}
+
 /// `skep.target` also stops the services of other clusters and a monitor of the administrator.
+/// These services use the units and the program that the deployment has installed.
 #[test]
-fn removal_leaves_the_target_of_systemd_to_other_services() {
-    let from = REMOVE.find("states=").unwrap();
-    let to = REMOVE.find("# The directories of services").unwrap();
-    let run = |units: &str| {
-        let script = format!(
-            "set -eu\nhas_systemd() {{ true; }}\nsystemctl() {{\n\
-             if [ \"$1\" = list-units ]; then printf '{units}'; else echo \"$*\"; fi\n}}\n{}",
-            &REMOVE[from..to]
-        );
-        let output = Command::new("sh").args(["-c", &script]).output().unwrap();
-        assert!(output.status.success());
-        String::from_utf8(output.stdout).unwrap()
-    };
-    assert_eq!(run(""), "disable --now --quiet skep.target\n");
-    assert_eq!(run("skep-storage@other.service loaded active running\\n"), "");
+fn removal_leaves_units_and_program_of_other_services() {
+    let disabled = "disable --now --quiet skep.target\n";
+    let own = ["skep-storage@scratch.service"];
+    assert_eq!(remove_files("", &own), (disabled.into(), [false; 4]));
+    let left = (String::new(), [true, false, true, false]);
+    let running = "skep-storage@other.service loaded active running\\n";
+    assert_eq!(remove_files(running, &[]), left);
+    // The other service does not run at the moment, and starts at the next boot.
+    assert_eq!(remove_files("", &["skep-storage@other.service"]), left);
+    assert_eq!(remove_files("", &["skep-monitor.service"]), left);
 }
 
 #[test]
