@@ -78,14 +78,36 @@ struct Survey {
     verdict: Verdict,
 }
 
+impl Survey {
+    /// Whether all hosts have answered, and a plan has only steps that verify the cluster. The
+    /// steps that install the program do not count, because the program of this run may be of
+    /// another version than the program of the cluster.
+    fn is_complete(&self, phases: &[Phase]) -> bool {
+        let is_change = |action: &Action| {
+            !matches!(
+                action,
+                Action::AwaitHealth
+                    | Action::AwaitMembers
+                    | Action::Install
+                    | Action::WriteCheck
+                    | Action::ReadCheck
+                    | Action::RemoveCheck
+            )
+        };
+        let mut actions = phases.iter().flat_map(|it| &it.hosts).flat_map(|it| &it.actions);
+        self.absent.is_empty() && !actions.any(is_change)
+    }
+}
+
 impl Run<'_> {
     /// Returns the steps that [`Self::apply`] would run. Runs no step.
     pub fn plan(&self) -> Ended {
         let begin = Instant::now();
         let survey = self.survey(true);
         let phases = plan::apply(self.deployment, self.program, &survey.facts);
-        let steps = planned(&phases);
-        self.outcome(begin, survey, steps, None)
+        let is_complete = survey.is_complete(&phases);
+        let (outcome, error) = self.outcome(begin, survey, planned(&phases), None);
+        (Outcome { is_complete: Some(is_complete), ..outcome }, error)
     }
 
     /// Creates the cluster that the hosts file describes. If a part of it exists, completes or
@@ -181,25 +203,14 @@ impl Run<'_> {
         })
     }
 
-    /// Observes the hosts. The second returned value is true if the cluster is complete.
-    pub fn status(&self) -> (Ended, bool) {
+    /// Observes the hosts, and finds out whether the cluster is complete.
+    pub fn status(&self) -> Ended {
         let begin = Instant::now();
         let survey = self.survey(false);
         let phases = plan::apply(self.deployment, self.program, &survey.facts);
-        let is_change = |action: &Action| {
-            !matches!(
-                action,
-                Action::AwaitHealth
-                    | Action::AwaitMembers
-                    | Action::Install
-                    | Action::WriteCheck
-                    | Action::ReadCheck
-                    | Action::RemoveCheck
-            )
-        };
-        let mut actions = phases.iter().flat_map(|it| &it.hosts).flat_map(|it| &it.actions);
-        let is_complete = survey.absent.is_empty() && !actions.any(is_change);
-        (self.outcome(begin, survey, Vec::new(), None), is_complete)
+        let is_complete = survey.is_complete(&phases);
+        let (outcome, error) = self.outcome(begin, survey, Vec::new(), None);
+        (Outcome { is_complete: Some(is_complete), ..outcome }, error)
     }
 
     fn change(&self, is_new: bool, plan: impl FnOnce(&mut Survey) -> Result<Vec<Phase>>) -> Ended {
@@ -360,6 +371,7 @@ impl Run<'_> {
                 survey.facts.cluster.as_ref().map_or(1, |cluster| cluster.copies)
             }),
             metadata_groups: metadata_groups(self.deployment, &survey.facts),
+            is_complete: None,
             warnings,
             problems,
             steps,
@@ -566,6 +578,20 @@ mod tests {
             facts.hosts.entry("s1".into()).or_default().deployed = Some("other".into());
         });
         assert!(reason.contains("belongs to the cluster 'other'"), "{reason}");
+    }
+
+    #[test]
+    fn cluster_is_complete_if_no_host_and_no_change_is_missing() {
+        let phase = |action: Action| {
+            let hosts = vec![plan::HostSteps { host: "s1".into(), actions: vec![action] }];
+            [Phase { name: "x", hosts }]
+        };
+        let facts = AllFacts::default();
+        let mut survey = Survey { facts, absent: Vec::new(), verdict: Verdict::default() };
+        assert!(survey.is_complete(&phase(Action::ReadCheck)));
+        assert!(!survey.is_complete(&phase(Action::Start(Role::Storage))));
+        survey.absent.push("s2".into());
+        assert!(!survey.is_complete(&phase(Action::ReadCheck)));
     }
 
     #[test]

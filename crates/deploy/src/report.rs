@@ -86,6 +86,9 @@ pub struct Outcome {
     pub copies: u32,
     /// The metadata groups, as they were at the start, and the groups that the plan creates.
     pub metadata_groups: Vec<GroupReport>,
+    /// Whether all hosts have answered and the cluster lacks no step of `skep deploy apply`. `None`
+    /// means that the command does not find this out: only `plan` and `status` do.
+    pub is_complete: Option<bool>,
     /// Facts about hosts that an administrator should check.
     pub warnings: Vec<HostProblem>,
     /// Problems of hosts. If there is one, no step ran.

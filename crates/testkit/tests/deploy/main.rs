@@ -189,6 +189,7 @@ fn lost_management_is_restored_and_not_founded_again() {
     });
     let refused = site.deploy("apply").expect_failure();
     assert!(refused.contains("m1") && refused.contains("`skep cluster restore`"), "{refused}");
+    assert!(!is_complete(&site));
     let host = site.host("m1");
     host.run("test -e /srv/skep/management").expect_failure();
     let restore = "mkdir -p /srv/skep\n\
@@ -201,6 +202,15 @@ fn lost_management_is_restored_and_not_founded_again() {
     let targets = host.run("skep target list").expect_success();
     assert_eq!(targets.matches(" Online ").count(), 2, "{targets}");
     assert!(site.deploy("status").expect_success().contains("The cluster is complete"));
+    assert!(is_complete(&site));
+}
+
+/// Returns whether the cluster is complete, as `skep deploy status` prints it in JSON.
+fn is_complete(site: &DeploySite) -> bool {
+    let status = site.deploy("status --output json").stdout;
+    let status: serde_json::Value = serde_json::from_str(&status).expect("one JSON value");
+    schema::check("deploy", &status);
+    status["is_complete"].as_bool().expect("the status has this field")
 }
 
 #[test]

@@ -19,10 +19,11 @@ pub(crate) struct StatusArgs {
 }
 
 pub(crate) fn run(args: &StatusArgs) -> Result<ExitCode> {
-    let ((outcome, error), is_complete) = args.deploy.run(|run| run.status())?;
+    let (outcome, error) = args.deploy.run(|run| run.status())?;
     if let Some(error) = error {
         return Err(error);
     }
+    let is_complete = outcome.is_complete == Some(true);
     print(&outcome, |outcome| {
         let end = match is_complete {
             true => "The cluster is complete.",
