@@ -3,9 +3,10 @@
 
 use crate::checks::{Program, Verdict, judge, judge_reach, peers, reach_script};
 use crate::cluster::{self, Cluster};
-use crate::execute::{Executor, Report, StepReport, in_parallel};
+use crate::execute::{Executor, Report, StepReport};
 use crate::facts::{self, Facts};
 use crate::hosts::{Deployment, Host, Role};
+use crate::observation::{Observed, observe};
 use crate::plan::{self, Action, AllFacts, Phase};
 use crate::report::{Outcome, host_report, management, metadata_groups, planned};
 use crate::ssh::{HostProblem, Ssh};
@@ -23,6 +24,8 @@ pub struct Run<'a> {
     pub program: &'a Program,
     /// Maximum number of hosts that the run works on at the same time.
     pub parallel: usize,
+    /// Called for the progress of each observation of the hosts.
+    pub observed: Observed<'a>,
     /// Called for each step that has ended.
     pub report: Report<'a>,
 }
@@ -235,7 +238,8 @@ impl Run<'_> {
     fn survey(&self, is_new: bool) -> Survey {
         let ssh = Ssh::new(self.deployment);
         let hosts = &self.deployment.hosts;
-        let results = in_parallel(hosts, self.parallel, |host| {
+        let progress = ("the state of the hosts", self.observed);
+        let results = observe(hosts, self.parallel, progress, |host| {
             let output = ssh.observe(host, &facts::script(self.deployment, host))?;
             Facts::parse(self.deployment, host, &output)
         });
@@ -257,7 +261,8 @@ impl Run<'_> {
             plan::judge_founder(self.deployment, &facts, &mut verdict);
         } else if is_new {
             plan::judge_cluster(self.deployment, &facts, &mut verdict);
-            let reached = in_parallel(hosts, self.parallel, |host| self.reach(&ssh, host));
+            let progress = ("the network between the hosts", self.observed);
+            let reached = observe(hosts, self.parallel, progress, |host| self.reach(&ssh, host));
             verdict.problems.extend(reached.into_iter().flatten());
         }
         problems.append(&mut verdict.problems);
@@ -277,12 +282,18 @@ impl Run<'_> {
         };
         let mut warnings = Vec::new();
         for host in self.deployment.hosts.iter().filter(runs) {
-            let output = ssh.observe(host, &cluster::script());
-            match output.and_then(|output| Cluster::parse(&output.text)) {
-                Ok(cluster) => return Some(cluster),
-                Err(error) => {
-                    let problem = format!("management does not answer: {}", error.context());
-                    warnings.push(HostProblem { host: host.name.clone(), problem });
+            let progress = ("the state of the cluster", self.observed);
+            let results = observe(std::slice::from_ref(host), 1, progress, |host| {
+                let output = ssh.observe(host, &cluster::script())?;
+                Cluster::parse(&output.text)
+            });
+            for result in results {
+                match result {
+                    Ok(cluster) => return Some(cluster),
+                    Err(error) => {
+                        let problem = format!("management does not answer: {}", error.context());
+                        warnings.push(HostProblem { host: host.name.clone(), problem });
+                    }
                 }
             }
         }
@@ -479,6 +490,7 @@ mod tests {
     use crate::checks::tests::program;
     use crate::cluster::tests::{group, led_by};
     use crate::hosts::tests::{GOOD, SEVERAL};
+    use crate::observation::Observation;
 
     /// Returns the reason why a host of a running cluster cannot be removed. Management runs on the
     /// hosts `voters`. Empty if the host can be removed.
@@ -504,8 +516,14 @@ mod tests {
         change(&mut facts);
         let survey = Survey { facts, absent: Vec::new(), verdict: Verdict::default() };
         let program = program();
-        let report = |_: usize, _: usize, _: &StepReport| {};
-        let run = Run { deployment: &deployment, program: &program, parallel: 1, report: &report };
+        let (report, observed) = (|_: usize, _: usize, _: &StepReport| {}, |_: &Observation| {});
+        let run = Run {
+            deployment: &deployment,
+            program: &program,
+            parallel: 1,
+            observed: &observed,
+            report: &report,
+        };
         let host = deployment.host(name).unwrap();
         let refused = run.refuse_foreign(host, &survey);
         let refused = refused.and(run.refuse_management(host, &survey));

@@ -14,6 +14,7 @@
 //! - [`actions`]: the script of each step
 //! - [`tuning`]: the settings of the kernel of each host
 //! - [`ssh`]: sessions of the `ssh` client that is installed on this host
+//! - [`observation`]: the progress of scripts that observe many hosts at the same time
 //! - [`execute`]: runs steps on many hosts at the same time
 //! - [`report`]: the result of a command
 //! - [`commands`]: plan, apply, upgrade, remove, destroy, status
@@ -35,6 +36,7 @@ pub mod facts;
 pub mod groups;
 pub mod hosts;
 pub mod job_lines;
+pub mod observation;
 pub mod ondemand;
 pub mod plan;
 pub mod report;

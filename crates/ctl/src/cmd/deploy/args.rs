@@ -1,10 +1,12 @@
 //! Options that the subcommands of `skep deploy` share, and their output.
 
 use crate::output::{is_for_people, print, render, table};
+use crate::tree_output::ProgressLine;
 use clap::Args;
 use skep_deploy::commands::{Ended, Run, program};
 use skep_deploy::execute::StepReport;
 use skep_deploy::hosts::Deployment;
+use skep_deploy::observation::Observation;
 use skep_deploy::report::{HostReport, ManagementReport, MemberReport, Outcome};
 use skep_types::{Error, ErrorCode, Result};
 use std::fmt::Write as _;
@@ -50,10 +52,13 @@ impl DeployArgs {
             None => std::env::current_exe()?,
         };
         let program = program(&path)?;
+        let shown = ProgressLine::new();
+        let observed = |observation: &Observation| shown.show(&line(observation));
         let run = Run {
             deployment: &deployment,
             program: &program,
             parallel: self.parallel,
+            observed: &observed,
             report: &progress,
         };
         Ok(command(&run))
@@ -82,6 +87,16 @@ impl DeployArgs {
         }
         error.map_or(Ok(()), Err)
     }
+}
+
+/// Formats the progress of an observation. Empty if the observation has ended.
+fn line(observation: &Observation) -> String {
+    let Observation { object, ended, total, waiting } = observation;
+    if ended == total {
+        return String::new();
+    }
+    let more = if total - ended > waiting.len() { ", ..." } else { "" };
+    format!("Checking {object}: {ended} of {total} hosts, waiting for {}{more}", waiting.join(", "))
 }
 
 fn progress(number: usize, total: usize, step: &StepReport) {
@@ -184,4 +199,21 @@ fn services(host: &HostReport) -> String {
 
 fn or_dash(text: &str) -> String {
     if text.is_empty() { "-".into() } else { text.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn observation_line_names_the_hosts_that_are_awaited() {
+        let of = |ended, waiting: &[&str]| {
+            let waiting = waiting.iter().map(|it| (*it).to_owned()).collect();
+            line(&Observation { object: "the network", ended, total: 5, waiting })
+        };
+        let text = "Checking the network: 3 of 5 hosts, waiting for s1, s2";
+        assert_eq!(of(3, &["s1", "s2"]), text);
+        assert!(of(1, &["a", "b", "c"]).ends_with("waiting for a, b, c, ..."));
+        assert_eq!(of(5, &[]), "");
+    }
 }
