@@ -141,3 +141,27 @@ fn kernel_releases_are_compared_by_number() {
     assert_eq!(kernel("x"), None);
     assert!((6, 1) > OLDEST_KERNEL && (5, 4) < OLDEST_KERNEL);
 }
+
+/// A host of a large cluster has thousands of peers, and each connection is a process.
+#[test]
+fn connections_to_peers_are_tried_in_bounded_rounds() {
+    let peer = |port: u16| Peer {
+        name: "m1".into(),
+        role: Role::Metadata,
+        address: "10.0.0.1".into(),
+        port,
+    };
+    let peers: Vec<_> = (1..=250).map(peer).collect();
+    let stubs =
+        "fake() { echo 'fake: no route'; return 1; }\nwait() { echo wait; command wait; }\n";
+    let script = reach_script(&peers).replace("timeout 5 bash", "fake");
+    let shell =
+        std::process::Command::new("sh").args(["-c", &(stubs.to_owned() + &script)]).output();
+    let text = String::from_utf8(shell.unwrap().stdout).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    let ends: Vec<_> = (0..lines.len()).filter(|at| lines[*at] == "wait").collect();
+    assert_eq!((ends.len(), lines.len()), (3, 253), "{text}");
+    // Only two rounds begin before the second one has ended.
+    assert!(ends[1] <= 201, "{ends:?}");
+    assert!(lines.contains(&"10.0.0.1 250 no route"), "{text}");
+}
