@@ -3,6 +3,7 @@
 //! - [`layout`] owns the data directory.
 //! - [`shape`] owns the numbers of services and targets.
 //! - [`children`] starts, watches and ends processes.
+//! - [`former`] waits for the processes of a killed supervisor.
 //! - [`resources`] checks this host before the start.
 //! - [`ownership`] sets the owner of the root directory.
 //! - [`supervisor`] runs a cluster from `up` to `down`.
@@ -11,6 +12,7 @@
 //! Services are separate processes that run this program, with real sockets and directories.
 
 pub(crate) mod children;
+mod former;
 pub(crate) mod layout;
 mod ownership;
 pub(crate) mod plan;

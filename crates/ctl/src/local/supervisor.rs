@@ -3,6 +3,7 @@
 //! order.
 
 use super::children::{Role, Service, describe};
+use super::former::await_end;
 use super::layout::SupervisorLock;
 use super::ownership::give_root_to;
 use super::plan::Plan;
@@ -75,7 +76,7 @@ pub(crate) async fn run(plan: Plan, signals: skep_env::Signals) -> Result<()> {
 impl Supervisor {
     async fn start(&mut self) -> Result<()> {
         let started = skep_env::now();
-        self.await_former().await;
+        self.await_former().await?;
         self.start_management().await?;
         self.set_copies().await?;
         let services: Vec<_> = self.plan.shape.services().collect();
@@ -186,25 +187,21 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Waits for processes that a killed supervisor has left behind. They usually end without a
-    /// signal. Kills the processes that still run after [`END_PATIENCE`].
-    async fn await_former(&self) {
+    /// Waits for processes that a killed supervisor has left behind. Kills the processes that still
+    /// run after [`END_PATIENCE`].
+    async fn await_former(&self) -> Result<()> {
         let data = self.plan.layout.data.display().to_string();
-        let is_ours = |process: &u32| {
+        let is_ours = |process: u32| {
             let line = std::fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
             String::from_utf8_lossy(&line).contains(&data)
         };
-        let former = self.plan.layout.processes();
-        let deadline = skep_env::now() + END_PATIENCE;
-        while former.values().any(is_ours) {
-            if skep_env::now() > deadline {
-                for process in former.values().filter(|process| is_ours(process)) {
-                    print_line(&format!("killing process {process} of an earlier `skep up`"));
-                    let _ = skep_env::send_signal(*process, libc::SIGKILL);
-                }
-            }
-            skep_env::sleep(TICK).await;
-        }
+        let kill = |process: u32| {
+            print_line(&format!("killing process {process} of an earlier `skep up`"));
+            let _ = skep_env::send_signal(process, libc::SIGKILL);
+        };
+        let former: Vec<u32> = self.plan.layout.processes().into_values().collect();
+        let is_interrupted = || self.asked_to_end.get() > 0;
+        await_end(&former, is_ours, (END_PATIENCE, END_PATIENCE), is_interrupted, kill).await
     }
 
     fn access(&self) -> Result<Access> {

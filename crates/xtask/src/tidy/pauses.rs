@@ -48,6 +48,7 @@ const PAUSES: &[(&str, &str)] = &[
     ("crates/ctl/src/cmd/tune/measured_command.rs", "poll: a signal that ends a measurement"),
     ("crates/ctl/src/cmd/umount.rs", "poll: the end of the process of a mount"),
     ("crates/ctl/src/cmd/why/own.rs", "period: the interval between two questions to the mount"),
+    ("crates/ctl/src/local/former.rs", "poll: the end of processes of a killed supervisor"),
     ("crates/ctl/src/local/readiness.rs", "poll: readiness of a child process"),
     ("crates/ctl/src/local/supervisor.rs",
      "period: looks at its child processes; delay: before it restarts one"),
