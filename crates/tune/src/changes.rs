@@ -9,12 +9,18 @@
 //! A new scheduler of a disk resets the depth of the disk's queue. So [`undo`] restores the files
 //! in the order in which [`apply`] changed them: the scheduler first, and then the depth.
 //!
+//! # Hazard: two commands at the same time
+//! Both would read the record, and the later one would overwrite the former values that the other
+//! one has added. So each function that changes the record holds the lock of
+//! [`crate::record_lock`].
+//!
 //! # Hazard: a second `apply`
 //! A second `apply` finds the values that the first `apply` wrote, and not the original values. So
 //! if the record already has a file, `apply` does not replace the recorded contents.
 
 use crate::check::Finding;
 use crate::keep::{self, Setting};
+use crate::record_lock::{DIRECTORY, lock};
 use crate::rules::Keep;
 use crate::tree::Tree;
 use serde::{Deserialize, Serialize};
@@ -22,6 +28,8 @@ use skep_types::{Error, ErrorCode, Result};
 
 /// Path of the file with the record of the previous contents of all changed files.
 pub const STATE: &str = "/var/lib/skep/tune/state.json";
+/// The directories of the kernel that have one entry for each device.
+const CLASSES: [&str; 2] = ["/sys/block/", "/sys/class/net/"];
 /// Version of the format of the record.
 const VERSION: u32 = 1;
 
@@ -83,6 +91,8 @@ pub struct Outcome {
     pub boot_files: Vec<String>,
     /// The kernel files that could not be changed or restored.
     pub failures: Vec<Failure>,
+    /// The kernel files that [`undo`] could not restore, and that it has removed from the record.
+    pub forgotten: Vec<Failure>,
 }
 
 /// A failed change or restoration of a kernel file.
@@ -111,13 +121,18 @@ pub fn planned<'a>(findings: &'a [Finding], only: &[String]) -> Vec<&'a Finding>
 ///
 /// # Errors
 /// - An error before any change: the record or the previous contents of a file cannot be read, or
-///   the record cannot be written.
+///   the record cannot be written. `Busy`: another command changes settings for a long time.
 /// - An error after some changes: a file that sets values at boot, or the record, cannot be
 ///   written. The record then still has the previous contents, so [`undo`] can restore them.
 ///
 /// If a kernel file cannot be written, this is not an error. The outcome lists the file as a
 /// failure, and the record is as if this change had not been tried.
 pub fn apply(tree: &Tree, findings: &[&Finding]) -> Result<Outcome> {
+    // Without a record and without changes, this call must not create the directory of the record.
+    if findings.is_empty() && !tree.real(DIRECTORY).is_dir() {
+        return Ok(Outcome::default());
+    }
+    let _lock = lock(tree)?;
     if findings.is_empty() {
         return complete_boot_files(tree);
     }
@@ -216,25 +231,29 @@ pub fn is_changed(tree: &Tree) -> Result<bool> {
 
 /// Restores the recorded contents of all changed files: first the files that set values at boot,
 /// then the files of the kernel, in the order in which they were changed. Removes the record when
-/// all files are restored.
+/// no file is left in it.
 ///
 /// # Errors
 /// - `NotFound`: there is no record.
+/// - `Busy`: another command changes settings for a long time.
 /// - Another error: the record cannot be read or written, or a file that sets values at boot cannot
 ///   be restored.
 ///
 /// If a kernel file cannot be restored, this is not an error. The outcome lists the file as a
-/// failure. The file stays in the record, so that the next call restores it.
-pub fn undo(tree: &Tree) -> Result<Outcome> {
-    let Some(mut record) = read(tree)? else {
-        return Err(Error::new(
-            ErrorCode::NotFound,
-            format!(
-                "cannot undo changes: {STATE} does not exist, so `skep tune apply` changed nothing \
-                 here"
-            ),
-        ));
+/// failure. The file stays in the record, so that the next call restores it. There are two
+/// exceptions, which the outcome lists as forgotten: files of devices that were removed from the
+/// host, since the kernel no longer has their values, and all such files if `forgets` is set.
+pub fn undo(tree: &Tree, forgets: bool) -> Result<Outcome> {
+    let missing = || {
+        let what = format!(
+            "cannot undo changes: {STATE} does not exist, so `skep tune apply` changed nothing here"
+        );
+        Error::new(ErrorCode::NotFound, what)
     };
+    // Without a record, this call must not create the directory of the record.
+    read(tree)?.ok_or_else(missing)?;
+    let _lock = lock(tree)?;
+    let mut record = read(tree)?.ok_or_else(missing)?;
     let mut outcome = Outcome::default();
     for former in std::mem::take(&mut record.files) {
         match &former.text {
@@ -245,13 +264,16 @@ pub fn undo(tree: &Tree) -> Result<Outcome> {
     }
     let changes = std::mem::take(&mut record.changes);
     for change in changes {
-        match restore(tree, &change) {
-            Ok(()) => outcome.changed.push(change),
-            Err(error) => {
-                let (file, error) = (change.file.clone(), error.context().to_owned());
-                outcome.failures.push(Failure { file, error });
-                record.changes.push(change);
-            }
+        let Err(error) = restore(tree, &change) else {
+            outcome.changed.push(change);
+            continue;
+        };
+        let failure = Failure { file: change.file.clone(), error: error.context().to_owned() };
+        if forgets || has_lost_device(tree, &change.file) {
+            outcome.forgotten.push(failure);
+        } else {
+            outcome.failures.push(failure);
+            record.changes.push(change);
         }
     }
     match record.changes.is_empty() {
@@ -259,6 +281,16 @@ pub fn undo(tree: &Tree) -> Result<Outcome> {
         false => write(tree, &record)?,
     }
     Ok(outcome)
+}
+
+/// Whether the device of a kernel file was removed from the host. False if the host shows no
+/// devices of this class, because the kernel's file system may not be mounted.
+fn has_lost_device(tree: &Tree, file: &str) -> bool {
+    CLASSES.into_iter().any(|class| {
+        let device = file.strip_prefix(class).and_then(|rest| rest.split('/').next());
+        let exists = |path: &str| tree.real(path).exists();
+        device.is_some_and(|device| exists(class) && !exists(&format!("{class}{device}")))
+    })
 }
 
 fn restore(tree: &Tree, change: &Change) -> Result<()> {

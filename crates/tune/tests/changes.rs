@@ -265,7 +265,7 @@ fn undo_restores_every_file_exactly() {
     assert_eq!((applied.changed.len(), applied.failures.len()), (FILES.len(), 0));
     assert!(host.failing().is_empty(), "{:?}", host.failing());
     assert!(host.get("/etc/sysctl.d/90-skep.conf").contains("vm.max_map_count"));
-    let undone = undo(&host.tree).expect("undone");
+    let undone = undo(&host.tree, false).expect("undone");
     assert_eq!((undone.changed.len(), undone.failures.len()), (FILES.len(), 0));
     assert_eq!(host.snapshot(), before);
 }
@@ -277,7 +277,7 @@ fn applied_values_survive_a_reboot_and_can_be_undone() {
     host.apply_all();
     host.reboot();
     assert!(host.failing().is_empty(), "{:?}", host.failing());
-    undo(&host.tree).expect("undone");
+    undo(&host.tree, false).expect("undone");
     assert_eq!(host.snapshot(), before);
 }
 
@@ -290,7 +290,7 @@ fn second_apply_preserves_the_original_values_for_undo() {
     let again = host.apply_all();
     assert_eq!(again.changed.len(), 1);
     assert!(host.failing().is_empty(), "{:?}", host.failing());
-    undo(&host.tree).expect("undone");
+    undo(&host.tree, false).expect("undone");
     assert_eq!(host.snapshot(), before);
 }
 
@@ -305,7 +305,7 @@ fn undo_after_a_crash_of_apply_restores_everything() {
         host.put(path, wrong);
     }
     fs::remove_file(host.tree.real("/etc/tmpfiles.d/skep.conf")).expect("removed");
-    undo(&host.tree).expect("undone");
+    undo(&host.tree, false).expect("undone");
     assert_eq!(host.snapshot(), before);
 }
 
@@ -315,7 +315,7 @@ fn undo_after_a_crash_of_apply_restores_everything() {
 fn undo_restores_a_scheduler_before_its_queue_depth() {
     let host = Host::new(false);
     host.apply_all();
-    let undone = undo(&host.tree).expect("undone");
+    let undone = undo(&host.tree, false).expect("undone");
     let position = |name: &str| {
         let path = format!("/sys/block/sda/queue/{name}");
         undone.changed.iter().position(|it| it.file == path).expect("restored")
@@ -339,7 +339,7 @@ fn second_apply_completes_the_boot_files_of_the_first() {
     assert_eq!(outcome.boot_files, [path, other]);
     assert_eq!(host.get(path), complete);
     assert_eq!(apply(&host.tree, &[]).expect("applied").boot_files, [""; 0]);
-    undo(&host.tree).expect("undone");
+    undo(&host.tree, false).expect("undone");
     assert_eq!(host.snapshot(), before);
 }
 
@@ -360,18 +360,18 @@ fn value_refused_by_the_kernel_changes_no_other_value() {
 #[test]
 fn undo_with_a_missing_or_damaged_record_is_refused() {
     let host = Host::new(false);
-    assert!(undo(&host.tree).unwrap_err().context().contains("cannot undo"));
+    assert!(undo(&host.tree, false).unwrap_err().context().contains("cannot undo"));
     host.put(STATE, "{\"version\": 1, \"chan");
     let before = host.snapshot();
     for error in [
-        undo(&host.tree).unwrap_err(),
+        undo(&host.tree, false).unwrap_err(),
         apply(&host.tree, &planned(&host.failing(), &[])).unwrap_err(),
     ] {
         assert!(error.context().contains("cannot use the record"), "{}", error.context());
     }
     assert_eq!(host.snapshot(), before);
     host.put(STATE, "{\"version\": 9, \"changes\": [], \"files\": []}");
-    assert!(undo(&host.tree).unwrap_err().context().contains("version 9"));
+    assert!(undo(&host.tree, false).unwrap_err().context().contains("version 9"));
 }
 
 #[test]
@@ -381,11 +381,60 @@ fn files_that_undo_cannot_restore_stay_in_the_record() {
     host.apply_all();
     let path = "/sys/block/sda/queue/nr_requests";
     fs::remove_file(host.tree.real(path)).expect("removed");
-    let outcome = undo(&host.tree).expect("undone");
+    let outcome = undo(&host.tree, false).expect("undone");
     assert_eq!(outcome.failures.len(), 1, "{:?}", outcome.failures);
     host.put(path, "2048");
-    undo(&host.tree).expect("undone");
+    undo(&host.tree, false).expect("undone");
     assert_eq!(host.snapshot(), before);
+}
+
+/// The kernel has forgotten the values of a removed device. If the device returns, it has the
+/// values of a new device.
+#[test]
+fn undo_forgets_values_of_devices_that_were_removed() {
+    let host = Host::new(false);
+    host.apply_all();
+    fs::remove_dir_all(host.tree.real("/sys/block/sda")).expect("removed");
+    let outcome = undo(&host.tree, false).expect("undone");
+    assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
+    let forgotten: Vec<_> = outcome.forgotten.iter().map(|it| it.file.as_str()).collect();
+    let queue = "/sys/block/sda/queue";
+    let files = ["scheduler", "nr_requests", "read_ahead_kb"].map(|it| format!("{queue}/{it}"));
+    assert_eq!(forgotten, files);
+    assert!(!host.tree.real(STATE).exists());
+}
+
+#[test]
+fn undo_forgets_values_that_it_cannot_restore_if_asked() {
+    let host = Host::new(false);
+    host.apply_all();
+    // The device exists, but the kernel does not have this file any more.
+    fs::remove_file(host.tree.real("/sys/block/sda/queue/nr_requests")).expect("removed");
+    assert_eq!(undo(&host.tree, false).expect("undone").failures.len(), 1);
+    let outcome = undo(&host.tree, true).expect("undone");
+    assert_eq!((outcome.failures.len(), outcome.forgotten.len()), (0, 1));
+    assert!(undo(&host.tree, true).unwrap_err().context().contains("does not exist"));
+}
+
+#[test]
+fn two_applies_at_the_same_time_record_the_values_of_both() {
+    for _ in 0..20 {
+        let host = Host::new(false);
+        let before = host.snapshot();
+        let findings = host.failing();
+        let all: Vec<String> = findings.iter().map(|it| it.rule.clone()).collect();
+        let changes = planned(&findings, &all);
+        let (one, other) = changes.split_at(changes.len() / 2);
+        let tree = &host.tree;
+        std::thread::scope(|scope| {
+            for part in [one, other] {
+                scope.spawn(move || apply(tree, part).expect("applied"));
+            }
+        });
+        let undone = undo(&host.tree, false).expect("undone");
+        assert_eq!(undone.changed.len(), FILES.len());
+        assert_eq!(host.snapshot(), before);
+    }
 }
 
 #[test]

@@ -114,6 +114,7 @@ const PAUSES: &[(&str, &str)] = &[
     ("crates/storage/src/orphans.rs", "period: the clean-up of chunk files without inodes"),
     ("crates/store/src/identity.rs",
      "poll: the end of a killed process that still holds the lock of a directory"),
+    ("crates/tune/src/record_lock.rs", "retry: another command changes the settings of the kernel"),
 ];
 
 /// Crates that are not checked: the event loop itself, and programs that users do not run.

@@ -111,6 +111,9 @@ pub(super) fn as_text(outcome: &Outcome, done: &str) -> String {
     for it in &outcome.failures {
         let _ = writeln!(text, "failed: {}", it.error);
     }
+    for it in &outcome.forgotten {
+        let _ = writeln!(text, "not restored, and removed from the record: {}", it.error);
+    }
     if text.is_empty() {
         text.push_str("nothing to change\n");
     }

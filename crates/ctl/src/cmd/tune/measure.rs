@@ -165,7 +165,7 @@ fn with_changes(
         _ => None,
     };
     if is_changed(tree)? {
-        let restored = undo(tree)?;
+        let restored = undo(tree, false)?;
         if let Some(error) = refused(&restored) {
             let what = format!("{error}; `skep tune undo` tries again");
             return Err(Error::new(ErrorCode::Io, what));
