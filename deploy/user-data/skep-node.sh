@@ -130,6 +130,7 @@ is_blank() {
 prepare_disks() {
   if [ "$SKEP_DISKS" = none ]; then points=/srv/skep/targets; make_dir "$points"; return; fi
   command -v mkfs.xfs >/dev/null || install_packages xfsprogs
+  : >>/etc/fstab
   disks=$SKEP_DISKS
   case "$disks" in
     auto) disks=$(usable_disks) ;;
@@ -141,17 +142,19 @@ prepare_disks() {
   [ -n "$disks" ] || die "this host has no blank disk: attach one, or set SKEP_DISKS to none"
   for device in $disks; do
     [ -b "$device" ] || die "cannot use $device: it is no block device"
-    # Two volume groups may have logical volumes of the same name.
-    point=/srv/skep/disks/$(echo "${device#/dev/}" | tr / -)
-    ! has "$points" "$point" || die "cannot use $device: another disk is mounted on $point"
     if ! is_ours "$device"; then
       is_blank "$device" || die "cannot use $device: it holds data; erase it, or leave it out"
       mkfs.xfs -q -L skep-target "$device"
     fi
-    make_dir "$point"
+    # A disk keeps its mount point if it has another name after a boot.
     uuid=$(blkid -p -s UUID -o value "$device")
-    grep -q "^UUID=$uuid " /etc/fstab ||
+    point=$(awk -v id="UUID=$uuid" '$1 == id { print $2; exit }' /etc/fstab)
+    if [ -z "$point" ]; then
+      point=/srv/skep/disks/$(echo "${device#/dev/}" | tr / -)
+      ! grep -q " $point " /etc/fstab || point=$point-${uuid%%-*}
       echo "UUID=$uuid $point xfs noatime,nofail 0 0" >>/etc/fstab
+    fi
+    make_dir "$point"
     is_mounted "$point" || mount -t xfs -o noatime "$device" "$point"
     points="$points $point"
   done
@@ -195,6 +198,10 @@ start_service() { # kind, port, directories for its targets
     if [ "$kind" = management ]; then echo "advertise = [\"$SKEP_MANAGEMENT\"]"; fi
     if [ -n "$SKEP_DOMAIN" ]; then echo "domain = \"$SKEP_DOMAIN\""; fi
   } >"$config"
+  # New targets can only be initialised while the service does not run.
+  for directory in "$@"; do
+    [ -e "$directory/$kind/skep-identity" ] || stop_service "$kind" "$kind@skep"
+  done
   is_running "$kind" "$kind@skep" ||
     make_once skep "$kind" --init --config "$config" --token-file /etc/skep/token
   run_service "$kind" "$kind@skep" --config "$config"
@@ -212,6 +219,15 @@ is_running() { # kind, unit
     kill -0 "$(cat "/run/skep/$1.pid" 2>/dev/null || echo none)" 2>/dev/null
   fi
 }
+stop_service() { # kind, unit
+  is_running "$@" || return 0
+  if has_systemd; then systemctl stop "skep-$2.service"; return; fi
+  pid=$(cat "/run/skep/$1.pid")
+  kill "$pid"
+  has_ended() { ! grep -qas . "/proc/$pid/cmdline"; }
+  await "$1 did not stop" has_ended
+  rm "/run/skep/$1.pid"
+}
 run_service() { # kind, unit, options of the service
   unit=skep-$2.service; kind=$1; shift 2
   if has_systemd; then
@@ -226,23 +242,30 @@ run_service() { # kind, unit, options of the service
   setsid skep "$kind" "$@" </dev/null >>"/var/log/skep/$kind.log" 2>&1 &
   echo $! >"/run/skep/$kind.pid"
 }
+# shellcheck disable=SC2086 # lists of directories
 start_servers() {
   choose_domain
   if has "$SKEP_ROLES" management; then start_service management 7400; fi
   if ! has "$SKEP_ROLES" metadata && ! has "$SKEP_ROLES" storage; then return; fi
   prepare_disks
-  # If the host has both kinds of servers and several disks, the first disk is for metadata.
-  # shellcheck disable=SC2086 # a list of directories
-  set -- $points
-  if has "$SKEP_ROLES" metadata; then
-    if has "$SKEP_ROLES" storage; then
-      start_service metadata 7410 "$1"
-      if [ $# -gt 1 ]; then shift; fi
-    else
-      start_service metadata 7410 "$@"
-    fi
+  metadata=$points storage=$points
+  # If the host has both kinds of servers and several disks, the first disk is for metadata. Targets
+  # stay where they are: a disk that was added later may be the first one.
+  if has "$SKEP_ROLES" metadata && has "$SKEP_ROLES" storage; then
+    set -- $points
+    metadata='' storage=''
+    for point in "$@"; do
+      [ ! -e "$point/metadata/skep-identity" ] || metadata="$metadata $point"
+    done
+    : "${metadata:=$1}"
+    for point in "$@"; do
+      if has "$metadata" "$point" && [ ! -e "$point/storage/skep-identity" ]; then continue; fi
+      storage="$storage $point"
+    done
+    : "${storage:=$metadata}"
   fi
-  if has "$SKEP_ROLES" storage; then start_service storage 7420 "$@"; fi
+  if has "$SKEP_ROLES" metadata; then start_service metadata 7410 $metadata; fi
+  if has "$SKEP_ROLES" storage; then start_service storage 7420 $storage; fi
 }
 format_cluster() { # numbers of metadata and storage servers
   registered() { # kind

@@ -114,3 +114,44 @@ fn node_script_formats_the_named_logical_volumes() {
     let storage = "\"/srv/skep/disks/vg1-data/storage\", \"/srv/skep/disks/vg2-data/storage\"";
     assert!(config.contains(storage), "{config}");
 }
+
+/// A disk becomes a target, although the services run when the disk is attached. Its name is the
+/// first one of all disks, and metadata nevertheless stays on its disk.
+#[test]
+fn disk_added_to_a_running_server_becomes_a_target() {
+    let mut cloud = Cloud::new("10.75.0");
+    let at = cloud.add("all", 10, 3);
+    cloud.hosts[at].run("mv /dev/nvme1n1 /dev/later").expect_success();
+    let settings = [
+        "SKEP_ROLES=management metadata storage".to_owned(),
+        "SKEP_MANAGEMENT=10.75.0.10".to_owned(),
+        format!("SKEP_TOKEN={TOKEN}"),
+        "SKEP_FORMAT=1 1".to_owned(),
+        "SKEP_DISKS=auto".to_owned(),
+        format!("SKEP_PACKAGE={}", cloud.url()),
+        format!("SKEP_SHA256={}", cloud.sha256),
+    ];
+    let hosts = render("cloud-init/node.yaml", "", &settings);
+    let (user_data, _) = hosts.into_values().next().expect("one host");
+    cloud.start(at, &user_data);
+    cloud.await_ready(at);
+    let targets = |host: &PageHost, kind: &str| {
+        host.run(&format!("grep targets /etc/skep/{kind}-skep.toml")).expect_success()
+    };
+    let of_metadata = "targets = [\"/srv/skep/disks/nvme2n1/metadata\"]\n";
+    assert_eq!(targets(&cloud.hosts[at], "metadata"), of_metadata);
+
+    cloud.hosts[at].run("mv /dev/later /dev/nvme1n1; rm /srv/boot.log").expect_success();
+    cloud.start(at, &user_data);
+    cloud.await_ready(at);
+    let host = &cloud.hosts[at];
+    assert_eq!(targets(host, "metadata"), of_metadata);
+    let of_storage = targets(host, "storage");
+    for disk in ["nvme1n1", "nvme3n1"] {
+        assert!(of_storage.contains(&format!("/srv/skep/disks/{disk}/storage\"")), "{of_storage}");
+    }
+    wait_for("both storage targets and the metadata target are online", PATIENCE, || {
+        let list = host.run("skep target list --cluster 10.75.0.10").stdout;
+        (list.matches(" Online ").count() == 3).then_some(())
+    });
+}
