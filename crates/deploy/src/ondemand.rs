@@ -136,6 +136,9 @@ pub struct HostState {
     /// The storage servers that do not answer. Only the first host reports them, and only while
     /// copies out of the file system are required.
     pub lost: Vec<String>,
+    /// Directories on the host with the data of other file systems from before the last boot of the
+    /// host. Copies out of these file systems are required, and were not made.
+    pub kept: Vec<String>,
     /// The hosts of the file system, for messages.
     #[serde(skip)]
     pub hosts: String,
@@ -474,6 +477,7 @@ fn state(host: String, text: &str) -> HostState {
         job_user: values("user").pop().and_then(|it| it.parse().ok()),
         is_first: !values("first").is_empty(),
         lost: values("lost"),
+        kept: values("kept"),
         hosts: values("hosts").pop().unwrap_or_default(),
         address: values("address").pop(),
     }
@@ -529,6 +533,12 @@ mod tests {
         let state = state("n1".into(), facts);
         assert!(state.is_first);
         assert_eq!(state.lost, ["n2 (10.0.0.2:7602)", "n3 (10.0.0.3:7602)"]);
+    }
+
+    #[test]
+    fn unsaved_data_from_before_a_boot_is_read_from_each_host() {
+        let state = state("n1".into(), "run\t7\nkept\t/var/lib/skep-ondemand/job-3.ab");
+        assert_eq!(state.kept, ["/var/lib/skep-ondemand/job-3.ab"]);
     }
 
     #[test]

@@ -175,7 +175,7 @@ const NOT_RUN: &[(&str, usize, &str)] = &[
     ("deploying.md", 7, "needs a hosts file of the reader; tests/deploy runs the commands"),
     ("fsck.md", 1, "copies between hosts; crates/fsck tests the check"),
     ("lab.md", 1, "uses the default name of the labs of this host; lab.rs has its own names"),
-    ("ondemand.md", 5, "needs Slurm; ondemand.rs runs prolog, epilog and commands"),
+    ("ondemand.md", 6, "needs Slurm; ondemand.rs and staging.rs run prolog, epilog and commands"),
     ("several-hosts.md", 5, "ids of the cluster, and old copies; tokens.rs, restored.rs"),
     ("sizing.md", 1, "needs many disks and clients; tests/bench runs the benchmark"),
     ("studies.md", 4, "takes minutes to hours; tests/studies runs small studies"),

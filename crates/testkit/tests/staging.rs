@@ -284,3 +284,55 @@ fn data_that_was_not_staged_out_is_not_removed() {
     site.ondemand("stop --discard", &ALL).expect_success();
     site.expect_unchanged(&before);
 }
+
+/// After a boot of a host, nothing of the file system runs any more, and its data is still on the
+/// disk. The test starts the services as docs/operations/ondemand.md describes.
+///
+/// Command: skep ondemand start, skep ondemand stop.
+#[test]
+fn unsaved_data_stays_after_a_boot_and_can_be_staged_out() {
+    let site = SshSite::new(1);
+    let (host, only) = (&site.hosts[0], ["10.0.0.1"]);
+    let before = site.contents();
+    site.ondemand("start --stage-out /srv/output", &only).expect_success();
+    host.run("echo result >/mnt/ondemand/file; sync /mnt/ondemand/file").expect_success();
+    let run = host.run("echo /var/lib/skep-ondemand/ondemand.*").expect_success();
+    let run = run.trim();
+    kill(host, "/var/lib/skep-ondemand/ondemand.");
+    wait_for("all processes end", LONG, || host.names_of_processes().is_empty().then_some(()));
+    host.run(&format!(
+        "umount -l /mnt/ondemand; echo another >{run}/boot; rm -f /run/skep/mount-*.sock"
+    ))
+    .expect_success();
+
+    let refused = site.ondemand("start", &only).expect_failure();
+    for word in ["not staged out (/mnt/ondemand:/srv/output)", run, "After a boot", "--discard"] {
+        assert!(refused.contains(word), "{word}: {refused}");
+    }
+    let other = site.ondemand("start --name other --mount /mnt/other", &only).expect_success();
+    assert!(other.contains("not staged out") && other.contains(run), "{other}");
+    site.ondemand("stop --name other", &only).expect_success();
+
+    host.run(&format!(
+        "run={run}\n\
+         service() {{\n\
+         kind=$1 port=$2; shift 2\n\
+         setsid skep $kind --directory $run/$kind --listen 0.0.0.0:$port \
+         --set node.metrics=none \"$@\" </dev/null >>$run/$kind.log 2>&1 &\n\
+         }}\n\
+         cat /proc/sys/kernel/random/boot_id >$run/boot\n\
+         service management 7600 --advertise 10.0.0.1\n\
+         service metadata 7601 --target $run/metadata-target\n\
+         service storage 7602 --target $run/storage-target\n\
+         skep mount --cluster $run -o nosuid,nodev,log_file=$run/mount.log /mnt/ondemand"
+    ))
+    .expect_success();
+    wait_for("both targets are online", LONG, || {
+        let list = host.run(&format!("skep target list --cluster {run}")).stdout;
+        (list.matches(" Online ").count() == 2).then_some(())
+    });
+    assert_eq!(host.run("cat /mnt/ondemand/file").expect_success(), "result\n");
+    site.ondemand("stop", &only).expect_success();
+    assert_eq!(host.run("cat /srv/output/file").expect_success(), "result\n");
+    site.expect_unchanged(&before);
+}

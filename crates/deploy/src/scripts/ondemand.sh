@@ -161,14 +161,25 @@ refuse_shared() { # directory of a run
     "file system; name a directory on a local disk with --directory. If this host has a new name," \
     "remove $1/address instead"
 }
-# Ends the script if a start of the same name has succeeded, and its run was not removed since.
+# Whether copies out of the file system of a run must be made before its removal.
+is_unsaved() { [ -e "$1/complete" ] && [ -s "$1/stage-out" ]; } # directory of a run
+# Whether a run is from before the last boot of this host, so its processes and its mount have ended.
+is_from_before() { [ "$(fact "$1" boot)" != "$boot" ]; } # directory of a run
+# Ends the script if a start of the same name has succeeded, and its run was not removed since. After a
+# boot of this host, a run without data that must be copied does not count.
 refuse_second() { # directory of a run
-  if [ -e "$1/complete" ] && [ "$(fact "$1" boot)" = "$boot" ]; then
-    since="since $(fact "$1" started) on hosts $(fact "$1" hosts)"
-    [ -n "$(processes_of "$1")" ] ||
-      die "$NAME exists $since, but its processes here were killed; stop it first"
-    die "$NAME is running $since; stop it first"
+  [ -e "$1/complete" ] || return 0
+  since="since $(fact "$1" started) on hosts $(fact "$1" hosts)"
+  if is_from_before "$1"; then
+    ! is_unsaved "$1" ||
+      die "$NAME existed $since until this host was restarted, and its data is not staged out" \
+        "($(head -n 1 "$1/stage-out")): it is in $1. To save the data, start the services again" \
+        "(docs/operations/ondemand.md, \"After a boot\"); \`skep ondemand stop --discard\` deletes it"
+    return 0
   fi
+  [ -n "$(processes_of "$1")" ] ||
+    die "$NAME exists $since, but its processes here were killed; stop it first"
+  die "$NAME is running $since; stop it first"
 }
 
 unmount() { # directory of a run
@@ -244,7 +255,7 @@ hold_of() { # directory of a run
 # Ends the script if the data of a run must be copied before its removal, or if users protect them.
 refuse_unsaved() { # directory of a run
   if [ "$DISCARD" = all ] || [ ! -e "$1/complete" ]; then return 0; fi
-  if [ "$DISCARD" != saved ] && [ -s "$1/stage-out" ]; then
+  if [ "$DISCARD" != saved ] && is_unsaved "$1"; then
     die "the data of $NAME is not staged out ($(head -n 1 "$1/stage-out")): it is on $MOUNT and in" \
       "$1; stage the data out, or delete it with --discard"
   fi
@@ -302,10 +313,10 @@ remove_remains() {
   rm -rf --one-file-system -- "$parent"/.new.*
   for found in "$parent"/*.*; do
     [ -d "$found" ] || continue
-    # A run from before the last boot of the host has no process and no mount any more.
+    # Of other names, only runs from before the last boot are remains, unless their data must be copied.
     case "$found" in
       "$parent/$NAME".*) ;;
-      *) if [ "$(fact "$found" boot)" = "$boot" ]; then continue; fi ;;
+      *) if ! is_from_before "$found" || is_unsaved "$found"; then continue; fi ;;
     esac
     command exec 8<"$found" || continue
     if flock -n 8; then
@@ -491,6 +502,10 @@ status() {
     fact "$found" address | awk 'NF { print "address\t" $0 }'
     if [ -d "$found/metadata-target" ]; then printf 'first\tyes\n'; lost_servers "$found"; fi
     if text=$(hold_of "$found"); then printf 'held\t%s\n' "${text:-no reason}"; fi
+  done
+  for found in "$parent"/*.*; do
+    case "$found" in "$parent/$NAME".*) continue ;; esac
+    if is_unsaved "$found" && is_from_before "$found"; then printf 'kept\t%s\n' "$found"; fi
   done
 }
 

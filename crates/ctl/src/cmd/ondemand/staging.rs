@@ -187,6 +187,20 @@ pub(super) fn lost_servers(states: &[HostState]) -> Option<String> {
     ))
 }
 
+/// Returns one line for each host that has data of other file systems from before its last boot
+/// which were not copied out. Each line begins with a newline. Empty if there is no such host.
+pub(super) fn kept_data(states: &[HostState]) -> String {
+    let line = |it: &HostState| {
+        format!(
+            "\nHost {} still has data of other file systems that is not staged out: {} \
+             (docs/operations/ondemand.md, \"After a boot\")",
+            it.host,
+            it.kept.join(", ")
+        )
+    };
+    states.iter().filter(|it| !it.kept.is_empty()).map(line).collect()
+}
+
 /// Copies files out of a file system before its removal.
 pub(super) fn run_out(
     system: &OnDemand,

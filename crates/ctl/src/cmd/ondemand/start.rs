@@ -96,11 +96,12 @@ pub(crate) fn run(args: &StartArgs) -> Result<()> {
     }
     print(&outcome, |outcome| {
         format!(
-            "Mounted {} on {} of {} hosts ({:.1} s)",
+            "Mounted {} on {} of {} hosts ({:.1} s){}",
             outcome.name,
             outcome.mount,
             outcome.hosts.len(),
-            outcome.seconds
+            outcome.seconds,
+            staging::kept_data(&outcome.hosts)
         )
     })
 }

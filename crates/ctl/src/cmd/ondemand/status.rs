@@ -136,6 +136,7 @@ fn as_text(outcome: &OnDemandOutcome) -> String {
     if let Some(hold) = outcome.hosts.iter().find_map(|it| it.hold.as_ref()) {
         let _ = write!(text, "\nNot removed while {}/.skep-hold exists: {hold}", outcome.mount);
     }
+    text += &staging::kept_data(&outcome.hosts);
     if outcome.problems.is_empty() {
         return text;
     }
