@@ -30,6 +30,11 @@ pub struct Options {
     /// Set the owners and groups of copies. Without root rights, only groups of the user can be
     /// set.
     pub owners: bool,
+    /// In copies from an object store, also set owners, groups and the setgid bits of directories
+    /// from the metadata of the objects. All users who may write to the bucket choose these values.
+    /// Otherwise a copy by root gets the owner and the group of the directory above the
+    /// destination.
+    pub store_owners: bool,
     /// Copy extended attributes and access control lists.
     pub xattrs: bool,
     /// The part of the copy that this process does, if several processes copy.
@@ -57,6 +62,7 @@ impl Default for Options {
             is_dry_run: false,
             one_file_system: false,
             owners: true,
+            store_owners: false,
             xattrs: true,
             part: Part::Whole,
         }
@@ -74,6 +80,7 @@ pub(crate) const TEST_OPTIONS: Options = Options {
     is_dry_run: false,
     one_file_system: false,
     owners: true,
+    store_owners: false,
     xattrs: true,
     part: Part::Whole,
 };

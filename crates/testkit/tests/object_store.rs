@@ -66,9 +66,15 @@ fn tree_is_copied_to_a_store_and_back() {
         (count(&up, "files"), count(&up, "others"), count(&up, "problem_count")),
         (43, 1, 0)
     );
-    let down = copy(&store, &["--verify", "s3://data/run", &to]);
+    let down = copy(&store, &["--verify", "--s3-owners", "s3://data/run", &to]);
     assert_eq!((count(&down, "files"), count(&down, "directories")), (43, 4));
     assert_eq!(listing(&back), listing(&source));
+    // Without the option, users of the bucket choose neither owners nor setgid bits.
+    let safe = text(&mount.join("safe"));
+    copy(&store, &["s3://data/run", &safe]);
+    let any = ["-uid", "1234", "-o", "-gid", "4321", "-o", "-perm", "-2000"];
+    let found = run("find", [&[safe.as_str()][..], &any[..]].concat());
+    assert_eq!(found, "");
     let again = copy(&store, &["--resume", "--verify", &from, "s3://data/run"]);
     assert_eq!((count(&again, "files"), count(&again, "skipped")), (0, 44));
 

@@ -24,7 +24,8 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// The attributes for copies of objects whose metadata contain none.
+/// The attributes for copies of objects whose metadata contain none, or whose metadata may not
+/// determine the owner.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Defaults {
     /// Owner and group of the directory that contains the destination. They are set only if the
@@ -176,11 +177,13 @@ impl<'a> Folder<'a> {
 
     /// Returns the owner and group that an entry gets. `None` means that neither is changed.
     fn owner(&self, stored: &Stored) -> Option<(Uid, Gid)> {
-        let is_set = self.context.options.owners && rustix::process::geteuid().is_root();
-        let (uid, gid) = self.top.defaults.owner;
-        is_set.then(|| {
-            (Uid::from_raw(stored.uid.unwrap_or(uid)), Gid::from_raw(stored.gid.unwrap_or(gid)))
-        })
+        let options = &self.context.options;
+        let is_set = options.owners && rustix::process::geteuid().is_root();
+        let (uid, gid) = match (self.top.defaults.owner, options.store_owners) {
+            ((uid, gid), true) => (stored.uid.unwrap_or(uid), stored.gid.unwrap_or(gid)),
+            (owner, false) => owner,
+        };
+        is_set.then(|| (Uid::from_raw(uid), Gid::from_raw(gid)))
     }
 
     /// Sets the attributes of an open file or directory. `mode` and `modified` are used if the
@@ -199,7 +202,8 @@ impl<'a> Folder<'a> {
         {
             attributes::clear(file)?;
         }
-        let mode = stored.permissions().unwrap_or(mode & !self.top.defaults.umask);
+        let permissions = stored.permissions(self.context.options.store_owners);
+        let mode = permissions.unwrap_or(mode & !self.top.defaults.umask);
         fchmod(file, Mode::from_raw_mode(mode)).map_err(Failure::of("set the mode of the copy"))?;
         match stored.modified.or(modified.map(|it| (it, 0))) {
             Some(time) => {
@@ -225,8 +229,9 @@ impl<'a> Folder<'a> {
     /// Whether a file already has the owner and mode that [`Self::set`] would set.
     pub(super) fn has_attributes(&self, found: &std::fs::Metadata, stored: &Stored) -> bool {
         let owner = self.owner(stored).map(|(uid, gid)| (uid.as_raw(), gid.as_raw()));
+        let permissions = stored.permissions(self.context.options.store_owners);
         owner.is_none_or(|it| it == (found.uid(), found.gid()))
-            && stored.permissions().is_none_or(|it| it == found.mode() & 0o7777)
+            && permissions.is_none_or(|it| it == found.mode() & 0o7777)
     }
 }
 

@@ -62,9 +62,14 @@ impl Stored {
     }
 
     /// Returns the permission bits for the copy. A file never gets the bits `setuid` and `setgid`,
-    /// because the users who may write to a bucket are not the owners of the file system.
-    pub(super) fn permissions(&self) -> Option<u32> {
-        let mask = if self.kind()? == Kind::Directory { 0o3777 } else { 0o777 };
+    /// because the users who may write to a bucket are not the owners of the file system. A
+    /// directory gets the bit `setgid` only if the user trusts them (`is_trusted`).
+    pub(super) fn permissions(&self, is_trusted: bool) -> Option<u32> {
+        let mask = match (self.kind()?, is_trusted) {
+            (Kind::Directory, true) => 0o3777,
+            (Kind::Directory, false) => 0o1777,
+            _ => 0o777,
+        };
         Some(self.mode? & mask)
     }
 }
@@ -130,10 +135,13 @@ mod tests {
             assert_eq!(parse_time(wrong), None, "{wrong}");
         }
         assert_eq!(
-            (of("33188").kind(), of("33188").permissions()),
+            (of("33188").kind(), of("33188").permissions(false)),
             (Some(Kind::File), Some(0o644))
         );
-        assert_eq!((of("420").kind(), of("420").permissions()), (Some(Kind::File), Some(0o644)));
+        assert_eq!(
+            (of("420").kind(), of("420").permissions(true)),
+            (Some(Kind::File), Some(0o644))
+        );
         assert_eq!(of("41471").kind(), Some(Kind::Link));
         assert_eq!(of("4480").kind(), Some(Kind::Other));
         assert_eq!(of("rw").kind(), None);
@@ -141,9 +149,10 @@ mod tests {
 
     #[test]
     fn file_copied_from_a_bucket_never_gets_setuid() {
-        let mode = |bits: u32| of(&bits.to_string()).permissions();
-        assert_eq!(mode(FILE | 0o6755), Some(0o755));
-        assert_eq!(mode(DIRECTORY | 0o7775), Some(0o3775));
+        let mode = |bits: u32, is_trusted| of(&bits.to_string()).permissions(is_trusted);
+        assert_eq!(mode(FILE | 0o6755, true), Some(0o755));
+        assert_eq!(mode(DIRECTORY | 0o7775, true), Some(0o3775));
+        assert_eq!(mode(DIRECTORY | 0o7775, false), Some(0o1775));
     }
 
     proptest! {

@@ -104,7 +104,8 @@ fn tree_copied_to_a_bucket_and_back_has_its_attributes() {
     );
     assert_eq!(site.store.uploads(), 0);
     assert_eq!(site.store.get("t/a/file").unwrap().metadata["mtime"], "1000000000.123456789");
-    let outcome = site.down(&OPTIONS);
+    let trusted = Options { store_owners: true, ..OPTIONS };
+    let outcome = site.down(&trusted);
     assert_eq!(complete(&outcome), (3, 0));
     assert_eq!((outcome.directories, outcome.others), (3, 1));
     let copy = |path: &str| site.path("copy").join(path);
@@ -121,7 +122,35 @@ fn tree_copied_to_a_bucket_and_back_has_its_attributes() {
         assert_eq!(theirs.mode(), ours.mode() & mask, "{path}");
     }
     assert_eq!(complete(&site.up(&RESUME)), (0, 4));
-    assert_eq!(complete(&site.down(&RESUME)), (0, 3));
+    assert_eq!(complete(&site.down(&Options { resume: true, ..trusted })), (0, 3));
+}
+
+/// All users who may write to a bucket choose the metadata of its objects.
+#[test]
+fn bucket_determines_owners_only_if_the_user_asks_for_it() {
+    let site = Site::new();
+    let owner = [("uid", "1234"), ("gid", "4321")];
+    // The modes are those of a directory with the bit setgid, of a file, and of a link.
+    for (key, mode) in [("t/d/", 0o042_755), ("t/d/file", 0o100_644), ("t/d/link", 0o120_777)] {
+        let mode = u32::to_string(&mode);
+        let metadata = [owner[0], owner[1], ("mode", mode.as_str())];
+        let bytes: &[u8] = if key.ends_with('/') { b"" } else { b"1" };
+        site.store.put(key, Stored::new(bytes, &metadata));
+    }
+    let parent = fs::metadata(site.path("")).unwrap();
+    for store_owners in [false, true] {
+        let options = Options { store_owners, ..OPTIONS };
+        assert_eq!(complete(&site.down(&options)), (1, 0));
+        let found = |path: &str| site.path("copy").join(path).symlink_metadata().unwrap();
+        assert_eq!(found("d").mode() & 0o7777, if store_owners { 0o2755 } else { 0o755 });
+        // Only root can set owners.
+        if rustix::process::geteuid().is_root() {
+            let expected = if store_owners { (1234, 4321) } else { (parent.uid(), parent.gid()) };
+            for path in ["d", "d/file", "d/link"] {
+                assert_eq!((found(path).uid(), found(path).gid()), expected, "{path}");
+            }
+        }
+    }
 }
 
 #[test]

@@ -141,6 +141,7 @@ pub(crate) fn run(args: &CopyArgs) -> Result<()> {
         is_dry_run: args.dry_run,
         one_file_system: args.one_file_system,
         owners: !args.no_owners,
+        store_owners: args.store.s3_owners,
         xattrs: !args.no_xattrs,
         part: args.part.unwrap_or_default(),
     };

@@ -211,6 +211,7 @@ mod tests {
             is_dry_run: false,
             one_file_system: true,
             owners: false,
+            store_owners: false,
             xattrs: false,
             part: Part::Whole,
         };

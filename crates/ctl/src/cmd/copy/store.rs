@@ -56,6 +56,11 @@ pub(in crate::cmd) struct StoreArgs {
     /// Size of the parts in which large objects are uploaded, 5MiB to 5GiB
     #[arg(long, value_name = "SIZE", default_value = PART)]
     s3_part: ByteSize,
+    /// When root copies from an object store: set the owners and groups that the objects name, and
+    /// the setgid bits of directories. All users who may write to the bucket choose them [default:
+    /// copies get the owner and the group of the directory above the destination]
+    #[arg(long)]
+    pub(super) s3_owners: bool,
     /// The coordinator writes the credentials to the standard input of this process
     #[arg(long, hide = true)]
     pub(super) s3_keys_from_input: bool,
@@ -71,6 +76,8 @@ pub(in crate::cmd) fn is_store(path: &Path) -> bool {
 pub(in crate::cmd) struct Stores {
     settings: Settings,
     part: u64,
+    /// Whether downloads set the owners that objects name.
+    owners: bool,
     provider: Arc<Provider>,
 }
 
@@ -90,14 +97,15 @@ impl StoreArgs {
         if settings.endpoint.is_none() && settings.region.is_none() {
             settings.region = provider.region();
         }
-        Ok(Some(Stores { settings, part: self.part()?, provider }))
+        Ok(Some(Stores { settings, part: self.part()?, owners: self.s3_owners, provider }))
     }
 
     /// Returns the settings of the options, with the credentials that the coordinator of this
     /// process has found.
     pub(super) fn given(&self, credentials: Option<Credentials>) -> Result<Stores> {
         let provider = Arc::new(Provider::given(credentials));
-        Ok(Stores { settings: self.settings(), part: self.part()?, provider })
+        let (settings, part) = (self.settings(), self.part()?);
+        Ok(Stores { settings, part, owners: self.s3_owners, provider })
     }
 
     fn settings(&self) -> Settings {
@@ -147,6 +155,7 @@ impl Stores {
             .filter_map(|(name, value)| Some([name.to_owned(), value?]))
             .flatten()
             .collect();
+        words.extend(self.owners.then(|| "--s3-owners".to_owned()));
         let keys = if settings.is_anonymous { "--s3-anonymous" } else { "--s3-keys-from-input" };
         words.push(keys.to_owned());
         words
@@ -245,5 +254,21 @@ impl Stores {
         options: &Options,
     ) -> Result<Outcome> {
         with_progress(|report| self.copy(sources, destination, options, report))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn remote_copy_processes_get_the_choice_of_owners() {
+        let has_option = |owners| {
+            let settings = Settings { is_anonymous: true, ..Settings::default() };
+            let provider = Arc::new(Provider::given(None));
+            let stores = Stores { settings, part: LEAST_PART, owners, provider };
+            stores.words().contains(&"--s3-owners".to_owned())
+        };
+        assert!(has_option(true) && !has_option(false));
     }
 }
