@@ -10,12 +10,16 @@ use serde::{Deserialize, Serialize};
 use skep_types::{Error, ErrorCode, Result};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::UNIX_EPOCH;
 
 /// Maximum length of a note that is read. A key of 1024 bytes takes at most six times as many bytes
 /// in JSON.
 const MOST_BYTES: u64 = 64 << 10;
 
-/// The note about one upload.
+/// The note about one upload. Notes of earlier versions of this program lack the field `copy`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Note {
     /// The key of the object that the upload creates.
@@ -29,6 +33,9 @@ pub(super) struct Note {
     metadata: BTreeMap<String, String>,
     /// Length of each part of the upload except the last.
     part: u64,
+    /// The identity of the copy to which the upload belongs ([`identity`]).
+    #[serde(default)]
+    copy: String,
 }
 
 /// The properties that an upload must have so that a run can continue it.
@@ -38,6 +45,8 @@ pub(super) struct Wanted<'a> {
     pub(super) version: Version,
     pub(super) metadata: &'a BTreeMap<String, String>,
     pub(super) part: u64,
+    /// The identity of the copy. A run also continues the upload of another copy of the same file.
+    pub(super) copy: &'a str,
 }
 
 impl Note {
@@ -48,13 +57,29 @@ impl Note {
             source: source(wanted.version),
             metadata: wanted.metadata.clone(),
             part: wanted.part,
+            copy: wanted.copy.to_owned(),
         }
     }
 
     /// Whether the note's upload has these properties, so that a run can use its parts.
     pub(super) fn fits(&self, wanted: &Wanted<'_>) -> bool {
-        self == &Self::new(wanted, self.upload.clone())
+        let same_copy = Wanted { copy: &self.copy, ..*wanted };
+        self == &Self::new(&same_copy, self.upload.clone())
     }
+
+    /// Whether the upload belongs to the copy with this identity.
+    pub(super) fn is_of(&self, copy: &str) -> bool {
+        self.copy == copy
+    }
+}
+
+/// Returns the identity of a copy: its source, as text. `directory` is the source, or the directory
+/// that contains it. Different hosts of a copy see the same directory. Without the time of its
+/// creation, directories of the same path on two hosts could look equal.
+pub(super) fn identity(path: &Path, directory: &Metadata) -> String {
+    let created = directory.created().ok().and_then(|it| it.duration_since(UNIX_EPOCH).ok());
+    let created = created.map_or(0, |it| it.as_nanos());
+    format!("{}, inode {}, created {created}", path.display(), directory.ino())
 }
 
 fn source(version: Version) -> String {
@@ -129,27 +154,18 @@ mod tests {
     fn upload_continues_only_for_an_unchanged_source_file() {
         let version = Version { device: 1, inode: 2, len: 3, modified: (4, 5), changed: (6, 7) };
         let metadata = BTreeMap::from([("mode".to_owned(), "33188".to_owned())]);
-        let wanted = Wanted { key: "a", version, metadata: &metadata, part: 9 };
+        let wanted = Wanted { key: "a", version, metadata: &metadata, part: 9, copy: "c" };
         let note = Note::new(&wanted, "u".into());
-        assert!(note.fits(&wanted));
+        assert!(note.fits(&wanted) && note.is_of("c") && !note.is_of("d"));
+        assert!(note.fits(&Wanted { copy: "d", ..wanted }));
         assert!(note.fits(&Wanted { version: Version { device: 8, ..version }, ..wanted }));
         let none = BTreeMap::new();
         for other in [
-            Wanted { key: "b", version, metadata: &metadata, part: 9 },
-            Wanted { key: "a", version, metadata: &metadata, part: 8 },
-            Wanted { key: "a", version, metadata: &none, part: 9 },
-            Wanted {
-                key: "a",
-                version: Version { inode: 3, ..version },
-                metadata: &metadata,
-                part: 9,
-            },
-            Wanted {
-                key: "a",
-                version: Version { changed: (6, 8), ..version },
-                metadata: &metadata,
-                part: 9,
-            },
+            Wanted { key: "b", ..wanted },
+            Wanted { part: 8, ..wanted },
+            Wanted { metadata: &none, ..wanted },
+            Wanted { version: Version { inode: 3, ..version }, ..wanted },
+            Wanted { version: Version { changed: (6, 8), ..version }, ..wanted },
         ] {
             assert!(!note.fits(&other), "{other:?}");
         }

@@ -128,8 +128,13 @@ impl<'a> Large<'a> {
         let context = &found.folder.context;
         let pair = &top.pair;
         let part = part_len(found.version.len, top.part);
-        let wanted =
-            Wanted { key: &found.key, version: found.version, metadata: &found.metadata, part };
+        let wanted = Wanted {
+            key: &found.key,
+            version: found.version,
+            metadata: &found.metadata,
+            part,
+            copy: &top.copy,
+        };
         let note_key = note::key(&top.notes, &found.key);
         let failed = || Failure::of_store("begin the upload");
         let old = note::read(pair, &note_key).map_err(failed())?;

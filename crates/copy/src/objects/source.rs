@@ -20,6 +20,9 @@ pub(super) struct Top<'a> {
     /// For a tree, these are all notes of the tree. For a single file, this is its own note,
     /// because other notes beside it may belong to uploads that are in progress.
     pub(super) leftovers: String,
+    /// The identity of this copy in its notes. Another copy to the same place may be in progress,
+    /// so only notes with this identity are those of earlier runs.
+    pub(super) copy: String,
     /// The wanted length of the parts of a large file.
     pub(super) part: u64,
     /// Device number of the file system that contains the source.

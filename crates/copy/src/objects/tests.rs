@@ -299,6 +299,28 @@ fn upload_of_a_file_keeps_interrupted_uploads_of_other_files() {
     assert!(site.store.keys().iter().all(|it| !it.contains(".skep-copy-")));
 }
 
+/// Two hosts may copy different trees to the same place at the same time.
+#[test]
+fn upload_of_a_tree_keeps_uploads_of_other_trees() {
+    let site = Site::new();
+    fs::create_dir(site.path("other")).unwrap();
+    fs::write(site.path("other/large"), bytes(2 * LEAST_PART as usize)).unwrap();
+    fs::write(site.path("source/file"), b"1").unwrap();
+    let up = |options: &Options| {
+        upload(&[site.pair("other", "t")], options, LEAST_PART, &|_| ()).unwrap()
+    };
+    site.store.fail("PUT", "partNumber=2", Fault::Denied, 1);
+    let outcome = up(&Options { threads: 1, ..OPTIONS });
+    assert!(problem(&outcome, "large").contains("AccessDenied"));
+    assert_eq!(complete(&site.up(&OPTIONS)), (1, 0));
+    assert_eq!(site.store.uploads(), 1, "it may be in progress");
+    site.store.forget();
+    assert_eq!(complete(&up(&RESUME)), (1, 0));
+    assert_eq!(site.store.count("PUT", "partNumber="), 1);
+    assert_eq!(site.store.uploads(), 0);
+    assert!(site.store.keys().iter().all(|it| !it.contains(".skep-copy-")));
+}
+
 #[test]
 fn interrupted_download_continues_with_the_missing_pieces() {
     let site = Site::new();

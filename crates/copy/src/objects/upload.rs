@@ -134,7 +134,9 @@ impl<'a> Run<'a> {
             false => note::key(&prefix, key),
         };
         let device = seen.metadata.dev();
-        let top = Top { pair: pair.clone(), notes: prefix, leftovers, part, device };
+        let directory = if is_directory { seen.metadata.clone() } else { file.metadata()? };
+        let copy = note::identity(&std::path::absolute(&path)?, &directory);
+        let top = Top { pair: pair.clone(), notes: prefix, leftovers, copy, part, device };
         let folder = Folder {
             top: Arc::new(top),
             context: self.context.clone(),
@@ -164,12 +166,14 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Removes the uploads of earlier runs that this run could not use, because their files have
-    /// changed or no longer exist.
+    /// Removes the uploads of earlier runs of this copy that this run could not use, because their
+    /// files have changed or no longer exist.
     fn remove(&self, top: &Top<'_>, notes: &[String]) {
         for key in notes {
-            let removed = note::read(&top.pair, key)
-                .and_then(|note| note::discard(&top.pair, key, note.as_ref()));
+            let removed = note::read(&top.pair, key).and_then(|note| match note {
+                Some(note) if !note.is_of(&top.copy) => Ok(()),
+                note => note::discard(&top.pair, key, note.as_ref()),
+            });
             if let Err(error) = removed {
                 let failure = Failure::of_store("remove an upload of an earlier run")(error);
                 self.context.problem(&top.pair.shown(key), &failure);
