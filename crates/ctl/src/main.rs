@@ -22,6 +22,7 @@ mod local;
 mod log_end;
 mod monitor_address;
 mod mount_process;
+mod mount_result;
 mod mounts;
 mod near_misses;
 mod output;

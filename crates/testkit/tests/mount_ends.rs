@@ -99,6 +99,31 @@ fn umount_ends_mounts_while_the_cluster_is_stopped() {
     }
 }
 
+/// The log of a mount in the foreground may be the journal or a pipe, which `skep umount` cannot
+/// read. docs/semantics.md 3.2.
+#[test]
+fn umount_reports_lost_changes_of_a_mount_without_a_log_file() {
+    let cluster = small();
+    let scratch = Scratch::new();
+    let path = scratch.directory("mnt");
+    let mut mount = Command::new(cluster::program());
+    mount.args(["mount", "--foreground", "--cluster"]).arg(cluster.data()).arg(&path);
+    mount.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut mount = mount.spawn().expect("the program starts");
+    wait_for("the cluster is mounted", PATIENCE, || is_mounted(&path).then_some(()));
+    files::write(path.join("file"), "text");
+    for role in SERVICES {
+        cluster.processes(role).iter().for_each(Process::kill);
+    }
+    let umount = finish(Command::new(cluster::program()).arg("umount").arg(&path), PATIENCE);
+    let printed = umount.expect_failure();
+    assert!(printed.contains("may not be durable"), "the new file: {printed}");
+    let result = format!("/run/skep/mount-{}.result", mount.id());
+    assert!(!Path::new(&result).exists(), "the command removes the result");
+    mount.wait().expect("our own child");
+    cluster.kill_all();
+}
+
 /// A bind mount keeps the file system in use, so `skep umount` must not wait for the mount process.
 #[test]
 fn umount_names_a_bind_mount_that_keeps_the_file_system_in_use() {

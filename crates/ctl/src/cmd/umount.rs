@@ -5,6 +5,7 @@ pub(crate) mod helper;
 
 use crate::help::{Example, examples};
 use crate::mount_process::{MountProcess, OtherPlace, still_mounted};
+use crate::mount_result;
 use crate::mounts::{mount_of_skep, unmount};
 use crate::output::{is_for_people, warn};
 use skep_client::UNCONFIRMED;
@@ -56,12 +57,15 @@ pub(super) fn run(args: &UmountArgs) -> Result<()> {
     }
     let point = mount.point.clone();
     super::block_on(await_end(process, point))?;
-    log.map_or(Ok(()), |log| check_last_changes(&log.read(MAX_LOG_BYTES), &mount.point))
+    let mut result = log.map(|log| log.read(MAX_LOG_BYTES)).unwrap_or_default();
+    result.extend(mount_result::take(process.id));
+    check_last_changes(&result, &mount.point)
 }
 
 /// Checks that metadata has confirmed the last writes and changes of a mount that has ended. `log`
-/// is the part of its log since the unmount. If it is empty, for example because this process may
-/// not read the log, nothing is known. The mount has ended in any case.
+/// is the part of its log since the unmount, and the result that the mount has stored. If it is
+/// empty, for example because this process may read neither of them, nothing is known. The mount
+/// has ended in any case.
 ///
 /// # Errors
 /// Returns `Io` with the line of the log if metadata has not confirmed all of them.

@@ -213,11 +213,12 @@ remove() { # directory of a run
   await "$(after $REMOVAL)" "the processes of $1 did not end" have_ended "$1"
   # One of these processes may have mounted the file system just before its end.
   unmount "$1" || exit 1
-  # Mount processes that were killed have not removed their sockets.
+  # Mount processes that were killed have not removed their sockets. A mount without its services has
+  # stored a result for `skep umount`.
   for pid in $mount_pids $(fact "$1" mount-pid); do
     # A process that still runs has arguments. A process that has ended has none, even if its parent
     # has not waited for it yet.
-    grep -qas . "/proc/$pid/cmdline" || rm -f "$sockets/mount-$pid.sock"
+    grep -qas . "/proc/$pid/cmdline" || rm -f "$sockets/mount-$pid.sock" "$sockets/mount-$pid.result"
   done
   if [ -e "$1/made-sockets" ]; then rmdir "$sockets" 2>/dev/null || true; fi
   made=$(fact "$1" made-mount-point)

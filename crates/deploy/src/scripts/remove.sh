@@ -2,12 +2,12 @@
 # removal can run again after an interruption. Variables: MOUNT, and KEEP_DATA, which is `yes` if no data
 # may be deleted. The functions of stored.sh precede.
 
-# Removes the lock of the deployment and the sockets of mounts that have ended. Other mounts of this
-# host still use their sockets.
+# Removes the lock of the deployment, and the sockets and results of mounts that have ended. Other mounts
+# of this host still use their sockets.
 leave_run_directory() {
-  for socket in /run/skep/mount-*.sock; do
-    pid=${socket##*/mount-}
-    if [ ! -d "/proc/${pid%.sock}" ]; then rm -f "$socket"; fi
+  for file in /run/skep/mount-*; do
+    pid=${file##*/mount-}
+    if [ ! -d "/proc/${pid%%.*}" ]; then rm -f "$file"; fi
   done
   rm -f /run/skep/deploy.lock /run/skep/unit
   rmdir /run/skep 2>/dev/null || true

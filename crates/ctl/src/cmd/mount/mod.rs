@@ -12,6 +12,7 @@ use crate::access::{Access, ClusterArgs, PATIENCE, with_token_file};
 use crate::help::{Example, examples};
 use crate::local::children::{LOG_LIMIT, describe, tail};
 use crate::local::readiness::Readiness;
+use crate::mount_result;
 use crate::output::{is_for_people, print};
 use crate::program::program;
 use crate::values;
@@ -207,7 +208,7 @@ fn mount(
         patience: args.retry.unwrap_or_default().patience(),
         log: LogControl(Some(Arc::new(skep_service::node_requests::set_log_level))),
         map_observer: learned::observer(access),
-        metrics_directory: metrics_directory(),
+        metrics_directory: mount_result::directory(),
         metrics_address: args.metrics.clone(),
     };
     let shown = absolute(&args.directory)?.display().to_string();
@@ -258,11 +259,13 @@ fn mount(
         std::process::id(),
         options::shown(asked, args)
     );
+    mount_result::remove_old();
     let served = skep_fuse::mount(cluster, options)
         .map_err(|error| with_retry_hint(with_token_file(error, &access.token_file)));
     skep_service::notify::stopping();
-    if served.is_ok() {
-        tracing::info!("{} is unmounted", args.directory.display());
+    match &served {
+        Ok(()) => tracing::info!("{} is unmounted", args.directory.display()),
+        Err(error) => mount_result::store(error),
     }
     served
 }
@@ -289,15 +292,6 @@ fn follow_token(access: &Access) -> Result<()> {
         }
     })?;
     Ok(())
-}
-
-/// Returns the directory for the sockets on which mounts offer their metrics. For root, it is a
-/// directory of the host. For other users, it belongs to their login session.
-fn metrics_directory() -> Option<PathBuf> {
-    if rustix::process::geteuid().is_root() {
-        return Some("/run/skep".into());
-    }
-    std::env::var_os("XDG_RUNTIME_DIR").map(|directory| PathBuf::from(directory).join("skep"))
 }
 
 /// Adds a hint about the option `retry` to an error for management that could not be reached.
