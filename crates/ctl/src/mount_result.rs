@@ -36,8 +36,8 @@ pub(crate) fn remove_old() {
     }
 }
 
-/// Stores the error with which the mount of this process has ended, if metadata has not confirmed
-/// all its changes.
+/// Stores the error of the mount of this process, if metadata has not confirmed all its changes. A
+/// mount calls this function at its end.
 pub(crate) fn store(error: &Error) {
     if let Some(directory) = directory() {
         // An error here loses only this copy of the text. The log has it too.
@@ -45,7 +45,8 @@ pub(crate) fn store(error: &Error) {
     }
 }
 
-/// Returns the result of a process that has ended, and removes it. Empty if there is none.
+/// Returns the result of a process that has ended, and removes it. Empty if the process has stored
+/// no result.
 pub(crate) fn take(process: u32) -> Vec<u8> {
     directory().and_then(|it| take_in(&it, process).ok()).unwrap_or_default()
 }

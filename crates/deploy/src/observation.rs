@@ -1,5 +1,5 @@
-//! The progress of the observations with which each command begins: scripts that run on many hosts
-//! at the same time, and that change nothing.
+//! The progress of the observations at the beginning of each command: scripts that run on many
+//! hosts at the same time, and that change nothing.
 
 use crate::execute::in_parallel;
 use crate::hosts::Host;

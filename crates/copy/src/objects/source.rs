@@ -21,7 +21,7 @@ pub(super) struct Top<'a> {
     /// because other notes beside it may belong to uploads that are in progress.
     pub(super) leftovers: String,
     /// The identity of this copy in its notes. Another copy to the same place may be in progress,
-    /// so only notes with this identity are those of earlier runs.
+    /// so only notes with this identity are notes of earlier runs.
     pub(super) copy: String,
     /// The wanted length of the parts of a large file.
     pub(super) part: u64,

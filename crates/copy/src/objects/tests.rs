@@ -130,7 +130,7 @@ fn tree_copied_to_a_bucket_and_back_has_its_attributes() {
 fn bucket_determines_owners_only_if_the_user_asks_for_it() {
     let site = Site::new();
     let owner = [("uid", "1234"), ("gid", "4321")];
-    // The modes are those of a directory with the bit setgid, of a file, and of a link.
+    // These are the modes of a directory with the bit setgid, of a file, and of a link.
     for (key, mode) in [("t/d/", 0o042_755), ("t/d/file", 0o100_644), ("t/d/link", 0o120_777)] {
         let mode = u32::to_string(&mode);
         let metadata = [owner[0], owner[1], ("mode", mode.as_str())];
