@@ -58,6 +58,7 @@ impl Codec for RecentEvictions {
 mod tests {
     use super::*;
     use crate::command::ClientRegistration;
+    use crate::state::skipped_ids::SkippedIds;
     use crate::state::tests::{cluster, server};
     use crate::{ClusterState, Command};
     use skep_types::{EvictionCause, GroupId, NodeId, TargetKind, Timestamp};
@@ -112,16 +113,20 @@ mod tests {
         assert!(RecentEvictions::from_bytes(&long.to_bytes()).is_err());
     }
 
-    /// Older versions of the program stored neither evictions nor server names, so their snapshots
-    /// end where these lists would begin.
+    /// Older versions of the program stored no evictions, server names or skipped ids, so their
+    /// snapshots end where one of these lists would begin.
     #[test]
-    fn old_snapshot_without_evictions_and_names_is_read() {
+    fn old_snapshots_without_the_last_lists_are_read() {
         let mut state = cluster();
         register(&mut state);
         state.apply(&server(TargetKind::Storage, 1, &[])).unwrap();
-        let mut bytes = state.snapshot();
-        let later = state.names.to_bytes().len() + RecentEvictions::default().to_bytes().len();
-        bytes.truncate(bytes.len() - later);
-        assert_eq!(ClusterState::from_snapshot(&bytes).unwrap(), state);
+        let skipped = SkippedIds::default().to_bytes().len();
+        let names = state.names.to_bytes().len();
+        let evictions = RecentEvictions::default().to_bytes().len();
+        for later in [skipped, skipped + names, skipped + names + evictions] {
+            let mut bytes = state.snapshot();
+            bytes.truncate(bytes.len() - later);
+            assert_eq!(ClusterState::from_snapshot(&bytes).unwrap(), state);
+        }
     }
 }
