@@ -11,11 +11,14 @@ use crate::chunk::HostMark;
 use crate::sealed;
 use skep_types::codec::record;
 use skep_types::{
-    Epoch, Group, GroupId, GroupRecord, MapVersion, MemberState, Result, TargetId, byte_enum,
+    Epoch, ErrorCode, Group, GroupId, GroupRecord, MapVersion, MemberState, Result, TargetId,
+    byte_enum,
 };
 
 const MAGIC: [u8; 8] = *b"SKEPMEMB";
 const VERSION: u16 = 5;
+/// The version before the recorded state of the group.
+const VERSION_WITHOUT_RECORD: u16 = 4;
 
 byte_enum! {
     /// State of the store and the log of a member.
@@ -136,19 +139,56 @@ record! {
     }
 }
 
+record! {
+    /// A member mark of the version before the recorded state of the group. The fields are those of
+    /// [`MemberMark`].
+    pub struct MarkWithoutRecord {
+        /// Identifies the page cache that has the confirmed records.
+        pub host: HostMark,
+        /// Whether the device has all records of the member.
+        pub clean: bool,
+        /// The group to which the target belonged most recently.
+        pub group: GroupId,
+        /// State of the store and the log.
+        pub contents: MemberContents,
+        /// Members about which the target has sent requests to management.
+        pub counted: CountedMembers,
+        /// A bound of the member's promises, in milliseconds.
+        pub promise_bound_ms: u32,
+    }
+}
+
+impl From<MarkWithoutRecord> for MemberMark {
+    fn from(former: MarkWithoutRecord) -> Self {
+        let MarkWithoutRecord { host, clean, group, contents, counted, promise_bound_ms } = former;
+        let record = GroupRecord::default();
+        Self { host, clean, group, contents, counted, record, promise_bound_ms }
+    }
+}
+
 impl MemberMark {
     /// Encodes the member mark as the content of its file.
     pub fn to_file(&self) -> Vec<u8> {
         sealed::seal(MAGIC, VERSION, self)
     }
 
-    /// Decodes a mark from the content of its file.
+    /// Decodes a mark from the content of its file. A mark of version 4 has no recorded state of
+    /// the group. The member records the state in the next cluster map, before it confirms a record
+    /// or leads. Until then, a restored management treats the member as before version 5.
     ///
     /// # Errors
     /// - `Corrupt` if the bytes are not a valid mark.
-    /// - `Unsupported` if the member mark has a different version.
+    /// - `Unsupported` if the member mark has a version other than 4 and 5.
     pub fn from_file(bytes: &[u8]) -> Result<Self> {
-        sealed::open(MAGIC, VERSION, bytes)
+        let read = sealed::open(MAGIC, VERSION, bytes);
+        if !read.as_ref().is_err_and(|error| error.code() == ErrorCode::Unsupported) {
+            return read;
+        }
+        match sealed::open::<MarkWithoutRecord>(MAGIC, VERSION_WITHOUT_RECORD, bytes) {
+            Ok(former) => Ok(former.into()),
+            Err(error) if error.code() == ErrorCode::Unsupported => read,
+            Err(error) => Err(error),
+        }
     }
 
     /// Whether a member whose directory has this mark may lack records that it has confirmed.
@@ -258,5 +298,22 @@ mod tests {
     fn member_mark_survives_a_round_trip() {
         let mark = mark(true, HOST);
         assert_eq!(MemberMark::from_file(&mark.to_file()).unwrap(), mark);
+    }
+
+    /// An upgraded program must not stop the groups of an existing cluster.
+    #[test]
+    fn mark_without_a_recorded_state_is_read() {
+        let MemberMark { host, clean, group, contents, counted, promise_bound_ms, .. } =
+            mark(false, HOST);
+        let former = MarkWithoutRecord { host, clean, group, contents, counted, promise_bound_ms };
+        let bytes = sealed::seal(MAGIC, 4, &former);
+        let expected = MemberMark { record: GroupRecord::default(), ..mark(false, HOST) };
+        assert_eq!(MemberMark::from_file(&bytes).unwrap(), expected);
+        for version in [3, 6] {
+            let refused = MemberMark::from_file(&sealed::seal(MAGIC, version, &former));
+            assert_eq!(refused.unwrap_err().code(), ErrorCode::Unsupported);
+        }
+        let body_of_5 = sealed::seal(MAGIC, 4, &mark(false, HOST));
+        assert_eq!(MemberMark::from_file(&body_of_5).unwrap_err().code(), ErrorCode::Corrupt);
     }
 }

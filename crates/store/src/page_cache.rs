@@ -162,7 +162,9 @@ impl MemberMarkFile {
     /// this epoch. Blocks.
     ///
     /// `record` becomes the recorded state of the group. It is the present one if the map may come
-    /// from a management that was restored from a backup.
+    /// from a management that was restored from a backup. The counted members of this state are
+    /// added to it: an older program, or a start with a restored directory, has counted them
+    /// without a record.
     ///
     /// # Errors
     /// Errors of the file system, which name the path.
@@ -174,6 +176,9 @@ impl MemberMarkFile {
     ) -> Result<()> {
         let present = self.present();
         let counted = present.counted.after_map(epoch, version);
+        let members = counted.members.iter();
+        let record =
+            members.fold(record, |record, member| record.with_member(counted.epoch, *member));
         self.write(MemberMark { counted, record, ..present })
     }
 
@@ -190,7 +195,9 @@ impl MemberMarkFile {
     /// than this span from now. Zero if the target has never been a member of a group of several
     /// targets.
     pub fn promise_bound(&self) -> Duration {
-        Duration::from_millis(self.present().promise_bound_ms.into())
+        // Each batch of a member calls this function, so it copies no lists.
+        let bound_ms = self.written.as_ref().map_or(0, |mark| mark.promise_bound_ms);
+        Duration::from_millis(bound_ms.into())
     }
 
     /// Stores another bound of the member's promises durably, rounded up to milliseconds. Blocks.
@@ -425,6 +432,24 @@ mod tests {
         mark.reach_epoch(epoch, version, of(&[1])).unwrap();
         mark.forget_record().unwrap();
         assert_eq!(record(), GroupRecord::default());
+    }
+
+    /// An older program has counted the member, and its mark has no record.
+    #[test]
+    fn counted_members_are_in_the_first_record_of_their_epoch() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut mark = MemberMarkFile::read_at(directory.path(), HOST).unwrap();
+        let (one, two) = (TargetId::new(1), TargetId::new(2));
+        let (epoch, version) = (Epoch::new(5), MapVersion::new(9));
+        let alone = |epoch| GroupRecord { epoch, members: vec![one] };
+        mark.begin(GROUP).unwrap();
+        mark.count(epoch, version, two).unwrap();
+        assert_eq!(mark.record(), GroupRecord::default());
+        mark.reach_epoch(epoch, version, alone(epoch)).unwrap();
+        assert_eq!(mark.record().members, [one, two], "the request may still succeed");
+        let next = Epoch::new(6);
+        mark.reach_epoch(next, MapVersion::new(10), alone(next)).unwrap();
+        assert_eq!(mark.record(), alone(next), "the epoch has revoked the request");
     }
 
     #[test]
