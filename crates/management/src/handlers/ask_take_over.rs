@@ -6,6 +6,7 @@
 use crate::authority::Authority;
 use crate::map_log::{self, Asker};
 use skep_cluster::command::GroupRevision;
+use skep_cluster::limits::MAX_MEMBERS;
 use skep_cluster::losses::{Choice, choice_after_restore, needed_reports};
 use skep_cluster::{Command, RequestId, groups, losses};
 use skep_types::group_change::{GroupChange, MemberChange};
@@ -52,10 +53,13 @@ pub(super) async fn handle(
         Choice::Changes(changes) => return change(authority, &map, found, changes).await,
         Choice::Wait(absent) => absent,
     };
-    // A member that was added after the backup can only report as a member.
-    if absent.iter().any(|it| may_join(&map, found, *it)) {
-        let members = needed_reports(found, &reports).into_iter().collect();
-        return revise(authority, found, Epoch::default(), members).await;
+    // A member that was added after the backup can only report as a member. If a damaged record
+    // names more targets than a group can have, some of them would stay in no group, and each
+    // report would begin an epoch.
+    let needed = needed_reports(found, &reports);
+    let has_space = needed.len() <= MAX_MEMBERS;
+    if has_space && absent.iter().any(|it| may_join(&map, found, *it)) {
+        return revise(authority, found, Epoch::default(), needed.into_iter().collect()).await;
     }
     if authority.note_loss_wait(group) {
         map_log::waiting_group_line(&map, found, &absent).write();

@@ -48,6 +48,8 @@ pub(super) struct MembershipState {
     loss_reports: LineLimit,
     /// Limits the rate of log lines about changes that management has refused.
     refused_changes: LineLimit,
+    /// Limits the rate of log lines about requests to take over that management has refused.
+    refused_take_overs: LineLimit,
     /// Limits the rate of log lines about clients that management has not evicted.
     pub(super) refused_evictions: LineLimit,
     /// The reason why the target does not serve although it is the primary. `None` means that it
@@ -339,7 +341,9 @@ pub(super) fn ask_to_take_over(shell: &Rc<Shell>, request: AskTakeOver) {
     let shell = Rc::clone(shell);
     skep_env::spawn(async move {
         let asked = shell.management.call_once(&request, MANAGEMENT_PATIENCE).await;
-        if let Err(error) = asked {
+        if let Err(error) = asked
+            && shell.membership.refused_take_overs.is_due(skep_env::now())
+        {
             tracing::warn!(
                 "management has not made target {target} the primary of metadata group {group} \
                  yet: {error}; it may still do so later. Until then, each change in the group \
