@@ -319,9 +319,9 @@ pub(crate) fn condition_line(map: &ClusterMap, target: TargetId, health: &Target
 pub(crate) fn lost_line(map: &ClusterMap, target: TargetId) -> Line {
     let path = map.target(target).map_or("", |it| &it.path);
     let text = format!(
-        "target {} in {path} was marked as lost by an administrator: files lose their bytes on \
-         this target, and programs that read these bytes get EIO; `skep target files --paths {}` \
-         lists the files",
+        "target {} in {path} was marked as lost by an administrator, perhaps before a restore of \
+         management: files lose their bytes on this target, and programs that read these bytes get \
+         EIO; `skep target files --paths {}` lists the files",
         named(map, target),
         target.raw()
     );

@@ -119,6 +119,9 @@ pub(crate) const LEAST_TIME_OF_AN_ID: Duration = Duration::from_secs(1);
 /// Longest wait for a reply of management before the sender retries the request. A reply needs only
 /// memory accesses and one small sync.
 pub(crate) const MANAGEMENT_DEADLINE: Duration = Duration::from_secs(5);
+/// Pause between two reports of a lost target that management does not know as lost. In this time,
+/// management gets several heartbeats of the server with the target.
+pub(crate) const LOSS_REPORT_INTERVAL: Duration = Duration::from_secs(5);
 /// Duration of a long poll. If management has no newer map, it delays its reply to a node's request
 /// for almost this time.
 pub(crate) const LONG_POLL: Duration = Duration::from_secs(30);

@@ -1,6 +1,12 @@
 //! The newest cluster map of a process, which all its threads share. The cell also has the
 //! process's node id, and the map version that receivers of its requests must have.
 //!
+//! # Lost targets
+//! A target that an administrator has marked as lost never serves again. But management may be
+//! restored from a backup that is older than the mark. A process that has seen the mark keeps the
+//! target marked in all later maps of the cell, so its requests still fail instead of reading old
+//! bytes. Servers also report such a target to management ([`MapCell::unmarked_losses`]).
+//!
 //! Does not own the requests to management that get newer maps ([`crate::membership`]).
 
 use crate::idle_peers;
@@ -8,6 +14,7 @@ use crate::limits::EARLY_HEARTBEAT_INTERVAL;
 use skep_env::{SharedNotify, SharedWait};
 use skep_types::map::Consistency;
 use skep_types::{ClusterMap, MapVersion, NodeId, TargetId};
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -23,6 +30,9 @@ pub struct MapCell {
     node: AtomicU32,
     /// The mutex protects only the pointer. Threads lock it to clone or replace the `Arc`.
     map: Mutex<Arc<ClusterMap>>,
+    /// The mutex protects only the ids. A thread locks it while it holds the mutex of the map, or
+    /// without another lock. No thread waits while it holds the mutex.
+    losses: Mutex<Losses>,
     /// Notifies waiting tasks after each change of the map.
     changed: SharedNotify,
     early_heartbeats: EarlyHeartbeats,
@@ -50,6 +60,30 @@ impl EarlyHeartbeats {
         }
         *granted_at = Some(now);
         true
+    }
+}
+
+/// The lost targets that a process has seen. Their number is limited by the number of marks that
+/// administrators have set.
+#[derive(Debug, Default)]
+struct Losses {
+    /// The targets that were marked as lost in any map of this process.
+    known: BTreeSet<TargetId>,
+    /// The targets in `known` that the newest map of management contains without the mark.
+    unmarked: BTreeSet<TargetId>,
+}
+
+impl Losses {
+    /// Notes the lost targets in `map`, and marks the targets in `map` that were lost earlier.
+    fn note(&mut self, map: &mut ClusterMap) {
+        self.known.extend(lost_targets(map));
+        self.unmarked.clear();
+        for target in &mut map.targets {
+            if target.consistency != Consistency::Bad && self.known.contains(&target.id) {
+                target.consistency = Consistency::Bad;
+                self.unmarked.insert(target.id);
+            }
+        }
     }
 }
 
@@ -87,7 +121,9 @@ impl MapCell {
     /// version of its own map, services with older cached maps would have to refuse its requests
     /// while management does not reply.
     pub fn new(map: ClusterMap, node: NodeId) -> Arc<Self> {
+        let known = lost_targets(&map).collect();
         Arc::new(Self {
+            losses: Mutex::new(Losses { known, unmarked: BTreeSet::new() }),
             version: AtomicU64::new(map.version.raw()),
             needed: AtomicU64::new(0),
             node: AtomicU32::new(node.raw()),
@@ -180,7 +216,28 @@ impl MapCell {
         self.put(held, map);
     }
 
-    fn put(&self, mut held: MutexGuard<'_, Arc<ClusterMap>>, map: ClusterMap) {
+    /// Keeps the targets that are lost in `former` marked in all maps of this cell. `former` is a
+    /// map that an earlier process of the node has stored. The caller calls this once, before the
+    /// first change of the map.
+    pub(crate) fn remember_losses(&self, former: &ClusterMap) {
+        let held = self.map.lock().unwrap_or_else(PoisonError::into_inner);
+        self.losses().known.extend(lost_targets(former));
+        let map = ClusterMap::clone(&held);
+        self.put(held, map);
+    }
+
+    /// Returns the targets that this process has seen as lost, and that are not marked in the
+    /// newest map of management, because management was restored from a backup.
+    pub(crate) fn unmarked_losses(&self) -> Vec<TargetId> {
+        self.losses().unmarked.iter().copied().collect()
+    }
+
+    fn losses(&self) -> MutexGuard<'_, Losses> {
+        self.losses.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn put(&self, mut held: MutexGuard<'_, Arc<ClusterMap>>, mut map: ClusterMap) {
+        self.losses().note(&mut map);
         // A target that was marked as lost may still serve under its older map. Such a target must
         // get the new map before it executes another request of this process.
         if lost_targets(&map).any(|lost| lost_targets(&held).all(|known| known != lost)) {
@@ -240,6 +297,37 @@ mod tests {
         // Services with different cached maps must work with each other without management.
         let cell = MapCell::new(map(8, Consistency::Bad), NodeId::new(1));
         assert_eq!(cell.needed(), MapVersion::new(0));
+    }
+
+    /// Management was restored from a backup that is older than the mark.
+    #[test]
+    fn target_stays_lost_under_the_map_of_a_restored_management() {
+        let target = TargetId::new(3);
+        let consistency = |cell: &MapCell| cell.load().target(target).unwrap().consistency;
+        let cell = MapCell::new(map(4, Consistency::Good), NodeId::new(1));
+        cell.update(map(5, Consistency::Bad));
+        assert!(cell.unmarked_losses().is_empty());
+        let mut without = map(6, Consistency::Good);
+        without.targets.clear();
+        cell.update(without);
+        assert!(cell.unmarked_losses().is_empty(), "the target was removed");
+        for version in [70, 71] {
+            cell.update(map(version, Consistency::Good));
+            assert_eq!(consistency(&cell), Consistency::Bad);
+            assert_eq!(cell.unmarked_losses(), [target]);
+        }
+        cell.update(map(72, Consistency::Bad));
+        assert!(cell.unmarked_losses().is_empty(), "management has the mark again");
+
+        // The node has restarted, and its stored map has the mark.
+        let cell = MapCell::new(map(70, Consistency::Good), NodeId::new(1));
+        assert_eq!(consistency(&cell), Consistency::Good);
+        cell.remember_losses(&map(5, Consistency::Bad));
+        assert_eq!((cell.version(), consistency(&cell)), (MapVersion::new(70), Consistency::Bad));
+        assert_eq!(cell.unmarked_losses(), [target]);
+        let started = MapCell::new(map(5, Consistency::Bad), NodeId::new(1));
+        started.replace(map(3, Consistency::Good));
+        assert_eq!(consistency(&started), Consistency::Bad);
     }
 
     #[test]

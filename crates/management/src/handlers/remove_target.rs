@@ -1,6 +1,7 @@
 //! `RemoveTarget`: removes a target that stores no data, or marks a target as lost. Management
 //! refuses the removal while a service serves the target. Management marks a target as lost only if
-//! its service reports the target as down, or has been silent for minutes.
+//! its service reports the target as down, or has been silent for minutes. Servers send the request
+//! too: after a restore of management, they report targets that were marked as lost before.
 
 use crate::authority::Authority;
 use crate::limits::SILENCE_OF_LOST;
@@ -34,8 +35,10 @@ pub(super) async fn handle(
         false => {}
     }
     if !request.is_dry_run {
-        authority.command(id, command).await?;
+        let outcome = authority.command(id, command).await?;
         match request.is_lost {
+            // After a restore of management, many servers may report one lost target.
+            true if !outcome.changed => {}
             true => map_log::lost_line(&map, target_id).write(),
             false => {
                 tracing::info!("target {target_id} ({}) is removed from the cluster", target.path);

@@ -3,8 +3,9 @@
 use super::*;
 use skep_cluster::groups::is_undecided;
 use skep_store::restored::{RESTORED_MARK, unmark};
-use skep_types::{GroupId, TargetId};
-use skep_wire::management::{Heartbeat, RegisterReply};
+use skep_types::map::{Condition, Consistency};
+use skep_types::{ClusterMap, GroupId, TargetId};
+use skep_wire::management::{Heartbeat, RegisterReply, RemoveTarget};
 use std::path::Path;
 
 /// The newest ids and the newest map version that a cluster assigned after a backup was made.
@@ -156,6 +157,40 @@ fn server_added_after_the_backup_returns_to_its_group() {
         let other = again(server(NodeKind::Storage, 30), &before);
         let refused = Membership::join(&token, other, PATIENCE).await.unwrap_err();
         assert_eq!(refused.code(), ErrorCode::NotPermitted, "another directory has its ids");
+    });
+}
+
+/// The backup is older than the mark, and the disk of the target may be back.
+#[test]
+fn lost_target_is_marked_again_after_a_restore() {
+    let (_directory, settings, token) = cluster();
+    block_on(async move {
+        let path = &settings.node.directory;
+        let copy = path.with_extension("copy");
+        let running = RunningManagement::start(&settings).await.unwrap();
+        let join = async |kind, uuid| Membership::join(&token, server(kind, uuid), PATIENCE).await;
+        let (owner, registered) = join(NodeKind::Storage, 10).await.unwrap();
+        let (other, _) = join(NodeKind::Metadata, 30).await.unwrap();
+        let target = registered.targets[0];
+        copy_directory(path, &copy).unwrap();
+        // The heartbeats of the server do not contain the target, so the target is down.
+        let _keeping = [&owner, &other]
+            .map(|member| skep_env::spawn(Rc::clone(member).keep(Vec::new, |_| {})));
+        let is_down = |authority: &Authority| {
+            authority.map().target(target).unwrap().health.condition == Condition::Down
+        };
+        until("the target is down", || is_down(&running.authority)).await;
+        let admin = Management::new(&token, NodeKind::Storage);
+        let request = RemoveTarget { target, is_dry_run: false, is_lost: true };
+        admin.call(&request, PATIENCE).await.unwrap();
+        let is_lost = |map: &ClusterMap| {
+            map.target(target).is_some_and(|it| it.consistency == Consistency::Bad)
+        };
+        until("a server has seen the mark", || is_lost(&other.map_cell().load())).await;
+        drop(running);
+        replace_by(&copy, path);
+        let running = RunningManagement::start(&settings).await.unwrap();
+        until("the target is lost again", || is_lost(&running.authority.map())).await;
     });
 }
 

@@ -13,6 +13,7 @@
 
 mod addresses;
 mod client;
+mod lost_targets;
 mod management;
 mod map;
 
@@ -117,7 +118,10 @@ impl Membership {
             return joining.await.map(|(member, registered)| (member, Some(registered)));
         };
         match skep_env::timeout(TIMEOUT_WITH_CACHED_MAP, joining).await {
-            Some(Ok((member, registered))) => Ok((member, Some(registered))),
+            Some(Ok((member, registered))) => {
+                member.map.cell.remember_losses(&cached);
+                Ok((member, Some(registered)))
+            }
             Some(Err(error)) if is_final(&error) => Err(error),
             _ => {
                 let management = Management::of_node(token, kind, node);
@@ -183,6 +187,9 @@ impl Membership {
             let is_leaving = || member.is_leaving.get();
             member.map.follow(&member.management, is_leaving, |it| report(it, &*changes)).await;
         });
+        let (management, cell) = (Rc::clone(&self.management), self.map_cell());
+        let _reporting_losses =
+            skep_env::spawn(async move { lost_targets::report(&management, &cell).await });
         let mut outage = ManagementOutage::default();
         // Retry: the node sends a heartbeat at every heartbeat interval of the cluster, until it
         // leaves.
