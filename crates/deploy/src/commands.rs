@@ -16,6 +16,9 @@ use std::io::Read;
 use std::path::Path;
 use std::time::Instant;
 
+/// The last word of a line about a disk whose files cannot be listed (`scripts/stored.sh`).
+const NOT_MOUNTED: &str = " not-mounted";
+
 /// A run of a command: a deployment, with the options of the run.
 pub struct Run<'a> {
     /// The checked hosts file.
@@ -476,9 +479,16 @@ fn refuse_data(
     if lost.is_empty() {
         return Ok(());
     }
+    let note = match lost.iter().any(|place| place.contains(NOT_MOUNTED)) {
+        true => {
+            ". A disk that is `not-mounted` counts as data, also if an interrupted deployment has \
+             left it without files; `skep deploy apply` continues that deployment"
+        }
+        false => "",
+    };
     let what = format!(
         "cannot remove {}: the removal would delete data of the cluster; to delete the data, add \
-         --destroy-data",
+         --destroy-data{note}",
         lost.join("; ")
     );
     Err(Error::new(ErrorCode::NotPermitted, what))
@@ -539,11 +549,12 @@ mod tests {
         let host = facts.hosts.entry("s1".to_owned()).or_default();
         host.deployed = Some(deployment.cluster.clone());
         assert!(refuse_data(&deployment, &names, &facts, false).is_ok());
-        let found = ["/disk1/skep", "/disk1 /dev/sdb", "/srv/skep/disks/sdc /dev/sdc"];
+        let found = ["/disk1/skep", "/disk1 /dev/sdb", "/srv/skep/disks/sdc /dev/sdc not-mounted"];
         facts.hosts.entry("s1".to_owned()).or_default().stored = found.map(String::from).into();
         let refused = refuse_data(&deployment, &names, &facts, false).unwrap_err();
         assert_eq!(refused.code(), ErrorCode::NotPermitted);
-        let words = ["/disk1/skep on host s1", "/srv/skep/disks/sdc /dev/sdc on host s1"];
+        let disk = "/srv/skep/disks/sdc /dev/sdc not-mounted on host s1";
+        let words = ["/disk1/skep on host s1", disk, "`skep deploy apply` continues"];
         for word in words {
             assert!(refused.context().contains(word), "{refused}");
         }

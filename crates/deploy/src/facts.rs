@@ -99,7 +99,8 @@ pub struct Facts {
     /// an administrator has restored a copy of its directory.
     pub initialised: BTreeSet<Role>,
     /// The data that a removal of the deployment would delete from the host: paths of directories
-    /// with files, and mount points, each followed by its device.
+    /// with files, and mount points, each followed by its device. The word `not-mounted` follows
+    /// the device of a disk that is not mounted.
     pub stored: Vec<String>,
     /// Services whose directory on the host belongs to another cluster or another installation.
     pub foreign: BTreeSet<Role>,

@@ -136,6 +136,24 @@ fn files_of_listed_targets_count_as_stored_data() {
     assert_eq!(stored(), format!("{}\n", full.display()));
 }
 
+/// An interrupted deployment may have left a disk that is not mounted.
+#[test]
+fn disk_that_is_not_mounted_counts_as_stored_data() {
+    let directory = tempfile::tempdir().unwrap();
+    let list = directory.path().join("deploy.list");
+    let disk = |uuid: &str, name: &str| format!("disk /dev/{name} {uuid} /nowhere/{name}\n");
+    let lines = [disk("own", "sda"), disk("other", "sdb")].concat();
+    std::fs::write(&list, format!("cluster scratch\n{lines}")).unwrap();
+    let script = format!(
+        "set -eu\nlist={}\nblkid() {{ echo own; }}\n{STORED}\nstored_data\n",
+        list.display()
+    );
+    let output = Command::new("sh").args(["-c", &script]).output().unwrap();
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    let stored = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(stored, "/nowhere/sda /dev/sda not-mounted\n", "sdb has another file system");
+}
+
 /// The program that deploys may be of another version than the program that it installs.
 #[test]
 fn hosts_get_the_units_of_the_installed_program() {

@@ -2,7 +2,8 @@
 has_files() { [ -n "$(find "$1" -xdev ! -type d 2>/dev/null | head -n 1)" ]; }
 # Prints the data that a removal deletes, one path per line: the directory of management, the
 # directories of targets, and the mount points of disks, each with its device. Omits directories without
-# files. A disk that is not mounted counts as data, because its files cannot be listed.
+# files. A disk that is not mounted counts as data, because its files cannot be listed. Its line ends
+# with `not-mounted`.
 stored_data() {
   [ -e "$list" ] || return 0
   if grep -qxF 'dir /srv/skep/management' "$list"; then
@@ -14,11 +15,15 @@ stored_data() {
     if has_files "$directory"; then echo "$directory"; fi
   done
   sed -n 's/^disk //p' "$list" | while read -r device uuid point; do
-    # A removal erases a disk only if it still has the file system of this deployment.
-    [ "$(blkid -p -s UUID -o value "$device" 2>/dev/null)" = "$uuid" ] || continue
-    if awk -v at="$point" '$2 == at { found = 1 } END { exit !found }' /proc/mounts; then
-      has_files "$point" || continue
+    # A removal erases a disk only if it still has the file system of this deployment. The disk may
+    # have another name than at its deployment.
+    if [ "$(blkid -p -s UUID -o value "$device" 2>/dev/null)" != "$uuid" ]; then
+      [ -b "/dev/disk/by-uuid/$uuid" ] || continue
+      device=$(readlink -f "/dev/disk/by-uuid/$uuid")
     fi
-    echo "$point $device"
+    if ! awk -v at="$point" '$2 == at { found = 1 } END { exit !found }' /proc/mounts; then
+      echo "$point $device not-mounted"
+    elif has_files "$point"; then echo "$point $device"
+    fi
   done
 }
