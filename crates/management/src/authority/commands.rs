@@ -10,7 +10,7 @@ use skep_cluster::{Command, Outcome, Proposal, RequestId};
 use skep_consensus::{MemberStatus, ProposeError};
 use skep_types::codec::Codec;
 use skep_types::{
-    Error, ErrorCode, Eviction, EvictionCause, GroupId, NodeId, Result, TargetId, TargetKind,
+    Error, ErrorCode, Eviction, EvictionCause, Group, GroupId, NodeId, Result, TargetId, TargetKind,
 };
 use skep_wire::management::{EmptyReply, Heartbeat};
 
@@ -59,6 +59,13 @@ impl Authority {
     /// Waits until a majority has confirmed that this member leads.
     pub(crate) async fn confirm(&self) -> Result<()> {
         self.within_limit(self.member.confirm()).await
+    }
+
+    /// Returns a group in the state of management, after a majority has confirmed that this member
+    /// leads. The published map may be older, because a new leader first collects heartbeats.
+    pub(crate) async fn confirmed_group(&self, group: GroupId) -> Result<Option<Group>> {
+        self.confirm().await?;
+        Ok(self.member.with_state(|it| it.state.map().group(group).cloned()))
     }
 
     /// Proposes a command, and waits until it is applied.

@@ -35,10 +35,14 @@ pub(super) async fn handle(
     let map = authority.map();
     let Some(found) = map.group(group) else { return Err(stale(&request)) };
     if request.record.is_after(found) {
-        map_log::revision_line(&map, found, &request.record, target).write();
+        // The published map of a new leader may be older than its state, without a restore.
+        let newest = authority.confirmed_group(group).await?;
+        let newest = newest.filter(|it| request.record.is_after(it));
+        let Some(newest) = newest else { return Err(stale(&request)) };
+        map_log::revision_line(&map, &newest, &request.record, target).write();
         let known = request.record.members.iter().copied();
         let members = known.chain([target]).collect();
-        return revise(authority, found, request.record.epoch, members).await;
+        return revise(authority, &newest, request.record.epoch, members).await;
     }
     let is_member = found.members.iter().any(|member| member.target == target);
     if found.epoch != epoch || !is_member {

@@ -229,6 +229,11 @@ impl Parts<'_> {
             // The log may have lost its records of the epoch in the member mark.
             epoch = epoch.max(counted.epoch);
         }
+        let record = self.mark.record();
+        if membership.precedes(&record, &counted) {
+            // The primary of an earlier state must not replace records of the recorded one.
+            epoch = epoch.max(record.epoch);
+        }
         let start =
             start_of(membership, self.policy, (epoch, None), membership.requested(&counted));
         self.note_map(&membership.map)?;
