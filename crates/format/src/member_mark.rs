@@ -174,13 +174,13 @@ impl MemberMark {
 
     /// Decodes a mark from the content of its file. A mark of version 4 has no recorded state of
     /// the group. The member records the state in the next cluster map, before it confirms a record
-    /// or leads. Until then, a restored management treats the member as before version 5.
+    /// or leads. Until then, management that was restored from a backup gets no state from it.
     ///
     /// # Errors
     /// - `Corrupt` if the bytes are not a valid mark.
     /// - `Unsupported` if the member mark has a version other than 4 and 5.
     pub fn from_file(bytes: &[u8]) -> Result<Self> {
-        let read = sealed::open(MAGIC, VERSION, bytes);
+        let read: Result<Self> = sealed::open(MAGIC, VERSION, bytes);
         if !read.as_ref().is_err_and(|error| error.code() == ErrorCode::Unsupported) {
             return read;
         }

@@ -5,7 +5,7 @@
 //! A target that an administrator has marked as lost never serves again. But management may be
 //! restored from a backup that is older than the mark. A process that has seen the mark keeps the
 //! target marked in all later maps of the cell, so its requests still fail instead of reading old
-//! bytes. Servers also report such a target to management ([`MapCell::unmarked_losses`]).
+//! bytes. Servers also report such a target to management (`MapCell::unmarked_losses`).
 //!
 //! Does not own the requests to management that get newer maps ([`crate::membership`]).
 
