@@ -5,6 +5,7 @@
 //! Does not own the record ([`skep_format::member_mark`]), or the reports of a target that is a
 //! member of its group (`service::members`).
 
+use skep_cluster::groups::is_undecided;
 use skep_metrics::LineLimit;
 use skep_rpc::Management;
 use skep_store::page_cache::MemberMarkFile;
@@ -76,7 +77,7 @@ impl FormerGroup {
         }
     }
 
-    /// Reports the record to management if `map` is older than the record and a report is due.
+    /// Reports the record to management if `map` may be older than the record and a report is due.
     /// Management then makes the target a member again.
     pub(crate) fn report(&self, map: &ClusterMap) {
         let found = earlier_state(map, self.group, &self.record, self.version);
@@ -110,17 +111,19 @@ impl FormerGroup {
     }
 }
 
-/// Returns the group in `map` if the map has an earlier state of the group than `record`, although
-/// it is not older than `version`, the version of the map with the recorded state. The map then
-/// comes from a management that was restored from a backup. A target that has left its group has
-/// recorded an earlier state than the map.
+/// Returns the group in `map` if the map may have an earlier state of the group than `record`,
+/// although it is not older than `version`, the version of the map with the recorded state. The map
+/// then comes from a management that was restored from a backup. A target that has left its group
+/// has recorded an earlier state than the map. In an undecided epoch, which is above all recorded
+/// ones, only management can compare the states.
 fn earlier_state<'a>(
     map: &'a ClusterMap,
     group: GroupId,
     record: &GroupRecord,
     version: MapVersion,
 ) -> Option<&'a Group> {
-    map.group(group).filter(|group| record.is_after(group) && map.version >= version)
+    let may_be_earlier = |group: &Group| record.is_after(group) || is_undecided(group.epoch);
+    map.group(group).filter(|group| may_be_earlier(group) && map.version >= version)
 }
 
 #[cfg(test)]
@@ -155,5 +158,7 @@ mod tests {
         map.version = MapVersion::new(10);
         map.groups[0].epoch = Epoch::new(8);
         assert!(!is_restored(&map), "the target has left the group");
+        map.groups[0].epoch = Epoch::new(1 << 32);
+        assert!(is_restored(&map), "another member has reported first");
     }
 }

@@ -10,6 +10,7 @@ use skep_cluster::limits::MAX_MEMBERS;
 use skep_cluster::losses::{Choice, choice_after_restore, needed_reports};
 use skep_cluster::{Command, RequestId, groups, losses};
 use skep_types::group_change::{GroupChange, MemberChange};
+use skep_types::map::Consistency;
 use skep_types::{ClusterMap, Epoch, Error, ErrorCode, Group, Result, TargetId};
 use skep_wire::management::{AskTakeOver, EmptyReply};
 use std::time::Duration;
@@ -45,6 +46,12 @@ pub(super) async fn handle(
         return revise(authority, &newest, request.record.epoch, members).await;
     }
     let is_member = found.members.iter().any(|member| member.target == target);
+    let is_undecided = found.epoch == epoch && groups::is_undecided(epoch);
+    if is_undecided && !is_member && returns(&map, found, &request) {
+        // Another member has reported before. The epoch since then is above this record too.
+        map_log::revision_line(&map, found, &request.record, target).write();
+        return revise(authority, found, Epoch::default(), vec![target]).await;
+    }
     if found.epoch != epoch || !is_member {
         return Err(stale(&request));
     }
@@ -86,6 +93,16 @@ fn stale(request: &AskTakeOver) -> Error {
 fn may_join(map: &ClusterMap, group: &Group, target: TargetId) -> bool {
     let found = map.target(target);
     found.is_some_and(|it| it.kind == group.kind) && map.group_of(target).is_none()
+}
+
+/// Whether the sender of a report becomes a member of a group in an undecided epoch. Its record may
+/// be the newest one. The data of a target that has left its group are marked as incomplete.
+fn returns(map: &ClusterMap, group: &Group, request: &AskTakeOver) -> bool {
+    let found = map.target(request.target);
+    request.record.epoch > Epoch::default()
+        && found.is_some_and(|it| it.consistency == Consistency::Good)
+        && may_join(map, group, request.target)
+        && group.members.len() < MAX_MEMBERS
 }
 
 /// Begins an epoch above `above` in which management compares the logs of the members. `members`

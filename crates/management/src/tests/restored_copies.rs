@@ -260,6 +260,48 @@ fn restored_group_continues_with_the_member_added_later() {
     });
 }
 
+/// The first member fails after its report, in which it does not name the member that served last.
+#[test]
+fn last_member_joins_a_restored_group_after_another_report() {
+    let (_directory, settings, token) = cluster();
+    block_on(async move {
+        let running = RunningManagement::start(&settings).await.unwrap();
+        let admin = Management::new(&token, NodeKind::Metadata);
+        let policy = Policy { metadata_copies: 2, ..Policy::default() };
+        admin.call(&SetPolicy { policy }, PATIENCE).await.unwrap();
+        let mut targets = Vec::new();
+        for uuid in [10, 20] {
+            let joined = Membership::join(&token, server(NodeKind::Metadata, uuid), PATIENCE).await;
+            targets.extend(joined.unwrap().1.targets);
+        }
+        let [one, two] = targets[..] else { panic!("two targets: {targets:?}") };
+        let id = admin.call(&CreateGroup { targets: vec![one] }, PATIENCE).await.unwrap().group;
+        let group = || running.authority.map().group(id).unwrap().clone();
+        // As after a restore, the state of management is older than the records of the members.
+        let ask = async |target, epoch, members: &[TargetId]| {
+            let record = GroupRecord { epoch: Epoch::new(epoch), members: members.to_vec() };
+            let request = AskTakeOver {
+                group: id,
+                epoch: group().epoch,
+                target,
+                lacks_records: true,
+                last_epoch: record.epoch,
+                last: Lsn::new(50),
+                record,
+            };
+            admin.call_once(&request, Duration::from_secs(5)).await.map(drop)
+        };
+        ask(one, 2, &[one]).await.unwrap();
+        assert!(is_undecided(group().epoch) && group().members.len() == 1, "{:?}", group());
+        let unrecorded = ask(two, 0, &[]).await.unwrap_err();
+        assert_eq!(unrecorded.code(), ErrorCode::StaleMap, "it was never in the group");
+        ask(two, 4, &[two]).await.unwrap();
+        assert!(is_undecided(group().epoch) && group().members.len() == 2, "{:?}", group());
+        ask(two, 4, &[two]).await.unwrap();
+        assert_eq!((group().primary, is_undecided(group().epoch)), (two, false));
+    });
+}
+
 /// Without a recorded state, a single member of a group has all its changes.
 #[test]
 fn restored_group_of_one_member_keeps_its_epoch() {
