@@ -57,6 +57,11 @@ pub const LONGEST_WAIT: Duration = Duration::from_millis(250);
 /// Age of a prepared transaction at which the participant asks the transaction's coordinator for
 /// the decision.
 pub const ASK_AFTER: Duration = Duration::from_secs(1);
+/// Maximum time, since a target has prepared a transaction, for which requests for the attributes
+/// of a directory wait for the decision about a change of its names. The decision normally arrives
+/// after two syncs of a log. If it takes this long, the coordinator has failed, and programs must
+/// be able to use other names in the directory.
+pub const DECISION_PATIENCE: Duration = Duration::from_secs(5);
 /// Pause before a background job repeats a call that another group has refused, such as a removal
 /// of chunk files, a request for the size of a chunk file, a truncation, or a decision.
 pub const RETRY_PAUSE: Duration = Duration::from_secs(1);

@@ -59,7 +59,7 @@ impl PreparedTransactions {
             let transaction = expect_parsed(&key, transaction_of(&key))?;
             let record: PreparedRecord = decode_value(&key, &value)?;
             for resource in steps::resources(&record.steps, &record.attributes) {
-                context.shared.locks.try_take(&resource, Owner::Prepared(transaction));
+                context.shared.locks.try_take(&resource, Owner::Prepared(transaction), now);
             }
             self.add(transaction, now);
         }

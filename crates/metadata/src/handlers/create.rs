@@ -50,7 +50,7 @@ pub(crate) fn run<E: Engine>(
     if request.kind == FileKind::Regular && request.open != OpenMode::No {
         context.count_first_open(inode, request.open)?;
     }
-    context.unlogged.directory = Some(directory.attributes);
+    context.show_directory(directory);
     Ok(new_file_reply(record))
 }
 

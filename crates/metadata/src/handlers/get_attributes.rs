@@ -1,4 +1,5 @@
-//! `GetAttributes`: returns the attributes of an inode.
+//! `GetAttributes`: returns the attributes of an inode. For a directory, the request first waits
+//! until the transactions that change its names are decided.
 
 use crate::engine::Engine;
 use crate::tx::context::Context;
@@ -9,6 +10,7 @@ pub(crate) fn run<E: Engine>(
     context: &mut Context<'_, E>,
     request: GetAttributes,
 ) -> Result<AttributesReply, Stop> {
+    context.await_decisions(request.inode)?;
     let attributes = context.inode(request.inode)?.attributes;
     Ok(AttributesReply { attributes })
 }

@@ -44,8 +44,12 @@ pub(crate) fn run<E: Engine>(
     // The resources that `check` has found free are free now too, because the target runs one
     // operation at a time.
     for resource in steps::resources(&request.steps, &attributes) {
-        let taken = context.shared.locks.try_take(&resource, Owner::Prepared(transaction));
+        let (owner, now) = (Owner::Prepared(transaction), context.shared.now);
+        let taken = context.shared.locks.try_take(&resource, owner, now);
         assert!(taken, "a resource that was free stays free within one operation");
+    }
+    for step in &request.steps {
+        steps::announce(context, step)?;
     }
     let since = context.wall();
     let record = PreparedRecord { steps: request.steps, attributes, since };

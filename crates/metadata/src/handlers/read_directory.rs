@@ -53,9 +53,10 @@ pub(crate) fn run<E: Engine>(
             };
         }
         let (inode, kind) = (dentry.inode, dentry.kind);
-        let attributes = match request.with_attributes && context.is_local(inode)? {
-            // If a transaction has locked the inode, the reply contains the entry without
-            // attributes, and the client looks the entry up.
+        // If a transaction has locked the inode, or changes names of the entry, the reply contains
+        // the entry without attributes, and the client looks the entry up.
+        let has_attributes = request.with_attributes && !context.has_undecided_names(inode);
+        let attributes = match has_attributes && context.is_local(inode)? {
             true => match context.find_inode(inode) {
                 Ok(record) => record.map(|record| record.attributes),
                 Err(Stop::Held(_)) => None,

@@ -134,9 +134,9 @@ impl<E: Engine> Context<'_, E> {
     }
 
     /// Returns the reply about a name that points to `inode`. The reply has the attributes if this
-    /// group serves the inode.
+    /// group serves the inode, and no undecided transaction changes names in it.
     pub(crate) fn entry_reply(&self, inode: InodeId, kind: FileKind) -> Result<EntryReply, Stop> {
-        let attributes = match self.is_local(inode)? {
+        let attributes = match self.is_local(inode)? && !self.has_undecided_names(inode) {
             true => Some(self.inode(inode)?.attributes),
             false => None,
         };

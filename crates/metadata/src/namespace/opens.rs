@@ -55,8 +55,9 @@ impl<E: Engine> Context<'_, E> {
         if self.shared.sharing.notify(inode, &holders, number) {
             return Ok(true);
         }
-        self.shared.locks.try_take(&Resource::Sharing(inode), Owner::Holders(inode));
-        Err(Stop::Held(Resource::Sharing(inode)))
+        let (resource, now) = (Resource::Sharing(inode), self.shared.now);
+        self.shared.locks.try_take(&resource, Owner::Holders(inode), now);
+        Err(Stop::Held(resource))
     }
 
     /// Makes a file shared before a `SetAttributes` request of another session changes its size.

@@ -131,6 +131,11 @@ impl<E: Engine> MetadataTarget<E> {
                 }
                 self.operations.park(op);
             }
+            Err(Stop::HeldUntil { resource, until }) => {
+                self.start_over(&mut op);
+                self.shared.locks.wait(resource, op.id);
+                self.operations.park_until(until, op);
+            }
             Err(Stop::Busy | Stop::RecoversSize(_) | Stop::Changed) => {
                 self.start_over(&mut op);
                 let pause = (FIRST_PAUSE * (1 << op.restarts.min(10))).min(LONGEST_PAUSE);
@@ -154,9 +159,11 @@ impl<E: Engine> MetadataTarget<E> {
                 let storage = self.background.awaited_for_size(*inode);
                 Some(storage.map_or(WaitReason::Others, WaitReason::Storage))
             }
-            Stop::AwaitsReplies | Stop::Held(_) | Stop::Busy | Stop::Changed => {
-                Some(WaitReason::Others)
-            }
+            Stop::AwaitsReplies
+            | Stop::Held(_)
+            | Stop::HeldUntil { .. }
+            | Stop::Busy
+            | Stop::Changed => Some(WaitReason::Others),
             Stop::Fail(_) => None,
         }
     }

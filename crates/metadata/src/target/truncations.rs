@@ -81,7 +81,8 @@ impl<E: Engine> MetadataTarget<E> {
         truncations.on_write(inode, record);
         if truncations.pending(inode).is_some() {
             let owner = Owner::Truncation(inode);
-            self.shared.locks.try_take(&Resource::Truncation(inode), owner);
+            let now = self.shared.now;
+            self.shared.locks.try_take(&Resource::Truncation(inode), owner, now);
             // Request a sync, because storage may truncate the chunk files only after the record of
             // the truncation is synced.
             self.gates.request_sync();
@@ -209,6 +210,7 @@ impl<E: Engine> MetadataTarget<E> {
         // wait for the next attempt to truncate.
         let owner = Owner::Truncation(inode);
         self.release(owner);
-        self.shared.locks.try_take(&Resource::Truncation(inode), owner);
+        let now = self.shared.now;
+        self.shared.locks.try_take(&Resource::Truncation(inode), owner, now);
     }
 }

@@ -7,6 +7,7 @@
 //! and they are one transaction.
 
 use crate::engine::Engine;
+use crate::limits::DECISION_PATIENCE;
 use crate::tx::locks::{Owner, Resource};
 use crate::tx::operation::{Operation, OutgoingCall, RemoteCall, Stop};
 use crate::tx::remembered_reads::RememberedReads;
@@ -106,10 +107,20 @@ impl<'a, E: Engine> Context<'a, E> {
         self.writes
     }
 
+    /// Adds the attributes of a directory that the request has changed to the reply. The target
+    /// does this when it sends the reply. If undecided transactions change names of the directory,
+    /// the reply gets no attributes: the client asks for them when it needs them, and that request
+    /// waits for the decisions ([`Self::await_decisions`]).
+    pub(crate) fn show_directory(&mut self, directory: InodeRecord) {
+        if !self.has_undecided_names(directory.attributes.inode) {
+            self.unlogged.directory = Some(directory.attributes);
+        }
+    }
+
     /// Returns the reply to a request that has removed or moved a name. The target adds the
     /// attributes of `directory` when it sends the reply.
     pub(crate) fn names_reply(&mut self, directory: InodeRecord) -> NamesReply {
-        self.unlogged.directory = Some(directory.attributes);
+        self.show_directory(directory);
         NamesReply { directory: None }
     }
 
@@ -120,7 +131,7 @@ impl<'a, E: Engine> Context<'a, E> {
         entry: EntryReply,
         directory: InodeRecord,
     ) -> NewEntryReply {
-        self.unlogged.directory = Some(directory.attributes);
+        self.show_directory(directory);
         NewEntryReply { entry, directory: None }
     }
 
@@ -234,10 +245,40 @@ impl<'a, E: Engine> Context<'a, E> {
     /// Takes the rename lock at this target, whose group serves the root. Returns [`Stop::Held`]
     /// while another owner has the lock.
     pub(crate) fn take_rename_lock(&mut self) -> Result<(), Stop> {
-        if self.shared.locks.try_take(&Resource::Rename, self.owner) {
+        let now = self.shared.now;
+        if self.shared.locks.try_take(&Resource::Rename, self.owner, now) {
             Ok(())
         } else {
             Err(Stop::Held(Resource::Rename))
+        }
+    }
+
+    /// Whether undecided transactions of other groups change names of a directory.
+    pub(crate) fn has_undecided_names(&self, directory: InodeId) -> bool {
+        self.shared.locks.dentries_of(directory).next().is_some()
+    }
+
+    /// Waits for the decisions about the transactions of other groups that were about to change
+    /// names of a directory when the operation first ran. The clients that requested these changes
+    /// may already have their replies, and must find their changes in the directory's size, link
+    /// count and times. Transactions that are prepared later do not delay the operation. If
+    /// programs moved names to other groups all the time, it could otherwise wait as long.
+    ///
+    /// Waits for each decision at most until [`DECISION_PATIENCE`] after the preparation: each
+    /// program that uses a path through the directory needs the attributes, and the coordinator may
+    /// have failed. A replay of a change waits for no decision, because other changes wait for it.
+    pub(crate) fn await_decisions(&mut self, directory: InodeId) -> Result<(), Stop> {
+        if self.op.first_reply.is_some() {
+            return Ok(());
+        }
+        let now = self.shared.now;
+        let first_run = *self.op.first_run.get_or_insert(now);
+        let prepared = (now.saturating_sub(DECISION_PATIENCE), first_run);
+        match self.shared.locks.last_dentry_of(directory, prepared) {
+            Some((resource, since)) => {
+                Err(Stop::HeldUntil { resource, until: since + DECISION_PATIENCE })
+            }
+            None => Ok(()),
         }
     }
 

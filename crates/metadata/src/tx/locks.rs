@@ -9,6 +9,7 @@
 use skep_types::InodeId;
 use skep_wire::metadata::TransactionId;
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// A resource that can be locked.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -40,10 +41,17 @@ pub(crate) enum Owner {
     Holders(InodeId),
 }
 
+/// The owner of a locked resource, and the time at which it took the lock.
+#[derive(Debug, Clone, Copy)]
+struct Holder {
+    owner: Owner,
+    since: Duration,
+}
+
 /// The locks in use, and the operations that wait for them.
 #[derive(Debug, Default)]
 pub(crate) struct Locks {
-    held: BTreeMap<Resource, Owner>,
+    held: BTreeMap<Resource, Holder>,
     waiting: BTreeMap<Resource, Vec<u64>>,
 }
 
@@ -51,26 +59,45 @@ impl Locks {
     /// Whether `resource` is not locked, or `asker` itself has the lock.
     pub(crate) fn is_free(&self, resource: &Resource, asker: Option<Owner>) -> bool {
         // A fast path, because there are almost never any locks.
-        self.held.is_empty() || self.held.get(resource).is_none_or(|owner| Some(*owner) == asker)
+        self.held.is_empty() || self.held.get(resource).is_none_or(|it| Some(it.owner) == asker)
     }
 
     /// Locks a resource for `owner`, if no other owner has the lock. Returns whether `owner` has
-    /// the lock now.
-    pub(crate) fn try_take(&mut self, resource: &Resource, owner: Owner) -> bool {
+    /// the lock now. `now` is the present time.
+    pub(crate) fn try_take(&mut self, resource: &Resource, owner: Owner, now: Duration) -> bool {
         let free = self.is_free(resource, Some(owner));
         if free {
-            self.held.insert(resource.clone(), owner);
+            self.held.entry(resource.clone()).or_insert(Holder { owner, since: now });
         }
         free
     }
 
     /// Returns the locked names in `directory`, in ascending order.
     pub(crate) fn dentries_of(&self, directory: InodeId) -> impl Iterator<Item = &[u8]> {
+        self.holders_of(directory).map(|(name, _)| name)
+    }
+
+    fn holders_of(&self, directory: InodeId) -> impl Iterator<Item = (&[u8], Holder)> {
         let names = self.held.range(Resource::Dentry(directory, Vec::new())..);
-        names.map_while(move |(resource, _)| match resource {
-            Resource::Dentry(within, name) if *within == directory => Some(name.as_slice()),
+        names.map_while(move |(resource, holder)| match resource {
+            Resource::Dentry(within, name) if *within == directory => {
+                Some((name.as_slice(), *holder))
+            }
             _ => None,
         })
+    }
+
+    /// Returns the name in `directory` whose lock was taken last, with the time of the lock.
+    /// Considers only locks that were taken after `after` and not later than `until`.
+    pub(crate) fn last_dentry_of(
+        &self,
+        directory: InodeId,
+        (after, until): (Duration, Duration),
+    ) -> Option<(Resource, Duration)> {
+        let holders = self.holders_of(directory);
+        let taken = holders.filter(|(_, it)| it.since > after && it.since <= until);
+        let (name, holder) = taken.max_by_key(|(_, it)| it.since)?;
+        Some((Resource::Dentry(directory, name.to_vec()), holder.since))
     }
 
     /// Adds an operation that waits for a resource. The resource must be locked.
@@ -80,8 +107,12 @@ impl Locks {
 
     /// Releases all locks of `owner`. Returns the operations that waited for one of these locks.
     pub(crate) fn release(&mut self, owner: Owner) -> Vec<u64> {
-        let mut released: Vec<_> =
-            self.held.iter().filter(|(_, it)| **it == owner).map(|(it, _)| it.clone()).collect();
+        let mut released: Vec<_> = self
+            .held
+            .iter()
+            .filter(|(_, it)| it.owner == owner)
+            .map(|(it, _)| it.clone())
+            .collect();
         // Sort them, because a fixed order makes simulations reproducible.
         released.sort();
         let mut woken = Vec::new();

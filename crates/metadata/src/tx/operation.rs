@@ -7,6 +7,7 @@ use skep_wire::frame::Header;
 
 use crate::tx::locks::Resource;
 use crate::tx::work::InternalWork;
+use std::time::Duration;
 
 /// Id of a connection, assigned by the caller of the target.
 pub type ConnectionId = u64;
@@ -41,6 +42,8 @@ pub(crate) enum Stop {
     /// truncation, or by a file that becomes shared. The operation runs again when the resource is
     /// free.
     Held(Resource),
+    /// As [`Self::Held`], but the operation runs again at the time `until` at the latest.
+    HeldUntil { resource: Resource, until: Duration },
     /// The operation has called other groups and waits for their replies.
     AwaitsReplies,
     /// A participant was busy. The operation runs again after a pause.
@@ -129,6 +132,9 @@ pub(crate) struct Operation {
     /// The rename lock, if the operation has it: the id of the transaction that owns it, and
     /// the root's group, which has granted it.
     pub(crate) rename_lock: Option<(u64, GroupId)>,
+    /// The time at which the operation has first run, if it reads attributes that undecided
+    /// transactions change. `None` for all other operations.
+    pub(crate) first_run: Option<Duration>,
     /// Number of times that the operation has restarted.
     pub(crate) restarts: u32,
     /// Number of these restarts for which the reason was that a name led to no inode.
@@ -155,6 +161,7 @@ impl Operation {
             transaction: None,
             participants: Vec::new(),
             rename_lock: None,
+            first_run: None,
             restarts: 0,
             revalidations: 0,
             awaited_truncation: None,

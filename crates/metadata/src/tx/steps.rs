@@ -112,6 +112,19 @@ pub(crate) fn check<E: Engine>(
     }
 }
 
+/// Gives a directory a new version if a prepared step will change one of its names. A client
+/// compares versions before it lets its kernel use a cached listing. The client that requested the
+/// change may have its reply long before this group has the decision, if the coordinator fails. So
+/// from now on no client may use a listing from before, and a new listing waits for the name.
+pub(crate) fn announce<E: Engine>(context: &mut Context<'_, E>, step: &Step) -> Result<(), Stop> {
+    if let Step::RemoveEntry { directory, .. } | Step::ReplaceEntry { directory, .. } = step {
+        let mut record = context.directory(*directory)?;
+        record.attributes.change_counter += 1;
+        context.put_inode(&record);
+    }
+    Ok(())
+}
+
 /// Applies a checked step. `answer` is the result of [`check`].
 pub(crate) fn apply<E: Engine>(
     context: &mut Context<'_, E>,

@@ -2,7 +2,7 @@
 //! undecided transactions of other groups change.
 
 use super::*;
-use crate::limits::{LONGEST_PAUSE, MAX_REVALIDATIONS};
+use crate::limits::{DECISION_PATIENCE, LONGEST_PAUSE, MAX_REVALIDATIONS};
 use skep_types::Attributes;
 
 /// A directory that group 3 serves.
@@ -197,4 +197,99 @@ fn rmdir_waits_only_while_all_names_may_be_removed() {
     }
     let removed = story.replies.drain(..).find(|(connection, _)| *connection == 2);
     assert!(removed.is_some_and(|(_, reply)| reply.is_ok()));
+}
+
+/// Prepares the removal of a name of the root directory, as the participant of a transaction.
+fn prepare_removal(story: &mut Story, number: u64, entry: &md::DirectoryEntry) {
+    let transaction = md::TransactionId { number, ..TRANSACTION };
+    let steps = vec![removal(InodeId::ROOT, entry)];
+    story.ask(1, 0, (0, 0), &md::Prepare { transaction, steps }).unwrap();
+}
+
+fn commit(story: &mut Story, number: u64) {
+    let transaction = md::TransactionId { number, ..TRANSACTION };
+    story.send(1, 0, (0, 0), &md::Decide { transaction, commit: true });
+}
+
+/// Returns the attributes in the reply on connection 2, if it has arrived, and drops all replies.
+fn shown(story: &mut Story) -> Option<Attributes> {
+    let reply = story.replies.drain(..).find(|(connection, _)| *connection == 2)?;
+    Some(md::AttributesReply::from_bytes(&reply.1.unwrap()).unwrap().attributes)
+}
+
+const GET_ROOT: md::GetAttributes = md::GetAttributes { inode: InodeId::ROOT };
+
+/// Regression test: the client that had moved a name to another group got the old size of the first
+/// directory, and its kernel cached it for a second. The reply to the client and the decision for
+/// this group leave the coordinator at the same time.
+#[test]
+fn directory_attributes_wait_for_decisions_about_its_names() {
+    let mut story = Story::begin();
+    ["a", "b", "c"].into_iter().zip(1..).for_each(|(name, sequence)| {
+        story.create_as(name, 1, (0, sequence));
+    });
+    let all = story.list_names(InodeId::ROOT).entries;
+    prepare_removal(&mut story, 7, &all[0]);
+    story.send(2, 2, (0, 0), &GET_ROOT);
+    assert_eq!(shown(&mut story), None);
+    // This transaction is prepared later, so the request does not wait for it.
+    prepare_removal(&mut story, 8, &all[1]);
+    commit(&mut story, 7);
+    assert_eq!(shown(&mut story).map(|it| it.size), Some(2));
+    // A change of attributes has all attributes in its reply, so it waits too.
+    let chmod =
+        md::SetAttributes { size: None, permissions: Some(0o700), ..truncate(GET_ROOT.inode) };
+    story.send(3, 1, (0, 4), &chmod);
+    assert!(story.replies.is_empty());
+    commit(&mut story, 8);
+    let changed = story.replies.drain(..).find(|(connection, _)| *connection == 3);
+    let changed = md::SetAttributesReply::from_bytes(&changed.unwrap().1.unwrap()).unwrap();
+    assert_eq!((changed.attributes.size, changed.attributes.permissions), (1, 0o700));
+}
+
+/// A path through the directory needs its attributes. So one failed coordinator must not block all
+/// names in it.
+#[test]
+fn directory_attributes_do_not_wait_for_a_failed_coordinator() {
+    let mut story = Story::begin();
+    story.create_as("a", 1, (0, 1));
+    let all = story.list_names(InodeId::ROOT).entries;
+    let before = story.ask(1, 2, (0, 0), &GET_ROOT).unwrap().attributes;
+    prepare_removal(&mut story, 7, &all[0]);
+    story.send(2, 2, (0, 0), &GET_ROOT);
+    assert_eq!(shown(&mut story), None);
+    story.now += DECISION_PATIENCE;
+    story.happens(Event::Tick);
+    let after = shown(&mut story).unwrap();
+    assert_eq!(after.size, 1);
+    assert!(
+        after.change_counter > before.change_counter,
+        "no client may use a listing from before the transaction"
+    );
+    story.send(2, 2, (0, 0), &GET_ROOT);
+    assert_eq!(shown(&mut story).map(|it| it.size), Some(1), "later requests do not wait");
+}
+
+/// The client then asks for the attributes, and this request waits for the decision.
+#[test]
+fn replies_show_no_directory_with_undecided_names() {
+    let mut story = Story::begin();
+    let make = md::MakeDirectory { directory: InodeId::ROOT, name: b"d"[..].into(), new: NEW };
+    let directory = story.ask(1, 1, (0, 1), &make).unwrap().entry.inode;
+    story.ask(1, 1, (0, 2), &create_in(directory, "a")).unwrap();
+    let entry = story.list_names(directory).entries.remove(0);
+    let lookup = md::Lookup { directory: InodeId::ROOT, name: b"d"[..].into() };
+    let list = md::ReadDirectory { with_attributes: true, ..list_after(InodeId::ROOT, 0) };
+    let has_attributes = |story: &mut Story, sequence: u64| {
+        let created = story.ask(1, 1, (0, sequence), &create_in(directory, &sequence.to_string()));
+        let found = story.ask(1, 2, (0, 0), &lookup).unwrap();
+        let listed = story.ask(1, 2, (0, 0), &list).unwrap().entries.remove(0).entry;
+        let all = [created.unwrap().directory, found.attributes, listed.attributes];
+        all.map(|it| it.is_some())
+    };
+    assert_eq!(has_attributes(&mut story, 3), [true; 3]);
+    story.ask(1, 0, (0, 0), &prepare(vec![removal(directory, &entry)])).unwrap();
+    assert_eq!(has_attributes(&mut story, 4), [false; 3]);
+    story.ask(1, 0, (0, 0), &md::Decide { transaction: TRANSACTION, commit: false }).unwrap();
+    assert_eq!(has_attributes(&mut story, 5), [true; 3]);
 }
