@@ -48,6 +48,10 @@ pub const SETTLES_AT_ONCE: usize = 64;
 pub const FIRST_PAUSE: Duration = Duration::from_millis(1);
 /// Longest pause of an operation before it asks a busy participant again.
 pub const LONGEST_PAUSE: Duration = Duration::from_millis(64);
+/// Maximum time for which an operation with a prepared transaction waits for a lock of another
+/// group's transaction. After that, it aborts its own transaction, and waits without locks. The
+/// other transaction normally ends after a message or after two syncs of a log.
+pub const TRANSACTION_WAIT: Duration = Duration::from_secs(1);
 /// Maximum number of times that an operation restarts because a name led to an inode that does not
 /// exist. Normally, another request has changed the name since the operation read it. If the inode
 /// is still missing after this number of restarts, the store is damaged.

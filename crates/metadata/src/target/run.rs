@@ -8,7 +8,7 @@ use super::waits::WaitReason;
 use crate::background;
 use crate::engine::Engine;
 use crate::handlers;
-use crate::limits::{FIRST_PAUSE, LONGEST_PAUSE};
+use crate::limits::{FIRST_PAUSE, LONGEST_PAUSE, TRANSACTION_WAIT};
 use crate::locks::request::LockClaim;
 use crate::namespace::inline;
 use crate::target::MetadataTarget;
@@ -117,6 +117,12 @@ impl<E: Engine> MetadataTarget<E> {
                 self.gates.request_sync();
                 self.operations.park_until_safe(op);
             }
+            Err(Stop::Held(resource)) if self.keeps_transaction(&op, &resource) => {
+                let latest = self.shared.now + TRANSACTION_WAIT;
+                let until = *op.keeps_until.get_or_insert(latest);
+                self.shared.locks.wait(resource, op.id);
+                self.operations.park_until(until, op);
+            }
             Err(Stop::Held(resource)) => {
                 self.start_over(&mut op);
                 if let Resource::Truncation(inode) = resource {
@@ -151,6 +157,25 @@ impl<E: Engine> MetadataTarget<E> {
         Ok(())
     }
 
+    /// Whether an operation that waits for `resource` keeps its prepared transaction meanwhile.
+    ///
+    /// Operations of two groups may each have prepared a transaction at the other group, and then
+    /// find their own resource locked by the transaction of the other. If both aborted their
+    /// transactions, both would start over at the same time and could meet again. So only the
+    /// operation of the group with the higher id aborts its transaction, and the other operation
+    /// waits for that. All waits with a prepared transaction lead from a group to a group with a
+    /// higher id, so no deadlock cycle can form.
+    ///
+    /// The operation waits at most for [`TRANSACTION_WAIT`], because its transaction locks
+    /// resources of other groups, and the other coordinator may have failed.
+    fn keeps_transaction(&self, op: &Operation, resource: &Resource) -> bool {
+        let holder = self.shared.locks.owner_of(resource);
+        let holder_gives_way =
+            matches!(holder, Some(Owner::Prepared(it)) if it.coordinator > self.shared.group);
+        let has_time = op.keeps_until.is_none_or(|until| self.shared.now < until);
+        op.transaction.is_some() && holder_gives_way && has_time
+    }
+
     /// Returns the reason why an operation that stopped waits. `None` means that it has failed.
     fn reason_of(&self, stop: &Stop) -> Option<WaitReason> {
         match stop {
@@ -181,6 +206,7 @@ impl<E: Engine> MetadataTarget<E> {
                 self.send_decision(participant, number, false, None);
             }
         }
+        op.keeps_until = None;
         self.give_back_rename_lock(op, None);
         if !op.remote_calls.is_empty() {
             self.calls.abandon(op.id);

@@ -2,9 +2,10 @@
 //!
 //! The owner of a lock is a prepared transaction of another group, the operation with the rename
 //! lock, a truncation (`namespace::truncations`), or a file that becomes shared (`sharing`). Other
-//! operations of this target keep no lock while they wait. Such an operation runs again from the
-//! start, and checks everything again in the transaction that commits. So no deadlock cycle can
-//! form.
+//! operations of this target keep no lock of this target while they wait. Such an operation runs
+//! again from the start, and checks everything again in the transaction that commits. It also gives
+//! up its locks at other groups, unless it waits for a transaction of a group with a higher id
+//! (`keeps_transaction` in the module `target`). So no deadlock cycle can form.
 
 use skep_types::InodeId;
 use skep_wire::metadata::TransactionId;
@@ -60,6 +61,11 @@ impl Locks {
     pub(crate) fn is_free(&self, resource: &Resource, asker: Option<Owner>) -> bool {
         // A fast path, because there are almost never any locks.
         self.held.is_empty() || self.held.get(resource).is_none_or(|it| Some(it.owner) == asker)
+    }
+
+    /// Returns the owner of a locked resource. `None` means that the resource is free.
+    pub(crate) fn owner_of(&self, resource: &Resource) -> Option<Owner> {
+        self.held.get(resource).map(|it| it.owner)
     }
 
     /// Locks a resource for `owner`, if no other owner has the lock. Returns whether `owner` has

@@ -129,6 +129,10 @@ pub(crate) struct Operation {
     pub(crate) transaction: Option<u64>,
     /// Groups that the operation has asked to prepare steps of `transaction`.
     pub(crate) participants: Vec<GroupId>,
+    /// The time until which the operation keeps this transaction while it waits for a lock of
+    /// another group's transaction. `None` means that it has not waited for such a lock since it
+    /// last started over.
+    pub(crate) keeps_until: Option<Duration>,
     /// The rename lock, if the operation has it: the id of the transaction that owns it, and
     /// the root's group, which has granted it.
     pub(crate) rename_lock: Option<(u64, GroupId)>,
@@ -160,6 +164,7 @@ impl Operation {
             remote_calls: Vec::new(),
             transaction: None,
             participants: Vec::new(),
+            keeps_until: None,
             rename_lock: None,
             first_run: None,
             restarts: 0,

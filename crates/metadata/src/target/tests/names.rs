@@ -2,7 +2,7 @@
 //! undecided transactions of other groups change.
 
 use super::*;
-use crate::limits::{DECISION_PATIENCE, LONGEST_PAUSE, MAX_REVALIDATIONS};
+use crate::limits::{DECISION_PATIENCE, LONGEST_PAUSE, MAX_REVALIDATIONS, TRANSACTION_WAIT};
 use skep_types::Attributes;
 
 /// A directory that group 3 serves.
@@ -292,4 +292,49 @@ fn replies_show_no_directory_with_undecided_names() {
     assert_eq!(has_attributes(&mut story, 4), [false; 3]);
     story.ask(1, 0, (0, 0), &md::Decide { transaction: TRANSACTION, commit: false }).unwrap();
     assert_eq!(has_attributes(&mut story, 5), [true; 3]);
+}
+
+/// Prepares an unlink of a file of group 3 that has a name in the root directory. Then the
+/// coordinator `other` locks this name, and the target gets the reply of group 3. Returns whether
+/// the target aborts its transaction.
+fn aborts_for(story: &mut Story, other: u32) -> bool {
+    let attributes = vec![Attributes::new(FILE, FileKind::Regular, 0o644, Timestamp::default())];
+    story.send(1, 1, (0, 1), &link(FILE, "a"));
+    story.reply_to::<md::Prepare>(Ok(md::PrepareReply { attributes, ..PREPARED }));
+    story.reply_to::<md::Decide>(Ok(skep_wire::management::EmptyReply {}));
+    story.replies.clear();
+    let entry = story.list_names(InodeId::ROOT).entries.remove(0);
+    story.send(1, 1, (0, 2), &md::Unlink { directory: InodeId::ROOT, name: entry.name.clone() });
+    let transaction = md::TransactionId { coordinator: GroupId::new(other), number: 7 };
+    let steps = vec![removal(InodeId::ROOT, &entry)];
+    story.ask(1, 0, (0, 0), &md::Prepare { transaction, steps }).unwrap();
+    story.reply_to::<md::Prepare>(Ok(PREPARED));
+    assert!(story.replies.is_empty());
+    story.calls.iter().any(|it| it.1.message == md::Decide::ID)
+}
+
+/// Regression test: two groups with transactions at each other both aborted them, and then prepared
+/// them again at the same time.
+#[test]
+fn only_the_group_with_the_higher_id_aborts_its_transaction() {
+    let mut story = begin_with_two_groups();
+    assert!(!aborts_for(&mut story, 3));
+    let transaction = md::TransactionId { coordinator: GroupId::new(3), number: 7 };
+    story.send(2, 0, (0, 0), &md::Decide { transaction, commit: false });
+    let unlinked = story.replies.drain(..).find(|(connection, _)| *connection == 1);
+    assert!(unlinked.is_some_and(|(_, reply)| reply.is_ok()));
+    let decide = story.reply_to::<md::Decide>(Ok(skep_wire::management::EmptyReply {}));
+    assert!(decide.commit);
+    assert!(aborts_for(&mut begin_with_two_groups(), 0));
+}
+
+/// The transaction locks resources of another group, so it must not wait for a failed coordinator.
+#[test]
+fn transaction_is_not_kept_for_a_failed_coordinator() {
+    let mut story = begin_with_two_groups();
+    assert!(!aborts_for(&mut story, 3));
+    story.now += TRANSACTION_WAIT;
+    story.happens(Event::Tick);
+    let decide = story.reply_to::<md::Decide>(Ok(skep_wire::management::EmptyReply {}));
+    assert!(!decide.commit && story.replies.is_empty());
 }
