@@ -14,6 +14,8 @@
 //! - Locks of different owners never conflict.
 //! - A file is in the table only while a session holds a lock on it or waits for one.
 //! - `waiting` has exactly the waits of all queues, by owner.
+//! - `due` has exactly the files whose queue has a wait, each with the next time at which a wait or
+//!   a barrier of the queue expires.
 
 mod deadlock;
 
@@ -43,6 +45,8 @@ struct File {
     /// Number of byte ranges that are locked exclusively.
     exclusive: usize,
     queue: Queue,
+    /// The time in the entry of the file in `due`. `None` means that `due` has no such entry.
+    due: Option<Duration>,
 }
 
 impl File {
@@ -81,6 +85,9 @@ pub(crate) struct FileLocks {
     /// Files whose waiters the target may have to wake, because a lock was released, a wait has
     /// begun or ended, or a reservation has ended.
     released: BTreeSet<FileKey>,
+    /// The files with waits, by the next time at which a wait or a barrier expires. With this
+    /// index, the target examines only the files in which something has expired.
+    due: BTreeSet<(Duration, FileKey)>,
 }
 
 fn to_locked_ranges(ranges: &LockRanges<LockMode>) -> Vec<LockedRange> {
@@ -119,7 +126,21 @@ impl FileLocks {
 
     fn forget_if_empty(&mut self, file_key: FileKey) {
         if self.files.get(&file_key).is_some_and(File::is_empty) {
+            self.set_due(file_key);
             self.files.remove(&file_key);
+        }
+    }
+
+    /// Updates the entry of a file in `due` after a change of its queue.
+    fn set_due(&mut self, file_key: FileKey) {
+        let Some(file) = self.files.get_mut(&file_key) else { return };
+        let next = file.queue.next_due();
+        let before = std::mem::replace(&mut file.due, next);
+        if before != next {
+            if let Some(at) = before {
+                self.due.remove(&(at, file_key));
+            }
+            self.due.extend(next.map(|at| (at, file_key)));
         }
     }
 
@@ -293,15 +314,31 @@ impl FileLocks {
         wait: u64,
         (connection, header, now): (ConnectionId, Header, Duration),
     ) -> Option<WaitAnswer> {
-        let file_key = (inode, claim.kind);
+        let (file_key, owner) = ((inode, claim.kind), claim.owner);
         let until = now + WAIT_ANSWER;
         let state = WaitState::Parked { connection, header: Box::new(header), until };
-        self.waiting.entry(claim.owner).or_default().insert((file_key, wait));
         let file = self.files.entry(file_key).or_default();
+        // A client may use the number of a wait again, for another owner. The queue then has only
+        // the later wait.
+        let former = file.queue.get((owner.0, wait)).map(|it| it.claim.owner);
         let (is_new, reply) = file.queue.put(wait, claim, (state, now));
+        if let Some(former) = former {
+            self.remove_waiting(former, (file_key, wait));
+        }
+        self.waiting.entry(owner).or_default().insert((file_key, wait));
         self.waits += usize::from(is_new);
         self.released.insert(file_key);
+        self.set_due(file_key);
         reply
+    }
+
+    /// Removes a wait of an owner from `waiting`.
+    fn remove_waiting(&mut self, owner: LockOwnerId, wait: (FileKey, u64)) {
+        let waits = self.waiting.get_mut(&owner).expect("each wait is in `waiting`");
+        waits.remove(&wait);
+        if waits.is_empty() {
+            self.waiting.remove(&owner);
+        }
     }
 
     /// Removes a wait from its queue, because the client has the lock or no longer waits for it.
@@ -312,18 +349,15 @@ impl FileLocks {
         let Some(file) = self.files.get_mut(&file_key) else { return };
         if let Some(ended) = file.queue.remove(wait) {
             self.after_wait(file_key, &ended);
+            self.set_due(file_key);
         }
     }
 
-    /// Updates the counts and `waiting` after the wait was removed from its queue.
+    /// Updates the counts and `waiting` after the wait was removed from its queue. The caller then
+    /// calls [`Self::set_due`], once for all removed waits of the file.
     fn after_wait(&mut self, file_key: FileKey, wait: &Wait) {
         self.waits -= 1;
-        let owner = wait.claim.owner;
-        let waits = self.waiting.get_mut(&owner).expect("each wait is in `waiting`");
-        waits.remove(&(file_key, wait.number));
-        if waits.is_empty() {
-            self.waiting.remove(&owner);
-        }
+        self.remove_waiting(wait.claim.owner, (file_key, wait.number));
         self.released.insert(file_key);
         self.forget_if_empty(file_key);
     }
@@ -335,6 +369,7 @@ impl FileLocks {
         let file = self.files.get_mut(&file_key).expect("a granted lock is in the table");
         let own = (claim.owner.0, wait);
         file.queue.overtake(own, now, |it| it.conflicts(claim));
+        self.set_due(file_key);
         self.end_wait(file_key, own);
     }
 
@@ -343,17 +378,17 @@ impl FileLocks {
     pub(crate) fn end_waits_of(&mut self, session: SessionId) -> Vec<(ConnectionId, Header)> {
         let owners = self.waiting.range((session, 0)..=(session, u64::MAX));
         let all: Vec<_> = owners.flat_map(|(_, waits)| waits.iter().copied()).collect();
-        let mut parked = Vec::new();
+        let (mut parked, mut changed) = (Vec::new(), BTreeSet::new());
         for (file_key, wait) in all {
             let Some(file) = self.files.get_mut(&file_key) else { continue };
-            // The wait is not here if the client has used its id a second time for another owner.
-            // The queue then has only the later wait.
             let Some(ended) = file.queue.remove((session, wait)) else { continue };
             self.after_wait(file_key, &ended);
+            changed.insert(file_key);
             if let WaitState::Parked { connection, header, .. } = ended.state {
                 parked.push((connection, *header));
             }
         }
+        changed.into_iter().for_each(|file_key| self.set_due(file_key));
         parked
     }
 
@@ -371,6 +406,7 @@ impl FileLocks {
             let mut queue = std::mem::take(&mut file.queue);
             queue.wake(now, |claim| file.held_against(claim).next().is_some(), &mut replies);
             file.queue = queue;
+            self.set_due(file_key);
         }
         replies
     }
@@ -378,18 +414,15 @@ impl FileLocks {
     /// Adds to `replies` the replies to requests that were parked for the maximum time, and removes
     /// waits whose clients have not polled again in time.
     fn expire(&mut self, now: Duration, replies: &mut Vec<WaitAnswer>) {
-        let waits: Vec<_> = self
-            .files
-            .iter()
-            .filter(|(_, file)| file.queue.is_due(now))
-            .map(|(file_key, _)| *file_key)
-            .collect();
-        for file_key in waits {
+        while let Some((_, file_key)) = self.due.first().copied().filter(|(at, _)| *at <= now) {
+            self.due.pop_first();
             let Some(file) = self.files.get_mut(&file_key) else { continue };
+            file.due = None;
             for expired in file.queue.expire(now, replies) {
                 self.after_wait(file_key, &expired);
             }
             self.released.insert(file_key);
+            self.set_due(file_key);
         }
     }
 
@@ -414,11 +447,15 @@ impl FileLocks {
             }
             assert_eq!(file.exclusive, exclusive, "exclusive ranges of file {inode}");
             file.queue.check_invariants();
+            assert_eq!(file.due, file.queue.next_due(), "the due time of file {inode}");
             for wait in file.queue.iter() {
                 waits.insert((wait.claim.owner, ((*inode, *kind), wait.number)));
             }
         }
         assert_eq!(self.ranges, ranges, "the count of ranges in all files");
+        let due = self.files.iter().filter_map(|(key, file)| Some((file.due?, *key)));
+        let due: BTreeSet<_> = due.collect();
+        assert_eq!(self.due, due, "`due` has the files with waits");
         assert_eq!(self.waits, waits.len(), "the count of waits in all queues");
         let by_owner = self.waiting.iter();
         let by_owner: BTreeSet<_> =

@@ -233,9 +233,10 @@ impl Queue {
         }
     }
 
-    /// Whether a wait or a barrier of the queue has expired.
-    pub(super) fn is_due(&self, now: Duration) -> bool {
-        self.0.iter().any(|it| it.until() <= now || it.barrier.is_some_and(|until| until <= now))
+    /// Returns the next time at which a wait or a barrier of the queue expires. `None` means that
+    /// the queue is empty.
+    pub(super) fn next_due(&self) -> Option<Duration> {
+        self.0.iter().flat_map(|it| [Some(it.until()), it.barrier]).flatten().min()
     }
 
     /// Ends expired barriers. Adds to `replies` the replies to requests that were parked for the

@@ -338,3 +338,38 @@ fn posix_lock_waits_are_listed_in_pages() {
     let first = locks.posix_waits(LockParty::default());
     assert!(first.waits.iter().all(|it| it.wait != 100 && it.holders.is_empty()));
 }
+
+#[test]
+fn only_files_whose_waits_have_expired_are_examined() {
+    let mut locks = FileLocks::default();
+    assert!(lock(&mut locks, 1, LockMode::Exclusive, 0..10));
+    let elsewhere = request(OTHER_FILE, 1, Some(LockMode::Exclusive), 0..10);
+    assert!(set(&mut locks, &elsewhere, 0));
+    assert!(locks.due.is_empty(), "no file has a wait");
+    wait(&mut locks, 2, LockMode::Exclusive, 0..10, NOW);
+    let due = |at| BTreeSet::from([(at, (FILE, LockKind::Posix))]);
+    let answer = NOW + WAIT_ANSWER;
+    assert_eq!(locks.due, due(answer));
+    assert_eq!(woken(&mut locks, answer), [(2, false)]);
+    assert_eq!(locks.due, due(answer + WAKE_RESERVATION));
+    locks.check_invariants();
+    assert_eq!(woken(&mut locks, answer + WAKE_RESERVATION), []);
+    assert!(locks.due.is_empty() && locks.wait_count() == 0);
+    locks.check_invariants();
+}
+
+/// Regression test: the table kept the wait of the first owner for ever.
+#[test]
+fn wait_number_of_another_owner_replaces_the_earlier_wait() {
+    let mut locks = FileLocks::default();
+    assert!(lock(&mut locks, 1, LockMode::Exclusive, 0..10));
+    // Both owners belong to one session.
+    for owner in [2, 4] {
+        let claim = claim(owner, LockMode::Exclusive, 0..10);
+        locks.wait(FILE, claim, 9, (owner, Header::default(), NOW));
+        locks.check_invariants();
+    }
+    assert_eq!((locks.wait_count(), locks.waiting.len()), (1, 1));
+    assert_eq!(locks.end_waits_of(session_of(2)).len(), 1);
+    assert!(locks.waiting.is_empty() && locks.due.is_empty());
+}
