@@ -96,9 +96,11 @@ impl InodeState {
 
     // ---- the size
 
-    /// Records attributes from metadata, unless newer attributes are already recorded.
-    pub fn observe(&self, attributes: &Attributes, now: Duration) {
-        self.with(|parts| parts.size.observe(attributes, now));
+    /// Records attributes from metadata, unless newer attributes are already recorded. `at` is the
+    /// time from which the age of the size counts. For attributes in the reply to a request, this
+    /// is the time at which the client sent the request.
+    pub fn observe(&self, attributes: &Attributes, at: Duration) {
+        self.with(|parts| parts.size.observe(attributes, at));
     }
 
     /// Returns the size of the file: the last size from metadata, or the end offset of this mount's
@@ -117,7 +119,7 @@ impl InodeState {
         self.with(|parts| parts.size.version())
     }
 
-    /// Returns how long ago the last size from metadata arrived.
+    /// Returns the age of the last size from metadata.
     pub(crate) fn age(&self, now: Duration) -> Duration {
         self.with(|parts| parts.size.age(now))
     }

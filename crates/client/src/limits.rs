@@ -38,10 +38,6 @@ pub(crate) const MAX_REMEMBERED_SPECIAL: usize = 1 << 14;
 /// Maximum number of inodes in the table of inodes without extended attributes. Each inode takes 32
 /// bytes.
 pub(crate) const MAX_REMEMBERED_XATTR_ABSENCE: usize = 1 << 16;
-/// After a program has set an extended attribute, the mount ignores attributes of the inode that
-/// arrive within this time, because replies from before the change may still be in flight. Few
-/// replies take longer.
-pub(crate) const LATE_ATTRIBUTES: Duration = Duration::from_secs(1);
 /// Number of parts of each shared table. Each part has its own mutex, so that threads seldom
 /// contend.
 pub(crate) const TABLE_PARTS: usize = 64;

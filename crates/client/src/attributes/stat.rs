@@ -300,7 +300,7 @@ impl Client {
     pub(crate) async fn fetch_attributes(&self, inode: InodeId) -> Result<Attributes> {
         let sent = self.moment();
         let mut attributes = self.ask(inode, &GetAttributes { inode }).await?.attributes;
-        self.note_attributes(&mut attributes);
+        self.note_attributes(&mut attributes, sent.time);
         if let Some(state) = self.mount().inodes.get(inode) {
             state.know(&attributes, sent);
         }
@@ -313,17 +313,17 @@ impl Client {
         self.mount().sessions.requests.moment(skep_env::now())
     }
 
-    /// Remembers attributes that metadata has sent. Also raises the size in `attributes` to the end
-    /// of the range that this mount has written.
-    pub(crate) fn note_attributes(&self, attributes: &mut Attributes) {
-        self.note_xattrs(attributes);
+    /// Remembers attributes in the reply to a request that the client sent at the time `sent`. Also
+    /// raises the size in `attributes` to the end of the range that this mount has written.
+    pub(crate) fn note_attributes(&self, attributes: &mut Attributes, sent: Duration) {
+        self.mount().xattr_absence.note(attributes, sent);
         self.mount().directory_changes.observe(attributes);
         if !matches!(attributes.kind, FileKind::Regular | FileKind::Symlink) {
             self.mount().seen.note(attributes);
             return;
         }
         if let Some(state) = self.mount().inodes.get(attributes.inode) {
-            state.observe(attributes, skep_env::now());
+            state.observe(attributes, sent);
             state.merge_into(attributes);
         }
     }
@@ -350,7 +350,7 @@ impl Client {
         }
         self.mount().inodes.count_change(attributes.inode);
         self.mount().caches.changed_by_us(attributes.inode, attributes.change_counter);
-        self.note_attributes(&mut attributes);
+        self.note_attributes(&mut attributes, sent.time);
         if !truncates && let Some(state) = self.mount().inodes.get(inode) {
             state.know(&attributes, sent.after_own_change());
         }

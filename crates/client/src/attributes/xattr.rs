@@ -134,11 +134,6 @@ impl Xattrs for Client {
 }
 
 impl Client {
-    /// Records whether an inode has extended attributes that the kernel requests by itself.
-    pub(crate) fn note_xattrs(&self, attributes: &Attributes) {
-        self.mount().xattr_absence.note(attributes, skep_env::now());
-    }
-
     /// Makes the mount forget the attributes of all directories that it has changed. The caller
     /// calls this function after a change of attributes whose reply does not contain the new
     /// attributes.

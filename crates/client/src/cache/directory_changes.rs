@@ -45,6 +45,13 @@ pub(crate) struct SentChange {
     epoch: u64,
 }
 
+impl SentChange {
+    /// Returns the time at which the mount sent the change.
+    pub(crate) fn time(self) -> Duration {
+        self.time
+    }
+}
+
 #[derive(Debug, Clone)]
 struct Noted {
     /// The highest version of the directory that the mount has seen.

@@ -4,7 +4,7 @@
 //! requests of the kernel.
 
 use crate::cache::recent::Recent;
-use crate::limits::{LATE_ATTRIBUTES, MAX_REMEMBERED_XATTR_ABSENCE};
+use crate::limits::MAX_REMEMBERED_XATTR_ABSENCE;
 use skep_types::{ACCESS_ACL, Attributes, DEFAULT_ACL, InodeId};
 use std::time::Duration;
 
@@ -16,14 +16,14 @@ pub(crate) fn is_asked_by_kernel(name: &[u8]) -> bool {
 /// The newest information about the extended attributes of one inode.
 #[derive(Debug, Clone, Copy)]
 enum Absence {
-    /// Attributes from metadata that arrived at this time showed that the inode has no extended
-    /// attribute that the kernel requests by itself.
+    /// The reply to a request that the mount sent at this time showed that the inode has no
+    /// extended attribute that the kernel requests by itself.
     Since(Duration),
     /// The inode may have an extended attribute that the kernel requests by itself, because a
     /// program has set such an attribute through this mount, or because a reply of metadata
-    /// contained one. The table ignores attributes from metadata that arrive before this time,
-    /// since they may be out of date.
-    NotUntil(Duration),
+    /// contained one. The table ignores replies to requests that the mount sent at this time or
+    /// before, since they may be out of date.
+    NotBefore(Duration),
 }
 
 /// The inodes without the extended attributes that the kernel requests by itself.
@@ -51,13 +51,18 @@ impl XattrAbsence {
         Self { valid, all: Recent::new(most), no_capability: Recent::new(most) }
     }
 
-    /// Records whether an inode has extended attributes that the kernel requests by itself.
-    pub(crate) fn note(&self, attributes: &Attributes, now: Duration) {
+    /// Records whether an inode has extended attributes that the kernel requests by itself,
+    /// according to attributes in the reply to a request that the mount sent at the time `sent`.
+    ///
+    /// The time for which the entry is valid begins at `sent`. If it began with the reply, the
+    /// mount could use a late reply longer than the kernel may use attributes.
+    pub(crate) fn note(&self, attributes: &Attributes, sent: Duration) {
         let has_none = !attributes.has_capability && !attributes.has_acl;
         self.all.update(attributes.inode, |noted| match noted {
-            Some(Absence::NotUntil(until)) if now < *until => Absence::NotUntil(*until),
-            _ if has_none => Absence::Since(now),
-            _ => Absence::NotUntil(now),
+            Some(Absence::NotBefore(at)) if sent <= *at => Absence::NotBefore(*at),
+            Some(Absence::Since(at)) if has_none => Absence::Since(sent.max(*at)),
+            _ if has_none => Absence::Since(sent),
+            _ => Absence::NotBefore(sent),
         });
     }
 
@@ -76,27 +81,22 @@ impl XattrAbsence {
             return false;
         }
         let is_recent = |at: Duration| now < at.saturating_add(self.valid);
-        match self.all.get(inode) {
-            Some(Absence::NotUntil(until)) if now < until => false,
-            Some(Absence::Since(at)) if is_recent(at) => true,
-            noted => {
-                // A reply to a request that the mount sent before `from` is not valid, since a
-                // program may have set the capability after metadata had executed that request.
-                let from = match noted {
-                    Some(Absence::NotUntil(until)) => until,
-                    _ => Duration::ZERO,
-                };
-                let is_valid = |sent: Duration| sent >= from && is_recent(sent);
-                name == CAPABILITY && self.no_capability.get(inode).is_some_and(is_valid)
-            }
-        }
+        let after = match self.all.get(inode) {
+            Some(Absence::Since(at)) if is_recent(at) => return true,
+            Some(Absence::NotBefore(at)) => Some(at),
+            _ => None,
+        };
+        // A reply to a request that the mount sent before `after` is not valid, since a program may
+        // have set the capability after metadata had executed that request.
+        let is_valid = |sent: Duration| after.is_none_or(|at| sent > at) && is_recent(sent);
+        name == CAPABILITY && self.no_capability.get(inode).is_some_and(is_valid)
     }
 
     /// Forgets the absence of extended attributes of an inode, because a program sets the attribute
-    /// `name`.
+    /// `name`. Replies to requests that the mount has sent up to now may be out of date.
     pub(crate) fn forget(&self, inode: InodeId, name: &[u8], now: Duration) {
         if is_asked_by_kernel(name) {
-            self.all.note(inode, Absence::NotUntil(now + LATE_ATTRIBUTES));
+            self.all.note(inode, Absence::NotBefore(now));
         }
     }
 }
@@ -124,6 +124,23 @@ mod tests {
         absence.forget(inode, ACCESS_ACL, at);
         absence.note(&attributes, at);
         assert!(!absence.is_absent(inode, ACCESS_ACL, at), "the attributes may be older");
+        absence.note(&attributes, later);
+        assert!(absence.is_absent(inode, ACCESS_ACL, later), "the reply to a later request");
+    }
+
+    /// Regression test: the time began with the reply, so a reply that took a second showed the
+    /// absence of an access control list for two seconds after the request.
+    #[test]
+    fn absence_is_valid_from_the_request_on() {
+        let (absence, inode) = (XattrAbsence::new(VALID), InodeId::new(4));
+        let (sent, arrived) = (Duration::from_secs(9), Duration::from_secs(9) + VALID);
+        let attributes = Attributes::new(inode, FileKind::Regular, 0o644, Timestamp::default());
+        absence.note(&attributes, sent);
+        assert!(!absence.is_absent(inode, ACCESS_ACL, arrived));
+        // The reply to an earlier request arrives after the reply to a later one.
+        absence.note(&attributes, arrived);
+        absence.note(&attributes, sent);
+        assert!(absence.is_absent(inode, ACCESS_ACL, arrived));
     }
 
     #[test]

@@ -173,10 +173,10 @@ impl Client {
         &self,
         state: &Arc<InodeState>,
     ) -> Result<AwaitTruncationReply> {
-        let inode = state.id;
+        let (inode, sent) = (state.id, skep_env::now());
         match self.ask(inode, &AwaitTruncation { inode }).await {
             Ok(reply) => {
-                self.note_attributes(&mut reply.attributes.clone());
+                self.note_attributes(&mut reply.attributes.clone(), sent);
                 Ok(reply)
             }
             Err(error) if error.code() == ErrorCode::NotFound => {
@@ -198,11 +198,12 @@ impl Client {
     /// and this function only logs the error.
     pub(crate) async fn trim(&self, inode: InodeId) {
         let how = ModifyOptions { truncates: true, ..ModifyOptions::default() };
+        let sent = skep_env::now();
         match self.modify(inode, TrimFile { inode }, how, |_, _| ()).await {
             Ok(mut reply) => {
                 let version = reply.attributes.change_counter;
                 self.mount().caches.changed_by_us(inode, version);
-                self.note_attributes(&mut reply.attributes);
+                self.note_attributes(&mut reply.attributes, sent);
             }
             Err(error) => tracing::debug!(
                 "file {inode}: cannot remove the bytes of a failed operation: {error}"

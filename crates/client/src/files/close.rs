@@ -192,7 +192,7 @@ impl Client {
         // Notifications that have arrived before now concern only handles that are already in the
         // table, so ignore them. No operation uses the size of the file through this handle, so
         // ignore earlier changes by this mount too.
-        let before = self.before_open();
+        let before = self.before_open().of_earlier_open();
         let handle = match self.insert_handle(opened, mode, before, true) {
             Ok((handle, _)) => handle,
             Err(error) => {

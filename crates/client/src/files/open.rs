@@ -11,6 +11,7 @@ use skep_types::{
     Attributes, ChunkFileKey, Error, ErrorCode, InodeId, PatternRequest, Result, StripePattern,
 };
 use skep_wire::metadata::{Create, CreateUnnamed, Lookup, NewInode, Open, OpenMode, OpenReply};
+use std::time::Duration;
 
 /// The result of a create: a new file, or an existing file with this name.
 #[derive(Debug)]
@@ -38,13 +39,21 @@ pub struct OpenedFile {
     pub is_shared: bool,
 }
 
-/// The events that the mount had recorded when it sent an open.
+/// The time at which the mount sent an open, and the events that it had recorded then.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BeforeOpen {
+    sent: Duration,
     /// Position in the sequence of sharing notifications.
     notifications: Position,
     /// Position in the sequence of this mount's changes to files without a state (`Inodes`).
     changes: Position,
+}
+
+impl BeforeOpen {
+    /// Returns the same events for an open that the mount has sent at an unknown time before them.
+    pub(crate) fn of_earlier_open(self) -> Self {
+        Self { sent: Duration::ZERO, ..self }
+    }
 }
 
 /// Creates and opens files.
@@ -184,11 +193,13 @@ impl Opens for Client {
 }
 
 impl Client {
-    /// Returns the events that the mount has recorded. The caller sends an open after this call.
+    /// Returns the present time, and the events that the mount has recorded. The caller sends an
+    /// open after this call.
     pub(crate) fn before_open(&self) -> BeforeOpen {
         let mount = self.mount();
         let notifications = mount.notifications.recent.position();
-        BeforeOpen { notifications, changes: mount.inodes.changed.position() }
+        let changes = mount.inodes.changed.position();
+        BeforeOpen { sent: skep_env::now(), notifications, changes }
     }
 
     async fn open_file(&self, request: Open) -> Result<OpenedFile> {
@@ -402,7 +413,7 @@ impl Client {
         };
         let mount = self.mount();
         let inode = mount.inodes.open(attributes.inode);
-        inode.observe(&attributes, skep_env::now());
+        inode.observe(&attributes, before.sent);
         if let Some(outdated) = inode.generation_opened(pattern.generation) {
             self.expire_pattern(&inode, outdated);
         }
@@ -424,7 +435,7 @@ impl Client {
             mount.share(&inode);
         }
         let is_shared = inode.is_shared();
-        self.note_xattrs(&attributes);
+        mount.xattr_absence.note(&attributes, before.sent);
         let file = match is_hold {
             true => OpenFile::new_hold(inode, mode, pattern),
             false => OpenFile::new(inode, mode, pattern),

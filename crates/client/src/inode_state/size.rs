@@ -128,8 +128,9 @@ impl FileSize {
         }
     }
 
-    /// Records attributes from metadata, unless newer attributes are already recorded.
-    pub(super) fn observe(&mut self, attributes: &Attributes, now: Duration) {
+    /// Records attributes from metadata, unless newer attributes are already recorded. The age of
+    /// the size counts from the time `at`.
+    pub(super) fn observe(&mut self, attributes: &Attributes, at: Duration) {
         if attributes.change_counter < self.change_counter {
             return;
         }
@@ -147,7 +148,7 @@ impl FileSize {
         }
         self.size = attributes.size;
         self.change_counter = attributes.change_counter;
-        self.seen_at = now;
+        self.seen_at = at;
     }
 
     /// Puts the truncate generation `present` in place of the lost generation `lost`. The lost

@@ -275,7 +275,7 @@ impl Client {
         if lock.mode.is_none() {
             return Ok(LockOutcome::UNLOCKED);
         }
-        file.inode.observe(&set.attributes, skep_env::now());
+        file.inode.observe(&set.attributes, sent.time);
         file.inode.know(&set.attributes, sent.after_own_change());
         let (caches, version) = (&self.mount().caches, set.attributes.change_counter);
         let are_attributes_shown = caches.is_shown(inode, version);

@@ -124,7 +124,7 @@ impl Directories for Client {
             self.mount().caches.listings.note(directory, is_whole.then_some(sent));
         }
         for attributes in entries.entries.iter_mut().filter_map(|it| it.entry.attributes.as_mut()) {
-            self.note_attributes(attributes);
+            self.note_attributes(attributes, sent);
         }
         Ok(entries)
     }
@@ -147,8 +147,9 @@ impl Client {
     /// # Errors
     /// Returns `NotFound` if the inode does not exist.
     pub async fn entry_info(&self, inode: InodeId) -> Result<EntryInfo> {
+        let sent = skep_env::now();
         let mut info = self.ask(inode, &GetEntryInfo { inode }).await?;
-        self.note_attributes(&mut info.attributes);
+        self.note_attributes(&mut info.attributes, sent);
         Ok(info)
     }
 }

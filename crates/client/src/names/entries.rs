@@ -12,6 +12,7 @@ use skep_wire::metadata::{
     EntryReply, Exchange, Link, Lookup, MakeDirectory, MakeSymlink, NamesReply, NewEntryReply,
     NewInode, ReadLink, RemoveDirectory, Rename, Unlink,
 };
+use std::time::Duration;
 
 /// Reads and changes the entries of directories.
 ///
@@ -139,8 +140,9 @@ impl Names for Client {
         // the group of the inode reply one after the other, and the name may always have referred
         // to an inode.
         loop {
+            let sent = skep_env::now();
             let reply = self.ask(directory, &request).await?;
-            let error = match self.attributes_of(reply).await {
+            let error = match self.attributes_of(reply, sent).await {
                 Err(error) if lookups < MAX_LOOKUPS => error,
                 result => return result,
             };
@@ -240,12 +242,12 @@ impl Names for Client {
 }
 
 impl Client {
-    /// Returns the attributes in a reply. If the reply contains none, requests them from the group
-    /// that serves the inode.
-    async fn attributes_of(&self, reply: EntryReply) -> Result<Attributes> {
+    /// Returns the attributes in the reply to a request that the client sent at the time `sent`. If
+    /// the reply contains none, requests them from the group that serves the inode.
+    async fn attributes_of(&self, reply: EntryReply, sent: Duration) -> Result<Attributes> {
         match reply.attributes {
             Some(mut attributes) => {
-                self.note_attributes(&mut attributes);
+                self.note_attributes(&mut attributes, sent);
                 Ok(attributes)
             }
             None => self.fetch_attributes(reply.inode).await,
@@ -261,7 +263,7 @@ impl Client {
         let sent = self.mount().directory_changes.send(skep_env::now());
         let reply = self.change(directory, request).await;
         self.note_changed_directory(directory, sent, reply.as_ref().ok().map(|it| &it.directory));
-        self.attributes_of(reply?.entry).await
+        self.attributes_of(reply?.entry, sent.time()).await
     }
 
     /// Sends a request that may remove a directory, or change a directory whose attributes are not
@@ -296,7 +298,7 @@ impl Client {
         changes.forget(directory);
         if let Some(Some(attributes)) = reply {
             let mut attributes = attributes.clone();
-            self.note_attributes(&mut attributes);
+            self.note_attributes(&mut attributes, sent.time());
             changes.note(sent, &attributes, skep_env::now());
         }
     }
