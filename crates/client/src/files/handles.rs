@@ -4,6 +4,7 @@ use crate::files::open_file::OpenFile;
 use crate::files::opened_bytes::OpenedBytesPolicy;
 use crate::limits::{MAX_HANDLES, TABLE_PARTS};
 use skep_types::{Error, ErrorCode, Result};
+use skep_wire::metadata::OpenMode;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -63,9 +64,10 @@ impl Handles {
         f(&mut part.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Returns an error if the mount already has the maximum number of open handles.
-    pub(crate) fn check_limit(&self) -> Result<()> {
-        if self.count.load(Ordering::Relaxed) < MAX_HANDLES {
+    /// Returns an error if the mount already has the maximum number of open handles, and an open in
+    /// this mode needs another handle. To create a pipe or a device takes no handle.
+    pub(crate) fn check_limit(&self, mode: OpenMode) -> Result<()> {
+        if mode == OpenMode::No || self.count.load(Ordering::Relaxed) < MAX_HANDLES {
             return Ok(());
         }
         let text = format!(
@@ -123,5 +125,16 @@ mod tests {
     fn unknown_handle_is_refused_as_stale() {
         let handles = Handles::new(OpenedBytesPolicy::new(std::time::Duration::ZERO));
         assert_eq!(handles.get(HandleId::new(7)).unwrap_err().code(), ErrorCode::Stale);
+    }
+
+    /// Regression test: `mknod` of a pipe or a device failed with the error of this limit.
+    #[test]
+    fn limit_of_handles_applies_only_to_opens() {
+        let handles = Handles::new(OpenedBytesPolicy::new(std::time::Duration::ZERO));
+        assert_eq!(handles.check_limit(OpenMode::Write), Ok(()));
+        handles.count.store(MAX_HANDLES, Ordering::Relaxed);
+        let error = handles.check_limit(OpenMode::Read).unwrap_err();
+        assert_eq!(error.code(), ErrorCode::LimitReached);
+        assert_eq!(handles.check_limit(OpenMode::No), Ok(()));
     }
 }

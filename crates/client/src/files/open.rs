@@ -123,8 +123,8 @@ pub trait Opens {
 
 impl Opens for Client {
     async fn create(&self, request: Create) -> Result<Created> {
-        self.mount().handles.check_limit()?;
         let mode = request.open;
+        self.mount().handles.check_limit(mode)?;
         loop {
             let before = self.before_open();
             let error = match self.send_create(request.clone()).await {
@@ -154,7 +154,7 @@ impl Opens for Client {
         open: OpenMode,
         pattern: Option<PatternRequest>,
     ) -> Result<Created> {
-        self.mount().handles.check_limit()?;
+        self.mount().handles.check_limit(open)?;
         let request = CreateUnnamed { directory, new, open, pattern };
         let orphan = move |client: Client, result| client.close_orphan(result, open);
         let before = self.before_open();
@@ -172,9 +172,9 @@ impl Opens for Client {
     }
 
     async fn hold(&self, inode: InodeId) -> Result<HandleId> {
-        self.mount().handles.check_limit()?;
-        let before = self.before_open();
         let mode = OpenMode::Read;
+        self.mount().handles.check_limit(mode)?;
+        let before = self.before_open();
         let request =
             Open { inode, open: mode, truncate: false, must_have_name: true, inline_limit: 0 };
         let opened = self.send_open(request, ModifyOptions::default()).await?;
@@ -205,7 +205,7 @@ impl Client {
     async fn open_file(&self, request: Open) -> Result<OpenedFile> {
         let Open { inode, open: mode, truncate, .. } = request;
         let mount = self.mount();
-        mount.handles.check_limit()?;
+        mount.handles.check_limit(mode)?;
         let before = self.before_open();
         let reads = mode == OpenMode::Read && !truncate;
         let is_known = mount.caches.is_known(inode);
