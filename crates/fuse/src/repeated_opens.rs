@@ -12,6 +12,14 @@
 //! then succeeds without a name. The program uses a file that had the name during its call. No
 //! other open may use the held file: a program that opens the name later must get a newer file.
 //!
+//! # Opens with `O_CREAT`
+//! If the first `LOOKUP` finds no file, the kernel sends `CREATE` in place of `OPEN`. If another
+//! host has created the name meanwhile, the mount replies `ESTALE`, so that the kernel checks the
+//! permissions of the existing file. The other host may remove the name before the repeated
+//! `LOOKUP`, and create it again before the repeated `CREATE`. So the mount already holds the
+//! existing file before it replies `ESTALE`. If the repeated `LOOKUP` finds no name, the mount
+//! returns this file.
+//!
 //! Owns the table of the threads whose opens the kernel repeats. `ops::holds` holds and releases
 //! the files.
 
@@ -40,11 +48,16 @@ pub(crate) struct Ended {
     pub(crate) may_use: bool,
 }
 
-#[derive(Clone, Copy, Debug)]
+/// A name in a directory.
+pub(crate) type HeldName = (InodeId, Vec<u8>);
+
+#[derive(Debug)]
 struct RepeatedOpen {
     mode: OpenMode,
     /// The file that the last lookup of the thread found.
     hold: Option<Hold>,
+    /// The name that the thread could not create. `None` if an open of an existing file has failed.
+    name: Option<HeldName>,
     until: Duration,
 }
 
@@ -107,9 +120,49 @@ impl RepeatedOpens {
             threads.retain(|_, open| open.hold.is_some() || now < open.until);
             if threads.len() < limits::MAX_REPEATED_OPENS {
                 let until = now + limits::REPEATED_OPEN_TIME;
-                threads.insert(thread, RepeatedOpen { mode, hold: None, until });
+                threads.insert(thread, RepeatedOpen { mode, hold: None, name: None, until });
             }
         });
+    }
+
+    /// Records that a creation of `name` failed with `ESTALE` because the name exists, so that the
+    /// kernel repeats the open. `hold` is the hold of the existing file. Returns a hold that the
+    /// caller must release: a former hold of the thread, or `hold` if the table is full.
+    pub(crate) fn failed_creation(
+        &self,
+        thread: u32,
+        mode: OpenMode,
+        (hold, name): (Hold, HeldName),
+        now: Duration,
+    ) -> Option<Hold> {
+        self.with(|threads| {
+            threads.retain(|_, open| open.hold.is_some() || now < open.until);
+            if threads.len() >= limits::MAX_REPEATED_OPENS {
+                return Some(hold);
+            }
+            let until = now + limits::REPEATED_OPEN_TIME;
+            let open = RepeatedOpen { mode, hold: Some(hold), name: Some(name), until };
+            threads.insert(thread, open)?.hold
+        })
+    }
+
+    /// Returns the file that the mount holds for the thread because the thread could not create
+    /// this name.
+    pub(crate) fn held_under(
+        &self,
+        thread: u32,
+        (directory, name): (InodeId, &[u8]),
+        now: Duration,
+    ) -> Option<InodeId> {
+        if self.is_empty() {
+            return None;
+        }
+        self.with(|threads| {
+            let open = threads.get(&thread).filter(|open| now < open.until)?;
+            let (within, held) = open.name.as_ref()?;
+            let is_it = *within == directory && held == name;
+            open.hold.filter(|_| is_it).map(|hold| hold.inode)
+        })
     }
 
     /// Returns whether the kernel repeats an open of the thread.
@@ -212,10 +265,29 @@ mod tests {
     }
 
     #[test]
+    fn file_held_for_a_creation_is_found_only_under_its_name() {
+        let opens = RepeatedOpens::default();
+        let name = || (InodeId::ROOT, b"a".to_vec());
+        let found = |thread, name: &[u8], now| opens.held_under(thread, (InodeId::ROOT, name), now);
+        assert_eq!(found(7, b"a", NOW), None);
+        assert_eq!(opens.failed_creation(7, READ, (hold(1), name()), NOW), None);
+        assert_eq!(found(7, b"a", NOW), Some(InodeId::new(1)));
+        assert_eq!(found(7, b"b", NOW), None, "another name");
+        assert_eq!(opens.held_under(7, (InodeId::new(9), b"a"), NOW), None, "another directory");
+        assert_eq!(found(8, b"a", NOW), None, "another thread");
+        assert_eq!(found(7, b"a", NOW + limits::REPEATED_OPEN_TIME), None);
+        let former = opens.failed_creation(7, READ, (hold(2), name()), NOW);
+        assert_eq!(former, Some(hold(1)), "the caller releases the former hold");
+        let used = Ended { hold: Some(hold(2)), may_use: true };
+        assert_eq!(opens.opens(7, InodeId::new(2), READ), Some(used));
+        assert_eq!(found(7, b"a", NOW), None, "the open has ended");
+    }
+
+    #[test]
     #[should_panic(expected = "`has_threads` shows whether there are entries")]
     fn entry_without_the_has_threads_flag_violates_an_invariant() {
         let opens = RepeatedOpens::default();
-        let open = RepeatedOpen { mode: READ, hold: None, until: NOW };
+        let open = RepeatedOpen { mode: READ, hold: None, name: None, until: NOW };
         opens.check_invariants(&HashMap::from([(7, open)]));
     }
 

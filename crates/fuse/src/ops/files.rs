@@ -3,6 +3,7 @@
 use super::{holds, jobs, privileges};
 use crate::context::Context;
 use crate::file_system::FileSystem;
+use crate::limits;
 use crate::reply::{Failure, OpenFlags, Outcome, ReplyBody};
 use crate::request::files::{FileRequest, Open};
 use crate::waits::Caller;
@@ -95,21 +96,31 @@ fn bypasses_pages<F>(context: &Context<F>, is_needed: bool) -> bool {
 /// Creates and opens a file. The kernel sends CREATE after it found no entry of this name. If
 /// another client has created an entry since, the kernel has not checked the permissions on this
 /// entry, so the mount must not open it. The reply is then `ESTALE`, and the kernel looks up the
-/// name again and opens the existing file.
+/// name again and opens the existing file. The mount holds this file, because the other client may
+/// remove it before the kernel looks up the name.
 async fn create<F: FileSystem>(
     context: &Context<F>,
     request: CreateRequest,
     is_exclusive: bool,
     caller: Caller,
 ) -> Result<Created, Failure> {
-    let mode = request.open;
-    context.file_system.create(request).await.map_err(|error| match error.code() {
-        ErrorCode::Exists if !is_exclusive => {
-            holds::failed(context, mode, caller);
-            Failure::Errno(libc::ESTALE)
+    let fs = &context.file_system;
+    if is_exclusive {
+        return Ok(fs.create(request).await?);
+    }
+    // Retry: creates the file again without a pause, at most `MAX_HOLD_ATTEMPTS` times, if another
+    // client has removed the entry before the mount could hold its file.
+    for _ in 0..limits::MAX_HOLD_ATTEMPTS {
+        match fs.create(request.clone()).await {
+            Err(error) if error.code() == ErrorCode::Exists => {}
+            result => return Ok(result?),
         }
-        _ => error.into(),
-    })
+        let (directory, mode) = (request.directory, request.open);
+        if holds::existing(context, directory, &request.name, mode, caller).await? {
+            break;
+        }
+    }
+    Err(Failure::Errno(libc::ESTALE))
 }
 
 fn created_reply(

@@ -10,12 +10,13 @@ use crate::reply::ReplyBody;
 use crate::request::files::Open;
 use crate::waits::Caller;
 use skep_client::{OpenMode, OpenedFile};
-use skep_types::{ErrorCode, FileKind, InodeId, Result};
+use skep_types::{Attributes, ErrorCode, FileKind, InodeId, Result};
 use std::sync::Arc;
 
 /// Looks up a name. If the kernel repeats an open of the caller, also holds the file until the
 /// caller's next open. The kernel then does not cache the name, so each later open of the name
-/// begins with a lookup, and finds the file that has the name then.
+/// begins with a lookup, and finds the file that has the name then. If the name does not exist, but
+/// the caller could not create it before, returns the file that had the name at that time.
 pub(super) async fn lookup<F: FileSystem>(
     context: &Context<F>,
     directory: InodeId,
@@ -23,17 +24,15 @@ pub(super) async fn lookup<F: FileSystem>(
     caller: Caller,
 ) -> Result<ReplyBody> {
     let (fs, opens) = (&context.file_system, &context.repeated_opens);
-    let mut found = fs.lookup(directory, name).await?;
+    let mut found = fs.lookup(directory, name).await;
     if !opens.is_expected(caller.pid, skep_env::now()) {
-        return Ok(ReplyBody::Entry(found));
+        return found.map(ReplyBody::Entry);
     }
     for _ in 0..limits::MAX_HOLD_ATTEMPTS {
-        if found.kind != FileKind::Regular {
-            break;
-        }
-        match fs.hold(found.inode).await {
+        let Ok(Attributes { inode, kind: FileKind::Regular, .. }) = found else { break };
+        match fs.hold(inode).await {
             Ok(handle) => {
-                let hold = Hold { inode: found.inode, handle };
+                let hold = Hold { inode, handle };
                 release_after_a_time(context, caller.pid, hold);
                 if let Some(former) = opens.add(caller.pid, hold) {
                     release(fs, former).await;
@@ -41,16 +40,64 @@ pub(super) async fn lookup<F: FileSystem>(
                 break;
             }
             Err(error) if error.code() == ErrorCode::Stale => {
-                found = fs.lookup(directory, name).await?;
+                found = fs.lookup(directory, name).await;
             }
             // The open returns the error to the program.
             Err(_) => break,
         }
     }
-    Ok(match found.kind {
-        FileKind::Regular => ReplyBody::UncachedEntry(found),
-        _ => ReplyBody::Entry(found),
-    })
+    match found {
+        Ok(found) if found.kind == FileKind::Regular => Ok(ReplyBody::UncachedEntry(found)),
+        Ok(found) => Ok(ReplyBody::Entry(found)),
+        Err(error) => {
+            let held = opens.held_under(caller.pid, (directory, name), skep_env::now());
+            match held.filter(|_| error.code() == ErrorCode::NotFound) {
+                Some(inode) => fs.attributes(inode).await.map(ReplyBody::UncachedEntry),
+                None => Err(error),
+            }
+        }
+    }
+}
+
+/// Holds the file of a name that the caller could not create because the name exists. The mount
+/// replies `ESTALE`, and the kernel repeats the open. Returns whether the name still exists.
+pub(super) async fn existing<F: FileSystem>(
+    context: &Context<F>,
+    directory: InodeId,
+    name: &[u8],
+    mode: OpenMode,
+    caller: Caller,
+) -> Result<bool> {
+    // All threads of other containers have the thread id zero here.
+    if caller.pid == 0 {
+        return Ok(true);
+    }
+    let fs = &context.file_system;
+    let found = match fs.lookup(directory, name).await {
+        Err(error) if error.code() == ErrorCode::NotFound => return Ok(false),
+        found => found?,
+    };
+    let held = match found.kind {
+        FileKind::Regular => fs.hold(found.inode).await,
+        _ => Err(ErrorCode::InvalidArgument.into()),
+    };
+    let handle = match held {
+        Ok(handle) => handle,
+        // Another client has removed or replaced the file since the lookup.
+        Err(error) if error.code() == ErrorCode::Stale => return Ok(false),
+        Err(_) => {
+            failed(context, mode, caller);
+            return Ok(true);
+        }
+    };
+    let hold = Hold { inode: found.inode, handle };
+    release_after_a_time(context, caller.pid, hold);
+    let (held, now) = ((hold, (directory, name.to_vec())), skep_env::now());
+    let unused = context.repeated_opens.failed_creation(caller.pid, mode, held, now);
+    if let Some(unused) = unused {
+        release(fs, unused).await;
+    }
+    Ok(true)
 }
 
 /// Opens a file. The repeated open of a thread may open the file that the mount holds for it. The

@@ -4,7 +4,8 @@
 //! creation of `slow` waits until a file `go` exists in the root directory. Just before a program
 //! opens the file of a name `replaced...`, another file gets this name, as if another host renamed
 //! it there. The reply to the first lookup of `late` arrives late, and another file gets this name
-//! meanwhile.
+//! meanwhile. In the directory `flaps`, another host creates each file before a program does, and
+//! removes all files when the kernel looks up the directory.
 
 mod attributes;
 mod data;
@@ -210,6 +211,17 @@ impl Tree {
         Ok(before)
     }
 
+    /// Removes all files in a directory, as another host would do.
+    fn remove_files_of(&mut self, directory: InodeId) -> Result<()> {
+        let entries = self.node(directory)?.entries.iter();
+        let files: Vec<_> = entries.map(|(name, (_, inode))| (name.clone(), *inode)).collect();
+        for (name, inode) in files {
+            self.remove_entry(directory, &name)?;
+            self.drop_link(inode)?;
+        }
+        Ok(())
+    }
+
     fn open(&mut self, inode: InodeId) -> Result<HandleId> {
         self.node(inode)?.opens += 1;
         let handle = self.next();
@@ -267,6 +279,9 @@ impl Names for Memory {
         }
         self.with(|tree| {
             let inode = tree.find(directory, name)?;
+            if name == b"flaps" {
+                tree.remove_files_of(inode)?;
+            }
             Ok(tree.node(inode)?.attributes.clone())
         })
     }

@@ -27,6 +27,10 @@ pub(crate) const TESTS: &[Test] = &[
         "open_of_a_name_succeeds_while_its_file_is_replaced",
         open_of_a_name_succeeds_while_its_file_is_replaced,
     ),
+    (
+        "creating_open_succeeds_while_the_name_comes_and_goes",
+        creating_open_succeeds_while_the_name_comes_and_goes,
+    ),
     ("late_reply_to_a_lookup_is_not_cached", late_reply_to_a_lookup_is_not_cached),
     ("names_can_be_created_renamed_and_removed", names_can_be_created_renamed_and_removed),
     (
@@ -260,6 +264,22 @@ fn open_of_a_name_succeeds_while_its_file_is_replaced(transport: &str) {
     }
     let directory = fs::read_dir(it.join("")).unwrap();
     assert_eq!(directory.count(), 1);
+}
+
+/// docs/semantics.md 1.4: another host creates the name before the mount does. The host removes the
+/// name before the kernel repeats the open, and would create it again before the next creation.
+fn creating_open_succeeds_while_the_name_comes_and_goes(transport: &str) {
+    let it = mounted(transport);
+    fs::create_dir(it.join("flaps")).unwrap();
+    for _ in 0..10 {
+        let mut options = OpenOptions::new();
+        let file = options.read(true).write(true).create(true).open(it.join("flaps/file")).unwrap();
+        file.write_all_at(b"text", 0).unwrap();
+        let mut text = [0; 4];
+        file.read_exact_at(&mut text, 0).unwrap();
+        assert_eq!((&text, file.metadata().unwrap().nlink()), (b"text", 0));
+    }
+    assert_eq!(fs::read_dir(it.join("flaps")).unwrap().count(), 0);
 }
 
 /// docs/semantics.md 1.2: the kernel may use a name for a second from the lookup on. If the time

@@ -1,6 +1,6 @@
 //! Opens, reads and writes of the file system in memory.
 
-use super::{Memory, Tree};
+use super::{Memory, Tree, fail};
 use skep_client::{
     Allocates, Allocation, Closes, Copies, CreateRequest, Created, HandleId, LockKind, NewInode,
     OpenMode, OpenedFile, Opens, Reads, SeekTarget, Syncs, Writes,
@@ -20,7 +20,12 @@ impl Opens for Memory {
             self.0.lock().unwrap().waiting -= 1;
         }
         self.with(|tree| {
-            let inode = tree.make(request.directory, &request.name, request.kind, request.new)?;
+            let CreateRequest { directory, ref name, kind, new, .. } = request;
+            if tree.find(InodeId::ROOT, b"flaps").ok() == Some(directory) {
+                let _ = tree.make(directory, name, kind, new);
+                return fail(ErrorCode::Exists);
+            }
+            let inode = tree.make(directory, name, kind, new)?;
             tree.node(inode)?.attributes.device = request.device;
             let handle = match request.open {
                 OpenMode::No => None,
