@@ -20,7 +20,7 @@ use std::time::Duration;
 /// a service has started or stopped.
 const UP_PATIENCE: Duration = Duration::from_secs(200);
 /// Extended attribute of a mount's root directory that contains the name of the transport.
-const TRANSPORT_ATTRIBUTE: &str = "user.skep.transport";
+pub(crate) const TRANSPORT_ATTRIBUTE: &str = "user.skep.transport";
 
 /// How the kernel passes requests to the mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

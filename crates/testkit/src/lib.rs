@@ -17,6 +17,7 @@
 //! - [`files`]: file system calls that must succeed
 //! - [`http_request`]: the requests that programs send to servers of a test
 //! - [`loop_device`]: loop devices, which play the role of disks
+//! - [`spread`]: directories on different metadata groups
 //! - [`target_disk`]: a separate disk for one target. A test can cause failures of this disk
 //! - [`view`]: typed views of JSON output
 //! - [`health_watch`]: a running `skep health check --watch`
@@ -57,6 +58,7 @@ pub mod proxy;
 pub mod random;
 pub mod schema;
 pub mod scratch;
+pub mod spread;
 pub mod ssh_site;
 pub mod suite;
 pub mod target_disk;

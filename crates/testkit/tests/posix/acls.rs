@@ -6,6 +6,7 @@ use rustix::fs::{XattrFlags, getxattr, listxattr, lsetxattr, removexattr, setxat
 use rustix::io::Errno;
 use skep_testkit::files::{self, OrFail};
 use skep_testkit::program::run_in;
+use skep_testkit::spread;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
@@ -15,6 +16,7 @@ pub(crate) const CASES: &[Test] = skep_testkit::cases![acls:
     acl_grants_and_denies_access,
     chmod_changes_the_mask_of_an_acl,
     default_acl_is_inherited,
+    directories_on_all_metadata_groups_inherit_the_acl,
     default_acl_replaces_the_umask,
     umask_applies_without_a_default_acl,
     acl_that_equals_the_mode_is_not_stored,
@@ -107,13 +109,34 @@ fn chmod_changes_the_mask_of_an_acl(root: &Path) {
     assert!(may(root, "cat file") && !may(root, "echo more >> file"));
 }
 
-/// docs/semantics.md 1.17. The test creates sixteen directories, so that some of them are on the
-/// other metadata target.
+/// docs/semantics.md 1.17. Metadata spreads new directories in the root directory of the file
+/// system over its groups. So this test sets a default list of the root directory for a moment.
+fn directories_on_all_metadata_groups_inherit_the_acl(root: &Path) {
+    let top = root.parent().expect("the directory of a test has a parent");
+    let name = |index: usize| format!("with-acl-{index}");
+    let paths: Vec<_> = (0..16).map(|index| top.join(name(index))).collect();
+    set(top, &["-d", "-m", "u:23456:rwx,g::r-x,o::-", "."]);
+    let made: Vec<_> = paths.iter().map(fs::create_dir).collect();
+    set(top, &["-k", "."]);
+    made.into_iter().for_each(ok);
+    spread::assert_spread(&paths);
+    for (index, path) in paths.iter().enumerate() {
+        let access = "user::rwx,user:23456:rwx,group::r-x,mask::rwx,other::---";
+        let handed_down = "default:user::rwx,default:user:23456:rwx,default:group::r-x,\
+                           default:mask::rwx,default:other::---";
+        assert_eq!(list(top, &name(index)), format!("{access},{handed_down}"));
+        files::create_dir(path.join("inner"));
+        assert!(list(path, "inner").ends_with(handed_down));
+        files::remove_dir_all(path);
+    }
+}
+
+/// docs/semantics.md 1.17.
 fn default_acl_is_inherited(root: &Path) {
     set(root, &["-d", "-m", "u:23456:rwx,g::r-x,o::-", "."]);
     let handed_down = "default:user::rwx,default:user:23456:rwx,default:group::r-x,\
                        default:mask::rwx,default:other::---";
-    for index in 0..16 {
+    for index in 0..2 {
         let (name, inner) = (format!("directory-{index}"), format!("directory-{index}/inner"));
         files::create_dir_all(root.join(&inner));
         for name in [&name, &inner] {

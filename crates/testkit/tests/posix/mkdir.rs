@@ -2,7 +2,7 @@
 
 use crate::{Test, names, ok, refused};
 use rustix::io::Errno;
-use skep_testkit::files;
+use skep_testkit::{files, spread};
 use std::fs::{self, DirBuilder};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::Path;
@@ -72,20 +72,25 @@ fn new_directory_inherits_the_setgid_group(root: &Path) {
     assert_eq!(files::metadata(parent.join("file")).gid(), 1234);
 }
 
-/// The test creates many directories. If there are two metadata targets, some directories are on
-/// the other target.
+/// The test creates directories in the root directory of the file system, since metadata spreads
+/// these over its groups.
 fn new_directories_accept_files(root: &Path) {
-    for index in 0..64 {
-        let path = root.join(format!("directory-{index}"));
-        files::create_dir(&path);
+    let top = root.parent().expect("the directory of a test has a parent");
+    let path = |index: usize| top.join(format!("new-directory-{index}"));
+    let paths: Vec<_> = (0..32).map(path).collect();
+    let (links, count) = (files::metadata(top).nlink(), names(top).len());
+    for (index, path) in paths.iter().enumerate() {
+        files::create_dir(path);
         files::write(path.join("file"), format!("{index}"));
     }
-    assert_eq!(names(root).len(), 64);
-    for index in 0..64 {
-        let path = root.join(format!("directory-{index}"));
+    spread::assert_spread(&paths);
+    assert_eq!(files::metadata(top).nlink(), links + 32);
+    assert_eq!(names(top).len(), count + 32);
+    for (index, path) in paths.iter().enumerate() {
         assert_eq!(files::read_to_string(path.join("file")), format!("{index}"));
+        refused(fs::remove_dir(path), Errno::NOTEMPTY);
         files::remove_file(path.join("file"));
         files::remove_dir(path);
     }
-    assert_eq!(names(root), Vec::<String>::new());
+    assert_eq!((files::metadata(top).nlink(), names(top).len()), (links, count));
 }

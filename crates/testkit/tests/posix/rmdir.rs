@@ -3,7 +3,7 @@
 use crate::{Test, names, ok, refused};
 use rustix::fs::{AtFlags, OFlags, StatxFlags};
 use rustix::io::Errno;
-use skep_testkit::files;
+use skep_testkit::{files, spread};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
@@ -37,15 +37,18 @@ fn directory_removed_right_after_a_change_has_no_links(root: &Path) {
     assert_eq!(rustix::fs::fstat(&replaced).map(|found| found.st_nlink), Ok(0));
 }
 
+/// The first directory is on another metadata group than its parent.
 fn rmdir_removes_only_empty_directories(root: &Path) {
-    let path = root.join("directory");
-    files::create_dir(&path);
-    files::write(path.join("file"), "x");
-    refused(fs::remove_dir(&path), Errno::NOTEMPTY);
-    files::remove_file(path.join("file"));
-    files::remove_dir(&path);
-    refused(fs::metadata(&path), Errno::NOENT);
-    refused(fs::remove_dir(&path), Errno::NOENT);
+    for path in spread::create_dirs(root, ["first", "second"]) {
+        files::write(path.join("file"), "x");
+        refused(fs::remove_dir(&path), Errno::NOTEMPTY);
+        files::remove_file(path.join("file"));
+        let links = files::metadata(root).nlink();
+        files::remove_dir(&path);
+        assert_eq!(files::metadata(root).nlink(), links - 1);
+        refused(fs::metadata(&path), Errno::NOENT);
+        refused(fs::remove_dir(&path), Errno::NOENT);
+    }
     assert_eq!(names(root), Vec::<String>::new());
 }
 
@@ -103,11 +106,11 @@ fn directory_can_be_made_and_removed_repeatedly(root: &Path) {
 }
 
 /// There are two valid results. Either the file is created first and the directory is not removed,
-/// or the directory is removed and no file is created.
+/// or the directory is removed and no file is created. Every second directory is on another
+/// metadata group than its parent.
 fn rmdir_never_removes_a_directory_with_a_new_file(root: &Path) {
-    for round in 0..50 {
-        let path = root.join(format!("directory-{round}"));
-        files::create_dir(&path);
+    let names = (0..30).map(|round| format!("directory-{round}"));
+    for path in spread::create_dirs(root, names) {
         let (created, removed) = std::thread::scope(|scope| {
             let creating = scope.spawn(|| fs::write(path.join("file"), "x").is_ok());
             let removing = scope.spawn(|| fs::remove_dir(&path).is_ok());

@@ -1,0 +1,107 @@
+//! Directories on different metadata groups, for tests of changes that concern several groups.
+//!
+//! Metadata spreads only the directories in the root directory of the file system over its groups
+//! (and those in directories with very many subdirectories). Any other new directory is on the
+//! group of its parent. But a directory stays on its group when a program renames it. So this
+//! module creates directories in the root directory, and moves them to their places.
+
+use crate::cluster::{TRANSPORT_ATTRIBUTE, skep};
+use crate::files;
+use crate::view::Typed;
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Minimum number of directories that one step creates in the root directory.
+const STEP: usize = 4;
+/// Maximum number of steps. The hash of a directory's name chooses its group, so two groups are
+/// almost certainly found in the first steps.
+const MAX_STEPS: usize = 50;
+
+/// The number in the name of the next directory in the root directory.
+static NEXT: AtomicU32 = AtomicU32::new(1);
+
+/// Creates an empty directory in `parent` for each name, and returns the paths. The first, third,
+/// fifth, ... directory are on another metadata group than `parent`, and the others on the same
+/// group. So neighbours in the list are on different groups. On another file system than Skep, only
+/// creates the directories.
+///
+/// # Panics
+/// Panics if a call fails, or if metadata has only one group.
+#[track_caller]
+pub fn create_dirs<P: AsRef<Path>>(
+    parent: &Path,
+    names: impl IntoIterator<Item = P>,
+) -> Vec<PathBuf> {
+    let places: Vec<PathBuf> = names.into_iter().map(|name| parent.join(name)).collect();
+    let Some(root) = root_of(parent) else {
+        for place in &places {
+            files::create_dir(place);
+        }
+        return places;
+    };
+    let (mut elsewhere, mut here) = (Vec::new(), Vec::new());
+    let wanted = (places.len().div_ceil(2), places.len() / 2);
+    let mut steps = 0;
+    while elsewhere.len() < wanted.0 || here.len() < wanted.1 {
+        assert!(steps < MAX_STEPS, "no two groups serve the directories in {}", root.display());
+        steps += 1;
+        let mut paths = vec![parent.to_owned()];
+        for _ in 0..places.len().max(STEP) {
+            let number = NEXT.fetch_add(1, Ordering::Relaxed);
+            let path = root.join(format!("spread-{}-{number}", std::process::id()));
+            files::create_dir(&path);
+            paths.push(path);
+        }
+        let groups = groups(&paths);
+        for (path, group) in paths.into_iter().zip(&groups).skip(1) {
+            if *group == groups[0] { here.push(path) } else { elsewhere.push(path) }
+        }
+    }
+    for (index, place) in places.iter().enumerate() {
+        let from = if index % 2 == 0 { elsewhere.pop() } else { here.pop() };
+        files::rename(from.expect("the loop has created enough directories"), place);
+    }
+    for unused in elsewhere.iter().chain(&here) {
+        files::remove_dir(unused);
+    }
+    places
+}
+
+/// Checks that some of these files and directories are on different metadata groups. On another
+/// file system than Skep, checks nothing.
+///
+/// # Panics
+/// Panics if all paths are on one group.
+#[track_caller]
+pub fn assert_spread(paths: &[PathBuf]) {
+    if paths.iter().all(|path| root_of(path).is_some()) {
+        let found: BTreeSet<u64> = groups(paths).into_iter().collect();
+        assert!(found.len() > 1, "all of {paths:?} are on metadata group {found:?}");
+    }
+}
+
+/// Returns the metadata group of each path.
+fn groups(paths: &[PathBuf]) -> Vec<u64> {
+    let words = ["entry", "info", "--output", "json"].into_iter().map(OsStr::new);
+    let output = skep(words.chain(paths.iter().map(|path| path.as_os_str()))).expect_success();
+    let shown: Value = serde_json::from_str(&output)
+        .unwrap_or_else(|error| panic!("skep entry info: {error}\n{output}"));
+    // With a single path, the output is not a list.
+    let shown = match shown {
+        Value::Array(list) => list,
+        single => vec![single],
+    };
+    assert_eq!(shown.len(), paths.len(), "skep entry info: {output}");
+    shown.iter().map(|info| info["metadata"]["group"].number()).collect()
+}
+
+/// Returns the root directory of the Skep file system with `path`. `None` means that the path is on
+/// another file system.
+fn root_of(path: &Path) -> Option<&Path> {
+    let is_root =
+        |it: &&Path| rustix::fs::getxattr(*it, TRANSPORT_ATTRIBUTE, &mut [0_u8; 64]).is_ok();
+    path.ancestors().find(is_root)
+}
