@@ -11,6 +11,7 @@ use rustix::process::Uid;
 use rustix::thread::set_thread_res_uid;
 use skep_testkit::files::{self, OrFail};
 use skep_testkit::program::run_in;
+use skep_testkit::spread;
 use skep_testkit::suite::Case;
 use std::fs::{self, OpenOptions};
 use std::os::fd::AsRawFd;
@@ -26,6 +27,7 @@ pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![attributes:
     former_owner_cannot_change_a_file_with_an_acl,
     acls_have_at_most_511_entries,
     new_entries_inherit_the_project,
+    directories_on_all_groups_inherit_the_project,
     renames_and_links_into_another_project_are_refused,
     project_of_a_file_limits_its_renames_and_links,
     writes_remove_capabilities_set_by_the_other_mount,
@@ -235,21 +237,46 @@ fn acls_have_at_most_511_entries(mounts: &Mounts) {
     }
 }
 
-/// docs/semantics.md 1.20. Directories that are created in the root are on both metadata targets.
+/// Returns the project of `name` in the directory `place`, and whether new entries inherit it.
+fn project(place: &Path, name: &str) -> (String, bool) {
+    let text = run_in(place, "lsattr", ["-p", "-d", name]);
+    let words: Vec<_> = text.split_whitespace().map(str::to_owned).collect();
+    (words[0].clone(), words[1].contains('P'))
+}
+
+/// docs/semantics.md 1.20. Metadata spreads new directories in the root directory over its groups.
+/// So this test sets a project of the root directory for a moment.
+fn directories_on_all_groups_inherit_the_project(mounts: &Mounts) {
+    let root = mounts.one.parent().expect("the mount");
+    let name = |number: u32| format!("with-project-{number}");
+    let paths: Vec<_> = (0..16).map(|number| root.join(name(number))).collect();
+    run_in(root, "chattr", ["-p", "731", "."]);
+    run_in(root, "chattr", ["+P", "."]);
+    let made: Vec<_> = paths.iter().map(fs::create_dir).collect();
+    run_in(root, "chattr", ["-P", "."]);
+    run_in(root, "chattr", ["-p", "0", "."]);
+    for (result, path) in made.into_iter().zip(&paths) {
+        result.or_fail("create_dir", path);
+    }
+    spread::assert_spread(&paths);
+    for (number, path) in (0..).zip(&paths) {
+        assert_eq!(project(root, &name(number)), ("731".to_owned(), true));
+        files::create_dir(path.join("inner"));
+        assert_eq!(project(path, "inner"), ("731".to_owned(), true));
+        files::remove_dir_all(path);
+    }
+}
+
+/// docs/semantics.md 1.20.
 fn new_entries_inherit_the_project(mounts: &Mounts) {
     let (here, there) = (&mounts.one, &mounts.other);
-    let project = |place: &Path, name: &str| {
-        let text = run_in(place, "lsattr", ["-p", "-d", name]);
-        let words: Vec<_> = text.split_whitespace().map(str::to_owned).collect();
-        (words[0].clone(), words[1].contains('P'))
-    };
     files::create_dir(here.join("before"));
     run_in(here, "chattr", ["-p", "731", "."]);
     files::create_dir(here.join("without"));
     assert_eq!(project(here, "without"), ("0".to_owned(), false));
     run_in(here, "chattr", ["+P", "."]);
     assert_eq!(project(there, "."), ("731".to_owned(), true));
-    for index in 0..8 {
+    for index in 0..2 {
         let name = format!("directory-{index}");
         files::create_dir_all(there.join(&name).join("inner"));
         files::write(there.join(&name).join("inner/file"), "x");
@@ -308,6 +335,7 @@ impl ProjectDirectory {
 fn renames_and_links_into_another_project_are_refused(mounts: &Mounts) {
     let root = mounts.one.parent().expect("the mount");
     let directories: Vec<_> = (0..8).map(|number| ProjectDirectory::make(root, number)).collect();
+    spread::assert_spread(&directories.iter().map(|it| it.path.clone()).collect::<Vec<_>>());
     let mut refusals = 0;
     let mut check = |what: &str, may: bool, result: rustix::io::Result<()>| {
         refusals += u32::from(!may);

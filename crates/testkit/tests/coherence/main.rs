@@ -13,7 +13,9 @@ mod versions;
 use rustix::fs::{CWD, FallocateFlags, RenameFlags, copy_file_range, renameat_with};
 use skep_testkit::files::{self, OrFail};
 use skep_testkit::suite::{Case, Suite};
-use skep_testkit::{Cluster, EndGuard, PATIENCE, Random, Shape, Transport, seen_within, wait_for};
+use skep_testkit::{
+    Cluster, EndGuard, PATIENCE, Random, Shape, Transport, seen_within, spread, wait_for,
+};
 use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
@@ -395,12 +397,10 @@ fn both_mounts_list_the_same_entries(mounts: &Mounts) {
     assert_eq!(names(&mounts.one), names(&mounts.other));
 }
 
-/// docs/semantics.md 1.4. This also holds for renames between directories on different metadata
-/// targets.
+/// docs/semantics.md 1.4. Every second directory is on another metadata group than the replaced
+/// name.
 fn name_that_is_replaced_is_never_missing(mounts: &Mounts) {
-    for index in 0..8 {
-        files::create_dir(mounts.one.join(format!("from-{index}")));
-    }
+    spread::create_dirs(&mounts.one, (0..8).map(|index| format!("from-{index}")));
     files::write(mounts.one.join("name"), "first");
     let (is_done, reads) = (AtomicBool::new(false), [AtomicU64::new(0), AtomicU64::new(0)]);
     std::thread::scope(|scope| {
@@ -442,10 +442,10 @@ fn name_that_is_replaced_is_never_missing(mounts: &Mounts) {
 }
 
 /// docs/semantics.md 1.4. Both mounts exchange two names again and again. At any time, each name
-/// must refer to one of the two files.
+/// must refer to one of the two files. The names are on different metadata groups.
 fn names_that_are_exchanged_are_never_missing(mounts: &Mounts) {
+    spread::create_dirs(&mounts.one, ["a", "b"]);
     for name in ["a", "b"] {
-        files::create_dir(mounts.one.join(name));
         files::write(mounts.one.join(name).join("it"), format!("made as {name}"));
     }
     let is_done = AtomicBool::new(false);
@@ -468,8 +468,8 @@ fn names_that_are_exchanged_are_never_missing(mounts: &Mounts) {
                 rounds
             }));
         }
-        scope.spawn(|| (0..150).for_each(|_| exchange(&mounts.other))).join().expect("no panic");
-        (0..151).for_each(|_| exchange(&mounts.one));
+        scope.spawn(|| (0..50).for_each(|_| exchange(&mounts.other))).join().expect("no panic");
+        (0..51).for_each(|_| exchange(&mounts.one));
         is_done.store(true, Ordering::Relaxed);
         for reader in readers {
             assert!(reader.join().expect("no panic") > 10, "the reader has read often enough");
@@ -483,9 +483,11 @@ fn names_that_are_exchanged_are_never_missing(mounts: &Mounts) {
 }
 
 /// docs/semantics.md 1.7. If two concurrent renames would create a loop together, metadata refuses
-/// one of them.
+/// one of them. The two directories are on different metadata groups.
 fn directories_moved_into_each_other_stay_a_tree(mounts: &Mounts) {
-    for round in 0..60 {
+    const ROUNDS: usize = 25;
+    create_spread_rounds(&mounts.one, ROUNDS, &["a", "b"]);
+    for round in 0..ROUNDS {
         let top = mounts.one.join(format!("round-{round}"));
         for name in ["a", "b"] {
             files::create_dir_all(top.join(name).join("below"));
@@ -507,6 +509,18 @@ fn directories_moved_into_each_other_stay_a_tree(mounts: &Mounts) {
             path.is_dir() && files::read_dir(&top).count() == 1
         });
     }
+}
+
+/// Creates the directories `round-0`, `round-1`, ... in `place`, and directories with these names
+/// in each of them. Neighbours in the list of names are on different metadata groups.
+fn create_spread_rounds(place: &Path, rounds: usize, names: &[&str]) {
+    for round in 0..rounds {
+        files::create_dir(place.join(format!("round-{round}")));
+    }
+    let all = (0..rounds).flat_map(|round| {
+        names.iter().map(move |name| Path::new(&format!("round-{round}")).join(name))
+    });
+    spread::create_dirs(place, all);
 }
 
 /// docs/semantics.md 1.8.

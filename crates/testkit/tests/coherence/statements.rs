@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use skep_testkit::files::{self, OrFail};
 use skep_testkit::program::run_in;
 use skep_testkit::suite::Case;
-use skep_testkit::{PATIENCE, Random, eventually, wait_for};
+use skep_testkit::{PATIENCE, Random, eventually, spread, wait_for};
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, ErrorKind, Write};
@@ -28,6 +28,7 @@ pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![statements:
     reading_changes_no_time,
     open_file_is_usable_after_a_loss_of_permission,
     directory_size_is_its_number_of_entries,
+    directory_sizes_are_exact_after_renames_between_groups,
     block_count_covers_files_without_holes,
     block_count_never_exceeds_the_size,
     directory_removed_by_the_other_mount_is_empty,
@@ -101,19 +102,18 @@ fn directory_that_is_replaced_is_never_missing(mounts: &Mounts) {
     assert_eq!(files::read_dir(&mounts.one).count(), 1);
 }
 
-/// Moves a file through sixteen directories in the root, some of which are on the other metadata
-/// target: metadata spreads the directories in the root over its targets. docs/semantics.md 1.4.
+/// Moves a file through sixteen directories. Each of them is on another metadata group than the
+/// next one. docs/semantics.md 1.4.
 fn rename_leaves_a_whiteout_at_another_metadata_target(mounts: &Mounts) {
-    let root = |place: &Path| place.parent().expect("the directory is in a mount").to_owned();
-    let (here, there) = (root(&mounts.one), root(&mounts.at_once));
+    let (here, there) = (&mounts.one, &mounts.at_once);
     let name = |number: u32| format!("whiteouts-{number}/file");
-    (0..16).for_each(|number| files::create_dir(here.join(format!("whiteouts-{number}"))));
+    spread::create_dirs(here, (0..16).map(|number| format!("whiteouts-{number}")));
     files::write(here.join(name(0)), "text");
     for number in 1..16 {
         let (from, to) = (here.join(name(number - 1)), here.join(name(number)));
         renameat_with(CWD, &from, CWD, &to, RenameFlags::WHITEOUT).or_fail("renameat2", &from);
         assert_eq!(files::read(there.join(name(number))), b"text");
-        for place in [&here, &there] {
+        for place in [here, there] {
             let left = files::symlink_metadata(place.join(name(number - 1)));
             assert!(left.file_type().is_char_device() && left.rdev() == 0, "{number}");
         }
@@ -275,6 +275,38 @@ fn directory_size_is_its_number_of_entries(mounts: &Mounts) {
     files::remove_dir(mounts.one.join("first"));
     files::remove_file(mounts.one.join("file"));
     has(2, 3);
+}
+
+/// docs/semantics.md 1.1, 1.2 and 1.12: the mount that renames an entry, and a mount without a
+/// cache, see the new sizes and link counts of both directories immediately. The directories are on
+/// different metadata groups.
+fn directory_sizes_are_exact_after_renames_between_groups(mounts: &Mounts) {
+    spread::create_dirs(&mounts.one, ["a", "b"]);
+    let [a, b] = ["a", "b"].map(|name| mounts.one.join(name));
+    files::create_dir(a.join("directory"));
+    files::write(a.join("file"), "");
+    let check = |round: usize, in_a: (u64, u64), in_b: (u64, u64)| {
+        for place in [&mounts.one, &mounts.at_once] {
+            let shown = ["a", "b"].map(|name| {
+                let found = files::metadata(place.join(name));
+                (found.len(), found.nlink())
+            });
+            assert_eq!(shown, [in_a, in_b], "round {round}, {}", place.display());
+        }
+    };
+    for round in 0..20 {
+        check(round, (2, 3), (0, 2));
+        files::rename(a.join("directory"), b.join("directory"));
+        check(round, (1, 2), (1, 3));
+        files::rename(a.join("file"), b.join("file"));
+        check(round, (0, 2), (2, 3));
+        files::rename(b.join("file"), a.join("file"));
+        let (from, to) = (b.join("directory"), a.join("file"));
+        renameat_with(CWD, &from, CWD, &to, RenameFlags::EXCHANGE).or_fail("renameat2", &from);
+        check(round, (1, 3), (1, 2));
+        renameat_with(CWD, &from, CWD, &to, RenameFlags::EXCHANGE).or_fail("renameat2", &from);
+        files::rename(b.join("directory"), a.join("directory"));
+    }
 }
 
 /// docs/semantics.md 1.13.
