@@ -6,7 +6,8 @@
 //! random mount. The mounts cache no names and attributes (`attribute_timeout=0`), so each result
 //! must be exact. In `calls_on_alternating_mounts_match_the_model`, the mounts use their caches.
 //! Whenever the test changes the mount, it waits until the cached entries have expired. The
-//! coherence tests check the results in the second before the expiry.
+//! coherence tests check the results in the second before the expiry. The first directories of a
+//! tree are on different metadata groups.
 //!
 //! In `concurrent_calls_match_the_model`, two threads of each mount make calls at the same time.
 //! The mounts cache no names and attributes. The test checks these statements of docs/semantics.md:

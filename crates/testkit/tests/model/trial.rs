@@ -6,7 +6,7 @@ use crate::view::{SLOTS, View, acting_as, set_time};
 use crate::watch::Watch;
 use skep_testkit::files;
 use skep_testkit::tree::{self, Tree};
-use skep_testkit::{Cluster, PATIENCE, Random, Scratch, wait_for};
+use skep_testkit::{Cluster, PATIENCE, Random, Scratch, spread, wait_for};
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -213,12 +213,15 @@ impl Run<'_> {
     }
 }
 
-/// Creates the directory `tree` in each of two directories. Other users can write to the tree, and
-/// symbolic links in it may refer to the directory above.
+/// Creates the directory `tree` in each of two directories, with some directories in it. On Skep,
+/// these directories are on different metadata groups, so that many calls concern several groups.
+/// Other users can write to the tree, and symbolic links in it may refer to the directory above.
 pub(crate) fn make_trees(places: [&Path; 2]) {
     for above in places {
-        files::create_dir(above.join("tree"));
-        for place in [above.to_owned(), above.join("tree")] {
+        let tree = above.join("tree");
+        files::create_dir(&tree);
+        let inner = spread::create_dirs(&tree, ["a", "b", "c"]);
+        for place in inner.iter().map(PathBuf::as_path).chain([above, &tree]) {
             files::set_permissions(place, PermissionsExt::from_mode(0o777));
         }
     }
