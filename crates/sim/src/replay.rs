@@ -88,6 +88,7 @@ fn request_of(change: &KeptChange) -> md::Replay {
         inode,
         created,
         pattern,
+        truncate_generation: 0,
     }
 }
 

@@ -183,6 +183,7 @@ mod tests {
             inode,
             created: true,
             pattern: None,
+            truncate_generation: 1,
         });
         let numbers = vec![0; MAX_NOTIFICATIONS];
         check(&crate::sharing::AcknowledgeNotifications { numbers });

@@ -2,7 +2,6 @@
 //! size, and the reports of these writes to metadata. Pure: callers pass the current time as an
 //! argument.
 
-use super::InodeState;
 use skep_types::Attributes;
 use skep_wire::metadata::WrittenExtent;
 use std::cmp::Ordering;
@@ -149,14 +148,6 @@ impl FileSize {
         self.size = attributes.size;
         self.change_counter = attributes.change_counter;
         self.seen_at = at;
-    }
-
-    /// Puts the truncate generation `present` in place of the lost generation `lost`. The lost
-    /// truncation had removed no bytes, so the later writes of this mount are still complete.
-    fn leave_generation(&mut self, lost: u64, present: u64) {
-        if self.truncate_generation == lost {
-            self.truncate_generation = present;
-        }
     }
 
     /// Returns the size of the file: the last size from metadata, or the end offset of this mount's
@@ -439,16 +430,5 @@ impl FileSize {
         self.must_measure = false;
         self.written_end = 0;
         self.may_leave_holes = false;
-    }
-}
-
-impl InodeState {
-    /// Puts the truncate generation `present` of the file in place of the generation `lost`: a
-    /// power loss has reverted a truncation of this mount that had removed no bytes.
-    pub(crate) fn leave_generation(&self, lost: u64, present: u64) {
-        self.with(|parts| {
-            parts.size.leave_generation(lost, present);
-            parts.unsynced.leave_generation(lost, present);
-        });
     }
 }

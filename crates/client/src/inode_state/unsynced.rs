@@ -167,14 +167,6 @@ impl UnsyncedWrites {
         }
     }
 
-    /// Puts the truncate generation `present` in place of the lost generation `lost`. The lost
-    /// truncation had removed no bytes.
-    pub(super) fn leave_generation(&mut self, lost: u64, present: u64) {
-        if self.generation == lost {
-            self.generation = present;
-        }
-    }
-
     /// Returns whether a chunk file was synced since the last truncation of the file.
     pub(super) fn was_synced(&self, key: &ChunkFileKey, generation: u64) -> bool {
         self.generation == generation

@@ -31,7 +31,6 @@
 //! `list_of_undurable_changes_is_bounded_and_ends_with_session` and
 //! `lost_changes_of_two_mounts_are_replayed_in_their_order`.
 
-mod generations;
 mod interrupted;
 mod reverted;
 mod unconfirmed;
@@ -256,8 +255,7 @@ pub(crate) struct NextReplay {
     pub(crate) sequence: u64,
     /// The mark of the lost change. See [`Change::mark`].
     pub(crate) mark: Option<InlineMark>,
-    /// The truncate generation, if the change may include a truncation. See
-    /// [`KeptRequest::truncated`].
+    /// The truncate generation of a truncation by the change. See [`KeptRequest::truncated`].
     pub(crate) truncated: Option<u64>,
 }
 
@@ -449,7 +447,7 @@ impl AcknowledgedChanges {
     /// Records that the target has executed the change of [`Self::next_lost`]. If the change is not
     /// durable yet, adds it to the list of acknowledged changes again. `undurable` contains the
     /// mark that the state of the inode has for the change now, and the time of the reply. `None`
-    /// means that the change is durable. The caller has noted a lost truncation.
+    /// means that the change is durable.
     pub(crate) fn replayed(
         &self,
         group: GroupId,
@@ -460,10 +458,18 @@ impl AcknowledgedChanges {
             let Some(change) = kept.take_first() else { return };
             if let Some((mark, now)) = undurable {
                 let (sequence, slot) = (kept.replays, REPLAY_SLOT);
-                let mut change = Change { slot, sequence, mark, ..change };
-                change.kept.iter_mut().for_each(|it| it.truncated = None);
-                kept.push(change, now);
+                kept.push(Change { slot, sequence, mark, ..change }, now);
             }
+        });
+    }
+
+    /// Records that the truncation by the change of [`Self::next_lost`] stays lost. The caller
+    /// reports it. After a next power loss, the change is replayed like an open without a
+    /// truncation.
+    pub(crate) fn truncation_lost(&self, group: GroupId, session: SessionId) {
+        self.of(group, session, |kept| {
+            let change = kept.lost.front_mut().and_then(|it| it.kept.as_mut());
+            change.into_iter().for_each(|it| it.truncated = None);
         });
     }
 

@@ -7,8 +7,8 @@
 //! # Requests that are not replayed
 //! - Truncations: a second one would remove bytes that programs have written since the first one.
 //!   The open of an `open` with `O_TRUNC` is replayed, without the truncation. If the file then has
-//!   bytes, its truncation is lost. If it has none, later requests of this mount for the file are
-//!   replayed with the truncate generation that the file has now.
+//!   bytes, its truncation is lost. If it has none, the target gives it the truncate generation of
+//!   the lost truncation, which later requests of all clients for the file name.
 //! - `SetPattern` and `RemoveInline`: the target would choose other places for the bytes.
 //! - Locks, which `restore_locks` restores.
 
@@ -16,7 +16,7 @@ use skep_types::codec::{Bytes, Codec};
 use skep_types::{InodeId, StripePattern};
 use skep_wire::Request;
 use skep_wire::inline::{InlineMark, RemoveInline, WriteInline, WriteInlineReply};
-use skep_wire::metadata::{self as md, ClosingReport, WrittenExtent};
+use skep_wire::metadata as md;
 use std::any::Any;
 use std::sync::Arc;
 
@@ -27,15 +27,6 @@ pub(crate) trait EncodeForReplay: std::fmt::Debug + Send + Sync {
 
     /// Returns the body of the request that the target executes again.
     fn body(&self) -> Vec<u8>;
-
-    /// Returns this request with the truncate generation `present`. `None` means that the request
-    /// does not name the generation `lost` of the file.
-    fn in_generation(
-        &self,
-        inode: InodeId,
-        lost: u64,
-        present: u64,
-    ) -> Option<Arc<dyn EncodeForReplay>>;
 }
 
 impl<R: Request + 'static> EncodeForReplay for R {
@@ -48,32 +39,6 @@ impl<R: Request + 'static> EncodeForReplay for R {
         let Some(it) = any.downcast_ref::<md::Open>() else { return self.to_bytes() };
         let (inode, open) = (it.inode, it.open);
         md::Open { inode, open, truncate: false, must_have_name: false, inline_limit: 0 }.to_bytes()
-    }
-
-    fn in_generation(
-        &self,
-        inode: InodeId,
-        lost: u64,
-        present: u64,
-    ) -> Option<Arc<dyn EncodeForReplay>> {
-        let any: &dyn Any = self;
-        if let Some(it) = any.downcast_ref::<WriteInline>() {
-            let names_lost = it.inode == inode && it.truncate_generation == lost;
-            let write = names_lost.then(|| it.clone())?;
-            return Some(Arc::new(WriteInline { truncate_generation: present, ..write }));
-        }
-        let in_present = |extent: WrittenExtent| {
-            let names_lost = extent.truncate_generation == lost;
-            names_lost.then_some(WrittenExtent { truncate_generation: present, ..extent })
-        };
-        if let Some(it) = any.downcast_ref::<md::ReportWritten>().filter(|it| it.inode == inode) {
-            let written = Some(in_present(it.written?)?);
-            return Some(Arc::new(md::ReportWritten { written, ..it.clone() }));
-        }
-        let close = any.downcast_ref::<md::Close>().filter(|it| it.inode == inode)?;
-        let report = close.written?;
-        let written = Some(ClosingReport { extent: in_present(report.extent)?, ..report });
-        Some(Arc::new(md::Close { written, ..close.clone() }))
     }
 }
 
@@ -91,7 +56,8 @@ pub(crate) struct KeptRequest {
     /// The stripe pattern of a created file.
     pub(crate) pattern: Option<StripePattern>,
     /// The truncate generation of the file in the reply, if the request is an open that has
-    /// truncated the file. The replay does not truncate it.
+    /// truncated the file. The replay does not truncate it. `None` also means that an earlier
+    /// replay has shown that the truncation is lost.
     pub(crate) truncated: Option<u64>,
 }
 
@@ -112,14 +78,6 @@ impl KeptRequest {
         Some(Self { request, body_bytes, inode, created, pattern, truncated })
     }
 
-    /// Puts the truncate generation `present` of a file in place of the generation `lost`, if the
-    /// request names it.
-    pub(super) fn set_generation(&mut self, inode: InodeId, lost: u64, present: u64) {
-        if let Some(request) = self.request.in_generation(inode, lost, present) {
-            self.request = request;
-        }
-    }
-
     /// Returns the approximate memory of the request's body and the pattern, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         let components = self.pattern.iter().flat_map(|pattern| &pattern.components);
@@ -133,8 +91,17 @@ impl KeptRequest {
         let Self { inode, created, ref pattern, .. } = *self;
         let (start, change) = place;
         let (message, request) = (self.request.message(), Bytes(self.request.body()));
-        let pattern = pattern.clone();
-        Box::new(md::Replay { start, change, message, request, inode, created, pattern })
+        let (pattern, truncate_generation) = (pattern.clone(), self.truncated.unwrap_or(0));
+        Box::new(md::Replay {
+            start,
+            change,
+            message,
+            request,
+            inode,
+            created,
+            pattern,
+            truncate_generation,
+        })
     }
 }
 
@@ -298,7 +265,7 @@ mod tests {
         assert_eq!((replay.start, replay.change, replay.message), (1, 2, md::Open::ID));
         let body = md::Open::from_bytes(&replay.request.0).unwrap();
         assert!(!body.truncate && !body.must_have_name && body.inline_limit == 0);
-        assert_eq!(kept.truncated, Some(4), "the truncation may be lost");
+        assert_eq!(replay.truncate_generation, 4, "the truncation may be lost");
         assert_eq!((replay.inode, replay.created), (FILE, false));
     }
 

@@ -212,15 +212,13 @@ impl Client {
                 Ok((reply, _)) => {
                     if let Some(opened) = opened_in(request.message, &reply) {
                         self.note_opened(&opened);
-                        let Attributes { inode, size, .. } = opened.attributes;
-                        match truncated {
-                            // Without the truncation, later writes of the file would leave some of
-                            // these bytes after their own ones.
-                            Some(_) if size > 0 => {
-                                replayed.skip_truncation(inode, &request, sequence);
-                            }
-                            Some(lost) => self.leave_generation((group, id), lost, &opened),
-                            None => {}
+                        let Attributes { inode, truncate_generation: present, .. } =
+                            opened.attributes;
+                        // The target has not restored the generation of the truncation, so the file
+                        // has bytes. Later writes would leave some of them after their own ones.
+                        if truncated.is_some_and(|lost| lost != present) {
+                            replayed.skip_truncation(inode, &request, sequence);
+                            changes.truncation_lost(group, id);
                         }
                     }
                     let mark = mark.and_then(|lost| self.note_rewritten(&request, lost, &reply));
@@ -253,18 +251,6 @@ impl Client {
         let state = self.mount().inodes.get(opened.attributes.inode);
         if let Some(state) = state.filter(|_| opened.is_shared) {
             self.mount().share(&state);
-        }
-    }
-
-    /// Puts the truncate generation that a file has now in place of the lost generation `lost`, in
-    /// the changes that are not replayed yet, and in the state of the inode. The replay of an open
-    /// has not repeated its truncation, but the file had no bytes anyway. Metadata refuses inline
-    /// writes of another generation, and ignores the sizes in reports of another generation.
-    fn leave_generation(&self, of: (GroupId, SessionId), lost: u64, opened: &OpenReply) {
-        let Attributes { inode, truncate_generation: present, .. } = opened.attributes;
-        self.mount().sessions.changes.set_generation(of, inode, lost, present);
-        if let Some(state) = self.mount().inodes.get(inode) {
-            state.leave_generation(lost, present);
         }
     }
 
@@ -305,6 +291,7 @@ mod tests {
             inode: InodeId::default(),
             created: false,
             pattern: None,
+            truncate_generation: 0,
         };
         let change = |request, inodes| Change {
             slot: 0,

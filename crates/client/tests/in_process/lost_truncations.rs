@@ -2,11 +2,11 @@
 
 use crate::fakes::{FakeCluster, FakeMetadata};
 use crate::reverted::{lose_and_replay, size_at_metadata, two_inline_writes};
-use crate::{create, read, set_size, with_client, write};
+use crate::{begin_held, create, read, set_size, with_client, write};
 use skep_client::{Client, Closes, HandleId, InodeAttributes, Names, OpenMode, Opens, Syncs};
 use skep_types::{ErrorCode, InodeId};
 use skep_wire::Request;
-use skep_wire::metadata::Replay;
+use skep_wire::metadata::{Close, Replay};
 
 const ROOT: InodeId = InodeId::ROOT;
 
@@ -117,10 +117,10 @@ fn fsync_succeeds_if_a_lost_truncation_had_removed_no_bytes() {
     });
 }
 
-/// Hole H135 in `docs/tests/holes.md`. docs/semantics.md 3.2: the file was empty when the mount
+/// Hole H180 in `docs/tests/holes.md`. docs/semantics.md 3.2: the file was empty when the mount
 /// truncated it by an open, so the mount repeats all later changes: an inline write, or a close
-/// with the size. It repeats them in the truncate generation that the file has, also after a second
-/// power loss.
+/// with the size. The file gets the truncate generation that they name, also after a second power
+/// loss.
 #[test]
 fn changes_after_a_truncation_of_no_bytes_are_replayed() {
     for inline_bytes in [0, 4096] {
@@ -143,4 +143,25 @@ fn changes_after_a_truncation_of_no_bytes_are_replayed() {
             assert_eq!(read(&client, created, 0, 9).await, b"bytes");
         });
     }
+}
+
+/// Hole H180 in `docs/tests/holes.md`. The close is on its way during the power loss. After the
+/// replay, the mount sends it again, with the truncate generation of the lost truncation.
+#[test]
+fn close_after_a_lost_truncation_of_no_bytes_reports_the_size() {
+    with_client(|fake, client| async move {
+        fake.with_metadata(1, |it| it.behaviour.replays = 9);
+        let (inode, created) = create(&client, "a").await;
+        client.fsync(created).await.unwrap();
+        let before = fake.metadata_state();
+        let truncated = client.open(inode, OpenMode::Write, true).await.unwrap().handle;
+        write(&client, truncated, 0, b"bytes").await;
+        let closer = client.clone();
+        let closing = async move { closer.close(truncated).await };
+        let task = begin_held::<Close, _>(&fake, closing).await;
+        lose_and_replay(&fake, &before, 1).await;
+        fake.state.borrow_mut().hold = None;
+        task.await.unwrap();
+        assert_eq!(size_at_metadata(&fake, inode), 5);
+    });
 }

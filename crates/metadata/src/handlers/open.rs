@@ -1,5 +1,6 @@
 //! `Open`: opens a regular file for the session, and counts the open. With `O_TRUNC`, the same
-//! transaction truncates the file.
+//! transaction truncates the file. The replay of such an open after a power loss does not truncate
+//! the file again.
 
 use crate::engine::Engine;
 use crate::namespace::truncations;
@@ -46,6 +47,9 @@ pub(crate) fn run<E: Engine>(
     }
     if request.truncate {
         truncations::truncate(context, &mut record, 0)?;
+        context.drop_capability(&mut record);
+        context.put_inode(&record);
+    } else if truncations::restore_generation(context, &mut record)? {
         context.drop_capability(&mut record);
         context.put_inode(&record);
     }

@@ -41,9 +41,11 @@ pub(crate) fn run<E: Engine>(
     context: &mut Context<'_, E>,
     request: Replay,
 ) -> Result<ReplayReply, Stop> {
-    let Replay { message, request: body, inode, created, pattern, .. } = request;
+    let Replay { message, request: body, inode, created, pattern, truncate_generation, .. } =
+        request;
     check(context, message, &body.0)?;
-    context.op.first_reply = Some(FirstReply { inode, created, pattern });
+    let first_reply = FirstReply { inode, created, pattern, truncate_generation };
+    context.op.first_reply = Some(first_reply);
     // The handler of the change reads its request from `op.body`. Restore the body of the replay
     // after that, because the operation may run again.
     let own = std::mem::replace(&mut context.op.body, body.0);

@@ -82,6 +82,31 @@ pub(crate) fn truncate<E: Engine>(
     Ok(())
 }
 
+/// Gives an empty file the truncate generation of a lost truncation to zero bytes, if the operation
+/// replays the open with this truncation. The truncation had removed no bytes, so later writes and
+/// reports of all clients are still right, and they name this generation. Returns whether the
+/// inode has changed. The caller then stores it.
+///
+/// Does nothing if the file has bytes, because the lost truncation had removed them. Also does
+/// nothing if the file was truncated since, for example because the target has repeated an earlier
+/// truncation at storage. The client finds both by the generation in the reply.
+pub(crate) fn restore_generation<E: Engine>(
+    context: &Context<'_, E>,
+    record: &mut InodeRecord,
+) -> Result<bool> {
+    let lost = context.op.first_reply.as_ref().map_or(0, |it| it.truncate_generation);
+    let Attributes { size, truncate_generation, .. } = record.attributes;
+    let is_lost = lost > truncate_generation && context.shared.starts.is_of_earlier_start(lost);
+    if !is_lost || size > 0 || context.inline_reach(record)? > 0 {
+        return Ok(false);
+    }
+    forget_empty(record, 0);
+    record.attributes.truncate_generation = lost;
+    record.attributes.is_sparse = false;
+    context.touch_modified(&mut record.attributes);
+    Ok(true)
+}
+
 /// Returns the chunk files that may have bytes beyond the file size `size`. `reach` is an upper
 /// bound of the file offsets at which chunk files have bytes.
 fn chunk_files_beyond(

@@ -319,6 +319,7 @@ fn replay_of<R: Request>(change: u64, request: &R) -> md::Replay {
         inode: InodeId::default(),
         created: false,
         pattern: None,
+        truncate_generation: 0,
     }
 }
 

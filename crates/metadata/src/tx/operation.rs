@@ -112,6 +112,9 @@ pub(crate) struct FirstReply {
     pub(crate) created: bool,
     /// Stripe pattern of the created file.
     pub(crate) pattern: Option<StripePattern>,
+    /// Truncate generation of the file, if the request is an open that had truncated the file.
+    /// Otherwise zero.
+    pub(crate) truncate_generation: u64,
 }
 
 /// A request or a piece of internal work that is in progress.

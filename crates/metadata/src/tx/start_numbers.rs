@@ -92,6 +92,12 @@ impl StartNumbers {
         self.number().saturating_sub(1) << VERSION_BITS
     }
 
+    /// Whether a truncation of an earlier start may have this truncate generation. No truncation of
+    /// the current start has it.
+    pub(crate) fn is_of_earlier_start(&self, truncate_generation: u64) -> bool {
+        truncate_generation < self.first_truncate_generation()
+    }
+
     /// Returns the truncate generation of the next truncation of a file, whose last truncation has
     /// the generation `last`.
     pub(crate) fn next_truncate_generation(&self, last: u64) -> u64 {
@@ -185,8 +191,10 @@ mod tests {
         let first = starts.next_truncate_generation(1);
         assert!(first > 2, "a power loss may have reverted the generation 2");
         assert_eq!(starts.next_truncate_generation(first), first + 1);
+        assert!(starts.is_of_earlier_start(2) && !starts.is_of_earlier_start(first));
         starts.begin(Lsn::new(3));
         assert!(starts.next_truncate_generation(1) > first + 1);
+        assert!(starts.is_of_earlier_start(first + 1));
     }
 
     #[test]

@@ -143,6 +143,11 @@ record! {
         pub created: bool,
         /// Stripe pattern of the created file, from the original reply.
         pub pattern: Option<StripePattern>,
+        /// Truncate generation in the original reply, if the original request was an open that
+        /// truncated the file. Zero for all other changes. The target does not truncate the file
+        /// again. If the file is empty, the target gives it this generation, because the lost
+        /// truncation had removed nothing, and later changes of all clients name the generation.
+        pub truncate_generation: u64,
     }
 }
 

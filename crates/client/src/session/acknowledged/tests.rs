@@ -96,6 +96,27 @@ fn changes_that_a_target_lost_in_a_power_loss_are_found() {
     assert!(changes.take_name_reverted() && !changes.take_name_reverted());
 }
 
+/// Hole H180 in `docs/tests/holes.md`.
+#[test]
+fn truncation_is_replayed_again_unless_it_is_lost() {
+    let changes = opened();
+    let mut open = change(0, 1, 9);
+    open.kept.iter_mut().for_each(|it| it.truncated = Some(4));
+    changes.acknowledge(open);
+    let truncated = |changes: &AcknowledgedChanges| {
+        changes.next_lost(GROUP, SESSION).expect("a lost change").truncated
+    };
+    assert_eq!(changes.compare_now(2, &[]), Some(Compared::Now));
+    assert_eq!(truncated(&changes), Some(4));
+    changes.replayed(GROUP, SESSION, Some((None, NOW)));
+    assert_eq!(changes.compare_again(GROUP, SESSION, &reply(3, &[])), Some(false));
+    assert_eq!(truncated(&changes), Some(4), "the second power loss has reverted it again");
+    changes.truncation_lost(GROUP, SESSION);
+    changes.replayed(GROUP, SESSION, Some((None, NOW)));
+    assert_eq!(changes.compare_again(GROUP, SESSION, &reply(4, &[])), Some(false));
+    assert_eq!(truncated(&changes), None, "a program has got the error already");
+}
+
 #[test]
 fn replayed_change_is_kept_until_it_is_durable() {
     let changes = opened();

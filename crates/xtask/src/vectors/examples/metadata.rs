@@ -118,6 +118,7 @@ fn sessions() -> Vec<Example> {
                 inode: a_file(),
                 created: true,
                 pattern: Some(pattern()),
+                truncate_generation: 6,
             },
             &ReplayReply { reply: b"reply"[..].into() },
         ),

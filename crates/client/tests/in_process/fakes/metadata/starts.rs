@@ -50,6 +50,11 @@ impl FakeMetadata {
             return code(ErrorCode::Stale);
         }
         self.behaviour.replays -= 1;
+        let file = self.inodes.get_mut(&replay.inode).map(|it| &mut it.attributes);
+        if let Some(file) = file.filter(|it| it.size == 0) {
+            // A truncation of no bytes is lost, and later changes name its generation.
+            file.truncate_generation = file.truncate_generation.max(replay.truncate_generation);
+        }
         let first = Header { message: replay.message, ..header.clone() };
         let reply = ReplayReply { reply: self.execute(&first, &replay.request.0)?.into() };
         self.executed.push((replay.message, false));
