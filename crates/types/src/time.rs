@@ -20,6 +20,15 @@ impl Timestamp {
         let seconds = total.div_euclid(1_000_000_000) as i64;
         Self { seconds, nanoseconds: total.rem_euclid(1_000_000_000) as u32 }
     }
+
+    /// Returns the time that is one nanosecond later.
+    #[must_use]
+    pub fn plus_nanosecond(self) -> Self {
+        match self.nanoseconds {
+            0..999_999_999 => Self { nanoseconds: self.nanoseconds + 1, ..self },
+            _ => Self { seconds: self.seconds.saturating_add(1), nanoseconds: 0 },
+        }
+    }
 }
 
 /// Formats a time in UTC by RFC 3339: 2026-11-21T18:50:20Z.
@@ -42,6 +51,14 @@ pub fn utc(time: Timestamp) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn next_time_is_a_nanosecond_later() {
+        for total in [-1, 0, 999_999_998, 999_999_999] {
+            let next = Timestamp::from_nanoseconds(total).plus_nanosecond();
+            assert_eq!(next, Timestamp::from_nanoseconds(total + 1));
+        }
+    }
 
     #[test]
     fn unix_times_are_printed_as_calendar_dates() {

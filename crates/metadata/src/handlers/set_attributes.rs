@@ -33,7 +33,8 @@ pub(crate) fn run<E: Engine>(
     if is_owned_anew || request.size.is_some() {
         context.drop_capability(&mut record);
     }
-    let now = context.wall();
+    context.touch_changed(&mut record.attributes);
+    let now = record.attributes.changed;
     let time = |set: SetTime| -> Timestamp { if set.now { now } else { set.at } };
     if request.permissions.is_some() || request.cleared_permissions != 0 {
         let attributes = &mut record.attributes;
@@ -51,10 +52,12 @@ pub(crate) fn run<E: Engine>(
     if let Some(set) = request.accessed {
         attributes.accessed = time(set);
     }
+    if request.size.is_some() {
+        attributes.modified = now;
+    }
     if let Some(set) = request.modified {
         attributes.modified = time(set);
     }
-    context.touch_changed(&mut record.attributes);
     context.put_inode(&record);
     Ok(SetAttributesReply { attributes: record.attributes, truncated: Vec::new() })
 }

@@ -76,15 +76,17 @@ impl<E: Engine> Context<'_, E> {
     /// Sets the modification time and the change time to now. This replaces even a later
     /// modification time, which a program may have set: a client's kernel drops the cached pages of
     /// a file only when the modification time differs. The change time, which only metadata sets,
-    /// never goes back.
+    /// never goes back, and two changes never have the same one.
     pub(crate) fn touch_modified(&self, attributes: &mut Attributes) {
         self.touch_changed(attributes);
         attributes.modified = attributes.changed;
     }
 
-    /// Sets the change time of an inode to now, and increments its change counter.
+    /// Sets the change time of an inode to now, and increments its change counter. If this is not
+    /// later than the last change time, because the clock of the host was set back or has not
+    /// advanced since, the change time becomes one nanosecond later than the last one.
     pub(crate) fn touch_changed(&self, attributes: &mut Attributes) {
-        attributes.changed = attributes.changed.max(self.wall());
+        attributes.changed = self.wall().max(attributes.changed.plus_nanosecond());
         attributes.change_counter += 1;
     }
 

@@ -82,6 +82,33 @@ fn death_of_a_writer_changes_version_and_mtime() {
     assert!(after.modified > before.modified);
 }
 
+/// Hole H181 in `docs/tests/holes.md`. docs/semantics.md 1.9 and 2.2: the kernel of a mount drops
+/// its cached pages of a file only if the modification time differs.
+#[test]
+fn changes_have_rising_times_although_the_clock_is_set_back() {
+    let mut story = Story::begin();
+    story.wall.seconds = 60;
+    let inode = story.create(1, (0, 1));
+    let mut last = story.ask(1, 2, (0, 0), &md::GetAttributes { inode }).unwrap().attributes;
+    let now = Some(md::SetTime { now: true, at: Timestamp::default() });
+    let touch = md::SetAttributes { size: None, modified: now, ..truncate(inode) };
+    for sequence in 2..8 {
+        // The target starts again, so it accepts the time of the clock.
+        story.wall.seconds = 58 + sequence as i64 % 3;
+        story.restart();
+        let changed = match sequence % 2 {
+            0 => story
+                .ask(1, 1, (0, sequence), &report(inode, written_up_to(10)))
+                .map(|it| it.attributes),
+            _ => story.ask(1, 1, (0, sequence), &touch).map(|it| it.attributes),
+        };
+        let changed = changed.unwrap();
+        assert!(changed.changed > last.changed, "{changed:?} after {last:?}");
+        assert_eq!(changed.modified, changed.changed);
+        last = changed;
+    }
+}
+
 /// Regression test: a client that got the lock of a dead writer could see a file size without the
 /// last bytes of the writer. docs/semantics.md 3.7.
 #[test]
