@@ -38,6 +38,8 @@ struct Replayed {
     /// The inodes of the changes that this replay has skipped. Changes that the target has refused
     /// in this replay do not count.
     changed_otherwise: HashSet<InodeId>,
+    /// The files of which an inline write, or a report of a size, is not replayed.
+    lacking_bytes: HashSet<InodeId>,
     /// Whether one of the changes that were not replayed is a change of names.
     lacks_names: bool,
 }
@@ -59,6 +61,9 @@ impl Replayed {
 
     /// Adds a change that the target has refused to replay.
     fn refused(&mut self, change: Change) {
+        let request = change.kept.as_ref().map(|it| it.replay(change.place));
+        self.lacking_bytes
+            .extend(request.filter(|it| concerns_bytes(it)).and_then(|it| inode_of(&it)));
         self.lacks_names |= change.inodes.is_some() && !OF_FILES.contains(&change.request);
         self.failed.push(change);
     }
@@ -74,10 +79,20 @@ impl Replayed {
         if self.lacks_names && catalog::removes_name(change.message) {
             return true;
         }
-        let concerns_bytes =
-            [Close::ID, ReportWritten::ID, WriteInline::ID].contains(&change.message);
-        concerns_bytes
+        concerns_bytes(change)
             && inode_of(change).is_some_and(|inode| self.changed_otherwise.contains(&inode))
+    }
+
+    /// Prepares a request for a lost change. If earlier bytes of the file are not replayed, the
+    /// target must not restore the truncate generation of the file: the file may be empty only for
+    /// this reason. The missing report may also have ended the inline component of the file, and
+    /// `InodeState::compare` takes a truncate generation above zero for a sign that this end is
+    /// durable. The truncation then counts as lost.
+    fn prepare(&self, mut request: Box<Replay>) -> Box<Replay> {
+        if self.lacking_bytes.contains(&request.inode) {
+            request.truncate_generation = 0;
+        }
+        request
     }
 }
 
@@ -101,6 +116,11 @@ impl Drop for RunningReplay {
             changes.replay_interrupted(self.group, self.session, failed);
         }
     }
+}
+
+/// Whether a change writes bytes of a file or reports its size.
+fn concerns_bytes(change: &Replay) -> bool {
+    [Close::ID, ReportWritten::ID, WriteInline::ID].contains(&change.message)
 }
 
 /// Returns the reply to a replayed open or create. `None` means that the change is of another kind.
@@ -200,6 +220,7 @@ impl Client {
                 }
                 continue;
             };
+            let request = replayed.prepare(request);
             let facts = Rc::new(CallFacts::default());
             let options = CallOptions {
                 slot: REPLAY_SLOT,
@@ -215,7 +236,8 @@ impl Client {
                         let Attributes { inode, truncate_generation: present, .. } =
                             opened.attributes;
                         // The target has not restored the generation of the truncation, so the file
-                        // has bytes. Later writes would leave some of them after their own ones.
+                        // may have bytes, and later writes would leave some of them after their own
+                        // ones.
                         if truncated.is_some_and(|lost| lost != present) {
                             replayed.skip_truncation(inode, &request, sequence);
                             changes.truncation_lost(group, id);
@@ -278,7 +300,9 @@ impl Client {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::session::kept_requests::KeptRequest;
     use skep_wire::metadata::{Link, Unlink};
+    use std::sync::Arc;
 
     /// Hole H51 in `docs/tests/holes.md`.
     #[test]
@@ -309,5 +333,37 @@ mod tests {
         assert!(replayed.depends_on_skipped(&replay(Unlink::ID)));
         assert!(!replayed.depends_on_skipped(&replay(Link::ID)), "a link removes no name");
         assert_eq!(replayed.failed.len(), 2);
+    }
+
+    /// Hole H180 in `docs/tests/holes.md`. The target has refused a report, so the file may be
+    /// empty without the truncation.
+    #[test]
+    fn generation_is_not_restored_after_a_refused_report() {
+        let inode = InodeId::new(9);
+        let report = ReportWritten { inode, written: None, synced: None };
+        let kept = KeptRequest {
+            request: Arc::new(report),
+            body_bytes: 10,
+            inode: InodeId::default(),
+            created: false,
+            pattern: None,
+            truncated: None,
+        };
+        let replay = || {
+            let kept = KeptRequest { inode, truncated: Some(4), ..kept.clone() };
+            kept.replay((1, 2))
+        };
+        let mut replayed = Replayed::default();
+        assert_eq!(replayed.prepare(replay()).truncate_generation, 4);
+        replayed.refused(Change {
+            slot: 0,
+            sequence: 1,
+            place: (1, 1),
+            request: ReportWritten::NAME,
+            inodes: None,
+            kept: Some(kept.clone()),
+            mark: None,
+        });
+        assert_eq!(replayed.prepare(replay()).truncate_generation, 0);
     }
 }
