@@ -58,7 +58,7 @@ pub(crate) async fn abandon<F: FileSystem>(
         Ok(ReplyBody::OpenReply(handle, _)) => (InodeId::new(header.nodeid), handle),
         _ => return,
     };
-    if let Err(error) = context.file_system.close(handle).await {
+    if let Err(error) = context.file_system.close_unused(handle).await {
         tracing::warn!(
             "cannot close file {inode} after the end of process {}, which was opening the file: \
              {error}; the file may stay open at metadata until this mount ends",

@@ -10,6 +10,13 @@
 //! to this mount's own change has a counter that is exactly one higher than the recorded version,
 //! no other client has changed the file since. Then the kernel's cache, which includes this mount's
 //! writes, is still valid.
+//!
+//! # Hazard: an open while the kernel drops pages
+//! The kernel drops outdated pages of a file when it handles the reply to the open, or when the
+//! mount notifies it after a lock. Until then, another program can open or lock the file, and this
+//! mount must not tell the kernel to keep the pages. So the mount records the new version of the
+//! pages only after the kernel has dropped them ([`CachedVersions::pages_dropped`]). For an open,
+//! the first read, write or close through the new handle shows this.
 
 use crate::cache::listings::Listings;
 use crate::cache::recent::Recent;
@@ -45,10 +52,21 @@ impl CachedVersions {
         self.pages.get(inode).is_some()
     }
 
-    /// Records the version of the data or of the listing that the kernel caches from now on.
+    /// Returns whether the kernel's cached pages of a file have this version.
+    pub(crate) fn has_pages(&self, inode: InodeId, version: u64) -> bool {
+        self.pages.get(inode) == Some(version)
+    }
+
+    /// Records that the kernel has dropped its cached pages of a file since metadata has sent this
+    /// version. So the pages that it has cached since then are not older.
+    pub(crate) fn pages_dropped(&self, inode: InodeId, version: u64) {
+        self.pages.note(inode, version);
+    }
+
+    /// Records the version of the listing of a directory that the kernel caches from now on.
     /// Returns whether the kernel already cached this version.
-    pub(crate) fn opened(&self, inode: InodeId, version: u64) -> bool {
-        self.pages.note(inode, version) == Some(version)
+    pub(crate) fn listed(&self, directory: InodeId, version: u64) -> bool {
+        self.pages.note(directory, version) == Some(version)
     }
 
     /// Records that the mount sends these attributes to the kernel. Returns whether the kernel's
@@ -99,14 +117,27 @@ mod tests {
     fn only_changes_by_other_clients_invalidate_the_cache() {
         let caches = CachedVersions::new();
         let inode = InodeId::new(9);
-        assert!(!caches.opened(inode, 5), "the kernel has cached no version yet");
-        assert!(caches.opened(inode, 5));
+        assert!(!caches.has_pages(inode, 5), "the kernel has cached no version yet");
+        assert!(!caches.has_pages(inode, 5), "the kernel may not have dropped its pages yet");
+        caches.pages_dropped(inode, 5);
+        assert!(caches.has_pages(inode, 5));
         caches.changed_by_us(inode, 6);
-        assert!(caches.opened(inode, 6));
+        assert!(caches.has_pages(inode, 6));
         caches.changed_by_us(inode, 8);
-        assert!(!caches.opened(inode, 8), "another client made version 7");
+        assert!(!caches.has_pages(inode, 8), "another client made version 7");
         caches.changed_by_us(InodeId::new(10), 3);
-        assert!(!caches.opened(InodeId::new(10), 3));
+        assert!(!caches.has_pages(InodeId::new(10), 3));
+    }
+
+    #[test]
+    fn only_changes_by_other_clients_invalidate_a_listing() {
+        let caches = CachedVersions::new();
+        let directory = InodeId::new(9);
+        assert!(!caches.listed(directory, 5), "the kernel has cached no version yet");
+        assert!(caches.listed(directory, 5));
+        caches.changed_by_us(directory, 6);
+        assert!(caches.listed(directory, 6));
+        assert!(!caches.listed(directory, 8));
     }
 
     #[test]

@@ -49,6 +49,7 @@ pub trait Reads {
 impl Reads for Client {
     async fn read(&self, handle: HandleId, offset: u64, into: Buf) -> Result<usize> {
         let file = self.mount().handles.get_live(handle)?;
+        self.note_kernel_request(&file);
         self.confirm_locks(&file).await?;
         let length = into.len() as u64;
         let end = offset.saturating_add(length);

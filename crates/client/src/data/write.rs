@@ -64,6 +64,7 @@ pub trait Writes {
 impl Writes for Client {
     async fn write(&self, handle: HandleId, offset: u64, data: Buf) -> Result<()> {
         let file = self.mount().handles.get_live(handle)?;
+        self.note_kernel_request(&file);
         let to = WritePosition::Offset(offset);
         if !file.inode.is_locked() {
             return self.write_to(file, to, data).await;
@@ -80,6 +81,7 @@ impl Writes for Client {
 
     async fn append(&self, handle: HandleId, expected: u64, data: Buf) -> Result<()> {
         let file = self.mount().handles.get_live(handle)?;
+        self.note_kernel_request(&file);
         // If the program is killed, the append continues. With its own copy of the bytes, it does
         // not need the caller's buffer any more, for which the end of the program would wait.
         let data = Buf::copy_of(&data.bytes());

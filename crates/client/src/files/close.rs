@@ -33,13 +33,29 @@ pub trait Closes {
     /// - `Stale` if the handle is not open.
     /// - The errors of the report to metadata.
     fn close(&self, handle: HandleId) -> impl Future<Output = Result<()>>;
+
+    /// Closes a handle that the kernel has not received, because the program that opened the file
+    /// was killed. Otherwise the same as [`Self::close`].
+    ///
+    /// # Errors
+    /// The errors of [`Self::close`].
+    fn close_unused(&self, handle: HandleId) -> impl Future<Output = Result<()>> {
+        self.close(handle)
+    }
 }
 
 impl Closes for Client {
     async fn flush(&self, handle: HandleId) -> Result<()> {
         let file = self.mount().handles.get_live(handle)?;
+        self.note_kernel_request(&file);
         let _closing = self.change_times(&file.inode).await;
         self.report_written(&file.inode, ModifyOptions::default()).await.map(|_| ())
+    }
+
+    async fn close_unused(&self, handle: HandleId) -> Result<()> {
+        // The kernel has dropped no pages for this open.
+        let _version = self.mount().handles.get(handle)?.take_page_drop();
+        self.close(handle).await
     }
 
     async fn close(&self, handle: HandleId) -> Result<()> {
@@ -50,6 +66,7 @@ impl Closes for Client {
                 "cannot close the handle: another close of this handle has begun",
             ));
         }
+        self.note_kernel_request(&file);
         if let FirstRead::Prepared(_) = file.take_first_read() {
             self.mount().handles.opened_bytes.note_dropped_pages(false);
         }

@@ -376,8 +376,9 @@ impl Client {
         Ok(added)
     }
 
-    /// Adds a handle for a file that a program opens, and records that the kernel may now cache
-    /// this version of the file. See [`Self::insert_handle`].
+    /// Adds a handle for a file that a program opens. If the kernel's pages of the file are
+    /// outdated, the kernel drops them when it handles the reply to the open
+    /// ([`Self::note_kernel_request`]). See [`Self::insert_handle`].
     fn add_handle(
         &self,
         opened: OpenReply,
@@ -388,8 +389,19 @@ impl Client {
         let (handle, is_shared) = self.insert_handle(opened, mode, before, false)?;
         let caches = &self.mount().caches;
         let are_attributes_shown = caches.is_shown(id, version);
-        let keep_cache = caches.opened(id, version);
+        let keep_cache = caches.has_pages(id, version);
+        if !keep_cache {
+            self.mount().handles.get(handle)?.await_page_drop(version);
+        }
         Ok(OpenedFile { handle, keep_cache, are_attributes_shown, is_shared })
+    }
+
+    /// Records that the kernel has sent a request through a handle. So the open of the handle has
+    /// ended, and the kernel has dropped the pages that were outdated at this open.
+    pub(crate) fn note_kernel_request(&self, file: &OpenFile) {
+        if let Some(version) = file.take_page_drop() {
+            self.mount().caches.pages_dropped(file.inode.id, version);
+        }
     }
 
     /// Adds a handle for an opened file. The caller must not await between the reply and this call.

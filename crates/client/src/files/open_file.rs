@@ -42,6 +42,10 @@ pub(crate) struct OpenFile {
     first_read: Mutex<FirstRead>,
     /// Whether `first_read` is not [`FirstRead::Done`]. Each read checks this without a lock.
     awaits_first_read: AtomicBool,
+    /// The version of the file in the reply to the open, until a request through the handle shows
+    /// that the kernel has handled this reply and dropped its outdated pages. Zero means that
+    /// nothing is awaited.
+    dropping_for: AtomicU64,
 }
 
 /// The first read of a file through a handle.
@@ -81,6 +85,7 @@ impl OpenFile {
             seen_losses,
             first_read: Mutex::default(),
             awaits_first_read: AtomicBool::new(false),
+            dropping_for: AtomicU64::new(0),
         }
     }
 
@@ -127,6 +132,21 @@ impl OpenFile {
     /// Returns whether the first read is [`FirstRead::Done`]. Takes no lock.
     pub(crate) fn is_first_read_done(&self) -> bool {
         !self.awaits_first_read.load(Ordering::Acquire)
+    }
+
+    /// Records that the kernel drops its outdated pages when it handles the reply to the open. This
+    /// reply has the version `version` of the file.
+    pub(crate) fn await_page_drop(&self, version: u64) {
+        self.dropping_for.store(version, Ordering::Release);
+    }
+
+    /// Returns the version of [`Self::await_page_drop`], and forgets it. Takes no lock.
+    pub(crate) fn take_page_drop(&self) -> Option<u64> {
+        // Each read and write calls this function, and the value is nearly always zero.
+        if self.dropping_for.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        Some(self.dropping_for.swap(0, Ordering::AcqRel)).filter(|version| *version > 0)
     }
 
     /// Calls `copy` with the bytes from the reply to the open, if these bytes are current. Returns

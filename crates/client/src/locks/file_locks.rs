@@ -17,7 +17,7 @@ use crate::limits::DEADLOCK_SEARCH_AFTER;
 use crate::locks::owners::{Owner, OwnerTurn, RangeLock};
 use crate::session::request::ModifyOptions;
 use skep_cluster::lock_ranges::LockRanges;
-use skep_types::{Error, ErrorCode, GroupId, Result};
+use skep_types::{Error, ErrorCode, GroupId, InodeId, Result};
 use skep_wire::file_locks::{
     EndWait, HeldLock, LockKind, LockMode, LockRequest, SetLock, TestLock, WaitLock,
 };
@@ -53,12 +53,16 @@ pub enum LockOutcome {
         /// Whether the attributes of the file that the mount last sent to the kernel are still
         /// valid.
         are_attributes_shown: bool,
+        /// The version of the file in the reply to the lock, for [`Locks::pages_dropped`]. Zero for
+        /// an unlock.
+        version: u64,
     },
 }
 
 impl LockOutcome {
     /// The outcome of an unlock. The kernel's caches stay valid after an unlock.
-    const UNLOCKED: Self = Self::Granted { keep_cache: true, are_attributes_shown: true };
+    const UNLOCKED: Self =
+        Self::Granted { keep_cache: true, are_attributes_shown: true, version: 0 };
 }
 
 /// A wait for a lock. If this value is dropped before the wait has ended, the client notifies
@@ -94,8 +98,8 @@ pub trait Locks {
 
     /// Locks or unlocks a range, like `F_SETLK`. Does not wait until other owners unlock. Before
     /// the client releases a lock, it reports all writes under that lock to metadata, and waits for
-    /// the changes of programs that were killed. The request
-    /// runs to completion even if the caller drops the future.
+    /// the changes of programs that were killed. The request runs to completion even if the caller
+    /// drops the future.
     ///
     /// # Errors
     /// - `Stale` if the handle is not open.
@@ -108,6 +112,11 @@ pub trait Locks {
         lock: FileLock,
         wait: u64,
     ) -> impl Future<Output = Result<LockOutcome>>;
+
+    /// Records that the kernel has dropped its cached pages of a file because of a lock. `version`
+    /// is the version in the outcome of the lock. Until the caller has called this function, each
+    /// lock and open of this version also makes the kernel drop its pages.
+    fn pages_dropped(&self, _inode: InodeId, _version: u64) {}
 
     /// Waits until the lock may be free, but at most for a few seconds. The caller then calls
     /// [`Self::set_lock`] again. During a long wait for a POSIX lock, the client searches for a
@@ -156,14 +165,17 @@ impl Locks for Client {
         let file = self.mount().handles.get_live(handle)?;
         let client = self.clone();
         let setting = async move {
-            if lock.mode != Some(LockMode::Exclusive) && lock.kind != LockKind::Append {
+            let owner = owner_of(&file, handle, &lock);
+            let turn = client.mount().locks.turn(owner, false).await;
+            let Some(turn) = turn else { return Ok(LockOutcome::UNLOCKED) };
+            let releases = lock.mode != Some(LockMode::Exclusive)
+                && lock.kind != LockKind::Append
+                && !turn.with(|ranges| ranges.is_empty());
+            if releases {
                 // The killed program may have shared the lock (`data::locked`). An append releases
                 // its own lock while it is in progress, so it must not wait here.
                 file.inode.await_orphaned_changes().await;
             }
-            let owner = owner_of(&file, handle, &lock);
-            let turn = client.mount().locks.turn(owner, false).await;
-            let Some(turn) = turn else { return Ok(LockOutcome::UNLOCKED) };
             if lock.kind == LockKind::Posix {
                 client.mount().locks.note_posix();
             }
@@ -177,6 +189,10 @@ impl Locks for Client {
             Ok(locked)
         };
         drive(setting, |_| ()).await
+    }
+
+    fn pages_dropped(&self, inode: InodeId, version: u64) {
+        self.mount().caches.pages_dropped(inode, version);
     }
 
     async fn wait_for_lock(&self, handle: HandleId, lock: &FileLock, wait: u64) -> Result<()> {
@@ -279,8 +295,8 @@ impl Client {
         file.inode.know(&set.attributes, sent.after_own_change());
         let (caches, version) = (&self.mount().caches, set.attributes.change_counter);
         let are_attributes_shown = caches.is_shown(inode, version);
-        let keep_cache = caches.opened(inode, version);
-        Ok(LockOutcome::Granted { keep_cache, are_attributes_shown })
+        let keep_cache = caches.has_pages(inode, version);
+        Ok(LockOutcome::Granted { keep_cache, are_attributes_shown, version })
     }
 
     /// Releases all locks that programs have set through a handle. The client calls this function

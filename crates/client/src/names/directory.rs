@@ -85,19 +85,19 @@ impl Directories for Client {
             // need not request attributes to check the listing. A listing that begins now is at
             // least as new as the attributes that the mount saw last.
             if let Some(seen) = seen.special(directory) {
-                caches.opened(directory, seen.change_counter);
+                caches.listed(directory, seen.change_counter);
             }
             return Ok(false);
         }
         if let Some((attributes, _)) = self.after_own_change(directory, max_age) {
-            return Ok(caches.opened(directory, attributes.change_counter));
+            return Ok(caches.listed(directory, attributes.change_counter));
         }
         let answer = match directory {
             InodeId::ROOT => skep_env::timeout(ROOT_PATIENCE, self.attributes(directory)).await,
             _ => Some(self.attributes(directory).await),
         };
         match answer {
-            Some(Ok(attributes)) => Ok(caches.opened(directory, attributes.change_counter)),
+            Some(Ok(attributes)) => Ok(caches.listed(directory, attributes.change_counter)),
             Some(Err(gone)) if matches!(gone.code(), ErrorCode::NotFound | ErrorCode::Stale) => {
                 Ok(false)
             }

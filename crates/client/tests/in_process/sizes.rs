@@ -2,8 +2,8 @@
 
 use crate::{create, create_with, mount, read, set_size, whole_lock, with_client, write};
 use skep_client::{
-    Client, Closes, Copies, HandleId, InodeAttributes, LockKind, Locks, Names, OpenMode, Opens,
-    Reads, Syncs,
+    Client, Closes, Copies, HandleId, InodeAttributes, LockKind, LockOutcome, Locks, Names,
+    OpenMode, Opens, Reads, Syncs,
 };
 use skep_types::{ErrorCode, InodeId};
 use skep_wire::Request;
@@ -122,8 +122,55 @@ fn page_cache_is_kept_until_another_mount_changes_the_file() {
         assert!(!kept, "this mount has never opened the file");
         write(&other, handle, 0, b"y").await;
         other.close(handle).await.unwrap();
-        assert!(!open(&client).await.1);
-        assert!(open(&client).await.1);
+        let (first, kept) = open(&client).await;
+        assert!(!kept);
+        assert!(!open(&client).await.1, "the kernel may not have handled the first reply yet");
+        assert_eq!(read(&client, first, 0, 9).await, b"y");
+        assert!(open(&client).await.1, "the kernel has dropped its pages before this read");
+    });
+}
+
+/// Hole H182 in `docs/tests/holes.md`. docs/semantics.md 6.6: until the kernel has dropped the
+/// pages for a lock, it must also drop them for other locks and opens.
+#[test]
+fn pages_are_outdated_until_the_kernel_has_dropped_them_for_a_lock() {
+    with_client(|fake, client| async move {
+        let (inode, handle) = create_with(&client, "a", b"x").await;
+        let other = mount(&fake).await;
+        other.set_attributes(set_size(inode, 0)).await.unwrap();
+        let lock = async || {
+            let lock = whole_lock(LockKind::Flock, 0);
+            match client.set_lock(handle, lock, 0).await.unwrap() {
+                LockOutcome::Granted { keep_cache, version, .. } => (keep_cache, version),
+                LockOutcome::Refused => panic!("no other owner has a lock"),
+            }
+        };
+        let open = async || client.open(inode, OpenMode::Read, false).await.unwrap();
+        let (kept, version) = lock().await;
+        assert!(!kept);
+        assert!(!lock().await.0);
+        assert!(!open().await.keep_cache);
+        client.pages_dropped(inode, version);
+        assert!(lock().await.0);
+        assert!(open().await.keep_cache);
+    });
+}
+
+/// Hole H182 in `docs/tests/holes.md`. docs/semantics.md 2.2: the program was killed during its
+/// open, so the kernel has dropped no pages.
+#[test]
+fn open_of_a_killed_program_drops_no_pages() {
+    with_client(|fake, client| async move {
+        let (inode, handle) = create_with(&client, "a", b"x").await;
+        client.close(handle).await.unwrap();
+        let other = mount(&fake).await;
+        other.set_attributes(set_size(inode, 0)).await.unwrap();
+        let open = async || client.open(inode, OpenMode::Read, false).await.unwrap();
+        client.close_unused(open().await.handle).await.unwrap();
+        let opened = open().await;
+        assert!(!opened.keep_cache);
+        client.close(opened.handle).await.unwrap();
+        assert!(open().await.keep_cache);
     });
 }
 

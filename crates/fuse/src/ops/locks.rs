@@ -7,7 +7,6 @@ use crate::reply::{Outcome, ReplyBody};
 use crate::request::locks::{Lock, LockRequest};
 use crate::waits::Caller;
 use skep_client::LockOutcome;
-use skep_types::InodeId;
 
 pub(crate) async fn perform<F: FileSystem>(
     context: &Context<F>,
@@ -30,12 +29,11 @@ async fn set<F: FileSystem>(
     waits: bool,
     caller: Caller,
 ) -> Outcome {
-    let Lock { inode, handle, lock } = lock;
     let fs = &context.file_system;
     let number = fs.new_lock_wait();
-    let outcome = fs.set_lock(handle, lock.clone(), number).await?;
+    let outcome = fs.set_lock(lock.handle, lock.lock.clone(), number).await?;
     if outcome != LockOutcome::Refused {
-        return granted(context, inode, lock.mode.is_some(), outcome).await;
+        return granted(context, &lock, outcome).await;
     }
     if !waits {
         return Err(libc::EAGAIN.into());
@@ -44,24 +42,28 @@ async fn set<F: FileSystem>(
     loop {
         // A signal may interrupt only the wait, never an attempt to set the lock. So a caller whose
         // wait was interrupted never has the lock.
-        let waited = waiting.unless_interrupted(fs.wait_for_lock(handle, &lock, number)).await;
+        let waiting_for = fs.wait_for_lock(lock.handle, &lock.lock, number);
+        let waited = waiting.unless_interrupted(waiting_for).await;
         waited.ok_or(libc::EINTR)??;
-        let outcome = fs.set_lock(handle, lock.clone(), number).await?;
+        let outcome = fs.set_lock(lock.handle, lock.lock.clone(), number).await?;
         if outcome != LockOutcome::Refused {
-            return granted(context, inode, true, outcome).await;
+            return granted(context, &lock, outcome).await;
         }
     }
 }
 
+/// Makes the kernel drop its outdated pages or attributes after a lock, and replies to the request
+/// for the lock.
 async fn granted<F: FileSystem>(
     context: &Context<F>,
-    inode: InodeId,
-    is_lock: bool,
+    lock: &Lock,
     outcome: LockOutcome,
 ) -> Outcome {
+    let (inode, is_lock) = (lock.inode, lock.lock.mode.is_some());
     match outcome {
-        LockOutcome::Granted { keep_cache: false, .. } if is_lock => {
+        LockOutcome::Granted { keep_cache: false, version, .. } if is_lock => {
             context.waits.drop_pages(inode, ALL_PAGES).await.map_err(skep_types::Error::from)?;
+            context.file_system.pages_dropped(inode, version);
         }
         // The kernel's cached pages of the file are still valid, but its cached size may be
         // outdated.

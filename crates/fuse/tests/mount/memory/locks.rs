@@ -36,7 +36,8 @@ impl Locks for Memory {
             if lock.mode.is_some() {
                 locks.push((owner, lock));
             }
-            Ok(LockOutcome::Granted { keep_cache: false, are_attributes_shown: false })
+            let (keep_cache, are_attributes_shown, version) = (false, false, 1);
+            Ok(LockOutcome::Granted { keep_cache, are_attributes_shown, version })
         })
     }
 
