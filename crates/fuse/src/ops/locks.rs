@@ -3,10 +3,11 @@
 use crate::context::Context;
 use crate::file_system::FileSystem;
 use crate::invalidation::ALL_PAGES;
-use crate::reply::{Outcome, ReplyBody};
+use crate::reply::{Failure, Outcome, ReplyBody};
 use crate::request::locks::{Lock, LockRequest};
 use crate::waits::Caller;
-use skep_client::LockOutcome;
+use skep_client::{FileLock, LockOutcome};
+use skep_types::Error;
 
 pub(crate) async fn perform<F: FileSystem>(
     context: &Context<F>,
@@ -62,7 +63,9 @@ async fn granted<F: FileSystem>(
     let (inode, is_lock) = (lock.inode, lock.lock.mode.is_some());
     match outcome {
         LockOutcome::Granted { keep_cache: false, version, .. } if is_lock => {
-            context.waits.drop_pages(inode, ALL_PAGES).await.map_err(skep_types::Error::from)?;
+            if let Err(error) = context.waits.drop_pages(inode, ALL_PAGES).await {
+                return Err(release(context, lock, error.into()).await);
+            }
             context.file_system.pages_dropped(inode, version);
         }
         // The kernel's cached pages of the file are still valid, but its cached size may be
@@ -73,4 +76,25 @@ async fn granted<F: FileSystem>(
         _ => {}
     }
     Ok(ReplyBody::Empty)
+}
+
+/// Releases a lock whose program gets the error `error`: the mount has no thread that can make the
+/// kernel drop its outdated pages. If the owner had another lock of the range before, this lock is
+/// released too, since the new lock has replaced it. Returns the error for the program.
+async fn release<F: FileSystem>(context: &Context<F>, lock: &Lock, error: Error) -> Failure {
+    let fs = &context.file_system;
+    let unlocked = FileLock { mode: None, ..lock.lock.clone() };
+    if let Err(error) = fs.set_lock(lock.handle, unlocked, fs.new_lock_wait()).await {
+        tracing::warn!(
+            "file {}: cannot release a lock whose request has failed: {error}; the lock ends when \
+             the program closes the file",
+            lock.inode
+        );
+    }
+    let error = error.within(format_args!(
+        "cannot lock file {}: the mount cannot start a thread that makes the kernel drop its \
+         cached pages; raise the limit of threads, and lock the file again",
+        lock.inode
+    ));
+    error.into()
 }
