@@ -107,16 +107,8 @@ impl Client {
         let mount = self.mount();
         mount.notifications.recent.note(notification.inode);
         if let Some(state) = mount.inodes.get(notification.inode) {
-            if let Err(error) = self.begin_to_share(&state).await {
-                // If this client cannot report the size, it only logs the error. Metadata requests
-                // the size from storage as soon as this client has closed the file or has left the
-                // cluster.
-                tracing::debug!(
-                    "file {}: cannot handle the notification that the file is shared: {error:#}",
-                    notification.inode
-                );
-            }
-            if !self.report_inline_end(&state, (group, session)).await {
+            let is_shared = self.share_reported(&state, (group, session)).await;
+            if !is_shared || !self.report_inline_end(&state, (group, session)).await {
                 return;
             }
         }
@@ -125,6 +117,47 @@ impl Client {
         if let Err(error) = self.router().call(group, &request, options).await {
             tracing::debug!("cannot acknowledge notification {}: {error:#}", notification.number);
         }
+    }
+
+    /// Makes a file shared, and reports the end of this mount's writes to metadata. After a failed
+    /// report, tries again as long as this mount has the file open: the other client would get a
+    /// smaller size, and an append of this client would overwrite acknowledged bytes. Returns
+    /// `false` if the mount or the session of the notification (`session`) ends first. The caller
+    /// then acknowledges nothing.
+    ///
+    /// # Hazard: two mounts that wait for each other
+    /// This mount may be renewing its session, and may wait for an acknowledgement of another mount
+    /// that waits for this one. So this function does not try again after `TimedOut`.
+    async fn share_reported(
+        &self,
+        state: &Arc<InodeState>,
+        (group, session): (GroupId, SessionId),
+    ) -> bool {
+        let mount = self.mount();
+        let is_awaited = || mount.sessions.is_current(group, session) && !mount.is_ending();
+        let mut is_logged = false;
+        // Retry: reports the end again after a pause, until metadata has recorded it or this mount
+        // has closed the file.
+        while is_awaited() {
+            let Err(error) = self.begin_to_share(state).await else { return true };
+            let has_timed_out = error.code() == ErrorCode::TimedOut;
+            if has_timed_out || is_gone(&error) || !state.has_unconfirmed_writes() {
+                tracing::debug!(
+                    "file {}: cannot handle the notification that the file is shared: {error:#}",
+                    state.id
+                );
+                return true;
+            }
+            if !std::mem::replace(&mut is_logged, true) {
+                tracing::warn!(
+                    "file {}: another mount waits for its open of this file, because this mount \
+                     cannot report the end of its writes, and tries again: {error}",
+                    state.id
+                );
+            }
+            skep_env::sleep(NOTIFICATIONS_PAUSE).await;
+        }
+        false
     }
 
     /// Makes the end of a file's inline component durable at metadata, if this mount has ended it.

@@ -242,3 +242,22 @@ fn acknowledgement_does_not_wait_for_a_report_of_times() {
         fake.state.borrow_mut().hold = None;
     });
 }
+
+/// Hole H183 in `docs/tests/holes.md`. docs/semantics.md 2.3: with the size that metadata has, the
+/// other mount would not read the acknowledged bytes, and its appends would overwrite them.
+#[test]
+fn notification_is_acknowledged_only_after_a_report_of_the_size() {
+    with_client(|fake, client| async move {
+        // After a second start, the fake accepts gaps between the sequences of a slot. The refused
+        // reports leave such gaps.
+        fake.with_metadata(1, |it| it.start += 1);
+        let (inode, _) = create_with(&client, "a", b"bytes").await;
+        fake.state.borrow_mut().refusal = Some((ReportWritten::ID, ErrorCode::DeviceFailed));
+        fake.notify_of_open(inode);
+        until(|| fake.count::<ReportWritten>() > 1).await;
+        assert_eq!(fake.count::<AcknowledgeNotifications>(), 0);
+        fake.state.borrow_mut().refusal = None;
+        until(|| fake.count::<AcknowledgeNotifications>() == 1).await;
+        assert_eq!(fake.with_metadata(1, |it| it.inodes[&inode].attributes.size), 5);
+    });
+}
