@@ -1,8 +1,11 @@
 //! The replay of a simulated client: it keeps the changes that targets have acknowledged, and sends
 //! the lost ones again after a comparison of slots (`comparison`), before the target executes new
-//! changes. The simulated client does what `crates/client/src/session/replay.rs` does, with one
-//! exception: it never drops a durable change from its list. This does not affect the replay,
-//! because a durable change is never lost.
+//! changes. The simulated client does what `crates/client/src/session/replay.rs` does, with two
+//! exceptions:
+//! - It never drops a durable change from its list. This does not affect the replay, because a
+//!   durable change is never lost.
+//! - It does not replay opens that have truncated the file. So no replay restores the truncate
+//!   generation of an empty file.
 //!
 //! The witness checks the replays (`witness::replays`).
 
@@ -67,7 +70,7 @@ impl SessionReplay {
     }
 }
 
-/// Whether a client can replay an operation after a power loss.
+/// Whether a simulated client replays an operation after a power loss.
 pub(crate) fn is_replayed(op: &Op) -> bool {
     match op {
         Op::SetAttributes(it) => it.size.is_none(),

@@ -133,7 +133,7 @@ fn page_cache_is_kept_until_another_mount_changes_the_file() {
 /// Hole H182 in `docs/tests/holes.md`. docs/semantics.md 6.6: until the kernel has dropped the
 /// pages for a lock, it must also drop them for other locks and opens.
 #[test]
-fn pages_are_outdated_until_the_kernel_has_dropped_them_for_a_lock() {
+fn pages_stay_outdated_until_the_kernel_drops_them_for_a_lock() {
     with_client(|fake, client| async move {
         let (inode, handle) = create_with(&client, "a", b"x").await;
         let other = mount(&fake).await;
