@@ -16,7 +16,9 @@
 //! mount notifies it after a lock. Until then, another program can open or lock the file, and this
 //! mount must not tell the kernel to keep the pages. So the mount records the new version of the
 //! pages only after the kernel has dropped them ([`CachedVersions::pages_dropped`]). For an open,
-//! the first read, write or close through the new handle shows this.
+//! the first read, write or close through the new handle shows this. A directory has no handle at
+//! the mount, so the mount records the version of its listing at once. If two programs open the
+//! directory at the same moment, one of them may read the old listing once more.
 
 use crate::cache::listings::Listings;
 use crate::cache::recent::Recent;
