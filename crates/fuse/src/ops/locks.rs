@@ -19,14 +19,14 @@ pub(crate) async fn perform<F: FileSystem>(
             let held = context.file_system.test_lock(lock.handle, &lock.lock).await?;
             Ok(ReplyBody::Lock(held))
         }
-        LockRequest::Set { lock, waits } => set(context, lock, waits, caller).await,
+        LockRequest::Set { lock, waits } => set(context, &lock, waits, caller).await,
     }
 }
 
 /// Serves `SETLK`, and `SETLKW`, which waits for the lock.
 async fn set<F: FileSystem>(
     context: &Context<F>,
-    lock: Lock,
+    lock: &Lock,
     waits: bool,
     caller: Caller,
 ) -> Outcome {
@@ -34,7 +34,7 @@ async fn set<F: FileSystem>(
     let number = fs.new_lock_wait();
     let outcome = fs.set_lock(lock.handle, lock.lock.clone(), number).await?;
     if outcome != LockOutcome::Refused {
-        return granted(context, &lock, outcome).await;
+        return granted(context, lock, outcome).await;
     }
     if !waits {
         return Err(libc::EAGAIN.into());
@@ -48,7 +48,7 @@ async fn set<F: FileSystem>(
         waited.ok_or(libc::EINTR)??;
         let outcome = fs.set_lock(lock.handle, lock.lock.clone(), number).await?;
         if outcome != LockOutcome::Refused {
-            return granted(context, &lock, outcome).await;
+            return granted(context, lock, outcome).await;
         }
     }
 }
