@@ -1,20 +1,36 @@
 //! The encoding of a frame in the files of the history. A number is encoded with 7 bits in each
 //! byte, so that the many small numbers take little space.
 //!
-//! A record consists of the length of the payload (4 bytes, little-endian), the CRC-32C of the
-//! payload (4 bytes), and the payload. A reader stops at the first record that is incomplete or
-//! damaged.
+//! A record consists of a marker (8 bytes), the length of the payload (4 bytes, little-endian), the
+//! CRC-32C of the payload (4 bytes), and the payload. The last byte of the marker is the version of
+//! this form. A reader skips damaged bytes up to the next marker, so a damaged record hides no
+//! other one.
+//!
+//! Earlier programs wrote records of version 1, which have no marker. Readers accept both versions
+//! in one file. A damaged record of version 1 hides the records of this version that follow it.
 
 use crate::frame::{Dimension, Frame, Key, Level, Load, Measure};
 use crate::limits::MAX_FRAME_BYTES;
 use skep_types::codec::crc32c;
 
+/// The marker at the begin of each record of version 2. No text in a payload contains it, because
+/// its first byte is not valid in UTF-8.
+const MARKER: [u8; 8] = [0xfb, b's', b'k', b'e', b'p', b'f', b'r', 2];
 /// Version of the payload. The version is the payload's first byte.
 const VERSION: u8 = 1;
 /// Number of numbers in a load that precede its buckets.
 const NUMBERS_OF_LOAD: usize = 9;
-/// Length of the part of a record that precedes the payload.
+/// Length of the part of a record between its marker and its payload.
 const HEAD_BYTES: usize = 8;
+
+/// The lengths of the readable and of the damaged parts of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct FileSummary {
+    /// End of the last complete record, in bytes from the begin of the file.
+    pub end: usize,
+    /// Number of damaged bytes before this end.
+    pub damaged_bytes: usize,
+}
 
 /// Returns the record of a frame.
 pub fn record(frame: &Frame) -> Vec<u8> {
@@ -36,22 +52,43 @@ pub fn record(frame: &Frame) -> Vec<u8> {
         payload.level(*level);
     }
     let payload = payload.0;
-    let mut record = Vec::with_capacity(payload.len() + HEAD_BYTES);
+    let mut record = Vec::with_capacity(MARKER.len() + HEAD_BYTES + payload.len());
+    record.extend_from_slice(&MARKER);
     record.extend_from_slice(&(payload.len() as u32).to_le_bytes());
     record.extend_from_slice(&crc32c(&payload).to_le_bytes());
     record.extend_from_slice(&payload);
     record
 }
 
-/// Calls `visit` with the payload of each complete record at the start of `bytes`, which is the
-/// content of a file. Returns the total length of these records.
-pub fn records(bytes: &[u8], mut visit: impl FnMut(&[u8])) -> usize {
-    let mut start = 0;
-    while let Some(payload) = payload_at(&bytes[start..]) {
-        visit(payload);
-        start += HEAD_BYTES + payload.len();
+/// Calls `visit` with the payload of each complete record in `bytes`, which is the content of a
+/// file. Skips damaged bytes.
+pub fn records(bytes: &[u8], mut visit: impl FnMut(&[u8])) -> FileSummary {
+    let mut summary = FileSummary::default();
+    let mut at = 0;
+    while let Some(rest) = bytes.get(at..).filter(|rest| !rest.is_empty()) {
+        if let Some((payload, len)) = record_at(rest) {
+            visit(payload);
+            summary.damaged_bytes += at - summary.end;
+            at += len;
+            summary.end = at;
+            continue;
+        }
+        let Some(offset) = next_marker(&rest[1..]) else { break };
+        at += 1 + offset;
     }
-    start
+    summary
+}
+
+/// Returns the payload and the length of the record at the begin of `bytes`. `None` means that this
+/// record is incomplete or damaged.
+fn record_at(bytes: &[u8]) -> Option<(&[u8], usize)> {
+    let body = bytes.strip_prefix(&MARKER).unwrap_or(bytes);
+    let payload = payload_at(body)?;
+    Some((payload, bytes.len() - body.len() + HEAD_BYTES + payload.len()))
+}
+
+fn next_marker(bytes: &[u8]) -> Option<usize> {
+    bytes.windows(MARKER.len()).position(|window| window == MARKER)
 }
 
 fn payload_at(bytes: &[u8]) -> Option<&[u8]> {
@@ -231,6 +268,15 @@ mod tests {
         frames
     }
 
+    fn payload_of(frame: &Frame) -> Vec<u8> {
+        record(frame)[MARKER.len() + HEAD_BYTES..].to_vec()
+    }
+
+    /// Returns the record of a frame in version 1.
+    fn first_version(frame: &Frame) -> Vec<u8> {
+        record(frame)[MARKER.len()..].to_vec()
+    }
+
     #[test]
     fn decoded_frames_equal_the_encoded_frames() {
         let mut first = frame(1_800_000_000, u64::MAX / 2_000_000);
@@ -247,7 +293,7 @@ mod tests {
     fn frame_can_be_decoded_without_the_loads_of_other_dimensions() {
         let mut whole = frame(1_800_000_000, u64::MAX / 2_000_000);
         whole.loads.values_mut().for_each(|load| load.buckets.push((90, 1 << 60)));
-        let payload = record(&whole)[HEAD_BYTES..].to_vec();
+        let payload = payload_of(&whole);
         for (wanted, _) in Dimension::ALL {
             let mut expected = whole.clone();
             expected.loads.retain(|key, _| key.dimension == wanted);
@@ -259,22 +305,60 @@ mod tests {
     }
 
     #[test]
-    fn history_is_read_up_to_a_torn_or_damaged_record() {
-        let (first, second) = (record(&frame(1, 10)), record(&frame(2, 20)));
-        let whole = [first.clone(), second.clone()].concat();
-        for cut in 0..second.len() {
-            assert_eq!(all(&whole[..first.len() + cut]), [frame(1, 10)], "cut at {cut}");
+    fn torn_or_damaged_record_hides_no_other_record() {
+        let [first, second, third] = [1, 2, 3].map(|number| record(&frame(number, 10 * number)));
+        let whole = [first.clone(), second.clone(), third.clone()].concat();
+        let end = whole.len();
+        assert_eq!(records(&whole, |_| ()), FileSummary { end, damaged_bytes: 0 });
+        for at in first.len()..first.len() + second.len() {
+            for bit in [0x01, 0x10, 0x80] {
+                let mut damaged = whole.clone();
+                damaged[at] ^= bit;
+                assert_eq!(all(&damaged), [frame(1, 10), frame(3, 30)], "{bit:x} at {at}");
+                let summary = records(&damaged, |_| ());
+                assert_eq!(summary, FileSummary { end, damaged_bytes: second.len() }, "{at}");
+            }
         }
-        for at in first.len()..whole.len() {
-            let mut damaged = whole.clone();
-            damaged[at] ^= 0x10;
-            assert_eq!(all(&damaged), [frame(1, 10)], "damage at {at}");
+        for cut in 0..second.len() {
+            let torn = &whole[..first.len() + cut];
+            assert_eq!(all(torn), [frame(1, 10)], "cut at {cut}");
+            assert_eq!(records(torn, |_| ()).end, first.len());
+            // The next process has continued the file after the incomplete record.
+            let continued = [torn, &third].concat();
+            assert_eq!(all(&continued), [frame(1, 10), frame(3, 30)], "cut at {cut}");
         }
     }
 
     #[test]
+    fn records_of_both_versions_are_read_from_one_file() {
+        let frames = [1, 2, 3].map(|number| frame(number, 10 * number));
+        let old = first_version(&frames[0]);
+        let mut file = [old.clone(), first_version(&frames[1]), record(&frames[2])].concat();
+        assert_eq!(all(&file), frames);
+        assert_eq!(records(&file, |_| ()).damaged_bytes, 0);
+        for cut in 0..old.len() {
+            assert_eq!(all(&old[..cut]), [], "cut at {cut}");
+        }
+        // Without markers, the damage hides the second record too.
+        file[old.len() / 2] ^= 0x10;
+        assert_eq!(all(&file), &frames[2..]);
+    }
+
+    /// Each begin of a marker makes the reader look at the bytes behind it.
+    #[test]
+    fn many_markers_without_records_are_skipped() {
+        let last = record(&frame(1, 10));
+        let mut file = MARKER.repeat(100_000);
+        let garbage = file.len();
+        file.extend_from_slice(&last);
+        assert_eq!(all(&file), [frame(1, 10)]);
+        let end = file.len();
+        assert_eq!(records(&file, |_| ()), FileSummary { end, damaged_bytes: garbage });
+    }
+
+    #[test]
     fn decoding_changed_frame_bytes_never_panics() {
-        let payload = record(&frame(5, 9))[HEAD_BYTES..].to_vec();
+        let payload = payload_of(&frame(5, 9));
         for at in 0..payload.len() {
             for value in [0, 1, 0x7f, 0x80, 0xff] {
                 let mut changed = payload.clone();

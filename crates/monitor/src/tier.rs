@@ -3,7 +3,8 @@
 //!
 //! The tier only appends to its files. To remove old frames, it removes its oldest file, which
 //! requires no free space. After a crash, the last record of the newest file may be incomplete. In
-//! this case, the tier truncates the file at the end of the last complete frame.
+//! this case, the tier truncates the file at the end of the last complete frame. Damaged frames
+//! within a file stay in it, and readers skip them.
 //!
 //! # Clocks that are set back
 //! The names of the files are in the order in which the tier has created them. After the clock was
@@ -13,7 +14,8 @@
 
 use crate::codec;
 use crate::frame::{Dimension, Frame};
-use std::collections::BTreeMap;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::ops::Range;
@@ -44,6 +46,8 @@ pub struct Tier {
     /// The start of the frame that was written last, in milliseconds since 1970. `None` means that
     /// the newest file has no frame.
     written_ms: Option<u64>,
+    /// The files whose damage is in the log.
+    damaged: RefCell<BTreeSet<u64>>,
 }
 
 impl Tier {
@@ -62,12 +66,15 @@ impl Tier {
                 files.insert(start, entry.metadata()?.len());
             }
         }
-        let mut tier = Self { form, directory, files, newest: None, written_ms: None };
+        let (newest, written_ms, damaged) = (None, None, RefCell::default());
+        let mut tier = Self { form, directory, files, newest, written_ms, damaged };
         if let Some((start, len)) = tier.files.last_key_value().map(|(start, len)| (*start, *len)) {
             let path = tier.path(start);
-            let whole = codec::records(&fs::read(&path)?, |payload| {
+            let summary = codec::records(&fs::read(&path)?, |payload| {
                 tier.written_ms = codec::start_ms(payload).or(tier.written_ms);
-            }) as u64;
+            });
+            tier.note_damage(start, summary.damaged_bytes);
+            let whole = summary.end as u64;
             if whole < len {
                 OpenOptions::new().write(true).open(&path)?.set_len(whole)?;
                 tracing::warn!(
@@ -84,6 +91,17 @@ impl Tier {
 
     fn path(&self, start: u64) -> PathBuf {
         self.directory.join(format!("{start}.frames"))
+    }
+
+    /// Logs that a file has `bytes` damaged bytes, but only once for each file.
+    fn note_damage(&self, start: u64, bytes: usize) {
+        if bytes > 0 && self.damaged.borrow_mut().insert(start) {
+            tracing::warn!(
+                "the history file {} has {bytes} damaged bytes, so graphs have a gap there; check \
+                 the disk and the memory of this host",
+                self.path(start).display()
+            );
+        }
     }
 
     /// Returns the form of the tier.
@@ -130,8 +148,8 @@ impl Tier {
                 Ok(())
             }
             Err(error) => {
-                // The file may contain a part of the record. This part is removed, because no
-                // record may follow an incomplete record.
+                // The file may contain a part of the record. This part is removed, because it would
+                // use space until the file is removed.
                 let _ = file.set_len(before);
                 self.newest = None;
                 Err(error)
@@ -187,7 +205,7 @@ impl Tier {
                     continue;
                 }
             };
-            codec::records(&bytes, |payload| {
+            let summary = codec::records(&bytes, |payload| {
                 // A file can have more than a thousand frames of other times, so decode only the
                 // wanted ones.
                 let start_ms = codec::start_ms(payload);
@@ -198,6 +216,7 @@ impl Tier {
                     visit(frame);
                 }
             });
+            self.note_damage(start, summary.damaged_bytes);
         }
     }
 
@@ -217,12 +236,12 @@ impl Tier {
     }
 
     /// Returns the newest frame of the tier. `None` means that the tier has no file, or that its
-    /// newest file has no valid frame at its end.
+    /// newest file has no valid frame.
     pub fn last(&self) -> Option<Frame> {
         let (start, _) = self.files.last_key_value()?;
         let bytes = fs::read(self.path(*start)).ok()?;
         let mut last = None;
-        codec::records(&bytes, |payload| last = codec::decode(payload));
+        codec::records(&bytes, |payload| last = codec::decode(payload).or(last.take()));
         last
     }
 }
@@ -275,8 +294,9 @@ mod tests {
         let mut tier = Tier::open(directory.path(), FORM).unwrap();
         tier.append(&frame(105, 105)).unwrap();
         assert_eq!(seconds(&tier, 0, 1000), [100, 101, 102, 103, 105]);
-        let only = codec::records(&fs::read(&path).unwrap(), |_| ()) as u64;
-        assert_eq!(only, fs::metadata(&path).unwrap().len(), "no bytes remain between frames");
+        let content = fs::read(&path).unwrap();
+        let expected = codec::FileSummary { end: content.len(), damaged_bytes: 0 };
+        assert_eq!(codec::records(&content, |_| ()), expected, "no bytes remain between frames");
     }
 
     #[test]
@@ -300,6 +320,29 @@ mod tests {
         );
         let on_disk = fs::read_dir(directory.path().join("seconds")).unwrap().count();
         assert_eq!(on_disk, 1);
+    }
+
+    #[test]
+    fn damaged_frame_hides_no_other_frame_and_stays_after_a_restart() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut tier = Tier::open(directory.path(), FORM).unwrap();
+        for second in 100..110 {
+            tier.append(&frame(second, second)).unwrap();
+        }
+        let path = tier.path(100_000);
+        let mut content = fs::read(&path).unwrap();
+        let record_bytes = codec::record(&frame(100, 100)).len();
+        content[3 * record_bytes + record_bytes / 2] ^= 0x10;
+        fs::write(&path, &content).unwrap();
+        let expected = [100, 101, 102, 104, 105, 106, 107, 108, 109];
+        assert_eq!(seconds(&tier, 0, 1000), expected);
+        drop(tier);
+        let mut tier = Tier::open(directory.path(), FORM).unwrap();
+        assert_eq!(seconds(&tier, 0, 1000), expected);
+        assert_eq!(tier.last(), Some(frame(109, 109)));
+        assert_eq!(fs::read(&path).unwrap(), content, "the restart removes nothing");
+        tier.append(&frame(110, 110)).unwrap();
+        assert_eq!(seconds(&tier, 109, 1000), [109, 110]);
     }
 
     #[test]
