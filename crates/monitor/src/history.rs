@@ -27,6 +27,12 @@ const FORMS: [TierForm; 3] = [
     TierForm { name: "minutes", step_ms: MINUTE_MS, file_ms: DAY_MS, keep_ms: 31 * DAY_MS },
     TierForm { name: "hours", step_ms: HOUR_MS, file_ms: 30 * DAY_MS, keep_ms: 731 * DAY_MS },
 ];
+/// Time for which the clock must go on steadily before old files are removed by their age. A wrong
+/// clock makes all files seem old, and may be corrected soon.
+const STEADY_MS: u64 = HOUR_MS;
+/// Difference between the end of a frame and the begin of the next one above which the clock was
+/// not steady.
+const JUMP_MS: u64 = 5 * MINUTE_MS;
 /// Maximum share of each tier in the total size limit, as a number of quarters.
 const QUARTERS: [u64; 3] = [1, 2, 1];
 /// Longest time span of a query for which the tier with the same index is read. For a longer span,
@@ -63,6 +69,8 @@ pub struct History {
     /// The newest frames, in the order of their times.
     recent: VecDeque<Frame>,
     max_bytes: u64,
+    /// Time for which the clock has gone on steadily, in milliseconds.
+    steady_ms: u64,
     removals: Removals,
     problem: Option<String>,
 }
@@ -100,20 +108,33 @@ impl History {
         let newest = tiers[0].last().map_or(0, |frame| frame.start_ms);
         let from = newest.saturating_sub(RECENT_FRAMES as u64 * SECOND_MS);
         tiers[0].read(from..newest + 1, |_| true, |frame| add_newest(&mut recent, frame));
-        Ok(Self { tiers, open, recent, max_bytes, removals: Removals::default(), problem: None })
+        let (steady_ms, removals, problem) = (0, Removals::default(), None);
+        Ok(Self { tiers, open, recent, max_bytes, steady_ms, removals, problem })
     }
 
     /// Adds the frame of one round. If the write of the frame fails, the error is logged,
     /// [`Self::state`] reports it, and the frame stays in memory.
     pub fn add(&mut self, frame: Frame) {
         let now_ms = frame.start_ms + frame.span_ms;
+        self.note_clock(&frame);
         self.store(0, &frame);
         self.add_to_open(0, &frame);
         add_newest(&mut self.recent, frame);
         let quarter = self.max_bytes / 4;
         for (tier, quarters) in self.tiers.iter_mut().zip(QUARTERS) {
-            tier.trim(now_ms, quarter * quarters);
+            if self.steady_ms >= STEADY_MS {
+                tier.trim_by_age(now_ms);
+            }
+            tier.trim_by_size(quarter * quarters);
         }
+    }
+
+    /// Adds the time of a new frame to the time for which the clock has gone on steadily.
+    fn note_clock(&mut self, frame: &Frame) {
+        let expected = self.recent.back().map_or(0, |last| last.start_ms + last.span_ms);
+        let is_steady = frame.start_ms.abs_diff(expected) <= JUMP_MS;
+        let before = if is_steady { self.steady_ms } else { 0 };
+        self.steady_ms = before.saturating_add(frame.span_ms);
     }
 
     /// Adds a frame of tier `index` to the incomplete frame of the next tier. If `frame` belongs to
@@ -346,6 +367,26 @@ mod tests {
             drop(history);
             check(&History::open(directory.path(), 1 << 30).unwrap());
         }
+    }
+
+    #[test]
+    fn clock_that_is_wrong_for_a_moment_removes_no_history() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut history = History::open(directory.path(), 1 << 30).unwrap();
+        let seconds = |history: &History| {
+            let mut found = 0;
+            history.tiers[0].read(0..u64::MAX, |_| false, |_| found += 1);
+            found
+        };
+        (0..600).for_each(|second| history.add(frame(START + second, 1)));
+        let year = 365 * 86_400;
+        history.add(frame(START + year, 1));
+        (601..900).for_each(|second| history.add(frame(START + second, 1)));
+        assert_eq!(seconds(&history), 900);
+        // A clock that stays right for hours removes the old files.
+        (900..4 * 3600).for_each(|second| history.add(frame(START + second, 1)));
+        let left = seconds(&history);
+        assert!((3600..4201).contains(&left), "{left}");
     }
 
     #[test]

@@ -1,16 +1,17 @@
 //! One tier of the history. A tier stores frames of one length. Each of its files covers one
 //! period.
 //!
-//! The tier only appends to its files. To remove old frames, it removes its oldest file, which
-//! requires no free space. After a crash, the last record of the newest file may be incomplete. In
-//! this case, the tier truncates the file at the end of the last complete frame. Damaged frames
-//! within a file stay in it, and readers skip them.
+//! The tier only appends to its files. To remove old frames, it removes files, which requires no
+//! free space. After a crash, the last record of the newest file may be incomplete. In this case,
+//! the tier truncates the file at the end of the last complete frame. Damaged frames within a file
+//! stay in it, and readers skip them.
 //!
 //! # Clocks that are set back
 //! The names of the files are in the order in which the tier has created them. After the clock was
 //! set back, the newest file is named after a time in the future. The tier then begins further
-//! files, whose names follow that of the newest file, so that the oldest frames are still removed
-//! first. Readers also read these files, and select frames by the times in the frames.
+//! files, whose names follow that of the newest file. So the name of such a file is no time of its
+//! frames. The tier therefore knows the times of the frames of each file, by which readers find
+//! frames and old files are removed.
 
 use crate::codec;
 use crate::frame::{Dimension, Frame};
@@ -34,13 +35,38 @@ pub struct TierForm {
     pub keep_ms: u64,
 }
 
+/// The length of a file, and the times of its frames.
+#[derive(Debug, Clone, Default)]
+struct HistoryFile {
+    /// Length in bytes.
+    len: u64,
+    /// A span that contains all frames, in milliseconds since 1970. `None` means that the file has
+    /// no frame.
+    times: Option<Range<u64>>,
+}
+
+impl HistoryFile {
+    /// Records that the file has a frame of the time `added`.
+    fn add_times(&mut self, added: Range<u64>) {
+        let all = match &self.times {
+            Some(times) => times.start.min(added.start)..times.end.max(added.end),
+            None => added,
+        };
+        self.times = Some(all);
+    }
+
+    fn may_have(&self, span: &Range<u64>) -> bool {
+        self.times.as_ref().is_some_and(|it| it.start < span.end && span.start < it.end)
+    }
+}
+
 /// An open tier.
 #[derive(Debug)]
 pub struct Tier {
     form: TierForm,
     directory: PathBuf,
-    /// The length of each file in bytes, by the start of its period in milliseconds.
-    files: BTreeMap<u64, u64>,
+    /// The files, by the numbers in their names.
+    files: BTreeMap<u64, HistoryFile>,
     /// The newest file, open for appending.
     newest: Option<(u64, File)>,
     /// The start of the frame that was written last, in milliseconds since 1970. `None` means that
@@ -63,30 +89,69 @@ impl Tier {
         for entry in fs::read_dir(&directory)? {
             let entry = entry?;
             if let Some(start) = start_of(&entry.file_name().to_string_lossy()) {
-                files.insert(start, entry.metadata()?.len());
+                let times = Some(start..start.saturating_add(form.file_ms));
+                files.insert(start, HistoryFile { len: entry.metadata()?.len(), times });
             }
         }
         let (newest, written_ms, damaged) = (None, None, RefCell::default());
         let mut tier = Self { form, directory, files, newest, written_ms, damaged };
-        if let Some((start, len)) = tier.files.last_key_value().map(|(start, len)| (*start, *len)) {
-            let path = tier.path(start);
-            let summary = codec::records(&fs::read(&path)?, |payload| {
-                tier.written_ms = codec::start_ms(payload).or(tier.written_ms);
-            });
-            tier.note_damage(start, summary.damaged_bytes);
-            let whole = summary.end as u64;
-            if whole < len {
-                OpenOptions::new().write(true).open(&path)?.set_len(whole)?;
-                tracing::warn!(
-                    "{}: removed {} bytes at the end of this history file, since a crash left an \
-                     unfinished write there",
-                    path.display(),
-                    len - whole
-                );
-                tier.files.insert(start, whole);
+        tier.read_newest()?;
+        tier.read_unusual();
+        Ok(tier)
+    }
+
+    /// Reads the times of the newest file, and truncates this file after its last complete frame.
+    ///
+    /// # Errors
+    /// The errors of the file system.
+    fn read_newest(&mut self) -> io::Result<()> {
+        let Some(start) = self.files.keys().next_back().copied() else { return Ok(()) };
+        let path = self.path(start);
+        let (written_ms, end) = self.read_times(start, &fs::read(&path)?);
+        self.written_ms = written_ms;
+        let Some(file) = self.files.get_mut(&start) else { return Ok(()) };
+        if end < file.len {
+            OpenOptions::new().write(true).open(&path)?.set_len(end)?;
+            tracing::warn!(
+                "{}: removed {} bytes at the end of this history file, since a crash left an \
+                 unfinished write there",
+                path.display(),
+                file.len - end
+            );
+            file.len = end;
+        }
+        Ok(())
+    }
+
+    /// Reads the times of the frames in the files whose names may be no times of their frames,
+    /// because the clock was set back. A file that cannot be read keeps the times of its name.
+    fn read_unusual(&mut self) {
+        let Some(written_ms) = self.written_ms else { return };
+        let file_ms = self.form.file_ms;
+        let is_unusual = |start: &u64| !start.is_multiple_of(file_ms) || *start > written_ms;
+        let unusual: Vec<u64> = self.files.keys().copied().filter(is_unusual).collect();
+        for start in unusual {
+            if let Ok(bytes) = fs::read(self.path(start)) {
+                self.read_times(start, &bytes);
             }
         }
-        Ok(tier)
+    }
+
+    /// Takes the times of the frames in a file from its content. Returns the start of its last
+    /// frame, and the end of this frame in bytes.
+    fn read_times(&mut self, start: u64, content: &[u8]) -> (Option<u64>, u64) {
+        let step_ms = self.form.step_ms;
+        let mut file = HistoryFile { len: content.len() as u64, times: None };
+        let mut last = None;
+        let summary = codec::records(content, |payload| {
+            if let Some(start_ms) = codec::start_ms(payload) {
+                file.add_times(start_ms..start_ms.saturating_add(step_ms));
+                last = Some(start_ms);
+            }
+        });
+        self.note_damage(start, summary.damaged_bytes);
+        self.files.insert(start, file);
+        (last, summary.end as u64)
     }
 
     fn path(&self, start: u64) -> PathBuf {
@@ -111,7 +176,7 @@ impl Tier {
 
     /// Returns the number of bytes in all files.
     pub fn bytes(&self) -> u64 {
-        self.files.values().sum()
+        self.files.values().map(|file| file.len).sum()
     }
 
     /// Returns the name of the file for a frame with the start `start_ms`.
@@ -121,8 +186,8 @@ impl Tier {
         match self.files.keys().next_back() {
             // The clock was set back. One file still covers one period at most.
             Some(newest) if *newest > wanted => match self.written_ms.map(period) {
-                Some(written) if written != wanted => newest.saturating_add(1),
-                _ => *newest,
+                Some(written) if written == wanted => *newest,
+                _ => newest.saturating_add(1),
             },
             _ => wanted,
         }
@@ -139,11 +204,13 @@ impl Tier {
             self.newest = Some((start, file));
         }
         let Some((_, file)) = &mut self.newest else { return Ok(()) };
-        let before = self.files.get(&start).copied().unwrap_or(0);
+        let before = self.files.get(&start).map_or(0, |file| file.len);
         let record = codec::record(frame);
         match file.write_all(&record) {
             Ok(()) => {
-                self.files.insert(start, before + record.len() as u64);
+                let stored = self.files.entry(start).or_default();
+                stored.len = before + record.len() as u64;
+                stored.add_times(frame.start_ms..frame.start_ms.saturating_add(self.form.step_ms));
                 self.written_ms = Some(frame.start_ms);
                 Ok(())
             }
@@ -159,10 +226,14 @@ impl Tier {
 
     /// Removes the oldest file, unless it is the only one. Returns whether a file was removed.
     pub fn remove_oldest(&mut self) -> bool {
-        if self.files.len() < 2 {
-            return false;
-        }
-        let Some((start, _)) = self.files.pop_first() else { return false };
+        let oldest = self.files.keys().next().copied().filter(|_| self.files.len() > 1);
+        oldest.into_iter().for_each(|start| self.remove(start));
+        oldest.is_some()
+    }
+
+    fn remove(&mut self, start: u64) {
+        self.files.remove(&start);
+        self.damaged.borrow_mut().remove(&start);
         if let Err(error) = fs::remove_file(self.path(start)) {
             tracing::warn!(
                 "cannot remove the old history file {}: {error}; it uses space, and the next start \
@@ -170,17 +241,23 @@ impl Tier {
                 self.path(start).display()
             );
         }
-        true
     }
 
-    /// Removes the files whose frames are all too old at the time `now_ms`. Then removes the oldest
-    /// files while the tier has more than `max_bytes`.
-    pub fn trim(&mut self, now_ms: u64, max_bytes: u64) {
-        let is_old = |start: u64| start + self.form.file_ms + self.form.keep_ms < now_ms;
-        let old = self.files.keys().filter(|start| is_old(**start)).count();
-        for _ in 0..old {
-            self.remove_oldest();
-        }
+    /// Removes the files whose frames are all too old at the time `now_ms`, except for the newest
+    /// file. After the clock was set back, these need not be the oldest files.
+    pub fn trim_by_age(&mut self, now_ms: u64) {
+        let keep_ms = self.form.keep_ms;
+        let is_old = |file: &HistoryFile| {
+            file.times.as_ref().is_none_or(|it| it.end.saturating_add(keep_ms) < now_ms)
+        };
+        let but_newest = self.files.iter().rev().skip(1);
+        let old: Vec<u64> =
+            but_newest.filter(|(_, file)| is_old(file)).map(|(start, _)| *start).collect();
+        old.into_iter().for_each(|start| self.remove(start));
+    }
+
+    /// Removes the oldest files while the tier has more than `max_bytes`.
+    pub fn trim_by_size(&mut self, max_bytes: u64) {
         while self.bytes() > max_bytes && self.remove_oldest() {}
     }
 
@@ -193,14 +270,14 @@ impl Tier {
         is_wanted: impl Fn(Dimension) -> bool,
         mut visit: impl FnMut(Frame),
     ) {
-        for start in self.files_of(&span) {
-            let bytes = match fs::read(self.path(start)) {
+        for (start, _) in self.files.iter().filter(|(_, file)| file.may_have(&span)) {
+            let bytes = match fs::read(self.path(*start)) {
                 Ok(bytes) => bytes,
                 Err(error) => {
                     tracing::warn!(
                         "cannot read the history file {}: {error}; graphs have a gap for the time \
                          of this file",
-                        self.path(start).display()
+                        self.path(*start).display()
                     );
                     continue;
                 }
@@ -216,23 +293,8 @@ impl Tier {
                     visit(frame);
                 }
             });
-            self.note_damage(start, summary.damaged_bytes);
+            self.note_damage(*start, summary.damaged_bytes);
         }
-    }
-
-    /// Returns the names of the files that may have frames in `span`.
-    fn files_of(&self, span: &Range<u64>) -> impl Iterator<Item = u64> {
-        let first = self.files.range(..=span.start).next_back();
-        let first = first.map_or(span.start, |(start, _)| *start);
-        // If the clock was set back by less than a period, files of the next period have frames of
-        // the span.
-        let end = span.end.saturating_add(self.form.file_ms);
-        let written_ms = self.written_ms;
-        let is_read = move |start: &u64| {
-            let is_in_future = written_ms.is_some_and(|written_ms| *start > written_ms);
-            *start < end || is_in_future
-        };
-        self.files.range(first..).map(|(start, _)| *start).filter(is_read)
     }
 
     /// Returns the newest frame of the tier. `None` means that the tier has no file, or that its
@@ -246,7 +308,8 @@ impl Tier {
     }
 }
 
-/// Returns the start of a file's period, which is in the name of the file.
+/// Returns the number in the name of a file. Unless the clock was set back, it is the start of the
+/// period of the file.
 fn start_of(name: &str) -> Option<u64> {
     name.strip_suffix(".frames")?.parse().ok()
 }
@@ -307,12 +370,13 @@ mod tests {
             tier.append(&frame(second, second)).unwrap();
         }
         let whole = tier.bytes();
-        tier.trim(200_000, u64::MAX);
+        tier.trim_by_age(200_000);
         assert_eq!(seconds(&tier, 0, 1000).first(), Some(&130), "60 s and the file around them");
-        tier.trim(200_000, whole / 4);
+        tier.trim_by_size(whole / 4);
         assert!(tier.bytes() <= whole / 4);
         assert_eq!(seconds(&tier, 0, 1000).last(), Some(&199), "the newest frames stay");
-        tier.trim(200_000, 0);
+        tier.trim_by_size(0);
+        tier.trim_by_age(u64::MAX);
         assert_eq!(
             seconds(&tier, 0, 1000),
             (190..200).collect::<Vec<_>>(),
@@ -346,6 +410,29 @@ mod tests {
     }
 
     #[test]
+    fn frames_of_a_wrong_clock_are_removed_by_their_age() {
+        let directory = tempfile::tempdir().unwrap();
+        let add = |tier: &mut Tier, seconds: Range<u64>| {
+            seconds.for_each(|second| tier.append(&frame(second, second)).unwrap());
+        };
+        let files = || fs::read_dir(directory.path().join("seconds")).unwrap().count();
+        let mut tier = Tier::open(directory.path(), FORM).unwrap();
+        add(&mut tier, 100..110);
+        // The clock is in the future for two seconds, and later in the past for two seconds.
+        add(&mut tier, 90_000..90_002);
+        add(&mut tier, 110..150);
+        add(&mut tier, 5..7);
+        add(&mut tier, 150..200);
+        for _ in 0..2 {
+            tier.trim_by_age(200_000);
+            assert_eq!(seconds(&tier, 0, 80_000), (130..200).collect::<Vec<_>>());
+            assert_eq!(files(), 8, "70 s, and the file of the future");
+            drop(tier);
+            tier = Tier::open(directory.path(), FORM).unwrap();
+        }
+    }
+
+    #[test]
     fn clock_that_is_set_back_loses_no_frame() {
         let directory = tempfile::tempdir().unwrap();
         let mut tier = Tier::open(directory.path(), FORM).unwrap();
@@ -374,7 +461,7 @@ mod tests {
         assert_eq!(seconds(&tier, 112, 133), (112..133).collect::<Vec<_>>());
         assert_eq!(tier.last(), Some(frame(149, 149)));
         let most = tier.bytes() / 2;
-        tier.trim(150_000, most);
+        tier.trim_by_size(most);
         assert!(tier.bytes() <= most);
         let newest = seconds(&tier, 0, 80_000);
         assert_eq!(newest.last(), Some(&149), "the oldest files are removed");
