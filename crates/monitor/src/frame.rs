@@ -6,6 +6,7 @@
 
 use crate::limits::MAX_CAUSES;
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// The kinds of objects that have a load. The files of the history contain the discriminants of
 /// these variants.
@@ -147,6 +148,28 @@ impl Load {
         }
     }
 
+    /// Returns the counts of a part of the time of this load. The time has `whole` equal units, and
+    /// `units` are those of the part. The parts of a time add up to the whole load. The queues are
+    /// no counts, so each part has them unchanged.
+    pub fn part(&self, units: Range<u64>, whole: u64) -> Self {
+        let until = |count: u64, unit: u64| {
+            let part = u128::from(count) * u128::from(unit.min(whole)) / u128::from(whole.max(1));
+            u64::try_from(part).unwrap_or(u64::MAX)
+        };
+        let of = |count: u64| until(count, units.end).saturating_sub(until(count, units.start));
+        let buckets = self.buckets.iter().map(|(bucket, count)| (*bucket, of(*count)));
+        Self {
+            operations: of(self.operations),
+            errors: of(self.errors),
+            read_bytes: of(self.read_bytes),
+            written_bytes: of(self.written_bytes),
+            busy_ns: of(self.busy_ns),
+            queued: self.queued,
+            busy: self.busy,
+            buckets: buckets.filter(|(_, count)| *count > 0).collect(),
+        }
+    }
+
     /// Whether all numbers are zero, so that there was no load.
     pub fn is_idle(&self) -> bool {
         *self == Self::default()
@@ -255,6 +278,13 @@ impl Frame {
 
     fn has_reading(&self, key: &(Measure, u32)) -> bool {
         self.readings.contains_key(key)
+    }
+
+    /// Returns the node ids of the services that have replied in the time of the frame. All
+    /// services report the memory of their host.
+    pub fn replied(&self) -> impl Iterator<Item = u32> {
+        let all = (Measure::Memory, 0)..=(Measure::Memory, u32::MAX);
+        self.readings.range(all).map(|((_, node), _)| *node)
     }
 
     /// Returns the loads of one object, one for each kind of service that had a load of it.
@@ -381,6 +411,27 @@ pub(crate) mod tests {
         }
         let level = hour.readings[&(Measure::Memory, 2)];
         assert_eq!((hour.samples, level.sum / hour.samples), (3600, 1 << 40));
+    }
+
+    #[test]
+    fn parts_of_a_load_add_up_to_the_whole_load() {
+        let whole = Load {
+            operations: 10,
+            errors: 1,
+            read_bytes: u64::MAX,
+            buckets: vec![(3, 7), (40, 1)],
+            queued: Level::of(5),
+            ..Load::default()
+        };
+        let mut sum = Load::default();
+        for units in [0..1000, 1000..1900, 1900..3000] {
+            let part = whole.part(units, 3000);
+            assert!((3..=4).contains(&part.operations), "{part:?}");
+            assert_eq!(part.queued, whole.queued);
+            sum.add(&part);
+        }
+        assert_eq!(Load { queued: whole.queued, ..sum }, whole);
+        assert_eq!(whole.part(0..5, 0).operations, 0);
     }
 
     #[test]

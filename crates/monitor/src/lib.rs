@@ -3,7 +3,7 @@
 //!
 //! - [`settings`]: the settings of `skep monitor`. `clusters`: the clusters of one monitor.
 //! - `collect`, `observe`: the requests to the services, and the computation of a [`frame`] (the
-//!   load of one second).
+//!   load of one second). `late_replies`: the rounds that some services missed.
 //! - [`history`], [`tier`], [`codec`], `removals`: the stored frames of seconds, minutes and hours.
 //! - `findings`, `fill_watch`, `consequences`, `alerts`, `evictions`: the rules and the alerts.
 //!   `alert_log`: the alerts on disk. `notify`, `alertmanager`, `page_links`: the notifications.
@@ -45,6 +45,7 @@ pub mod history;
 mod host_loads;
 pub mod http_client;
 mod influx;
+mod late_replies;
 pub mod limits;
 mod live;
 mod metrics_pages;

@@ -13,6 +13,7 @@ use crate::findings::{Finding, Situation, findings, thresholds};
 use crate::frame::{Dimension, Frame, Key, Load, Measure};
 use crate::history::History;
 use crate::host_loads::HostLoads;
+use crate::late_replies;
 use crate::metrics_pages::{HiddenPage, reachable_page};
 use crate::names::{Names, clients, printable};
 use crate::observe::Observer;
@@ -29,7 +30,7 @@ use skep_stats::balance::{Balance, of_metadata_work};
 use skep_stats::operation::{OperationReport, SlowOperation};
 use skep_stats::why::{Evidence, Finding as Cause, Report, Scope, explain};
 use skep_types::map::{Capacity, CapacityPool, Condition};
-use skep_types::{ClusterMap, Node, NodeId, NodeKind, Target, TargetKind};
+use skep_types::{ClusterMap, Node, NodeId, NodeKind, Target, TargetId, TargetKind};
 use std::cell::Cell;
 use std::net::IpAddr;
 
@@ -253,14 +254,15 @@ impl MonitorState {
 
     /// Returns the description of the current state of the cluster.
     pub(crate) fn live(&self, now_ms: u64) -> Value {
-        let empty = Frame::default();
-        let frame = self.history.recent().back().unwrap_or(&empty);
+        let frames = self.history.recent();
+        let newest = late_replies::newest(frames).unwrap_or_default();
+        let frame: &Frame = &newest;
         let state = self.history.state();
         let map = self.collected.map.as_ref();
         let top = |dimension| rows(frame, dimension, TOP, (&self.names, map));
         json!({
             "now_ms": now_ms,
-            "frame_ms": frame.start_ms + frame.span_ms,
+            "frame_ms": frames.back().map_or(0, |frame| frame.start_ms + frame.span_ms),
             "cluster": self.cluster(),
             "map_version": map.map(|map| map.version.raw()),
             "version": skep_service::PROGRAM_VERSION,
@@ -411,6 +413,15 @@ impl MonitorState {
             "free_bytes": sum.free_bytes,
             "full_in_days": self.filling.days_left(),
         })
+    }
+
+    /// Returns the node id of the service of the target in a query of the history. `None` means
+    /// that the query is not about a single target, or that the map does not contain this target.
+    pub(crate) fn node_of(&self, query: &SeriesQuery) -> Option<u32> {
+        let is_of_target = matches!(query.dimension, Dimension::Target | Dimension::LogSync);
+        let id = query.id.as_ref().filter(|_| is_of_target)?.parse().ok()?;
+        let target = self.collected.map.as_ref()?.target(TargetId::new(id))?;
+        Some(target.node.raw())
     }
 
     /// Returns the ids of the objects whose measured values the reply to a query of the history

@@ -115,8 +115,10 @@ pub(crate) fn reply(
     let found = match path {
         "/api/live" => Ok(state.live(now_ms)),
         "/api/health" => Ok(state.health(now_ms)),
-        "/api/history" => SeriesQuery::of(&parameters)
-            .map(|query| series::series(&state.history, &query, now_ms, &state.measured(&query))),
+        "/api/history" => SeriesQuery::of(&parameters).map(|mut query| {
+            query.node = query.node.or_else(|| state.node_of(&query));
+            series::series(&state.history, &query, now_ms, &state.measured(&query))
+        }),
         "/api/load" => load(&parameters, state, now_ms),
         "/api/why" => why(&parameters, state, now_ms),
         "/api/causes" => causes(&parameters, state, now_ms),

@@ -2,8 +2,9 @@
 //! of all objects together, over time. The other returns the total load of each object in a time
 //! span.
 
-use crate::frame::{Dimension, Frame, Key, Load, Measure};
+use crate::frame::{Dimension, Frame, Key, Level, Load, Measure};
 use crate::history::{History, Resolution};
+use crate::late_replies::late_groups;
 use crate::limits::{MAX_LOADS, MAX_POINTS};
 use crate::names::Names;
 use crate::quantile::{heat, quantile_ns};
@@ -11,6 +12,8 @@ use serde_json::{Value, json};
 use skep_types::ClusterMap;
 use std::collections::BTreeMap;
 
+/// Length of a point in milliseconds that can show the load of a single round.
+const SECOND_MS: u64 = 1000;
 /// Longest time span of a query: the time for which the history keeps its hourly frames.
 const LONGEST_SPAN_MS: u64 = 731 * 24 * 3600 * 1000;
 
@@ -25,6 +28,9 @@ pub(crate) struct SeriesQuery {
     pub(crate) window: Window,
     pub(crate) points: usize,
     pub(crate) has_heat: bool,
+    /// The node id of the service that has all the load of the object. `None` means that several
+    /// services may have it.
+    pub(crate) node: Option<u32>,
 }
 
 /// The time span of a query.
@@ -85,9 +91,12 @@ impl SeriesQuery {
         let text = parameters.get("points").map_or("300", String::as_str);
         let points = text.parse().ok().filter(|points| (1..=MAX_POINTS).contains(points));
         let wrong = || format!("invalid points '{text}': expected a number from 1 to {MAX_POINTS}");
+        let (dimension, id) = (dimension_of(parameters)?, parameters.get("id").cloned());
+        let of_node = id.as_ref().filter(|_| dimension == Dimension::Node);
         Ok(Self {
-            dimension: dimension_of(parameters)?,
-            id: parameters.get("id").cloned(),
+            dimension,
+            node: of_node.and_then(|id| id.parse().ok()),
+            id,
             service: parameters.get("service").cloned(),
             window: Window::of(parameters, 3600)?,
             points: points.ok_or_else(wrong)?,
@@ -120,6 +129,8 @@ struct Point {
     samples: u64,
     /// For each measure, the sum of the values of all samples, and the number of these samples.
     levels: BTreeMap<Measure, (u64, u64)>,
+    /// The node ids of the services that have replied in the time of the point.
+    replied: Vec<u32>,
 }
 
 impl Point {
@@ -164,9 +175,14 @@ pub(crate) fn series(
         point.span_ms += frame.span_ms;
         point.samples += frame.samples;
         measures.iter().for_each(|(measure, _)| point.add_level(*measure, measured, frame));
+        if step == SECOND_MS {
+            let is_asked = |node: &u32| query.node.is_none_or(|only| only == *node);
+            point.replied.extend(frame.replied().filter(is_asked));
+        }
         let loads = frame.loads.iter().filter(|(key, _)| query.is_meant(key));
         loads.for_each(|(_, load)| point.load.add(load));
     });
+    spread_late_loads(&mut points);
     let rate = |of: fn(&Load) -> u64| column(&points, |point| per_second(of(&point.load), point));
     let quantile = |share| {
         column(&points, |point| quantile_ns(&point.load.buckets, share).map(|ns| ns as f64 / 1e3))
@@ -206,6 +222,41 @@ pub(crate) fn series(
         result["heat"] = Value::Array(rows);
     }
     result
+}
+
+/// If a service did not reply in the time of some points, spreads the load of its next reply evenly
+/// over these points. Queues are no counts, so these points get the queues of the next reply.
+fn spread_late_loads(points: &mut [Point]) {
+    let present: Vec<usize> = (0..points.len()).filter(|at| points[*at].samples > 0).collect();
+    let replied = |at: &usize| {
+        let mut nodes = std::mem::take(&mut points[*at].replied);
+        nodes.sort_unstable();
+        nodes.dedup();
+        nodes
+    };
+    let rounds: Vec<Vec<u32>> = present.iter().map(replied).collect();
+    for group in late_groups(&rounds) {
+        let places = &present[group];
+        let (mut sum, mut span_ms) = (Load::default(), 0);
+        for at in places {
+            sum.add(&points[*at].load);
+            span_ms += points[*at].span_ms;
+        }
+        let last = places.last().map(|at| (points[*at].load.clone(), points[*at].samples));
+        let Some((last, samples)) = last else { continue };
+        let mut begin_ms = 0;
+        for at in places {
+            let point = &mut points[*at];
+            let end_ms = begin_ms + point.span_ms;
+            let scaled = |level: Level| Level {
+                sum: level.sum.saturating_mul(point.samples) / samples.max(1),
+                max: level.max,
+            };
+            let (queued, busy) = (scaled(last.queued), scaled(last.busy));
+            point.load = Load { queued, busy, ..sum.part(begin_ms..end_ms, span_ms) };
+            begin_ms = end_ms;
+        }
+    }
 }
 
 /// Returns the duration of one point in milliseconds. It is a multiple of the length of the frames.
@@ -401,6 +452,42 @@ mod tests {
         let other = SeriesQuery::of(&parameters(&[("by", "target"), ("id", "8"), ("span", "60")]));
         let other = series(&history, &other.unwrap(), (START + 60) * 1000, &[]);
         assert_eq!(other["operations"][0], 0.0, "an idle object has a load of zero");
+    }
+
+    #[test]
+    fn missed_round_shows_no_dip_and_no_peak_in_a_chart() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut history = History::open(directory.path(), 1 << 30).unwrap();
+        for second in 0..20 {
+            // Service 3 does not reply in three rounds, and its next reply has their load.
+            let is_missed = (5..8).contains(&second);
+            let of_third = if second == 8 { 400 } else { 100 };
+            let (mut loads, mut readings) = (BTreeMap::new(), BTreeMap::new());
+            for (node, operations) in [(2, second), (3, of_third)] {
+                if node == 3 && is_missed {
+                    continue;
+                }
+                let (dimension, service) = (Dimension::Node, "storage".to_owned());
+                let key = Key { dimension, id: node.to_string(), service };
+                loads.insert(key, Load { operations, queued: Level::of(6), ..Load::default() });
+                readings.insert((Measure::Memory, node), Level::of(16));
+            }
+            history.add(Frame { loads, readings, ..frame(START + second, 1) });
+        }
+        let column = |more: &[(&str, &str)], name: &str| -> Vec<f64> {
+            let query = SeriesQuery::of(&parameters(&[&[("span", "20")][..], more].concat()));
+            let found = series(&history, &query.unwrap(), (START + 19) * 1000, &[]);
+            found[name].as_array().unwrap().iter().filter_map(Value::as_f64).collect()
+        };
+        let third = [("by", "node"), ("id", "3")];
+        assert_eq!(column(&third, "operations"), [100.0; 20]);
+        assert_eq!(column(&third, "queued"), [6.0; 20]);
+        let second: Vec<f64> = (0..20).map(f64::from).collect();
+        assert_eq!(column(&[("by", "node"), ("id", "2")], "operations"), second);
+        let all = column(&[("by", "node")], "operations");
+        assert_eq!(all.iter().sum::<f64>(), 2190.0, "no operation is lost: {all:?}");
+        assert!(all.iter().all(|rate| (100.0..120.0).contains(rate)), "{all:?}");
+        assert_eq!(column(&[("by", "node")], "queued"), [12.0; 20]);
     }
 
     #[test]
