@@ -16,8 +16,19 @@ const LISTS: [(&str, &str); 4] = [
     ("/api/operation", "requests"),
     ("/api/reports", "reports"),
 ];
+/// The default format.
+const JSON: &str = "json";
 /// The path whose reply has columns instead of a list of rows.
 const HISTORY: &str = "/api/history";
+
+fn format_of(parameters: &Parameters) -> &str {
+    parameters.get("format").map_or(JSON, String::as_str)
+}
+
+/// Whether a request asks for JSON, which is the default.
+pub(crate) fn is_json(parameters: &Parameters) -> bool {
+    format_of(parameters) == JSON
+}
 
 /// Returns the content type and the body of a reply in the format that the parameter `format`
 /// requests. Control characters that XML forbids are replaced.
@@ -30,8 +41,8 @@ pub(crate) fn in_format(
     value: &Value,
     parameters: &Parameters,
 ) -> Result<(&'static str, String), String> {
-    match parameters.get("format").map_or("json", String::as_str) {
-        "json" => Ok(("application/json", value.to_string())),
+    match format_of(parameters) {
+        JSON => Ok(("application/json", value.to_string())),
         "xml" => Ok(("application/xml", xml::document("skep-monitor", value))),
         "csv" => Ok(("text/csv; charset=utf-8", as_csv(path, value, parameters)?)),
         other => Err(format!("unknown format '{other}': expected json, csv or xml")),

@@ -9,9 +9,9 @@
 //!   `alert_log`: the alerts on disk. `notify`, `alertmanager`, `page_links`: the notifications.
 //! - [`names`], `name_service`: the names of clients, users and groups. `child_program`: runs
 //!   programs of the host, with a time limit.
-//! - `routes`, `live`, `series`, `export`, `page`: the HTTP server. `target_figures`, `placement`,
-//!   `target_causes`, `host_loads`, `background`, `group_rounds`: the data that it shows about
-//!   targets, hosts and background work.
+//! - `routes`, `live`, `live_cache`, `series`, `export`, `page`: the HTTP server.
+//!   `target_figures`, `placement`, `target_causes`, `host_loads`, `background`, `group_rounds`:
+//!   the data that it shows about targets, hosts and background work.
 //!   `metrics_pages`: the pages that Prometheus reads. `reports`: the reports of studies.
 //! - `copies`: the copies of the load for other programs, with the formats `influx` and
 //!   `remote_write` (Prometheus). `ganglia`: the load as gmetad reads it.
@@ -48,6 +48,7 @@ mod influx;
 mod late_replies;
 pub mod limits;
 mod live;
+mod live_cache;
 mod metrics_pages;
 mod name_service;
 pub mod names;

@@ -14,6 +14,7 @@ use crate::frame::{Dimension, Frame, Key, Load, Measure};
 use crate::history::History;
 use crate::host_loads::HostLoads;
 use crate::late_replies;
+use crate::live_cache::LiveCache;
 use crate::metrics_pages::{HiddenPage, reachable_page};
 use crate::names::{Names, clients, printable};
 use crate::observe::Observer;
@@ -95,6 +96,7 @@ pub(crate) struct MonitorState {
     pub(crate) collected: Collected,
     pub(crate) alerts: AlertBook,
     pub(crate) alert_log: AlertLog,
+    live_cache: LiveCache,
     observer: Observer,
     evictions: EvictionWatch,
     evidence: EvidenceBook,
@@ -125,6 +127,7 @@ impl MonitorState {
             collected: Collected::default(),
             alerts: AlertBook::default(),
             alert_log: AlertLog::default(),
+            live_cache: LiveCache::default(),
             observer: Observer::default(),
             evictions: EvictionWatch::default(),
             evidence: EvidenceBook::default(),
@@ -153,6 +156,7 @@ impl MonitorState {
         now_ms: u64,
         span_ms: u64,
     ) -> Vec<Alert> {
+        self.live_cache.clear();
         let round = std::mem::take(&mut collected.round);
         self.figures = TargetFigures::of(&round);
         let mut evicted = Vec::new();
@@ -250,6 +254,12 @@ impl MonitorState {
 
     pub(crate) fn host_loads(&self) -> &HostLoads {
         self.observer.host_loads()
+    }
+
+    /// Returns [`Self::live`] as JSON. All readers of a round get the same description, so their
+    /// number costs little processor time.
+    pub(crate) fn live_json(&self, now_ms: u64) -> String {
+        self.live_cache.json(now_ms, || self.live(now_ms))
     }
 
     /// Returns the description of the current state of the cluster.

@@ -112,6 +112,10 @@ pub(crate) fn reply(
         Ok(parameters) => parameters,
         Err(problem) => return bad(&problem),
     };
+    if path == "/api/live" && export::is_json(&parameters) {
+        let body = state.live_json(now_ms).into();
+        return Reply { status: OK, content_type: JSON, headers: HEADERS, body };
+    }
     let found = match path {
         "/api/live" => Ok(state.live(now_ms)),
         "/api/health" => Ok(state.health(now_ms)),

@@ -156,6 +156,29 @@ fn slow_operations_are_listed_and_explained_in_words() {
 }
 
 #[test]
+fn state_is_described_once_for_all_pages_until_the_next_round() {
+    let (_directory, mut state) = state();
+    let live = |state: &MonitorState, now_ms: u64| -> Value {
+        let access = Access { password: None };
+        let reply = reply(&request("/api/live"), &access, state, &Registry::new(), now_ms);
+        assert_eq!((reply.status, reply.content_type), (OK, JSON));
+        serde_json::from_slice(&reply.body).unwrap()
+    };
+    let first = live(&state, NOW);
+    assert_eq!(first, state.live(NOW));
+    let slow = record(0x2a, (NOW - 1000) * 1000, 1_500_000);
+    state.slow_operations = book(vec![slow], NOW * 1000);
+    let second = live(&state, NOW + 700);
+    assert_eq!(second["now_ms"], NOW + 700, "the page must find out if rounds have stopped");
+    assert_eq!(second["slowest"], first["slowest"], "not computed again");
+    let collected = Collected { map: state.collected.map.clone(), ..Collected::default() };
+    state.take(collected, NOW + 1000, 1000);
+    let third = live(&state, NOW + 1000);
+    assert_eq!(third["slowest"][0]["ms"], 1500.0);
+    assert_eq!(third["frame_ms"], NOW + 1000);
+}
+
+#[test]
 fn control_characters_in_names_are_replaced() {
     let name = get("/api/live")["services"][0]["name"].as_str().unwrap().to_owned();
     assert_eq!(name, HOSTILE.replace('\u{1b}', "?"));
