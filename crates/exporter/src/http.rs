@@ -15,6 +15,7 @@ use crate::tls::{ServerTls, Stream};
 use skep_env::TcpListener;
 use skep_env::local::{Permit, Semaphore};
 use skep_metrics::{Registry, text};
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -95,7 +96,7 @@ pub async fn serve_pages(
                 });
                 let serving = async move {
                     if let Ok(stream) = stream {
-                        serve_connection(stream, &*handler).await;
+                        serve_connection(stream, peer.map(|it| it.ip()), &*handler).await;
                     }
                     drop(permit);
                 };
@@ -120,6 +121,9 @@ pub struct Request {
     pub host: String,
     /// The value of the header `Authorization`, or an empty text if the header is missing.
     pub authorization: String,
+    /// The address of the client. `None` means that it is unknown, because the connection has
+    /// already ended.
+    pub peer: Option<IpAddr>,
     /// Whether the client wants the connection to end after the reply.
     pub is_last: bool,
     /// Length of the head in bytes. The next request begins after the head, because requests have
@@ -146,7 +150,7 @@ pub fn plain(status: &'static str, body: &str) -> Reply {
     Reply { status, content_type, headers: &[], body: body.into() }
 }
 
-async fn serve_connection(mut stream: Stream, handler: &Handler) {
+async fn serve_connection(mut stream: Stream, peer: Option<IpAddr>, handler: &Handler) {
     let mut received = Vec::new();
     for _ in 0..MAX_REQUESTS {
         let request = skep_env::timeout(PATIENCE, next_request(&mut stream, &mut received)).await;
@@ -154,6 +158,7 @@ async fn serve_connection(mut stream: Stream, handler: &Handler) {
             None | Some(Ok(None)) => break,
             Some(Ok(Some(request))) => {
                 received.drain(..request.head_bytes);
+                let request = Request { peer, ..request };
                 let has_body = request.method != "HEAD";
                 let reply = match handler(&request) {
                     Answer::Now(reply) => (reply, None),
@@ -217,6 +222,7 @@ fn parse(received: &[u8]) -> Result<Option<Request>, String> {
         path: head.path.unwrap_or_default().into(),
         host: header("host").unwrap_or_default(),
         authorization: header("authorization").unwrap_or_default(),
+        peer: None,
         is_last: closes || head.version == Some(0),
         head_bytes,
     }))

@@ -194,7 +194,7 @@ mod tests {
             host: "localhost".into(),
             ..Request::default()
         };
-        let access = Access { password: password.map(str::to_owned) };
+        let access = Access::new(password.map(str::to_owned));
         let reply = clusters.reply(&request, &access, &Registry::new(), NOW);
         (reply.status, String::from_utf8(reply.body).unwrap())
     }

@@ -10,8 +10,9 @@
 //! - [`names`], `name_service`: the names of clients, users and groups. `child_program`: runs
 //!   programs of the host, with a time limit.
 //! - `routes`, `live`, `live_cache`, `series`, `export`, `page`: the HTTP server.
-//!   `target_figures`, `placement`, `target_causes`, `host_loads`, `background`, `group_rounds`:
-//!   the data that it shows about targets, hosts and background work.
+//!   `wrong_passwords`: the limit of attempts to guess its password. `target_figures`,
+//!   `placement`, `target_causes`, `host_loads`, `background`, `group_rounds`: the data that it
+//!   shows about targets, hosts and background work.
 //!   `metrics_pages`: the pages that Prometheus reads. `reports`: the reports of studies.
 //! - `copies`: the copies of the load for other programs, with the formats `influx` and
 //!   `remote_write` (Prometheus). `ganglia`: the load as gmetad reads it.
@@ -71,6 +72,7 @@ mod target_causes;
 mod target_figures;
 pub mod tier;
 mod trace_source;
+mod wrong_passwords;
 
 pub use clusters::{WatchedCluster, is_name};
 pub use settings::{DEFAULT_PORT, MonitorSettings};
@@ -169,7 +171,7 @@ async fn serve(settings: &MonitorSettings, clusters: &[WatchedCluster]) -> Resul
     let figures = Figures::new(skep_metrics::Registry::new());
     let registry = Arc::clone(figures.registry());
     let handler = {
-        let (clusters, access) = (Clusters(states), routes::Access { password });
+        let (clusters, access) = (Clusters(states), routes::Access::new(password));
         let reports = Reports::new(&settings.reports);
         move |request: &Request| {
             let of_report = routes::report(request, &access, &reports);

@@ -116,6 +116,14 @@ pub const SEND_PATIENCE: Duration = Duration::from_secs(10);
 pub const MAX_REPLY_BYTES: usize = 64 << 20;
 /// Minimum length of the password for the web page.
 pub const MIN_PASSWORD: usize = 8;
+/// Number of wrong passwords that an address can send before it must pause. A user may mistype the
+/// password some times.
+pub const FREE_PASSWORDS: u32 = 10;
+/// Time after which an address can send one more password. In a year, an address can then try 3
+/// million passwords, which is far too few for a random password of [`MIN_PASSWORD`] characters.
+pub const PASSWORD_PAUSE: Duration = Duration::from_secs(10);
+/// Maximum number of addresses whose wrong passwords the monitor counts. They take about 1 MB.
+pub const MAX_PASSWORD_ADDRESSES: usize = 4096;
 /// Length of the time span whose evidence the rules about slowness use. A shorter span contains too
 /// few requests for a comparison. With a longer span, the rules would find a cause late.
 pub const FINDING_WINDOW_MS: u64 = 5_000;

@@ -3,7 +3,8 @@
 //! No request changes the cluster or the history, so the only danger is that other web pages read
 //! the replies. If there is no password, only this host can connect, and the header `Host` must
 //! name this host. Otherwise, a foreign web page in the browser of a user of this host could make
-//! its own host name resolve to this address (DNS rebinding), and could read the replies.
+//! its own host name resolve to this address (DNS rebinding), and could read the replies. If there
+//! is a password, [`crate::wrong_passwords`] limits the attempts to guess it.
 
 use crate::consequences::service_of_object;
 use crate::export;
@@ -15,12 +16,14 @@ use crate::reports::Reports;
 use crate::series::{self, Parameters, SeriesQuery, Window};
 use crate::slow_operations::MAX_LISTED;
 use crate::target_causes;
+use crate::wrong_passwords::{Treatment, WrongPasswords};
 use serde_json::{Value, json};
 use skep_exporter::http::{Answer, Reply, Request, plain};
 use skep_metrics::{Registry, Snapshot, catalog, text};
 use skep_stats::operation::OperationReport;
 use skep_stats::why::{Focus, Scope, host_address};
 use skep_types::{NodeId, NodeKind};
+use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -38,6 +41,8 @@ const HEADERS: &[(&str, &str)] = &[
 ];
 const ASK_PASSWORD: &[(&str, &str)] =
     &[("WWW-Authenticate", "Basic realm=\"Skep monitor\", charset=\"UTF-8\"")];
+/// The pause of the limit [`crate::limits::PASSWORD_PAUSE`].
+const WAIT: &[(&str, &str)] = &[("Retry-After", "10")];
 const OK: &str = "200 OK";
 const JSON: &str = "application/json";
 
@@ -45,7 +50,8 @@ const JSON: &str = "application/json";
 #[derive(Debug)]
 pub(crate) struct Access {
     /// The password. `None` means that only this host can connect, and that it needs no password.
-    pub(crate) password: Option<String>,
+    password: Option<String>,
+    wrong: RefCell<WrongPasswords>,
 }
 
 /// The path of the list of reports, and the beginning of the paths of their files.
@@ -338,6 +344,10 @@ fn unescaped(text: &str) -> Result<String, String> {
 }
 
 impl Access {
+    pub(crate) fn new(password: Option<String>) -> Self {
+        Self { password, wrong: RefCell::default() }
+    }
+
     /// Returns the reply to a request that is not permitted. `None` means that the request is
     /// permitted.
     fn refusal(&self, request: &Request) -> Option<Reply> {
@@ -350,13 +360,34 @@ impl Access {
                 )
             });
         };
-        let given = given_password(&request.authorization);
-        let is_right = given.is_some_and(|given| is_equal(given.as_bytes(), password.as_bytes()));
-        (!is_right).then(|| Reply {
-            headers: ASK_PASSWORD,
-            ..plain("401 Unauthorized", "This page needs its password.\n")
-        })
+        // Browsers send their first request without a password, so this is no attempt.
+        let Some(given) = given_password(&request.authorization) else {
+            return Some(ask_password());
+        };
+        let now = skep_env::now();
+        let treatment = self.wrong.borrow().treatment(request.peer, &given, now);
+        match treatment {
+            Treatment::Check if is_equal(given.as_bytes(), password.as_bytes()) => None,
+            Treatment::Check => {
+                self.wrong.borrow_mut().add(request.peer, &given, now);
+                Some(ask_password())
+            }
+            Treatment::Wrong => Some(ask_password()),
+            Treatment::Refuse => Some(Reply {
+                headers: WAIT,
+                ..plain(
+                    "429 Too Many Requests",
+                    "Too many wrong passwords came from this address. Wait ten seconds, and try \
+                     again.\n",
+                )
+            }),
+        }
     }
+}
+
+fn ask_password() -> Reply {
+    let refusal = plain("401 Unauthorized", "This page needs its password.\n");
+    Reply { headers: ASK_PASSWORD, ..refusal }
 }
 
 /// Whether the header `Host` names this host, by `localhost` or by a loopback address.

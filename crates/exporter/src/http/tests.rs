@@ -78,6 +78,22 @@ fn metrics_page_is_valid_openmetrics_text() {
 }
 
 #[test]
+fn handler_gets_the_address_of_the_client() {
+    let reply = skep_env::block_on(async {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_address().unwrap();
+        let handler = |request: &Request| {
+            let text = request.peer.map_or_else(String::new, |peer| peer.to_string());
+            Answer::Now(plain("200 OK", &text))
+        };
+        let serving = serve_pages(listener, 1, None, Rc::new(handler));
+        during(serving, move || exchange(address, b"GET / HTTP/1.0\r\n\r\n")).await
+    });
+    let reply = reply.unwrap();
+    assert!(reply.ends_with("\r\n\r\n127.0.0.1"), "{reply}");
+}
+
+#[test]
 fn several_requests_share_a_connection() {
     let replies = with_server(|address| {
         exchange(

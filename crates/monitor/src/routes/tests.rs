@@ -47,7 +47,7 @@ const HOSTILE: &str = "<img src=x onerror=alert(1)>\"'&\u{1b}[2J";
 
 fn answer(request: &Request, password: Option<&str>) -> Reply {
     let (_directory, state) = state();
-    let access = Access { password: password.map(str::to_owned) };
+    let access = Access::new(password.map(str::to_owned));
     reply(request, &access, &state, &Registry::new(), NOW)
 }
 
@@ -138,7 +138,7 @@ fn slow_operations_are_listed_and_explained_in_words() {
     let slow = record(0x2a, (NOW - 1000) * 1000, 1_500_000);
     state.slow_operations = book(vec![slow], NOW * 1000);
     let get = |path: &str| {
-        let access = Access { password: None };
+        let access = Access::new(None);
         let reply = reply(&request(path), &access, &state, &Registry::new(), NOW);
         (reply.status, serde_json::from_slice(&reply.body).unwrap_or(Value::Null))
     };
@@ -159,7 +159,7 @@ fn slow_operations_are_listed_and_explained_in_words() {
 fn state_is_described_once_for_all_pages_until_the_next_round() {
     let (_directory, mut state) = state();
     let live = |state: &MonitorState, now_ms: u64| -> Value {
-        let access = Access { password: None };
+        let access = Access::new(None);
         let reply = reply(&request("/api/live"), &access, state, &Registry::new(), now_ms);
         assert_eq!((reply.status, reply.content_type), (OK, JSON));
         serde_json::from_slice(&reply.body).unwrap()
@@ -245,7 +245,7 @@ fn unknown_methods_paths_and_parameters_are_refused() {
 fn reports_need_the_same_permission_as_the_page() {
     let reports = Reports::new(std::path::Path::new(""));
     let answer = |path: &str, host: &str, password: Option<&str>| {
-        let access = Access { password: password.map(str::to_owned) };
+        let access = Access::new(password.map(str::to_owned));
         let request = Request { host: host.into(), ..request(path) };
         let answer = report(&request, &access, &reports)?;
         Some(match answer {
@@ -314,6 +314,30 @@ fn every_path_needs_the_password() {
 }
 
 #[test]
+fn many_wrong_passwords_are_refused_without_a_check() {
+    let (_directory, state) = state();
+    let access = Access::new(Some("correct horse".into()));
+    let status = |address: &str, password: &str| {
+        let request = Request {
+            authorization: format!("Bearer {password}"),
+            peer: Some(address.parse().unwrap()),
+            ..request("/api/live")
+        };
+        reply(&request, &access, &state, &Registry::new(), NOW).status
+    };
+    for number in 0..crate::limits::FREE_PASSWORDS {
+        assert_eq!(status("10.0.0.5", &format!("guess {number}")), "401 Unauthorized");
+    }
+    assert_eq!(status("10.0.0.5", "correct horse"), "429 Too Many Requests");
+    assert_eq!(status("10.0.0.5", "another guess"), "429 Too Many Requests");
+    assert_eq!(status("10.0.0.6", "correct horse"), OK);
+    let without =
+        Request { peer: Some(std::net::Ipv4Addr::new(10, 0, 0, 5).into()), ..request("/") };
+    let reply = reply(&without, &access, &state, &Registry::new(), NOW);
+    assert_eq!(reply.status, "401 Unauthorized", "a request without a password is no attempt");
+}
+
+#[test]
 fn query_parameters_are_percent_decoded() {
     let decoded = parameters("a=b%20c+d&e&f=%C3%A4&&g=%3C").unwrap();
     let pairs: Vec<_> =
@@ -334,7 +358,7 @@ fn alerts_are_metrics_with_rule_severity_and_object() {
         cause: None,
     };
     let text = |state: &MonitorState| {
-        let access = Access { password: None };
+        let access = Access::new(None);
         let reply = reply(&request("/metrics"), &access, state, &Registry::new(), NOW);
         String::from_utf8(reply.body.to_vec()).unwrap()
     };
@@ -361,7 +385,7 @@ fn balance_of_used_space_is_a_metric_between_0_and_1() {
         (target.capacity.total_bytes, target.capacity.free_bytes) = (100, free_bytes);
         map.targets.push(target);
     }
-    let access = Access { password: None };
+    let access = Access::new(None);
     let reply = reply(&request("/metrics"), &access, &state, &Registry::new(), NOW);
     let text = String::from_utf8(reply.body.to_vec()).unwrap();
     let labels = format!("of=\"storage_space\",skep_cluster=\"{}\"", state.cluster());
@@ -396,7 +420,7 @@ fn history_of_space_counts_each_file_system_once() {
     assert_eq!(measured("by=node&id=2"), [2]);
     assert!(measured("by=node").is_empty() && measured("by=user").is_empty());
     assert!(measured("by=target&id=x").is_empty());
-    let access = Access { password: None };
+    let access = Access::new(None);
     let path = "/api/history?by=target&span=60";
     let reply = reply(&request(path), &access, &state, &Registry::new(), NOW);
     let found: Value = serde_json::from_slice(&reply.body).unwrap();
@@ -427,7 +451,7 @@ fn alert_metric_of_a_consequence_names_its_causing_object() {
             vec![of("service-unreachable", "n3", None), of("target-offline", "t7", Some(cause))];
         state.alerts.update(NOW + second * 1000, findings);
     }
-    let access = Access { password: None };
+    let access = Access::new(None);
     let reply = reply(&request("/metrics"), &access, &state, &Registry::new(), NOW);
     let text = String::from_utf8(reply.body.to_vec()).unwrap();
     for (rule, object) in [("service-unreachable", "n3"), ("target-offline", "t7")] {
