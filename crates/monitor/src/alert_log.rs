@@ -8,11 +8,11 @@
 //! Another file has the current alerts, so that they do not begin again after a restart, and their
 //! end is reported even if it was during the restart.
 
-use crate::alerts::Alert;
-use crate::limits::{KEPT_ALERTS, MAX_ALERT_LOG_BYTES, MAX_SENT_ALERTS};
+use crate::alerts::{Alert, Consequence};
+use crate::limits::{KEPT_ALERTS, MAX_ALERT_LOG_BYTES, MAX_CONSEQUENCES, MAX_SENT_ALERTS};
 use serde_json::{Value, json};
 use skep_cluster::problems::{Severity, severity_word};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -57,13 +57,15 @@ impl AlertLog {
         &self.newest
     }
 
-    /// Returns the alerts that were current when an earlier process of the monitor ended, without
-    /// their consequences. Skips alerts that are damaged.
+    /// Returns the alerts that were current when an earlier process of the monitor ended. Skips
+    /// alerts and consequences that are damaged.
     pub(crate) fn current(&self) -> Vec<Alert> {
         let file = self.path.as_ref().map(|path| path.with_file_name(CURRENT_FILE));
         let text = file.and_then(|file| fs::read(file).ok()).unwrap_or_default();
         let alerts: Vec<Value> = serde_json::from_slice(&text).unwrap_or_default();
-        alerts.iter().filter_map(alert_of).take(MAX_SENT_ALERTS).collect()
+        let mut rules = Rules::default();
+        let alerts = alerts.iter().filter_map(|value| alert_of(value, &mut rules));
+        alerts.take(MAX_SENT_ALERTS).collect()
     }
 
     /// Writes the current alerts to a file, at most [`MAX_SENT_ALERTS`].
@@ -137,24 +139,56 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
     fs::rename(&temporary, path)
 }
 
+/// The names of rules in a file. In the other parts of the program they are constants, so each of
+/// them stays in memory until the end of the process.
+#[derive(Debug, Default)]
+struct Rules(BTreeSet<&'static str>);
+
+impl Rules {
+    fn name(&mut self, text: &str) -> &'static str {
+        if let Some(known) = self.0.get(text).copied() {
+            return known;
+        }
+        let name: &'static str = text.to_owned().leak();
+        self.0.insert(name);
+        name
+    }
+}
+
 /// Returns a current alert from its form in the file. `None` means that this form is damaged.
-fn alert_of(value: &Value) -> Option<Alert> {
+fn alert_of(value: &Value, rules: &mut Rules) -> Option<Alert> {
+    let Consequence { rule, severity, object, what, since_ms, .. } = consequence_of(value, rules)?;
+    let consequences = value["consequences"].as_array().into_iter().flatten();
+    Some(Alert {
+        rule,
+        severity,
+        object,
+        what,
+        remedy: value["remedy"].as_str()?.to_owned(),
+        since_ms,
+        ended_ms: None,
+        consequences: consequences
+            .filter_map(|value| consequence_of(value, rules))
+            .take(MAX_CONSEQUENCES)
+            .collect(),
+    })
+}
+
+/// Returns a consequence of an alert from its form in the file. `None` means that this form is
+/// damaged. An alert has these fields too.
+fn consequence_of(value: &Value, rules: &mut Rules) -> Option<Consequence> {
     let text = |name: &str| value[name].as_str();
     let severity = match text("severity")? {
         "critical" => Severity::Critical,
         _ => Severity::Warning,
     };
-    Some(Alert {
-        // The names of rules are constants of the program. The file is read once, and has a limited
-        // number of alerts, so this takes little memory.
-        rule: text("rule")?.to_owned().leak(),
+    Some(Consequence {
+        rule: rules.name(text("rule")?),
         severity: severity_word(severity),
         object: text("object")?.to_owned(),
         what: text("what")?.to_owned(),
-        remedy: text("remedy")?.to_owned(),
         since_ms: value["since_ms"].as_u64()?,
-        ended_ms: None,
-        consequences: Vec::new(),
+        ended_ms: value["ended_ms"].as_u64(),
     })
 }
 
@@ -196,7 +230,17 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let mut log = AlertLog::open(directory.path());
         assert_eq!(log.current(), []);
-        let alerts = [1, 2].map(|number| Alert { ended_ms: None, ..alert(number, 5) });
+        let mut alerts = [1, 2].map(|number| Alert { ended_ms: None, ..alert(number, 5) });
+        alerts[1].consequences = [None, Some(9)]
+            .map(|ended_ms| Consequence {
+                rule: "target-offline",
+                severity: "critical",
+                object: "t8".into(),
+                what: "t8 is offline".into(),
+                since_ms: 7,
+                ended_ms,
+            })
+            .into();
         log.keep_current(&alerts.each_ref());
         assert_eq!(AlertLog::open(directory.path()).current(), alerts);
         log.keep_current(&[]);

@@ -12,10 +12,13 @@
 //! its cause, the finding becomes an alert.
 
 use crate::findings::{Finding, FindingKey};
-use crate::limits::{ALERT_AFTER, ALERT_ENDS_AFTER, KEPT_ALERTS, MAX_CONSEQUENCES};
+use crate::limits::{
+    ALERT_AFTER, ALERT_ENDS_AFTER, KEPT_ALERTS, MAX_CONSEQUENCES, RESTORED_ALERT_LASTS,
+};
 use serde::Serialize;
 use skep_cluster::problems::severity_word;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
 
 /// An alert.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -50,19 +53,25 @@ pub(crate) struct Consequence {
 
 impl Alert {
     /// Updates the consequences at the time `now_ms`. `present` contains the consequences that
-    /// exist at this time.
-    fn set_consequences(&mut self, present: Vec<Consequence>, now_ms: u64) {
-        for former in &mut self.consequences {
-            former.ended_ms.get_or_insert(now_ms);
+    /// exist at this time. Returns whether a consequence has begun or ended.
+    fn set_consequences(&mut self, present: Vec<Consequence>, now_ms: u64) -> bool {
+        let mut is_changed = false;
+        for former in self.consequences.iter_mut().filter(|it| it.ended_ms.is_none()) {
+            if !present.iter().any(|it| it.is_about(former)) {
+                former.ended_ms = Some(now_ms);
+                is_changed = true;
+            }
         }
         for new in present {
-            let is_same = |it: &&mut Consequence| it.rule == new.rule && it.object == new.object;
-            if let Some(former) = self.consequences.iter_mut().find(is_same) {
+            if let Some(former) = self.consequences.iter_mut().find(|it| it.is_about(&new)) {
+                is_changed |= former.ended_ms.is_some();
                 *former = new;
             } else if self.consequences.len() < MAX_CONSEQUENCES {
                 self.consequences.push(new);
+                is_changed = true;
             }
         }
+        is_changed
     }
 
     /// Subtracts `back_ms` from all times, because the clock was set back by this amount.
@@ -77,10 +86,35 @@ impl Alert {
     }
 }
 
+impl Consequence {
+    /// Returns the finding of this consequence, without its remedy. The next update adds the
+    /// remedy.
+    fn into_alert(self, now_ms: u64) -> Alert {
+        Alert {
+            rule: self.rule,
+            severity: self.severity,
+            object: self.object,
+            what: self.what,
+            remedy: String::new(),
+            since_ms: self.since_ms.min(now_ms),
+            ended_ms: None,
+            consequences: Vec::new(),
+        }
+    }
+
+    /// Whether both are the same problem.
+    fn is_about(&self, other: &Self) -> bool {
+        (self.rule, &self.object) == (other.rule, &other.object)
+    }
+}
+
 #[derive(Debug)]
 struct Active {
     alert: Alert,
     last_seen_ms: u64,
+    /// Whether an earlier process of the monitor had the alert, and this process has not found the
+    /// problem yet.
+    is_restored: bool,
     /// The active finding from which this one follows.
     cause: Option<FindingKey>,
     /// Time at which the finding began to follow from no other one, in milliseconds since 1970.
@@ -93,8 +127,31 @@ impl Active {
     /// Subtracts `back_ms` from all times, because the clock was set back by this amount.
     fn move_back(&mut self, back_ms: u64) {
         self.alert.move_back(back_ms);
-        self.last_seen_ms = self.last_seen_ms.saturating_sub(back_ms);
-        self.independent_since_ms = self.independent_since_ms.saturating_sub(back_ms);
+        for time in [&mut self.last_seen_ms, &mut self.independent_since_ms] {
+            *time = time.saturating_sub(back_ms);
+        }
+    }
+
+    /// Returns a current alert of an earlier process of the monitor.
+    fn restored(alert: Alert, now_ms: u64, is_announced: bool) -> Self {
+        Self {
+            alert,
+            last_seen_ms: now_ms,
+            is_restored: true,
+            cause: None,
+            independent_since_ms: now_ms,
+            is_announced,
+        }
+    }
+
+    /// Returns the time for which the finding may be missing before it has ended.
+    fn patience(&self) -> Duration {
+        match (self.is_announced, self.is_restored) {
+            (true, true) => RESTORED_ALERT_LASTS,
+            (true, false) | (false, true) => ALERT_ENDS_AFTER,
+            // A finding that ends before it has become an alert is removed immediately.
+            (false, false) => Duration::ZERO,
+        }
     }
 
     /// Returns this current finding in the form in which the alert of its cause lists it.
@@ -117,11 +174,13 @@ pub(crate) struct AlertBook {
     ended: VecDeque<Alert>,
     /// Number of alerts that have begun, plus the number of alerts that have ended.
     changes: u64,
+    /// Number of updates in which consequences of alerts have begun or ended.
+    consequence_changes: u64,
     /// Time of the last update.
     updated_ms: u64,
 }
 
-fn ms(duration: std::time::Duration) -> u64 {
+fn ms(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
@@ -129,17 +188,19 @@ impl AlertBook {
     /// Adds the alerts that existed when an earlier process of the monitor ended. They do not begin
     /// again. If the finding of such an alert does not exist any more, the alert ends as usual.
     pub(crate) fn restore(&mut self, alerts: Vec<Alert>, now_ms: u64) {
+        let mut following = Vec::new();
         for mut alert in alerts {
             alert.since_ms = alert.since_ms.min(now_ms);
             let key = (alert.rule, alert.object.clone());
-            let active = Active {
-                alert,
-                last_seen_ms: now_ms,
-                cause: None,
-                independent_since_ms: now_ms,
-                is_announced: true,
-            };
-            self.active.insert(key, active);
+            let present = alert.consequences.iter().filter(|it| it.ended_ms.is_none());
+            following.extend(present.map(|it| (it.clone(), key.clone())));
+            self.active.insert(key, Active::restored(alert, now_ms, true));
+        }
+        // A consequence may be an alert too, if it began before its cause.
+        for (part, cause) in following {
+            let key = (part.rule, part.object.clone());
+            let of_part = || Active::restored(part.into_alert(now_ms), now_ms, false);
+            self.active.entry(key).or_insert_with(of_part).cause = Some(cause);
         }
     }
 
@@ -183,11 +244,12 @@ impl AlertBook {
                 consequences: Vec::new(),
             },
             last_seen_ms: now_ms,
+            is_restored: false,
             cause: None,
             independent_since_ms: now_ms,
             is_announced: false,
         });
-        active.last_seen_ms = now_ms;
+        (active.last_seen_ms, active.is_restored) = (now_ms, false);
         active.alert.severity = severity_word(finding.severity);
         active.alert.what = finding.what;
         active.alert.remedy = finding.remedy;
@@ -199,11 +261,8 @@ impl AlertBook {
     /// Removes the findings that have ended. A finding that has become an alert is removed only
     /// [`ALERT_ENDS_AFTER`] after its end. Returns the alerts that end.
     fn end_old(&mut self, now_ms: u64) -> Vec<Alert> {
-        // A finding that ends before it has become an alert is removed immediately.
-        let is_over = |active: &Active| {
-            let patience = if active.is_announced { ms(ALERT_ENDS_AFTER) } else { 0 };
-            now_ms.saturating_sub(active.last_seen_ms) > patience
-        };
+        let is_over =
+            |active: &Active| now_ms.saturating_sub(active.last_seen_ms) > ms(active.patience());
         let over: Vec<_> =
             self.active.iter().filter(|(_, it)| is_over(it)).map(|(key, _)| key.clone()).collect();
         let mut changes = Vec::new();
@@ -238,10 +297,12 @@ impl AlertBook {
                 begun.push(key.clone());
             }
         }
+        let mut is_changed = false;
         for (key, active) in &mut self.active {
             let present = following.remove(key).unwrap_or_default();
-            active.alert.set_consequences(present, now_ms);
+            is_changed |= active.alert.set_consequences(present, now_ms);
         }
+        self.consequence_changes += u64::from(is_changed);
         let begun = begun.iter().filter_map(|key| self.active.get(key));
         begun.map(|active| active.alert.clone()).collect()
     }
@@ -264,10 +325,15 @@ impl AlertBook {
         self.active.get(key).map(|active| active.alert.since_ms)
     }
 
-    /// Returns the number of alerts that have begun, plus the number of alerts that have ended. So
-    /// it rises with each change of the set of alerts.
+    /// Returns a number that rises when an alert begins or ends.
     pub(crate) fn changes(&self) -> u64 {
         self.changes
+    }
+
+    /// Returns a number that rises like [`Self::changes`], and when a consequence of an alert
+    /// begins or ends.
+    pub(crate) fn revision(&self) -> u64 {
+        self.changes + self.consequence_changes
     }
 
     /// Returns all current alerts, critical first, including the alerts that another alert lists as
@@ -377,8 +443,9 @@ mod tests {
         assert_eq!(book.holding().len(), 2);
         // The monitor has no cluster map until second 100.
         let mut changes = Vec::new();
-        for second in 61..140 {
-            let found = if second < 100 { Vec::new() } else { vec![lasting.clone()] };
+        for second in 61..300 {
+            // This rule needs the load of a minute.
+            let found = if second < 170 { Vec::new() } else { vec![lasting.clone()] };
             if second < 100 {
                 book.hold(second * 1000);
             }
@@ -387,6 +454,37 @@ mod tests {
         let [ended] = &changes[..] else { panic!("{changes:?}") };
         assert_eq!((ended.rule, ended.since_ms, ended.ended_ms), ("target-full", 0, Some(99_000)));
         assert_eq!(book.since_ms(&lasting.key()), Some(0), "it began before the restart");
+    }
+
+    #[test]
+    fn restored_alert_has_its_consequences_with_their_begin() {
+        let [cause, following] = [of_rule("cause", None), of_rule("consequence", Some("cause"))];
+        let both = || vec![cause.clone(), following.clone()];
+        let mut before = AlertBook::default();
+        let mut revisions = BTreeSet::new();
+        for second in 0..30 {
+            let found = if second < 10 { vec![cause.clone()] } else { both() };
+            before.update(second * 1000, found);
+            revisions.insert(before.revision());
+        }
+        assert_eq!(revisions.len(), 3, "an alert, and later its consequence, must be stored");
+        let alerts: Vec<Alert> = before.announced().into_iter().cloned().collect();
+        let mut book = AlertBook::default();
+        book.restore(alerts.clone(), 60_000);
+        assert_eq!(book.holding(), alerts.iter().collect::<Vec<_>>());
+        for second in 61..100 {
+            assert!(book.update(second * 1000, both()).is_empty(), "{second}");
+            let holding = book.holding();
+            let [part] = &holding[0].consequences[..] else { panic!("{holding:?}") };
+            assert_eq!((part.since_ms, part.ended_ms), (10_000, None), "{second}");
+        }
+        // The consequence ends after its cause, so it becomes an alert with its remedy.
+        let mut changes = Vec::new();
+        for second in 100..140 {
+            changes.extend(book.update(second * 1000, vec![of_rule("consequence", None)]));
+        }
+        let found: Vec<_> = changes.iter().map(|it| (it.rule, &*it.remedy)).collect();
+        assert_eq!(found, [("cause", "wait"), ("consequence", "wait")]);
     }
 
     /// Returns the seconds at which alerts begin (`true`) or end (`false`), with their rules. The

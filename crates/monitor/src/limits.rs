@@ -33,6 +33,9 @@ pub const ALERT_AFTER: Duration = Duration::from_secs(5);
 /// Time after the end of a finding at which its alert ends, so that an alert does not begin and end
 /// each second.
 pub const ALERT_ENDS_AFTER: Duration = Duration::from_secs(15);
+/// Time after a restart of the monitor for which an alert lasts although its problem is not found
+/// again. Some rules need the load of a minute.
+pub const RESTORED_ALERT_LASTS: Duration = Duration::from_secs(90);
 /// Maximum number of alerts of a cluster in the metrics of the monitor, the most severe first.
 /// Prometheus stores a series for each of them.
 pub const EXPORTED_ALERTS: usize = 200;

@@ -189,10 +189,11 @@ impl MonitorState {
         if self.collected.map.is_none() {
             self.alerts.hold(now_ms);
         }
+        let revision = self.alerts.revision();
         let changes = self.alerts.update(now_ms, self.findings.clone());
         let ended = changes.iter().filter(|alert| alert.ended_ms.is_some());
         ended.for_each(|alert| self.alert_log.add(alert));
-        if !changes.is_empty() {
+        if self.alerts.revision() != revision {
             self.alert_log.keep_current(&self.alerts.announced());
         }
         changes
