@@ -162,6 +162,7 @@ fn alert_of(value: &Value, rules: &mut Rules) -> Option<Alert> {
     Some(Alert {
         rule,
         severity,
+        former_severity: None,
         object,
         what,
         remedy: value["remedy"].as_str()?.to_owned(),
@@ -200,6 +201,7 @@ mod tests {
         Alert {
             rule: "target-slow",
             severity: "warning",
+            former_severity: None,
             object: format!("t{number}"),
             what: "x".repeat(text_bytes),
             remedy: "wait".into(),

@@ -135,12 +135,14 @@ impl Alertmanager {
 }
 
 /// Returns the alerts for a request at the time `now_ms`: the current alerts, and the alerts that
-/// have ended a short time ago.
+/// have ended a short time ago. The severity is a label, so an alert with another severity is
+/// another alert for Alertmanager: the one with the former severity has ended.
 fn alerts(state: &MonitorState, links: &PageLinks, now_ms: u64) -> Vec<Value> {
     let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     let current = state.alerts.announced().into_iter();
     let current = current.map(|alert| (alert, now_ms.saturating_add(ms(ALERTMANAGER_HOLDS))));
-    let ended = state.alerts.ended_since(now_ms.saturating_sub(ms(ALERTMANAGER_ENDS)));
+    let from_ms = now_ms.saturating_sub(ms(ALERTMANAGER_ENDS));
+    let ended = state.alerts.ended_since(from_ms).chain(state.alerts.superseded_since(from_ms));
     let ended = ended.map(|alert| (alert, alert.ended_ms.unwrap_or(now_ms)));
     let (cluster, map) = (state.cluster(), state.collected.map.as_ref());
     // Alertmanager identifies an alert by its labels. So if an alert has begun again, its earlier
@@ -278,6 +280,22 @@ mod tests {
             state.alerts.update(NOW + second * 1000, vec![finding("target-full")]);
         }
         assert_eq!(ends(&state, 120_000), ["2027-01-15T08:06:00Z"]);
+    }
+
+    #[test]
+    fn alert_with_its_former_severity_ends_at_alertmanager() {
+        let (_directory, mut state) = state();
+        for second in 0..30 {
+            let severity = if second < 10 { Severity::Warning } else { Severity::Critical };
+            let finding = Finding { severity, ..finding("target-full") };
+            state.alerts.update(NOW + second * 1000, vec![finding]);
+        }
+        let sent = of_state(&state, NOW + 30_000);
+        let found: Vec<_> =
+            sent.iter().map(|it| (&it["labels"]["severity"], &it["endsAt"])).collect();
+        let [critical, warning] = ["critical", "warning"].map(Value::from);
+        let [later, change] = ["2027-01-15T08:04:30Z", "2027-01-15T08:00:15Z"].map(Value::from);
+        assert_eq!(found, [(&critical, &later), (&warning, &change)]);
     }
 
     #[test]

@@ -7,6 +7,9 @@
 //! The times come from the host's clock, which users see. If the clock is set back, all times
 //! move with it, so that alerts neither begin late nor last until the clock has caught up.
 //!
+//! If the severity of an alert changes, receivers get a notification of the change. The alert keeps
+//! its severity until the new one has lasted for a while.
+//!
 //! A finding that follows from another one raises no alert of its own while the alert of its cause
 //! exists. The alert of the cause lists this finding. If the finding still exists after the end of
 //! its cause, the finding becomes an alert.
@@ -16,7 +19,7 @@ use crate::limits::{
     ALERT_AFTER, ALERT_ENDS_AFTER, KEPT_ALERTS, MAX_CONSEQUENCES, RESTORED_ALERT_LASTS,
 };
 use serde::Serialize;
-use skep_cluster::problems::severity_word;
+use skep_cluster::problems::{Severity, severity_word};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
@@ -25,6 +28,10 @@ use std::time::Duration;
 pub(crate) struct Alert {
     pub(crate) rule: &'static str,
     pub(crate) severity: &'static str,
+    /// The severity before its change, in the notification of this change. `None` in all other
+    /// places.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) former_severity: Option<&'static str>,
     pub(crate) object: String,
     pub(crate) what: String,
     pub(crate) remedy: String,
@@ -93,6 +100,7 @@ impl Consequence {
         Alert {
             rule: self.rule,
             severity: self.severity,
+            former_severity: None,
             object: self.object,
             what: self.what,
             remedy: String::new(),
@@ -112,6 +120,10 @@ impl Consequence {
 struct Active {
     alert: Alert,
     last_seen_ms: u64,
+    /// The severity of the finding. An announced alert has it after a while.
+    severity: &'static str,
+    /// Time since which this severity is not that of the alert. `None` means that they are equal.
+    differs_since_ms: Option<u64>,
     /// Whether an earlier process of the monitor had the alert, and this process has not found the
     /// problem yet.
     is_restored: bool,
@@ -130,13 +142,16 @@ impl Active {
         for time in [&mut self.last_seen_ms, &mut self.independent_since_ms] {
             *time = time.saturating_sub(back_ms);
         }
+        self.differs_since_ms = self.differs_since_ms.map(|time| time.saturating_sub(back_ms));
     }
 
     /// Returns a current alert of an earlier process of the monitor.
     fn restored(alert: Alert, now_ms: u64, is_announced: bool) -> Self {
         Self {
+            severity: alert.severity,
             alert,
             last_seen_ms: now_ms,
+            differs_since_ms: None,
             is_restored: true,
             cause: None,
             independent_since_ms: now_ms,
@@ -152,6 +167,24 @@ impl Active {
             // A finding that ends before it has become an alert is removed immediately.
             (false, false) => Duration::ZERO,
         }
+    }
+
+    /// If the severity of the finding has differed from that of the announced alert for a while,
+    /// the alert gets it. Returns the former severity of the alert in this case.
+    fn take_severity(&mut self, now_ms: u64) -> Option<&'static str> {
+        if !self.is_announced || self.severity == self.alert.severity {
+            self.differs_since_ms = None;
+            return None;
+        }
+        let since_ms = *self.differs_since_ms.get_or_insert(now_ms);
+        // A rise is as urgent as a new alert, and a fall is like an end.
+        let has_risen = self.severity == severity_word(Severity::Critical);
+        let patience = if has_risen { ALERT_AFTER } else { ALERT_ENDS_AFTER };
+        if now_ms.saturating_sub(since_ms) < ms(patience) {
+            return None;
+        }
+        self.differs_since_ms = None;
+        Some(std::mem::replace(&mut self.alert.severity, self.severity))
     }
 
     /// Returns this current finding in the form in which the alert of its cause lists it.
@@ -172,7 +205,10 @@ impl Active {
 pub(crate) struct AlertBook {
     active: BTreeMap<FindingKey, Active>,
     ended: VecDeque<Alert>,
-    /// Number of alerts that have begun, plus the number of alerts that have ended.
+    /// The alerts whose severity has changed, with their former severity. The time of the change is
+    /// their end.
+    superseded: VecDeque<Alert>,
+    /// Number of alerts that have begun or ended, or whose severity has changed.
     changes: u64,
     /// Number of updates in which consequences of alerts have begun or ended.
     consequence_changes: u64,
@@ -210,11 +246,12 @@ impl AlertBook {
     }
 
     /// Updates the alerts with the findings that exist at the time `now_ms`. Returns the alerts
-    /// that begin or end at this time.
+    /// that begin or end at this time, or whose severity changes.
     pub(crate) fn update(&mut self, now_ms: u64, findings: Vec<Finding>) -> Vec<Alert> {
         self.follow_clock(now_ms);
         findings.into_iter().for_each(|finding| self.note(now_ms, finding));
         let mut changes = self.end_old(now_ms);
+        changes.extend(self.change_severities(now_ms));
         changes.extend(self.begin_new(now_ms));
         self.changes += changes.len() as u64;
         changes
@@ -226,7 +263,8 @@ impl AlertBook {
         self.updated_ms = now_ms;
         if back_ms > 0 {
             self.active.values_mut().for_each(|it| it.move_back(back_ms));
-            self.ended.iter_mut().for_each(|it| it.move_back(back_ms));
+            let past = self.ended.iter_mut().chain(&mut self.superseded);
+            past.for_each(|it| it.move_back(back_ms));
         }
     }
 
@@ -236,6 +274,7 @@ impl AlertBook {
             alert: Alert {
                 rule: finding.rule,
                 severity: "",
+                former_severity: None,
                 object: finding.object.clone(),
                 what: String::new(),
                 remedy: String::new(),
@@ -244,13 +283,18 @@ impl AlertBook {
                 consequences: Vec::new(),
             },
             last_seen_ms: now_ms,
+            severity: "",
+            differs_since_ms: None,
             is_restored: false,
             cause: None,
             independent_since_ms: now_ms,
             is_announced: false,
         });
         (active.last_seen_ms, active.is_restored) = (now_ms, false);
-        active.alert.severity = severity_word(finding.severity);
+        active.severity = severity_word(finding.severity);
+        if !active.is_announced {
+            active.alert.severity = active.severity;
+        }
         active.alert.what = finding.what;
         active.alert.remedy = finding.remedy;
         // The alert of the cause stays active for a moment after the finding of the cause has
@@ -277,6 +321,23 @@ impl AlertBook {
             self.ended.truncate(KEPT_ALERTS);
         }
         changes
+    }
+
+    /// Returns the alerts whose severity changes, with their former severity.
+    fn change_severities(&mut self, now_ms: u64) -> Vec<Alert> {
+        let mut changed = Vec::new();
+        for active in self.active.values_mut() {
+            let Some(former) = active.take_severity(now_ms) else { continue };
+            let alert = active.alert.clone();
+            self.superseded.push_front(Alert {
+                severity: former,
+                ended_ms: Some(now_ms),
+                ..alert.clone()
+            });
+            changed.push(Alert { former_severity: Some(former), ..alert });
+        }
+        self.superseded.truncate(KEPT_ALERTS);
+        changed
     }
 
     /// Returns the alerts that begin. Updates the consequences of all alerts.
@@ -325,7 +386,7 @@ impl AlertBook {
         self.active.get(key).map(|active| active.alert.since_ms)
     }
 
-    /// Returns a number that rises when an alert begins or ends.
+    /// Returns a number that rises when an alert begins or ends, or when its severity changes.
     pub(crate) fn changes(&self) -> u64 {
         self.changes
     }
@@ -347,15 +408,25 @@ impl AlertBook {
 
     /// Returns the alerts that ended at or after `from_ms`, the newest first.
     pub(crate) fn ended_since(&self, from_ms: u64) -> impl Iterator<Item = &Alert> {
-        let is_late = move |alert: &&Alert| alert.ended_ms.is_some_and(|ended| ended >= from_ms);
-        self.ended.iter().filter(is_late)
+        since(&self.ended, from_ms)
     }
+
+    /// Returns the alerts whose severity changed at or after `from_ms`, the newest first. They have
+    /// their former severity, and the time of the change as their end.
+    pub(crate) fn superseded_since(&self, from_ms: u64) -> impl Iterator<Item = &Alert> {
+        since(&self.superseded, from_ms)
+    }
+}
+
+/// Returns the alerts that ended at or after `from_ms`.
+fn since(alerts: &VecDeque<Alert>, from_ms: u64) -> impl Iterator<Item = &Alert> {
+    let is_late = move |alert: &&Alert| alert.ended_ms.is_some_and(|ended| ended >= from_ms);
+    alerts.iter().filter(is_late)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use skep_cluster::problems::Severity;
 
     fn finding() -> Finding {
         Finding {
@@ -485,6 +556,35 @@ mod tests {
         }
         let found: Vec<_> = changes.iter().map(|it| (it.rule, &*it.remedy)).collect();
         assert_eq!(found, [("cause", "wait"), ("consequence", "wait")]);
+    }
+
+    #[test]
+    fn new_severity_of_an_alert_is_notified_once_it_lasts() {
+        let severity = |second: u64| match second {
+            20 | 30..60 => Severity::Critical,
+            _ => Severity::Warning,
+        };
+        let mut book = AlertBook::default();
+        let mut found = Vec::new();
+        for second in 0..100 {
+            let now_ms = second * 1000;
+            let finding = Finding { severity: severity(second), ..finding() };
+            for alert in book.update(now_ms, vec![finding]) {
+                found.push((second, alert.severity, alert.former_severity));
+            }
+            let current = book.holding();
+            assert!(current.iter().all(|alert| alert.former_severity.is_none()));
+        }
+        let expected = [
+            (5, "warning", None),
+            (35, "critical", Some("warning")),
+            (75, "warning", Some("critical")),
+        ];
+        assert_eq!(found, expected);
+        assert_eq!(book.changes(), 3);
+        let former: Vec<_> = book.superseded_since(36_000).collect();
+        assert_eq!(former.len(), 1);
+        assert_eq!((former[0].severity, former[0].ended_ms), ("critical", Some(75_000)));
     }
 
     /// Returns the seconds at which alerts begin (`true`) or end (`false`), with their rules. The

@@ -258,7 +258,7 @@ fn lock(settings: &MonitorSettings) -> Result<std::fs::File> {
 }
 
 /// Asks the services of one cluster in rounds, until this future is dropped. Calls `notify` with
-/// each alert that begins or ends.
+/// each alert that begins or ends, or whose severity changes.
 async fn collect_for_ever(
     interval: Duration,
     mut collector: Collector,
@@ -281,7 +281,7 @@ async fn collect_for_ever(
             changes.len()
         };
         if changes > 0 {
-            tracing::debug!("{changes} alerts have begun or ended");
+            tracing::debug!("{changes} alerts have begun, changed or ended");
         }
         // The processor time since the last round also includes the time for decoding replies, for
         // serving the web page, and for other clusters. So all clusters together stay below the

@@ -149,7 +149,7 @@ impl MonitorState {
     }
 
     /// Processes the replies of a round that ended at `now_ms` and covers `span_ms` milliseconds.
-    /// Returns the alerts that begin or end.
+    /// Returns the alerts that begin or end, or whose severity changes.
     pub(crate) fn take(
         &mut self,
         mut collected: Collected,

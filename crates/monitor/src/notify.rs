@@ -1,5 +1,5 @@
-//! Sends a notification of each alert that begins or ends, to the program and to the webhook in the
-//! settings.
+//! Sends a notification of each alert that begins or ends, or whose severity changes, to the
+//! program and to the webhook in the settings.
 //!
 //! Each receiver has its own bounded queue and its own task. So a slow receiver delays neither the
 //! other receiver nor the collection rounds nor the web page.
@@ -78,9 +78,10 @@ impl Notifications {
         Ok(Self { queues: receivers.into_iter().map(Queue::new).map(Rc::new).collect() })
     }
 
-    /// Logs that an alert of a cluster begins or ends, and adds a notification of it to each queue.
-    /// `cluster` is the id of the cluster. `name` is its name for the log, or `None` if the monitor
-    /// watches only one cluster. `page` is the address of the view about the object of the alert.
+    /// Logs that an alert of a cluster begins, changes or ends, and adds a notification of it to
+    /// each queue. `cluster` is the id of the cluster. `name` is its name for the log, or `None` if
+    /// the monitor watches only one cluster. `page` is the address of the view about the object of
+    /// the alert.
     pub(crate) fn add(
         &self,
         cluster: &str,
@@ -88,7 +89,11 @@ impl Notifications {
         alert: &Alert,
         page: Option<String>,
     ) {
-        let state = if alert.ended_ms.is_some() { "ended" } else { "began" };
+        let state = match (alert.ended_ms, alert.former_severity) {
+            (Some(_), _) => "ended",
+            (None, Some(_)) => "changed",
+            (None, None) => "began",
+        };
         let line = log_line(alert, name);
         match alert.ended_ms {
             None if alert.severity == "critical" => tracing::error!("{line}"),
@@ -109,13 +114,17 @@ impl Notifications {
     }
 }
 
-/// Returns the line of the log about an alert that begins or ends. `cluster` is the name of its
-/// cluster, if the monitor watches several.
+/// Returns the line of the log about an alert that begins, changes or ends. `cluster` is the name
+/// of its cluster, if the monitor watches several.
 fn log_line(alert: &Alert, cluster: Option<&str>) -> String {
     let of = cluster.map_or_else(String::new, |name| format!(" of cluster {name}"));
-    match alert.ended_ms {
-        None => format!("alert {}{of}: {}; {}", alert.rule, alert.what, alert.remedy),
-        Some(_) => format!("alert {}{of} ended: {}", alert.rule, alert.what),
+    let Alert { rule, severity, what, remedy, .. } = alert;
+    match (alert.ended_ms, alert.former_severity) {
+        (Some(_), _) => format!("alert {rule}{of} ended: {what}"),
+        (None, Some(former)) => {
+            format!("alert {rule}{of} is {severity} now, and was {former}: {what}; {remedy}")
+        }
+        (None, None) => format!("alert {rule}{of}: {what}; {remedy}"),
     }
 }
 
@@ -270,6 +279,7 @@ mod tests {
     use super::*;
     use crate::http_client::tests::answer;
     use crate::settings::MonitorSettings;
+    use serde_json::Value;
     use skep_env::TcpListener;
 
     /// Interval at which a test checks whether a process has ended.
@@ -279,6 +289,7 @@ mod tests {
         Alert {
             rule: "target-slow",
             severity: "warning",
+            former_severity: None,
             object: "t7".into(),
             what: "<script>".into(),
             remedy: "wait".into(),
@@ -297,6 +308,26 @@ mod tests {
         assert_eq!(log_line(&ended, None), "alert target-slow ended: <script>");
         let of_second = "alert target-slow of cluster archive ended: <script>";
         assert_eq!(log_line(&ended, Some("archive")), of_second);
+        let changed = Alert { former_severity: Some("critical"), ..alert() };
+        let line = "alert target-slow is warning now, and was critical: <script>; wait";
+        assert_eq!(log_line(&changed, None), line);
+    }
+
+    #[test]
+    fn notification_of_a_new_severity_names_the_former_one() {
+        let mut settings = MonitorSettings::default().alerts;
+        settings.command = vec!["mail".into()];
+        let notifications = Notifications::of_settings(&settings).unwrap();
+        let changed = Alert { former_severity: Some("critical"), ..alert() };
+        notifications.add("c", None, &changed, None);
+        notifications.add("c", None, &alert(), None);
+        let queue = notifications.queues().next().unwrap();
+        let sent = queue.pending.borrow();
+        let sent = sent.iter().map(|(_, text)| serde_json::from_str::<Value>(text).unwrap());
+        let sent: Vec<Value> = sent.collect();
+        assert_eq!((&sent[0]["state"], &sent[1]["state"]), (&"changed".into(), &"began".into()));
+        assert_eq!(sent[0]["alert"]["former_severity"], "critical");
+        assert_eq!(sent[1]["alert"].get("former_severity"), None);
     }
 
     fn shell(script: &str) -> [String; 2] {

@@ -71,6 +71,7 @@ mod tests {
         Alert {
             rule: "target-slow",
             severity: "warning",
+            former_severity: None,
             object: object.into(),
             what: String::new(),
             remedy: String::new(),
