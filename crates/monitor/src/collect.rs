@@ -3,14 +3,17 @@
 //!
 //! The monitor keeps a connection to each service open. A service that does not reply in time is
 //! missing in the round. Its reply in the next round also covers the missed time.
+//!
+//! If clients have disappeared from the map, the monitor asks management for the newest evictions.
 
 use crate::limits::{MAP_PATIENCE, SERVICE_PATIENCE};
 use skep_rpc::{CallOptions, Channel, Connection, Identity, JoinToken, Management};
 use skep_stats::{Round, ServiceFigures};
 use skep_types::{
-    ClusterId, ClusterMap, Error, ErrorCode, MapVersion, Node, NodeId, NodeKind, Result, TargetId,
+    ClusterId, ClusterMap, Error, ErrorCode, Eviction, MapVersion, Node, NodeId, NodeKind, Result,
+    TargetId,
 };
-use skep_wire::management::GetMap;
+use skep_wire::management::{GetMap, ListEvictions};
 use skep_wire::node::GetStatistics;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -29,6 +32,8 @@ pub(crate) struct Collector {
     identity: Identity,
     connections: Connections,
     map: Option<ClusterMap>,
+    /// Whether clients have disappeared from the map since management has listed its evictions.
+    has_lost_clients: bool,
 }
 
 /// The replies of one round.
@@ -45,6 +50,9 @@ pub(crate) struct Collected {
     pub(crate) round: Round,
     /// The services that did not reply, each with the reason, by node id.
     pub(crate) unreachable: BTreeMap<u32, String>,
+    /// The newest evictions of clients. `None` means that no client has disappeared from the map,
+    /// or that management has sent no list.
+    pub(crate) evictions: Option<Vec<Eviction>>,
 }
 
 impl Collector {
@@ -56,7 +64,8 @@ impl Collector {
             kind: NodeKind::Client,
         };
         let management = Management::new(token, NodeKind::Client);
-        Self { management, identity, connections: Rc::default(), map: None }
+        let connections = Rc::default();
+        Self { management, identity, connections, map: None, has_lost_clients: false }
     }
 
     /// Returns the identity of the monitor in its connections to services.
@@ -73,13 +82,19 @@ impl Collector {
     pub(crate) async fn collect(&mut self) -> Collected {
         let map_problem = match self.newest_map().await {
             Ok(map) => {
-                self.map = Some(map);
+                let former = self.map.replace(map);
+                let lost = former.zip(self.map.as_ref()).is_some_and(|(it, new)| lacks(new, &it));
+                self.has_lost_clients |= lost;
                 None
             }
             Err(error) => Some(error.context().to_owned()),
         };
+        let evictions = match map_problem.is_none() && self.has_lost_clients {
+            true => self.newest_evictions().await,
+            false => None,
+        };
         let id = Some(self.identity.cluster);
-        let mut collected = Collected { id, map_problem, ..Collected::default() };
+        let mut collected = Collected { id, map_problem, evictions, ..Collected::default() };
         let Some(map) = &self.map else { return collected };
         let services = map.nodes.iter().filter(|node| node.kind != NodeKind::Client);
         let asked: Vec<_> = services
@@ -120,6 +135,25 @@ impl Collector {
             .map
             .ok_or_else(|| Error::new(ErrorCode::Protocol, "management replied without a map"))
     }
+
+    /// Asks management for the newest evictions. `None` means that management does not reply, or
+    /// does not support this request because its version is older.
+    async fn newest_evictions(&mut self) -> Option<Vec<Eviction>> {
+        let request = ListEvictions {};
+        // Retry: the next round asks again if management does not reply, without limit.
+        let asking = self.management.call_once(&request, SERVICE_PATIENCE);
+        let reply = skep_env::timeout(SERVICE_PATIENCE, asking).await?;
+        let is_unsupported =
+            reply.as_ref().is_err_and(|error| error.code() == ErrorCode::Unsupported);
+        self.has_lost_clients = reply.is_err() && !is_unsupported;
+        reply.ok().map(|list| list.evictions)
+    }
+}
+
+/// Whether a client of the map `former` is missing in the map `new`.
+fn lacks(new: &ClusterMap, former: &ClusterMap) -> bool {
+    let mut clients = former.nodes.iter().filter(|node| node.kind == NodeKind::Client);
+    new.version != former.version && clients.any(|client| new.node(client.id).is_none())
 }
 
 async fn ask(

@@ -1,9 +1,16 @@
-//! Finds evicted clients. An evicted client disappears from the cluster map without a `Leave`
-//! request.
+//! Finds evicted clients, which disappear from the cluster map without a `Leave` request, and the
+//! reasons for their evictions.
+//!
+//! Management lists the newest evictions with their reasons, and [`crate::collect`] asks for this
+//! list when clients have disappeared. If management does not send it, or if it has evicted more
+//! clients than the list has entries, the module compares the number of the other clients with the
+//! number of executed `Leave` requests.
 //!
 //! The module is pure, because the caller passes the time.
 
+use skep_cluster::limits::MAX_EVICTIONS;
 use skep_stats::{Round, label, series_with};
+use skep_types::Eviction;
 use skep_wire::node::StatisticsSeries;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -57,50 +64,53 @@ fn leaves_in(series: &[StatisticsSeries]) -> u64 {
     values.fold(0, u64::saturating_add)
 }
 
+/// A client that was evicted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct EvictedClient {
+    /// Its host and mount point. If some of several clients were evicted and it is not known which
+    /// ones, the text has the names of all of them.
+    pub(crate) name: String,
+    /// The reason for the eviction. Empty if it is not known.
+    pub(crate) reason: String,
+}
+
 /// Compares the clients of successive rounds to find evictions.
 #[derive(Debug, Default)]
 pub(crate) struct EvictionWatch {
     clients: BTreeMap<u32, String>,
     leaves: Option<Leaves>,
-    /// Clients that disappeared in the previous round. Management may count a `Leave` a moment
-    /// after it has changed the map. So only the count in the next round shows whether these
-    /// clients were evicted.
-    vanished: Vec<String>,
-    reported: VecDeque<(u64, String)>,
+    /// Clients that disappeared in the previous round, with their node ids. Management may count a
+    /// `Leave` a moment after it has changed the map. So only the count in the next round shows
+    /// whether these clients were evicted.
+    vanished: Vec<(u32, String)>,
+    reported: VecDeque<(u64, EvictedClient)>,
 }
 
 impl EvictionWatch {
-    /// Takes the clients of the newest map and the replies of a round that began after the map was
-    /// read. Returns the names of the clients that were evicted within the last minute. If some of
-    /// several clients were evicted and it is not known which ones, a single text lists the names
-    /// of all of them.
+    /// Takes the clients of the newest map, the replies of a round that began after the map was
+    /// read, and the evictions that management has listed after it. `None` means that there is no
+    /// list. Returns the clients that were evicted within the last minute.
     pub(crate) fn update(
         &mut self,
         now_ms: u64,
         clients: BTreeMap<u32, String>,
         round: &Round,
-    ) -> Vec<String> {
-        if let Some(leaves) = Leaves::of(round) {
-            let since = leaves.since(self.leaves.as_ref());
-            let left = since.unwrap_or(usize::MAX);
-            let mut evicted = std::mem::take(&mut self.vanished);
-            let is_certain = left == 0;
-            let unexplained = evicted.len().saturating_sub(left);
-            if !is_certain && unexplained > 0 {
-                let names = evicted.join(", ");
-                evicted = vec![format!("one of {names}"); unexplained.min(1)];
-            } else {
-                evicted.truncate(unexplained);
-            }
-            self.reported.extend(evicted.into_iter().map(|name| (now_ms, name)));
+        listed: Option<&[Eviction]>,
+    ) -> Vec<EvictedClient> {
+        let leaves = Leaves::of(round);
+        if leaves.is_some() || listed.is_some() {
+            let since = leaves.as_ref().and_then(|it| it.since(self.leaves.as_ref()));
+            self.report_listed(now_ms, listed);
+            self.report_uncounted(now_ms, since);
             let gone = self.clients.iter().filter(|(id, _)| !clients.contains_key(*id));
-            self.vanished = gone.map(|(_, name)| name.clone()).collect();
+            self.vanished = gone.map(|(id, name)| (*id, name.clone())).collect();
+            self.report_listed(now_ms, listed);
             if since.is_none() {
                 // The counts do not show which of these clients have left.
                 self.vanished.clear();
             }
             if self.vanished.is_empty() {
-                self.leaves = Some(leaves);
+                self.leaves = leaves.or(self.leaves.take());
             }
             self.clients = clients;
         }
@@ -109,7 +119,43 @@ impl EvictionWatch {
         while self.reported.len() > MAX_REPORTED {
             self.reported.pop_front();
         }
-        self.reported.iter().map(|(_, name)| name.clone()).collect()
+        self.reported.iter().map(|(_, client)| client.clone()).collect()
+    }
+
+    /// Reports the vanished clients that management lists as evicted. Unless the list may lack some
+    /// of them, the others have left.
+    fn report_listed(&mut self, now_ms: u64, listed: Option<&[Eviction]>) {
+        let Some(listed) = listed else { return };
+        let vanished = std::mem::take(&mut self.vanished);
+        let has_vanished = |it: &Eviction| vanished.iter().any(|(id, _)| *id == it.client.raw());
+        // The list has the newest evictions. If its oldest one is old, no newer one is missing.
+        let is_full = listed.len() >= MAX_EVICTIONS;
+        let may_lack = is_full && listed.first().is_some_and(has_vanished);
+        for (id, name) in vanished {
+            match listed.iter().find(|it| it.client.raw() == id) {
+                Some(eviction) => self.report(now_ms, name, eviction.reason()),
+                None if may_lack => self.vanished.push((id, name)),
+                None => {}
+            }
+        }
+    }
+
+    /// Reports the vanished clients if fewer clients have left. `left` is the number of clients
+    /// that have left. `None` means that it is not known.
+    fn report_uncounted(&mut self, now_ms: u64, left: Option<usize>) {
+        let vanished = std::mem::take(&mut self.vanished);
+        let names: Vec<String> = vanished.into_iter().map(|(_, name)| name).collect();
+        let left = left.unwrap_or(usize::MAX);
+        if left == 0 {
+            names.into_iter().for_each(|name| self.report(now_ms, name, String::new()));
+        } else if names.len() > left {
+            let name = format!("one of {}", names.join(", "));
+            self.report(now_ms, name, String::new());
+        }
+    }
+
+    fn report(&mut self, now_ms: u64, name: String, reason: String) {
+        self.reported.push_back((now_ms, EvictedClient { name, reason }));
     }
 }
 
@@ -117,6 +163,7 @@ impl EvictionWatch {
 mod tests {
     use super::*;
     use skep_stats::ServiceFigures;
+    use skep_types::{EvictionCause, GroupId, NodeId, Timestamp};
     use skep_wire::node::Statistics;
 
     /// Returns the reply of a management service that has received `leaves` requests to leave, and
@@ -145,16 +192,69 @@ mod tests {
         ids.iter().map(|id| (*id, format!("c{id}"))).collect()
     }
 
-    /// Returns the evicted clients after `rounds`. Each round consists of the clients of the map,
-    /// the incarnation of management, and its count of leaves.
+    fn names(found: Vec<EvictedClient>) -> Vec<String> {
+        found.into_iter().map(|client| client.name).collect()
+    }
+
+    /// Returns the evicted clients after `rounds`, in which management sends no list. Each round
+    /// consists of the clients of the map, the incarnation of management, and its count of leaves.
     fn evicted(rounds: &[(&[u32], u64, i64)]) -> Vec<String> {
         let mut watch = EvictionWatch::default();
         let mut found = Vec::new();
         for (second, (ids, incarnation, leaves)) in rounds.iter().enumerate() {
             let round = round(*incarnation, *leaves);
-            found = watch.update(second as u64 * 1000, clients(ids), &round);
+            found = watch.update(second as u64 * 1000, clients(ids), &round, None);
         }
-        found
+        names(found)
+    }
+
+    fn eviction(client: u32) -> Eviction {
+        Eviction {
+            client: NodeId::new(client),
+            name: format!("c{client}"),
+            time: Timestamp::default(),
+            cause: EvictionCause::Silent,
+            group: GroupId::default(),
+            silent_ms: 5_000,
+        }
+    }
+
+    #[test]
+    fn listed_eviction_is_reported_immediately_with_its_reason() {
+        let mut watch = EvictionWatch::default();
+        watch.update(0, clients(&[5, 6, 7]), &round(1, 3), None);
+        // Client 7 has left, but management has not counted this yet.
+        let list = [eviction(4), eviction(6)];
+        let found = watch.update(1000, clients(&[5]), &round(1, 3), Some(&list));
+        let reason = "the client sent no heartbeat for 5.0 s".to_owned();
+        let expected = [EvictedClient { name: "c6".into(), reason }];
+        assert_eq!(found, expected);
+        assert_eq!(watch.update(2000, clients(&[5]), &round(1, 3), None), expected);
+        // Management has restarted, or does not reply to other requests.
+        let list = [eviction(4), eviction(6), eviction(5)];
+        let mut later = watch.update(3000, clients(&[]), &Vec::new(), Some(&list));
+        assert_eq!(later.pop().map(|client| client.name).as_deref(), Some("c5"));
+        assert_eq!(later, expected);
+    }
+
+    #[test]
+    fn evictions_beyond_the_list_of_management_are_found_by_counts() {
+        let count = u32::try_from(MAX_EVICTIONS).unwrap() + 36;
+        let all: Vec<u32> = (1..=count).collect();
+        let mut watch = EvictionWatch::default();
+        watch.update(0, clients(&all), &round(1, 0), None);
+        let list: Vec<Eviction> = (37..=count).map(eviction).collect();
+        assert_eq!(list.len(), MAX_EVICTIONS);
+        let first = watch.update(1000, clients(&[]), &round(1, 0), Some(&list));
+        assert!(first.iter().all(|client| !client.reason.is_empty()), "{first:?}");
+        assert_eq!(first.len(), MAX_EVICTIONS);
+        let all = watch.update(2000, clients(&[]), &round(1, 0), None);
+        assert_eq!(all.len(), MAX_EVICTIONS + 36);
+        // A full list of older evictions lacks no newer one.
+        let mut watch = EvictionWatch::default();
+        watch.update(0, clients(&[500]), &round(1, 0), None);
+        assert_eq!(watch.update(1000, clients(&[]), &round(1, 0), Some(&list)), []);
+        assert_eq!(watch.update(2000, clients(&[]), &round(1, 0), None), [], "it has left");
     }
 
     #[test]
@@ -178,7 +278,7 @@ mod tests {
         };
         let mut watch = EvictionWatch::default();
         let mut at = |second: u64, ids: &[u32], round: &[ServiceFigures]| {
-            watch.update(second * 1000, clients(ids), &round.to_vec())
+            names(watch.update(second * 1000, clients(ids), &round.to_vec(), None))
         };
         at(0, &[5, 6, 8, 9], &round(0, 0));
         at(1, &[5, 8, 9], &round(0, 1));
@@ -201,9 +301,9 @@ mod tests {
     #[test]
     fn eviction_alert_ends_after_a_minute() {
         let mut watch = EvictionWatch::default();
-        watch.update(0, clients(&[5]), &round(1, 0));
-        watch.update(1000, clients(&[]), &round(1, 0));
-        assert_eq!(watch.update(2000, clients(&[]), &round(1, 0)), ["c5"]);
-        assert!(watch.update(70_000, clients(&[]), &round(1, 0)).is_empty());
+        watch.update(0, clients(&[5]), &round(1, 0), None);
+        watch.update(1000, clients(&[]), &round(1, 0), None);
+        assert_eq!(names(watch.update(2000, clients(&[]), &round(1, 0), None)), ["c5"]);
+        assert!(watch.update(70_000, clients(&[]), &round(1, 0), None).is_empty());
     }
 }

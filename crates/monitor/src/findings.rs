@@ -7,6 +7,7 @@
 //! It does not decide how long a finding must last before it becomes an alert ([`crate::alerts`]).
 
 use crate::collect::Collected;
+use crate::evictions::EvictedClient;
 use crate::fill_watch::FillWatch;
 use crate::frame::{Dimension, Frame, Load};
 use crate::limits::MAX_FINDING_BYTES;
@@ -103,8 +104,8 @@ pub(crate) struct Situation<'a> {
     /// The reason why the monitor cannot write the history. `None` means that it writes the
     /// history.
     pub(crate) history_problem: Option<&'a str>,
-    /// Names of the clients that were evicted within the last minute.
-    pub(crate) evicted: &'a [String],
+    /// The clients that were evicted within the last minute.
+    pub(crate) evicted: &'a [EvictedClient],
     /// Names of the services whose metrics pages Prometheus cannot read.
     pub(crate) hidden_pages: &'a [String],
     pub(crate) settings: &'a AlertSettings,
@@ -161,7 +162,7 @@ pub(crate) fn findings(situation: &Situation<'_>) -> Vec<Finding> {
 
 /// Returns the findings about evicted clients. If many clients were evicted, one network has
 /// probably failed, so one finding reports all of them.
-fn evictions(evicted: &[String]) -> Vec<Finding> {
+fn evictions(evicted: &[EvictedClient]) -> Vec<Finding> {
     let finding = |object: &str, what: String, remedy: &str| Finding {
         rule: "client-evicted",
         severity: Severity::Warning,
@@ -171,22 +172,27 @@ fn evictions(evicted: &[String]) -> Vec<Finding> {
         cause: None,
     };
     if evicted.len() > MAX_SINGLE_EVICTIONS {
-        let (named, others) = evicted.split_at(MAX_SINGLE_EVICTIONS);
+        let named = &evicted[..MAX_SINGLE_EVICTIONS];
+        let names: Vec<&str> = named.iter().map(|client| client.name.as_str()).collect();
+        let explained = evicted.iter().find(|client| !client.reason.is_empty());
+        let reason =
+            explained.map_or_else(String::new, |it| format!("; {}: {}", it.name, it.reason));
         let what = format!(
-            "{} clients were evicted within a minute: {}, and {} more",
+            "{} clients were evicted within a minute: {}, and {} more{reason}",
             evicted.len(),
-            named.join(", "),
-            others.len()
+            names.join(", "),
+            evicted.len() - named.len()
         );
         let remedy = "check the network between these clients and the metadata services; `skep \
                       client list --evicted` lists the clients with the reasons; their locks and \
                       open files were released";
         return vec![finding("clients", what, remedy)];
     }
-    let of_client = |client: &String| {
+    let of_client = |EvictedClient { name, reason }: &EvictedClient| {
         let remedy = "check the host and the network of this client, and read the log of its \
                       mount; its locks and open files were released";
-        finding(client, format!("client {client} was evicted"), remedy)
+        let joint = if reason.is_empty() { "" } else { ": " };
+        finding(name, format!("client {name} was evicted{joint}{reason}"), remedy)
     };
     evicted.iter().map(of_client).collect()
 }
@@ -463,19 +469,26 @@ mod tests {
 
     #[test]
     fn many_evicted_clients_are_one_finding() {
-        let clients = |count: u32| (0..count).map(|number| format!("c{number}:/mnt"));
+        let clients = |count: u32| -> Vec<EvictedClient> {
+            let client = |number: u32| {
+                let reason = if number == 5 { "it was silent" } else { "" };
+                EvictedClient { name: format!("c{number}:/mnt"), reason: reason.into() }
+            };
+            (0..count).map(client).collect()
+        };
         let objects = |count: u32| -> Vec<String> {
-            let evicted: Vec<String> = clients(count).collect();
-            evictions(&evicted).into_iter().map(|finding| finding.object).collect()
+            evictions(&clients(count)).into_iter().map(|finding| finding.object).collect()
         };
         assert_eq!(objects(0), Vec::<String>::new());
-        assert_eq!(objects(4), clients(4).collect::<Vec<_>>());
+        assert_eq!(objects(4), ["c0:/mnt", "c1:/mnt", "c2:/mnt", "c3:/mnt"]);
         assert_eq!(objects(1000), ["clients"]);
-        let evicted: Vec<String> = clients(7).collect();
-        let what = &evictions(&evicted)[0].what;
+        let what = &evictions(&clients(7))[0].what;
         let expected = "7 clients were evicted within a minute: c0:/mnt, c1:/mnt, c2:/mnt, \
-                        c3:/mnt, and 3 more";
+                        c3:/mnt, and 3 more; c5:/mnt: it was silent";
         assert_eq!(what, expected);
+        let texts = evictions(&clients(6)[4..]).into_iter().map(|finding| finding.what);
+        let expected = ["client c4:/mnt was evicted", "client c5:/mnt was evicted: it was silent"];
+        assert_eq!(texts.collect::<Vec<_>>(), expected);
     }
 
     #[test]

@@ -162,7 +162,8 @@ impl MonitorState {
         let mut evicted = Vec::new();
         if let Some(map) = &collected.map {
             self.names.learn(map);
-            evicted = self.evictions.update(now_ms, clients(map), &round);
+            let listed = collected.evictions.as_deref();
+            evicted = self.evictions.update(now_ms, clients(map), &round, listed);
             let start_ms = now_ms.saturating_sub(span_ms);
             self.evidence.add(now_ms, self.observer.evidence(&round));
             self.history.add(self.observer.observe(map, round, start_ms, span_ms));
