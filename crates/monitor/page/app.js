@@ -1,14 +1,14 @@
 // The start of the page. Chooses the view by the address, requests statistics from the monitor each
 // second, and draws them.
 import { h, setText } from "./format.js";
-import { bytes, clusterOf, entryOf, isLate, messageOf, moment, partsOf, reasonOf, refreshMs, showUtc, titleOf, zone } from "./values.mjs";
+import { bytes, clusterOf, entryOf, exportRows, isLate, messageOf, moment, partsOf, reasonOf, refreshMs, showUtc, titleOf, zone } from "./values.mjs";
 import { TimeSpan } from "./span.js";
 import * as views from "./views.js";
 
 const VIEWS = [["overview", "Overview"], ["servers", "Servers"], ["load/user", "Load"], ["latency", "Latency"], ["operations", "Operations"],
   ["alerts", "Alerts"], ["placement", "Placement"], ["work", "Background work"], ["reports", "Reports"]];
 const KEYS = [["1 to 9", "choose a view"], ["[ and ]", "move the span to earlier or later times"], ["n", "let the span end now"],
-  ["/", "filter a table"], ["t", "change between light and dark"], ["Left, Right, Home, End", "in a chart: choose a moment"],
+  ["/", "filter a table"], ["e", "export the charts and lists of the view"], ["t", "change between light and dark"], ["Left, Right, Home, End", "in a chart: choose a moment"],
   ["Enter", "in a chart: show the time around the moment"], ["Esc", "in a chart: return to the newest moment"], ["?", "list the keys"]];
 const POINTS = 300;
 // Time after which a request has failed. Without a limit, the page would wait for minutes for a host
@@ -239,7 +239,18 @@ clusters.addEventListener("change", () => {
   live = null;
   open();
 });
-const help = byId("keys");
+const help = byId("keys"), exports = byId("exports");
+/** Lists the charts and lists of the view with links to them as files, for the chosen span. */
+function showExports() {
+  const lists = view?.exports?.() ?? [];
+  const rows = exportRows({ charts: view?.charts ?? [], lists, window: time.query, points: POINTS, cluster: clusters.value });
+  byId("export-list").replaceChildren(...rows.map(({ title, name, links }) => h("tr", {}, h("th", { scope: "row" }, title),
+    links.map(([format, href]) => h("td", {}, h("a", { href, download: `${name}.${format}`, "aria-label": `${title} as ${format.toUpperCase()}` }, format.toUpperCase()))))));
+  byId("no-exports").hidden = rows.length > 0;
+  exports.showModal();
+}
+byId("export").addEventListener("click", showExports);
+byId("exports-close").addEventListener("click", () => exports.close());
 byId("key-list").append(...KEYS.map(([key, effect]) => h("tr", {}, h("th", { scope: "row" }, key), h("td", {}, effect))));
 byId("help").addEventListener("click", () => help.showModal());
 byId("keys-close").addEventListener("click", () => help.close());
@@ -247,13 +258,14 @@ byId("keys-close").addEventListener("click", () => help.close());
 byId("skip").addEventListener("click", (event) => { event.preventDefault(); main.focus(); });
 document.addEventListener("keydown", (event) => {
   const typing = ["INPUT", "SELECT", "TEXTAREA"].includes(document.activeElement?.tagName);
-  if (typing || help.open || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (typing || help.open || exports.open || event.ctrlKey || event.metaKey || event.altKey) return;
   const chosen = VIEWS[Number(event.key) - 1];
   if (chosen) location.hash = `#/${chosen[0]}`;
   if (event.key === "[") time.move(-1);
   if (event.key === "]") time.move(1);
   if (event.key === "n") time.set(time.seconds, null);
   if (event.key === "t") switchTheme();
+  if (event.key === "e") showExports();
   if (event.key === "?") help.showModal();
   const field = event.key === "/" ? main.querySelector(".filter input") : null;
   if (field) {

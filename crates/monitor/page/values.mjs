@@ -112,6 +112,26 @@ export const isLate = ({ now_ms: now, frame_ms: end, interval_ms: interval }) =>
  */
 export const refreshMs = (seconds, points) => Math.min(60000, Math.max(900, (seconds / points) * 900));
 
+const withParameter = (path, parameter) => `${path}${path.includes("?") ? "&" : "?"}${parameter}`;
+
+/**
+ * Returns the links that export what a view shows: a row for each chart and each list, with its title, the
+ * name of its file, and the address of each format. The span is `window`, as parameters. Each chart has
+ * `points` points. `cluster` is the name of the chosen cluster, or empty.
+ */
+export function exportRows({ charts, lists, window, points, cluster }) {
+  const ofCharts = charts.flatMap(({ title, queries }) => queries.map((query) => {
+    const service = queries.length > 1 ? new URLSearchParams(query).get("service") : null;
+    return { title: service ? `${title}, ${service}` : title, path: `/api/history?${query}&points=${points}`, hasSpan: true };
+  }));
+  return [...ofCharts, ...lists].map(({ title, path, hasSpan }) => {
+    const ofSpan = hasSpan ? withParameter(path, window) : path;
+    const whole = cluster ? withParameter(ofSpan, `cluster=${encodeURIComponent(cluster)}`) : ofSpan;
+    const name = `skep-${title.toLowerCase().replace(/[^a-z0-9]+/g, "-")}`;
+    return { title, name, links: ["csv", "xml", "json"].map((format) => [format, withParameter(whole, `format=${format}`)]) };
+  });
+}
+
 /** Returns the title of the page, with the number of problems, so that a tab in the background shows it. */
 export function titleOf(view, findings, hasContact) {
   const problems = findings.filter((finding) => finding.cause === null).length;

@@ -11,6 +11,17 @@ import {
 
 const query = (by, more = "") => `by=${by}${more}`;
 
+/** A list that the dialog of exports offers. With `hasSpan`, it is that of the chosen span. */
+const listed = (title, path, hasSpan = false) => ({ title, path, hasSpan });
+
+/** The lists of the causes of the load of some targets in the last minute. */
+const listedCauses = (targets) => [
+  listed("Clients of the last minute", `/api/causes?targets=${targets}&span=60&list=clients`),
+  listed("Users of the last minute", `/api/causes?targets=${targets}&span=60&list=users`),
+  listed("Jobs of the last minute", `/api/causes?targets=${targets}&span=60&list=jobs`),
+  listed("Directories of the last minute", `/api/causes?targets=${targets}&span=60&list=directories`),
+];
+
 function throughput(by, more) {
   return new LineChart("Throughput", [query(by, more)], [
     { name: "read", column: "read_bytes" }, { name: "written", column: "written_bytes" },
@@ -99,6 +110,15 @@ export function overview() {
       h("div", { class: "two narrow" }, panel("Users by load", users.element), panel("Clients by load", clients.element)),
     ],
     charts,
+    exports: () => [
+      listed("Problems", "/api/live?list=findings"),
+      listed("Background work", "/api/live?list=background"),
+      listed("Where the time goes", "/api/live?list=phases"),
+      listed("Slowest operations", "/api/live?list=slowest"),
+      listed("Services", "/api/live?list=services"),
+      listed("Users by load", "/api/live?list=top.user"),
+      listed("Clients by load", "/api/live?list=top.client"),
+    ],
     update(live) {
       const { metadata, storage } = live.totals;
       tiles.read.set(rate(storage.read_bytes_per_second + metadata.read_bytes_per_second));
@@ -164,6 +184,7 @@ export function placement() {
     title: "Placement",
     elements: [h("h1", {}, "Placement"), chart.element, ...panels.map((it) => it.element)],
     charts: [chart],
+    exports: () => [listed("Placement", "/api/live?list=placement"), listed("Targets", "/api/live?list=targets")],
     update(live) { panels.forEach((it) => it.update(live)); },
   };
 }
@@ -176,6 +197,7 @@ export function work() {
     title: "Background work",
     elements: [h("h1", {}, "Background work"), hint, panel("Running and waiting", h("div", { class: "bars" }, table.element))],
     charts: [],
+    exports: () => [listed("Background work", "/api/live?list=background")],
     update(live) { table.update(live.background); },
   };
 }
@@ -196,6 +218,7 @@ export function reports() {
     title: "Reports",
     elements: [h("h1", {}, "Reports"), hint, panel("The newest first", table.element, more)],
     charts: [],
+    exports: () => [listed("Reports", "/api/reports")],
     reports: true,
     update() {},
     updateReports(found) {
@@ -227,6 +250,7 @@ export function servers() {
     title: "Servers",
     elements: [h("h1", {}, "Servers"), panel("Services", services.element), panel("Targets", targets.element)],
     charts: [],
+    exports: () => [listed("Services", "/api/live?list=services"), listed("Targets", "/api/live?list=targets")],
     update(live) {
       services.update(serviceRows(live));
       targets.update(targetRows(live, null));
@@ -259,6 +283,12 @@ export function server(id) {
     charts,
     causes,
     host,
+    exports: () => [
+      listed("Targets of all servers", "/api/live?list=targets"),
+      ...(own.length ? listedCauses(own.join(",")) : []),
+      listed("Disks of the host", `/api/hosts?id=${encodeURIComponent(id)}&list=disks`),
+      listed("Network of the host", `/api/hosts?id=${encodeURIComponent(id)}&list=interfaces`),
+    ],
     update(live) {
       const found = find(live);
       own = live.targets.filter((it) => it.node === found?.id).map((it) => it.id);
@@ -290,6 +320,10 @@ export function target(id) {
     charts: [...charts, heat, syncs],
     why,
     causes,
+    exports: () => [
+      listed("Where the time went", `/api/why?targets=${encodeURIComponent(id)}&span=60&list=phases`),
+      ...listedCauses(encodeURIComponent(id)),
+    ],
     update(live) {
       problems.update(live);
       const found = live.targets.find((it) => String(it.id) === id);
@@ -315,6 +349,7 @@ export function load(by, id) {
     const why = ["client", "user", "job"].includes(known) && /^\d+$/.test(id) ? reasons(`${known}=${id}`) : null;
     return { title: `${known} ${id}`, elements: [head, title, h("div", { class: "two" }, charts.map((chart) => chart.element)), why?.element].filter(Boolean),
       charts, why,
+      exports: () => (why ? [listed("Where the time went", `/api/why?${known}=${id}&span=60&list=phases`)] : []),
       update(live) {
         const found = live.top[known].find((row) => row.id === id);
         if (found) setText(title, nameOf(known, found));
@@ -326,6 +361,7 @@ export function load(by, id) {
     title: "Load",
     elements: [h("h1", {}, "Load by cause"), head, panel("Mean over the span", table.element, hint)],
     charts: [],
+    exports: () => [listed(`Load by ${known}`, `/api/load?by=${known}`, true)],
     loads: known,
     update() {},
     updateLoads(rows) { table.update(shares(rows)); },
@@ -346,6 +382,7 @@ export function latencies() {
     title: "Latency",
     elements: [h("h1", {}, "Latency"), ...charts.map((chart) => chart.element), panel("Operations", operations.element)],
     charts,
+    exports: () => [listed("Operations", "/api/live?list=top.operation")],
     update(live) { operations.update(live.top.operation); },
   };
 }
@@ -358,6 +395,7 @@ export function operations() {
     title: "Operations",
     elements: [h("h1", {}, "Slow operations"), hint, panel("The slowest first", table.element)],
     charts: [],
+    exports: () => [listed("Slow operations", "/api/operations?span=600")],
     operations: true,
     update() {},
     updateOperations(rows) { table.update(rows); },
@@ -387,6 +425,10 @@ export function operation(id) {
       title, note, panel("Where its time went", parts.element), panel("Its longest requests", requests.element),
     ],
     charts: [],
+    exports: () => [
+      listed("Where its time went", `/api/operation?id=${encodeURIComponent(id)}&list=parts`),
+      listed("Its longest requests", `/api/operation?id=${encodeURIComponent(id)}&list=requests`),
+    ],
     operation: id,
     update() {},
     updateOperation(report) {
@@ -411,6 +453,11 @@ export function alerts() {
     title: "Alerts",
     elements: [h("h1", {}, "Alerts"), panel("Now", findings.element), panel("Ended", ended.element)],
     charts: [],
+    exports: () => [
+      listed("Problems", "/api/live?list=findings"),
+      listed("Alerts", "/api/alerts?list=holding"),
+      listed("Alerts that have ended", "/api/alerts?list=ended"),
+    ],
     alerts: true,
     update(live) {
       services = live.services;

@@ -2,7 +2,7 @@
 //! request names the form.
 //!
 //! CSV has one table, so a reply with several lists needs the parameter `list`, which names one of
-//! them. The other formats have the whole reply.
+//! them, such as `services` or `top.user`. The other formats have the whole reply.
 
 use crate::series::{self, Parameters};
 use serde_json::Value;
@@ -55,13 +55,24 @@ fn as_csv(path: &str, value: &Value, parameters: &Parameters) -> Result<String, 
     }
     let usual = LISTS.iter().find(|(known, _)| *known == path).map(|(_, list)| *list);
     let wanted = parameters.get("list").map(String::as_str).or(usual);
-    let found = wanted.and_then(|name| value.get(name)?.as_array());
+    let within = |name: &str| name.split('.').try_fold(value, |value, part| value.get(part));
+    let found = wanted.and_then(|name| within(name)?.as_array());
     found.map(|rows| csv::table(rows)).ok_or_else(|| {
-        let fields = value.as_object().into_iter().flatten();
-        let lists = fields.filter(|(_, value)| value.is_array()).map(|(name, _)| name.as_str());
-        let lists = lists.collect::<Vec<_>>().join(", ");
+        let lists = lists_in(value, "").join(", ");
         format!("CSV has one table; choose it with list=NAME, one of: {lists}")
     })
+}
+
+/// Returns the names of the lists in an object and in the objects of its fields, with `prefix`
+/// before each name.
+fn lists_in(value: &Value, prefix: &str) -> Vec<String> {
+    let fields = value.as_object().into_iter().flatten();
+    let found = fields.flat_map(|(name, value)| match value {
+        Value::Array(_) => vec![format!("{prefix}{name}")],
+        Value::Object(_) if prefix.is_empty() => lists_in(value, &format!("{name}.")),
+        _ => Vec::new(),
+    });
+    found.collect()
 }
 
 #[cfg(test)]
@@ -89,6 +100,16 @@ mod tests {
         for wrong in [&[][..], &[("list", "clients")], &[("list", "none")]] {
             let problem = of(wrong).unwrap_err();
             assert!(problem.ends_with("one of: services, targets"), "{problem}");
+        }
+        let nested = json!({ "all": [], "top": { "n": 1, "user": [{ "id": "7" }] } });
+        let of = |list| {
+            let parameters = parameters(&[("format", "csv"), ("list", list)]);
+            in_format("/api/live", &nested, &parameters)
+        };
+        assert_eq!(of("top.user").unwrap().1, "id\n7\n");
+        for wrong in ["top", "top.n", "top.user.id", ".", "user"] {
+            let problem = of(wrong).unwrap_err();
+            assert!(problem.ends_with("one of: all, top.user"), "{problem}");
         }
         let load = json!({ "rows": [{ "id": "1" }] });
         let text = in_format("/api/load", &load, &parameters(&[("format", "csv")])).unwrap().1;

@@ -118,6 +118,22 @@ test("charts of long spans are requested less often than those of short ones", (
   assert.deepEqual(times, [900, 10800, 60000, 60000]);
 });
 
+test("exports of a view are its charts and lists, with the chosen span and cluster", () => {
+  const rows = values.exportRows({
+    charts: [{ title: "Throughput", queries: ["by=node&service=storage", "by=node&service=metadata"] }, { title: "Latency", queries: ["by=target&id=7&heat=1"] }],
+    lists: [{ title: "Services", path: "/api/live?list=services" }, { title: "Load by user", path: "/api/load?by=user", hasSpan: true }, { title: "Reports", path: "/api/reports" }],
+    window: "span=3600&until=1800000000", points: 300, cluster: "a&b",
+  });
+  assert.deepEqual(rows.map((row) => row.title), ["Throughput, storage", "Throughput, metadata", "Latency", "Services", "Load by user", "Reports"]);
+  assert.deepEqual(rows[0].links.map(([format]) => format), ["csv", "xml", "json"]);
+  assert.equal(rows[0].name, "skep-throughput-storage");
+  assert.equal(rows[2].links[0][1], "/api/history?by=target&id=7&heat=1&points=300&span=3600&until=1800000000&cluster=a%26b&format=csv");
+  assert.equal(rows[3].links[1][1], "/api/live?list=services&cluster=a%26b&format=xml");
+  assert.equal(rows[4].links[2][1], "/api/load?by=user&span=3600&until=1800000000&cluster=a%26b&format=json");
+  const [only] = values.exportRows({ charts: [], lists: [{ title: "Reports", path: "/api/reports" }], window: "span=300", points: 300, cluster: "" });
+  assert.equal(only.links[0][1], "/api/reports?format=csv");
+});
+
 test("page title has the number of problems, or the lost contact", () => {
   const [own, following] = [{ cause: null }, { cause: { rule: "target-down", object: "t7" } }];
   assert.equal(values.titleOf("Overview", [], true), "Overview - Skep monitor");

@@ -1,4 +1,7 @@
-//! Tests of the monitor's paths, access restrictions and JSON, without sockets.
+//! Tests of the monitor's paths and JSON, without sockets. `access` has the tests of passwords and
+//! of other restrictions.
+
+mod access;
 
 use super::*;
 use crate::collect::Collected;
@@ -132,6 +135,42 @@ fn replies_are_exported_as_csv_and_xml() {
     assert_eq!(of("/api/alerts?format=yaml").0, "400 Bad Request");
 }
 
+/// Returns the addresses of the lists in the exports of the page, with the id 7 for each object.
+fn exports_of_the_page() -> Vec<String> {
+    let views = FILES.iter().find(|(path, ..)| *path == "/views.js").unwrap().2;
+    let paths = views.split("listed(").filter_map(|call| {
+        let path = &call[call.find("/api/")?..];
+        Some(&path[..path.find(['"', '`'])?])
+    });
+    let with_ids = paths.map(|path| {
+        let mut parts = path.split("${");
+        let mut whole = parts.next().unwrap().to_owned();
+        for part in parts {
+            let (_, rest) = part.split_once('}').unwrap();
+            // The kind of the objects is the only text that is no id.
+            whole += if whole.ends_with("by=") || whole.ends_with("why?") { "user" } else { "7" };
+            whole += rest;
+        }
+        whole
+    });
+    with_ids.collect()
+}
+
+#[test]
+fn each_list_of_the_page_can_be_exported_as_csv_and_xml() {
+    let paths = exports_of_the_page();
+    assert!(paths.len() > 20, "{paths:?}");
+    for path in paths.iter().filter(|path| !path.starts_with(LIST_OF_REPORTS)) {
+        for format in ["csv", "xml"] {
+            let reply = answer(&request(&format!("{path}&format={format}")), None);
+            let text = String::from_utf8_lossy(&reply.body);
+            // The monitor of this test has no record of an operation.
+            let expected = if path.starts_with("/api/operation?") { "404 Not Found" } else { OK };
+            assert_eq!(reply.status, expected, "{path} as {format}: {text}");
+        }
+    }
+}
+
 #[test]
 fn slow_operations_are_listed_and_explained_in_words() {
     let (_directory, mut state) = state();
@@ -239,102 +278,6 @@ fn unknown_methods_paths_and_parameters_are_refused() {
     }
     let post = Request { method: "POST".into(), ..request("/api/live") };
     assert_eq!(answer(&post, None).status, "405 Method Not Allowed");
-}
-
-#[test]
-fn reports_need_the_same_permission_as_the_page() {
-    let reports = Reports::new(std::path::Path::new(""));
-    let answer = |path: &str, host: &str, password: Option<&str>| {
-        let access = Access::new(password.map(str::to_owned));
-        let request = Request { host: host.into(), ..request(path) };
-        let answer = report(&request, &access, &reports)?;
-        Some(match answer {
-            Answer::Now(reply) => reply,
-            Answer::Later(reply) => skep_env::block_on(reply).unwrap().0,
-        })
-    };
-    let status = |path: &str, host: &str, password: Option<&str>| {
-        answer(path, host, password).map(|reply| reply.status)
-    };
-    for path in ["/api/reports", "/reports/a.html"] {
-        assert_eq!(status(path, "attacker.example", None), Some("403 Forbidden"));
-        assert_eq!(status(path, "localhost", Some("password")), Some("401 Unauthorized"));
-    }
-    assert_eq!(status("/api/reports", "localhost", None), Some(OK));
-    assert_eq!(status("/reports/a.html", "localhost", None), Some("404 Not Found"));
-    assert_eq!(status("/reports/%zz", "localhost", None), Some("400 Bad Request"));
-    assert_eq!(status("/api/live", "localhost", None), None);
-    let list = answer("/api/reports?x=1", "localhost", None).unwrap();
-    let list: Value = serde_json::from_slice(&list.body).unwrap();
-    assert_eq!(list["reports"], json!([]));
-}
-
-#[test]
-fn without_a_password_only_host_names_of_this_host_are_served() {
-    for (host, is_served) in [
-        ("localhost:7480", true),
-        ("127.0.0.1:7480", true),
-        ("[::1]:7480", true),
-        ("", true),
-        ("attacker.example:7480", false),
-        ("192.0.2.1", false),
-        ("127.0.0.1.attacker.example", false),
-    ] {
-        let request = Request { host: host.into(), ..request("/api/live") };
-        let status = answer(&request, None).status;
-        assert_eq!(status == OK, is_served, "{host}: {status}");
-    }
-}
-
-#[test]
-fn every_path_needs_the_password() {
-    let with = |path: &str, authorization: &str| {
-        let request = Request {
-            authorization: authorization.into(),
-            host: "monitor.example".into(),
-            ..request(path)
-        };
-        answer(&request, Some("correct horse")).status
-    };
-    // The two valid base64 values are the encodings of "any:correct horse" and "any:wrong".
-    for (authorization, is_served) in [
-        ("Basic YW55OmNvcnJlY3QgaG9yc2U=", true),
-        ("bearer correct horse", true),
-        ("Basic YW55Ondyb25n", false),
-        ("Basic !!!", false),
-        ("Bearer correct horse battery", false),
-        ("Bearer ", false),
-        ("", false),
-    ] {
-        for path in ["/", "/app.js", "/api/live", "/metrics", "/no"] {
-            let status = with(path, authorization);
-            assert_eq!(status != "401 Unauthorized", is_served, "{path} {authorization}");
-        }
-    }
-}
-
-#[test]
-fn many_wrong_passwords_are_refused_without_a_check() {
-    let (_directory, state) = state();
-    let access = Access::new(Some("correct horse".into()));
-    let status = |address: &str, password: &str| {
-        let request = Request {
-            authorization: format!("Bearer {password}"),
-            peer: Some(address.parse().unwrap()),
-            ..request("/api/live")
-        };
-        reply(&request, &access, &state, &Registry::new(), NOW).status
-    };
-    for number in 0..crate::limits::FREE_PASSWORDS {
-        assert_eq!(status("10.0.0.5", &format!("guess {number}")), "401 Unauthorized");
-    }
-    assert_eq!(status("10.0.0.5", "correct horse"), "429 Too Many Requests");
-    assert_eq!(status("10.0.0.5", "another guess"), "429 Too Many Requests");
-    assert_eq!(status("10.0.0.6", "correct horse"), OK);
-    let without =
-        Request { peer: Some(std::net::Ipv4Addr::new(10, 0, 0, 5).into()), ..request("/") };
-    let reply = reply(&without, &access, &state, &Registry::new(), NOW);
-    assert_eq!(reply.status, "401 Unauthorized", "a request without a password is no attempt");
 }
 
 #[test]
