@@ -59,6 +59,18 @@ pub(crate) fn judge(error: Error, address: &str, identity: &Identity) -> Error {
     Error::in_place_of(error.code(), ErrorCode::Disconnected, context)
 }
 
+/// Returns the error that the caller gets if it cannot connect to a member of its own group.
+/// `NotReady` becomes `Disconnected`: the process of the member has too many connections, but its
+/// service does not stop. A member sends `NotReady` in a reply only if its service stops.
+pub(crate) fn of_member(error: Error) -> Error {
+    match error.code() {
+        ErrorCode::NotReady => {
+            Error::in_place_of(ErrorCode::NotReady, ErrorCode::Disconnected, error.context())
+        }
+        _ => error,
+    }
+}
+
 /// Whether an error that [`judge`] has returned is a refusal of this process's token.
 pub(crate) fn is_token_refusal(error: &Error) -> bool {
     error.cause_code().unwrap_or(error.code()) == ErrorCode::AuthenticationFailed

@@ -26,6 +26,7 @@ use crate::limits::{FIRST_BACKOFF, LONGEST_BACKOFF};
 use crate::link::TargetLink;
 use crate::map_cell::MapCell;
 use crate::outages::{self, RepeatedRequest};
+use crate::refusal;
 use crate::term::OwnTerm;
 use skep_types::map::Consistency;
 use skep_types::{
@@ -199,6 +200,8 @@ impl Router {
     /// - `Disconnected` if another call is connecting to the member. If calls waited for the
     ///   connection, those to a host that is down would pile up in the memory of this process: each
     ///   attempt to connect ends only one call, and the primary repeats its calls faster.
+    /// - `Disconnected` if the process of the member has too many connections. `NotReady` has
+    ///   another meaning in a reply of a member: the service of the member stops.
     /// - The other errors of [`Connection::call`].
     pub async fn call_member<R: Request>(
         &self,
@@ -217,7 +220,7 @@ impl Router {
             );
             return Err(Error::new(ErrorCode::Disconnected, what));
         }
-        let connection = self.connection(&map, member).await?;
+        let connection = self.connection(&map, member).await.map_err(refusal::of_member)?;
         let result = connection.call(request, &options).await;
         self.cell.need(connection.needed_map());
         if let Err(error) = &result

@@ -9,8 +9,8 @@ use skep_rpc::server::{IncomingStream, authenticate};
 use skep_rpc::{CallOptions, Channel, Identity, JoinToken, Management, MapCell, Router, Secrets};
 use skep_types::map::{Consistency, MemberState};
 use skep_types::{
-    ClusterId, ClusterMap, Epoch, ErrorCode, Group, GroupId, GroupMember, MapVersion, Node, NodeId,
-    NodeKind, Target, TargetId, TargetKind,
+    ClusterId, ClusterMap, Epoch, Error, ErrorCode, Group, GroupId, GroupMember, MapVersion, Node,
+    NodeId, NodeKind, Target, TargetId, TargetKind,
 };
 use skep_wire::Request;
 use skep_wire::frame::Header;
@@ -224,6 +224,34 @@ fn calls_to_an_unreachable_member_do_not_pile_up() {
             assert!(error.context().contains("still connecting"), "{error}");
         }
         assert_eq!(stopped.received.borrow().len(), 1);
+    })
+    .unwrap();
+}
+
+/// Before this rule, the primary took the refusal for the reply of a service that stops. It had the
+/// member dropped immediately, and logged that the service of the member stops.
+#[test]
+fn member_with_too_many_connections_does_not_count_as_stopping() {
+    block_on(async {
+        let secret = Secrets::generate();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_address().unwrap().to_string();
+        let server = identity(&secret, 0);
+        spawn(async move {
+            let full = |_| Err(Error::new(ErrorCode::NotReady, "too many connections"));
+            while let Ok(stream) = listener.accept().await {
+                authenticate(&stream, &server, 1, full).await.unwrap_err();
+            }
+        })
+        .detach();
+        let map = map(["127.0.0.1:1", &*address], 1, 1, 1);
+        let (own, member) = (TargetId::new(1), TargetId::new(2));
+        let primary = Identity { kind: NodeKind::Metadata, ..identity(&secret, 1) };
+        let router = Router::of_target(primary, MapCell::new(map, NodeId::new(1)), own);
+        let call = router.call_member(member, &SyncAll {}, Duration::from_secs(60));
+        let error = within(Duration::from_secs(20), call).await.unwrap_err();
+        assert_eq!(error.code(), ErrorCode::Disconnected, "{error}");
+        assert!(error.context().contains("too many connections"), "{error}");
     })
     .unwrap();
 }
