@@ -6,6 +6,7 @@
 //! in order. Then the thread waits for the next event, such as a request, the end of a sync, a
 //! reply of another group, or a timer.
 
+mod calls;
 mod copying;
 mod hand_over;
 mod inbox;
@@ -24,24 +25,23 @@ use crate::meter::Meter;
 use crate::settings::MetadataSettings;
 use crate::target::{Action, Event, MetadataTarget, SyncPolicy};
 use crate::tx::operation::{CallId, ConnectionId, OutgoingCall};
-use inbox::Inbox;
+use inbox::{Inbox, ReadGate};
 use restored::RestoredMarks;
 use skep_cluster::limits::MAX_TAKE_OVER_AFTER_MS;
 use skep_env::local::Notify;
 use skep_env::{Mailbox, TcpStream};
-use skep_rpc::{CallOptions, IncomingStream, JoinToken, Management, Outbox, Peer, Router};
+use skep_rpc::{IncomingStream, JoinToken, Management, Outbox, Peer, Router};
 use skep_service::{Host, Initialised, TargetEvent, quarantine};
 use skep_store::failed_sync;
 use skep_store::log::Log;
 use skep_store::page_cache::MemberMarkFile;
 use skep_store::restored::RESTORED_MARK;
-use skep_types::codec::Codec;
 use skep_types::map::{Condition, TargetHealth};
 use skep_types::{Error, ErrorCode, Lsn, MapVersion, NodeId, NodeKind, Result, TargetId};
+use skep_wire::Request;
 use skep_wire::frame::Header;
 use skep_wire::log_shipping::AskGroup;
 use skep_wire::management::Evict;
-use skep_wire::{Request, metadata as md, storage as st};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
@@ -295,8 +295,11 @@ impl Shell {
         let (mut requests, outbox) = IncomingStream::new(stream, peer.kind);
         self.connections.borrow_mut().insert(connection, Rc::clone(&outbox));
         self.meter.borrow_mut().connected();
+        let mut gate = ReadGate::default();
+        let is_closed =
+            |gate: &ReadGate| self.membership.is_backlogged.get() && !gate.opens_in_backlog();
         loop {
-            while !self.inbox.borrow().has_space(&peer) || self.membership.is_backlogged.get() {
+            while !self.inbox.borrow().has_space(&peer) || is_closed(&gate) {
                 self.taken.wait().await;
             }
             match requests.next().await {
@@ -304,6 +307,10 @@ impl Shell {
                     if let Err(error) = quarantine::check(incoming.header.message, &incoming.body) {
                         outbox.refuse(&incoming.header, &error);
                         continue;
+                    }
+                    gate.note(incoming.header.message);
+                    while is_closed(&gate) {
+                        self.taken.wait().await;
                     }
                     self.meter.borrow_mut().arrived(connection, client, &incoming);
                     let (header, body) = (incoming.header, incoming.body);
@@ -405,7 +412,7 @@ impl Shell {
     fn start_call(self: &Rc<Self>, call: CallId, request: OutgoingCall) {
         let shell = Rc::clone(self);
         skep_env::spawn(async move {
-            match send(&shell.router, &request).await {
+            match calls::send(&shell.router, &request).await {
                 // This target was deposed, so it must neither continue the operation nor reply to
                 // the client.
                 Err(error) if error.code() == ErrorCode::Deposed => shell.fail(error),
@@ -469,31 +476,4 @@ impl Shell {
         .detach();
         Ok(())
     }
-}
-
-/// Sends a request to another group, and returns the reply or the final error.
-async fn send(router: &Router, call: &OutgoingCall) -> Result<Vec<u8>> {
-    match call.message {
-        md::Lookup::ID => send_as::<md::Lookup>(router, call).await,
-        md::GetEntryInfo::ID => send_as::<md::GetEntryInfo>(router, call).await,
-        md::Prepare::ID => send_as::<md::Prepare>(router, call).await,
-        md::Decide::ID => send_as::<md::Decide>(router, call).await,
-        md::AskDecision::ID => send_as::<md::AskDecision>(router, call).await,
-        st::TruncateChunk::ID => send_as::<st::TruncateChunk>(router, call).await,
-        st::SyncChunk::ID => send_as::<st::SyncChunk>(router, call).await,
-        st::StatChunk::ID => send_as::<st::StatChunk>(router, call).await,
-        st::RemoveChunks::ID => send_as::<st::RemoveChunks>(router, call).await,
-        other => {
-            let what =
-                format!("cannot send message {other}: metadata targets do not send this message");
-            Err(Error::new(ErrorCode::Unsupported, what))
-        }
-    }
-}
-
-async fn send_as<R: Request>(router: &Router, call: &OutgoingCall) -> Result<Vec<u8>> {
-    let request = R::from_bytes(&call.body)?;
-    let options = CallOptions { trace: call.trace, ..CallOptions::default() };
-    let (reply, _) = router.call(call.group, &request, options).await?;
-    Ok(reply.to_bytes())
 }

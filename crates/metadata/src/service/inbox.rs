@@ -15,11 +15,17 @@
 //!
 //! Held by the tests `small_batch_of_events_is_taken_in_the_order_of_arrival` and
 //! `request_overtakes_the_queue_of_a_busy_client`: the order.
+//!
+//! # A target that takes no batch
+//! A target whose role has ended may wait for its disk, and takes no batch meanwhile. The limits of
+//! requests hold then too, and the inbox keeps only the newest cluster map.
 
 use crate::target::Event;
 use skep_rpc::Peer;
 use skep_service::fair_queue::FairQueue;
 use skep_types::NodeKind;
+use skep_wire::Request;
+use skep_wire::log_shipping::AskGroup;
 
 /// Maximum number of requests of clients in one batch. A batch of this size takes a few
 /// milliseconds, and one write to the log is efficient for it.
@@ -62,6 +68,28 @@ impl Default for Inbox {
     }
 }
 
+/// Decides which requests of one connection a backlogged target reads: the questions of
+/// administrators about the status of the group, which show why the target is backlogged. The
+/// target reads them from a connection with no other requests. On each other connection, at most
+/// one request waits until the backlog ends.
+#[derive(Debug, Default)]
+pub(super) struct ReadGate {
+    /// Whether the peer has sent a request other than `AskGroup`.
+    has_other_requests: bool,
+}
+
+impl ReadGate {
+    /// Notes the number of the message that has arrived.
+    pub(super) fn note(&mut self, message: u16) {
+        self.has_other_requests |= message != AskGroup::ID;
+    }
+
+    /// Whether a backlogged target reads the requests of the connection.
+    pub(super) fn opens_in_backlog(&self) -> bool {
+        !self.has_other_requests
+    }
+}
+
 fn body_bytes(event: &Event) -> usize {
     match event {
         Event::Request { body, .. } => body.len(),
@@ -70,8 +98,16 @@ fn body_bytes(event: &Event) -> usize {
 }
 
 impl Inbox {
-    /// Adds an event that is not a request.
+    /// Adds an event that is not a request. A cluster map replaces the map that waits already,
+    /// because the target needs only the newest one.
     pub(super) fn put(&mut self, event: Event) {
+        if matches!(event, Event::Map(_)) {
+            let is_map = |waiting: &&mut Event| matches!(waiting, Event::Map(_));
+            if let Some(waiting) = self.next.iter_mut().rev().find(is_map) {
+                *waiting = event;
+                return;
+            }
+        }
         self.next.push(event);
     }
 

@@ -2,8 +2,10 @@
 
 use super::*;
 use skep_rpc::{Channel, Secrets};
-use skep_types::{NodeId, TargetId};
+use skep_types::{ClusterId, ClusterMap, MapVersion, NodeId, TargetId};
 use skep_wire::frame::Header;
+use skep_wire::metadata::KeepAlive;
+use std::sync::Arc;
 
 fn peer(kind: NodeKind, node: u32) -> Peer {
     Peer {
@@ -127,4 +129,42 @@ fn bytes_of_waiting_requests_are_bounded() {
         inbox.take_batch();
     }
     assert_eq!(inbox.bytes, 0);
+}
+
+/// A target whose role has ended may wait for its disk for hours, while the cluster changes.
+#[test]
+fn inbox_keeps_only_the_newest_cluster_map() {
+    let map = |version| {
+        let empty = ClusterMap::empty(ClusterId::default());
+        Event::Map(Arc::new(ClusterMap { version: MapVersion::new(version), ..empty }))
+    };
+    let mut inbox = Inbox::default();
+    inbox.put_request(&client(1), request(10, 5));
+    for version in 1..=1000 {
+        inbox.put(map(version));
+        inbox.put_request(&client(1), request(10 + version, 5));
+    }
+    let batch = inbox.take_batch();
+    let versions: Vec<_> = batch.iter().filter_map(version_of).collect();
+    assert_eq!(versions, [1000]);
+    assert!(batch.len() <= MAX_BATCH + 1);
+}
+
+fn version_of(event: &Event) -> Option<u64> {
+    match event {
+        Event::Map(map) => Some(map.version.raw()),
+        _ => None,
+    }
+}
+
+#[test]
+fn backlogged_target_reads_questions_about_its_group() {
+    let mut gate = ReadGate::default();
+    assert!(gate.opens_in_backlog(), "the first request may be such a question");
+    gate.note(AskGroup::ID);
+    assert!(gate.opens_in_backlog(), "a monitor asks repeatedly on one connection");
+    gate.note(KeepAlive::ID);
+    assert!(!gate.opens_in_backlog());
+    gate.note(AskGroup::ID);
+    assert!(!gate.opens_in_backlog(), "requests of a client must wait in their order");
 }
