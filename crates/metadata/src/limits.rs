@@ -276,6 +276,21 @@ pub const UNDECIDED_DROP: Duration = Duration::from_secs(10);
 /// hands its group over if its own disk hangs. Most stalls of a disk are shorter, and a drop or a
 /// hand-over costs more than the rest of such a stall.
 pub const SYNC_PATIENCE: Duration = Duration::from_secs(4);
+/// Time for which a member must confirm records after its disk hung, before the primary counts it
+/// again. A disk that hung once often hangs again soon. The time doubles with each failure of the
+/// member, up to [`LONGEST_DAMPING`].
+pub const HANG_DAMPING: Duration = Duration::from_secs(10);
+/// The same time for a member that did not answer, from its second failure on. After the first one,
+/// the primary counts the member as soon as the member has caught up.
+pub const SILENCE_DAMPING: Duration = Duration::from_secs(2);
+/// Maximum of [`HANG_DAMPING`] and [`SILENCE_DAMPING`] after several failures. Meanwhile the group
+/// has one member less, so it must not be much longer than the drops that it prevents.
+pub const LONGEST_DAMPING: Duration = Duration::from_secs(60);
+/// Time after the newest failure of a member after which the primary forgets the earlier ones.
+pub const FAILURES_FORGOTTEN_AFTER: Duration = Duration::from_secs(600);
+/// Time between two confirmations of a member above which the member does not count as steady. The
+/// primary sends a member that follows a request at least every [`LEASE_RENEWAL`].
+pub const STEADY_GAP: Duration = Duration::from_secs(2);
 /// Pause of the primary after a failed request to a member that does not serve, before it sends the
 /// member another request. Also the pause between two requests to management for the same change of
 /// a group.

@@ -29,10 +29,11 @@
 //! request. After that, several requests may be in flight. If the member restarts, the comparison
 //! must be repeated, since the new process has not stored the result.
 
+mod copy;
 mod from_disk;
 
-use super::copy_sender::{CopySender, StorePage, WantedPart};
-use super::old_records::{DiskSource, FIRST_WITH_PREVIOUS, OldRecords};
+use super::copy_sender::CopySender;
+use super::old_records::{DiskSource, FIRST_WITH_PREVIOUS};
 use super::record_window::{RecordWindow, record_bytes};
 use super::standing::{LinkRole, Standing};
 use super::{MemberMessage, Progress, following, preceding};
@@ -42,10 +43,8 @@ use crate::limits::{
 };
 use skep_format::log::Record;
 use skep_types::codec::Bytes;
-use skep_types::{Epoch, ErrorCode, Lsn, Result};
-use skep_wire::log_shipping::{
-    AwaitLogSync, CopyProgress, LogHeld, ShipLog, ShippedRecord, StoreCopied,
-};
+use skep_types::{Epoch, Error, ErrorCode, Lsn, Result};
+use skep_wire::log_shipping::{AwaitLogSync, LogHeld, ShipLog, ShippedRecord};
 use std::time::Duration;
 
 /// The state of the group's log that requests report to the member.
@@ -159,8 +158,10 @@ impl MemberLink {
         let is_current = was_awaited || number >= self.resumed_at;
         let Some(held) = result.as_ref().ok().filter(|held| held.epoch == epoch) else {
             if is_current {
-                if result.as_ref().is_err_and(|error| error.code() == ErrorCode::NotReady) {
-                    self.standing.note_stop();
+                match result.as_ref().err().map(Error::code) {
+                    Some(ErrorCode::NotReady) => self.standing.note_stop(),
+                    Some(ErrorCode::DeviceFailed) => self.standing.note_hanging_disk(),
+                    _ => {}
                 }
                 self.paused_until = now + self.standing.pause();
                 self.resume(next_number);
@@ -179,6 +180,7 @@ impl MemberLink {
             appended: held.appended.min(window.last()),
             synced: held.synced.min(held.appended).min(window.last()),
         });
+        self.standing.note_synced(self.progress.synced);
         if awaited.is_some_and(|it| held.appended < it.appended) {
             // The process of the member has restarted. Send a request that makes the new process
             // compare its records, because no request in flight does this.
@@ -220,7 +222,7 @@ impl MemberLink {
                 self.is_compared = self.next == following(self.progress.appended);
             } else {
                 self.is_compared = true;
-                self.standing.confirm();
+                self.standing.confirm(now);
                 let has_all =
                     |it: &UnderWay| it.process == held.process && it.last <= held.appended;
                 if let Some(complete) = shipped.filter(has_all) {
@@ -281,60 +283,6 @@ impl MemberLink {
         requests
     }
 
-    /// Handles the reply to a request about a copy of the store, or the failure of the request.
-    pub(super) fn on_copy_reply(
-        &mut self,
-        reply: (u64, &Result<StoreCopied>),
-        log: (Epoch, &RecordWindow),
-        next_number: u64,
-        now: Duration,
-    ) {
-        let Some(copy) = &mut self.copy else { return };
-        if let Some(last) = copy.on_reply(reply, log, now) {
-            self.copy = None;
-            self.standing.needs_copy = false;
-            self.progress = Progress::default();
-            self.resume(next_number);
-            self.next = following(last.min(log.1.last()));
-            self.disk.old = (last < log.1.before()).then(OldRecords::default);
-            self.paused_until = now;
-        }
-    }
-
-    /// Whether a copy of the store for this member is in progress.
-    pub(super) fn has_copy(&self) -> bool {
-        self.copy.is_some()
-    }
-
-    /// Returns the part of this member's copy that the primary must read from its store now.
-    pub(super) fn wanted_part(
-        &self,
-        window: &RecordWindow,
-        stored: Lsn,
-        now: Duration,
-    ) -> Option<WantedPart> {
-        self.copy.as_ref().filter(|_| self.is_copied())?.wanted(window, stored, now)
-    }
-
-    /// Builds the next part of this member's copy from `page`, which the primary has read from its
-    /// store.
-    pub(super) fn put_part(
-        &mut self,
-        log: (Epoch, &RecordWindow),
-        page: (Lsn, StorePage),
-        bytes_per_second: u64,
-        now: Duration,
-    ) {
-        if let Some(copy) = &mut self.copy {
-            copy.put(log, page, bytes_per_second, now);
-        }
-    }
-
-    /// Returns the progress of the member's copy, for administrators.
-    pub(super) fn copy_progress(&self, total_pairs: u64) -> Option<CopyProgress> {
-        self.copy.as_ref().filter(|_| self.is_copied()).map(|it| it.progress(total_pairs))
-    }
-
     /// Whether the member gets a copy of the store instead of records.
     fn is_copied(&self) -> bool {
         self.standing.needs_copy && self.is_absent()
@@ -346,6 +294,14 @@ impl MemberLink {
 
     pub(super) fn progress(&self) -> Progress {
         self.progress
+    }
+
+    /// Returns the last record that the member has certainly appended. A member that has asked to
+    /// take over confirms only the records that it has synced, but has replied to all requests.
+    pub(super) fn received(&self) -> Lsn {
+        let has_replied = self.is_compared && self.under_way.is_empty();
+        let replied = if has_replied { preceding(self.next) } else { Lsn::default() };
+        replied.max(self.progress.appended)
     }
 
     /// Makes the next call of [`Self::requests`] send a request that renews the lease.

@@ -212,19 +212,15 @@ impl Shipper {
         was_stopped
     }
 
-    /// Begins to count the absent members that lack only a few records and whose disks do not hang.
-    /// Returns these members with their progress. From then on, replies wait for them too.
+    /// Begins to count the absent members that lack only a few records, and that have not failed
+    /// recently. Returns these members with their progress. From then on, replies wait for them
+    /// too.
     pub(crate) fn begin_to_count(&mut self) -> Vec<(TargetId, Progress)> {
-        let window = &self.window;
-        let is_ready = |link: &MemberLink| {
-            let standing = &link.standing;
-            standing.role == LinkRole::Absent
-                && !standing.has_hanging_disk()
-                && link.is_close_to(window)
-        };
+        let (window, now) = (&self.window, self.handled_at);
+        let is_ready = |link: &MemberLink| link.standing.may_count(now) && link.is_close_to(window);
         let ready = self.links.iter_mut().filter(|(_, link)| is_ready(link));
         let begun = ready.map(|(member, link)| {
-            link.standing.role = LinkRole::Counted;
+            link.standing.count();
             (*member, link.progress())
         });
         begun.collect()
@@ -238,6 +234,7 @@ impl Shipper {
         for link in self.links.values_mut() {
             let is_failing = link.standing.is_failing(lease, now);
             if link.standing.role == LinkRole::Counted && is_failing && !link.standing.may_serve {
+                link.standing.note_failure(now);
                 link.standing.role = LinkRole::Absent;
                 has_any = true;
             }
@@ -294,6 +291,7 @@ impl Shipper {
                 if change == MemberChange::MarkInSync {
                     link.standing.may_serve = true;
                 } else {
+                    link.standing.note_failure(now);
                     link.standing.note_drop(now);
                 }
                 changes.push((change, *member));
@@ -420,8 +418,8 @@ impl Shipper {
         let sync_wanted = log.sync_wanted.min(self.window.last());
         let log = &GroupLog { sync_wanted, wait_ms: self.succession.wait_ms(now), ..*log };
         for (member, link) in &mut self.links {
-            let Progress { appended, synced } = link.progress();
-            link.standing.compare_syncs(synced, appended.min(log.synced), now);
+            let (synced, received) = (link.progress().synced, link.received());
+            link.standing.compare_syncs(synced, received.min(log.synced), now);
             let made = link.requests(log, &self.window, &mut self.next_number, now);
             let addressed = |(number, message): (u64, MemberMessage)| MemberRequest {
                 member: *member,

@@ -17,8 +17,10 @@
 //! failing too. The primary compares the member with itself: it measures only while it has itself
 //! synced a record that the member has appended and not synced. So a disk that is slow for all
 //! members does not let the primary drop one of them. A stopped member does not count as hanging,
-//! since it acknowledges nothing.
+//! since it acknowledges nothing. A member may also report that its disk hangs: it replies
+//! `DeviceFailed`.
 
+use super::flap_damping::FlapDamping;
 use crate::limits::{ABSENT_PAUSE, MEMBER_PAUSE, SYNC_PATIENCE, UNDECIDED_DROP};
 use skep_types::Lsn;
 use std::time::Duration;
@@ -53,6 +55,9 @@ pub(super) struct Standing {
     /// it. Also the time at which the primary noticed this. `None` means that there is no such
     /// record.
     owed_sync: Option<(Lsn, Duration)>,
+    /// Whether the member has replied that its disk hangs, and has confirmed no records since.
+    reports_hanging_disk: bool,
+    damping: FlapDamping,
     /// Time at which the primary sent the newest request in whose reply the member confirmed all
     /// records of the log. `None` means that there was no such reply in this epoch.
     complete_at: Option<Duration>,
@@ -78,6 +83,8 @@ impl Standing {
             unconfirmed_since: None,
             stops: false,
             owed_sync: None,
+            reports_hanging_disk: false,
+            damping: FlapDamping::default(),
             complete_at: None,
             needs_copy: false,
             may_serve: false,
@@ -87,11 +94,12 @@ impl Standing {
     }
 
     /// Returns the standing of the member at the beginning of the next epoch, before the primary
-    /// knows whether the member serves. Only a disk that hangs is remembered. Otherwise the primary
-    /// would count the member again immediately, and replies would wait for its disk again.
+    /// knows whether the member serves. Only failures are remembered, and a disk that hangs.
+    /// Otherwise the primary would count the member again immediately, and replies would wait for
+    /// it again.
     pub(super) fn of_next_epoch(&self) -> Self {
         let owed_sync = self.owed_sync.filter(|_| self.has_hanging_disk());
-        Self { owed_sync, ..Self::new(LinkRole::Absent) }
+        Self { owed_sync, damping: self.damping, ..Self::new(LinkRole::Absent) }
     }
 
     /// Compares the last sync of the member with the last sync of the primary at the time `now`.
@@ -101,16 +109,49 @@ impl Standing {
         if self.owed_sync.is_none_or(|(lsn, _)| synced >= lsn) {
             self.owed_sync = (synced < expected).then_some((expected, now));
         }
+        if self.has_hanging_disk() {
+            self.damping.interrupt();
+        }
     }
 
-    /// Whether the disk of the member hangs: the member has acknowledged a request that the primary
-    /// sent [`SYNC_PATIENCE`] after the member should have synced a record, and has not synced this
-    /// record.
+    /// Notes that the member has synced its log up to the record `synced`.
+    pub(super) fn note_synced(&mut self, synced: Lsn) {
+        self.owed_sync.take_if(|(lsn, _)| synced >= *lsn);
+    }
+
+    /// Handles a reply in which the member reports that its disk hangs.
+    pub(super) fn note_hanging_disk(&mut self) {
+        self.reports_hanging_disk = true;
+    }
+
+    /// Whether the disk of the member hangs: the member has reported this, or it has acknowledged a
+    /// request that the primary sent [`SYNC_PATIENCE`] after the member should have synced a
+    /// record, and has not synced this record.
     pub(super) fn has_hanging_disk(&self) -> bool {
         let is_late = |(_, since): (Lsn, Duration)| {
             self.acknowledged.is_some_and(|sent| sent >= since + SYNC_PATIENCE)
         };
-        self.owed_sync.is_some_and(is_late)
+        self.reports_hanging_disk || self.owed_sync.is_some_and(is_late)
+    }
+
+    /// Whether the primary may begin to count this absent member at the time `now`: its disk does
+    /// not hang, and it has been steady for long enough since it failed.
+    pub(super) fn may_count(&self, now: Duration) -> bool {
+        self.role == LinkRole::Absent && !self.has_hanging_disk() && self.damping.permits(now)
+    }
+
+    /// Begins to count the member.
+    pub(super) fn count(&mut self) {
+        self.role = LinkRole::Counted;
+        self.damping.end();
+    }
+
+    /// Notes at the time `now` that the primary stops counting the member because the member fails.
+    /// A member whose service stops has not failed.
+    pub(super) fn note_failure(&mut self, now: Duration) {
+        if !self.stops {
+            self.damping.fail(self.has_hanging_disk(), now);
+        }
     }
 
     /// Returns the time at which the primary sent the newest acknowledged request. `None` means
@@ -139,9 +180,12 @@ impl Standing {
         self.unconfirmed_since.get_or_insert(now);
     }
 
-    /// Handles a reply in which the member confirms that it has the records of a request.
-    pub(super) fn confirm(&mut self) {
-        (self.needs_copy, self.unconfirmed_since, self.stops) = (false, None, false);
+    /// Handles a reply in which the member confirms that it has the records of a request, at the
+    /// time `now`.
+    pub(super) fn confirm(&mut self, now: Duration) {
+        (self.needs_copy, self.unconfirmed_since) = (false, None);
+        (self.stops, self.reports_hanging_disk) = (false, false);
+        self.damping.confirm(now);
     }
 
     /// Handles a reply in which the member reports that its service stops. From now on the member

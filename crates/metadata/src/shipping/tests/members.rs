@@ -1,7 +1,9 @@
 //! Tests of the changes of its group that the primary requests from management.
 
 use super::*;
-use crate::limits::{LEASE_RENEWAL, SYNC_PATIENCE, UNDECIDED_DROP};
+use crate::limits::{
+    HANG_DAMPING, LEASE_RENEWAL, LONGEST_DAMPING, SILENCE_DAMPING, SYNC_PATIENCE, UNDECIDED_DROP,
+};
 use crate::shipping::standing::{LinkRole, Standing};
 use crate::shipping::succession::Succession;
 use skep_types::Error;
@@ -210,11 +212,81 @@ fn returning_member_whose_disk_hangs_is_not_counted() {
         primary.reply_with(&requests, (5, 4), false);
     }
     assert_eq!(primary.shipper.begin_to_count().len(), 0);
-    primary.now += Duration::from_millis(100);
+    let goes_on = primary.now;
+    while primary.shipper.begin_to_count().is_empty() {
+        assert!(primary.now < goes_on + 2 * HANG_DAMPING, "the disk of the member goes on");
+        primary.now += Duration::from_millis(100);
+        let requests = primary.requests();
+        primary.reply(&requests, 5, false);
+    }
+    assert!(primary.now >= goes_on + HANG_DAMPING);
+}
+
+/// Such a member has asked to take over, and management may still carry out the request.
+#[test]
+fn hanging_disk_is_found_if_a_member_confirms_synced_records() {
+    let mut primary = Primary::begin(5);
+    primary.shipper.set_members(&[BACKUP], &[]);
     let requests = primary.requests();
     primary.reply(&requests, 5, false);
-    primary.requests();
-    assert_eq!(primary.shipper.begin_to_count().len(), 1, "the disk of the member goes on");
+    primary.shipper.append(Epoch::new(4), Lsn::new(6), Lsn::new(5), &record(6, 4).payload);
+    (primary.last, primary.synced) = (6, 6);
+    let began = primary.now;
+    while primary.changes() != [MemberChange::Drop] {
+        assert!(primary.now < began + 2 * SYNC_PATIENCE, "the member is dropped");
+        primary.now += Duration::from_millis(100);
+        let requests = primary.requests();
+        primary.reply_with(&requests, (5, 5), false);
+    }
+    assert!(primary.shipper.waits_for_hanging_disk());
+}
+
+#[test]
+fn member_that_reports_a_hanging_disk_is_dropped_immediately() {
+    let mut primary = Primary::begin(3);
+    primary.shipper.set_members(&[BACKUP], &[]);
+    let requests = primary.requests();
+    let hangs = Err(Error::new(ErrorCode::DeviceFailed, "its disk completes no sync"));
+    primary.shipper.on_reply(BACKUP, requests[0].number, &hangs, primary.now);
+    assert_eq!(primary.changes(), [MemberChange::Drop]);
+    assert_eq!(primary.shipper.hanging_disks().collect::<Vec<_>>(), [BACKUP]);
+    primary.shipper.begin_epoch(Epoch::new(4));
+    primary.shipper.set_members(&[], &[BACKUP]);
+    let dropped = primary.now;
+    while primary.shipper.begin_to_count().is_empty() {
+        assert!(primary.now < dropped + 2 * HANG_DAMPING, "the member returns");
+        primary.now += Duration::from_millis(100);
+        let requests = primary.requests();
+        primary.reply(&requests, 3, false);
+    }
+    assert!(primary.now >= dropped + HANG_DAMPING);
+}
+
+/// Each failure of a counted member delays all replies of the group.
+#[test]
+fn flapping_member_must_be_steady_before_it_is_counted() {
+    let mut primary = Primary::begin(5);
+    primary.shipper.set_members(&[], &[BACKUP]);
+    let mut waits = Vec::new();
+    for _ in 0..3 {
+        let answers = primary.now;
+        loop {
+            let requests = primary.requests();
+            primary.reply(&requests, 4, false);
+            if !primary.shipper.begin_to_count().is_empty() {
+                break;
+            }
+            assert!(primary.now < answers + LONGEST_DAMPING, "the member is counted again");
+            primary.now += Duration::from_millis(100);
+        }
+        waits.push(primary.now - answers);
+        while !primary.shipper.end_counting(LEASE, primary.now) {
+            primary.now += Duration::from_millis(100);
+            primary.requests();
+        }
+    }
+    assert!(waits[1] < SILENCE_DAMPING, "one failure may be an accident: {waits:?}");
+    assert!(waits[2] >= SILENCE_DAMPING, "{waits:?}");
 }
 
 #[test]
