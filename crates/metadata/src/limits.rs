@@ -274,8 +274,9 @@ pub const UNDECIDED_DROP: Duration = Duration::from_secs(10);
 /// Time for which a sync of one member's log may take longer than that of another member. After
 /// this time, the disk of the member counts as hanging: the primary has the member dropped, or it
 /// hands its group over if its own disk hangs. Most stalls of a disk are shorter, and a drop or a
-/// hand-over costs more than the rest of such a stall.
-pub const SYNC_PATIENCE: Duration = Duration::from_secs(4);
+/// hand-over costs more than the rest of such a stall. Durable replies wait for this time and for
+/// the change of the group, and shall not wait for more than 5 s.
+pub const SYNC_PATIENCE: Duration = Duration::from_secs(3);
 /// Time for which a member must confirm records after its disk hung, before the primary counts it
 /// again. A disk that hung once often hangs again soon. The time doubles with each failure of the
 /// member, up to [`LONGEST_DAMPING`].

@@ -8,6 +8,7 @@
 
 mod calls;
 mod copying;
+mod former_primary;
 mod hand_over;
 mod inbox;
 mod leaving;
@@ -278,14 +279,19 @@ impl Shell {
         if let Some(reason) = &*self.membership.halted.borrow() {
             return TargetHealth::new(Condition::Down, reason);
         }
-        let hangs = |began| now.saturating_sub(began) >= SYNC_HANGS_AFTER;
-        if self.sync_began.get().is_some_and(hangs) {
+        if self.syncs_for(SYNC_HANGS_AFTER) {
             return TargetHealth::new(Condition::Hung, SYNC_HANGS);
         }
         match self.marks.health() {
             health if health.problem.is_empty() => self.membership.own_disk.health(now),
             health => health,
         }
+    }
+
+    /// Whether the running sync of the log has taken at least the time `least`.
+    fn syncs_for(&self, least: Duration) -> bool {
+        let is_long = |began| skep_env::now().saturating_sub(began) >= least;
+        self.sync_began.get().is_some_and(is_long)
     }
 
     async fn read_requests(self: Rc<Self>, stream: TcpStream, peer: Peer) {

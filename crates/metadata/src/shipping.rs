@@ -14,6 +14,7 @@
 //! - `old_records`: records for a member that lacks more than the primary has in memory. The
 //!   primary reads them back from its log on disk.
 //! - `standing`: whether the primary waits for a member, and whether the member is silent.
+//! - [`former_primary`]: the last replies of a former primary whose disk hangs.
 //! - `flap_damping`: when the primary counts a member again that has failed.
 //! - `own_group`: the backup member's view of its group.
 //! - `silence`: how long a backup member has received nothing from the primary.
@@ -31,6 +32,7 @@ mod completeness;
 pub mod copy_receiver;
 pub(crate) mod copy_sender;
 mod flap_damping;
+pub mod former_primary;
 pub(crate) mod member_link;
 mod old_records;
 mod own_group;

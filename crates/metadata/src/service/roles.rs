@@ -41,7 +41,7 @@ use super::leaving::LastAcknowledgement;
 use super::opening::{Contents, open_whole, start_of, succession_at_start};
 use super::primary_stop::{OtherMembers, PrimaryStop, StopStep};
 use super::restored::RestoredMarks;
-use super::{Shell, copying, leaving, log_reads, members, open_engine};
+use super::{Shell, copying, former_primary, leaving, log_reads, members, open_engine};
 use crate::engine::fjall_engine::FjallEngine;
 use crate::former_group::FormerGroup;
 use crate::free_space::FreeSpaceGauge;
@@ -59,7 +59,8 @@ use skep_store::log::Log;
 use skep_store::page_cache::MemberMarkFile;
 use skep_store::page_cache_mark::PageCacheMarkFile;
 use skep_types::{
-    ClusterMap, Epoch, Group, GroupId, GroupRecord, MapVersion, NodeKind, Result, TargetId,
+    ClusterMap, Epoch, ErrorCode, Group, GroupId, GroupRecord, MapVersion, NodeKind, Result,
+    TargetId,
 };
 use std::rc::Rc;
 use std::sync::Arc;
@@ -185,11 +186,16 @@ impl Parts<'_> {
             let (bound, now) = (self.mark.promise_bound(), skep_env::now());
             contents.succession = succession_at_start(&membership, bound, now);
         }
-        let target = self.open_primary(&membership, contents)?;
+        let mut target = self.open_primary(&membership, contents)?;
         if let Some(begins) = begins.take() {
             begins();
         }
-        self.run_primary(target, &membership).await
+        let ended = self.run_primary(&mut target, &membership).await;
+        if ended.as_ref().is_err_and(|error| error.code() == ErrorCode::Deposed) {
+            // `target` is dropped only after this call, because its store waits for the disk then.
+            former_primary::release(&self.shell, &membership).await?;
+        }
+        ended
     }
 
     /// Whether the target may act as the primary now. `log_epoch` is the highest epoch of a record
@@ -477,13 +483,13 @@ impl Parts<'_> {
     /// Runs the role of the primary until the service ends, or fails with `Deposed`.
     async fn run_primary(
         &mut self,
-        mut target: MetadataTarget<FjallEngine>,
+        target: &mut MetadataTarget<FjallEngine>,
         membership: &Membership,
     ) -> Result<()> {
         let shell = Rc::clone(&self.shell);
         let mut known = MapVersion::default();
         let (mut hand_over, mut stop) = (HandOver::default(), PrimaryStop::default());
-        while !shell.is_stopping.get() || self.hands_over(&mut stop, &mut target, membership) {
+        while !shell.is_stopping.get() || self.hands_over(&mut stop, target, membership) {
             let until = stop.next_due(target.next_tick());
             let mut events = self.next_events(membership.group, until).await?;
             let map = shell.router.map();
@@ -509,15 +515,15 @@ impl Parts<'_> {
             if !target.is_primary() {
                 return Err(term::ended(membership.group));
             }
-            self.mark_page_cache(&target)?;
-            shell.membership.after_batch(&target, now);
+            self.mark_page_cache(target)?;
+            shell.membership.after_batch(target, now);
             shell.router.need(target.fence());
-            shell.marks.after_batch(&target)?;
+            shell.marks.after_batch(target)?;
             members::note_requests(&shell, &actions, target.map().version, &mut self.mark)?;
             let bound = bound_of_primary(self.mark.promise_bound(), target.wait_left());
             self.mark.bound_promises(bound)?;
             self.free_space.logged(actions.iter().map(Action::logged_bytes).sum());
-            shell.measure(&mut actions, now, &target);
+            shell.measure(&mut actions, now, target);
             let parts = (target.engine(), target.fence());
             let may_reply = |now| target.may_answer_at(now);
             let unsent = shell.carry_out(actions, &mut self.log, parts, may_reply)?;

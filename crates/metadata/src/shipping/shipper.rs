@@ -179,18 +179,21 @@ impl Shipper {
     /// Returns the member to which the primary asks management to hand the group over now, because
     /// a sync of the primary's own disk hangs. The member has confirmed the whole log after the
     /// beginning of this sync at the time `began`, and has itself synced the record `lsn`, which
-    /// the sync covers.
+    /// the sync covers. `has_space` states whether a member has free space on its disk.
     pub(crate) fn successor(
         &mut self,
         (lsn, began): (Lsn, Duration),
         now: Duration,
+        has_space: impl Fn(TargetId) -> bool,
     ) -> Option<TargetId> {
-        let is_fit = |link: &MemberLink| {
+        let is_fit = |member: TargetId, link: &MemberLink| {
             link.standing.role == LinkRole::Serving
                 && link.standing.is_complete_since(began)
                 && link.progress().synced >= lsn
+                && has_space(member)
         };
-        let (member, link) = self.links.iter_mut().find(|(_, link)| is_fit(link))?;
+        let mut links = self.links.iter_mut();
+        let (member, link) = links.find(|(member, link)| is_fit(**member, link))?;
         link.standing.may_change(now).then_some(*member)
     }
 

@@ -4,6 +4,7 @@ mod backup;
 mod copies;
 mod copy_network;
 mod divergence;
+mod former_primaries;
 mod late_take_overs;
 mod leases;
 mod members;

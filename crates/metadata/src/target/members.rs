@@ -11,6 +11,7 @@ use crate::target::{Action, MetadataTarget};
 use crate::tx::operation::ConnectionId;
 use skep_types::codec::Codec;
 use skep_types::group_change::{GroupChange, MemberChange};
+use skep_types::map::CapacityPool;
 use skep_types::{ClusterMap, Epoch, Lsn, Result, TargetId};
 use skep_wire::frame::Header;
 use skep_wire::log_shipping::GroupProgress;
@@ -118,7 +119,12 @@ impl<E: Engine> MetadataTarget<E> {
         if changes.is_empty()
             && let Some(hanging) = self.gates.hanging_sync(now)
         {
-            let successor = self.shipper.successor(hanging, now);
+            // A primary with a full disk would hand the group back.
+            let map = &self.shared.map;
+            let has_space = |member| {
+                map.target(member).is_none_or(|it| it.capacity_pool != CapacityPool::Emergency)
+            };
+            let successor = self.shipper.successor(hanging, now, has_space);
             changes.extend(successor.map(|member| (MemberChange::HandOver, member)));
         }
         let of = |(change, target)| GroupChange { group, epoch, change, target };

@@ -16,6 +16,9 @@ pub(crate) struct SyncTimer {
     /// Time at which the running sync began, or at which this process continued after a pause
     /// during the sync.
     began: Duration,
+    /// Whether the time of the running sync has begun again. It does so only once: if the disk
+    /// hangs, a batch may take as long as a pause of the process.
+    has_restarted: bool,
     /// Time of the append of the oldest record that no sync covers.
     first_unsynced_at: Option<Duration>,
     /// Whether a sync was requested. If so, it begins at the end of the batch, or when the running
@@ -27,7 +30,8 @@ impl SyncTimer {
     /// Creates the timer of a log that is synced up to `synced`.
     pub(crate) fn new(synced: Lsn, has_unsynced: bool, now: Duration) -> Self {
         let first_unsynced_at = has_unsynced.then_some(now);
-        Self { synced, running: None, began: now, first_unsynced_at, is_requested: false }
+        let (running, has_restarted, is_requested) = (None, false, false);
+        Self { synced, running, began: now, has_restarted, first_unsynced_at, is_requested }
     }
 
     /// Returns the last synced record.
@@ -48,9 +52,11 @@ impl SyncTimer {
     }
 
     /// Counts the duration of a running sync from `now`, because this process was stopped and could
-    /// not receive the end of the sync.
+    /// not receive the end of the sync. Does so only once for each sync.
     pub(crate) fn restart_wait(&mut self, now: Duration) {
-        self.began = now;
+        if !std::mem::replace(&mut self.has_restarted, true) {
+            self.began = now;
+        }
     }
 
     /// Returns the last record that a finished or running sync covers.
@@ -86,7 +92,7 @@ impl SyncTimer {
         }
         self.is_requested = false;
         self.first_unsynced_at = None;
-        (self.running, self.began) = (Some(last), now);
+        (self.running, self.began, self.has_restarted) = (Some(last), now, false);
         self.running
     }
 
@@ -114,5 +120,28 @@ impl SyncTimer {
     pub(crate) fn next_due(&self) -> Option<Duration> {
         let first = self.first_unsynced_at.filter(|_| self.running.is_none());
         first.map(|at| at + SYNC_AFTER)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The appends of a primary may also wait for its disk, so that each batch takes a second.
+    #[test]
+    fn hanging_sync_is_found_although_each_batch_takes_long() {
+        let lsn = Lsn::new(1);
+        let mut timer = SyncTimer::new(Lsn::default(), true, Duration::ZERO);
+        timer.request();
+        assert_eq!(timer.begin(lsn, Duration::ZERO), Some(lsn));
+        let mut now = Duration::ZERO;
+        while timer.hanging(now).is_none() {
+            assert!(now < 2 * SYNC_PATIENCE, "the sync hangs");
+            now += Duration::from_millis(1_100);
+            timer.restart_wait(now);
+        }
+        assert!(now > SYNC_PATIENCE, "the process may have been stopped once");
+        timer.end(lsn);
+        assert_eq!(timer.hanging(now), None);
     }
 }

@@ -104,7 +104,7 @@ impl Cluster {
             Role::Primary(it) => it.engine().batches_since_checkpoint(),
             Role::Backup(it) => it.engine().batches_since_checkpoint(),
             Role::Copying(it) => it.engine().batches_since_checkpoint(),
-            Role::Down | Role::Waiting => return,
+            Role::Down | Role::Waiting | Role::Former(_) => return,
         };
         if matches!(member.role, Role::Copying(_)) {
             match self.knobs.plant {

@@ -1,7 +1,9 @@
 //! Faults of the disks of members, in some runs.
 //!
 //! - A disk *hangs*: it completes no sync and no checkpoint, and a process that opens its target
-//!   waits. Appends still succeed, because they only reach the page cache.
+//!   waits. Appends still succeed, because they only reach the page cache. A primary that is
+//!   deposed meanwhile replies to its successor without its disk
+//!   (`service/former_primary.rs` of `crates/metadata`).
 //! - A disk is almost *full*: a backup member and the receiver of a copy refuse data. A primary
 //!   first tries to hand its group over, as in `service/hand_over.rs` of `crates/metadata`.
 //! - A batch of a primary *stalls*, since a read or an append waits for the disk. The process
@@ -25,7 +27,7 @@ use std::time::Duration;
 /// Shortest and longest time between two faults of disks, in microseconds.
 const PAUSE_MICROS: (u64, u64) = (1_000_000, 6_000_000);
 /// Shortest and longest time for which a disk hangs, in microseconds. A primary stops waiting for
-/// the disk of a member after 4 s.
+/// the disk of a member after 3 s.
 const HANG_MICROS: (u64, u64) = (500_000, 12_000_000);
 /// Shortest and longest time for which a disk is full, in microseconds.
 const FULL_MICROS: (u64, u64) = (50_000, 8_000_000);
@@ -54,6 +56,11 @@ impl DiskState {
     /// Forgets the batch of a process that has ended.
     pub(super) fn end_process(&mut self) {
         self.left = None;
+    }
+
+    /// Whether the disk hangs.
+    pub(super) fn hangs(&self, now: Duration) -> bool {
+        now < self.hangs_until
     }
 
     fn is_full(&self, now: Duration) -> bool {

@@ -270,7 +270,7 @@ impl Cluster {
             Role::Backup(backup) => self.ledger.check_store(target, backup.engine()),
             Role::Copying(_) => Err(format!("{target} serves, and its store is incomplete")),
             // The process has ended or has become the primary since its last reply.
-            Role::Down | Role::Waiting | Role::Primary(_) => Ok(()),
+            Role::Down | Role::Waiting | Role::Primary(_) | Role::Former(_) => Ok(()),
         };
         self.check(result);
     }

@@ -16,6 +16,7 @@ use skep_format::member_mark::CountedMembers;
 use skep_metadata::engine::memory::MemoryEngine;
 use skep_metadata::shipping::backup::Backup;
 use skep_metadata::shipping::copy_receiver::CopyReceiver;
+use skep_metadata::shipping::former_primary::FormerPrimary;
 use skep_metadata::shipping::{FoundRecords, LogRead};
 use skep_metadata::target::{Event, MetadataTarget};
 use skep_types::{ClusterMap, Epoch, ErrorCode, Lsn, MemberState, TargetId};
@@ -35,6 +36,8 @@ pub(super) enum Role {
     Waiting,
     Primary(Box<MetadataTarget<MemoryEngine>>),
     Backup(Box<Backup<MemoryEngine>>),
+    /// The process was the primary, and its disk hangs.
+    Former(Box<FormerPrimary>),
     Copying(Box<CopyReceiver<MemoryEngine>>),
 }
 
@@ -45,6 +48,7 @@ impl Role {
             Self::Waiting => "waiting",
             Self::Primary(_) => "primary",
             Self::Backup(_) => "backup",
+            Self::Former(_) => "former primary",
             Self::Copying(_) => "copying",
         }
     }
@@ -260,7 +264,7 @@ impl Cluster {
             Role::Primary(it) => it.next_tick(),
             Role::Backup(it) => it.next_tick(),
             Role::Copying(it) => it.next_tick(),
-            Role::Down | Role::Waiting => return,
+            Role::Down | Role::Waiting | Role::Former(_) => return,
         };
         member.ticks += 1;
         let due = member.time_of(local).max(self.now + Duration::from_micros(1));
@@ -325,7 +329,7 @@ impl Cluster {
             Role::Primary(it) => it.engine_mut(),
             Role::Backup(it) => it.engine_mut(),
             Role::Copying(it) => it.engine_mut(),
-            Role::Down | Role::Waiting => return,
+            Role::Down | Role::Waiting | Role::Former(_) => return,
         };
         engine.checkpoint_first(batches);
         if !matches!(member.role, Role::Copying(_)) {

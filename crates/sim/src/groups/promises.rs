@@ -55,7 +55,7 @@ impl Member {
                 lowered_bound(bound, self.take_over_after(), backup.promise_left())
             }
             Role::Primary(primary) => bound_of_primary(bound, primary.wait_left()),
-            Role::Copying(_) | Role::Down | Role::Waiting => bound,
+            Role::Former(_) | Role::Copying(_) | Role::Down | Role::Waiting => bound,
         };
     }
 

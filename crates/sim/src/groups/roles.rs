@@ -17,6 +17,7 @@ use skep_metadata::engine::memory::MemoryEngine;
 use skep_metadata::limits::Limits;
 use skep_metadata::shipping::backup::{Backup, Stopped};
 use skep_metadata::shipping::copy_receiver::{CopyOutcome, CopyReceiver};
+use skep_metadata::shipping::former_primary::FormerPrimary;
 use skep_metadata::shipping::succession::Succession;
 use skep_metadata::target::{Event, MetadataTarget, Start};
 use skep_types::map::Policy;
@@ -232,6 +233,7 @@ impl Cluster {
         let result = match &mut member.role {
             Role::Primary(it) => it.handle(events, now, wall),
             Role::Backup(it) => it.handle(events, now),
+            Role::Former(it) => Ok(it.handle(events)),
             Role::Copying(it) => it.handle(events, now),
             Role::Waiting if member.map.group_of(member.target).is_some() => {
                 return self.end_role(index);
@@ -290,7 +292,7 @@ impl Cluster {
                 receiver.check_invariants();
                 Ok(())
             }
-            Role::Down | Role::Waiting => Ok(()),
+            Role::Down | Role::Waiting | Role::Former(_) => Ok(()),
         };
         if let Err(error) = result {
             self.fail(format!("member {index} cannot read its store: {error}"));
@@ -332,11 +334,18 @@ impl Cluster {
         }
     }
 
-    /// Ends the role of a process, which then opens its target again.
+    /// Ends the role of a process, which then opens its target again. Until then, a former primary
+    /// whose disk hangs replies to its successor.
     pub(super) fn end_role(&mut self, index: usize) {
+        let was_primary = matches!(self.members[index].role, Role::Primary(_));
         self.keep_store(index);
         let life = self.new_number();
-        self.members[index].clear_memory(life);
+        let member = &mut self.members[index];
+        member.clear_memory(life);
+        if was_primary && member.disk_state.hangs(self.now) {
+            let former = FormerPrimary::new(GROUP, member.target, Arc::clone(&member.map));
+            member.role = Role::Former(Box::new(former));
+        }
         let pause = self.random.micros(100, 20_000);
         self.after(pause, GroupEvent::Open { member: index, life });
     }
@@ -348,7 +357,7 @@ impl Cluster {
             Role::Primary(it) => member.engine = it.engine().clone(),
             Role::Backup(it) => member.engine = it.engine().clone(),
             Role::Copying(it) => member.engine = it.engine().clone(),
-            Role::Down | Role::Waiting => {}
+            Role::Down | Role::Waiting | Role::Former(_) => {}
         }
     }
 

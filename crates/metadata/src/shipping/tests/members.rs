@@ -72,7 +72,7 @@ impl Primary {
         self.shipper.holds_lease(LEASE, self.now)
     }
 
-    fn changes(&mut self) -> Vec<MemberChange> {
+    pub(super) fn changes(&mut self) -> Vec<MemberChange> {
         let needed = Progress { appended: Lsn::new(self.last), synced: Lsn::new(self.synced) };
         let synced = Lsn::new(self.synced);
         let changes = self.shipper.changes(needed, synced, LEASE, self.now);
@@ -314,15 +314,19 @@ fn successor_has_synced_the_record_that_the_primary_cannot_sync() {
     for (round, is_found) in [(1, false), (2, true)] {
         let requests = primary.requests();
         primary.confirm_as(&requests, 7, 5);
-        let found = primary.shipper.successor(hanging, primary.now);
+        let found = primary.shipper.successor(hanging, primary.now, |_| true);
         assert_eq!(found.is_some(), is_found, "the request of round {round} names the process");
         primary.now += LEASE_RENEWAL;
     }
     let later = (Lsn::new(6), hanging.1);
     primary.now += Duration::from_secs(1);
-    assert_eq!(primary.shipper.successor(later, primary.now), None, "it lacks record 6");
-    assert_eq!(primary.shipper.successor(hanging, primary.now), Some(BACKUP));
-    assert_eq!(primary.shipper.successor(hanging, primary.now), None, "the next request is later");
+    assert_eq!(primary.shipper.successor(later, primary.now, |_| true), None, "it lacks record 6");
+    assert_eq!(primary.shipper.successor(hanging, primary.now, |_| true), Some(BACKUP));
+    assert_eq!(
+        primary.shipper.successor(hanging, primary.now, |_| true),
+        None,
+        "the next request is later"
+    );
 }
 
 #[test]
