@@ -11,7 +11,7 @@ use crate::chunk::HostMark;
 use crate::sealed;
 use skep_types::codec::record;
 use skep_types::{
-    Epoch, ErrorCode, Group, GroupId, GroupRecord, MapVersion, MemberState, Result, TargetId,
+    Epoch, ErrorCode, Group, GroupId, GroupRecord, Lsn, MapVersion, MemberState, Result, TargetId,
     byte_enum,
 };
 
@@ -136,6 +136,12 @@ record! {
         /// member of a primary, it promised to reply to no client as the primary before a certain
         /// time. No such time is later than the end of the process plus this bound.
         pub promise_bound_ms: u32,
+        /// The last log record whose changes the store had when its last copy ended. Zero means
+        /// that the store is no copy.
+        pub copied: Lsn,
+        /// Epoch of the record `copied`. Zero means that it is not known. The log begins after this
+        /// record, so it does not have the epoch.
+        pub copied_epoch: Epoch,
     }
 }
 
@@ -161,8 +167,17 @@ record! {
 impl From<MarkWithoutRecord> for MemberMark {
     fn from(former: MarkWithoutRecord) -> Self {
         let MarkWithoutRecord { host, clean, group, contents, counted, promise_bound_ms } = former;
-        let record = GroupRecord::default();
-        Self { host, clean, group, contents, counted, record, promise_bound_ms }
+        Self {
+            host,
+            clean,
+            group,
+            contents,
+            counted,
+            record: GroupRecord::default(),
+            promise_bound_ms,
+            copied: Lsn::default(),
+            copied_epoch: Epoch::default(),
+        }
     }
 }
 
@@ -210,7 +225,17 @@ mod tests {
         let counted =
             CountedMembers::default().with(Epoch::new(3), MapVersion::new(9), TargetId::new(2));
         let record = GroupRecord { epoch: Epoch::new(3), members: vec![TargetId::new(1)] };
-        MemberMark { host, clean, group, contents, counted, record, promise_bound_ms: 2500 }
+        MemberMark {
+            host,
+            clean,
+            group,
+            contents,
+            counted,
+            record,
+            promise_bound_ms: 2500,
+            copied: Lsn::new(8),
+            copied_epoch: Epoch::new(2),
+        }
     }
 
     #[test]
@@ -307,7 +332,12 @@ mod tests {
             mark(false, HOST);
         let former = MarkWithoutRecord { host, clean, group, contents, counted, promise_bound_ms };
         let bytes = sealed::seal(MAGIC, 4, &former);
-        let expected = MemberMark { record: GroupRecord::default(), ..mark(false, HOST) };
+        let expected = MemberMark {
+            record: GroupRecord::default(),
+            copied: Lsn::default(),
+            copied_epoch: Epoch::default(),
+            ..mark(false, HOST)
+        };
         assert_eq!(MemberMark::from_file(&bytes).unwrap(), expected);
         for version in [3, 6] {
             let refused = MemberMark::from_file(&sealed::seal(MAGIC, version, &former));

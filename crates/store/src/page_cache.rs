@@ -42,7 +42,7 @@
 use crate::atomic::{read_if_exists, replace_atomically};
 use skep_format::chunk::HostMark;
 use skep_format::member_mark::{CountedMembers, MemberContents, MemberMark};
-use skep_types::{Epoch, Error, GroupId, GroupRecord, MapVersion, Result, TargetId};
+use skep_types::{Epoch, Error, GroupId, GroupRecord, Lsn, MapVersion, Result, TargetId};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -231,12 +231,22 @@ impl MemberMarkFile {
         self.write(MemberMark { group, contents, counted, record, ..self.present() })
     }
 
-    /// Durably marks the store as complete, after its copy is on the device. Blocks.
+    /// Durably marks the store as complete, after its copy is on the device. `copied` and
+    /// `copied_epoch` are the LSN and the epoch of the last log record whose changes the copy has.
+    /// Epoch zero means that the epoch is not known. Blocks.
     ///
     /// # Errors
     /// Errors of the file system, which name the path.
-    pub fn end_copy(&mut self) -> Result<()> {
-        self.write(MemberMark { contents: MemberContents::Whole, ..self.present() })
+    pub fn end_copy(&mut self, (copied, copied_epoch): (Lsn, Epoch)) -> Result<()> {
+        let contents = MemberContents::Whole;
+        self.write(MemberMark { contents, copied, copied_epoch, ..self.present() })
+    }
+
+    /// Returns the LSN and the epoch of the last record in the store when its last copy ended. The
+    /// LSN is zero if the store is no copy, and the epoch is zero if it is not known.
+    pub fn copied(&self) -> (Lsn, Epoch) {
+        let present = self.present();
+        (present.copied, present.copied_epoch)
     }
 
     /// Stores durably in the member mark that the member has all records that it has confirmed to
@@ -287,6 +297,8 @@ impl MemberMarkFile {
             counted: CountedMembers::default(),
             record: GroupRecord::default(),
             promise_bound_ms: 0,
+            copied: Lsn::default(),
+            copied_epoch: Epoch::default(),
         };
         self.written.clone().unwrap_or_else(first)
     }
@@ -378,7 +390,7 @@ mod tests {
         mark.become_whole().unwrap();
         mark.discard().unwrap();
         mark.begin_copy(GROUP).unwrap();
-        mark.end_copy().unwrap();
+        mark.end_copy((Lsn::new(7), Epoch::new(3))).unwrap();
         mark.end().unwrap();
     }
 
@@ -483,7 +495,10 @@ mod tests {
         mark.end().unwrap();
         assert_eq!(contents(), MemberContents::Incomplete, "a clean end does not complete a copy");
         let mut mark = MemberMarkFile::read_at(path, OTHER).unwrap();
-        mark.end_copy().unwrap();
+        assert_eq!(mark.copied(), (Lsn::default(), Epoch::default()));
+        mark.end_copy((Lsn::new(7), Epoch::new(3))).unwrap();
+        let copied = MemberMarkFile::read_at(path, HOST).unwrap().copied();
+        assert_eq!(copied, (Lsn::new(7), Epoch::new(3)));
         assert_eq!((contents(), mark.group()), (MemberContents::Whole, Some(GroupId::new(8))));
     }
 }

@@ -150,6 +150,10 @@ record! {
         /// pairs contain. With `Begin`, the first record that the primary can still send. A
         /// member that has all earlier records does not begin a copy.
         pub first: Lsn,
+        /// Epoch of the record before `first`. Zero means that the primary does not have this
+        /// record in its memory. If the copy ends with a record of the same LSN and another epoch,
+        /// the group lacks changes of the copy. Then the member removes the copy and begins anew.
+        pub previous_epoch: Epoch,
         /// The records.
         pub records: Vec<ShippedRecord>,
         /// The pairs. Their values include the effects of all `records`.

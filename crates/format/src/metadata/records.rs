@@ -236,6 +236,9 @@ record! {
         pub after: Bytes,
         /// Epoch of the group when the last part of the copy arrived.
         pub epoch: Epoch,
+        /// Epoch of the last log record whose changes the copy has. Zero means that it is not
+        /// known.
+        pub applied_epoch: Epoch,
         /// Number of key-value pairs received so far.
         pub pair_count: u64,
         /// Bytes of the keys and values received so far.

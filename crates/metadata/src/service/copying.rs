@@ -127,7 +127,7 @@ pub(super) async fn run(
         match receiver.outcome() {
             CopyOutcome::Running => {}
             CopyOutcome::Complete => {
-                mark.end_copy()?;
+                mark.end_copy(receiver.last_record())?;
                 shell.meter.borrow_mut().role().copied(now.saturating_sub(began));
                 tracing::info!(
                     "target {target} has a complete copy of the data of metadata group {group}"

@@ -28,8 +28,9 @@ pub(super) struct Contents {
     pub(super) records: Vec<Record>,
     /// Epoch of the last log record.
     pub(super) epoch: Epoch,
-    /// LSN and epoch of the record before `records`. Epoch zero means that the epoch is not
-    /// known, or that the log still has this record.
+    /// LSN and epoch of a record that the log may lack: the last one in the store when a copy of
+    /// the store or the role of a backup member ended. Epoch zero means that the epoch is not
+    /// known.
     pub(super) previous: (Lsn, Epoch),
     /// The last synced log record. `None` means that all records are synced.
     pub(super) synced: Option<Lsn>,
@@ -91,9 +92,10 @@ pub(super) fn open_whole(
     (membership, engine): (&Membership, FjallEngine),
     mark: &mut MemberMarkFile,
 ) -> Result<(Log, Contents)> {
-    let (mut log, contents) = open_log(path, owner, engine)?;
+    let (mut log, mut contents) = open_log(path, owner, engine)?;
     log_reads::shorten(&mut log, &contents.engine, (&membership.map, membership.group))?;
     let is_restored = may_be_restored(membership, contents.epoch, mark);
+    contents.previous = mark.copied();
     let is_joining = membership.is_new() || !membership.serves(owner.target);
     if is_joining && membership.has_others(owner.target, true) && !mark.exists() {
         refuse_used(path, membership, &contents)?;

@@ -229,7 +229,7 @@ impl Parts<'_> {
         membership: &Membership,
         contents: Contents,
     ) -> Result<Backup<FjallEngine>> {
-        let Contents { engine, records, mut epoch, .. } = contents;
+        let Contents { engine, records, mut epoch, previous, .. } = contents;
         let counted = self.mark.counted();
         if membership.is_older_than(&counted) {
             // The log may have lost its records of the epoch in the member mark.
@@ -245,6 +245,10 @@ impl Parts<'_> {
         self.note_map(&membership.map)?;
         let promise = self.mark.promise_bound();
         let mut backup = Backup::open(engine, records, start, promise)?;
+        let (lsn, epoch) = previous;
+        if epoch > Epoch::default() {
+            backup.set_epoch_of(lsn, epoch);
+        }
         if self.mark.lacks_records() {
             backup.distrust();
         }

@@ -197,6 +197,13 @@ impl<E: Engine> Backup<E> {
         self.own.map()
     }
 
+    /// Sets the epoch of the record `lsn`, if it is the last record in the store. The log may not
+    /// have this record, for example after a copy of the store. The caller calls this before the
+    /// first event.
+    pub fn set_epoch_of(&mut self, lsn: Lsn, epoch: Epoch) {
+        self.records.set_epoch_of(lsn, epoch);
+    }
+
     /// Notes that the host may have lost log records that this member has confirmed. Until the
     /// member has received the missing records again, it does not take over.
     pub fn distrust(&mut self) {

@@ -92,9 +92,14 @@ impl<E: Engine> CopyReceiver<E> {
         let key = Key::StoreCopy.to_bytes();
         let found = engine.get(&key)?.map(|value| decode_value(&key, &value)).transpose()?;
         let is_whole = applied.is_some() && found.is_none();
-        let (epoch, pair_count, pair_bytes, checksum) = (Epoch::default(), 0, 0, 0);
-        let none =
-            StoreCopyRecord { after: Bytes(vec![]), epoch, pair_count, pair_bytes, checksum };
+        let none = StoreCopyRecord {
+            after: Bytes(vec![]),
+            epoch: Epoch::default(),
+            applied_epoch: Epoch::default(),
+            pair_count: 0,
+            pair_bytes: 0,
+            checksum: 0,
+        };
         let copy: StoreCopyRecord = found.unwrap_or(none);
         let mut receiver = Self {
             engine,
@@ -167,6 +172,12 @@ impl<E: Engine> CopyReceiver<E> {
     /// must end the role.
     pub fn outcome(&self) -> CopyOutcome {
         self.outcome
+    }
+
+    /// Returns the LSN and the epoch of the last log record whose changes the copy has. Epoch zero
+    /// means that the epoch is not known.
+    pub fn last_record(&self) -> (Lsn, Epoch) {
+        (self.applied.unwrap_or_default(), self.copy.applied_epoch)
     }
 
     /// Returns the newest cluster map that the member has received.
@@ -253,11 +264,23 @@ impl<E: Engine> CopyReceiver<E> {
         Ok(Ok(self.position()))
     }
 
-    /// Adds a part to the store. Ignores a part that does not begin where the copy ends. The outer
-    /// error ends the role, and the inner error is the reply.
+    /// Whether the last record of the copy differs from the primary's record with the same LSN,
+    /// which has the epoch `epoch`. An epoch of zero is unknown.
+    fn differs(&self, epoch: Epoch) -> bool {
+        let own = self.copy.applied_epoch;
+        own > Epoch::default() && epoch > Epoch::default() && own != epoch
+    }
+
+    /// Adds a part to the store. Ignores a part that does not begin where the copy ends. If the
+    /// group lacks changes of the copy, the copy begins again. The outer error ends the role, and
+    /// the inner error is the reply.
     fn extend(&mut self, part: CopyStore) -> Result<Result<()>> {
         let is_next = self.applied.is_none_or(|applied| part.first == following(applied));
         let is_running = !self.is_whole && self.outcome == CopyOutcome::Running;
+        if is_running && is_next && self.differs(part.previous_epoch) {
+            self.outcome = CopyOutcome::Discard;
+            return Ok(Ok(()));
+        }
         if !is_running || !is_next || part.after != self.copy.after {
             return Ok(Ok(()));
         }
@@ -281,9 +304,14 @@ impl<E: Engine> CopyReceiver<E> {
         self.added_bytes += pair_bytes(&part.pairs);
         let applied = preceding(Lsn::new(part.first.raw() + part.records.len() as u64));
         changes.extend(part.pairs.into_iter().map(|it| (it.key.0, Some(it.value.0))));
+        let applied_epoch = match part.records.last() {
+            Some(record) => record.epoch,
+            None => self.copy.applied_epoch.max(part.previous_epoch),
+        };
         self.copy = StoreCopyRecord {
             after: part.through,
             epoch: part.epoch,
+            applied_epoch,
             pair_count: part.pair_count,
             pair_bytes: part.pair_bytes,
             checksum: part.checksum,

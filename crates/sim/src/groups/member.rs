@@ -68,6 +68,8 @@ pub(super) enum Contents {
 pub(super) struct Mark {
     pub(super) exists: bool,
     pub(super) contents: Contents,
+    /// LSN and epoch of the last record in the store when its last copy ended.
+    pub(super) copied: (Lsn, Epoch),
     /// Whether the host may have lost records that the member has confirmed.
     pub(super) lacks_records: bool,
     /// Members about which the target has sent requests to management.

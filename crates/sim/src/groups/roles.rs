@@ -122,7 +122,7 @@ impl Cluster {
             true => Succession::at(now + self.members[index].promise_bound(plant)),
             false => Succession::default(),
         };
-        let (previous, synced) = ((Lsn::default(), Epoch::default()), None);
+        let (previous, synced) = (self.members[index].mark.copied, None);
         let opened = Opened { engine, records, epoch, previous, synced, succession };
         if self.may_lead(index, epoch) {
             self.open_primary(index, opened)
@@ -154,6 +154,10 @@ impl Cluster {
         member.raise_promise_bound();
         let promise = member.promise_bound(self.knobs.plant);
         let mut backup = Backup::open(opened.engine, opened.records, start, promise)?;
+        let (lsn, epoch) = opened.previous;
+        if epoch > Epoch::default() {
+            backup.set_epoch_of(lsn, epoch);
+        }
         member.mark.exists = true;
         if member.mark.lacks_records {
             backup.distrust();
@@ -321,6 +325,7 @@ impl Cluster {
                 CopyOutcome::Complete => {
                     let checked = self.ledger.check_store(member.target, receiver.engine());
                     member.mark.contents = Contents::Whole;
+                    member.mark.copied = receiver.last_record();
                     self.copies += 1;
                     self.check(checked);
                     self.end_role(index);

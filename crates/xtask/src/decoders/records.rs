@@ -95,8 +95,17 @@ fn sealed_seeds() -> Vec<Vec<u8>> {
     };
     let (group, contents) = (GroupId::new(7), MemberContents::Whole);
     let record = GroupRecord { epoch: Epoch::new(3), members: vec![TargetId::new(1)] };
-    let mark =
-        MemberMark { host, clean: true, group, contents, counted, record, promise_bound_ms: 2500 };
+    let mark = MemberMark {
+        host,
+        clean: true,
+        group,
+        contents,
+        counted,
+        record,
+        promise_bound_ms: 2500,
+        copied: Lsn::new(8),
+        copied_epoch: Epoch::new(2),
+    };
     vec![
         identity.to_file(),
         CachedMap { node_uuid: 1, map: ClusterMap::empty(CLUSTER) }.to_file(),

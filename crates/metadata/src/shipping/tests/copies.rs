@@ -164,6 +164,7 @@ fn serving_member_refuses_a_copy_that_would_replace_its_store() {
         step: CopyStep::Begin,
         after: Bytes(vec![]),
         first: Lsn::new(100),
+        previous_epoch: Epoch::default(),
         records: vec![],
         pairs: vec![],
         through: Bytes(vec![]),

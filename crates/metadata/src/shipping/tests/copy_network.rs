@@ -151,7 +151,9 @@ impl Receiver {
                     CopyOutcome::Discard => self.discard(now),
                     CopyOutcome::Complete => {
                         let engine = receiver.engine().after_power_loss(0);
-                        let backup = backup(engine, Vec::new(), start(self.epoch, now));
+                        let (lsn, epoch) = receiver.last_record();
+                        let mut backup = backup(engine, Vec::new(), start(self.epoch, now));
+                        backup.set_epoch_of(lsn, epoch);
                         (self.role, self.checkpoint) = (Role::Backup(backup), None);
                     }
                 }

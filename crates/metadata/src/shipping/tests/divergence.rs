@@ -71,18 +71,36 @@ fn member_with_an_older_store_follows_its_primary() {
     assert!(!member.backup.diverges());
 }
 
-/// The primary cannot continue a copy with changes that it lacks.
+/// Right after a copy of the store, the log of the member has no record that shows an epoch.
 #[test]
-fn copy_that_is_ahead_of_the_primary_begins_again() {
+fn member_without_a_log_detects_other_changes_after_its_copy() {
+    for (known, is_detected) in [(0, false), (2, true)] {
+        let engine = with_store_up_to_3().backup.engine().clone();
+        let mut member = Member::open(engine, Vec::new(), 3, NOW);
+        member.backup.set_epoch_of(Lsn::new(3), Epoch::new(known));
+        member.handle(vec![Event::Map(waiting_map(3))], NOW);
+        let held = probe(&mut member, (9, 3), 9, 0).unwrap();
+        assert_eq!((held.is_behind, held.ship_after), (true, Lsn::new(3)));
+        let reply = probe(&mut member, (3, 3), 9, held.process);
+        assert_eq!(reply.is_err(), is_detected, "the epoch of record 3 is {known}");
+        assert_eq!(member.backup.diverges(), is_detected);
+    }
+}
+
+/// Returns an incomplete copy of a store after record 80, which has epoch 1.
+fn copy_up_to_80() -> MemoryEngine {
     let mut source = Source::begin(80, 0);
     source.send_parts(4);
     assert_eq!(source.member.discards, 1);
-    let engine = source.member.engine().clone();
-    let mut restored = Source::begin(50, 0);
+    source.member.engine().clone()
+}
+
+/// Lets `restored`, the primary that was restored from a backup, continue the copy `engine`. Runs
+/// until the member removes this copy, without a check of its contents.
+fn run_until_discarded(restored: &mut Source, engine: MemoryEngine) {
     restored.member.discard(restored.now);
     restored.member.open(engine, restored.now);
     restored.member.discards = 0;
-    // The copy has changes up to record 80, so it equals no state of this primary.
     for _ in 0..400 {
         restored.store(u64::MAX);
         restored.ship(Duration::from_millis(1));
@@ -100,5 +118,21 @@ fn copy_that_is_ahead_of_the_primary_begins_again() {
         }
     }
     assert_eq!(restored.member.discards, 1, "the copy begins again");
+}
+
+/// The primary cannot continue a copy with changes that it lacks.
+#[test]
+fn copy_that_is_ahead_of_the_primary_begins_again() {
+    let mut restored = Source::begin(50, 0);
+    run_until_discarded(&mut restored, copy_up_to_80());
+    restored.settle();
+}
+
+/// The group has continued with other changes, and has more records than the copy by now.
+#[test]
+fn copy_with_changes_that_the_group_lacks_begins_again() {
+    let mut restored = Source::begin(70, 0);
+    (0..20).for_each(|seed| restored.append(seed));
+    run_until_discarded(&mut restored, copy_up_to_80());
     restored.settle();
 }

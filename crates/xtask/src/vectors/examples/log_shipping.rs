@@ -93,6 +93,7 @@ fn copy_example() -> Example {
         step: CopyStep::Extend,
         after: Bytes(b"key 1".to_vec()),
         first: Lsn::new(0x0102_0304_0506_0708),
+        previous_epoch: Epoch::new(2),
         records: vec![ShippedRecord { epoch: Epoch::new(3), payload }],
         pairs: vec![pair(b"key 2", b"two"), pair(b"key 3", b"three")],
         through: Bytes(b"key 3".to_vec()),
