@@ -76,13 +76,6 @@ impl Membership {
         self.entry().is_some_and(|group| group.members.iter().any(is_other))
     }
 
-    /// Returns the members that do not serve.
-    pub(crate) fn absent(&self) -> impl Iterator<Item = TargetId> {
-        let members = self.entry().into_iter().flat_map(|group| &group.members);
-        let absent = members.filter(|member| member.state != MemberState::Serving);
-        absent.map(|member| member.target)
-    }
-
     /// Whether this map is older than the map of the epoch that the target has recorded in its
     /// member mark.
     pub(crate) fn is_older_than(&self, counted: &CountedMembers) -> bool {

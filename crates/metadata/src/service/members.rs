@@ -341,6 +341,9 @@ pub(super) fn ask_to_take_over(shell: &Rc<Shell>, request: AskTakeOver) {
     let shell = Rc::clone(shell);
     skep_env::spawn(async move {
         let asked = shell.management.call_once(&request, MANAGEMENT_PATIENCE).await;
+        if asked.is_ok() && request.lacks_records {
+            shell.marks.note_report(request.epoch);
+        }
         if let Err(error) = asked
             && shell.membership.refused_take_overs.is_due(skep_env::now())
         {

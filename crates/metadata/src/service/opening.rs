@@ -17,7 +17,7 @@ use skep_format::log::{LogOwner, Record};
 use skep_store::log::{Log, Recovered};
 use skep_store::page_cache::MemberMarkFile;
 use skep_store::restored::{self, RESTORED_MARK};
-use skep_types::{Epoch, Error, ErrorCode, Lsn, Result, TargetId};
+use skep_types::{Epoch, Error, ErrorCode, GroupId, Lsn, Result, TargetId};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -101,7 +101,7 @@ pub(super) fn open_whole(
         refuse_used(path, membership, &contents)?;
     }
     if restored::has(path, RESTORED_MARK)? && membership.has_others(owner.target, false) {
-        note_restored(membership, mark)?;
+        note_restored(membership.group, mark)?;
     }
     let is_empty = contents.is_empty()?;
     if is_restored || is_empty && mark.exists() {
@@ -112,24 +112,13 @@ pub(super) fn open_whole(
     Ok((log, contents))
 }
 
-/// Notes in `mark` that the directory of a member was restored from a backup. Each other member may
-/// have records that the backup lacks, even if the member mark was made after the backup.
-///
-/// A primary that serves alone would continue in its epoch, and give the LSNs of the missing
-/// records to other records. A member that does not serve may have the missing ones, with the same
-/// epoch, so no comparison would find the difference. So this target counts all these members as if
-/// it had asked to mark them as in sync. Then it leads only in the next epoch: it reports a loss of
-/// records, and management begins this epoch ([`skep_cluster::losses`]).
-fn note_restored(membership: &Membership, mark: &mut MemberMarkFile) -> Result<()> {
-    mark.begin(membership.group)?;
+/// Notes in `mark` that the directory of a member of `group` was restored from a backup. Each other
+/// member may have records that the backup lacks, even if the member mark was made after the
+/// backup.
+fn note_restored(group: GroupId, mark: &mut MemberMarkFile) -> Result<()> {
+    mark.begin(group)?;
     mark.distrust()?;
-    mark.bound_promises(Duration::from_millis(MAX_TAKE_OVER_AFTER_MS.into()))?;
-    if membership.is_primary(membership.target) {
-        for member in membership.absent() {
-            mark.count(membership.epoch(), membership.map.version, member)?;
-        }
-    }
-    Ok(())
+    mark.bound_promises(Duration::from_millis(MAX_TAKE_OVER_AFTER_MS.into()))
 }
 
 /// Whether management may have been restored from a backup since the target was last a member
@@ -181,10 +170,7 @@ fn refuse_used(path: &Path, membership: &Membership, contents: &Contents) -> Res
 #[cfg(test)]
 mod tests {
     use super::*;
-    use skep_types::{
-        ClusterId, ClusterMap, Group, GroupId, GroupMember, GroupRecord, MapVersion, MemberState,
-        TargetKind,
-    };
+    use skep_types::{ClusterId, ClusterMap, Group, GroupMember, MemberState, TargetKind};
 
     /// The previous primary may still hold its lease when an administrator has removed it from the
     /// group.
@@ -204,41 +190,30 @@ mod tests {
         assert_eq!(answers_from(1, 12), Duration::ZERO, "no other primary exists");
     }
 
-    /// Returns the membership of target 2, the only serving member of a group, in the epoch
-    /// `epoch`. Target 3 is a member that does not serve.
-    fn serving_alone(epoch: u64) -> Membership {
+    /// A backup from before the time of the group has no member mark.
+    #[test]
+    fn restored_member_lacks_records_also_without_a_mark() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path();
         let (group, target) = (GroupId::new(1), TargetId::new(2));
         let mut map = ClusterMap::empty(ClusterId::default());
         let mut entry = Group::of_one(group, TargetKind::Metadata, target);
         let (absent, state) = (TargetId::new(3), MemberState::Waiting);
         entry.members.push(GroupMember { target: absent, state });
-        entry.epoch = Epoch::new(epoch);
+        entry.epoch = Epoch::new(5);
         map.groups.push(entry);
-        map.version = MapVersion::new(epoch);
-        Membership { group, target, map: Arc::new(map) }
-    }
-
-    /// The member that does not serve may have records of epoch 5 that the backup lacks.
-    #[test]
-    fn restored_primary_leads_only_in_a_new_epoch() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path();
-        let membership = serving_alone(5);
-        let owner = LogOwner { cluster: ClusterId::default(), target: membership.target };
+        let membership = Membership { group, target, map: Arc::new(map) };
+        let owner = LogOwner { cluster: ClusterId::default(), target };
         let open = |mark: &mut MemberMarkFile| {
             let engine = FjallEngine::open(&path.join("store"), 1 << 20).unwrap();
             open_whole(path, owner, (&membership, engine), mark).unwrap();
         };
         let mut mark = MemberMarkFile::read(path).unwrap();
         open(&mut mark);
-        assert!(!mark.lacks_records() && membership.counted(&mark.counted()).is_empty());
+        assert!(!mark.lacks_records() && !mark.exists());
         restored::mark(path, RESTORED_MARK).unwrap();
         open(&mut mark);
         assert!(mark.lacks_records());
-        assert_eq!(membership.counted(&mark.counted()), [TargetId::new(3)]);
-        let next = serving_alone(6);
-        let record = GroupRecord { epoch: next.epoch(), members: vec![owner.target] };
-        mark.reach_epoch(next.epoch(), next.map.version, record).unwrap();
-        assert!(next.counted(&mark.counted()).is_empty(), "the epoch in which it may lead");
+        assert_eq!(mark.promise_bound(), Duration::from_millis(MAX_TAKE_OVER_AFTER_MS.into()));
     }
 }

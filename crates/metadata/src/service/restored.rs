@@ -11,7 +11,7 @@ use crate::engine::Engine;
 use crate::target::MetadataTarget;
 use skep_store::restored::{self, REMOVAL_OFF_MARK, RESTORED_MARK};
 use skep_types::map::{Condition, TargetHealth};
-use skep_types::{Error, ErrorCode, Result};
+use skep_types::{Epoch, Error, ErrorCode, Result};
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
 
@@ -21,6 +21,9 @@ pub(super) struct RestoredMarks {
     /// Whether the directory still has the mark `restored`.
     is_restored: Cell<bool>,
     is_removal_off: Cell<bool>,
+    /// The newest group epoch in which management has received the report of this process that the
+    /// target may lack records. `None` means that management has received no report.
+    reported_in: Cell<Option<Epoch>>,
 }
 
 impl RestoredMarks {
@@ -34,6 +37,7 @@ impl RestoredMarks {
             directory: directory.to_owned(),
             is_restored: Cell::new(restored::has(directory, RESTORED_MARK)?),
             is_removal_off: Cell::new(restored::has(directory, REMOVAL_OFF_MARK)?),
+            reported_in: Cell::new(None),
         })
     }
 
@@ -70,6 +74,24 @@ impl RestoredMarks {
     /// Whether the directory still has the mark `restored`.
     pub(super) fn is_restored(&self) -> bool {
         self.is_restored.get()
+    }
+
+    /// Notes that management has received, in the group epoch `epoch`, the report of this process
+    /// that the target may lack records. Management receives a report only in the present epoch.
+    pub(super) fn note_report(&self, epoch: Epoch) {
+        self.reported_in.set(self.reported_in.get().max(Some(epoch)));
+    }
+
+    /// Whether the mark `restored` permits the target to act as the primary of a group of several
+    /// members in the epoch `epoch`.
+    ///
+    /// In an epoch from before the restore, the target would give the LSNs of its missing records
+    /// to other records. A member that does not serve may have the missing ones, with the same
+    /// epoch, so no comparison would find the difference. The cluster map of this process may be
+    /// old, so only an epoch that has begun after a report of this process is certainly a new one.
+    /// Management begins a new epoch because of the report ([`skep_cluster::losses`]).
+    pub(super) fn permits_leading_in(&self, epoch: Epoch) -> bool {
+        !self.is_restored.get() || self.reported_in.get().is_some_and(|reported| reported < epoch)
     }
 
     /// Whether storage must keep the chunk files that no inode owns.
@@ -132,11 +154,32 @@ mod tests {
             directory: path.to_owned(),
             is_restored: Cell::new(false),
             is_removal_off: Cell::new(true),
+            reported_in: Cell::new(None),
         };
         assert!(marks.health().problem.contains("backup"));
         assert!(marks.is_removal_off());
         restored::unmark(path, REMOVAL_OFF_MARK).unwrap();
         assert_eq!(marks.health(), TargetHealth::default());
         assert!(!marks.is_removal_off());
+    }
+
+    /// The process may begin with an old cluster map, whose epoch is not the newest one.
+    #[test]
+    fn restored_primary_leads_only_in_an_epoch_after_its_report() {
+        let marks = RestoredMarks {
+            directory: PathBuf::new(),
+            is_restored: Cell::new(true),
+            is_removal_off: Cell::new(false),
+            reported_in: Cell::new(None),
+        };
+        let permits = |epoch| marks.permits_leading_in(Epoch::new(epoch));
+        assert!(!permits(5));
+        assert!(!permits(6), "the newest epoch from before the restore may be 6");
+        marks.note_report(Epoch::new(6));
+        assert!(!permits(6) && permits(7));
+        marks.note_report(Epoch::new(5));
+        assert!(!permits(6), "a late reply to an earlier report");
+        marks.is_restored.set(false);
+        assert!(permits(5), "the target has all records of its group");
     }
 }

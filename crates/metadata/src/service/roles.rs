@@ -207,7 +207,10 @@ impl Parts<'_> {
         // Management may already have marked a counted member as in sync.
         let is_alone = !membership.has_others(self.target, true)
             && membership.counted(&self.mark.counted()).is_empty();
-        (is_alone || !self.mark.lacks_records())
+        let is_permitted = !membership.has_others(self.target, false)
+            || self.shell.marks.permits_leading_in(membership.epoch());
+        is_permitted
+            && (is_alone || !self.mark.lacks_records())
             && !self.is_in_doubt(membership)
             && !self.has_old_map(membership, log_epoch)
     }
