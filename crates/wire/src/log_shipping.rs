@@ -23,8 +23,8 @@ record! {
     /// first. A request without records sends only `held`, `safe` and `syncs_at_once`.
     ///
     /// The member returns `StaleMap` if `epoch` is not the group's epoch in the member's cluster
-    /// map. The member returns `NotReady` if its service stops. The primary then asks management to
-    /// drop the member from the serving members.
+    /// map. The member returns `NotReady` if its service stops, and `DeviceFailed` if its disk
+    /// hangs. The primary then asks management to drop the member from the serving members.
     pub struct ShipLog {
         /// Epoch of the group in the primary's cluster map.
         pub epoch: Epoch,
