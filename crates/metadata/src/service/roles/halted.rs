@@ -23,7 +23,7 @@ const MAP_IS_OLD: &str = "the cluster map of this host is older than the last on
 /// The health text of a primary whose directory was restored from a backup.
 const RESTORED: &str = "the target was restored from a backup, and may lack log records that other \
                         members of its group have; it waits until one of them takes over, or until \
-                        management has begun a new epoch of the group";
+                        management answers and lets it continue alone";
 
 /// The health text of a backup member whose store has changes that its group lacks.
 const DIVERGES: &str = "it has changes that its group lacks, since the group continued with older \
