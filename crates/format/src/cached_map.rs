@@ -3,7 +3,7 @@
 //!
 //! The map is in the file `kept-map` of the service's own directory, as a record with a checksum
 //! ([`crate::sealed`]). `docs/format/cached-map.md` states when the file is written and when it may
-//! be trusted. `skep-service` reads and writes it.
+//! be trusted. `skep-service` reads and writes this file.
 
 use crate::sealed;
 use skep_types::codec::record;

@@ -2,9 +2,10 @@
 //! state of the target.
 //!
 //! `docs/format/chunk-file.md` shows the layout and states the crash rule.
-//! `docs/design/0003-chunk-store.md` gives the reasons. Owns the conversion between *logical*
-//! offsets in a chunk file, which clients use, and *physical* offsets in the file on disk. Does not
-//! own the rules about when a record is written and when it may be trusted.
+//! `docs/design/0003-chunk-store.md` gives the reasons. This module is responsible for the
+//! conversion between *logical* offsets in a chunk file, which clients use, and *physical* offsets
+//! in the file on disk. The rules about the time at which a record is written, and about the trust
+//! in a record, are outside this module.
 
 mod dirty_log;
 mod target_state;
@@ -112,7 +113,7 @@ record! {
         pub region: u64,
         /// Chunk size of the component to which the chunk file belongs, in bytes.
         pub chunk_bytes: u64,
-        /// Number of groups over which this component is striped.
+        /// Number of groups over which the component of the chunk file is striped.
         pub width: u16,
         /// File offset at which the component starts.
         pub component_start: u64,
@@ -126,8 +127,8 @@ pub struct RegionHeader {
     /// The region and the chunk file to which the page belongs.
     pub identity: RegionIdentity,
     /// Whether the data and checksums of the region were on the device when this header was
-    /// written. If set, a checksum mismatch is damage, even after a crash, unless the dirty log
-    /// lists the region.
+    /// written. If `synced` is set, a checksum mismatch in the region is damage, even after a
+    /// crash, unless the dirty log lists the region.
     pub synced: bool,
     /// Start number of the target when the page was last written. Each start of the target
     /// increases the number.
@@ -143,18 +144,20 @@ pub struct RegionHeader {
 /// Result of reading a region page: its valid parts.
 #[derive(Debug)]
 pub enum FoundPage {
-    /// The page contains only zeros. It was never written, or a power loss destroyed it.
+    /// The page contains only zeros. Either the target never wrote the page, or a power loss
+    /// destroyed the page.
     Blank,
     /// Header and checksums are valid.
     Whole(RegionHeader, Box<[u32; GRANULES]>),
     /// Only the header is valid. The rest of the page was torn by a power loss, or is damaged.
     Torn(RegionHeader),
-    /// The header is damaged. No crash can cause this, because sector writes are atomic.
+    /// The header is damaged. No crash can damage a header, because sector writes are atomic.
     Damaged(String),
 }
 
 impl RegionHeader {
-    /// Returns the bytes of the header that never change. The checksum of the page covers them too.
+    /// Returns the bytes of the header that never change. The checksum of the page also covers
+    /// these bytes.
     fn fixed_part(&self) -> Vec<u8> {
         let mut w = Writer::over(Vec::with_capacity(SECTOR_BYTES));
         w.raw(&MAGIC);

@@ -1,8 +1,9 @@
 //! Records of a member of a replicated log: the vote and the log in the file `raft-log`, and the
 //! snapshot in the file `raft-snapshot`.
 //!
-//! `docs/format/consensus.md` shows their layout and states when they are valid. The records of the
-//! log are framed by [`crate::log`], with target id zero. Does not own the rules of Raft.
+//! `docs/format/consensus.md` shows the layout of these records and states when a record is valid.
+//! The module [`crate::log`] frames the records of the log, with target id zero. The rules of Raft
+//! are outside this module.
 
 use crate::sealed;
 use skep_types::codec::{Bytes, choice, record};
@@ -109,8 +110,8 @@ choice! {
             /// Index of the first removed entry.
             from: u64,
         },
-        /// The vote and the last removed position at the time when this file began. Only the first
-        /// record of a file is a `Base`.
+        /// The vote, and the position of the last removed entry, at the time when the member began
+        /// this log file. Only the first record of a file is a `Base`.
         Base = 4 {
             /// The vote of the member. `None` means that it has not voted.
             vote: Option<VoteRecord>,

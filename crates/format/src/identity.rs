@@ -1,7 +1,8 @@
 //! The identity record: the cluster, node and target to which a directory of a service belongs.
 //!
-//! Each such directory has this record, with a checksum ([`crate::sealed`]), in the file
-//! `skep-identity`. `skep-store` writes and checks the file.
+//! Each directory of a service or of a target has an identity record, with a checksum
+//! ([`crate::sealed`]), in the file `skep-identity`. The crate `skep-store` writes and checks this
+//! file.
 
 use crate::sealed;
 use skep_types::codec::record;

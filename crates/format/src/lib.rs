@@ -1,8 +1,8 @@
 //! All records that Skep's services store on disk: layouts, versions and keys.
 //!
-//! Owns the conversion between bytes and structs. Pure: no files, no clock. Each record has a page
-//! in `docs/format/`. The page states which write makes a field valid, and when a reader may trust
-//! the field.
+//! This crate is responsible for the conversion between bytes and structs. The crate is pure: it
+//! uses neither files nor a clock. Each record has a page in `docs/format/`. The page states which
+//! write makes a field valid, and when a reader may trust the field.
 
 pub mod cached_map;
 pub mod chunk;

@@ -1,16 +1,16 @@
 //! Framing of a log: segments of records. Each record is written by one append.
 //!
-//! Metadata targets and management use this framing. Owns the layout, and the rule that
-//! distinguishes a torn tail from damage. Does not own files or the meaning of a record.
-//! `docs/format/metadata-log.md` shows the layout.
+//! Metadata targets and management use this framing. This module is responsible for the layout of a
+//! record and for the rule that distinguishes a torn tail from damage, but not for files or the
+//! meaning of a record. `docs/format/metadata-log.md` shows the layout.
 //!
 //! # Crash rule
 //! A record is valid if its checksum matches, its LSN is one more than the previous LSN, and its
 //! group epoch is not lower than the previous epoch. After a power loss, any unsynced part of the
-//! log may be missing, even if later parts are present. Each record therefore contains the LSN of
-//! the last record that was synced when it was written. If a record up to the highest such LSN is
-//! missing or invalid, synced data is damaged, and the reader returns an error. If the first
-//! missing or invalid record has a higher LSN, the log ends before that record.
+//! log may be missing, even if later parts are present. Each record therefore also contains the LSN
+//! of the log's last synced record at the time of the write. If a record at or below the highest of
+//! these LSNs is missing or invalid, synced data is damaged, and the reader returns an error. If
+//! the first missing or invalid record has a higher LSN, the log ends before that record.
 
 use skep_types::codec::{Codec, Reader, Writer, crc32c};
 use skep_types::{ClusterId, Epoch, Error, ErrorCode, Lsn, Result, TargetId};
@@ -43,8 +43,8 @@ pub struct Record {
     pub epoch: Epoch,
     /// Log sequence number of this record.
     pub lsn: Lsn,
-    /// LSN of the last record of this log that was synced when this record was written. Each member
-    /// of a group writes the LSN of its own last synced record here.
+    /// LSN of the last synced record of this log at the time when this record was written. Each
+    /// member of a group writes the LSN of its own last synced record here.
     pub synced: Lsn,
     /// Content of the record, encoded by the service that writes the log.
     pub payload: Vec<u8>,
@@ -120,7 +120,7 @@ pub struct Scan {
     /// The records in ascending order of their LSNs.
     pub records: Vec<Record>,
     /// End of the last record, in bytes from the start of the scanned bytes. A caller that appends
-    /// to the segment must first truncate the segment there.
+    /// to the segment must first truncate the segment to this length.
     pub end: usize,
 }
 
@@ -300,7 +300,7 @@ mod tests {
     /// A log of version 1 must not be mistaken for a log whose records a power loss has destroyed.
     #[test]
     fn log_of_version_1_is_refused() {
-        // A record as the programs before version 2 wrote it: target 3, record 1, payload "one".
+        // A record in the layout of version 1: target 3, record 1, payload "one".
         let mut bytes = b"SKLG".to_vec();
         bytes.extend([0; 4]);
         bytes.extend(3_u32.to_le_bytes());

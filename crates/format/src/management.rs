@@ -1,9 +1,9 @@
-//! Records of management in versions of the program in which it ran on a single node: the head of
-//! its command log, and the snapshot of its state. A start of management converts these files to
+//! Records of management from program versions that supported only one management node: the head of
+//! the command log, and the snapshot of the state. A start of management converts these files to
 //! the files of [`crate::consensus`].
 //!
-//! `docs/format/management.md` shows their layout and states when they are valid. The records of
-//! the log itself are framed by [`crate::log`], with target id zero.
+//! `docs/format/management.md` shows the layout of these records and states when a record is valid.
+//! The module [`crate::log`] frames the records of the log itself, with target id zero.
 
 use crate::sealed;
 use skep_types::codec::{Bytes, record};

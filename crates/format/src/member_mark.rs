@@ -36,18 +36,23 @@ byte_enum! {
 
 record! {
     /// Members about which this target has sent requests to management. Management may carry out
-    /// these requests until the epoch of the group changes, also after the end of the process.
+    /// these requests until the epoch of the group changes, even after the process that sent them
+    /// has ended.
     ///
-    /// - A member that does not serve: the target, as the primary, has asked to mark it as in sync.
-    ///   From then on it may serve, even if the target's cluster map does not name it as serving.
-    /// - Another member that serves: the target, as the primary, has asked to drop it.
-    /// - The target itself: as a backup member, it has asked to become the primary.
+    /// - A member that does not serve: the target, as the primary, has asked management to mark
+    ///   this member as in sync. After such a request, the member may serve even if the target's
+    ///   cluster map does not name the member as serving.
+    /// - Another member that serves: the target, as the primary, has asked management to drop this
+    ///   member.
+    /// - The target itself: as a backup member, the target has asked management to make it the
+    ///   primary.
     #[derive(Default)]
     pub struct CountedMembers {
         /// The newest group epoch in which the target has been the primary or a backup member. The
         /// target sent the requests in this epoch. Zero means that there was no such epoch.
         pub epoch: Epoch,
-        /// A version of the cluster map that has this epoch and names all these members.
+        /// Version of a cluster map in which the group has the epoch `epoch` and contains all of
+        /// `members`.
         pub version: MapVersion,
         /// The members in the requests of this epoch.
         pub members: Vec<TargetId>,
@@ -59,8 +64,9 @@ impl CountedMembers {
     /// `epoch`. The cluster map of the version `version` has this epoch and names this member.
     ///
     /// A backup member that started with an old map may send a request in an earlier epoch.
-    /// Management refuses this request. So the list stays as it is, because it may contain members
-    /// of the later epoch about which management has carried out requests.
+    /// Management refuses this request. In this case the method returns the list unchanged, because
+    /// the list may contain members of the later epoch about which management has carried out
+    /// requests.
     #[must_use]
     pub fn with(&self, epoch: Epoch, version: MapVersion, member: TargetId) -> Self {
         let mut next = self.clone();
@@ -120,7 +126,7 @@ record! {
     pub struct MemberMark {
         /// Identifies the page cache that has the confirmed records.
         pub host: HostMark,
-        /// Whether the device has all records of the member. Set only by a clean shutdown.
+        /// Whether the device has all records of the member. Only a clean shutdown sets this field.
         pub clean: bool,
         /// The group to which the target belonged most recently. The records of the target's log
         /// belong to this group.

@@ -1,8 +1,8 @@
 //! Keys and records of the key-value store of a metadata target.
 //!
-//! Owns the layout and order of the keys, and the layout of the records.
-//! `docs/format/metadata-keys.md` explains each key. Does not own the log that stores batches of
-//! changes ([`crate::log`]).
+//! This module is responsible for the layout and order of the keys, and the layout of the records.
+//! `docs/format/metadata-keys.md` explains each key. This module is not responsible for the log
+//! that stores batches of changes ([`crate::log`]).
 
 mod cursors;
 mod keys;

@@ -17,7 +17,7 @@ record! {
     pub struct PageCacheMark {
         /// Identifies the page cache.
         pub host: HostMark,
-        /// Whether the device has all these changes. Set only by a clean shutdown.
+        /// Whether the device has all acknowledged changes. Only a clean shutdown sets this field.
         pub clean: bool,
     }
 }

@@ -1,9 +1,9 @@
 //! The dirty log: the synced regions that may have changed since they were synced.
 //!
-//! The file has a header with a checksum, padded to [`HEADER_BYTES`], and entries of fixed length,
-//! which are only appended. The first invalid entry ends the log. The target syncs an entry before
-//! it changes the region. So if an entry is torn, the regions of this entry and of all later
-//! entries are unchanged.
+//! The file starts with a header with a checksum, padded to [`HEADER_BYTES`]. Entries of fixed
+//! length follow, and the target only appends entries. The first invalid entry ends the log. The
+//! target syncs an entry before it changes the region. So if an entry is torn, the regions of this
+//! entry and of all later entries are unchanged.
 
 use crate::sealed;
 use skep_types::codec::{Codec, Reader, Writer, crc32c, record};

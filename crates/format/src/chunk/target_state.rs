@@ -19,8 +19,8 @@ record! {
         /// Id of the mount of the file system that contains the target's directory. The kernel
         /// gives each mount a new id.
         pub mount: u64,
-        /// Inode number of the target's directory. It distinguishes the directory from a copy of
-        /// it.
+        /// Inode number of the target's directory. The number distinguishes this directory from a
+        /// copy of the directory.
         pub directory: u64,
     }
 }
@@ -30,16 +30,16 @@ record! {
     /// the file at each start and at each clean shutdown.
     #[derive(Copy)]
     pub struct TargetState {
-        /// Start number of the target: the number of its starts, including this one. A region page
-        /// contains the start number of the target when the page was written.
+        /// Start number of the target: the number of its starts, including the current start. A
+        /// region page contains the start number of the target when the page was written.
         pub start: u64,
         /// The host incarnation that the target writes into its replies.
         pub incarnation: HostIncarnation,
-        /// Whether all writes were synced when the target's last process ended. Set only by a clean
-        /// shutdown.
+        /// Whether all writes were synced when the target's last process ended. Only a clean
+        /// shutdown sets this field.
         pub clean: bool,
-        /// Whether a write or sync has failed. If set, acknowledged writes may be lost even without
-        /// a reboot.
+        /// Whether a write or sync has failed. After such a failure, acknowledged writes may be
+        /// lost even without a reboot.
         pub failed: bool,
         /// Start number of the earliest start since which the page cache has lost no data. Region
         /// pages with this start number or a higher one cannot have been torn.

@@ -1,8 +1,8 @@
 //! The keys of the key-value store of a metadata target, and the conversion of a key back to its
 //! parts.
 //!
-//! All records of a virtual shard are in one key range, so that a shard is moved by copying one
-//! range. The module `records` owns the values, and the module `cursors` owns the cursors of names.
+//! All records of a virtual shard are in one key range, so a copy of this range moves the whole
+//! shard. The module `records` owns the values, and the module `cursors` owns the cursors of names.
 
 use skep_types::{ChunkFileKey, Error, ErrorCode, GroupId, InodeId, Result, SessionId, ShardId};
 use skep_wire::file_locks::LockKind;
@@ -300,19 +300,19 @@ impl Key<'_> {
     }
 
     /// Returns the prefix of the keys of all shards. No shorter range contains the inodes of all
-    /// shards. Between the inodes of two consecutive shards lie the other records of the first of
-    /// them.
+    /// shards, because the other records of a shard lie between the inodes of this shard and the
+    /// inodes of the next shard.
     pub fn shards() -> Vec<u8> {
         vec![OF_SHARD]
     }
 }
 
 /// Returns the parsed part of a key that a scan has found. `parsed` is the result of one of the
-/// functions below.
+/// parsing functions of this module.
 ///
 /// # Errors
 /// Returns `Corrupt`, which names the key, if `parsed` is `None`. No target writes a key that
-/// cannot be parsed. A caller that skipped the key would hide the loss of its record.
+/// cannot be parsed. A caller that skipped such a key would hide the loss of the key's record.
 pub fn expect_parsed<T>(key: &[u8], parsed: Option<T>) -> Result<T> {
     parsed.ok_or_else(|| {
         let what =

@@ -35,11 +35,11 @@ record! {
         /// end of the furthest inline write. No chunk file and no inline part has a byte beyond
         /// this size.
         pub high_water: u64,
-        /// Whether the inode was created without a name and still has none. If set, a client may
-        /// still link the inode.
+        /// Whether the inode was created without a name and still has none. As long as this field
+        /// is set, a client may still link the inode.
         pub may_be_named: bool,
-        /// Chunk files that clients have reported as synced. They exist on the devices of their
-        /// targets until the inode is removed.
+        /// Chunk files that clients have reported as synced. These chunk files exist on the devices
+        /// of their targets until the inode is removed.
         pub synced_chunk_files: ChunkFileSet,
     }
 }
@@ -50,8 +50,9 @@ record! {
         /// CRC-32C of `bytes`.
         pub checksum: u32,
         /// The bytes of the part up to the last byte that is not zero: at least one byte, at most
-        /// [`INLINE_PART_BYTES`]. If the record of part 0 has more bytes, an earlier version of the
-        /// program wrote it. It then has the bytes of all parts, and there are no other parts.
+        /// [`INLINE_PART_BYTES`]. A record of part 0 with more bytes was written by an earlier
+        /// version of the program. Such a record has the bytes of all parts, and the file has no
+        /// records of other parts.
         pub bytes: Bytes,
     }
 }
@@ -164,8 +165,8 @@ record! {
         pub generation: u64,
         /// Whether a client had the file open for writing before the truncation.
         pub had_writers: bool,
-        /// Whether storage has truncated all chunk files. If set, only the syncs of these files are
-        /// missing.
+        /// Whether storage has truncated all chunk files. If `is_applied` is set, only the syncs of
+        /// these chunk files are missing.
         pub is_applied: bool,
         /// The chunk files that may reach beyond the new size.
         pub chunk_files: Vec<TruncatedChunkFile>,
@@ -196,8 +197,8 @@ record! {
 }
 
 impl SlotRecord {
-    /// Creates the record of a request that the target has undone after its transaction. A retry
-    /// of the request runs again.
+    /// Creates the record of a request that the target has undone after its transaction. The target
+    /// executes a retry of such a request again.
     pub fn undone(sequence: u64) -> Self {
         Self { sequence, lsn: Lsn::default(), reply: Bytes(Vec::new()) }
     }
@@ -269,7 +270,7 @@ record! {
 impl Batch {
     /// Returns the encoded batch of `changes`, without a copy of each key and value. `changes` are
     /// the keys in ascending order, each with its new value. `bytes` is the expected length of the
-    /// encoded changes. Another length is only slower.
+    /// encoded changes. A wrong expectation only costs time.
     pub fn encode_changes<'a>(
         changes: impl ExactSizeIterator<Item = (&'a [u8], Option<&'a [u8]>)>,
         bytes: usize,
