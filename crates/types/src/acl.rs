@@ -1,7 +1,8 @@
 //! POSIX access control lists (`acl(5)`) in Linux's extended attribute layout
 //! (`include/uapi/linux/posix_acl_xattr.h`), and the effect of `chmod` and inheritance on them.
 //!
-//! Pure functions. Does not own the inode attributes that store the lists.
+//! The module contains pure functions. The inode attributes that store the lists are outside this
+//! module.
 
 use crate::codec::{Codec, Reader, Writer};
 use crate::{Error, ErrorCode, Result};

@@ -83,17 +83,17 @@ record! {
         pub changed: Timestamp,
         /// Time of creation.
         pub created: Timestamp,
-        /// Change counter, the version of the inode. The metadata target raises it with each change
-        /// of data or attributes. At each start, the target raises the change counters of all
-        /// inodes above all values that it has returned, because a power loss may have reverted
-        /// changes.
+        /// Change counter, the version of the inode. The metadata target raises the change counter
+        /// with each change of data or attributes. At each start, the target raises the change
+        /// counters of all inodes above all values that it has returned, because a power loss may
+        /// have reverted changes.
         pub change_counter: u64,
-        /// Truncate generation. The metadata target raises it with each truncation, and ignores
-        /// sizes that writers report for an older generation. Within one generation the file size
-        /// is the largest reported size.
+        /// Truncate generation. The metadata target raises the truncate generation with each
+        /// truncation, and ignores sizes that writers report for an older generation. Within one
+        /// generation the file size is the largest reported size.
         pub truncate_generation: u64,
-        /// Whether a regular file may have holes. If set, its allocated size must be computed from
-        /// its chunk files.
+        /// Whether a regular file may have holes. The allocated size of a sparse file must be
+        /// computed from its chunk files.
         pub is_sparse: bool,
         /// Whether the inode has the extended attribute `security.capability`. The kernel asks for
         /// that attribute before writes.

@@ -120,7 +120,7 @@ impl<'a> Reader<'a> {
 
 /// A type with a fixed binary layout, the same on the wire and on disk.
 pub trait Codec: Sized {
-    /// Description of the layout in the generated reference: `u32`, `u16 length, bytes`, ...
+    /// Description of the layout in the generated reference, such as `u32` or `u16 length, bytes`.
     const LAYOUT: &'static str;
 
     /// Appends the encoded value to `w`.

@@ -3,12 +3,13 @@
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
-/// Highest number of a CPU in a list. It bounds the size of a set, and no kernel has more CPUs.
+/// Highest number of a CPU in a list. This limit bounds the size of a set of CPUs. No kernel
+/// supports a CPU with a higher number.
 const MAX_CPU: usize = (1 << 16) - 1;
 
 /// Returns the numbers of the CPUs in a list. Spaces around numbers are ignored. `None` means that
-/// the text is not such a list: it is empty, has other characters, or has a range that ends before
-/// its begin.
+/// the text is not a list of CPUs: the text is empty, has other characters, or has a range that
+/// ends before its begin.
 pub fn parse(text: &str) -> Option<BTreeSet<usize>> {
     let number = |text: &str| {
         let text = text.trim();
@@ -27,7 +28,8 @@ pub fn parse(text: &str) -> Option<BTreeSet<usize>> {
     Some(cpus)
 }
 
-/// Returns the list of these CPUs, with ranges where possible. Empty if there is no CPU.
+/// Returns the list of `cpus` as text, with ranges where possible. The text is empty if `cpus` is
+/// empty.
 pub fn show(cpus: &BTreeSet<usize>) -> String {
     let mut text = String::new();
     let mut rest = cpus.iter().copied().peekable();
@@ -63,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_that_are_no_cpu_lists_are_refused() {
+    fn invalid_cpu_lists_are_refused() {
         for text in ["", "3-1", "a", "1,", "-1", "1-", "+1", "1-2-3", "65536", "0x1"] {
             assert_eq!(parse(text), None, "{text}");
         }

@@ -14,7 +14,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub enum RetryClass {
     /// Do not retry, because the reply is final.
     Never,
-    /// Retry at the same target later.
+    /// Wait for a moment, then retry at the same target.
     SameTarget,
     /// Get a newer cluster map from management, then retry.
     AfterRefresh,
@@ -204,7 +204,7 @@ impl Error {
         self.0.cause
     }
 
-    /// Returns the context. Empty if the code alone is clear enough.
+    /// Returns the context. The context is empty if the code alone is clear enough.
     pub fn context(&self) -> &str {
         &self.0.context
     }
@@ -247,16 +247,15 @@ impl From<std::io::Error> for Error {
 }
 
 /// Whether an error means that the process or the host has no free file descriptor (`EMFILE`,
-/// `ENFILE`). Such an error is temporary, and has nothing to do with the file that the caller
-/// opens.
+/// `ENFILE`). Such an error is temporary, and does not depend on the file that the caller opens.
 pub fn is_out_of_descriptors(error: &std::io::Error) -> bool {
     const ENFILE: i32 = 23;
     const EMFILE: i32 = 24;
     matches!(error.raw_os_error(), Some(ENFILE | EMFILE))
 }
 
-/// Writes the context, which administrators and users read. They do not know the names of the
-/// codes, so only the alternate form `{error:#}` appends the code, for debug lines of the log.
+/// Writes the context, which administrators and users read. These readers do not know the names of
+/// the codes, so only the alternate form `{error:#}` appends the code, for debug lines of the log.
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.context() {

@@ -27,7 +27,8 @@ record! {
         pub time: Timestamp,
         /// The reason for the eviction.
         pub cause: EvictionCause,
-        /// The metadata group that asked for the eviction. Zero means none.
+        /// The metadata group that asked for the eviction. Zero means that no group asked for the
+        /// eviction.
         pub group: GroupId,
         /// Time between the last heartbeat of the client and the eviction, in milliseconds.
         pub silent_ms: u64,
@@ -55,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reason_of_an_eviction_names_its_cause() {
+    fn eviction_reason_names_the_evicting_party() {
         let reason = |cause| {
             let eviction = Eviction {
                 client: NodeId::new(9),

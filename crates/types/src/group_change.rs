@@ -9,7 +9,7 @@ use crate::{Epoch, GroupId, TargetId};
 byte_enum! {
     /// Kind of a change of a group's members.
     pub enum MemberChange {
-        /// Adds a target without a group as a waiting member.
+        /// Adds a target, which must not be in any group yet, as a waiting member.
         Add = 1,
         /// A waiting or syncing member has all data now, and serves from the next epoch on.
         MarkInSync = 2,
@@ -17,7 +17,8 @@ byte_enum! {
         /// previous primary becomes a waiting member.
         TakeOver = 3,
         /// A serving member other than the primary becomes a waiting member. If the member waits
-        /// already, only the epoch rises, so that no earlier request marks the member as in sync.
+        /// already, only the epoch rises, so that management refuses earlier requests to mark the
+        /// member as in sync.
         Drop = 4,
         /// A serving member becomes the primary. The previous primary remains a serving member.
         HandOver = 5,

@@ -1,8 +1,9 @@
 //! The basic data types of Skep: typed ids, sizes, stripe patterns, attributes, the cluster map,
 //! error codes, and the binary codec that wire messages and disk records share.
 //!
-//! Owns the data types and their binary layout. Pure: no I/O, no clock, no threads. Does not own
-//! messages (`skep-wire`), disk records (`skep-format`) or decisions (`skep-cluster`).
+//! This crate is responsible for the data types and their binary layout. The crate is pure: it uses
+//! no I/O, no clock and no threads. This crate is not responsible for messages (`skep-wire`), disk
+//! records (`skep-format`) or decisions (`skep-cluster`).
 
 mod acl;
 pub mod attributes;

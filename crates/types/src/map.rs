@@ -43,9 +43,11 @@ byte_enum! {
     pub enum Reachability {
         /// The last heartbeat is less than one lease old.
         Online = 1,
-        /// No heartbeat for at least one lease, or none yet since management started.
+        /// Management has received no heartbeat for at least one lease, or no heartbeat since its
+        /// start.
         ProbablyOffline = 2,
-        /// No heartbeat for at least three leases, or the server has shut down cleanly.
+        /// Management has received no heartbeat for at least three leases, or the server has shut
+        /// down cleanly.
         Offline = 3,
     }
 }
@@ -100,7 +102,8 @@ record! {
         pub total_bytes: u64,
         /// Free space that Skep may use, in bytes.
         pub free_bytes: u64,
-        /// Number of inodes that the file system can have. Zero if it has no such limit.
+        /// Number of inodes that the file system can have. Zero means that the file system has no
+        /// such limit.
         pub total_inodes: u64,
         /// Number of free inodes.
         pub free_inodes: u64,
@@ -111,19 +114,20 @@ record! {
 }
 
 byte_enum! {
-    /// The ability of a target to execute requests. Its node reports the condition.
+    /// The ability of a target to execute requests. The node of the target reports the condition.
     pub enum Condition {
-        /// The target reads and writes.
+        /// The target serves reads and writes.
         Serving = 1,
-        /// The target reads, but refuses writes, since its device failed or is read-only.
+        /// The target serves reads, but refuses writes, because its device has failed or is
+        /// read-only.
         ReadOnly = 2,
         /// The target does not answer its own node, perhaps because its device hangs.
         Hung = 3,
         /// The node does not serve the target, for example because it cannot open the target's
         /// directory.
         Down = 4,
-        /// The target reads and writes, but gets no new files, since an administrator has closed
-        /// it. Management sets this condition.
+        /// The target serves reads and writes of its files. It gets no new files, because an
+        /// administrator has closed the target. Management sets this condition.
         Closed = 5,
     }
 }
@@ -133,8 +137,8 @@ record! {
     pub struct TargetHealth {
         /// The condition.
         pub condition: Condition,
-        /// The last error, as text for people. With the condition `Serving`, this is a problem that
-        /// only an administrator can solve.
+        /// The last error, as text for people. With the condition `Serving`, the text describes a
+        /// problem that only an administrator can solve.
         pub problem: String,
     }
 }
@@ -242,8 +246,8 @@ record! {
 }
 
 record! {
-    /// An ordered list of targets that store the same data. One of them is the primary, which
-    /// serves the requests.
+    /// An ordered list of targets that store the same data. One of these targets is the primary,
+    /// which serves the requests.
     pub struct Group {
         /// Id of the group.
         pub id: GroupId,
@@ -320,7 +324,7 @@ record! {
         /// the file is at least this interval ago.
         pub cleanup_interval_ms: u32,
         /// Maximum number of chunk files without an inode that one search of a storage target may
-        /// remove. A search that finds more removes none.
+        /// remove. A search that finds more than this number removes no chunk file.
         pub cleanup_limit: u32,
         /// Chooser of new files if neither the request nor the directory sets one.
         pub default_chooser: Chooser,
@@ -342,8 +346,8 @@ record! {
         /// Maximum number of bytes of log segments that a member of a metadata group keeps on disk
         /// only because members that do not serve may need them.
         pub metadata_log_kept: u64,
-        /// Length of a lease in a metadata group, in milliseconds. After a primary has sent a
-        /// request that the other members acknowledge, it replies to clients for this time.
+        /// Length of a lease in a metadata group, in milliseconds. A primary may reply to clients
+        /// for this time after it has sent a request that the other members acknowledge.
         pub metadata_lease_ms: u32,
         /// Time in milliseconds after which a member of a metadata group takes over if it receives
         /// nothing from the primary.
@@ -397,11 +401,11 @@ record! {
         pub cluster: ClusterId,
         /// Version of the map. Management raises it with each change.
         pub version: MapVersion,
-        /// Format version in which programs must write records. It is independent of the protocol
-        /// version of a connection.
+        /// Format version in which programs must write records. The feature level is independent of
+        /// the protocol version of a connection.
         pub feature_level: u32,
-        /// Whether all shards are assigned to groups. Until then, clients cannot mount the file
-        /// system.
+        /// Whether all shards are assigned to groups. Clients cannot mount the file system while a
+        /// shard has no group.
         pub formatted: bool,
         /// Nodes in ascending order of id.
         pub nodes: Vec<Node>,

@@ -26,10 +26,11 @@ byte_enum! {
     /// The policy that chooses the groups of a component. `skep-cluster`, module `placement`,
     /// implements the policies.
     pub enum Chooser {
-        /// Unset. Occurs only in an encoded `PatternRequest` and in an inline component.
+        /// No policy is set. This value occurs only in an encoded `PatternRequest` and in an inline
+        /// component.
         Cluster = 0,
-        /// The same number of groups from each server, to within one. Groups with more free space
-        /// are chosen more often.
+        /// The policy takes the same number of groups from each server, with a difference of at
+        /// most one. Groups with more free space are chosen more often.
         Balanced = 1,
         /// Divides the ring of all groups into equal sections and takes a random group from each
         /// section.
@@ -114,12 +115,13 @@ record! {
     /// `PatternRequest`.
     pub struct StripePattern {
         /// Generation of the file's pattern. The metadata target raises it with each new pattern.
-        /// Chunk files of an old pattern are therefore not mistaken for chunk files of the new one.
+        /// Targets and clients therefore do not mistake chunk files of an old pattern for chunk
+        /// files of the new pattern.
         pub generation: u32,
         /// The most specific of the levels (cluster, directory, request) that set a field of the
         /// pattern.
         pub origin: PatternOrigin,
-        /// The components in ascending order of `start`. The first one starts at byte 0.
+        /// The components in ascending order of `start`. The first component starts at byte 0.
         pub components: Vec<Component>,
     }
 }
@@ -159,7 +161,7 @@ pub(crate) fn check_chunk_size(bytes: u64) -> Result<()> {
     if !bytes.is_power_of_two() {
         let above = bytes.next_power_of_two();
         let below = above / 2;
-        // `1MB` is a million bytes, which is never a power of two.
+        // The size `1MB` means a million bytes, which is not a power of two.
         return Err(invalid(format!(
             "the chunk size of {bytes} bytes is not a power of two; the nearest ones are {} and {}",
             binary(below),
@@ -323,7 +325,7 @@ impl StripePattern {
         }
     }
 
-    /// Whether the file had inline bytes, and these were moved to storage.
+    /// Whether the file had inline bytes that were moved to storage.
     pub fn has_moved_inline(&self) -> bool {
         matches!(&self.components[..], [first, next, ..] if first.is_inline() && next.start == 0)
     }

@@ -15,7 +15,8 @@
 //! | `placement: Policy` | [`Component::chooser`] | [`Chooser::Cluster`] |
 //! | `placement: Groups` | [`Component::groups`], their count in `wanted`, [`Chooser::Listed`] | |
 //!
-//! The `generation` is 0. Each request has one encoding, and decoders refuse any other.
+//! The `generation` is 0. Each request has exactly one encoding, and decoders refuse every other
+//! encoding.
 
 use crate::GroupId;
 use crate::codec::{Codec, Described, FieldDoc, Reader, Writer};
@@ -34,8 +35,8 @@ pub struct PatternRequest {
     pub origin: PatternOrigin,
     /// Number of inline bytes at the start of the file. `None` means unset.
     pub inline_bytes: Option<u64>,
-    /// The components without the inline one, in ascending order of `start`. The `start` of the
-    /// first one is always 0, even if the file has inline bytes.
+    /// The components after the inline component, in ascending order of `start`. The `start` of the
+    /// first of these components is always 0, even if the file has inline bytes.
     pub components: Vec<ComponentRequest>,
 }
 
@@ -208,7 +209,7 @@ impl PatternRequest {
     }
 
     /// Returns a request for the same components as in `pattern`. `placement` returns the placement
-    /// for each of them.
+    /// for each component.
     fn like(pattern: &StripePattern, placement: impl Fn(&Component) -> Placement) -> Self {
         let mut components: Vec<_> = pattern
             .components
@@ -293,8 +294,8 @@ impl PatternRequest {
                 return Err(invalid(EITHER_LISTED_OR_CHOSEN));
             }
             if index > 0 {
-                // An unset chunk size is not known here. `resolve` later chooses one that divides
-                // `start`.
+                // If the chunk size is unset, `resolve` chooses a chunk size that divides `start`
+                // after this check.
                 let unit = component.chunk_bytes.unwrap_or(MIN_CHUNK_BYTES);
                 check_start(index + inline_components, start, unit)?;
             }

@@ -1,9 +1,10 @@
 //! Deterministic pseudo-random numbers. A seed gives the same numbers on every machine and with
 //! every version of the program.
 //!
-//! Owns the only generator of all crates (SplitMix64, Steele, Lea and Flood 2014). Placement, the
-//! order of studies and the seeds of tests rely on its exact numbers, so they must never change.
-//! Not for secrets, because each number reveals all later numbers.
+//! All crates use the generator of this module (SplitMix64, Steele, Lea and Flood 2014). Placement,
+//! the order of runs in studies and the seeds of tests rely on the exact numbers of the generator,
+//! so these numbers must never change. The generator is unsuitable for secrets, because each number
+//! reveals all later numbers.
 
 /// Difference between two consecutive states of the generator. The step is odd, so the period is
 /// 2^64.

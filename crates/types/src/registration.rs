@@ -8,7 +8,7 @@ use crate::{NodeId, TargetId};
 record! {
     /// One target of a server that registers.
     pub struct TargetClaim {
-        /// Id of the target. Zero for a new target; management then assigns an id.
+        /// Id of the target. Zero for a new target, to which management then assigns an id.
         pub target: TargetId,
         /// Random number drawn when the target's directory was initialised. Distinguishes the
         /// target from a blank disk mounted in its place.
@@ -23,7 +23,7 @@ record! {
 record! {
     /// A server that registers, with all its targets.
     pub struct ServerRegistration {
-        /// Id of the server. Zero for a new server; management then assigns an id.
+        /// Id of the server. Zero for a new server, to which management then assigns an id.
         pub node: NodeId,
         /// Random number drawn when the server's directory was initialised.
         pub uuid: u128,

@@ -7,13 +7,13 @@ use skep_types::{NodeId, TargetId};
 record! {
     /// Starts a benchmark that measures a storage target without the network. The target writes
     /// benchmark files, or reads the files that it wrote in the same run. Idempotent. The target
-    /// refuses a second run until the first one is stopped. If no client asks for the progress of a
-    /// run, the target stops the run.
+    /// refuses to start a second run until the first run has stopped. The target stops a run if no
+    /// client asks for the progress of the run for some time.
     #[derive(Copy)]
     pub struct StartBenchmark {
         /// Id of the run, not zero.
         pub run: u64,
-        /// Whether the target reads. If not set, it writes and syncs.
+        /// Whether the target reads. If this field is not set, the target writes and syncs.
         pub is_read: bool,
         /// Number of files that the target reads or writes concurrently.
         pub streams: u16,
@@ -61,7 +61,7 @@ record! {
 }
 
 record! {
-    /// Carries bulk data whose checksums the receiver checks, as for a write. Then the receiver
+    /// Carries bulk data. The receiver checks the checksums of the data, as for a write, and then
     /// discards the data. A request without bulk data measures a round trip.
     pub struct DiscardData {
         /// CRC-32C of each 4,096 bytes of the bulk data.
@@ -104,8 +104,8 @@ record! {
         pub messages: u32,
         /// Bytes of bulk data in each message. Zero measures round trips instead of bandwidth.
         pub message_bytes: u32,
-        /// Whether the measuring service receives the bulk data. If not set, it sends the bulk
-        /// data.
+        /// Whether the measuring service receives the bulk data. If this field is not set, the
+        /// service sends the bulk data.
         pub is_receiving: bool,
     }
 }

@@ -3,8 +3,8 @@
 //!
 //! # Hazard: the sender's kind is its own claim
 //! A node states its kind in its `Hello`, and every node has the same secret. So the check of the
-//! sender finds mistakes in programs that follow the protocol. It does not protect against a
-//! process that has the secret and claims a wrong kind.
+//! sender finds mistakes in programs that follow the protocol. This check does not protect against
+//! a process that has the secret and claims a wrong kind.
 
 use crate::limits::{MAX_BODY_BYTES, MAX_DATA_BYTES, MAX_MEMBER_MESSAGE_BYTES};
 use crate::{

@@ -211,7 +211,8 @@ catalog! {
     119 "management" reads mg::ListRequestWaits => mg::RequestWaitList;
     // Management: the hosts of servers.
     120 "management" reads mg::ListHosts => mg::HostList;
-    // Management: requests of administrators about the members of management. They can be retried.
+    // Management: requests of administrators about the members of management. Clients can retry
+    // these requests.
     124 "management" reads cs::AddMember => mg::EmptyReply;
     125 "management" reads cs::RemoveMember => mg::EmptyReply;
     126 "management" reads cs::ListMembers => cs::MemberList;
@@ -223,9 +224,9 @@ pub fn message(id: u16) -> Option<&'static Message> {
     CATALOG.get(index)
 }
 
-/// Whether an error is an ordinary answer to a request: the name or the extended attribute that the
-/// request asks for does not exist. Programs often ask for such names, so metrics do not count the
-/// answer as an error.
+/// Whether an error only means that the name or the extended attribute in the request does not
+/// exist. Programs often ask for names that do not exist, so metrics do not count such a reply as
+/// an error.
 pub fn is_ordinary_absence(message: u16, code: ErrorCode) -> bool {
     match code {
         ErrorCode::NotFound => message == md::Lookup::ID,
@@ -234,9 +235,9 @@ pub fn is_ordinary_absence(message: u16, code: ErrorCode) -> bool {
     }
 }
 
-/// Whether a change removes or replaces a name. During the replay of lost changes, such a change
-/// must not follow a change that could not be replayed, because it could remove the last name of a
-/// file.
+/// Whether a change removes or replaces a name. During the replay of lost changes, a target must
+/// not execute such a change after a change that it could not replay, because the removal could
+/// delete the last name of a file.
 pub fn removes_name(message: u16) -> bool {
     [md::Unlink::ID, md::RemoveDirectory::ID, md::Rename::ID, md::Exchange::ID].contains(&message)
 }

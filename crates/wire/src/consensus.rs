@@ -2,8 +2,8 @@
 //! requests of administrators about these members. `docs/design/0018-replicated-management.md`
 //! specifies the protocol.
 //!
-//! Owns only the messages that carry the encoded bytes. `skep-consensus` owns the bytes themselves.
-//! Also owns the text of the error `NotLeader`, which contains the leader's addresses.
+//! The messages carry encoded bytes, whose layout `skep-consensus` defines. This module also
+//! defines the text of the error `NotLeader`, which contains the leader's addresses.
 
 use crate::limits::{MAX_LEADER_ADDRESSES, MAX_LEADER_TEXT};
 use skep_types::NodeId;
@@ -12,8 +12,8 @@ use skep_types::codec::{Bytes, record};
 record! {
     /// A member of management sends a message about the replicated log to another member.
     ///
-    /// The receiver returns `NotPermitted` if it is not the member `to`, because another member may
-    /// now use the address of the member `to`.
+    /// The receiver returns `NotPermitted` if the receiver is not the member `to`, because another
+    /// member may now use the address of the member `to`.
     pub struct AskMember {
         /// The member that must receive the message.
         pub to: NodeId,
@@ -63,7 +63,7 @@ record! {
         pub node: NodeId,
         /// The addresses at which the other members reach this member.
         pub addresses: Vec<String>,
-        /// Whether the member votes. If not set, the member only receives the log.
+        /// Whether the member votes. If this field is not set, the member only receives the log.
         pub is_voter: bool,
         /// Index of the last entry of the log that the member has stored. `None` means that the
         /// member has not replied since the election of this leader.
@@ -88,7 +88,7 @@ record! {
 }
 
 /// Returns the text of the error `NotLeader`: as many of the leader's addresses as the limits of
-/// the text allow, separated by commas. No addresses mean that the sender knows no leader.
+/// the text allow, separated by commas. An empty text means that the sender knows no leader.
 pub fn leader_text(addresses: &[String]) -> String {
     let mut text = String::new();
     for address in addresses.iter().take(MAX_LEADER_ADDRESSES) {

@@ -11,7 +11,8 @@ byte_enum! {
         Posix = 0,
         /// `flock` locks.
         Flock = 1,
-        /// Internal locks of clients that append to a shared file. Applications do not see them.
+        /// Internal locks of clients that append to a shared file. Applications do not see these
+        /// locks.
         Append = 2,
     }
 }
@@ -76,9 +77,9 @@ record! {
 }
 
 record! {
-    /// Locks or unlocks a range, or returns a conflicting lock. Never waits. If the owner of a
-    /// `flock` lock asks for a different mode and cannot get this mode, the target releases the old
-    /// lock too.
+    /// Locks or unlocks a range, or returns a conflicting lock. The target never waits for the
+    /// lock. If the owner of a `flock` lock asks for a different mode and cannot get this mode, the
+    /// target also releases the old lock.
     pub struct SetLock {
         /// The lock to set, or the range to unlock.
         pub lock: LockRequest,
@@ -101,7 +102,7 @@ record! {
 record! {
     /// Asks for a lock that would prevent the owner from setting `lock` (`F_GETLK`).
     pub struct TestLock {
-        /// The lock to test. The target does not set it.
+        /// The lock to test. The target does not set this lock.
         pub lock: LockRequest,
     }
 }
@@ -130,8 +131,8 @@ record! {
 record! {
     /// Reply to [`WaitLock`].
     pub struct WaitLockReply {
-        /// Whether the lock is free. If set, the target reserves the lock for this wait for a
-        /// moment, and the client must send `SetLock` immediately. If not set, the client sends
+        /// Whether the lock is free. For a free lock, the target reserves the lock for this wait
+        /// for a moment, and the client must send `SetLock` immediately. Otherwise the client sends
         /// `WaitLock` again.
         pub is_called: bool,
     }
@@ -228,7 +229,8 @@ record! {
         pub waiting: Vec<HeldLock>,
         /// Total number of waits of the session.
         pub waiting_count: u32,
-        /// Time since the oldest wait of the session began, in milliseconds. Zero without waits.
+        /// Time since the oldest wait of the session began, in milliseconds. Zero means that the
+        /// session has no waits.
         pub longest_wait_ms: u64,
     }
 }
@@ -236,8 +238,8 @@ record! {
 record! {
     /// Reply to [`ListLocks`].
     pub struct LockList {
-        /// The entries in ascending order of session and inode. May be empty although more pages
-        /// follow.
+        /// The entries in ascending order of session and inode. The list may be empty although more
+        /// pages follow.
         pub uses: Vec<FileUse>,
         /// Values of `after_session` and `after_inode` for the next page. `None` means that this is
         /// the last page.

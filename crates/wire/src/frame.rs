@@ -50,8 +50,8 @@ skep_types::record! {
         /// Identifies the request on its connection. The requester chooses a tag that no other
         /// request in flight on the connection has. The reply has the tag of its request.
         pub tag: u64,
-        /// Session of the requester. Zero means no session. In requests to management, this is the
-        /// random id that the sender drew when it started.
+        /// Session of the requester. Zero means no session. In requests to management, this field
+        /// is the random id that the sender drew when it started.
         pub session: SessionId,
         /// Slot of the session in which a modifying request runs.
         pub slot: u32,
@@ -78,7 +78,7 @@ skep_types::record! {
         pub lowest_map: MapVersion,
         /// Trace id. All requests of one operation have the same trace id. In replies with bit 2 of
         /// `flags`: time in the stages `waiting`, `processing`, `disk` and `log sync`, in
-        /// microseconds. Each time has 32 bits, the first one in the lowest bits.
+        /// microseconds. Each time has 32 bits, and the first time is in the lowest bits.
         pub trace: u128,
         /// In requests of a metadata or storage target: the group that the sender leads as
         /// primary. Zero in requests of clients, tools and nodes.
@@ -88,7 +88,7 @@ skep_types::record! {
         /// start in which the client opened its session or last compared its acknowledged changes.
         pub sender_epoch: Epoch,
         /// User id of the program that caused the request, plus one. Zero means that no program
-        /// caused it. In replies with bit 2 of `flags`: time in the stage `others`, in
+        /// caused the request. In replies with bit 2 of `flags`: time in the stage `others`, in
         /// microseconds.
         pub user: u32,
         /// Group id of the program that caused the request, plus one. Zero means that no program
@@ -132,7 +132,7 @@ impl Default for Header {
 }
 
 const FIELD_BYTES: usize = 112;
-/// Offset of the field `body_bytes` in a frame. The field `data_bytes` follows it.
+/// Offset of the field `body_bytes` in a frame. The field `data_bytes` follows `body_bytes`.
 const LENGTHS_AT: usize = 16;
 const BODY_CRC_AT: usize = HEADER_BYTES - 8;
 const HEADER_CRC_AT: usize = HEADER_BYTES - 4;
@@ -148,9 +148,9 @@ impl Header {
         self.flags & FLAG_DURABLE != 0
     }
 
-    /// Returns the start number that a client's request to a metadata target contains. It is the
-    /// number of the target's start in which the client opened its session or last compared its
-    /// acknowledged changes. Zero means no start.
+    /// Returns the start number that a client's request to a metadata target contains. This number
+    /// is the number of the target's start in which the client opened its session or last compared
+    /// its acknowledged changes. Zero means no start.
     pub fn start(&self) -> u64 {
         if self.sender_group.raw() == 0 { self.sender_epoch.raw() } else { 0 }
     }

@@ -31,16 +31,16 @@ record! {
         pub bytes: Bytes,
         /// CRC-32C of `bytes`.
         pub checksum: u32,
-        /// Whether these bytes are the whole write. If set, the target updates size and times of
-        /// the file. If not set, the client reports the size after it has also written the other
-        /// bytes.
+        /// Whether these bytes are the whole write. If this field is set, the target updates size
+        /// and times of the file. If this field is not set, the client reports the size after it
+        /// has also written the other bytes.
         pub extends: bool,
         /// Truncate generation of the file when the client began to write. The target returns
         /// `EndMoved` if the file has another one: it was truncated since then, or a power loss has
         /// reverted its last truncation. The client must then write all bytes again.
         pub truncate_generation: u64,
-        /// Whether the write is an append. If set, the target also returns `EndMoved` if the file
-        /// already extends beyond `offset`.
+        /// Whether the write is an append. For an append, the target also returns `EndMoved` if the
+        /// file already extends beyond `offset`.
         pub appends: bool,
     }
 }
@@ -75,7 +75,7 @@ record! {
         /// Truncate generation of the file. If the client's file size is from another generation,
         /// the client asks for the attributes and reads again.
         pub truncate_generation: u64,
-        /// The bytes. May be shorter than requested. The missing bytes at the end are then zeros.
+        /// The bytes, perhaps fewer than requested. Missing bytes at the end are zeros.
         pub bytes: Bytes,
         /// CRC-32C of `bytes`.
         pub checksum: u32,
@@ -83,13 +83,13 @@ record! {
 }
 
 record! {
-    /// Ends the inline component of a file: from then on, this component has no bytes, and the
+    /// Ends the inline component of a file: after this change, the component has no bytes, and the
     /// first bytes of the file belong to the next component. If the file has grown beyond this
-    /// component, the client must have copied all inline bytes to the chunk file that follows them,
-    /// and must have synced this chunk file. The client then sets the durable flag, so that the
-    /// target replies only when the change is durable. If the file is empty, no copy is necessary.
-    /// The target then removes the inline bytes of the file. Nothing changes if `is_removed` is not
-    /// set in the reply.
+    /// component, the client must first copy all inline bytes to the first chunk file of the next
+    /// component, and must sync this chunk file. In this case the client sets the durable flag, so
+    /// that the target replies only when the change is durable. If the file is empty, no copy is
+    /// necessary. The target removes the inline bytes of the file. If `is_removed` is not set in
+    /// the reply, the target has changed nothing.
     pub struct RemoveInline {
         /// The file.
         pub inode: InodeId,
@@ -109,24 +109,23 @@ record! {
 record! {
     /// Reply to [`RemoveInline`].
     pub struct RemoveInlineReply {
-        /// Whether the file has no inline bytes any more. Not set if another client has the file
-        /// open, if the inline bytes or the size have changed since the copy, if the file has bytes
-        /// and ends within its inline component, or if the target still has to finish a truncation
-        /// or a size recovery of the file.
+        /// Whether the file has no inline bytes any more. The field is not set if another client
+        /// has the file open, if the inline bytes or the size have changed since the copy, if the
+        /// file has bytes and ends within its inline component, or if the target still has to
+        /// finish a truncation or a size recovery of the file.
         pub is_removed: bool,
-        /// Whether one of the writes may be lost because the target's host lost power after the
-        /// write.
+        /// Whether a write may be lost, because the target's host lost power after the write.
         pub is_lost: bool,
         /// Position of the request in the target's log. If the request was not durable, the client
-        /// later sends this position in a [`SyncInline`], and so finds out whether a power loss has
-        /// reverted the removal. The pattern of the file does not show this, because another client
-        /// may have removed the inline bytes again.
+        /// later sends this position in a [`SyncInline`] to learn whether a power loss has reverted
+        /// the removal. The pattern of the file does not show such a loss, because another client
+        /// may have removed the inline bytes again after the power loss.
         pub mark: InlineMark,
     }
 }
 
 record! {
-    /// All bytes of a file, if all its bytes are inline.
+    /// All bytes of a file whose bytes are all inline.
     pub struct InlineContents {
         /// The bytes up to the size of the file. Zeros at the end may be missing.
         pub bytes: Bytes,
@@ -150,11 +149,9 @@ record! {
 record! {
     /// Reply to [`SyncInline`].
     pub struct SyncInlineReply {
-        /// Whether one of the writes may be lost because the target's host lost power after the
-        /// write.
+        /// Whether a write may be lost, because the target's host lost power after the write.
         pub is_lost: bool,
-        /// Attributes of the file. These attributes are durable, too. `None` means that the file
-        /// was deleted.
+        /// Durable attributes of the file. `None` means that the file was deleted.
         pub attributes: Option<Attributes>,
     }
 }

@@ -14,16 +14,16 @@ pub const MAX_XATTR_VALUE_BYTES: usize = 64 << 10;
 pub const MAX_XATTR_NAME_BYTES: usize = 255;
 /// Maximum total length of the names of an inode's extended attributes (`XATTR_LIST_MAX`).
 pub const MAX_XATTR_LIST_BYTES: usize = 64 << 10;
-/// Maximum number of hard links of an inode. The count therefore never overflows.
+/// Maximum number of hard links of an inode. Because of this limit, the count of links never
+/// overflows.
 pub const MAX_LINKS: u32 = 1 << 31;
 /// Maximum number of bytes of entries in one reply to `ReadDirectory`.
 pub const MAX_DIRECTORY_BYTES: u32 = 1 << 20;
-/// Maximum number of groups in one heartbeat. These are the groups for which requests of the sender
-/// wait.
+/// Maximum number of groups in one heartbeat for which requests of the sender wait.
 pub const MAX_REPORTED_WAITS: usize = 16;
 /// Maximum length of the error text of a `RequestWait`, in characters.
 pub const MAX_WAIT_ERROR_CHARS: usize = 240;
-/// Maximum number of entries in one `RequestWaitList`. A person does not read more entries.
+/// Maximum number of entries in one `RequestWaitList`. A person does not read a longer list.
 pub const MAX_LISTED_REQUEST_WAITS: usize = 1000;
 /// Maximum number of slots of a session at one metadata target. The target stores the last reply of
 /// each slot, so this limit bounds the stored replies.
@@ -72,15 +72,15 @@ pub const MAX_MEMBER_MESSAGE_BYTES: usize = 4 << 20;
 pub const MAX_LEADER_ADDRESSES: usize = 16;
 /// Maximum length of the text that names the leader. A receiver shortens longer error texts.
 pub const MAX_LEADER_TEXT: usize = 900;
-/// Maximum number of records in one `TraceList`. That number of records, each with the maximum
-/// number of requests, takes 1.8 MB.
+/// Maximum number of records in one `TraceList`. A list of this length, in which each record has
+/// the maximum number of requests, takes 1.8 MB.
 pub const MAX_LISTED_TRACES: usize = 500;
 /// Maximum number of requests in one `TraceRecord`.
 pub const MAX_TRACE_CALLS: usize = 64;
 /// Maximum number of waits for groups in one `TraceRecord`.
 pub const MAX_TRACE_WAITS: usize = 4;
-/// Maximum length of the error in a `TraceWait`. It has space for the names of the target and of
-/// its node, an address, and the error of the system.
+/// Maximum length of the error in a `TraceWait`. An error of this length has space for the names of
+/// the target and of its node, an address, and the error of the system.
 pub const MAX_TRACE_ERROR_BYTES: usize = 160;
 /// Maximum number of records in one `ReportTraces`.
 pub const MAX_REPORTED_TRACES: usize = 64;

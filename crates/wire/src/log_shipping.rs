@@ -18,9 +18,10 @@ record! {
 
 record! {
     /// Ships records of the group's log to a member that is not the primary. The member appends the
-    /// records that follow its last record, and replies before it has synced them. If it has
-    /// different records with the same LSNs, from an earlier primary, it removes these records
-    /// first. A request without records sends only `held`, `safe` and `syncs_at_once`.
+    /// records that follow its last record, and replies before it has synced these records. If the
+    /// member has different records with the same LSNs, from an earlier primary, the member removes
+    /// its own records first. A request without records sends only `held`, `safe` and
+    /// `syncs_at_once`.
     ///
     /// The member returns `StaleMap` if `epoch` is not the group's epoch in the member's cluster
     /// map. The member returns `NotReady` if its service stops, and `DeviceFailed` if its disk
@@ -49,21 +50,21 @@ record! {
         /// LSN of the last record that every serving member has appended.
         pub held: Lsn,
         /// LSN of the last record that every serving member has synced. The member may write the
-        /// records up to this one to its store.
+        /// records up to `safe` to its store.
         pub safe: Lsn,
-        /// Whether the member must sync its log immediately. The primary sets this if a reply waits
-        /// for the sync.
+        /// Whether the member must sync its log immediately. The primary sets this field if a reply
+        /// waits for the sync.
         pub syncs_at_once: bool,
         /// Time in milliseconds for which the primary still waits before it replies to clients,
         /// because an earlier primary may have a lease. Zero means that all earlier leases have
-        /// ended. If this member becomes the next primary, it waits for these leases too.
+        /// ended. A member that becomes the next primary also waits until these leases have ended.
         pub wait_ms: u32,
     }
 }
 
 record! {
     /// Waits until a member that is not the primary has synced a record with a higher LSN than
-    /// `synced`. Waits at most a quarter of a second.
+    /// `synced`, but for at most a quarter of a second.
     ///
     /// The member returns `StaleMap` if `epoch` is not the group's epoch in the member's cluster
     /// map.
@@ -82,13 +83,13 @@ record! {
         /// Epoch of the group in the member's cluster map.
         pub epoch: Epoch,
         /// LSN of the last record that the member has appended in this epoch, or has found to be
-        /// equal to the primary's record. The member has all records up to this one.
+        /// equal to the primary's record. The member has all records up to this LSN.
         pub appended: Lsn,
         /// LSN of the last record that the member has synced, at most `appended`.
         pub synced: Lsn,
-        /// If `is_behind` is set, LSN of the record after which the primary continues to ship. It
-        /// is the last record of the member's log, or an earlier record if the last records come
-        /// from an earlier primary.
+        /// If `is_behind` is set, LSN of the record after which the primary continues to ship. This
+        /// record is the last record of the member's log, or an earlier record if the last records
+        /// come from an earlier primary.
         pub ship_after: Lsn,
         /// Whether the member lacks the record before `first`, so that it appended none of the
         /// records of the request.
@@ -131,10 +132,10 @@ record! {
     /// pairs in ascending order of their keys, and the records that the primary has stored since it
     /// sent the previous part.
     ///
-    /// The member first applies the records, but only to keys up to `after`. Then it adds the
-    /// pairs. Both happen in one atomic step. So, for all keys that are copied already, the
-    /// member's store always equals the primary's store after a certain record. A part that does
-    /// not continue the member's copy changes nothing.
+    /// The member first applies the records, but only to keys up to `after`. Then the member adds
+    /// the pairs. The records and the pairs change the store in one atomic step. So, for all keys
+    /// that are copied already, the member's store always equals the primary's store after a
+    /// certain record. A part that does not continue the member's copy changes nothing.
     ///
     /// The member returns `StaleMap` if `epoch` is not the group's epoch in the member's cluster
     /// map, and `NoSpace` if the member's disk is full.
@@ -178,8 +179,8 @@ record! {
     pub struct StoreCopied {
         /// Epoch of the group in the member's cluster map.
         pub epoch: Epoch,
-        /// Whether the member's store is incomplete. If not set, the member appends records, and
-        /// only `applied` has a meaning.
+        /// Whether the member's store is incomplete. If this field is not set, the member appends
+        /// records, and only `applied` has a meaning.
         pub is_copying: bool,
         /// Whether the copy has all pairs, and the member is making the copy durable.
         pub is_whole: bool,
@@ -202,14 +203,14 @@ record! {
     pub struct CopyProgress {
         /// Number of pairs that the member has confirmed.
         pub pair_count: u64,
-        /// Number of pairs in the primary's store. An estimate: it may count removed pairs.
+        /// Estimated number of pairs in the primary's store, which may include removed pairs.
         pub total_pairs: u64,
         /// Bytes of keys and values that the member has confirmed.
         pub pair_bytes: u64,
         /// Bytes per second since this primary began to send the copy. `None` means that the
         /// primary has not received a confirmation yet.
         pub bytes_per_second: Option<u64>,
-        /// The reason why the copy does not continue. Empty if it continues.
+        /// The reason why the copy does not continue. Empty if the copy continues.
         pub problem: String,
     }
 }
@@ -254,7 +255,7 @@ record! {
         /// memory nor in its log on disk.
         pub needs_copy: bool,
         /// Bytes of the log records that the member lacks. `None` means that the member has not
-        /// replied in this epoch, or that it gets a copy of the store.
+        /// replied in this epoch, or that the member receives a copy of the store.
         pub missing_bytes: Option<u64>,
         /// Progress of the copy of the store that the primary is sending to the member.
         pub copy: Option<CopyProgress>,
@@ -276,8 +277,8 @@ record! {
         pub held: Lsn,
         /// LSN of the last record that every serving member has synced.
         pub safe: Lsn,
-        /// Whether the primary may reply to requests. This holds only if every serving member has
-        /// acknowledged a recent message.
+        /// Whether the primary may reply to requests. The field is set only if every serving member
+        /// has acknowledged a recent message.
         pub may_answer: bool,
         /// Bytes of the records that the primary keeps in memory for other members.
         pub kept_bytes: u64,

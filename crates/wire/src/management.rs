@@ -10,7 +10,7 @@ use skep_types::{
 };
 
 record! {
-    /// A reply without fields. It means success.
+    /// A reply without fields, which means success.
     pub struct EmptyReply {}
 }
 
@@ -92,8 +92,8 @@ record! {
 record! {
     /// Requests of a node that wait for a group, because attempts to send them fail.
     pub struct RequestWait {
-        /// The group. Zero means that the mount reaches servers: they have accepted the requests of
-        /// programs, and have not replied.
+        /// The group. Zero means that the mount reaches its servers: the servers have accepted the
+        /// requests of programs, and have not replied.
         pub group: GroupId,
         /// Time since the first failed attempt, or since the oldest request without a reply, in
         /// milliseconds.
@@ -200,8 +200,8 @@ record! {
     /// Reply to [`Heartbeat`].
     pub struct HeartbeatReply {
         /// Capacity of the whole cluster for file data, from the newest reports of storage targets.
-        /// After a start of management, `None` until all storage targets have reported, but for at
-        /// most one lease.
+        /// After a start of management, the value is `None` until all storage targets have
+        /// reported, but for at most one lease.
         pub capacity: Option<Capacity>,
         /// A pending change of the client's log level. Clients accept no connections, so management
         /// delivers the change in this reply.
@@ -215,7 +215,7 @@ record! {
     /// Asks a client to change or report its log level. Management adds this record to each
     /// heartbeat reply until the client sends [`ConfirmLogLevel`].
     pub struct LogLevelChange {
-        /// Id of the change. The client repeats it in its confirmation.
+        /// Id of the change. The client repeats this id in its confirmation.
         pub number: u64,
         /// The new level, as in `SetLogLevel`.
         pub level: Option<String>,
@@ -276,14 +276,16 @@ record! {
 
 record! {
     /// Removes a client from the cluster map. A metadata target sends this request when the
-    /// client's lease has expired, and a tool sends it for an administrator. After the removal all
-    /// targets refuse requests of the client, so its opens and locks may be released.
+    /// client's lease has expired. A tool also sends this request for an administrator. After the
+    /// removal, all targets refuse requests of the client, so metadata targets may release the
+    /// client's opens and locks.
     pub struct Evict {
         /// The client.
         pub client: NodeId,
         /// Whether management ignores the request if it has received a heartbeat of the client
         /// within the last lease. A metadata target sets this field if it has lost contact with
-        /// many clients at the same time, because its own network is then probably at fault.
+        /// many clients at the same time, because such a loss probably comes from a fault of the
+        /// target's own network.
         pub unless_heard: bool,
     }
 }
@@ -298,7 +300,7 @@ record! {
     pub struct EvictionList {
         /// The time, by the clock of the management node that replies.
         pub now: Timestamp,
-        /// The newest evictions, at most 64. The oldest one comes first.
+        /// The newest evictions, at most 64, in ascending order of their times.
         pub evictions: Vec<Eviction>,
     }
 }
@@ -323,9 +325,10 @@ record! {
         pub target: TargetId,
         /// Whether management only checks that the removal is possible.
         pub is_dry_run: bool,
-        /// Whether the data of the target is lost. If set, the target stays in the map, closed to
-        /// new files, and requests for its files fail with `TargetLost`. In this case, management
-        /// also accepts a target that is open to new files, and files may have data on the target.
+        /// Whether the data of the target is lost. A lost target stays in the map, closed to new
+        /// files, and requests for its files fail with `TargetLost`. For a lost target, management
+        /// also accepts the request if the target is open to new files or if files have data on the
+        /// target.
         pub is_lost: bool,
     }
 }
@@ -352,8 +355,8 @@ record! {
 }
 
 record! {
-    /// Divides the virtual shards evenly among all metadata groups. Management does this only once
-    /// per cluster.
+    /// Divides the virtual shards evenly among all metadata groups. Management executes this
+    /// request only once per cluster.
     pub struct Format {}
 }
 
@@ -399,7 +402,8 @@ record! {
 record! {
     /// A member of a metadata group that receives nothing from the primary asks to become the
     /// primary. A member that may lack records becomes the primary only if every serving member may
-    /// lack records. In this case management chooses the member with the longest log.
+    /// lack records. If all serving members may lack records, management chooses the member with
+    /// the longest log.
     ///
     /// A target whose recorded state of the group is newer than management's state sends this
     /// request too, also if it is in no group. Management was restored from a backup then, and
@@ -476,9 +480,9 @@ record! {
         pub pid: u32,
         /// Time of the registration, by management's clock.
         pub registered: Timestamp,
-        /// Time since the client's last heartbeat, in milliseconds. `None` means that the sender of
-        /// this reply has received no heartbeat of the client since it became the leader of
-        /// management.
+        /// Time since the client's last heartbeat, in milliseconds. `None` means that the
+        /// management node that replies has received no heartbeat of the client since this node
+        /// became the leader.
         pub silent_ms: Option<u64>,
     }
 }

@@ -1,5 +1,5 @@
-//! Messages that any kind of service handles. They arrive on a connection that addresses the node,
-//! not a target.
+//! Messages that any kind of service handles. These messages arrive on a connection that addresses
+//! the node, not a target.
 
 use skep_types::TargetId;
 use skep_types::codec::record;
@@ -46,8 +46,8 @@ record! {
 }
 
 record! {
-    /// Stops serving a target that [`AddTarget`] has added. The service does not serve the target
-    /// after its later starts either. The service refuses to stop a target that is listed in its
+    /// Stops serving a target that [`AddTarget`] has added. The service also does not serve the
+    /// target after any later start. The service refuses to stop a target that is listed in its
     /// settings.
     pub struct StopTarget {
         /// The target.
@@ -70,10 +70,10 @@ record! {
     /// The measured values of a process at one moment.
     pub struct Statistics {
         /// Moment of the measurement, in nanoseconds since the boot of the host. The difference of
-        /// the moments of two replies is the time between them.
+        /// the moments of two replies is the time between the two measurements.
         pub moment_ns: u64,
-        /// Random id of the process, drawn at its start. If the id has changed, the process
-        /// has restarted, and all its counters have begun again at zero.
+        /// Random id of the process, drawn at its start. If the id has changed, the process has
+        /// restarted, and all its counters have started from zero.
         pub incarnation: u64,
         /// Address of the process's HTTP page with the same values. Empty means that the process
         /// has no such page.
@@ -91,10 +91,11 @@ record! {
         /// Names and values of the labels.
         pub labels: Vec<(String, String)>,
         /// Value of a counter or a gauge: a count, bytes, nanoseconds, or millionths for metrics
-        /// with decimal places. For histograms the sum of all durations in nanoseconds.
+        /// with decimal places. For a histogram, the value is the sum of all durations in
+        /// nanoseconds.
         pub value: i64,
         /// Buckets of a histogram that are not empty: the index of the bucket, and the number of
-        /// durations in it. Bucket 0 ends at 1,024 ns. Each of the following doublings of the
+        /// durations in it. Bucket 0 ends at 1,024 ns. Above bucket 0, each doubling of the
         /// duration has four buckets of equal width, up to bucket 104. Bucket 105 has no upper
         /// bound.
         pub buckets: Vec<(u16, u64)>,

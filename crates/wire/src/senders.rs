@@ -1,22 +1,23 @@
 //! The check of the sender of a request: whether a metadata or storage target that sends a request
 //! is still the primary of its group.
 //!
-//! Owns the newest epochs that a receiver has seen in requests. Does not own the check of the group
-//! to which a request is addressed. Each receiver makes that check itself.
+//! This module is responsible for the newest epochs that a receiver has seen in requests, but not
+//! for the check of the group to which a request is addressed. Each receiver checks the addressed
+//! group itself.
 //!
 //! # Effects of a deposed primary
 //! A primary whose process was suspended for some seconds may continue its work after another
-//! member has become the primary. Requests of the old primary to other targets and to management
-//! would then have effects that the new primary does not know. So each receiver refuses these
-//! requests.
+//! member has become the primary. Without this check, requests of the old primary to other targets
+//! and to management would have effects that the new primary does not know. So each receiver
+//! refuses these requests.
 
 use crate::bounds::{Senders, bounds};
 use crate::frame::Header;
 use skep_types::{ClusterMap, Epoch, Error, ErrorCode, GroupId, Result};
 use std::collections::BTreeMap;
 
-/// The sender of a request: the group that it leads as primary, and the epoch of that group. Both
-/// are zero for clients, tools and nodes.
+/// The sender of a request: the group that the sender leads as primary, and the epoch of that
+/// group. Group and epoch are zero for clients, tools and nodes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Sender {
     /// The group.
@@ -40,7 +41,7 @@ impl SenderEpochs {
     /// - `Deposed` if another member has become the primary since the sender's epoch.
     /// - `StaleMap` if the sender's epoch is older than an epoch that the receiver has seen, but
     ///   the sender may still be the primary. The sender retries the request with a newer map. The
-    ///   error is the same if the receiver's map does not have the group yet.
+    ///   receiver also returns `StaleMap` if its map does not have the group yet.
     /// - `Protocol` if only targets may send this request and the header has no sender.
     pub fn check(&mut self, header: &Header, map: &ClusterMap) -> Result<()> {
         let (group, epoch) = (header.sender_group, header.sender_epoch);

@@ -19,10 +19,10 @@ record! {
         pub node: NodeId,
         /// The target to which the sender connects. Zero means the node itself.
         pub target: TargetId,
-        /// Id of the sender's channel to the target. Zero means no channel. If there is an
-        /// older connection of the same node and channel, the receiver closes it and drops its
-        /// unprocessed requests. So the receiver never executes a delayed request of the old
-        /// connection after a request of the new one.
+        /// Id of the sender's channel to the target. Zero means no channel. If there is an older
+        /// connection of the same node and channel, the receiver closes the older connection and
+        /// drops its unprocessed requests. So the receiver never executes a delayed request of the
+        /// old connection after a request of the new connection.
         pub channel: u64,
         /// Random number that is never reused.
         pub nonce: u128,
@@ -65,7 +65,7 @@ record! {
 }
 
 record! {
-    /// Last frame of the handshake. After it, the connecting side may send requests.
+    /// Last frame of the handshake. After this frame, the connecting side may send requests.
     pub struct Welcome {
         /// Node id of the receiver of the `Hello`.
         pub node: NodeId,

@@ -25,7 +25,8 @@ record! {
     pub struct WriteChunk {
         /// The chunk file.
         pub key: ChunkFileKey,
-        /// Description of the component. The target stores it when it creates the chunk file.
+        /// Description of the component. The target stores the description when it creates the
+        /// chunk file.
         pub stripe: StripeHint,
         /// Offset of the data in the chunk file.
         pub offset: u64,
@@ -33,9 +34,9 @@ record! {
         /// `EndMoved` if it has executed a newer truncation of the chunk file, because that
         /// truncation must also remove the bytes of this write.
         pub truncate_generation: u64,
-        /// Whether the client knows that the chunk file was synced before, so that the file must
-        /// exist. If set and the chunk file is missing, the target returns `Corrupt` instead of
-        /// creating it.
+        /// Whether the client knows that the chunk file was synced before, so that the chunk file
+        /// must exist. If this field is set and the chunk file is missing, the target returns
+        /// `Corrupt` and does not create the chunk file.
         pub must_exist: bool,
         /// CRC-32C of each piece of the data. The pieces end at multiples of 4,096 in the chunk
         /// file.
@@ -165,7 +166,7 @@ record! {
         pub incarnation: HostIncarnation,
         /// Offset in the chunk file up to which the target has processed the range. The client
         /// sends another request for the rest. A target does not process a long range in one step,
-        /// because this would delay its other requests.
+        /// because a long step would delay other requests.
         pub end: u64,
     }
 }
@@ -177,7 +178,8 @@ record! {
         pub key: ChunkFileKey,
         /// Offset in the chunk file at which the search starts.
         pub offset: u64,
-        /// Whether the target searches for data. If not set, it searches for a hole.
+        /// Whether the target searches for data. If this field is not set, the target searches for
+        /// a hole.
         pub wants_data: bool,
     }
 }
@@ -201,10 +203,11 @@ record! {
         pub from: ChunkFileKey,
         /// Offset of the range in the source.
         pub from_offset: u64,
-        /// The destination chunk file. The target creates it if it does not exist.
+        /// The destination chunk file. If this chunk file does not exist, the target creates the
+        /// chunk file.
         pub to: ChunkFileKey,
-        /// Description of the destination's component. The target stores it when it creates the
-        /// destination.
+        /// Description of the destination's component. The target stores the description when it
+        /// creates the destination.
         pub stripe: StripeHint,
         /// Offset of the range in the destination.
         pub to_offset: u64,
@@ -292,8 +295,8 @@ record! {
 record! {
     /// Reply to [`WhichExist`].
     pub struct WhichExistReply {
-        /// For each inode of the request, in order: whether it exists. An unlinked inode exists
-        /// while it is open.
+        /// For each inode of the request, in order: whether the inode exists. An unlinked inode
+        /// exists while a session has the inode open.
         pub exists: Vec<bool>,
     }
 }

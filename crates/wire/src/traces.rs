@@ -67,7 +67,7 @@ record! {
         /// The target that recorded the operation. Zero means that a mount or management recorded
         /// it.
         pub target: TargetId,
-        /// The client that caused the operation. Zero means that no client caused it.
+        /// The client that caused the operation. Zero means that no client caused the operation.
         pub client: NodeId,
         /// User id of the program. `None` means that no program caused the operation.
         pub user: Option<u32>,
@@ -87,14 +87,14 @@ record! {
         pub bytes: u64,
         /// Whether the operation failed.
         pub is_failed: bool,
-        /// Whether the operation was slow. If not set, the operation was sampled.
+        /// Whether the operation was slow. If this field is not set, the operation was sampled.
         pub is_slow: bool,
         /// The requests of the operation, if the process is a mount: at most 64.
         pub calls: Vec<TraceCall>,
         /// Number of further requests of the operation that the record omits.
         pub calls_left_out: u32,
-        /// The waits for groups that did not answer, if the process is a mount: at most 4, the
-        /// longest ones. In the record of a metadata target: one wait, without an error, for the
+        /// The waits for groups that did not answer, if the process is a mount: at most the 4
+        /// longest waits. In the record of a metadata target: one wait, without an error, for the
         /// storage group that truncated chunk files for the request.
         pub waits: Vec<TraceWait>,
     }

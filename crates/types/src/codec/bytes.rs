@@ -33,15 +33,17 @@ impl std::ops::Deref for Bytes {
 }
 
 impl Bytes {
-    /// Encodes borrowed bytes like a [`Bytes`] of them, without a copy of them.
+    /// Encodes borrowed bytes in the layout of [`Bytes`], without copying the bytes into a
+    /// [`Bytes`].
     pub fn encode_borrowed(bytes: &[u8], w: &mut Writer) {
         (bytes.len() as u32).encode(w);
         w.raw(bytes);
     }
 }
 
-/// Space that an encoded [`Bytes`] leaves for the fields that follow it. Without it, a checksum
-/// after many bytes would make the vector grow to twice its length, with one more copy.
+/// Space that an encoded [`Bytes`] leaves for the fields that follow it. Without this space, a
+/// checksum after many bytes would make the vector grow to twice its length, which copies all bytes
+/// once more.
 const SPACE_BEHIND_BYTES: usize = 64;
 
 impl Codec for Bytes {

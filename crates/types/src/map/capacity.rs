@@ -1,4 +1,4 @@
-//! Sums of capacities, and when a target counts as full.
+//! Sums of capacities, and the rule that decides whether a target counts as full.
 
 use super::Capacity;
 use std::collections::BTreeMap;

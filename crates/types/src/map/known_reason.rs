@@ -27,7 +27,7 @@ impl KnownReason {
         [Self::Reopens, Self::Unreported, Self::ComparedAfterRestore, Self::AwaitsOwnDisk];
 
     /// Returns the reason as text for people. A program of another version recognizes the reason
-    /// only if its text is the same there.
+    /// only if that version uses the same text.
     pub const fn text(self) -> &'static str {
         match self {
             Self::Reopens => "its service opens it again, since its role in its group has changed",
@@ -49,7 +49,7 @@ impl KnownReason {
 }
 
 impl TargetHealth {
-    /// Returns the reason, if it is one that Skep treats in a special way.
+    /// Returns the reason for the condition if Skep treats this reason in a special way.
     pub fn known_reason(&self) -> Option<KnownReason> {
         KnownReason::ALL.into_iter().find(|reason| self.problem.starts_with(reason.text()))
     }

@@ -35,7 +35,7 @@ record! {
 
 record! {
     /// Changes attributes of an inode. Fields that are `None` leave their attributes unchanged. If
-    /// the new size is smaller than the old one, the target also truncates the chunk files.
+    /// the new size is smaller than the old size, the target also truncates the chunk files.
     pub struct SetAttributes {
         /// The inode.
         pub inode: InodeId,
@@ -91,7 +91,7 @@ record! {
     pub struct GetXattr {
         /// The inode.
         pub inode: InodeId,
-        /// Name with its namespace prefix: `user.colour`.
+        /// Name with its namespace prefix, such as `user.colour`.
         pub name: Bytes,
     }
 }
@@ -158,9 +158,9 @@ record! {
     pub struct SetPattern {
         /// The file or directory.
         pub inode: InodeId,
-        /// The new pattern. For a directory, the cluster's settings later fill the unset fields;
-        /// for a file, unset fields keep their values. `None` removes the default pattern of a
-        /// directory.
+        /// The new pattern. For a directory, the cluster's settings fill the unset fields when a
+        /// file is created. For a file, unset fields keep their values. `None` removes the default
+        /// pattern of a directory.
         pub pattern: Option<PatternRequest>,
         /// User id of the caller. Only root and the owner may set a pattern, and the owner only
         /// within the cluster's limits for users.

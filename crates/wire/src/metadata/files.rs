@@ -1,4 +1,4 @@
-//! Messages that create, open and close regular files, and report writes to them.
+//! Messages that create, open and close regular files, and report writes to these files.
 
 use super::{NewInode, TruncatedChunk};
 use crate::inline::InlineContents;
@@ -31,10 +31,10 @@ record! {
         pub kind: FileKind,
         /// Permissions and owner of the inode.
         pub new: NewInode,
-        /// Device number. Only used for device files.
+        /// Device number, which only device files have.
         pub device: u64,
-        /// Whether the request fails if the name exists. If not set, the target opens the existing
-        /// regular file.
+        /// Whether the request fails if the name exists. If this field is not set, the target opens
+        /// the existing regular file.
         pub exclusive: bool,
         /// How to open the file.
         pub open: OpenMode,
@@ -93,9 +93,10 @@ record! {
         pub truncated: Vec<TruncatedChunk>,
         /// The file's chunk files that clients have reported as synced.
         pub synced: ChunkFileSet,
-        /// All bytes of the file, if the request has asked for them. They belong to the version in
-        /// `attributes`. `None` in each of these cases: the file is shared, some of its bytes are
-        /// not inline, it is larger than the limit, or the request is a retry.
+        /// All bytes of the file, if the request has asked for them. The bytes belong to the
+        /// version of the file in `attributes`. The field is `None` in each of these cases: the
+        /// file is shared, some of its bytes are not inline, the file is larger than the limit, or
+        /// the request is a retry.
         pub inline: Option<InlineContents>,
         /// Attributes of the directory, if the request created a name. `None` if the target replies
         /// to a retry of the request.
@@ -134,9 +135,9 @@ record! {
         /// reserved space or a failed write. Zero means that no chunk file extends beyond the end
         /// of the file.
         pub reach: u64,
-        /// Set if the inline component of the file ends, because the client has created the file
-        /// and has written the first bytes of the file to storage. The value is the generation of
-        /// the file's pattern. Not set if the pattern stays.
+        /// Generation of the file's pattern, if the inline component of the file ends because the
+        /// client has created the file and has written the first bytes of the file to storage.
+        /// `None` means that the pattern stays unchanged.
         pub ends_inline: Option<u32>,
     }
 }
@@ -144,7 +145,7 @@ record! {
 record! {
     /// Closes one open of the session. The target deletes an unlinked file at its last close. If
     /// `written` sets `ends_inline` and the target cannot end the inline component, the target
-    /// closes the file all the same.
+    /// closes the file nevertheless.
     pub struct Close {
         /// The inode.
         pub inode: InodeId,
@@ -162,8 +163,8 @@ record! {
         /// The writes since the client's last report.
         pub extent: WrittenExtent,
         /// Generation of the stripe pattern that the client has used. The target returns `Stale`,
-        /// and changes nothing, if the file has another pattern, like for a [`ReportWritten`].
-        /// `None` means that the target does not compare the pattern.
+        /// and changes nothing, if the file has another pattern, as for a [`ReportWritten`]. `None`
+        /// means that the target does not compare the pattern.
         pub pattern_generation: Option<u32>,
     }
 }
@@ -215,9 +216,9 @@ record! {
         /// Chunk files that are durable, together with their names, on the devices of their
         /// targets. If one of these chunk files is missing later, its bytes are lost, and its range
         /// is not a hole. The set may be empty. The target returns `Stale`, and changes nothing, if
-        /// the file has another pattern than the report. This happens if a power loss has reverted
-        /// the client's open, and another client has then set the pattern. `None` means that the
-        /// client does not have the file open.
+        /// the file has another pattern than the report. The pattern differs if a power loss has
+        /// reverted the client's open, and another client has set the pattern after the power loss.
+        /// `None` means that the client does not have the file open.
         pub synced: Option<SyncedChunkFiles>,
     }
 }
@@ -267,7 +268,8 @@ record! {
 }
 
 record! {
-    /// A file whose pattern names a storage group, or a directory whose default pattern names it.
+    /// A file whose pattern names a storage group, or a directory whose default pattern names the
+    /// group.
     pub struct GroupFile {
         /// The inode.
         pub inode: InodeId,
@@ -276,8 +278,8 @@ record! {
         /// Number of bytes of the file on the group, if the file has no holes. Zero for a
         /// directory.
         pub bytes: u64,
-        /// Whether a client has the file open for writing. If set, the group may store more than
-        /// `bytes`, because clients report the file size only after their writes.
+        /// Whether a client has the file open for writing. In this case the group may store more
+        /// than `bytes`, because clients report the file size only after their writes.
         pub is_written: bool,
     }
 }
@@ -285,10 +287,10 @@ record! {
 record! {
     /// Reply to [`ListGroupFiles`].
     pub struct GroupFiles {
-        /// The inodes, in ascending order. May be empty although more pages follow.
+        /// The inodes, in ascending order. The list may be empty although more pages follow.
         pub files: Vec<GroupFile>,
-        /// Number of chunk files that the metadata target still has to remove from the group. At
-        /// most 10,000.
+        /// Number of chunk files that the metadata target still has to remove from the group,
+        /// counted up to 10,000.
         pub removals: u32,
         /// Number of transactions that are prepared on the metadata target. These transactions may
         /// create files.

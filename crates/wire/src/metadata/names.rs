@@ -110,7 +110,7 @@ record! {
 record! {
     /// Creates a hard link: another name for an inode.
     pub struct Link {
-        /// The inode. It must not be a directory.
+        /// The inode, which must not be a directory.
         pub inode: InodeId,
         /// The directory of the new name.
         pub directory: InodeId,
@@ -121,8 +121,8 @@ record! {
 
 record! {
     /// Removes a name of an inode that is not a directory. The target deletes the inode together
-    /// with its last name. If a session has the inode open, the target deletes the inode at its
-    /// last close instead.
+    /// with its last name. If a session has the inode open, the target deletes the inode only at
+    /// its last close.
     pub struct Unlink {
         /// The directory of the name.
         pub directory: InodeId,
@@ -155,9 +155,9 @@ record! {
         pub to_name: Bytes,
         /// Whether the request fails if the new name exists.
         pub no_replace: bool,
-        /// If set, the target leaves a character device with device number 0 at the old name.
-        /// Overlay file systems use this device as a whiteout, which hides the name in a lower
-        /// layer.
+        /// If this field is set, the target leaves a character device with device number 0 at the
+        /// old name. Overlay file systems use such a device as a whiteout, which hides the name in
+        /// a lower layer.
         pub whiteout: Option<NewInode>,
     }
 }

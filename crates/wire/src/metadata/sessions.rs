@@ -6,8 +6,8 @@ use skep_types::{InodeId, NodeId, SessionId, StripePattern};
 
 record! {
     /// Opens the session whose id is in the frame header, or confirms that the session is open. If
-    /// the target does not know a session, it returns `StaleSession` to all other requests in the
-    /// session.
+    /// the target does not know a session, the target returns `StaleSession` to all other requests
+    /// in this session.
     pub struct OpenSession {
         /// Node id of the client.
         pub client: NodeId,
@@ -24,9 +24,9 @@ record! {
         /// Lease in milliseconds. The target ends the session if it receives no request of the
         /// session for this time.
         pub lease_ms: u32,
-        /// Start number of the target. If it differs from the number that the client knows, the
-        /// client sends `CompareOpens`, because a power loss of the target may have reverted opens
-        /// of the session. Zero means that the number is not durable yet.
+        /// Start number of the target. If this number differs from the number that the client
+        /// knows, the client sends `CompareOpens`, because a power loss of the target may have
+        /// reverted opens of the session. Zero means that the number is not durable yet.
         pub start: u64,
     }
 }
@@ -92,8 +92,8 @@ record! {
     /// in which the client opened its session or last compared its acknowledged changes. After its
     /// next start, the target refuses a change with an earlier start number with `StaleStart`,
     /// because a power loss may have reverted acknowledged changes on which the change depends. So
-    /// the client first compares its acknowledged changes with the reply to this request. From then
-    /// on, its changes contain the new start number.
+    /// the client first compares its acknowledged changes with the reply to this request. After
+    /// this comparison, the client's changes contain the new start number.
     pub struct CompareSlots {}
 }
 
@@ -123,9 +123,10 @@ record! {
     /// Repeats an acknowledged change that a power loss of the target has reverted. A client sends
     /// this request after `CompareSlots`, once for each lost change, and always in the slot
     /// `REPLAY_SLOT` of its session. The target executes the lost changes of all clients in the
-    /// order of `start` and `change`. So it replies only when each other client has announced its
-    /// next lost change or has sent `EndReplay`. The target refuses the request with `Stale` if the
-    /// session takes no part in a replay, or if the change would have another outcome than before.
+    /// order of `start` and `change`. So the target replies only when each other client has
+    /// announced its next lost change or has sent `EndReplay`. The target refuses the request with
+    /// `Stale` if the session takes no part in a replay, or if the change would have another
+    /// outcome than before.
     pub struct Replay {
         /// Start number of the target when it executed the change for the first time.
         pub start: u64,
@@ -168,9 +169,10 @@ record! {
 }
 
 record! {
-    /// Asks for the outcome of a request that the client sent in a session which has ended since.
-    /// The client asks if it received no reply to that request. The target returns `Busy` until the
-    /// session has ended, because until then it may still execute the request.
+    /// Asks for the outcome of a request that the client sent in a session that has ended. The
+    /// client sends this question if it received no reply to that request. The target returns
+    /// `Busy` until the session has ended, because the target may execute the request as long as
+    /// the session exists.
     pub struct AskOutcome {
         /// The session that has ended.
         pub session: SessionId,

@@ -20,9 +20,9 @@ record! {
 
 choice! {
     /// One change of a transaction. In the prepare phase the participant checks the step and takes
-    /// the locks that it needs. In the commit phase it applies the step.
+    /// the locks that the step needs. In the commit phase the participant applies the step.
     pub enum Step {
-        /// Creates a directory inode. No entry points to it yet. Returns the attributes of the
+        /// Creates a directory inode, to which no entry points yet. Returns the attributes of the
         /// inode.
         MakeDirectoryInode = 1 {
             /// The parent directory.
@@ -78,8 +78,8 @@ choice! {
             /// Kind of the inode.
             kind: FileKind,
         },
-        /// Takes the cluster's only rename lock, which a move of a directory to a different parent
-        /// needs.
+        /// Takes the cluster's single rename lock. A move of a directory to a different parent
+        /// needs this lock.
         LockRename = 7,
         /// Changes an entry, which must point to `inode`, so that it points to `new_inode`.
         ReplaceEntry = 8 {
@@ -109,11 +109,11 @@ record! {
 }
 
 record! {
-    /// Reply to [`Prepare`]. Unless `busy` is set, the participant can commit or abort from now on,
-    /// even after a crash. The participant keeps its locks until it learns the decision.
+    /// Reply to [`Prepare`]. Unless `busy` is set, the participant can commit or abort after this
+    /// reply, even after a crash. The participant keeps its locks until it receives the decision.
     pub struct PrepareReply {
         /// Whether nothing was prepared because another transaction has a lock that a step needs.
-        /// The coordinator retries later.
+        /// The coordinator retries after a pause.
         pub busy: bool,
         /// The attributes that the steps return, in the order of the steps.
         pub attributes: Vec<Attributes>,
@@ -126,7 +126,7 @@ record! {
     pub struct Decide {
         /// The transaction.
         pub transaction: TransactionId,
-        /// Whether to commit. If not set, the participant aborts.
+        /// Whether the participant commits. If this field is not set, the participant aborts.
         pub commit: bool,
     }
 }
@@ -134,8 +134,8 @@ record! {
 byte_enum! {
     /// Outcome of a transaction.
     pub enum Decision {
-        /// The coordinator aborted the transaction, or does not know it, which means the same
-        /// (presumed abort).
+        /// The coordinator aborted the transaction, or has no record of the transaction, which also
+        /// means an abort (presumed abort).
         Aborted = 0,
         /// The coordinator committed the transaction.
         Committed = 1,
@@ -198,14 +198,14 @@ record! {
 }
 
 record! {
-    /// An administrator's decision on a transaction. Needed if the coordinator never comes back, or
-    /// if the target cannot carry out the coordinator's decision. The target refuses this request
-    /// with `InUse` while it can still expect a decision from the coordinator. The target replies
-    /// after the decision is applied and durable.
+    /// An administrator's decision on a transaction. An administrator sends this request if the
+    /// coordinator never comes back, or if the target cannot carry out the coordinator's decision.
+    /// The target refuses this request with `InUse` while it can still expect a decision from the
+    /// coordinator. The target replies after the decision is applied and durable.
     pub struct ResolveTransaction {
         /// The transaction.
         pub transaction: TransactionId,
-        /// Whether to commit. If not set, the target aborts.
+        /// Whether the target commits. If this field is not set, the target aborts.
         pub commit: bool,
     }
 }
