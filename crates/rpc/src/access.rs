@@ -1,14 +1,14 @@
-//! Membership in a cluster. Owns the join token, and the identities of this process and of its
-//! peers. Does not own the secrets and their proofs ([`crate::secret`]).
+//! Membership in a cluster. This module is responsible for the join token, and the identities of
+//! this process and of its peers, but not for the secrets and their proofs ([`crate::secret`]).
 
 use crate::secret::{Secret, SecretId, Secrets, from_hex};
 use skep_types::{ClusterId, Error, ErrorCode, NodeId, NodeKind, Result, TargetId};
 use std::fmt;
 
 /// A node's channel to a target: a sequence of connections, in which each new connection ends the
-/// previous one. A sender needs a channel if a delayed copy of an old request must not run after
-/// newer requests of the same sender. An example is a copy of a write that the target has not yet
-/// read from an old connection.
+/// previous connection. A sender needs a channel if a delayed copy of an old request must not run
+/// after newer requests of the same sender. An example is a copy of a write that the target has not
+/// yet read from an old connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Channel(pub(crate) u64);
 
@@ -51,8 +51,8 @@ impl fmt::Debug for JoinToken {
 }
 
 impl JoinToken {
-    /// Returns the token as text. There is no `Display`, so that the secret is not logged by
-    /// accident.
+    /// Returns the token as text. The type does not implement `Display`, so that a program cannot
+    /// log the secret by accident.
     pub fn to_text(&self) -> String {
         let secret = self.secrets.newest().to_hex();
         format!("skep1-{}-{secret}@{}", self.cluster, self.addresses.join(","))
@@ -102,7 +102,7 @@ pub struct Identity {
 /// The authenticated peer of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Peer {
-    /// The peer's node id; zero if management has not assigned one yet.
+    /// The peer's node id; zero if management has not assigned an id to the peer yet.
     pub node: NodeId,
     /// The peer's kind.
     pub kind: NodeKind,
@@ -113,7 +113,8 @@ pub struct Peer {
     /// Whether the newest secret that the peer has in common with this process was revoked for new
     /// nodes. In that case the handshake does not prove the peer's node id.
     pub has_closed_secret: bool,
-    /// The secret that the peer has proved. It may have been revoked after the handshake.
+    /// The secret that the peer has proved. An administrator may have revoked this secret after the
+    /// handshake.
     pub secret: SecretId,
 }
 

@@ -1,11 +1,11 @@
 //! Limits the handshakes of a process that accepts connections. A peer that has not authenticated
-//! must not be able to use up memory or descriptors.
+//! must not be able to exhaust memory or descriptors.
 //!
-//! Owns the table of handshakes under way, and the limit on the number of connections. If few
-//! connections are left, the process first ends idle connections of clients
-//! ([`crate::idle_peers`]). At the limit, it refuses new connections with an error that names the
-//! limit. Does not own the handshake itself ([`crate::handshake`]), nor connections of admitted
-//! peers, nor the log of refusals ([`crate::refusal_log`]).
+//! This module is responsible for the table of handshakes under way, and the limit on the number of
+//! connections. If few connections are left, the process first ends idle connections of clients
+//! ([`crate::idle_peers`]). At the limit, the process refuses new connections with an error that
+//! names the limit. This module is not responsible for the handshake itself ([`crate::handshake`]),
+//! for connections of admitted peers, or for the log of refusals ([`crate::refusal_log`]).
 //!
 //! # Invariants
 //! The table never has more than `MAX_HANDSHAKES` entries, nor more than
@@ -43,7 +43,7 @@ pub struct Admission {
     refusals: Rc<RefusalLog>,
     /// Time of the last request to this process's threads to end idle connections.
     asked_at: Cell<Option<Duration>>,
-    /// Time of the last log line about such a request.
+    /// Time of the last log line about a request to end idle connections.
     logged_at: Cell<Option<Duration>>,
 }
 
@@ -62,8 +62,9 @@ pub struct Ticket {
 }
 
 impl Ticket {
-    /// Checks that the process, with the new connection, does not have too many connections. The
-    /// accepting side calls this function in the handshake, so that the peer gets the error.
+    /// Checks that the process has at most its maximum number of connections, including the new
+    /// connection. The accepting side calls this function in the handshake, so that the peer gets
+    /// the error.
     ///
     /// # Errors
     /// `NotReady` if the process has too many connections.
@@ -135,7 +136,7 @@ impl Admission {
 
     /// Returns a ticket for a new connection, or `None` if the caller must close it. If too many
     /// handshakes are under way, shuts down the connection of the oldest handshake, provided that
-    /// it has run for `HANDSHAKE_GRACE`.
+    /// this handshake has run for `HANDSHAKE_GRACE`.
     pub fn admit(self: &Rc<Self>, stream: &TcpStream) -> Option<Ticket> {
         let refused = |problem: &str| {
             self.refusals.note(stream.peer(), problem);
@@ -143,8 +144,8 @@ impl Admission {
         };
         let open = skep_env::open_streams();
         self.end_idle_if_few_left(open, skep_env::now());
-        // Above the limit, the handshake refuses the peer with an error. The connection needs a
-        // descriptor until then, and the number of such descriptors has a bound too.
+        // Above the limit, the handshake refuses the peer with an error. Until the refusal, the
+        // connection needs a descriptor, so the number of these connections also has a limit.
         if open > self.max_connections + MAX_HANDSHAKES as u64 {
             return refused(&too_many(self.max_connections));
         }
@@ -164,9 +165,9 @@ impl Admission {
         Some(Ticket { admission: Rc::clone(self), number })
     }
 
-    /// Ends idle connections of clients if the process has `open` connections at `now`, and this is
-    /// near its limit. Returns whether it has asked the threads of the process to end idle
-    /// connections.
+    /// Ends idle connections of clients if `open`, the number of the process's connections at
+    /// `now`, is near the limit. Returns whether this call has asked the threads of the process to
+    /// end idle connections.
     fn end_idle_if_few_left(&self, open: u64, now: Duration) -> bool {
         let is_near = open >= self.max_connections / 10 * FEW_CONNECTIONS_LEFT_TENTHS;
         if !is_near || !is_due(self.asked_at.get(), IDLE_PEER_INTERVAL, now) {
@@ -187,8 +188,9 @@ impl Admission {
         true
     }
 
-    /// Ends the oldest handshake (the oldest one with `network`, if `network` is given), provided
-    /// that it has run for at least `HANDSHAKE_GRACE`. Returns whether a handshake was ended.
+    /// Ends the oldest handshake (the oldest handshake with `network`, if `network` is given),
+    /// provided that this handshake has run for at least `HANDSHAKE_GRACE`. Returns whether a
+    /// handshake was ended.
     fn end_oldest(&self, network: Option<IpAddr>) -> bool {
         let mut under_way = self.under_way.borrow_mut();
         let oldest =

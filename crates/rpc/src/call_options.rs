@@ -19,7 +19,7 @@ pub struct CallOptions {
     pub sequence: u64,
     /// For requests that change names or attributes: the start number of the metadata target at
     /// which the client has opened its session, or has last compared its acknowledged changes. If
-    /// the target has started again since, it refuses the request.
+    /// the target has started again after that start, the target refuses the request.
     pub start: u64,
     /// Whether the target may reply only after the effect is durable.
     pub durable: bool,
@@ -32,8 +32,8 @@ pub struct CallOptions {
     pub sender: senders::Sender,
     /// Minimum version of the cluster map that the receiver must have to execute the request.
     pub lowest_map: MapVersion,
-    /// If set, the router sends the request only while this process has this node id; otherwise the
-    /// call fails with `Evicted`.
+    /// If this field is set, the router sends the request only while this process has the given
+    /// node id; otherwise the call fails with `Evicted`.
     pub only_as: Option<NodeId>,
     /// Time after which the call fails with `TimedOut`; `None` means no limit.
     pub time_left: Option<Duration>,
@@ -41,7 +41,7 @@ pub struct CallOptions {
     pub data: Vec<Buf>,
     /// Buffer for the reply's bulk data, which may be shorter than the buffer.
     pub into: Option<Buf>,
-    /// Trace id, which identifies one operation in all requests that belong to it.
+    /// Trace id, which all requests of one operation have.
     pub trace: u128,
     /// Facts about the attempts to send the request and about the reply, which the router and the
     /// connection set.

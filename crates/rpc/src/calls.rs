@@ -1,9 +1,9 @@
 //! The newest requests that operations of this thread have sent, with the time that each request
-//! took in the network and at its target. Also the newest waits for groups that did not answer. A
-//! mount adds these requests and waits to the record of a slow operation.
+//! took in the network and at its target. The module also stores the newest waits for groups that
+//! did not answer. A mount adds these requests and waits to the record of a slow operation.
 //!
-//! Does not own the records of operations (`skep_metrics`), or the times at the target, which the
-//! target writes into the header of its reply.
+//! This module is not responsible for the records of operations (`skep_metrics`), or the times at
+//! the target, which the target writes into the header of its reply.
 
 use crate::origin::Origin;
 use crate::request_load::{EndedRequest, count};
@@ -21,8 +21,8 @@ use std::time::Duration;
 /// Number of ended requests that a thread remembers. The record of a slow operation lacks older
 /// requests.
 const REMEMBERED: usize = 1024;
-/// Number of ended waits for groups that a thread remembers. Only an operation that the router had
-/// to repeat has a wait.
+/// Number of ended waits for groups that a thread remembers. Only an operation whose request the
+/// router had to repeat has a wait.
 const REMEMBERED_WAITS: usize = 128;
 
 /// A request that has ended.
@@ -74,8 +74,8 @@ impl RepeatedCall {
     }
 
     /// Stores the error of a failed attempt. Ignores the error if another target serves the group
-    /// now, unless it is the first error, because the record must show why the first target did not
-    /// answer.
+    /// now, because the record must show why the first target did not answer. Never ignores the
+    /// first error.
     pub(crate) fn failed(&mut self, map: &ClusterMap, error: &Error) {
         let is_same = map.primary(self.group).map(|target| target.id) == self.target;
         if is_same || self.error.is_empty() {

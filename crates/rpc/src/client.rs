@@ -51,8 +51,8 @@ struct Pending {
     /// Time at which an operation of a program sent the request. `None` if no program waits for the
     /// reply, or if the request is meant to wait, such as a request for a lock.
     sent_at: Option<Duration>,
-    /// Makes the event loop poll briefly for the reply before it sleeps. `None` for a request whose
-    /// reply takes long ([`reply_time`]).
+    /// Makes the event loop poll briefly for the reply before the loop sleeps. `None` for a request
+    /// whose reply takes long ([`reply_time`]).
     _expected: Option<skep_env::ExpectedReply>,
 }
 
@@ -67,7 +67,7 @@ thread_local! {
 pub struct SilentTarget {
     /// The target.
     pub target: TargetId,
-    /// The name of its node. Empty if the sender does not have the name.
+    /// The name of the target's node. Empty if the sender does not have this name.
     pub node: String,
 }
 
@@ -129,8 +129,9 @@ pub struct Connection {
 }
 
 /// Guard for the buffer that a call lends to its connection. When the call is dropped, the guard
-/// replaces the buffer by a new one, so that reply data that arrives later is discarded. If the
-/// connection is receiving the data already, it uses the buffer for at most [`ABANDONED_PATIENCE`].
+/// replaces the buffer by a new one, so that reply data that arrives later is discarded. A
+/// connection that is receiving the data already uses the buffer for at most
+/// [`ABANDONED_PATIENCE`].
 struct LentBuffer<'a> {
     connection: &'a Rc<Connection>,
     tag: u64,
@@ -163,8 +164,8 @@ impl std::fmt::Debug for Connection {
 
 impl Connection {
     /// Connects to `address` (`host:port`) and authenticates. A `target` of zero addresses the node
-    /// itself. The new connection ends the previous connection on the same channel, if there is
-    /// one.
+    /// itself. The new connection ends the previous connection on the same channel, if such a
+    /// connection exists.
     ///
     /// # Errors
     /// - `Disconnected` if nothing listens at the address, the host does not reply in time, or the
@@ -185,7 +186,7 @@ impl Connection {
 
     /// Like [`Self::connect`], for a host with several addresses. Also connects to the next address
     /// if earlier addresses do not answer in time, and authenticates at the first address that
-    /// accepts. If the process there is not the service, tries the other addresses.
+    /// accepts. If the process at that address is not the service, tries the other addresses.
     ///
     /// # Errors
     /// Returns the same errors as [`Self::connect`]. `Disconnected` if there is no address.
@@ -258,12 +259,12 @@ impl Connection {
     }
 
     /// Returns the newest map version that the peer has named in a reply. Receivers must not
-    /// execute later requests under an older map.
+    /// execute later requests of this process under an older map than this version.
     pub fn needed_map(&self) -> MapVersion {
         self.needed_map.get()
     }
 
-    /// Whether the connection has ended and cannot be used any more.
+    /// Whether the connection has ended, so that callers cannot use the connection any more.
     pub fn is_closed(&self) -> bool {
         self.is_closed.get()
     }
@@ -288,14 +289,15 @@ impl Connection {
         }
         let pending = std::mem::take(&mut *self.pending.borrow_mut());
         drop(pending);
-        // Requests that wait to be sent will not be sent any more. Without this, they would keep
-        // the buffers of their callers until the last handle of the connection is dropped.
+        // The connection will not send the waiting requests any more. If these requests stayed in
+        // the queue, they would keep the buffers of their callers until the last handle of the
+        // connection is dropped.
         let unsent = self.outbox.take();
         drop(unsent);
     }
 
     /// Ends the connection when all calls in flight have their replies. The caller must send no
-    /// further request on it.
+    /// further request on this connection.
     pub(crate) fn close_when_idle(&self) {
         self.closes_when_idle.set(true);
         if self.pending.borrow().is_empty() {
@@ -367,8 +369,8 @@ impl Connection {
         let frame = header.frame(body, data_bytes as u32);
         let (len, longest) = (frame.len() - HEADER_BYTES, bounds(header.message).body_bytes);
         if len > longest {
-            // Refuse the request here. Otherwise the receiver would end the connection, and each
-            // retry of the sender would fail in the same way.
+            // Refuse the request here. If this side sent the request, the receiver would end the
+            // connection, and each retry of the sender would fail in the same way.
             let context = format!(
                 "cannot send message {} with a body of {len} bytes: the limit is {longest}",
                 header.message
@@ -390,7 +392,7 @@ impl Connection {
     }
 
     /// Sends a request and waits for its reply, which may be an error. `sent_at` is the present
-    /// time if a program waits for a reply that should arrive soon. Otherwise it is `None`.
+    /// time if a program waits for a reply that should arrive soon, and `None` in all other cases.
     async fn exchange(
         self: &Rc<Self>,
         header: &Header,
@@ -423,7 +425,8 @@ impl Connection {
     /// - `Disconnected` if the connection ends before the reply.
     /// - `TimedOut` if no reply arrives within `time_left`; the peer may still execute the request.
     /// - `Protocol` if the reply cannot be decoded.
-    /// - `TooLarge` if the request is longer than its receiver accepts. The request is not sent.
+    /// - `TooLarge` if the request is longer than its receiver accepts. In this case the connection
+    ///   does not send the request.
     pub async fn call<R: Request>(
         self: &Rc<Self>,
         request: &R,

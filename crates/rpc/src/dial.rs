@@ -1,8 +1,9 @@
-//! Attempts at several addresses. The next attempt may begin before the previous one has failed,
-//! and the first success ends all others.
+//! Attempts at several addresses. The next attempt may begin before the previous attempt has
+//! failed, and the first success ends all other attempts.
 //!
-//! Does not own the attempts themselves: callers connect to a host at one of its addresses
-//! ([`crate::client`]), or to one of several management processes ([`crate::membership`]).
+//! This module is not responsible for the attempts themselves: callers connect to a host at one of
+//! its addresses ([`crate::client`]), or to one of several management processes
+//! ([`crate::membership`]).
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -10,8 +11,8 @@ use std::pin::Pin;
 use std::task::Poll;
 use std::time::Duration;
 
-/// Runs one attempt for each item, in order. The next attempt starts when an earlier one fails, or
-/// after `stagger`. Returns the result of the first attempt that succeeds. If all attempts fail,
+/// Runs one attempt for each item, in order. The next attempt starts when an earlier attempt fails,
+/// or after `stagger`. Returns the result of the first attempt that succeeds. If all attempts fail,
 /// returns the error of the attempt that failed last. `None` means that there are no items.
 /// Cancel-safe if each attempt is cancel-safe.
 pub(crate) async fn first_success<I, T, E, F>(
@@ -67,8 +68,8 @@ mod tests {
 
     const STAGGER: Duration = Duration::from_millis(20);
 
-    /// Runs attempts. Each takes a time in milliseconds, and then succeeds or fails. Returns the
-    /// result and the attempts that began.
+    /// Runs attempts. Each attempt takes a time in milliseconds, and then succeeds or fails.
+    /// Returns the result and the attempts that began.
     fn run(attempts: &'static [(u64, bool)]) -> (Option<Result<usize, usize>>, Vec<usize>) {
         let begun = Rc::new(RefCell::new(Vec::new()));
         let log = Rc::clone(&begun);
@@ -90,7 +91,7 @@ mod tests {
     const HANGS: (u64, bool) = (3_600_000, true);
 
     #[test]
-    fn next_address_is_tried_while_an_earlier_one_is_silent() {
+    fn next_address_is_tried_while_an_earlier_address_is_silent() {
         assert_eq!(run(&[HANGS, HANGS, (1, true)]), (Some(Ok(2)), vec![0, 1, 2]));
     }
 
@@ -105,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn slow_first_address_is_used_if_its_reply_is_first() {
+    fn connection_goes_to_the_address_that_replies_first() {
         assert_eq!(run(&[(60, true), HANGS]), (Some(Ok(0)), vec![0, 1]));
     }
 

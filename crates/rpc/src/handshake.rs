@@ -1,8 +1,8 @@
 //! The handshake: before the first request, each side proves that it knows the cluster's secret.
 //!
-//! `docs/protocol/handshake.md` describes the messages and the refusals. Does not decide how the
-//! connecting side reacts to a refusal ([`crate::refusal`]), nor how many handshakes run
-//! concurrently ([`crate::admission`]).
+//! `docs/protocol/handshake.md` describes the messages and the refusals. The modules
+//! [`crate::refusal`] and [`crate::admission`] decide how the connecting side reacts to a refusal,
+//! and how many handshakes run concurrently.
 
 use crate::access::{Channel, Identity, Peer};
 use crate::limits::{
@@ -62,8 +62,9 @@ fn decode<M: Codec>(header: &Header, body: &[u8], message: u16) -> Result<M> {
     M::from_bytes(body)
 }
 
-/// Receives a frame from the connecting side. A request has no status. If a frame has one, the
-/// returned error does not quote its text, because a stranger could forge log lines with that text.
+/// Receives a frame from the connecting side. A request has no status. If a frame has a status, the
+/// returned error does not quote the text of the frame, because an unauthenticated peer could forge
+/// log lines with that text.
 async fn receive_request<M: Codec>(reader: &mut FrameReader, message: u16) -> Result<(Header, M)> {
     let (header, body) = receive_frame(reader).await?;
     if header.status != 0 {
@@ -152,8 +153,8 @@ pub(crate) async fn connect(
     })
 }
 
-/// Returns the error for a token of another cluster. Both sides show this text, so it names each
-/// side by its role.
+/// Returns the error for a token of another cluster. Both sides show this text, so the text names
+/// each side by its role.
 fn other_cluster(of_service: ClusterId, of_token: ClusterId) -> Error {
     Error::new(
         ErrorCode::AuthenticationFailed,

@@ -1,9 +1,9 @@
-//! How long a connection has had no request.
+//! Measures the time for which a connection has had no request.
 //!
-//! A request costs nothing here: a periodic task reads the count of requests of each connection,
-//! and compares it with the count at its previous check. Owns this comparison. Does not own the
-//! task, nor the end of the connection: clients end their connections to targets
-//! (`routing/idle.rs`).
+//! The measurement costs a request nothing: a periodic task reads the count of requests of each
+//! connection, and compares this count with the count at the task's previous check. This module is
+//! responsible for the comparison. The task itself and the end of idle connections are in
+//! `routing/idle.rs`.
 //!
 //! # Invariants
 //! - The idle time is never longer than the time since the last request was sent, and never longer
@@ -36,8 +36,8 @@ struct Look {
 
 impl IdleClock {
     /// Checks the use of the connection at `now`, and returns its idle time. `requests` is the
-    /// number of requests that the connection has sent so far. `is_busy` is whether one of them is
-    /// being sent or has no complete reply.
+    /// number of requests that the connection has sent so far. `is_busy` is whether one of these
+    /// requests is being sent or has no complete reply.
     pub(crate) fn look(&self, requests: u64, is_busy: bool, now: Duration) -> Duration {
         match self.used.get().filter(|used| used.requests == requests && !is_busy) {
             Some(used) => now.saturating_sub(used.at),
@@ -53,7 +53,7 @@ impl IdleClock {
 mod tests {
     use super::*;
 
-    /// Time from one check to the next one.
+    /// Time from one check to the next check.
     const STEP: Duration = Duration::from_secs(60);
     /// Idle time after which a connection ends.
     const LIMIT: Duration = Duration::from_secs(180);
@@ -62,7 +62,8 @@ mod tests {
     #[derive(Debug, Clone, Copy)]
     enum Event {
         Request,
-        /// The reply to the oldest request arrives. Nothing happens if no request has been sent.
+        /// The reply to the oldest request arrives. This event has no effect if the client has sent
+        /// no request.
         Reply,
         /// A [`STEP`] passes, and the task checks the connection.
         Look,
@@ -73,7 +74,7 @@ mod tests {
     const EVENTS: [Event; 4] = [Event::Request, Event::Reply, Event::Look, Event::PeerEnds];
 
     /// A client with at most one open connection, as in a `TargetLink`. A request opens a
-    /// connection if the client has no open one. The end of a connection is one step of the
+    /// connection if the client has no open connection. The end of a connection is one step of the
     /// client's thread.
     #[derive(Default)]
     struct Client {
@@ -111,8 +112,8 @@ mod tests {
             }
         }
 
-        /// Ends the connection if its clock permits it, and compares the clock with the truth: the
-        /// time of the last use, and the requests in flight.
+        /// Ends the connection if its clock permits the end, and compares the clock with the actual
+        /// use: the time of the last use, and the requests in flight.
         fn look(&mut self) {
             self.now += STEP;
             let Some(open) = &self.open else { return };

@@ -1,18 +1,19 @@
-//! The end of idle connections of clients at a process that has almost as many connections as it
-//! may have. A new client needs a connection more than a client that sends no requests.
+//! Ends idle connections of clients at a process that is close to its limit on connections. A new
+//! client needs a connection more than a client that sends no requests.
 //!
-//! Owns the record of when each peer has used its connection, and for each thread the list of the
-//! clients' connections that the thread serves. Does not own the requests and replies
-//! ([`crate::server`]), nor the limit on the number of connections ([`crate::admission`]).
-//! Connections of services stay, because they carry log records, leases and heartbeats.
+//! This module records when each peer has used its connection. For each thread, the module has the
+//! list of the clients' connections that the thread serves. Other modules are responsible for the
+//! requests and replies ([`crate::server`]) and for the limit on the number of connections
+//! ([`crate::admission`]). Connections of services do not end, because they carry log records,
+//! leases and heartbeats.
 //!
-//! A client may send a request at the moment at which its connection ends. No request is executed
-//! after the end, and the client sends it again on a new connection, as after any loss of a
-//! connection.
+//! A client may send a request at the moment at which its connection ends. The process executes no
+//! request of an ended connection. The client sends such a request again on a new connection, as
+//! after any loss of a connection.
 //!
 //! # Invariants
-//! - A connection ends only if the process waits for its next request, all its requests have been
-//!   answered and their replies sent, and it has been idle for [`IDLE_PEER_AGE`].
+//! - A connection ends only if the process waits for the next request of the connection, has sent
+//!   the replies to all its requests, and the connection has been idle for [`IDLE_PEER_AGE`].
 //! - Of the idle connections of a thread, the connections that have been idle for the longest time
 //!   end first.
 //!
@@ -29,7 +30,7 @@ use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Notifies the threads that serve connections, when the process must end idle connections.
+/// Notifies the threads that serve connections that the process must end idle connections.
 static NEEDED: LazyLock<SharedNotify> = LazyLock::new(SharedNotify::default);
 
 /// Number of connections that this process has ended because they were idle.
@@ -39,7 +40,7 @@ thread_local! {
     static SERVED: RefCell<ServedClients> = RefCell::default();
 }
 
-/// The record of how a peer uses its connection. It has the facts that decide whether this process
+/// The record of how a peer uses its connection. From this record, the process decides whether it
 /// may end the connection.
 #[derive(Debug)]
 pub(crate) struct PeerUse {
@@ -95,9 +96,9 @@ impl PeerUse {
         self.used_at.set(now);
     }
 
-    /// Returns the time since which the process has waited for a request, and has sent all replies.
-    /// `None` means that a request has no reply yet or is not read yet, that a reply is being sent,
-    /// or that the connection has ended.
+    /// Returns the time at which the process began to wait for the next request, with all replies
+    /// sent. `None` means that a request has no reply yet or is not read yet, that a reply is being
+    /// sent, or that the connection has ended.
     fn idle_since(&self) -> Option<Duration> {
         let is_busy = self.unanswered.get() > 0 || self.is_sending.get() || self.has_ended.get();
         (self.awaits_request.get() && !is_busy).then(|| self.used_at.get())
@@ -163,8 +164,8 @@ pub(crate) fn add(connection: &Rc<PeerUse>) {
 /// Ends connections of this thread after each call of [`need_connections`].
 async fn end_when_needed() {
     loop {
-        // A notification before this call is missed. The process notifies again while it needs
-        // connections.
+        // A notification before this call is missed. The process repeats its notification as long
+        // as it needs connections.
         NEEDED.wait().await;
         let count = SERVED.with_borrow_mut(|served| served.end_oldest(skep_env::now()));
         ENDED.fetch_add(count as u64, Ordering::Relaxed);

@@ -2,9 +2,9 @@
 //! sends a request to the member that serves a group, and owns the retry and fail-over policy.
 //! [`membership`] registers a node with management.
 //!
-//! Owns connections. Does not own the meaning of requests, except for requests that measure the
-//! network ([`link_benchmark`]). A connection leads to one target and belongs to the event loop of
-//! one thread.
+//! This crate is responsible for connections, but not for the meaning of requests, except for
+//! requests that measure the network ([`link_benchmark`]). A connection leads to one target and
+//! belongs to the event loop of one thread.
 
 pub mod access;
 mod admission;

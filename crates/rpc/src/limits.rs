@@ -4,9 +4,9 @@ use std::time::Duration;
 
 /// Time limit for a handshake. A slower peer is dead or not a node of the cluster.
 pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Longest time until a host accepts a connection; a slower host counts as dead, and the caller
-/// begins a new attempt. A lost packet costs one attempt, since the kernel resends it only after 1
-/// s.
+/// Longest time until a host accepts a connection. A slower host counts as dead, and the caller
+/// begins a new attempt. A lost packet makes one attempt fail, because the kernel resends the
+/// packet only after 1 s.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time after which the caller also tries the next address of a host, while the attempt at the
 /// first address continues.
@@ -18,10 +18,11 @@ pub(crate) const MANAGEMENT_STAGGER: Duration = Duration::from_millis(300);
 /// leader, or if members name different leaders. An election takes more than 600 ms.
 pub(crate) const LEADER_PAUSE: Duration = Duration::from_millis(100);
 /// Longest wait for the reply to a heartbeat. Management needs only memory accesses for the reply,
-/// so a slower process is stopped or unreachable, and the sender tries the other addresses.
+/// so a process that needs more time is stopped or unreachable. The sender then tries the other
+/// addresses.
 pub(crate) const HEARTBEAT_DEADLINE: Duration = Duration::from_secs(1);
-/// Minimum time between two heartbeats that targets request in addition to the regular ones. It
-/// bounds the load on management if programs continue to write to full targets.
+/// Minimum time between two heartbeats that targets request in addition to the regular heartbeats.
+/// This limit bounds the load on management if programs continue to write to full targets.
 pub(crate) const EARLY_HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum length of a handshake body. An unauthenticated peer must not cause larger allocations.
 pub(crate) const MAX_HANDSHAKE_BODY_BYTES: u32 = 4096;
@@ -33,9 +34,9 @@ pub(crate) const HANDSHAKE_BUFFER_BYTES: usize = 4096;
 pub(crate) const MAX_HANDSHAKES: usize = 1024;
 /// Maximum number of handshakes that a process runs concurrently with peers at one address. If
 /// hundreds of threads of a host connect to the same service at the same time, some of these
-/// connections are retried.
+/// threads have to retry.
 pub(crate) const MAX_HANDSHAKES_PER_ADDRESS: usize = 256;
-/// Time after which a process may end a handshake so that a new one can begin. A node of the
+/// Time after which a process may end a handshake so that a new handshake can begin. A node of the
 /// cluster needs a few milliseconds for a handshake.
 pub(crate) const HANDSHAKE_GRACE: Duration = Duration::from_millis(250);
 /// Divisor of the process's limit of file descriptors. Connections use at most this limit divided
@@ -48,12 +49,12 @@ pub(crate) const FEW_CONNECTIONS_LEFT_TENTHS: u64 = 9;
 /// thread needs a few milliseconds for tens of thousands of connections.
 pub(crate) const IDLE_PEER_INTERVAL: Duration = Duration::from_secs(1);
 /// Time without a request before a process that needs connections may end the connection of a
-/// client. It is longer than the usual intervals between heartbeats, so that clients do not have to
-/// connect again for each heartbeat.
+/// client. This time is longer than the usual intervals between heartbeats, so that clients do not
+/// have to connect again for each heartbeat.
 pub(crate) const IDLE_PEER_AGE: Duration = Duration::from_secs(30);
-/// A thread ends at most one in `IDLE_PEER_SHARE` of its connections at a time. An eighth can bring
-/// the process well below [`FEW_CONNECTIONS_LEFT_TENTHS`] of its limit, and the clients do not all
-/// connect again at the same time.
+/// A thread ends at most one in `IDLE_PEER_SHARE` of its connections at a time. An eighth is enough
+/// to bring the process well below [`FEW_CONNECTIONS_LEFT_TENTHS`] of its limit, and so few that
+/// the clients do not all connect again at the same time.
 pub(crate) const IDLE_PEER_SHARE: usize = 8;
 /// Minimum interval between two log lines of a process that ends idle connections.
 pub(crate) const FEW_CONNECTIONS_LOG_INTERVAL: Duration = Duration::from_secs(600);
@@ -74,15 +75,15 @@ pub(crate) const MAX_PEER_TEXT: usize = 1000;
 /// Size of the read-ahead buffer of a connection on which many frames arrive together. The buffer
 /// holds hundreds of metadata requests.
 pub(crate) const READ_AHEAD_BYTES: usize = 64 << 10;
-/// Size of the read-ahead buffer of every other connection. A frame with 4 KiB of data fits, so
-/// that one receive reads it.
+/// Size of the read-ahead buffer of every other connection. One receive into this buffer can read a
+/// whole frame with 4 KiB of data.
 pub(crate) const SHORT_READ_AHEAD_BYTES: usize = 8 << 10;
 /// Maximum number of buffers of [`READ_AHEAD_BYTES`] that a thread has: 64 MiB. Above this limit, a
 /// connection on which many frames arrive together needs more receives.
 pub(crate) const MAX_LONG_BUFFERS: usize = 1024;
 /// Number of receives in a row with at most [`SHORT_READ_AHEAD_BYTES`] after which a connection
-/// gets the smaller buffer again. A longer row costs memory, and a shorter one costs a receive for
-/// each burst of frames.
+/// gets the smaller buffer again. With a higher number, unused long buffers cost memory; with a
+/// lower number, each burst of frames costs an additional receive.
 pub(crate) const SHORT_RECEIVES: u32 = 16;
 /// After a frame with at least this much bulk data, the receiver reads only
 /// [`BULK_READ_AHEAD_BYTES`] ahead. Copying a full read-ahead buffer would be expensive compared
@@ -91,9 +92,9 @@ pub(crate) const BULK_BYTES: u32 = 64 << 10;
 /// Bytes that the receiver reads ahead after a frame with much bulk data. The next header and the
 /// checksums of 1 MiB fit, so that one receive reads both.
 pub(crate) const BULK_READ_AHEAD_BYTES: usize = 4096;
-/// Time without a request after which a client ends a connection to a target. Long enough that the
-/// next request seldom has to connect again, which takes three round trips. Short enough that the
-/// connections of a job end soon after the job.
+/// Time without a request after which a client ends a connection to a target. The time is long
+/// enough that the next request seldom has to connect again, which takes three round trips. The
+/// time is short enough that the connections of a job end soon after the job.
 pub(crate) const IDLE_CONNECTION_LIFETIME: Duration = Duration::from_secs(300);
 /// Longest interval at which a client's thread checks for idle connections. The interval is random,
 /// and at least half of this time, so that the connections of many threads end at different times.
@@ -114,7 +115,7 @@ pub(crate) const LONGEST_MANAGEMENT_BACKOFF: Duration = Duration::from_secs(1);
 /// management process.
 pub(crate) const CLIENT_JOIN_PAUSE: Duration = Duration::from_millis(250);
 /// Least time between two registrations of a removed client under a new id. Management keeps each
-/// id for a lease at least, so a client that is removed again and again must not use up ids.
+/// id for at least one lease, so a client that is removed repeatedly must not exhaust the ids.
 pub(crate) const LEAST_TIME_OF_AN_ID: Duration = Duration::from_secs(1);
 /// Longest wait for a reply of management before the sender retries the request. A reply needs only
 /// memory accesses and one small sync.

@@ -1,9 +1,9 @@
 //! The connection of a router to one target, for one term of the target as the primary of its
 //! group.
 //!
-//! Owns the rule that a target has one connection, which all callers share, and the end of the
-//! connection when the term ends or when it is idle. Does not own the choice of the target
-//! ([`crate::routing`]).
+//! This module ensures that all callers share one connection to a target, and ends the connection
+//! when the term ends or when the connection is idle. This module is not responsible for the choice
+//! of the target ([`crate::routing`]).
 //!
 //! # Invariants
 //! A link never has both an open connection and an attempt to connect
@@ -80,7 +80,7 @@ impl TargetLink {
     /// of a connection that the peer has ended.
     ///
     /// No request can begin on the connection during this call. A caller of [`Self::connection`]
-    /// sends its request before it waits for anything, and the thread runs one future at a time.
+    /// sends its request before the caller's first await, and the thread runs one future at a time.
     pub(crate) fn end_if_idle(&self, now: Duration, lifetime: Duration) -> LinkUse {
         let mut held = self.connection.borrow_mut();
         let ended = match held.as_ref() {

@@ -3,8 +3,8 @@
 //! checksums, but no storage device is involved.
 //!
 //! The benchmark measures the path that file data takes. The benchmark uses the same kind of
-//! connections, which go to the threads of the named targets. Checksums are computed and verified
-//! for all bytes. Only the access to chunk files is missing.
+//! connections, which lead to the threads of the named targets. Both ends compute or verify the
+//! checksums of all bytes. Only the access to chunk files is missing.
 
 use crate::access::{Channel, Identity};
 use crate::call_options::CallOptions;
@@ -142,7 +142,7 @@ pub fn discard(request: &DiscardData, data: Option<&Buf>) -> Result<EmptyReply> 
     compare(bytes.as_deref().unwrap_or_default(), &request.checksums).map(|()| EmptyReply {})
 }
 
-/// Handles [`GiveData`]: returns the reply and as many bytes as were requested.
+/// Handles [`GiveData`]: returns the reply and the requested number of bytes.
 ///
 /// # Errors
 /// `LimitReached` if the request asks for more bytes than a frame can contain.
@@ -215,9 +215,9 @@ impl Stream {
 }
 
 /// Measures the network link to a service. The connections go to the threads of `targets` in turn:
-/// after the last target comes the first one again. If `targets` is empty, all connections go to
-/// the service itself. Every `LINK_LOOK`, the function calls `goes_on` with the number of bytes
-/// moved. If `goes_on` returns `false`, the measurement ends.
+/// after the last target, the first target follows again. If `targets` is empty, all connections go
+/// to the service itself. Every `LINK_LOOK`, the function calls `goes_on` with the number of
+/// transferred bytes. If `goes_on` returns `false`, the measurement ends.
 ///
 /// # Errors
 /// - `InvalidArgument` if the plan exceeds a limit.
@@ -309,7 +309,7 @@ mod tests {
     }
 
     /// Serves one connection like a service. If `is_broken` is set, corrupts one byte of the data
-    /// that it sends.
+    /// that the service sends.
     async fn serve(listener: TcpListener, identity: Identity, is_broken: bool) {
         loop {
             let stream = listener.accept().await.unwrap();

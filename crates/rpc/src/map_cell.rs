@@ -26,7 +26,7 @@ pub struct MapCell {
     /// The newest map version that peers have named in their replies, or in which a target was
     /// marked as lost.
     needed: AtomicU64,
-    /// The node id of this process in the cluster; zero if it has none.
+    /// The node id of this process in the cluster; zero means that the process has no node id.
     node: AtomicU32,
     /// The mutex protects only the pointer. Threads lock it to clone or replace the `Arc`.
     map: Mutex<Arc<ClusterMap>>,
@@ -39,13 +39,13 @@ pub struct MapCell {
     traffic: Traffic,
 }
 
-/// Requests of targets for a heartbeat in addition to the regular ones.
+/// Requests of targets for a heartbeat in addition to the regular heartbeats.
 #[derive(Debug, Default)]
 struct EarlyHeartbeats {
     /// Time of the last granted request.
     ///
-    /// The mutex protects only this time. A thread takes no other lock and does not wait while it
-    /// holds the mutex.
+    /// The mutex protects only this time. A thread that holds the mutex takes no other lock and
+    /// does not wait.
     granted_at: Mutex<Option<Duration>>,
     /// Notifies the task that sends heartbeats.
     granted: SharedNotify,
@@ -117,9 +117,9 @@ impl MapCell {
     /// Creates a cell with an initial map and the process's node id.
     ///
     /// Even if a target is lost in the initial map, the cell requires no map version from its
-    /// peers, because it is unknown in which version the target was lost. If the cell required the
-    /// version of its own map, services with older cached maps would have to refuse its requests
-    /// while management does not reply.
+    /// peers, because the map does not show in which version the target was lost. If the cell
+    /// required the version of its own map, services with older cached maps would have to refuse
+    /// the process's requests while management does not reply.
     pub fn new(map: ClusterMap, node: NodeId) -> Arc<Self> {
         let known = lost_targets(&map).collect();
         Arc::new(Self {
@@ -155,7 +155,8 @@ impl MapCell {
         self.needed.fetch_max(version.raw(), Ordering::AcqRel);
     }
 
-    /// Returns the node id of this process in the cluster; zero if it has none.
+    /// Returns the node id of this process in the cluster. Zero means that the process has no node
+    /// id.
     pub fn node(&self) -> NodeId {
         NodeId::new(self.node.load(Ordering::Acquire))
     }
@@ -167,9 +168,9 @@ impl MapCell {
     }
 
     /// Requests a heartbeat immediately, with the current free space of this node's targets. A
-    /// target calls this after it has refused a write for lack of space. A request within
-    /// [`EARLY_HEARTBEAT_INTERVAL`] after a granted one has no effect, and the next regular
-    /// heartbeat reports the free space.
+    /// target calls this method after the target has refused a write for lack of space. A request
+    /// within [`EARLY_HEARTBEAT_INTERVAL`] after a granted request has no effect, and the next
+    /// regular heartbeat reports the free space.
     pub(crate) fn request_heartbeat(&self, now: Duration) {
         if self.early_heartbeats.grant(now) {
             self.early_heartbeats.granted.notify();
@@ -205,9 +206,10 @@ impl MapCell {
     }
 
     /// Replaces a cached map by management's map, even if management's map is older. An
-    /// administrator may have restored management to an older state, and its map is the valid one.
-    /// The needed version then falls to the version of that map. Otherwise all servers would refuse
-    /// the requests of this process for ever, because no server can get a newer map.
+    /// administrator may have restored management to an older state, and the map of this state is
+    /// then the valid map. In this case the needed version falls to the version of that map. If it
+    /// did not fall, all servers would refuse the requests of this process for ever, because no
+    /// server could get a map of the needed version.
     pub(crate) fn replace(&self, map: ClusterMap) {
         let held = self.map.lock().unwrap_or_else(PoisonError::into_inner);
         if map.version < held.version {

@@ -2,13 +2,13 @@
 //! group and the job of the program that started the operation. The id of the operation is a
 //! part of the trace id.
 //!
-//! A mount runs each operation in [`with_origin`]. The operation and all futures that it spawns
-//! then carry the origin, and a connection writes it into the header of each request. So the layers
-//! between the mount and the connection need not pass the origin on.
+//! A mount runs each operation in [`with_origin`]. The operation and all futures that the operation
+//! spawns then carry the origin, and a connection writes the origin into the header of each
+//! request. So the layers between the mount and the connection need not pass the origin on.
 //!
 //! # Trace ids
-//! The lowest 32 bits of a trace id are the id of the operation in its process. The highest 64
-//! bits are a random id of the process. `docs/design/0023-traces.md` describes their use.
+//! The lowest 32 bits of a trace id are the id of the operation in its process. The highest 64 bits
+//! are a random id of the process. `docs/design/0023-traces.md` describes the use of trace ids.
 
 use skep_types::codec::crc32c;
 use skep_wire::frame::Header;
@@ -114,15 +114,15 @@ pub fn cause_of(header: &Header, client: skep_types::NodeId) -> skep_metrics::Or
     }
 }
 
-/// Runs a future on behalf of a program. Requests of the future, and of all futures that it spawns,
-/// carry the origin.
+/// Runs a future on behalf of a program. Requests of the future, and requests of all futures that
+/// this future spawns, carry the origin.
 pub fn with_origin<F: Future>(origin: Origin, future: F) -> impl Future<Output = F::Output> {
     skep_env::with_task_context(origin.to_context(), future)
 }
 
-/// Returns the id of a job from its name. Job names of Slurm and PBS begin with a number. If
-/// this number is between 1 and 2^31 - 1, it is the id of the job. Any other name gives an id from
-/// 2^31 on, computed as a checksum of the name.
+/// Returns the id of a job from its name. Job names of Slurm and PBS begin with a number. A number
+/// between 1 and 2^31 - 1 is the id of the job. Any other name gives an id from 2^31 on, computed
+/// as a checksum of the name.
 pub fn job_number(name: &[u8]) -> u32 {
     let digits = name.iter().take_while(|byte| byte.is_ascii_digit());
     let number = digits.take(11).fold(0_u64, |sum, digit| sum * 10 + u64::from(digit - b'0'));

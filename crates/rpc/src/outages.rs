@@ -1,9 +1,9 @@
 //! Logs outages of peers. A log line names the peer, the time without an answer, and the number of
 //! requests that wait for the peer. Another line reports the end of the outage.
 //!
-//! Owns the list of the groups to which requests fail. All threads of the process share the list,
-//! so that each outage has one line at its start and one at its end. Does not own the retries
-//! ([`crate::routing`]).
+//! This module is responsible for the list of the groups to which requests fail. All threads of the
+//! process share the list, so that each outage has one line at its start and one at its end. This
+//! module is not responsible for the retries ([`crate::routing`]).
 
 use crate::unanswered;
 use skep_types::{Error, GroupId, utc};
@@ -31,8 +31,8 @@ static COUNT: AtomicUsize = AtomicUsize::new(0);
 /// An outage of a group.
 #[derive(Debug)]
 struct Outage {
-    /// Time at which the first of the failed requests was sent. A lost host is noticed only some
-    /// seconds later, so the time of the first failure would be too late.
+    /// Time at which the first of the failed requests was sent. The process notices the loss of a
+    /// host only some seconds after the loss, so the time of the first failure would be too late.
     since: Duration,
     /// Time of the first failure of a request to the group.
     failing_since: Duration,
@@ -110,7 +110,7 @@ impl RepeatedRequest {
         COUNT.store(failing.len(), Ordering::Relaxed);
     }
 
-    /// Removes this request from the outage that counts it. Removes the outage too if it counts no
+    /// Removes this request from the outage that counts it. Also removes an outage that counts no
     /// other request and was not logged.
     fn leave(&mut self, failing: &mut BTreeMap<GroupId, Outage>) {
         let Some(group) = self.group.take() else { return };
@@ -210,18 +210,19 @@ pub(crate) fn given_up(group: GroupId) {
     }
 }
 
-/// An outage of management, as one node sees it.
+/// An outage of management, as one node observes the outage.
 #[derive(Debug, Default)]
 pub(crate) struct ManagementOutage {
     /// Time of the first failure since the last reply.
     since: Option<Duration>,
-    /// Time of the last reply. `None` before the first one.
+    /// Time of the last reply. `None` before the first reply.
     last_reply: Option<Duration>,
     is_logged: bool,
 }
 
 impl ManagementOutage {
-    /// Records a failed heartbeat. Logs the outage once it lasts long enough.
+    /// Records a failed heartbeat. Logs the outage when it has lasted for
+    /// [`MANAGEMENT_WORTH_A_LINE`].
     pub(crate) fn failed(&mut self, error: &Error) {
         if let Some(silent) = self.is_due(skep_env::now()) {
             tracing::warn!(
@@ -313,7 +314,8 @@ mod tests {
         one.failed(group, &error, at(105));
         assert_eq!(logged(group), Some((2, true)));
         drop((one, two));
-        // The end of the outage is logged too, even if the programs that waited were killed.
+        // The process also logs the end of the outage, even if the programs that waited were
+        // killed.
         assert_eq!(logged(group), Some((0, true)));
         answered(group, || at(133));
         assert_eq!(logged(group), None);

@@ -1,6 +1,6 @@
 //! The reaction of the connecting side to a failed handshake.
 //!
-//! Until a peer has authenticated, it may be any process that has taken the port of a dead service.
+//! A peer that has not authenticated may be any process that has taken the port of a dead service.
 //! The caller must not pass the errors of such a process on to an application, and waits for the
 //! real service. So only four error codes of the peer keep their meaning. A member of the cluster
 //! waits even after a refusal that would be final for a process that wants to join.
@@ -21,9 +21,9 @@ thread_local! {
 /// - `Disconnected`, `StaleMap` and `NotReady` are returned unchanged, because the caller retries
 ///   in any case.
 /// - `AuthenticationFailed` and `VersionMismatch` are returned unchanged if `identity` has no node
-///   id, since an administrator must correct the token or the version. A member was admitted
-///   earlier with the same token. So the peer is the wrong process, and the member gets
-///   `Disconnected`.
+///   id, since an administrator must correct the token or the version. The cluster admitted a
+///   member earlier with the same token. So the refusing peer is the wrong process, and the member
+///   gets `Disconnected`.
 /// - Every other error becomes `Disconnected`.
 ///
 /// The context of an error that becomes `Disconnected` names the problem. For
@@ -45,7 +45,7 @@ pub(crate) fn judge(error: Error, address: &str, identity: &Identity) -> Error {
         _ => {}
     }
     let context = if error.code() == ErrorCode::AuthenticationFailed {
-        // The reason comes last, since reports cut long texts at their end.
+        // The reason is at the end of the text, because reports cut long texts at their end.
         format!(
             "the service at {address} refuses the token of this process; give this process the \
              newest token, which `skep cluster token` on the management host prints: {error}"
@@ -113,13 +113,13 @@ mod tests {
         for words in ["service at 10.77.0.4:7420 refuses the token", "newest token, which `skep"] {
             assert!(reported.contains(words), "{reported}");
         }
-        // A process that wants to join gets the refusal itself.
+        // A process that joins for the first time gets the unchanged refusal.
         let stranger = Identity { node: NodeId::default(), ..member.clone() };
         let error = judge(refused, "10.77.0.4:7420", &stranger);
         assert_eq!(error.code(), ErrorCode::AuthenticationFailed);
         let foreign = judge(Error::new(ErrorCode::Protocol, "nonsense"), "10.77.0.4:1", &member);
         assert!(!is_token_refusal(&foreign), "{foreign}");
-        // The reason comes from the peer, so its words decide nothing.
+        // The peer wrote the text of the reason, so the decision must not depend on this text.
         let words = Error::new(ErrorCode::Protocol, "it refuses the token of this process");
         assert!(!is_token_refusal(&judge(words, "10.77.0.4:1", &member)));
     }

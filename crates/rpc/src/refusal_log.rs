@@ -1,8 +1,9 @@
 //! The log lines about connections that a process refuses. A peer that has not authenticated must
-//! not be able to use up memory or the log: each host gets one line a minute, and the number of
-//! hosts is bounded.
+//! not be able to exhaust memory or flood the log: the process writes one line a minute for each
+//! host, and the number of hosts is bounded.
 //!
-//! Does not own the decision to refuse ([`crate::admission`], [`crate::handshake`]).
+//! This module is not responsible for the decision to refuse ([`crate::admission`],
+//! [`crate::handshake`]).
 
 use crate::limits::{MAX_REFUSED_HOSTS, REFUSAL_LOG_INTERVAL};
 use skep_types::{Error, ErrorCode, Timestamp, utc};
@@ -15,7 +16,7 @@ use std::time::Duration;
 /// Name of the entry of all hosts beyond the first [`MAX_REFUSED_HOSTS`].
 const OTHER_HOSTS: &str = "other hosts";
 
-/// Connections of one host since the last log line about them.
+/// Connections of one host since the last log line about connections of this host.
 #[derive(Debug, Default)]
 struct HostConnections {
     count: u64,
@@ -40,8 +41,8 @@ impl HostConnections {
         self.last_logged.map_or(now, |last| last + REFUSAL_LOG_INTERVAL)
     }
 
-    /// Returns the connections for a log line, and begins to count again. `None` means that there
-    /// are no connections, or that the last line is too recent.
+    /// Returns the connections for a log line, and resets the count. `None` means that there are no
+    /// connections, or that the last line is too recent.
     fn take_due(&mut self, now: Duration) -> Option<(u64, Timestamp, String)> {
         if self.count == 0 || self.due(now) > now {
             return None;
@@ -123,8 +124,8 @@ impl RefusalLog {
         self.this
     }
 
-    /// Counts a connection from `address` that this process refused. Logs the refusal now or within
-    /// a minute.
+    /// Counts a connection from `address` that this process refused. Logs the refusal immediately
+    /// or within a minute.
     pub fn note(self: &Rc<Self>, address: impl Display, problem: impl Display) {
         let (address, problem) = (address.to_string(), problem.to_string());
         self.state.borrow_mut().refuse(&address, &problem, skep_env::wall_time());

@@ -1,5 +1,5 @@
-//! When the replies to requests arrive. While a thread expects a reply, its event loop polls for a
-//! moment before it sleeps (`skep_env::expect_reply`).
+//! Estimates when the replies to requests arrive. While a thread expects a reply, the thread's
+//! event loop polls for a moment before it sleeps (`skep_env::expect_reply`).
 
 use skep_env::ReplyTime;
 use skep_wire::Request;

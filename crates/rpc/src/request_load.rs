@@ -4,19 +4,19 @@
 //! The threads of the mount count requests until the time that the last query of a program names.
 //! At other times, the only cost of a request is the read of one variable. Requests of the mount
 //! itself, which no program has caused, are not counted. The requests of a program that queries the
-//! load, such as the lookup of a path on the mount, are not counted either.
+//! load, such as the lookup of a path on the mount, are also not counted.
 //!
-//! Does not own the rule that decides which statistics a user may see (`skep_fuse`), or the
-//! statistics of services (`skep_metrics`).
+//! This module is not responsible for the rule that decides which statistics a user may see
+//! (`skep_fuse`), or the statistics of services (`skep_metrics`).
 //!
 //! # Invariants
-//! - A table has at most [`MAX_CAUSES`] entries, and one entry more for all other causes. So the
-//!   sums are exact.
+//! - A table has at most [`MAX_CAUSES`] entries, and one more entry for all other causes, so the
+//!   sums over the table are exact.
 //! - A thread waits for a reader only while the reader takes over the table of the thread. This
 //!   step copies and allocates nothing.
 //!
-//! `check_invariants` checks the number of entries. The second invariant is no state, but follows
-//! from [`ThreadLoad::take`], which only replaces the table.
+//! `check_invariants` checks the number of entries. No function can check the second invariant,
+//! which follows from [`ThreadLoad::take`], because that method only replaces the table.
 
 use crate::origin::Origin;
 use skep_metrics::HistogramValue;
@@ -29,8 +29,8 @@ use std::time::Duration;
 /// Maximum number of causes in a table: ten kinds of requests of six users to 64 targets. Including
 /// the histograms of durations, a table has at most 4 MB.
 const MAX_CAUSES: usize = 4096;
-/// Maximum number of programs that query the load at the same time. The requests of further
-/// programs are counted.
+/// Maximum number of programs that query the load at the same time. Of further programs, the mount
+/// counts the requests.
 const MAX_ASKERS: usize = 16;
 
 /// The cause of requests, and the target that received them.
@@ -160,7 +160,7 @@ impl Drop for UncountedOperation {
 
 #[derive(Debug, Default)]
 struct Sums {
-    /// Random number that changes when counting begins again.
+    /// Random number that changes when the counts are reset.
     incarnation: u64,
     table: Table,
     threads: Vec<Arc<ThreadLoad>>,
@@ -197,8 +197,8 @@ impl RequestLoad {
         COUNTED.set(Some((Arc::clone(self), own)));
     }
 
-    /// Calls `read` with the counts since counting began, and with a number that changes when
-    /// counting begins again. The threads continue to count for the time `lasts`.
+    /// Calls `read` with the counts since the last reset, and with a number that changes at each
+    /// reset. The threads continue to count for the time `lasts`.
     pub fn ask<T>(
         &self,
         lasts: Duration,
@@ -211,8 +211,8 @@ impl RequestLoad {
         let Sums { incarnation, table, threads } = &mut *sums;
         let counted: Vec<Table> = threads.iter().map(|thread| thread.take()).collect();
         if !was_active {
-            // The threads have counted nothing since the end of the previous period, so drop the
-            // old counts.
+            // The threads have counted nothing since the end of the previous period, so the counts
+            // start from zero.
             table.clear();
             *incarnation = skep_env::random_u64();
             return read(*incarnation, table);
@@ -375,7 +375,7 @@ mod tests {
         assert!(send(ASKER, START) && send(ASKER, START));
         assert!(!send(OTHER, START) && !send(0, START));
         assert_eq!(counted(&load, START).1, [(Some(1000), 7, 2)]);
-        // Other operations of the thread count while one is left out.
+        // The thread counts other operations while it leaves out one operation.
         let origin = Origin::of_program(1000, 5, 0).of_next_operation();
         let left_out = load.leave_out_own(ASKER, origin, || START);
         request_of(origin, 7, START);

@@ -1,6 +1,6 @@
-//! Sends a request for a group to the member that serves the group. Owns the retry and fail-over
-//! policy for requests to targets. Clients and services use this module. Does not own the process's
-//! cluster map ([`MapCell`]).
+//! Sends a request for a group to the member that serves the group. This module is responsible for
+//! the retry and fail-over policy for requests to targets. Clients and services use this module.
+//! This module is not responsible for the process's cluster map ([`MapCell`]).
 //!
 //! A call under way goes to another member as soon as a newer map names that member as the primary.
 //! The router then ends the connection to the previous primary ([`Router::retire_links`]).
@@ -8,8 +8,8 @@
 //! The router of a client ends connections that no request has used for some minutes
 //! (`routing/idle.rs`).
 //!
-//! A call waits, reconnects and retries until it has a final reply or its deadline passes. Without
-//! a deadline, a call retries without limit. A retry of a request that modifies data is safe,
+//! A call waits, reconnects and retries until it has a final reply or its deadline passes. A call
+//! without a deadline retries without limit. A retry of a request that modifies data is safe,
 //! because the request carries a slot and a sequence number, or is idempotent by its contents.
 //!
 //! # Invariants
@@ -122,7 +122,8 @@ impl Router {
     }
 
     /// Returns the map version that targets must have before they execute requests of this process.
-    /// A target also sends this version in its replies, so that its clients require it too.
+    /// A target also sends this version in its replies, so that its clients require the same
+    /// version.
     pub fn needed(&self) -> MapVersion {
         self.cell.needed()
     }
@@ -328,7 +329,7 @@ impl Router {
             options.lowest_map = options.lowest_map.max(self.cell.needed());
         }
         let connection = self.connection(&map, target).await?;
-        // The process may have got a new id while this task connected, so check the id again.
+        // The process may have received a new id while this task connected, so check the id again.
         self.check_sender(options)?;
         let result = connection.call(request, options).await;
         self.cell.need(connection.needed_map());
@@ -397,8 +398,8 @@ impl Router {
 
     /// Ends the connections, and the attempts to connect, to targets that are lost or whose group
     /// has another primary in the newest map. The calls under way then fail, or go to the new
-    /// primary in the same slot and sequence. They do not wait for the process of the previous
-    /// primary, which may be stopped while its connection stays open.
+    /// primary in the same slot and sequence. These calls do not wait for the process of the
+    /// previous primary, which may be stopped while its connection stays open.
     fn retire_links(&self) {
         let map = self.map();
         self.links.borrow_mut().retain(|target, link| {
@@ -451,8 +452,8 @@ impl Router {
     }
 }
 
-/// Refuses a target that an administrator has marked as lost. Its service will not come back with
-/// the data, so a request must not wait for it.
+/// Refuses a target that an administrator has marked as lost. The service of such a target will not
+/// come back with the data, so a request must not wait for this service.
 fn check_not_lost(target: &Target) -> Result<()> {
     if target.consistency != Consistency::Bad {
         return Ok(());

@@ -1,11 +1,12 @@
-//! The secrets that prove membership in a cluster, and the proofs made with them.
+//! The secrets that prove membership in a cluster, and the proofs that a process computes with
+//! these secrets.
 //!
 //! A process holds the newest secret of its cluster and, while an administrator replaces it,
 //! previous secrets. All clones of [`Secrets`] in a process share one list, so that a new secret
 //! reaches every thread immediately.
 //!
-//! Does not own the files that store secrets (`skep_service::tokens`), nor the handshake that uses
-//! them ([`crate::handshake`]).
+//! This module is not responsible for the files that store secrets (`skep_service::tokens`), or for
+//! the handshake that uses secrets ([`crate::handshake`]).
 
 use hmac::{Hmac, Mac};
 use sha2::Sha256;
@@ -14,13 +15,14 @@ use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
 
 /// Maximum number of secrets that a process holds: the newest secret and three previous ones.
-/// Further secrets would only be old ones that an administrator forgot to revoke.
+/// Further secrets would only be old secrets that an administrator forgot to revoke.
 pub const MAX_SECRETS: usize = 4;
 
 /// The text whose HMAC is the id of a secret.
 const ID_LABEL: &[u8] = b"skep secret id";
 
-/// Identifies a secret. The id may be logged and sent, since the secret cannot be computed from it.
+/// Identifies a secret. Programs may log and send the id, because the secret cannot be computed
+/// from the id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SecretId(u64);
 
@@ -57,7 +59,7 @@ impl std::str::FromStr for SecretId {
     }
 }
 
-/// A secret of a cluster. It is never sent over the network and never logged.
+/// A secret of a cluster. Programs never send a secret over the network and never log a secret.
 #[derive(Clone, Eq)]
 pub struct Secret([u8; 32]);
 
@@ -135,8 +137,8 @@ impl Secret {
 pub struct HeldSecret {
     /// The secret.
     pub secret: Secret,
-    /// Whether the secret was revoked for nodes that have not joined yet. It still proves the
-    /// membership of nodes that have a node id.
+    /// Whether the secret was revoked for nodes that have not joined yet. A secret of this kind
+    /// still proves the membership of nodes that have a node id.
     pub is_closed: bool,
 }
 

@@ -71,14 +71,14 @@ impl IncomingStream {
     }
 
     /// Receives the next request; returns `None` when the peer has closed the connection, or when
-    /// this process has ended it because it was idle. Waits while more than `MAX_OUTBOX_BYTES` of
-    /// replies wait to be sent to the peer.
+    /// this process has ended the connection because the connection was idle. Waits while more than
+    /// `MAX_OUTBOX_BYTES` of replies wait to be sent to the peer.
     ///
     /// Refuses a request that nodes of the peer's kind may not send, and receives the next request.
     ///
     /// # Errors
     /// `Disconnected` if the connection is lost, `Protocol` if a frame is invalid or longer than
-    /// its message may be. After an error the connection cannot be used any more.
+    /// its message may be. After an error, the caller must not use the connection any more.
     pub async fn next(&mut self) -> Result<Option<Incoming>> {
         loop {
             self.outbox.below_limit().await;
@@ -154,8 +154,8 @@ impl std::fmt::Debug for Outbox {
 }
 
 impl Outbox {
-    /// Calls `observer` with the duration of each send that had bulk data. On a slow link, this is
-    /// the time in which earlier data left the socket's buffer.
+    /// Calls `observer` with the duration of each send that had bulk data. On a slow link, the send
+    /// takes the time in which earlier data leaves the socket's buffer.
     pub fn on_data_sent(&self, observer: impl Fn(Duration) + 'static) {
         *self.on_data_sent.borrow_mut() = Some(Rc::new(observer));
     }
@@ -242,8 +242,8 @@ impl Outbox {
                 let observer = outbox.on_data_sent.borrow().clone().filter(|_| has_data);
                 let started = observer.as_ref().map(|_| skep_env::now());
                 if outbox.stream.send(parts).await.is_err() {
-                    // The task that reads from this connection also sees the end of the stream, and
-                    // cleans up.
+                    // The task that reads from this connection also receives the end of the stream,
+                    // and cleans up.
                     outbox.stream.shutdown();
                     outbox.parts.take();
                     outbox.waiting_bytes.set(0);

@@ -1,8 +1,8 @@
 //! Reads frames from a byte stream.
 //!
 //! Headers and bodies come from a read-ahead buffer, so that one receive gets many small frames.
-//! Bulk data that arrives in this buffer must be copied once more, to the caller's buffer. So after
-//! a frame with much bulk data the reader reads only `BULK_READ_AHEAD_BYTES` ahead, since the next
+//! The reader must copy bulk data that arrives in this buffer to the caller's buffer. So after a
+//! frame with much bulk data the reader reads only `BULK_READ_AHEAD_BYTES` ahead, since the next
 //! frame probably has much bulk data too.
 //!
 //! A process may have hundreds of thousands of connections, and most of them carry one small frame
@@ -35,13 +35,14 @@ thread_local! {
     static LONG_BUFFERS: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Chooses the length of a read-ahead buffer. A thread has at most [`MAX_LONG_BUFFERS`] long ones.
+/// Chooses the length of a read-ahead buffer. A thread has at most [`MAX_LONG_BUFFERS`] long
+/// buffers.
 #[derive(Debug)]
 struct AheadLength {
     /// Length of the long buffer in bytes.
     longest: usize,
     is_long: bool,
-    /// Number of receives in a row that would have fitted into the short buffer.
+    /// Number of consecutive receives that would have fitted into the short buffer.
     short_receives: u32,
 }
 
@@ -77,7 +78,7 @@ impl AheadLength {
     }
 
     /// Handles a receive of `got` bytes. `is_full` is whether these bytes have filled the buffer.
-    /// If they have, more bytes probably wait in the socket.
+    /// After a full buffer, more bytes probably wait in the socket.
     fn received(&mut self, got: usize, is_full: bool) {
         if is_full {
             return self.lengthen();
@@ -235,8 +236,8 @@ mod tests {
         .unwrap();
     }
 
-    /// Sends frames in one message, and reads them. Each frame has a body and bulk data of the
-    /// given lengths.
+    /// Sends frames in one message, and reads these frames. Each frame has a body and bulk data of
+    /// the given lengths.
     async fn exchange(sender: &TcpStream, reader: &mut FrameReader, frames: &[(usize, usize)]) {
         let byte = |index: usize| index as u8;
         let mut parts = Vec::new();

@@ -1,8 +1,8 @@
 //! The term of this process's target as the primary of its group. A term begins with the epoch in
 //! which the target becomes the primary, and ends when another member becomes the primary.
 //!
-//! Owns the decision whether the target may send requests as primary. Does not own the check at
-//! receivers ([`skep_wire::senders`]).
+//! This module is responsible for the decision whether the target may send requests as primary, but
+//! not for the check at receivers ([`skep_wire::senders`]).
 
 use skep_types::{ClusterMap, Epoch, Error, ErrorCode, MapVersion, Result, TargetId};
 use skep_wire::senders::Sender;
@@ -16,8 +16,8 @@ type CachedTerm = (MapVersion, Option<(Sender, Epoch)>);
 #[derive(Debug)]
 pub(crate) struct OwnTerm {
     target: TargetId,
-    /// First epoch of the term to which the sender is bound. `None` means that it is bound to no
-    /// term, and may continue in a later term of its target.
+    /// First epoch of the term to which the sender is bound. `None` means that the sender is bound
+    /// to no term, and may continue in a later term of its target.
     held: Cell<Option<Epoch>>,
     /// The target's term in one version of the cluster map: the sender, and the first epoch of the
     /// term. `None` as a term means that the target is not a primary in this version.
@@ -95,8 +95,8 @@ mod tests {
         let other = TargetId::new(2);
         let refused = |map| term.sender(&map).unwrap_err().code() == ErrorCode::Deposed;
         assert!(refused(map(2, other, 2)));
-        // The process refuses the map of epoch 3. It has not received the map of epoch 2, so it
-        // cannot exclude that another member served in that epoch.
+        // The process refuses the map of epoch 3. The process has not received the map of epoch 2,
+        // so it cannot exclude that another member served in that epoch.
         assert!(refused(map(3, OWN, 3)));
         let next = OwnTerm::new(OWN);
         next.hold(Epoch::new(3));

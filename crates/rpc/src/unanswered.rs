@@ -2,9 +2,10 @@
 //! accepted a request and does not reply. No attempt to reach the server fails in this case. The
 //! heartbeat reports these requests to management, so that `skep health check` names the mount.
 //!
-//! Owns the newest reports of the workers of the process. Does not own the requests, or the outages
-//! of groups. If the process has such an outage, its heartbeats report the outage in place of these
-//! requests, because the outage names the group ([`crate::outages`]).
+//! This module stores the newest reports of the workers of the process. The requests themselves and
+//! the outages of groups ([`crate::outages`]) are outside this module. If a group does not answer
+//! the process, the heartbeats report the outage of this group in place of the unanswered requests,
+//! because the outage names the group.
 
 use skep_types::GroupId;
 use skep_wire::limits::MAX_WAIT_ERROR_CHARS;
@@ -33,7 +34,7 @@ fn reported() -> MutexGuard<'static, BTreeMap<u64, Unanswered>> {
     UNANSWERED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The report of one worker. Dropping it withdraws the report.
+/// The report of one worker. A drop of this value withdraws the report.
 #[derive(Debug)]
 pub struct UnansweredReport {
     worker: u64,

@@ -118,7 +118,7 @@ fn connections_without_the_secret_are_refused_with_a_reason() {
         assert!(error.context().contains("skep cluster token"), "{error}");
         let error = connect(identity(2, &secret), 0).await;
         assert_eq!(error.code(), ErrorCode::AuthenticationFailed);
-        // The service sends this text, and the connecting side shows it.
+        // The service sends this text, and the connecting side shows the text.
         let [service, token] = [1, 2].map(|cluster| ClusterId::new([cluster; 16]));
         let expected = format!("service at this address belongs to cluster {service}");
         assert!(error.context().contains(&expected), "{error}");
@@ -178,7 +178,7 @@ async fn is_returned(buffer: &Buf) {
         .expect("the buffer is not used any more");
 }
 
-/// docs/semantics.md 4.1: a killed program waits until its buffer is not used any more.
+/// docs/semantics.md 4.1: a killed program waits until no connection uses the program's buffer.
 #[test]
 fn ended_connection_keeps_no_data_of_unsent_requests() {
     block_on(async {
@@ -193,7 +193,7 @@ fn ended_connection_keeps_no_data_of_unsent_requests() {
             let options = CallOptions { data: vec![data.clone()], ..Default::default() };
             spawn(async move { connection.call(&read(0, 1), &options).await })
         };
-        // The sockets have no space for the first request, so the others wait to be sent.
+        // The sockets have no space for the first request, so the other requests wait to be sent.
         let (long, data) = (Buf::new(64 << 20), Buf::new(4096));
         let mut calls = vec![call(&long)];
         for _ in 0..4 {
@@ -217,7 +217,7 @@ fn ended_connection_keeps_no_data_of_unsent_requests() {
     .unwrap();
 }
 
-/// docs/semantics.md 4.1.
+/// Checks the guarantee of docs/semantics.md 4.1.
 #[test]
 fn dropped_call_gets_its_buffer_back_from_a_stopped_server() {
     block_on(async {

@@ -1,6 +1,6 @@
 //! Fail-over of calls under way, over real sockets. A newer cluster map names another primary,
-//! while the process of the previous primary is stopped and its connections stay open. Also tests
-//! the choice among several addresses of management.
+//! while the process of the previous primary is stopped and its connections stay open. This file
+//! also tests the choice among several addresses of management.
 
 #![allow(clippy::unwrap_used, reason = "a test fails at an unexpected result")]
 
@@ -50,15 +50,15 @@ fn map(addresses: [&str; 2], primary: u32, epoch: u64, since: u64) -> ClusterMap
     map
 }
 
-/// Returns the map cell of a client, and a router that follows it.
+/// Returns the map cell of a client, and a router that follows this cell.
 fn client(secret: &Secrets, map: ClusterMap) -> (Arc<MapCell>, Rc<Router>) {
     let cell = MapCell::new(map, NodeId::new(5));
     let router = Router::new(identity(secret, 5), Channel::random(), Arc::clone(&cell));
     (cell, router)
 }
 
-/// A service that records the headers of its requests. With [`Serves::Nothing`] it records an empty
-/// header for each connection.
+/// A service that records the headers of its requests. With [`Serves::Nothing`], the service
+/// records an empty header for each connection.
 struct Service {
     address: String,
     received: Rc<RefCell<Vec<Header>>>,

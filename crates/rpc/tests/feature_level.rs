@@ -72,7 +72,8 @@ fn service_does_not_join_a_cluster_of_a_newer_feature_level() {
         let token = management();
         let joined = Membership::join(&token, server(), Some(Duration::from_secs(10))).await;
         check(&joined.unwrap_err());
-        // The service has the map of an earlier start, and management may be away.
+        // The service has the map of an earlier start, because a service with such a map can start
+        // while management is down.
         let begun = Membership::begin(&token, server(), Some(newer_map())).await;
         check(&begun.unwrap_err());
     })

@@ -28,7 +28,7 @@ struct FakeMember {
     role: Rc<RefCell<Role>>,
     /// Ids (`sequence`) of the requests that have arrived.
     received: Rc<RefCell<Vec<u64>>>,
-    /// Number of requests that a member collects before it replies to all of them.
+    /// Number of requests that a member collects before the member replies to all these requests.
     batch: Rc<Cell<usize>>,
 }
 
@@ -180,10 +180,10 @@ fn requests_in_flight_follow_a_leader_that_changes() {
     .unwrap();
 }
 
-/// If the token was replaced on one management node only, the error must contain this reason, and
-/// not only that a follower is not the leader.
+/// If an administrator has replaced the token on only one management node, the error must contain
+/// the refusal of the token as the reason, and not only that a follower is not the leader.
 #[test]
-fn leader_that_refuses_the_token_is_reported_with_this_reason() {
+fn error_names_the_refusal_of_the_token_by_the_leader() {
     block_on(async {
         let secrets = Secrets::generate();
         let leader = member(&Secrets::generate(), Role::Leader);
@@ -219,10 +219,10 @@ fn request_without_any_leader_fails_at_its_deadline() {
     .unwrap();
 }
 
-/// Most of the time passes while no member knows a leader. The last attempt then cannot connect
-/// any more, and its short time must not hide the reason.
+/// Most of the time passes while no member knows a leader. The last attempt then has too little
+/// time to connect, and its failure must not hide the missing leader as the reason.
 #[test]
-fn missing_leader_is_the_reason_if_the_last_attempt_is_late() {
+fn error_names_a_missing_leader_if_the_last_attempt_is_late() {
     block_on(async {
         let secrets = Secrets::generate();
         let stopped = member(&secrets, Role::Stopped);

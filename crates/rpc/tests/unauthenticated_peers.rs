@@ -1,5 +1,5 @@
-//! Peers that have not authenticated: a process on the port of a dead service, and processes that
-//! connect to a service and send nothing or nonsense.
+//! Tests with peers that have not authenticated: a process on the port of a dead service, and
+//! processes that connect to a service and send nothing or nonsense.
 
 #![allow(clippy::unwrap_used, reason = "a test fails at an unexpected result")]
 
@@ -123,8 +123,8 @@ fn members_wait_until_a_foreign_server_frees_the_port() {
                 answer_with(&listener.accept().await.unwrap(), status).await;
                 count.set(count.get() + 1);
             }
-            // First a daemon of another protocol has the port, then a service of another cluster,
-            // then a service with another secret, and at last the right service.
+            // Four processes use the port in turn: a daemon of another protocol, a service of
+            // another cluster, a service with another secret, and finally the right service.
             let stream = listener.accept().await.unwrap();
             stream.send(vec![MessagePart::Bytes(vec![b'x'; HEADER_BYTES])]).await.unwrap();
             let other = Identity { cluster: ClusterId::new([2; 16]), ..server.clone() };
@@ -169,7 +169,7 @@ fn error_of_a_handshake_does_not_quote_received_text() {
 fn silent_connections_do_not_block_members() {
     const STRANGERS: usize = 3000;
     block_on(async {
-        // Both ends of each connection are in this process.
+        // This process has both ends of each connection.
         assert!(skep_env::raise_file_limit() > 4 * STRANGERS as u64, "the test needs descriptors");
         let secret = Secrets::generate();
         let (listener, address) = listen();

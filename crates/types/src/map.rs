@@ -126,8 +126,8 @@ byte_enum! {
         /// The node does not serve the target, for example because it cannot open the target's
         /// directory.
         Down = 4,
-        /// The target serves reads and writes of its files. It gets no new files, because an
-        /// administrator has closed the target. Management sets this condition.
+        /// The target serves reads and writes of its files. The target gets no new files, because
+        /// an administrator has closed the target. Management sets this condition.
         Closed = 5,
     }
 }

@@ -1,5 +1,5 @@
-//! Connections of one thread to itself, over real sockets. Each test has a thread, and so a list of
-//! connections, of its own.
+//! Tests of idle connections of one thread to itself, over real sockets. Each test runs on its own
+//! thread, so each test has its own list of connections.
 
 use super::*;
 use crate::server::{IncomingStream, Outbox};
@@ -110,7 +110,8 @@ fn request_in_flight_when_its_connection_ends_is_dropped() {
     block_on(async {
         let mut served = connect(&listen(), NodeKind::Client).await;
         send_request(&served.client).await;
-        // The request is in the buffer of the socket, from which the kernel still returns it.
+        // The request is in the buffer of the socket, and the kernel still returns the bytes of
+        // this buffer.
         served.outbox.peer_use().end();
         let received = skep_env::timeout(PATIENCE, served.requests.next()).await.unwrap();
         assert!(received.is_ok_and(|incoming| incoming.is_none()));
@@ -132,7 +133,7 @@ fn list_of_connections_does_not_grow_with_ended_connections() {
     .unwrap();
 }
 
-/// The thread that accepts connections is not a thread that serves them.
+/// The thread that accepts connections does not serve connections.
 #[test]
 fn each_thread_ends_idle_connections_on_request() {
     let serve = || {

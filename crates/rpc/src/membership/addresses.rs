@@ -1,7 +1,7 @@
 //! The order in which a sender tries the addresses of the members of management.
 //!
-//! Owns the facts about the leader that replies have shown. Does not own the addresses themselves
-//! or the connections ([`super::Management`]).
+//! This module is responsible for the facts about the leader that replies have shown, but not for
+//! the addresses themselves or the connections ([`super::Management`]).
 
 use crate::refusal::is_token_refusal;
 use skep_types::Error;
@@ -15,7 +15,7 @@ pub(super) struct MemberAddresses {
     answered: Option<String>,
     /// The addresses of the leader, as named by the member that refused a request last.
     leader: Vec<String>,
-    /// The addresses whose members have refused a request since the leader answered last, in the
+    /// The addresses whose members have refused a request after the leader's last answer, in the
     /// order of the refusals.
     refused: Vec<String>,
     /// The addresses whose members have refused the token of this process at the last handshake,
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn every_member_is_asked_before_one_is_asked_again() {
+    fn no_member_is_asked_twice_before_every_member_was_asked() {
         let mut addresses = MemberAddresses::default();
         for (member, next) in [("a", "b c a"), ("b", "c a b"), ("c", "a b c"), ("a", "b c a")] {
             addresses.note_answer(member);

@@ -3,8 +3,8 @@
 //!
 //! All threads of a mount share one [`ClientMembership`]. One of the threads runs
 //! [`ClientMembership::keep`]. Any thread may notice the removal (storage replies `Evicted`) and
-//! start the new registration. Does not own the file handles. The client must fence them before it
-//! registers again (docs/design/0006-fencing.md).
+//! start the new registration. This module does not change file handles. The client must fence its
+//! file handles before it registers again (docs/design/0006-fencing.md).
 
 use super::management::is_final;
 use super::map::{FollowedMap, MapChange};
@@ -53,7 +53,8 @@ pub trait ClientEvents {
     /// each heartbeat until the client has a new id.
     fn on_removed(&self, removed: NodeId);
 
-    /// Changes the log level of this process and returns it. `None` for `level` changes nothing.
+    /// Changes the log level of this process and returns the new level. `None` for `level` changes
+    /// nothing.
     ///
     /// # Errors
     /// - `InvalidArgument` if `level` is not a log level.
@@ -72,7 +73,7 @@ pub struct ClientMembership {
     /// Time of the last registration under a new id, in milliseconds of `skep_env::now`.
     joined_again_ms: AtomicU64,
     is_leaving: AtomicBool,
-    /// Notifies waiting tasks when the client has a new id, and when it begins to leave.
+    /// Notifies waiting tasks when the client has a new id, and when the client begins to leave.
     changed: SharedNotify,
 }
 
@@ -173,8 +174,8 @@ impl ClientMembership {
 
     /// Claims the new registration after a removal. Returns `true` to exactly one caller for each
     /// removed id. That caller must first fence the client's handles, and then run
-    /// [`Self::register_again`] as a task of its own, since all threads wait for its result.
-    /// Returns `false` if another thread has claimed the registration.
+    /// [`Self::register_again`] as a separate task, because all threads wait for the new
+    /// registration. Returns `false` if another thread has claimed the registration.
     pub fn begin_rejoin(&self, removed: NodeId) -> bool {
         self.node() == removed
             && self.removed.swap(removed.raw(), Ordering::AcqRel) != removed.raw()
@@ -197,8 +198,8 @@ impl ClientMembership {
         }
         let mut management = self.management();
         let mut logged = None;
-        // Retry: a removed client tries to register again every `CLIENT_JOIN_PAUSE`, until it
-        // leaves.
+        // Retry: a removed client tries to register again every `CLIENT_JOIN_PAUSE`, until the
+        // client leaves.
         while !self.is_leaving() {
             match management.call_once(&self.request, MANAGEMENT_DEADLINE).await {
                 Ok(registered) => {
@@ -218,7 +219,7 @@ impl ClientMembership {
                     }
                     if error.code() == ErrorCode::AuthenticationFailed {
                         // The connection authenticated with a revoked secret. A new connection uses
-                        // the secret that the token file has now.
+                        // the secret that is in the token file now.
                         management = self.management();
                     }
                     skep_env::sleep(CLIENT_JOIN_PAUSE).await;
@@ -228,7 +229,7 @@ impl ClientMembership {
     }
 
     /// Reports to management that the client leaves, and stops the heartbeats. If management does
-    /// not reply, it removes the client when the client's lease expires.
+    /// not receive this report, management removes the client when the client's lease expires.
     pub async fn leave(&self) {
         self.begin_leave();
         leave(&self.management(), self.node()).await;
@@ -365,7 +366,7 @@ async fn register_until(
             logged.push(error.code());
             tracing::warn!("cannot mount yet: {error}; this mount retries {span}");
         }
-        // The last attempt starts at the deadline, not before it.
+        // The last attempt starts at the deadline, not before the deadline.
         skep_env::sleep(left.unwrap_or(pause).min(pause)).await;
         pause = (pause * 2).min(LONGEST_MANAGEMENT_BACKOFF);
     }
@@ -386,8 +387,8 @@ impl RegistrationAttempt {
 }
 
 /// Makes one attempt to register. If the client needs a formatted cluster and the cluster is not
-/// formatted, the client leaves again. Its later attempts check the map before they register, since
-/// each new registration gets a new client id.
+/// formatted, the client leaves again. The client's later attempts check the map before they
+/// register, because each new registration uses a new client id.
 async fn register_once(
     management: &Management,
     request: &RegisterClient,

@@ -1,10 +1,9 @@
 //! Connections to management, and the loop that retries a request until management gives a final
-//! reply. Owns no state of the node, which belongs to [`super::Membership`] and
-//! [`super::ClientMembership`].
+//! reply. The state of the node belongs to [`super::Membership`] and [`super::ClientMembership`].
 //!
-//! Management may have several members, and only its leader executes requests. Another member
-//! replies `NotLeader` and executes nothing. The sender then sends the request, with the same id,
-//! to the leader that the reply names, or to the next address ([`super::addresses`]).
+//! Management may have several members, and only its leader executes requests. Every other member
+//! replies `NotLeader` and executes nothing. After `NotLeader`, the sender sends the request, with
+//! the same id, to the leader that the reply names, or to the next address ([`super::addresses`]).
 
 use super::addresses::MemberAddresses;
 use crate::access::{Channel, Identity, JoinToken};
@@ -39,7 +38,7 @@ pub struct Management {
     /// The cell with the cluster map and the node's id; `None` before the node has registered.
     cell: RefCell<Option<Arc<MapCell>>>,
     connection: RefCell<Option<OpenConnection>>,
-    /// Random id of this handle. It identifies the sender of a request.
+    /// Random id of this handle, which identifies the sender of a request.
     sender_number: u64,
     /// Id of the last request.
     last_request: Cell<u64>,
@@ -91,7 +90,8 @@ impl Management {
         })
     }
 
-    /// Sends all later requests under the node id in `cell`. Called when the node has registered.
+    /// Sends all later requests under the node id in `cell`. The caller calls this method when the
+    /// node has registered.
     pub(super) fn set_member(&self, cell: Arc<MapCell>) {
         *self.cell.borrow_mut() = Some(cell);
     }
@@ -168,8 +168,8 @@ impl Management {
         loop {
             let left = deadline.saturating_sub(skep_env::now());
             let connecting = skep_env::timeout(left, self.connection()).await;
-            // The last attempt may have little time left to connect. Then the refusal before it is
-            // the reason of the failure.
+            // The last attempt may have too little time left to connect. In this case the refusal
+            // before the last attempt is the reason of the failure.
             let late = || Err(refusal.take().unwrap_or_else(|| no_connection(time_left)));
             let open = connecting.unwrap_or_else(late)?;
             let left = deadline.saturating_sub(skep_env::now());
@@ -303,7 +303,7 @@ impl Management {
     }
 
     /// Logs that management answers again after a request has waited for `waited`. Another task may
-    /// have closed the connection since then, so its address may be missing.
+    /// have closed the connection in the meantime, so the address may be missing in the line.
     fn log_return(&self, waited: Duration) {
         let open = self.connection.borrow();
         let at = open.as_ref().map_or_else(String::new, |open| format!(" at {}", open.address));
@@ -335,7 +335,8 @@ impl Management {
     }
 
     /// Connects to management at the first address that answers, in the order of
-    /// [`Self::candidates`]. The next address is tried when an earlier one has failed or is silent.
+    /// [`Self::candidates`]. The next attempt begins when an earlier address has failed or is
+    /// silent.
     async fn connect(&self) -> Result<(Rc<Connection>, String)> {
         let identity = &self.identity();
         let attempt = async |address: String| {
@@ -350,7 +351,7 @@ impl Management {
         let none = || Error::new(ErrorCode::Disconnected, "no address of management is known");
         let opened = first.unwrap_or_else(|| Err(none()));
         let (connection, address) = opened.map_err(|error| match error.code() {
-            // The error names only the address that failed last.
+            // The error of the attempts names only the address that failed last.
             ErrorCode::Disconnected if candidates.len() > 1 => {
                 let all = candidates.join(", ");
                 error.within(format_args!("management does not answer at {all}"))
@@ -412,7 +413,7 @@ impl Drop for ConnectingGuard<'_> {
 }
 
 /// Whether an error that management replied is final. `TimedOut` is not final, because management
-/// may have executed the request. A lost connection is not final either, since the next attempt
+/// may have executed the request. A lost connection is also not final, because the next attempt
 /// opens a new connection.
 pub(super) fn is_final(error: &Error) -> bool {
     error.code().retry_class() == RetryClass::Never && error.code() != ErrorCode::TimedOut

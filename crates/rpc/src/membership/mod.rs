@@ -1,9 +1,10 @@
 //! A node's membership in the cluster: registration with management, heartbeats, and the cluster
 //! map that management pushes.
 //!
-//! [`Membership`] is for services. It registers targets, and may start with a cluster map that the
-//! service cached before a restart. [`ClientMembership`] is for clients. The threads of a mount
-//! share it, and a client that registers again gets a new id. Both use [`Management`].
+//! [`Membership`] is for services. A [`Membership`] registers targets, and may start with a cluster
+//! map that the service cached before a restart. [`ClientMembership`] is for clients. The threads
+//! of a mount share one [`ClientMembership`], and a client that registers again gets a new id. Both
+//! types send their requests through [`Management`].
 //!
 //! Management is never on the I/O path. While management does not reply, the node uses its current
 //! map and retries without limit. A node that management has removed registers again without an
@@ -55,11 +56,11 @@ pub struct Membership {
 pub enum Change {
     /// The [`MapCell`] contains a different map.
     Map,
-    /// The service had started with a cached map, and management has now registered it. This change
-    /// precedes the first [`Self::Map`].
+    /// The service had started with a cached map, and management has now registered the service.
+    /// This change precedes the first [`Self::Map`].
     Joined(Box<RegisterReply>),
-    /// The service had started with a cached map, and management has refused it. No further change
-    /// is reported.
+    /// The service had started with a cached map, and management has refused the service. The
+    /// membership reports no further change after this one.
     Refused(Error),
     /// Management had removed this service from the cluster, and the service has registered again.
     Rejoined(Box<RegisterReply>),
@@ -197,8 +198,8 @@ impl Membership {
             let (known, newest_node) = (self.map.cell.version(), self.map.cell.load().newest_node);
             let node = self.node();
             // A target may request another heartbeat after this task has collected the targets'
-            // reports for this one. To notice such a request, the task begins to wait before it
-            // collects the reports.
+            // reports for this one. To notice such a request, the task begins to wait for requests
+            // before it collects the reports.
             let requested = self.map.cell.wait_for_heartbeat_request();
             let (targets, waits) = (reports(), outages::waits(skep_env::now()));
             let heartbeat = Heartbeat { node, known, newest_node, targets, waits };
@@ -353,9 +354,9 @@ fn report(change: MapChange, on_change: &impl Fn(Change)) {
     }
 }
 
-/// Returns the longest wait for the reply to a heartbeat. It is at most one lease, since the lease
-/// would expire during a longer wait. After this time the sender tries the other addresses of
-/// management.
+/// Returns the longest wait for the reply to a heartbeat. This time is at most one lease, because
+/// the lease would expire during a longer wait. After this time the sender tries the other
+/// addresses of management.
 fn heartbeat_timeout(cell: &MapCell) -> Duration {
     let lease = Duration::from_millis(u64::from(cell.load().policy.lease_ms));
     lease.min(HEARTBEAT_DEADLINE)

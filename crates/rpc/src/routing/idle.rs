@@ -2,8 +2,8 @@
 //! target, and programs use most of them rarely. Each connection costs memory at both ends.
 //!
 //! A connection ends between two requests, so no call fails, and no retry is counted. The thread of
-//! the router does the check and the end in one step, so no request can begin in between. The next
-//! request connects again.
+//! the router checks and ends a connection in one step, so no request can begin between the check
+//! and the end. The next request opens a new connection.
 
 use super::{Router, jittered};
 use crate::limits::{IDLE_CONNECTION_LIFETIME, IDLE_LOOK_INTERVAL};

@@ -35,7 +35,7 @@ fn identity(secret: &Secrets) -> Identity {
 #[derive(Default)]
 struct Service {
     accepted: Cell<usize>,
-    /// Number of connections whose end the service has seen.
+    /// Number of connections whose end the service has received.
     ended: Cell<usize>,
     /// Whether the service delays its replies until `reply_to_held`.
     holds: Cell<bool>,
@@ -126,7 +126,8 @@ impl Client {
         skep_env::timeout(PATIENCE, looks).await.expect("the connection ends in time");
     }
 
-    /// Checks the connection repeatedly, each time at a later time. Each check must find it in use.
+    /// Checks the connection repeatedly, each time at a later time. Each check must find the
+    /// connection in use.
     async fn look_while_it_is_used(&self) {
         let mut now = skep_env::now();
         for _ in 0..1000 {
