@@ -3,9 +3,9 @@
 //! docs/design/0001-threads-and-store.md.
 //!
 //! `ping_pong [ROUNDS] [IN_FLIGHT] [apart]` prints one line for each length of the spin: round
-//! trips per second, and the CPU time of each side per round trip. With `apart`, each side is
-//! pinned to a CPU of its own. Otherwise the kernel may run both sides on one CPU. This program is
-//! not a test, because it asserts nothing.
+//! trips per second, and the CPU time of each side per round trip. With `apart`, the program pins
+//! each side to a separate CPU. Without `apart`, the kernel may run both sides on one CPU. This
+//! program is not a test, because it asserts nothing.
 
 use skep_env::{Buf, MessagePart, TcpListener, TcpStream};
 use std::io::{BufRead, BufReader, Write};
@@ -68,8 +68,8 @@ async fn ask(address: String, spin: Duration, rounds: usize, in_flight: usize) -
     start.elapsed()
 }
 
-/// Runs `body` on a new thread. If `apart`, the thread is pinned to the CPU at `index` in the list
-/// of available CPUs.
+/// Runs `body` on a new thread. If `apart` is set, pins the thread to the CPU at `index` in the
+/// list of available CPUs.
 fn on_cpu<T: Send + 'static>(
     apart: bool,
     index: usize,

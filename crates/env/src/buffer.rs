@@ -1,18 +1,18 @@
 //! Page-aligned, reference-counted buffers for one thread. The thread keeps the memory of dropped
-//! buffers in a pool by size, and reuses it until the thread ends.
+//! buffers in a pool by size, and reuses this memory until the thread ends.
 //!
 //! # Aliasing
 //! Clones and slices of a buffer share its memory, and the kernel fills buffers while their handles
 //! exist. Rust permits a reference to bytes only while nothing changes them. So each buffer counts
 //! its users at run time, like a `RefCell`:
 //! - [`Buf::bytes`] returns a guard. While a guard of some part of the memory exists, no method
-//!   changes the memory, and no operation begins to fill it.
+//!   changes the memory, and no operation begins to fill the memory.
 //! - [`Buf::begin_fill`] marks a range that the kernel fills. Until the mark is dropped,
-//!   [`Buf::bytes`] refuses every range that overlaps with it. Operations may fill other ranges of
-//!   the same memory at the same time, for example the pieces of one large read.
+//!   [`Buf::bytes`] refuses every range that overlaps with the marked range. Operations may fill
+//!   other ranges of the same memory at the same time, for example the pieces of one large read.
 //!
-//! A violation is a bug of the caller, and panics. Each operation that fills a buffer keeps the
-//! mark until its completion has arrived, even if its future is dropped.
+//! A violation of these rules is a bug of the caller, and causes a panic. Each operation that fills
+//! a buffer keeps the mark until its completion has arrived, even if its future is dropped.
 
 use std::alloc::{Layout, dealloc, handle_alloc_error};
 use std::cell::{Cell, RefCell};
@@ -26,7 +26,7 @@ use std::rc::Rc;
 const SMALLEST_CLASS: usize = 4096;
 const LARGEST_CLASS: usize = 8 << 20;
 const POOLED_PER_CLASS: usize = 16;
-/// Minimum size in bytes for which memory is mapped with `mmap` instead of taken from the
+/// Minimum size in bytes from which on a buffer's memory comes from `mmap` and not from the
 /// allocator. The kernel adds zeroed pages to a mapping on first use. The allocator would have to
 /// zero the whole aligned block during the allocation.
 const SMALLEST_MAPPED: usize = 256 << 10;
@@ -112,7 +112,7 @@ impl Memory {
     }
 }
 
-/// Maps zeroed pages. A page takes memory only from its first use on.
+/// Maps zeroed pages. The kernel allocates memory for a page only at the first use of the page.
 fn map(capacity: usize) -> *mut u8 {
     let access = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -129,8 +129,8 @@ impl Drop for Allocation {
     fn drop(&mut self) {
         // SAFETY: `drop` runs once, and the field is not used afterwards.
         let mut memory = Some(unsafe { ManuallyDrop::take(&mut self.memory) });
-        // While a thread ends, its pool may have been dropped already. In that case the memory is
-        // freed.
+        // While a thread ends, its pool may have been dropped already. In that case this code frees
+        // the memory.
         let _ = POOL.try_with(|pool| {
             let mut pool = pool.borrow_mut();
             let Some(capacity) = memory.as_ref().map(|memory| memory.capacity) else { return };
@@ -176,8 +176,8 @@ impl std::fmt::Debug for Buf {
 }
 
 impl Buf {
-    /// Creates a buffer of `len` bytes. Its contents are arbitrary: zeros, or the bytes of an
-    /// earlier buffer.
+    /// Creates a buffer of `len` bytes. The contents of the new buffer are arbitrary: zeros, or the
+    /// bytes of an earlier buffer.
     pub fn new(len: usize) -> Self {
         Self { allocation: Rc::new(Allocation::new(len)), start: 0, len }
     }
@@ -225,8 +225,9 @@ impl Buf {
         unsafe { self.allocation.memory.start.as_ptr().add(self.start) }
     }
 
-    /// Returns a guard that derefs to the bytes of the buffer. Keep it for a few statements, and
-    /// not over an `await`: while it exists, nothing may change the memory.
+    /// Returns a guard that derefs to the bytes of the buffer. The caller must keep the guard only
+    /// for a few statements, and not over an `await`, because nothing may change the memory while
+    /// the guard exists.
     ///
     /// # Panics
     /// Panics if the kernel is filling a part of these bytes.
@@ -243,8 +244,8 @@ impl Buf {
         BufBytes { bytes, readers }
     }
 
-    /// Marks the buffer as being filled by the kernel, until the returned value is dropped. The
-    /// value is also a handle to the memory.
+    /// Marks the buffer as being filled by the kernel until the returned value is dropped. The
+    /// returned value is also a handle to the memory.
     ///
     /// # Panics
     /// Panics if a guard of [`Self::bytes`] exists for any part of the memory.
@@ -422,7 +423,8 @@ mod tests {
     }
 
     /// Regression test for a leak that a fuzzer found. Each thread that ended leaked up to 16
-    /// buffers of each size. Miri has no `/proc`, and finds leaks in the other tests by itself.
+    /// buffers of each size. The test does not run under Miri, which has no `/proc`. Miri itself
+    /// finds leaks in the other tests.
     #[cfg(not(miri))]
     #[test]
     fn ended_thread_frees_the_memory_of_its_buffers() {

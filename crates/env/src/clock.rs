@@ -24,8 +24,8 @@ pub fn thread_time() -> Duration {
 }
 
 /// Returns the date and time of this host, for values that users see. Only two functions compare
-/// such values of different hosts: the finding about wrong clocks, and `skep purge` if a file
-/// system does not show its own clock.
+/// wall times of different hosts: the finding about wrong clocks, and `skep purge` if a file system
+/// does not show its own clock.
 pub fn wall_time() -> Timestamp {
     let time = read_clock(libc::CLOCK_REALTIME);
     Timestamp { seconds: time.tv_sec, nanoseconds: time.tv_nsec as u32 }
@@ -49,7 +49,7 @@ pub fn random_bytes<const N: usize>() -> [u8; N] {
     while filled < N {
         // SAFETY: the range lies within `bytes`.
         let got = unsafe { libc::getrandom(bytes[filled..].as_mut_ptr().cast(), N - filled, 0) };
-        // The only possible error is EINTR, after which the loop tries again.
+        // The only possible error is EINTR, and the loop repeats the call after this error.
         filled += usize::try_from(got).unwrap_or(0);
     }
     bytes

@@ -1,4 +1,5 @@
-//! An eventfd: a counter in the kernel. Any thread may raise it, and one thread waits for it.
+//! An eventfd: a counter in the kernel. Any thread may raise the counter, and one thread waits for
+//! a raised counter.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -48,7 +49,7 @@ impl Event {
         unsafe { libc::write(self.0.as_raw_fd(), one.as_ptr().cast(), one.len()) };
     }
 
-    /// Sets the counter to zero. Must only be called for an event of [`Self::new_nonblocking`]. The
+    /// Sets the counter to zero. The event must come from [`Self::new_nonblocking`], because the
     /// reset of any other event would block while its counter is zero.
     pub(crate) fn reset(&self) {
         let mut count = [0_u8; 8];

@@ -1,14 +1,15 @@
 //! One event loop per thread: an io_uring, timers, and a local executor for the thread's futures.
 //!
-//! In each turn the loop first runs all futures that are ready. Then it submits their operations
-//! and waits for the first completion, both with one system call. Last, it wakes the futures whose
-//! operations have completed. Other threads end the loop's sleep with the loop's
-//! event ([`wake_up_event`]) or with the event of a [`crate::Mailbox`], which the loop reads.
+//! In each turn the loop first runs all futures that are ready. Then the loop submits the
+//! operations of these futures and waits for the first completion, with one system call for both.
+//! Last, the loop wakes the futures whose operations have completed. Other threads end the loop's
+//! sleep with the loop's event ([`wake_up_event`]) or with the event of a [`crate::Mailbox`], which
+//! the loop reads.
 //!
 //! # Spinning
 //! Waking a thread that sleeps on another CPU costs more than most requests. So a loop with
-//! [`set_spin`] polls its completion queue for a moment before it sleeps. The module `spin` decides
-//! when. The measurements are in docs/design/0001-threads-and-store.md.
+//! [`set_spin`] polls its completion queue for a moment before the loop sleeps. The module `spin`
+//! decides when a loop polls. The measurements are in docs/design/0001-threads-and-store.md.
 
 mod ending;
 mod op;
@@ -45,11 +46,11 @@ pub use workers::limit_kernel_workers;
 /// Number of entries in the submission queue. If the queue fills up within a turn, the loop submits
 /// early.
 const SUBMISSION_ENTRIES: u32 = 256;
-/// Number of entries in the completion queue. If it is full, the kernel keeps further completions
-/// in memory of its own.
+/// Number of entries in the completion queue. If this queue is full, the kernel stores further
+/// completions in kernel memory.
 const COMPLETION_ENTRIES: u32 = 4096;
-/// Maximum number of futures that run in a row before the loop reaps completions again, so that I/O
-/// is not starved.
+/// Maximum number of futures that run in a row before the loop reaps completions again, so that
+/// ready futures do not delay the completions of I/O.
 const RUNS_PER_TURN: usize = 256;
 
 /// Size of a future above which one more allocation costs less than moving the future into a task.
@@ -60,7 +61,8 @@ const IORING_ENTER_GETEVENTS: u32 = 1;
 
 /// User data of requests that cancel an operation. The loop ignores their completions.
 const CANCEL_ID: u64 = u64::MAX;
-/// User data of the poll of the wake-up event. Operations are numbered from zero up.
+/// User data of the poll of the wake-up event. The ids of operations are ascending numbers from
+/// zero.
 const WAKE_UP_ID: u64 = u64::MAX - 1;
 
 type Ring = IoUring<squeue::Entry128, cqueue::Entry>;
@@ -112,7 +114,7 @@ struct Loop {
 
 thread_local! {
     /// The ids of the next operation and timer of this thread. A task that an earlier loop of the
-    /// thread has left behind may still hold an id, so no id is used again.
+    /// thread has left behind may still hold an id, so the thread never reuses an id.
     static NEXT_NUMBERS: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
     static LOOP: RefCell<Option<Loop>> = const { RefCell::new(None) };
     /// Time for which the loops of this thread have waited for completions and timers.
@@ -127,10 +129,10 @@ fn with_loop<T>(f: impl FnOnce(&mut Loop) -> T) -> T {
 fn new_ring() -> io::Result<Ring> {
     let mut builder = IoUring::<squeue::Entry128, cqueue::Entry>::builder();
     builder.setup_cqsize(COMPLETION_ENTRIES);
-    // One thread submits and reaps. So the kernel may defer the work for a completion until the
-    // loop enters the kernel. This saves interrupts (Linux 6.1 and later). A flag in shared memory
-    // shows that deferred completions are due, so that spinning needs no system call. Older kernels
-    // refuse these settings.
+    // One thread both submits operations and reaps completions. So the kernel may defer the work
+    // for a completion until the loop enters the kernel, which saves interrupts (Linux 6.1 and
+    // later). A flag in shared memory shows that deferred completions are due, so that spinning
+    // needs no system call. Kernels before 6.1 refuse these settings.
     builder.setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag();
     if let Ok(ring) = builder.build(SUBMISSION_ENTRIES) {
         return Ok(ring);
@@ -175,8 +177,8 @@ impl Loop {
         for completion in ring.completion() {
             let id = completion.user_data();
             if id == WAKE_UP_ID {
-                // Reset the event before the futures run, so that a later notification raises it
-                // again.
+                // Reset the event before the futures run, so that a later notification can raise
+                // the event again.
                 wake_up.reset();
                 *is_wake_up_armed = false;
                 continue;
@@ -283,14 +285,14 @@ impl Loop {
         if self.ring.submission().is_empty() || !self.spin.is_enabled() {
             return Ok(false);
         }
-        // A submitted operation may complete immediately, as a send usually does. So look for
+        // A submitted operation, such as a send, often completes immediately. So look for
         // completions before the polling begins.
         self.enter()?;
         Ok(!self.ring.completion().is_empty())
     }
 
     /// Polls for completions without sleeping, if the peer is likely to send a message soon.
-    /// Returns false if no completion arrived while it polled.
+    /// Returns `false` if no completion arrived while the loop polled.
     fn spin_for_completion(
         &mut self,
         now: Duration,
@@ -311,8 +313,8 @@ impl Loop {
     }
 }
 
-/// Returns success for `ETIME`, `EINTR`, `EBUSY` and `EAGAIN`: they end a wait, and the event loop
-/// waits again.
+/// Returns success for `ETIME`, `EINTR`, `EBUSY` and `EAGAIN`: these errors end a wait, and the
+/// event loop then waits again.
 fn pass_over(result: io::Result<usize>) -> io::Result<()> {
     match result {
         Ok(_) => Ok(()),
@@ -328,8 +330,8 @@ fn pass_over(result: io::Result<usize>) -> io::Result<()> {
     }
 }
 
-/// Runs a future, and all futures that it spawns, on this thread's event loop until the future is
-/// ready. Then returns its output.
+/// Runs a future, and all futures that this future spawns, on this thread's event loop until the
+/// future is ready. Then returns the output of the future.
 ///
 /// # Errors
 /// - The kernel refuses an io_uring. The message names the settings to check.
@@ -397,7 +399,7 @@ pub(crate) fn wake_up_event() -> Arc<Event> {
     })
 }
 
-/// Starts a future on this thread's loop. Dropping the returned task cancels the future. After
+/// Starts a future on this thread's loop. A drop of the returned task cancels the future. After
 /// `detach`, the future continues without the task.
 pub fn spawn<F: Future<Output: 'static> + 'static>(future: F) -> Task<F::Output> {
     let context = task_context();
@@ -419,16 +421,16 @@ pub fn is_running() -> bool {
 }
 
 /// Returns the time for which this thread's loop has waited for completions and timers so far.
-/// Polling counts as waiting. The rest of the time, the thread has run futures, or waited for a
-/// processor.
+/// Polling counts as waiting. In the rest of the time, the thread has run futures or has waited for
+/// a processor.
 pub fn idle_time() -> Duration {
     IDLE.get()
 }
 
 /// Lets this thread's loop poll for completions for at most `limit` before it sleeps. The loop
-/// polls only in a conversation with a peer, which means that it has just sent data or that replies
-/// are outstanding ([`expect_reply`]). Zero, the default, means that the loop sleeps immediately.
-/// Call this function in threads that send replies for which another thread waits.
+/// polls only in a conversation with a peer, which means that the loop has just sent data or that
+/// replies are outstanding ([`expect_reply`]). Zero, the default, means that the loop sleeps
+/// immediately. Call this function in threads that send replies for which another thread waits.
 ///
 /// # Panics
 /// Panics outside [`block_on`].
@@ -446,7 +448,7 @@ pub fn expect_reply(time: ReplyTime) -> ExpectedReply {
     ExpectedReply { time, _thread: std::marker::PhantomData }
 }
 
-/// A reply that this loop waits for ([`expect_reply`]).
+/// A reply for which this loop waits ([`expect_reply`]).
 #[derive(Debug)]
 pub struct ExpectedReply {
     time: ReplyTime,

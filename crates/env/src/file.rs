@@ -36,7 +36,7 @@ pub(crate) fn check(result: i32) -> io::Result<usize> {
 }
 
 /// Closes a file and returns the result of `close(2)`. File systems that delay writes may report
-/// write errors in this result. Dropping a file ignores these errors.
+/// write errors in this result. The drop of a file ignores these errors.
 ///
 /// # Errors
 /// Returns the errors of `close(2)`. The file is closed in any case.
@@ -93,9 +93,9 @@ impl File {
         check(op.await.0)
     }
 
-    /// Waits until a read returns immediately: the file has bytes, or has come to its end. For
-    /// terminals and other descriptors that poll(2) can wait for. Reads nothing, so a dropped
-    /// future loses no data.
+    /// Waits until a read returns immediately: the file has bytes, or has come to its end. This
+    /// function works for terminals and other descriptors that poll(2) supports. The function reads
+    /// nothing, so a dropped future loses no data.
     ///
     /// # Errors
     /// Returns the errors of `poll(2)`.
@@ -106,7 +106,7 @@ impl File {
         check(op.await.0).map(|_| ())
     }
 
-    /// Writes all of `buf` at `offset`.
+    /// Writes all bytes of `buf` at `offset`.
     ///
     /// # Errors
     /// Returns the errors of `pwrite(2)`. A part of the bytes may have been written.
@@ -126,8 +126,9 @@ impl File {
         Ok(())
     }
 
-    /// Writes all of `bytes` at `offset` with an ordinary system call. Meant for bytes that go to
-    /// the page cache and are too few to be worth a completion.
+    /// Writes all of `bytes` at `offset` with an ordinary system call. This function is for a small
+    /// number of bytes that go to the page cache, because an ordinary call then costs less than a
+    /// completion.
     ///
     /// # Errors
     /// Returns the errors of `pwrite(2)`.
@@ -160,8 +161,8 @@ impl File {
     ///
     /// # Errors
     /// Returns the errors of `sync_file_range(2)`. If the device fails, the next sync of the file
-    /// returns its error. An error of the file system, such as `ENOSPC`, may appear only in the
-    /// result of this call, and not in the next sync.
+    /// also returns the error of the device. An error of the file system, such as `ENOSPC`, may
+    /// appear only in the result of this call, and not in the next sync.
     pub async fn begin_write_back(&self, range: std::ops::Range<u64>) -> io::Result<()> {
         let len = (range.end - range.start).min(u64::from(u32::MAX)) as u32;
         let entry = opcode::SyncFileRange::new(self.fd(), len)
@@ -195,8 +196,8 @@ impl File {
     }
 }
 
-/// A view of a [`File`] as a file of the standard library. Dropping this value does not close the
-/// descriptor.
+/// A view of a [`File`] as a file of the standard library. The drop of this value does not close
+/// the descriptor.
 #[derive(Debug)]
 pub struct StdFile<'a> {
     file: ManuallyDrop<std::fs::File>,

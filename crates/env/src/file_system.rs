@@ -26,7 +26,7 @@ pub struct Space {
     pub free_inodes: u64,
 }
 
-/// Identifies a directory and its mount. Valid until the next boot.
+/// Identifies a directory and its mount until the next boot of the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MountMark {
     /// Device number of the file system.
@@ -47,7 +47,8 @@ fn checked(result: i32) -> io::Result<()> {
 
 /// Returns capacity and free space of the file system that holds `path`, as this process may use
 /// it. Blocks that the file system reserves count neither as capacity nor as free, as in the
-/// percentages of `df(1)`. Otherwise a disk with a large reserve would count as nearly full.
+/// percentages of `df(1)`. If reserved blocks counted, a disk with a large reserve would count as
+/// nearly full.
 ///
 /// # Errors
 /// Returns the errors of `statvfs(3)`.
@@ -106,11 +107,12 @@ pub fn boot_id() -> io::Result<u128> {
 /// Raises this process's limit of open files to the hard limit. Returns the limit that now applies.
 pub fn raise_file_limit() -> u64 {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limit` is valid for both calls. If the kernel refuses, the old limit stays.
+    // SAFETY: `limit` is valid for both calls. If the kernel refuses the new limit, the old limit
+    // stays in force.
     unsafe {
         if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) != 0 {
-            // With a valid pointer this call cannot fail. If it fails nevertheless, return 1024,
-            // the usual default limit.
+            // With a valid pointer this call cannot fail. If the call fails nevertheless, return
+            // 1024, the usual default limit.
             return 1024;
         }
         let raised = libc::rlimit { rlim_cur: limit.rlim_max, rlim_max: limit.rlim_max };
@@ -134,8 +136,8 @@ pub async fn remove_file(path: &Path) -> io::Result<()> {
 }
 
 impl File {
-    /// Waits until data and all metadata of the file are on the device. For a directory, the data
-    /// are the names in it.
+    /// Waits until data and all metadata of the file are on the device. The data of a directory are
+    /// its entries.
     ///
     /// # Errors
     /// Returns the errors of `fsync(2)`. After an error the rules of [`Self::sync_data`] apply.
@@ -170,8 +172,8 @@ impl File {
         checked(unsafe { libc::fallocate(self.as_raw_fd(), mode, start, length) })
     }
 
-    /// Like [`Self::reserve`], but through io_uring. Meant for long ranges, whose allocation takes
-    /// time.
+    /// Like [`Self::reserve`], but through io_uring. Callers use this function for long ranges,
+    /// because their allocation takes time.
     ///
     /// # Errors
     /// Returns the errors of [`Self::reserve`].
@@ -179,8 +181,9 @@ impl File {
         self.allocate_through_ring(libc::FALLOC_FL_KEEP_SIZE, range).await
     }
 
-    /// Like [`Self::punch_hole`], but through io_uring. Meant for long ranges, which take time to
-    /// free. Space that was reserved beyond the end of the file may stay allocated.
+    /// Like [`Self::punch_hole`], but through io_uring. Callers use this function for long ranges,
+    /// because the kernel needs time to free them. Space that was reserved beyond the end of the
+    /// file may stay allocated.
     ///
     /// # Errors
     /// Returns the errors of [`Self::punch_hole`].
@@ -238,8 +241,8 @@ impl File {
         Ok(self.next_data(range.start)?.is_some_and(|at| at < range.end))
     }
 
-    /// Whether a part of a range is in a hole or beyond the end of the file. Space may still be
-    /// reserved for such a part, which [`Self::allocated_bytes`] counts.
+    /// Whether a part of a range is in a hole or beyond the end of the file. Such a part may still
+    /// have reserved space, which [`Self::allocated_bytes`] counts.
     ///
     /// # Errors
     /// Returns the errors of `lseek(2)`.
@@ -247,9 +250,9 @@ impl File {
         Ok(self.next_hole(range.start)?.is_none_or(|at| at < range.end))
     }
 
-    /// Returns how many bytes of a range have space of their own, because they were written or
-    /// [reserved](Self::reserve). On file systems that do not report reserved space (tmpfs), only
-    /// written bytes count.
+    /// Returns the number of bytes of a range for which the file has its own allocated space,
+    /// because a caller has written or [reserved](Self::reserve) these bytes. On file systems that
+    /// do not report reserved space (tmpfs), only written bytes count.
     ///
     /// # Errors
     /// Returns the errors of `ioctl(2)` and `lseek(2)`.
@@ -267,19 +270,19 @@ impl File {
         Ok(allocated)
     }
 
-    /// Syncs the whole file system that holds this file. Blocks, so it must only be called on a
-    /// thread that serves no requests.
+    /// Syncs the whole file system that holds this file. The call blocks, so only a thread that
+    /// serves no requests may use this function.
     ///
     /// # Errors
-    /// Returns the errors of `syncfs(2)`. They include write errors of other files of the file
-    /// system.
+    /// Returns the errors of `syncfs(2)`. These errors include write errors of other files of the
+    /// file system.
     pub fn sync_file_system_now(&self) -> io::Result<()> {
         // SAFETY: the descriptor is open, and the call takes no pointers.
         checked(unsafe { libc::syncfs(self.as_raw_fd()) })
     }
 
     /// Syncs this file, and drops its pages from the page cache, so that later reads return the
-    /// bytes on the device. Blocks the thread.
+    /// bytes on the device. The call blocks the thread.
     ///
     /// # Errors
     /// Returns the errors of `fsync(2)` and `posix_fadvise(2)`.

@@ -1,4 +1,4 @@
-//! Detects whether more threads of the host want to run than the host has processors.
+//! Detects whether the host has more runnable threads than processors.
 //!
 //! `/proc/loadavg` contains the number of threads that run or wait for a processor. The process
 //! reads it at most once in [`SAMPLE_INTERVAL`], and only while a loop considers polling.
@@ -17,7 +17,7 @@ const BUSY_SAMPLES: u32 = 2;
 
 /// The time in nanoseconds from which on a thread may take the next sample.
 static NEXT_SAMPLE: AtomicU64 = AtomicU64::new(0);
-/// Number of samples in a row in which more threads wanted to run than there are processors.
+/// Number of consecutive samples with more runnable threads than processors.
 static SAMPLES_IN_A_ROW: AtomicU32 = AtomicU32::new(0);
 
 /// Whether the host has no processor to spare. A host without a readable load counts as idle, and a
@@ -49,7 +49,8 @@ fn running_threads() -> Option<u64> {
     parse_running(std::str::from_utf8(text.get(..length)?).ok()?)
 }
 
-/// Returns the first number of the fourth word of `load`. It is 1 in `0.20 0.18 0.12 1/80 11206`.
+/// Returns the first number of the fourth word of `load`. For `0.20 0.18 0.12 1/80 11206`, this
+/// number is 1.
 fn parse_running(load: &str) -> Option<u64> {
     load.split(' ').nth(3)?.split_once('/')?.0.parse().ok()
 }

@@ -1,17 +1,19 @@
 //! The interface to the operating system: one event loop per thread on io_uring, sockets, files,
 //! queues between threads, signals, clock and randomness.
 //!
-//! Owns all system calls of Skep that need `unsafe` code, except the calls of the FUSE layer. Does
-//! not own messages or file formats. A thread calls [`block_on`], which runs futures on the
-//! thread's loop. These futures stay on this thread (`!Send`). One system call per turn of the loop
-//! submits their operations and waits for completions. Values go to another thread only through a
-//! [`Mailbox`], and [`SharedNotify`] wakes futures of other threads.
+//! This crate is responsible for all system calls of Skep that need `unsafe` code, except the calls
+//! of the FUSE layer, but not for messages or file formats. A thread calls [`block_on`], which runs
+//! futures on the thread's loop. These futures stay on this thread (`!Send`). In each turn of the
+//! loop, one system call submits the operations of the futures and waits for completions. A thread
+//! passes values to another thread only through a [`Mailbox`], and wakes futures of other threads
+//! by a [`SharedNotify`].
 //!
 //! # Hazard: buffers in flight
 //! The kernel reads and writes a [`Buf`] while an operation on it is in flight. An operation owns a
-//! handle to the buffer until its completion has arrived, even if its future is dropped. So memory
-//! is never freed while the kernel uses it. But the holder of another handle must not read bytes
-//! that the kernel is filling, nor change bytes that the kernel is sending.
+//! handle to the buffer until its completion has arrived, even if its future is dropped. So a
+//! buffer's memory is never freed while the kernel uses the memory. But the holder of another
+//! handle must not read bytes that the kernel is filling, and must not change bytes that the kernel
+//! is sending.
 //!
 //! The event loop needs io_uring (Linux 5.19 or later, `kernel.io_uring_disabled` = 0).
 

@@ -1,4 +1,5 @@
-//! Synchronisation between futures of one thread. Across threads, use [`crate::SharedNotify`].
+//! Synchronisation between futures of one thread. For futures of several threads, use
+//! [`crate::SharedNotify`].
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -8,7 +9,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 /// Wakes futures of one thread. A notification wakes only futures that have called [`Self::wait`]
-/// before it.
+/// before the notification.
 ///
 /// # Hazard: lost wake-ups
 /// A future must call `wait` before it checks the state that it waits for, unless no `.await` comes
@@ -97,14 +98,15 @@ impl<T> Future for Receiver<T> {
 }
 
 /// Limits the number of futures that run a certain step at the same time. Futures get their permits
-/// in the order in which they began to wait, and each released permit wakes one future only.
+/// in the order in which they began to wait, and each released permit wakes only one future.
 ///
 /// # Invariants
 /// - The number of `free` permits plus the number of granted permits is always `permits`.
 /// - If a permit is free, no future waits.
 ///
-/// `check_invariants` checks the second invariant, and that not more permits are free than exist.
-/// The semaphore does not count the granted permits.
+/// `check_invariants` checks the second invariant, and checks that the number of free permits is at
+/// most `permits`. The semaphore does not count the granted permits, so this method cannot check
+/// the first invariant.
 ///
 /// Held by the test `dropped_waiter_passes_on_its_permit`: the first invariant.
 #[derive(Debug)]
@@ -121,12 +123,12 @@ struct Waiter {
     waker: RefCell<Option<Waker>>,
 }
 
-/// A permit of a [`Semaphore`]. Dropping it releases the permit.
+/// A permit of a [`Semaphore`]. The drop of this value releases the permit.
 #[derive(Debug)]
 pub struct Permit(Rc<Semaphore>);
 
-/// The position of a waiting future in the queue. Dropping this value removes the future from the
-/// queue. A permit that was already granted to the future goes to the next one in the queue.
+/// The position of a waiting future in the queue. The drop of this value removes the future from
+/// the queue. If the future already has a permit, the permit goes to the next future in the queue.
 struct Place<'a> {
     semaphore: &'a Rc<Semaphore>,
     waiter: Rc<Waiter>,
@@ -158,7 +160,7 @@ impl Semaphore {
             Poll::Pending
         })
         .await;
-        // From here on, the permit belongs to the returned value and not to the position in the
+        // After this point, the permit belongs to the returned value and not to the position in the
         // queue.
         place.waiter.is_granted.set(false);
         Permit(Rc::clone(self))

@@ -1,5 +1,5 @@
-//! A bounded queue into a thread's event loop. Values go to another thread only through such a
-//! queue.
+//! A bounded queue into a thread's event loop. Threads pass values to each other only through such
+//! queues.
 
 use crate::buffer::Buf;
 use crate::event::Event;
@@ -76,8 +76,9 @@ impl<T> Mailbox<T> {
     }
 }
 
-/// Waits until the counter of an event is not zero, and sets it to zero. Must only be called for an
-/// event of [`Event::new`], by one future at a time. Needs no further file descriptor.
+/// Waits until the counter of an event is not zero, and sets it to zero. The event must come from
+/// [`Event::new`], and only one future may call this function at a time. The function needs no
+/// further file descriptor.
 ///
 /// # Errors
 /// Returns an error if the kernel refuses to read the event.
@@ -144,7 +145,8 @@ mod tests {
             });
             counts.is_ok_and(|(before, after)| before == after)
         };
-        // Other tests of this process open files at the same time, but not in each attempt.
+        // Other tests of this process may open files at the same time, but not during every attempt
+        // of this test.
         assert!((0..20).any(|_| takes_none()));
     }
 

@@ -82,8 +82,8 @@ unsafe fn read_address(address: *const libc::sockaddr) -> Option<IpAddr> {
     }
 }
 
-/// Whether another host can reach the address. A link-local address needs the name of an interface
-/// of the other host, so it is of no use in a list of addresses.
+/// Whether another host can reach the address. A link-local address is valid only together with the
+/// name of an interface of the other host, so a list of addresses must not contain such an address.
 fn is_for_others(address: &IpAddr) -> bool {
     let is_link_local = match address {
         IpAddr::V4(v4) => v4.is_link_local(),

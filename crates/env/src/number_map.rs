@@ -11,8 +11,9 @@ use std::hash::{BuildHasherDefault, Hasher};
 /// A map from numbers that this process assigns.
 pub type NumberMap<V> = HashMap<u64, V, BuildHasherDefault<NumberHasher>>;
 
-/// The factor of the hash function: 2^64 divided by the golden ratio. It is odd and its bits look
-/// random, so neighbouring numbers differ in the upper and in the lower bits of the product.
+/// The factor of the hash function: 2^64 divided by the golden ratio. The factor is odd and its
+/// bits look random, so neighbouring numbers differ in the upper and in the lower bits of the
+/// product.
 const FACTOR: u64 = 0x9E37_79B9_7F4A_7C15;
 
 /// The hasher of a [`NumberMap`].

@@ -1,9 +1,9 @@
 //! Files for output whose names other users may know or choose.
 //!
 //! # Hazard: directories in which other users create entries
-//! In such a directory, a user could create a symbolic link to a file of root, or a FIFO without a
-//! reader, with the name of the output. A process of root would then change the file of root, or
-//! wait for ever.
+//! In a directory of other users, a user could create a symbolic link to a file of root, or a FIFO
+//! without a reader, with the name of the output. Without the checks of this module, a process of
+//! root would then change root's file, or wait for ever.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -13,7 +13,8 @@ use std::path::Path;
 /// Why a file for output cannot be used.
 #[derive(Debug)]
 pub enum OutputError {
-    /// The entry with this name is no regular file. The words name its kind, such as `a FIFO`.
+    /// The entry with this name is not a regular file. The field names the kind of the entry, such
+    /// as `a FIFO`.
     NotRegular(&'static str),
     /// The system has refused to open the file.
     System(io::Error),
@@ -32,8 +33,8 @@ impl From<OutputError> for io::Error {
 
 /// Opens a regular file for output, or creates it. The last part of the path must not be a symbolic
 /// link. The call does not wait for a reader of a FIFO. `options` has the access, such as append,
-/// and the mode of a new file. It must not truncate the file, since the kind of the file is known
-/// only after the open.
+/// and the mode of a new file. `options` must not truncate the file, because the kind of the file
+/// is known only after the open.
 ///
 /// # Errors
 /// - [`OutputError::NotRegular`] if another kind of entry has the name.

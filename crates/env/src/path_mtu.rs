@@ -1,4 +1,4 @@
-//! The maximum size of packets (MTU) that arrive on the path from this host to another one.
+//! The maximum size of packets (MTU) that arrive on the path from this host to another host.
 //!
 //! [`probe_path`] sends datagrams that routers must not fragment, to a port on which no program
 //! listens. The kernel of the other host reports such a port as unreachable. So each report shows
@@ -28,9 +28,9 @@ const UDP_HEADER: u32 = 8;
 pub struct PathMtu {
     /// MTU of the interface through which this host sends to the other host, in bytes.
     pub interface: u32,
-    /// Size of the largest packet that arrives, as far as the probe has found out, in bytes. It is
-    /// at most `interface`. `None` means that the other host has reported no packet at all, for
-    /// example because a firewall drops them.
+    /// Size of the largest packet that arrives, as far as the probe has found out, in bytes. This
+    /// size is at most `interface`. `None` means that the other host has reported no packet at all,
+    /// for example because a firewall drops all packets.
     pub arriving: Option<u32>,
     /// Whether a router has reported that a packet is too large. `false` means that larger packets
     /// are lost without a report.
@@ -45,11 +45,11 @@ enum Fate {
     Lost,
 }
 
-/// Finds out whether packets of the MTU of this host's interface arrive at another host. No program
-/// of the other host may listen for datagrams at the port of `peer`. Returns `None` if no interface
-/// for other hosts leads to the address, such as for a loopback address.
+/// Finds out whether packets of the MTU of this host's interface arrive at another host. The port
+/// of `peer` must be a port at which no program of the other host listens for datagrams. Returns
+/// `None` if no interface for other hosts leads to the address, such as for a loopback address.
 ///
-/// Blocks for one round trip if the packets arrive, and for up to 6 s if they are lost.
+/// Blocks for one round trip if the packets arrive, and for up to 6 s if the packets are lost.
 ///
 /// # Errors
 /// Returns the errors of sockets, such as a missing route.
@@ -91,8 +91,8 @@ fn connect(peer: SocketAddr) -> io::Result<UdpSocket> {
     Ok(socket)
 }
 
-/// Sends packets of `size` bytes, including their headers, until a host reports one of them. Each
-/// size has a socket of its own, so a late report is not mistaken for a report about another size.
+/// Sends packets of `size` bytes, including their headers, until a host reports one of these
+/// packets. Each size has its own socket, so a late report cannot be counted for another size.
 fn fate(peer: SocketAddr, size: u32) -> io::Result<Fate> {
     let socket = connect(peer)?;
     let (level, discover, mtu, probe, header) = match peer {
@@ -105,8 +105,8 @@ fn fate(peer: SocketAddr, size: u32) -> io::Result<Fate> {
             (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_MTU, probe, 40 + UDP_HEADER)
         }
     };
-    // In this mode, no router may fragment the packets, and the kernel ignores the MTU of the path
-    // that it has learned before.
+    // In this mode, no router may fragment the packets, and the kernel ignores the path MTU that
+    // the kernel has learned before.
     set_option(&socket, level, discover, probe)?;
     socket.set_read_timeout(Some(REPORT_TIME))?;
     let payload = vec![0; size.saturating_sub(header) as usize];

@@ -7,9 +7,9 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 
-/// Starts a child process in a process group of its own, so that Ctrl-C on the terminal reaches
-/// only its parent. When the calling thread ends, for any reason, the kernel sends `SIGTERM` to the
-/// child.
+/// Starts a child process in a new process group, so that Ctrl-C on the terminal reaches only the
+/// parent of the child. When the calling thread ends, for any reason, the kernel sends `SIGTERM` to
+/// the child.
 ///
 /// # Errors
 /// Returns the errors of `Command::spawn`.
@@ -43,8 +43,8 @@ fn end_with_parent(parent: u32) -> io::Result<()> {
     }
 }
 
-/// Starts a process that continues when its parent ends. The process gets a session of its own,
-/// without a terminal.
+/// Starts a process that continues when its parent ends. The process gets a new session without a
+/// terminal.
 ///
 /// # Errors
 /// Returns the errors of `Command::spawn`.
@@ -61,8 +61,8 @@ pub fn spawn_detached(command: &mut Command) -> io::Result<Child> {
 }
 
 /// Like [`spawn_detached`], with one difference: when the calling thread ends, for any reason, the
-/// kernel sends `SIGTERM` to the process. This no longer applies after the process has called
-/// [`outlive_parent`].
+/// kernel sends `SIGTERM` to the process. The kernel no longer sends this signal after the process
+/// has called [`outlive_parent`].
 ///
 /// # Errors
 /// Returns the errors of `Command::spawn`.
@@ -80,8 +80,9 @@ pub fn spawn_detaching(command: &mut Command) -> io::Result<Child> {
     command.spawn()
 }
 
-/// Lets this process continue when its parent ends, if it was started to end with its parent. Must
-/// be called on the process's first thread, since the kernel stores the signal for that thread.
+/// Lets this process continue when its parent ends, although the process was started so that it
+/// ends with its parent. The caller must run on the process's first thread, because the kernel
+/// stores the signal for that thread.
 pub fn outlive_parent() {
     // SAFETY: the call takes no pointers. The value zero means no signal, and the kernel never
     // refuses this value.
@@ -94,8 +95,8 @@ fn begin_session() -> io::Result<()> {
     if unsafe { libc::setsid() } < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Lets only the owner read and enter the files and directories that this process creates from now
-/// on. The same applies to its children.
+/// Lets only the owner access the files and directories that this process, or a child of this
+/// process, creates after this call.
 pub fn restrict_new_files() {
     // SAFETY: the call takes no pointers and never fails.
     unsafe { libc::umask(0o077) };
@@ -136,7 +137,7 @@ pub fn send_signal(process: u32, signal: i32) -> io::Result<()> {
 }
 
 /// Sends a signal to the process group of `leader`: a child of [`spawn_child`] and all processes
-/// that it started.
+/// that this child has started.
 ///
 /// # Errors
 /// Returns the errors of [`send_signal`].
@@ -168,9 +169,9 @@ const STATE_FIELD: usize = 0;
 const PARENT_FIELD: usize = 1;
 const START_FIELD: usize = 19;
 
-/// Returns the start time of a process, in ticks of the kernel's clock since boot. If a later
-/// process gets the same id, it has a different start time. `None` means that no process with this
-/// id is running. A process that has ended does not count as running, even if its parent has not
+/// Returns the start time of a process, in ticks of the kernel's clock since boot. A later process
+/// with the same id has a different start time. `None` means that no process with this id is
+/// running. A process that has ended does not count as running, even if its parent has not
 /// collected its exit status yet.
 pub fn process_start_time(process: u32) -> Option<u64> {
     let fields = stat_fields(process)?;

@@ -1,19 +1,19 @@
 //! Notifications between threads: futures of several event loops wait for a change that any thread
 //! may make.
 //!
-//! Owns the list of waiting futures. Does not own the state that changes. The caller protects that
-//! state with a lock or an atomic of its own. For futures of one thread use
+//! This module is responsible for the list of waiting futures, but not for the state that changes.
+//! The caller protects that state with a separate lock or atomic. For futures of one thread use
 //! [`crate::local::Notify`], which costs no system call. To pass values between threads use
 //! [`crate::Mailbox`].
 //!
-//! A notification carries no value. It wakes every waiting future, and each woken future checks the
-//! state itself. So notifications never queue up. The list has one entry for each waiting future,
-//! and each thread has one file descriptor for all its waits.
+//! A notification carries no value. Each notification wakes every waiting future, and each woken
+//! future checks the state itself. So notifications never queue up. The list has one entry for each
+//! waiting future, and each thread has one file descriptor for all its waits.
 //!
 //! # Hazard: lost wake-ups
-//! A notification is not remembered if it is sent before [`SharedNotify::wait`] is called. A future
-//! that checks the state first and calls `wait` afterwards sleeps for ever if the change happens
-//! between the check and the call. So a future must register first and then check:
+//! A notification has no effect on a later [`SharedNotify::wait`]. A future that checks the state
+//! first and calls `wait` afterwards sleeps for ever if the change happens between the check and
+//! the call. So a future must register first and then check the state:
 //!
 //! ```
 //! # use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,21 +32,22 @@
 //! change the state first and call [`SharedNotify::notify`] afterwards.
 //!
 //! # Hazard: spurious wake-ups
-//! A notification wakes all waiting futures, whichever change they wait for. Before a woken future
-//! runs, another future may undo the change. So a future must check the state again after each
-//! wake-up.
+//! A notification wakes all waiting futures, whatever change each of them waits for. Before a woken
+//! future runs, another future may undo the change. So a future must check the state again after
+//! each wake-up.
 //!
 //! # Hazard: locks
-//! `notify` runs no code of the woken futures, so a caller may hold a lock of its own. But woken
-//! threads that need this lock then wait for it, so the caller should release the lock first. A
-//! caller must not await `wait` while it holds a lock that the notifying thread needs.
+//! `notify` runs no code of the woken futures, so the caller may hold a lock. But woken threads
+//! that need this lock have to wait for its release, so the caller should release the lock before
+//! it calls `notify`. A caller must not await `wait` while it holds a lock that the notifying
+//! thread needs.
 //!
 //! # Invariants
 //! - The generation never decreases. Each notification increases it by one.
-//! - An entry of the list belongs to a future that is alive and was pending when last polled.
+//! - An entry of the list belongs to a future that exists and that was pending at its last poll.
 //!
-//! Each poll of a wait asserts the first invariant. The list does not know its futures, so no
-//! function here can check the second one.
+//! Each poll of a wait asserts the first invariant. The list has no references to its futures, so
+//! no function here can check the second invariant.
 //!
 //! Held by the tests `dropped_wait_is_removed_from_the_list_of_waits` and
 //! `a_notification_wakes_futures_of_several_threads`.
@@ -63,8 +64,8 @@ use std::task::{Context, Poll, Waker};
 #[derive(Debug, Default)]
 pub struct SharedNotify {
     /// The mutex protects the list and the generation. A thread holds the mutex for a few
-    /// instructions, and never during a wake-up, a system call or an `.await`. The thread takes no
-    /// other lock meanwhile.
+    /// instructions, and never during a wake-up, a system call or an `.await`. While a thread holds
+    /// the mutex, the thread takes no other lock.
     state: Mutex<State>,
 }
 
@@ -87,8 +88,8 @@ impl SharedNotify {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes all futures that wait now, on all threads. May be called on any thread, including one
-    /// without an event loop. Never blocks.
+    /// Wakes all futures that wait now, on all threads. Any thread may call this method, including
+    /// a thread without an event loop. The method never blocks.
     pub fn notify(&self) {
         let waiting = {
             let mut state = self.state();
@@ -158,8 +159,8 @@ impl Drop for SharedWait<'_> {
     fn drop(&mut self) {
         if let Some(id) = self.id {
             let waiter = self.notify.state().waiting.remove(&id);
-            // Drop the waiter outside of the lock, because its waker may be the last handle to its
-            // task.
+            // Drop the waiter outside of the lock, because the waker of the waiter may be the last
+            // handle to its task.
             drop(waiter);
         }
     }
@@ -172,7 +173,8 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
     use std::time::Duration;
 
-    /// Time limit of a wait. It is far longer than any of these tests takes on a busy machine.
+    /// Time limit of a wait. The limit is far longer than the time that any of these tests takes on
+    /// a busy machine.
     const PATIENCE: Duration = Duration::from_secs(60);
 
     fn waiting(notify: &SharedNotify) -> usize {

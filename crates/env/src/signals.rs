@@ -6,8 +6,8 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::task::Poll;
 
-/// A set of signals that are blocked for the process, so that they do not end it. A future receives
-/// them instead.
+/// A set of signals that are blocked for the process, so that these signals do not end the process.
+/// A future receives the signals instead.
 #[derive(Debug)]
 pub struct Signals(File);
 
@@ -21,13 +21,13 @@ pub enum UntilSignal<T> {
 }
 
 impl Signals {
-    /// Blocks the signals `numbers` for this thread and the threads that it starts, and opens a
-    /// descriptor that receives them.
+    /// Blocks the signals `numbers` for this thread and the threads that this thread starts, and
+    /// opens a descriptor that receives these signals.
     ///
     /// # Hazard: threads that already run
-    /// A new thread inherits the blocked signals of the thread that starts it. So this function
-    /// must be called before any other thread is started. Otherwise the kernel may deliver a signal
-    /// to an earlier thread, and the signal ends the process.
+    /// A new thread inherits the blocked signals of the thread that starts it. So the process must
+    /// call this function before it starts any other thread. If an earlier thread exists, the
+    /// kernel may deliver a signal to that thread, and the signal then ends the process.
     ///
     /// # Errors
     /// Returns an error if the process is out of file descriptors.
@@ -64,12 +64,12 @@ impl Signals {
             if let Some(number) = self.take_pending()? {
                 return Ok(number);
             }
-            // Another thread has received the signal, so wait for the next one.
+            // Another thread has received the signal, so wait for the next signal.
         }
     }
 
-    /// Takes a pending signal from the kernel, and returns its number. Returns `None` if no signal
-    /// is pending. Does not wait, and needs no event loop.
+    /// Takes a pending signal from the kernel, and returns the number of the signal. Returns `None`
+    /// if no signal is pending. The call does not wait, and needs no event loop.
     ///
     /// # Errors
     /// Returns an error if the kernel refuses the read. No reason for such a refusal is known.
@@ -92,8 +92,8 @@ impl Signals {
     ///
     /// # Hazard: lost signals
     /// The kernel delivers a signal only once. If the future is ready and a signal has arrived too,
-    /// the caller gets one of them. A signal that the caller does not get stays pending in the
-    /// kernel, and the next call returns it.
+    /// the caller gets either the value of the future or the signal. A signal that the caller does
+    /// not get stays pending in the kernel, and the next call returns this signal.
     ///
     /// # Errors
     /// Returns the errors of [`Self::next`].
@@ -112,7 +112,8 @@ impl Signals {
         .await
     }
 
-    /// Unblocks all signals in a child process before it executes a program. For use in `pre_exec`.
+    /// Unblocks all signals in a child process before the child executes a program. For use in
+    /// `pre_exec`.
     pub fn unblock_all() {
         // SAFETY: the set is initialised by `sigemptyset`. Both calls are async-signal-safe.
         unsafe {

@@ -132,7 +132,7 @@ fn new_socket(address: &SocketAddr) -> io::Result<OwnedFd> {
 
 fn set_option(fd: &impl AsRawFd, level: i32, option: i32, value: i32) {
     // SAFETY: the value is an int, as all options used here require. If the kernel refuses an
-    // option, this costs only speed.
+    // option, the connection is only slower.
     unsafe {
         libc::setsockopt(
             fd.as_raw_fd(),
@@ -203,7 +203,7 @@ impl TcpStream {
         set_option(&*fd, libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, 2);
         set_option(&*fd, libc::IPPROTO_TCP, libc::TCP_KEEPCNT, 3);
         // TCP retransmits for a quarter of an hour by default. A peer that never acknowledges data
-        // must not block a request for that time.
+        // must not block a request for a quarter of an hour.
         set_option(&*fd, libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, 10_000);
         Self(fd)
     }
@@ -284,7 +284,8 @@ impl TcpStream {
         while first < state.vectors.len() {
             let count = (state.vectors.len() - first).min(MAX_PARTS);
             state.header.msg_iov = state.vectors[first..].as_mut_ptr();
-            // In musl this field is an `int`. Its padding up to the kernel's `size_t` is zero.
+            // In musl this field is an `int`, and the padding up to the size of the kernel's
+            // `size_t` is zero.
             state.header.msg_iovlen = count as _;
             let entry =
                 opcode::SendMsg::new(types::Fd(state.fd.as_raw_fd()), &raw const *state.header)
@@ -310,8 +311,8 @@ impl TcpStream {
         Ok(())
     }
 
-    /// Sends one part, as most requests and replies are. In contrast to a list of parts, this needs
-    /// no memory for a message header and for vectors, which the kernel would copy.
+    /// Sends one part, as most requests and replies are. In contrast to a list of parts, one part
+    /// needs no message header and no vectors, which the kernel would copy.
     async fn send_part(&self, part: MessagePart) -> io::Result<()> {
         let (start, len) = part.range();
         let mut state = Box::new((part, Rc::clone(&self.0)));
@@ -344,8 +345,8 @@ impl TcpStream {
         self.peer_address().map_or_else(|| "?".into(), |it| it.to_string())
     }
 
-    /// Returns the peer's address. `None` means that the connection has ended already. Needs no
-    /// further descriptor.
+    /// Returns the peer's address. `None` means that the connection has ended already. The call
+    /// needs no further descriptor.
     pub fn peer_address(&self) -> Option<SocketAddr> {
         // SAFETY: the descriptor is open while `self` exists, and `ManuallyDrop` leaves it open.
         let borrowed = unsafe { std::net::TcpStream::from_raw_fd(self.0.as_raw_fd()) };
@@ -378,8 +379,9 @@ impl TcpListener {
         Ok(Self(Rc::new(fd)))
     }
 
-    /// Wraps a listening socket, which may be a Unix domain socket. Its connections are
-    /// [`TcpStream`]s too, but TCP options have no effect on connections of a Unix domain socket.
+    /// Wraps a listening socket, which may be a Unix domain socket. The connections of the socket
+    /// are [`TcpStream`]s in both cases, but TCP options have no effect on connections of a Unix
+    /// domain socket.
     pub fn from_fd(fd: OwnedFd) -> Self {
         Self(Rc::new(fd))
     }
@@ -415,7 +417,7 @@ mod tests {
     use crate::{block_on, spawn};
 
     /// Connects two sockets and passes one of them to `send`, which must send `len` bytes. Returns
-    /// the bytes that arrive at the other one.
+    /// the bytes that arrive at the other socket.
     fn arrived<F: Future<Output = ()> + 'static>(
         len: usize,
         send: impl FnOnce(TcpStream) -> F + 'static,

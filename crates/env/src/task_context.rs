@@ -1,5 +1,6 @@
-//! The context of a task: a number that a caller attaches to a future, and that all futures spawned
-//! by it inherit. So a layer far below the caller can attribute its work to the caller's operation.
+//! The context of a task: a number that a caller attaches to a future. All futures that this future
+//! spawns inherit the number. So a layer far below the caller can attribute its work to the
+//! caller's operation.
 //!
 //! The module `skep_rpc::origin` defines the meaning of the number.
 
@@ -20,12 +21,12 @@ impl Drop for Restore {
     }
 }
 
-/// Returns the context of the running future. Zero means that it has none.
+/// Returns the context of the running future. Zero means that the future has no context.
 pub fn task_context() -> u128 {
     CONTEXT.get()
 }
 
-/// Runs a future in a context. Futures that it spawns inherit the context.
+/// Runs a future in a context. Futures that this future spawns inherit the context.
 pub async fn with_task_context<F: Future>(context: u128, future: F) -> F::Output {
     let mut future = pin!(future);
     poll_fn(|waker| {

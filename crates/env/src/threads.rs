@@ -6,14 +6,14 @@ use std::sync::OnceLock;
 use std::thread::JoinHandle;
 
 /// Size of the stack of a thread. Builds without optimisation hold several copies of each nested
-/// future on the stack. In a mount, they need more than 2 MiB, the default of the standard library.
-/// Pages that a thread never uses take no memory.
+/// future on the stack. In a mount, these copies need more than 2 MiB, the default of the standard
+/// library. Stack pages that a thread never uses take no memory.
 const STACK_BYTES: usize = 8 << 20;
 
 /// Maximum number of CPUs in a kernel's CPU set that this program reads.
 const MAX_CPUS: usize = 1 << 16;
 
-/// Returns the numbers of the CPUs that this process may run on. There is at least one.
+/// Returns the numbers of the CPUs on which this process may run. The list has at least one number.
 pub fn available_cpus() -> Vec<usize> {
     // The kernel refuses a set that is smaller than its own.
     let mut words = vec![0_u64; 16];
@@ -33,8 +33,8 @@ pub fn available_cpus() -> Vec<usize> {
     vec![0]
 }
 
-/// Starts a thread, and pins it to `cpu` if a CPU is given. If the kernel refuses to pin the
-/// thread, this costs only speed and is ignored.
+/// Starts a thread, and pins it to `cpu` if a CPU is given. The function ignores a refusal of the
+/// kernel to pin the thread, because the refusal costs only speed.
 ///
 /// # Errors
 /// Returns an error if the process may start no more threads.
@@ -55,9 +55,9 @@ pub fn spawn_thread<T: Send + 'static>(
 /// The CPUs to which [`bind_to_cpus`] has bound this process.
 static BOUND: OnceLock<Vec<usize>> = OnceLock::new();
 
-/// Binds the calling thread, and all threads that it starts later, to these CPUs. The event loops
-/// that these threads start also bind their io_uring workers. A process calls this function once,
-/// before it starts threads.
+/// Binds the calling thread, and all threads that the calling thread starts later, to `cpus`. The
+/// event loops of these threads also bind their io_uring workers to `cpus`. A process calls this
+/// function once, before it starts threads.
 ///
 /// # Errors
 /// Returns the error of the kernel if this process may use none of the CPUs.
@@ -67,8 +67,8 @@ pub fn bind_to_cpus(cpus: &[usize]) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the CPUs to which [`bind_to_cpus`] has bound this process. `None` means that it is not
-/// bound.
+/// Returns the CPUs to which [`bind_to_cpus`] has bound this process. `None` means that the process
+/// is not bound.
 pub(crate) fn bound_cpus() -> Option<&'static [usize]> {
     BOUND.get().map(Vec::as_slice)
 }
@@ -83,9 +83,9 @@ fn set_affinity(cpus: &[usize]) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Asks the kernel to take memory from a NUMA node as long as the node has free memory. This
-/// applies to each page of memory that the calling thread, or a thread that it starts later, is the
-/// first to use.
+/// Asks the kernel to take memory from a NUMA node as long as the node has free memory. The
+/// preference applies to each page of memory that is first used by the calling thread or by a
+/// thread that the calling thread starts later.
 ///
 /// # Errors
 /// Returns the error of the kernel if there is no such node, or if the process may not use it.

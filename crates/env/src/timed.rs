@@ -35,13 +35,14 @@ pub fn note_blocked(time: Duration) {
 }
 
 /// Counts the time for which the running future has waited for other futures, such as for a lock
-/// that they held. Futures that the running future has spawned cannot count waits on its behalf.
+/// that another future held. Futures that the running future has spawned cannot count waits on its
+/// behalf.
 pub fn note_obstructed(time: Duration) {
     OBSTRUCTED.set(OBSTRUCTED.get() + time);
 }
 
-/// Runs a future, and also returns the time that it took. Time in `total` that no other field
-/// contains was spent waiting for other events.
+/// Runs a future, and returns its output and the time that the future took. In the part of `total`
+/// that no other field contains, the future waited for other events.
 pub async fn timed<F: Future>(future: F) -> (F::Output, TimeSpent) {
     let mut future = pin!(future);
     let mut spent = TimeSpent::default();

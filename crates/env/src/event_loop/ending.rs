@@ -1,13 +1,13 @@
 //! The end of a thread's loop: cancels the operations that are in the kernel, and frees their
 //! memory and descriptors.
 //!
-//! An operation keeps the descriptor that it works on. If the loop only closed its ring, the
+//! An operation in the kernel keeps its descriptor open. If the loop only closed its ring, the
 //! connections of the ended thread would stay open, and each peer would wait for replies that no
 //! thread sends. A service continues after the end of a thread: if the role of a target has changed
 //! or its thread has failed, the service opens the target again.
 //!
-//! Does not own the futures of the thread, which hold descriptors too. These futures are dropped
-//! with the executor of the thread.
+//! This module is not responsible for the futures of the thread, which also hold descriptors. The
+//! executor of the thread drops these futures.
 
 use super::{NumberMap, OpPhase, PendingOp, Ring, pass_over};
 use crate::clock;
@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::time::Duration;
 
-/// Time for the kernel to cancel the operations. The kernel cancels an operation on a socket
+/// Time limit for the kernel to cancel the operations. The kernel cancels an operation on a socket
 /// immediately.
 const CANCEL_PATIENCE: Duration = Duration::from_secs(1);
 
@@ -33,7 +33,8 @@ struct Ending {
 }
 
 /// Cancels the operations, and waits until all operations that the kernel can cancel have ended.
-/// The buffers of the other operations are leaked, since the kernel may still use them.
+/// The function leaks the buffers of the other operations, because the kernel may still use these
+/// buffers.
 pub(super) fn end_operations(mut ring: Ring, mut ops: NumberMap<PendingOp>) {
     ops.retain(|_, op| !matches!(op.phase, OpPhase::Done(_)));
     let mut ending = Ending { asked: ops.keys().copied().collect(), ..Ending::default() };

@@ -23,7 +23,7 @@ impl Op {
 }
 
 /// Submits an operation to the kernel. `keep` must own the memory that the entry points to. The
-/// loop holds `keep` until the completion has arrived, and returns it with the result.
+/// loop holds `keep` until the completion has arrived, and returns `keep` with the result.
 ///
 /// # Safety
 /// All memory that `entry` refers to must either be owned by `keep` or live as long as the process.

@@ -1,28 +1,29 @@
 //! Decides when a loop polls its completion queue before it sleeps, and for how long.
 //!
 //! A loop polls only if the next message is likely to arrive soon. All these conditions must hold:
-//! - The loop is in a conversation with a peer. A moment ago it sent data, or it received data
-//!   while prompt replies are outstanding ([`super::expect_reply`]). A loop that waits for a disk,
-//!   for a timer, or for the next request after a pause sleeps immediately, so an idle process
-//!   costs nothing.
+//! - The loop is in a conversation with a peer. A moment ago the loop sent data, or the loop
+//!   received data while prompt replies are outstanding ([`super::expect_reply`]). A loop that
+//!   waits for a disk, for a timer, or for the next request after a pause sleeps immediately, so an
+//!   idle process costs nothing.
 //! - The average duration of its recent polling rounds is below the limit. While the average is
 //!   above the limit, the loop polls only once after every [`PROBE_INTERVAL`] waits, to find out
 //!   whether polling has become useful again. The loop keeps a separate average of the rounds in
-//!   which only replies after a sync were outstanding. Otherwise a program that calls `fsync` would
-//!   end the polling for all its other requests, because a sync takes longer than a round.
+//!   which only replies after a sync were outstanding. With a common average, a program that calls
+//!   `fsync` would end the polling for all its other requests, because a sync takes longer than a
+//!   round.
 //! - The host has a processor to spare ([`host_load`]), and no other thread has just taken the
 //!   processor from the polling loop. A long time between two polls alone does not prove that
-//!   another thread ran. The kernel may have copied received data for the loop, or handled an
-//!   interrupt. So after a long time the loop also compares the thread's number of involuntary
-//!   context switches.
+//!   another thread ran. In that time the kernel may have copied received data for the loop, or
+//!   handled an interrupt. So after a long time the loop also compares the thread's number of
+//!   involuntary context switches.
 //!
 //! # Hazard: `sched_yield`
 //! A polling loop must not call `sched_yield(2)`. Since Linux 6.18, a thread that yields gives up
-//! the rest of its time slice, even if it has used little of it. Next to one busy thread, a polling
-//! loop would wait 1.4 ms at each call and get 2 % of the processor.
+//! the rest of its time slice, even if the thread has used little of this time slice. Next to one
+//! busy thread, a polling loop would wait 1.4 ms at each call and get 2 % of the processor.
 //!
-//! Does not own the polling itself. The loop calls [`Spin::begin`], polls until [`Round::ends`],
-//! and calls [`Spin::end`].
+//! This module is not responsible for the polling itself. The loop calls [`Spin::begin`], polls
+//! until [`Round::ends`], and calls [`Spin::end`].
 
 use super::Traffic;
 use crate::{clock, host_load};
@@ -52,7 +53,7 @@ const AVERAGE_WEIGHT: u32 = 3;
 /// If more time than this passes between two polls of one round of polling, another thread may have
 /// used the processor.
 const PREEMPTED: Duration = Duration::from_micros(20);
-/// Time for which a loop does not poll after another thread has used its processor.
+/// Time for which a loop does not poll after another thread has taken the loop's processor.
 const BUSY_PAUSE: Duration = Duration::from_millis(5);
 
 /// The state of a loop from which it decides whether to poll.
@@ -158,8 +159,8 @@ impl Spin {
     }
 
     /// Returns when the next message of a peer is likely to arrive. After the loop has sent a reply
-    /// and while it expects none, this is the next request. `None` means that the loop is in no
-    /// conversation.
+    /// and while the loop expects no reply, the next message is the next request. `None` means that
+    /// the loop is in no conversation.
     fn awaited(&self, now: Duration) -> Option<ReplyTime> {
         if !self.is_enabled() || now.saturating_sub(self.last_traffic_time) >= CONVERSATION_PAUSE {
             return None;
@@ -237,8 +238,8 @@ impl Round {
 
 #[cfg(test)]
 impl Spin {
-    /// Makes the loop ignore the host's load and preemptions, and sets the last traffic and its
-    /// time.
+    /// Makes the loop ignore the host's load and preemptions, and sets the kind and the time of the
+    /// last traffic.
     pub(super) fn set_conversation(&mut self, last: Traffic, time: Duration) {
         (self.last_traffic, self.last_traffic_time) = (last, time);
         self.is_host_busy = |_| false;
@@ -301,14 +302,14 @@ mod tests {
         // After polls that find nothing, the loop stops polling, except for one probe in 33 waits.
         let useless = rounds(&mut spin, &mut now, 330, MICRO * 200);
         assert!((10..=14).contains(&useless), "{useless} rounds polled in vain");
-        // A few probes that find messages suffice to resume the polling.
+        // The loop resumes polling after a few probes that find messages.
         let back = rounds(&mut spin, &mut now, 300, MICRO * 6);
         assert!(back > 150, "{back} rounds polled again");
     }
 
-    /// Before the fix, a loop that waited for a sync again and again polled for no reply at all.
+    /// Before the fix, a loop that waited for many syncs in a row stopped polling for all replies.
     #[test]
-    fn waits_for_syncs_do_not_end_polling_for_other_replies() {
+    fn waits_for_syncs_do_not_stop_polling_for_prompt_replies() {
         let mut now = Duration::from_secs(1);
         let mut spin = talking(now);
         let (mut prompt, mut after_sync) = (0, 0);

@@ -59,7 +59,7 @@ fn connections_of_an_ended_thread_are_closed() {
     let thread = std::thread::spawn(move || {
         block_on(async move {
             let stream = crate::TcpStream::connect(&address).await.unwrap();
-            // More operations than the submission queue has entries.
+            // The test starts more operations than the submission queue has entries.
             for _ in 0..2 * SUBMISSION_ENTRIES {
                 let stream = stream.clone();
                 spawn(async move { stream.receive(crate::Buf::new(8)).await }).detach();

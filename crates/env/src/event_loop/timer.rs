@@ -55,8 +55,8 @@ impl Drop for Sleep {
     }
 }
 
-/// Runs a future for at most `span`. `None` means that the future was not ready by then and was
-/// dropped.
+/// Runs a future for at most `span`. `None` means that the future was not ready after this time,
+/// and that `timeout` has dropped the future.
 pub async fn timeout<T>(span: Duration, future: impl Future<Output = T>) -> Option<T> {
     let mut future = std::pin::pin!(future);
     let mut sleep = std::pin::pin!(sleep(span));

@@ -8,15 +8,15 @@ use std::io;
 /// this thread's loop (Linux 5.15). The default is four workers per processor.
 ///
 /// # Errors
-/// Returns the error of the kernel. In that case the limit stays the same.
+/// Returns the error of the kernel. After an error, the limit is unchanged.
 pub fn limit_kernel_workers(count: u32) -> io::Result<()> {
     // Zero leaves the limit of the workers for sockets and pipes unchanged.
     with_loop(|it| it.ring.submitter().register_iowq_max_workers(&mut [count, 0]))
 }
 
 /// Binds the io_uring workers of a new ring to the CPUs to which this process is bound. Unlike
-/// threads, workers do not inherit the CPUs of the thread that causes their start. A failure costs
-/// only speed.
+/// threads, workers do not inherit the CPUs of the thread that causes their start. If the binding
+/// fails, file operations are only slower.
 pub(super) fn bind_kernel_workers(ring: &Ring) {
     let Some(cpus) = bound_cpus() else { return };
     // SAFETY: all bits of an empty set are zero.

@@ -8,7 +8,8 @@ use std::os::fd::RawFd;
 const FS_IOC_FIEMAP: libc::Ioctl = 0xC020_660B_u32 as libc::Ioctl;
 /// `FIEMAP_EXTENT_LAST`: the last extent of the file.
 const LAST: u32 = 1;
-/// `FIEMAP_EXTENT_SHARED`: another file shares the extent, so a write to it allocates space.
+/// `FIEMAP_EXTENT_SHARED`: another file shares the extent, so a write to the extent allocates new
+/// space.
 const SHARED: u32 = 0x2000;
 /// Maximum number of extents per call.
 const EXTENTS: usize = 64;
