@@ -1,8 +1,8 @@
 //! Sets the version of the program at build time: the version of the crate and, in a release build,
 //! the commit.
 //!
-//! A debug build contains no commit. Otherwise each commit would rebuild all crates of the
-//! workspace.
+//! A debug build contains no commit, because with the commit in the build each commit would rebuild
+//! all crates of the workspace.
 
 use std::path::Path;
 use std::process::Command;

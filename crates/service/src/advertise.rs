@@ -13,7 +13,8 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 /// The addresses of a service, and the other addresses of its host.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Advertised {
-    /// The addresses for other nodes, as `host:port`, the best one first. Never empty.
+    /// The addresses for other nodes, as `host:port`, the best address first. The list is never
+    /// empty.
     pub addresses: Vec<String>,
     /// Addresses of this host that the service does not advertise. Empty if the settings list the
     /// addresses to advertise.
@@ -34,11 +35,11 @@ pub fn with_port(address: &str, port: u16) -> String {
 
 /// Returns the addresses at which other nodes reach a *server*, whose listener is `listener`:
 ///
-/// - If `advertise` is not empty, the addresses in it. An address without a port gets the
+/// - If `advertise` is not empty, the addresses in `advertise`. An address without a port gets the
 ///   listener's port.
 /// - For a listener on all addresses, this host's address on the route to `management`. If the
-///   kernel finds no route, or the name of management has no address now, all addresses of this
-///   host.
+///   kernel finds no route, or the name of management currently has no address, all addresses of
+///   this host.
 /// - Otherwise, the address on which the listener listens.
 ///
 /// # Errors
@@ -67,16 +68,16 @@ pub fn of_server(
 /// Returns the addresses at which other nodes reach *management*, whose listener is `listener`.
 /// These addresses become part of the join token:
 ///
-/// - If `advertise` is not empty, the addresses in it. An address without a port gets the
+/// - If `advertise` is not empty, the addresses in `advertise`. An address without a port gets the
 ///   listener's port.
-/// - For a listener on all addresses, the addresses in `former` that this host still has. If it has
-///   none of them, the only address of this host, or its address on the default route.
+/// - For a listener on all addresses, the addresses in `former` that this host still has. If this
+///   host has no address in `former`, its only address, or its address on the default route.
 /// - Otherwise, the address on which the listener listens.
 ///
 /// # Errors
 /// - `Io` if the kernel cannot report the listener's address.
-/// - `Configuration`, with a list of this host's addresses, if management cannot choose one of
-///   them.
+/// - `Configuration`, with a list of this host's addresses, if management cannot choose an address
+///   from this list.
 pub fn of_management(
     listener: &TcpListener,
     advertise: &[String],
@@ -118,7 +119,7 @@ fn choose(
 }
 
 /// Returns the addresses that the settings determine without the addresses of the host. `None` if
-/// the settings do not determine any.
+/// the settings determine no addresses.
 fn fixed(bound: SocketAddr, advertise: &[String]) -> Option<Vec<String>> {
     if !advertise.is_empty() {
         return Some(advertise.iter().map(|it| with_port(it, bound.port())).collect());
@@ -135,7 +136,7 @@ fn candidates(bound: SocketAddr) -> Result<Vec<HostAddress>> {
 }
 
 /// Whether a listener on all addresses of a family accepts connections to `address`. A listener on
-/// all IPv6 addresses accepts IPv4 too.
+/// all IPv6 addresses also accepts IPv4.
 fn serves(bound: SocketAddr, address: IpAddr) -> bool {
     bound.is_ipv6() || address.is_ipv4()
 }

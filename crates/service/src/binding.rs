@@ -1,8 +1,9 @@
 //! Binds a service to CPUs or to a NUMA node (`node.cpus`, `node.numa_node`).
 //!
 //! The kernel takes the memory of a thread from the node on which the thread runs. So threads that
-//! are bound to CPUs of one node have near memory. For a NUMA node, the service also asks for the
-//! memory of this node explicitly, so that memory is near even if another thread touches it first.
+//! are bound to CPUs of one node use memory of this node. If the settings name a NUMA node, the
+//! service also asks the kernel for memory of this node, so that the memory is near even if another
+//! thread touches it first.
 
 use crate::NodeSettings;
 use skep_env::{available_cpus, bind_to_cpus, prefer_memory_of};
@@ -40,8 +41,8 @@ fn number(text: &str) -> Option<usize> {
     text.parse::<usize>().ok().filter(|number| *number <= MAX_NODE)
 }
 
-/// Binds the calling thread, and all threads that it starts later, as the settings ask. A service
-/// calls this function before it starts a thread.
+/// Binds the calling thread, and all threads that the calling thread starts later, to the CPUs or
+/// the NUMA node in the settings. A service calls this function before it starts a thread.
 ///
 /// # Errors
 /// `Configuration` if this host does not have the CPUs or the NUMA node, or if this process may not
@@ -56,8 +57,8 @@ pub fn bind(settings: &NodeSettings) -> Result<()> {
         None => tracing::info!("the threads run on CPUs {shown}"),
         Some(node) => {
             tracing::info!("the threads run on NUMA node {node} (CPUs {shown})");
-            // A container may refuse this call. Even then, most memory is near, because the threads
-            // run on the node.
+            // A container may refuse this call. Even without this call, most memory is near,
+            // because the threads run on the node.
             if let Err(error) = prefer_memory_of(node) {
                 tracing::warn!("cannot prefer the memory of NUMA node {node}: {error}");
             }
@@ -70,8 +71,9 @@ fn refused(what: String) -> Error {
     Error::new(ErrorCode::Configuration, what)
 }
 
-/// Returns the CPUs to which the settings bind the service. `None` means that they do not bind it.
-/// `available` are the CPUs that this process may use, and `nodes` is the directory of NUMA nodes.
+/// Returns the CPUs to which the settings bind the service. `None` means that the settings do not
+/// bind the service. `available` are the CPUs that this process may use, and `nodes` is the
+/// directory of NUMA nodes.
 fn chosen(
     settings: &NodeSettings,
     available: &BTreeSet<usize>,

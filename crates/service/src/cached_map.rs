@@ -1,16 +1,16 @@
 //! The cached cluster map: a service persists its newest map, so that it can start while management
 //! is down.
 //!
-//! This module owns the file `kept-map` in a node's directory. It decides when to write the file,
-//! and whether a start may use it. `docs/design/0004-serving-without-management.md` gives the
-//! reasons.
+//! This module owns the file `kept-map` in a node's directory. The module decides when to write the
+//! file, and whether a start may use the file. `docs/design/0004-serving-without-management.md`
+//! gives the reasons.
 //!
 //! # When the map is written
 //! Changes of nodes, targets, groups, shards and settings affect the destinations of requests. The
 //! service writes these changes without delay, but at most once a second. Reachability and free
 //! space change with nearly every heartbeat of a busy cluster. So if only free space has changed,
-//! the service writes the map at most once a minute. If only reachability has changed, the service
-//! does not write the map.
+//! the service writes the map at most once a minute. A change of reachability alone causes no
+//! write.
 
 use crate::directory::NodeDirectory;
 use crate::known_management;
@@ -145,8 +145,8 @@ pub(crate) async fn keep(
                     );
                 }
                 has_warned = true;
-                // If no write has succeeded before, the next attempt would start immediately
-                // without this pause.
+                // Without this pause, the next attempt would start immediately if no write has
+                // succeeded yet.
                 skep_env::sleep(PAUSE).await;
             }
         }
@@ -158,7 +158,7 @@ pub(crate) async fn keep(
 async fn write(path: PathBuf, cached: CachedMap, given: Vec<String>) -> Result<()> {
     let (sender, done) = Mailbox::new(1)?;
     let body = move || {
-        // If the service has ended, the receiver does not exist any more.
+        // The receiver no longer exists if the service has ended.
         let _ = sender.send(replace_atomically(&path, &cached.to_file()));
         let learned = management_addresses(&cached.map);
         known_management::remember(cached.map.cluster, &given, &learned);

@@ -1,5 +1,5 @@
 //! Configuration from the defaults, the TOML file and the command line. A later source in this list
-//! overrides an earlier one. Each value has an origin, and all problems are reported together.
+//! overrides an earlier source. Each value has an origin, and one error reports all problems.
 //!
 //! A service's settings are one plain struct with `Default` and serde. A setting that may be unset
 //! is an empty text or list, never an `Option`. So the serialized defaults contain every setting.
@@ -17,7 +17,8 @@ use toml::{Table, Value};
 pub trait Manual: Serialize + DeserializeOwned + Default {
     /// Name of the command, such as `storage` in `skep storage`.
     const NAME: &'static str;
-    /// The source text of this struct and of its nested structs. Their doc comments are the manual.
+    /// The source text of this struct and of its nested structs. The doc comments in this source
+    /// text are the manual.
     const SOURCES: &'static [&'static str];
 
     /// Returns a description of each invalid setting.
@@ -155,8 +156,8 @@ fn read(path: &Path) -> std::result::Result<Table, String> {
     text.parse().map_err(|error: toml::de::Error| error.to_string().trim().to_owned())
 }
 
-/// Lists the values of a table by dotted keys. If there is a table where a plain value is expected,
-/// lists the table as a value, so that the caller refuses it.
+/// Lists the values of a table by dotted keys. A table in the place of a plain value is listed as a
+/// value, so that the caller refuses this table.
 fn flatten(
     prefix: &str,
     table: &Table,

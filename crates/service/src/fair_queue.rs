@@ -1,17 +1,17 @@
 //! A queue that divides a target between its clients: deficit round robin over the clients that
 //! have waiting entries (docs/design/0027-fair-queues.md).
 //!
-//! A pure structure: it knows no requests and no time, and has no limit of its own. The targets
-//! choose the costs of their requests, and limit the number of entries.
+//! The queue is a pure data structure without a clock and without a limit on its length. The
+//! targets choose the costs of their requests, and limit the number of entries.
 //!
 //! # Invariants
-//! - A client is in the ring exactly once if it has entries, and not at all otherwise.
+//! - A client with entries is in the ring exactly once, and a client without entries is not in the
+//!   ring.
 //! - The entries of one client leave in the order in which they were added.
-//! - While another client is visited, the deficit of a client is less than the cost of its first
-//!   entry.
+//! - The deficit of a client that is not being visited is less than the cost of its first entry.
 //!
 //! Held by the test `entries_of_a_client_leave_the_queue_once_and_in_order`: the order, which
-//! `check_invariants` cannot see.
+//! `check_invariants` cannot check.
 
 use skep_env::NumberMap;
 use skep_types::NodeId;
@@ -26,8 +26,8 @@ pub struct FairQueue<T> {
     /// visit, since the deficits of the visits add up.
     quantum: u64,
     clients: NumberMap<Waiting<T>>,
-    /// The clients with entries, in the order of their visits. The first one is visited now, or
-    /// next.
+    /// The clients with entries, in the order of their visits. The first client is the client of
+    /// the current or next visit.
     ring: VecDeque<NodeId>,
     is_visiting: bool,
 }
@@ -97,8 +97,8 @@ impl<T> FairQueue<T> {
                 }
             } else {
                 passed_over += 1;
-                // The client may not take an entry in this visit, so it loses its share of this
-                // visit.
+                // The client may not take an entry in this visit, so the client loses its share of
+                // this visit.
                 waiting.deficit = 0;
             }
             self.ring.rotate_left(1);
@@ -118,7 +118,7 @@ impl<T> FairQueue<T> {
         Some(entry)
     }
 
-    /// Removes the entry of `client` for which `is_it` is true, if there is one.
+    /// Removes the entry of `client` for which `is_it` is true, if there is such an entry.
     pub fn remove(&mut self, client: NodeId, is_it: impl Fn(&T) -> bool) {
         let Some(waiting) = self.clients.get_mut(&key(client)) else { return };
         let before = waiting.entries.len();
@@ -128,7 +128,8 @@ impl<T> FairQueue<T> {
         if waiting.entries.is_empty() {
             self.remove_client(client);
         } else if removed > 0 {
-            // The deficit may have been for the removed entry, and the next one may cost less.
+            // The client may have saved its deficit for the removed entry, and the next entry may
+            // cost less.
             waiting.deficit = 0;
         }
     }

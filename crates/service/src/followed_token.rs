@@ -1,12 +1,13 @@
-//! The task of a running process that notices a changed token, and uses it.
+//! The task of a running process that notices a changed token, and makes the process use the new
+//! token.
 //!
 //! A service follows the token in its directory. A mount or a monitor follows its token file. Each
-//! of them proves a new secret to management before it uses the secret, since a wrong secret would
-//! cut it off from the cluster. Management creates the secrets of its cluster, so it needs no
-//! proof.
+//! of these processes proves a new secret to management before the process uses the secret, because
+//! a wrong secret would separate the process from the cluster. Management creates the secrets of
+//! its cluster, so management needs no proof.
 //!
-//! Does not own the files ([`crate::tokens`], [`crate::directory`]), nor the proof
-//! ([`crate::token_proof`]). Design: `docs/design/0019-tokens.md`.
+//! Other modules read and write the files ([`crate::tokens`], [`crate::directory`]) and make the
+//! proof ([`crate::token_proof`]). Design: `docs/design/0019-tokens.md`.
 
 use crate::directory::{TOKEN_FILE, load_token, read_token};
 use crate::former_secrets::FORMER_FILE;
@@ -19,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Time after which a process proves a new token again, if management has refused it or did not
-/// reply. Management may have got the token meanwhile.
+/// reply. Management may receive the token in the meantime.
 const PROOF_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Identifies the version of a file's contents by its metadata. `None` means that the file does not
@@ -29,8 +30,8 @@ type Stamp = Option<(u64, u64, [i64; 4])>;
 fn stamps(files: &[PathBuf]) -> Vec<Stamp> {
     let of_file = |file: &PathBuf| {
         let it = std::fs::metadata(file).ok()?;
-        // Use the change time (ctime) too. A program that copies a file can set back the
-        // modification time, but not the change time.
+        // Also use the change time (ctime). A program that copies a file can set the modification
+        // time to an earlier time, but not the change time.
         let times = [it.mtime(), it.mtime_nsec(), it.ctime(), it.ctime_nsec()];
         Some((it.ino(), it.size(), times))
     };
@@ -38,7 +39,8 @@ fn stamps(files: &[PathBuf]) -> Vec<Stamp> {
 }
 
 /// Watches the tokens in management's directory, and puts each change into `secrets`, which all
-/// threads of this process share. Never returns, so the caller must spawn it as a task.
+/// threads of this process share. The function never returns, so the caller must spawn it as a
+/// task.
 pub async fn follow_directory_of_management(
     directory: PathBuf,
     cluster: ClusterId,
@@ -60,9 +62,9 @@ pub async fn follow_directory(directory: PathBuf, token: JoinToken) {
 
 /// Watches a token file, and puts each change into the secrets of `token`, which all threads of
 /// this process share. `token` is the token at the start of the process. The process accepts and
-/// offers only the secrets of the tokens in the file. It keeps its former secrets until management
-/// has accepted the newest secret in the file. Never returns, so the caller must spawn it as a
-/// task.
+/// offers only the secrets of the tokens in the file. The process keeps its former secrets until
+/// management has accepted the newest secret in the file. The function never returns, so the caller
+/// must spawn it as a task.
 pub async fn follow_file(file: PathBuf, token: JoinToken) {
     let files = vec![file.clone(), file.with_file_name(FORMER_FILE)];
     FollowedToken::new(files, token).follow(|| read_beside_former(&file), prove).await;
@@ -100,20 +102,21 @@ fn read_beside_former(file: &Path) -> Result<JoinToken> {
 /// A token whose changes a running process watches.
 struct FollowedToken {
     files: Vec<PathBuf>,
-    /// The token at the start of the process, with the secrets that the process uses. A token of
-    /// another cluster is refused.
+    /// The token at the start of the process, with the secrets that the process uses. The process
+    /// refuses a token of another cluster.
     token: JoinToken,
-    /// A copy of the secrets that the process used when management had accepted the newest one.
+    /// A copy of the secrets that the process used when management had accepted the newest of these
+    /// secrets.
     proven: Secrets,
-    /// Stamps of the files when the process last read their tokens successfully. They were taken
-    /// before the files were read, so that the next check notices a change during the reading.
-    /// `None` before the first success, because the files may have changed since the start of the
-    /// process.
+    /// Stamps of the files when the process last read their tokens successfully. The process takes
+    /// the stamps before it reads the files, so that the next check notices a change during the
+    /// reading. The field is `None` before the first success, because the files may have changed
+    /// since the start of the process.
     taken: Option<Vec<Stamp>>,
     /// Time at which the process proves the token in the files again. `None` if management has
-    /// accepted it.
+    /// accepted this token.
     prove_at: Option<Duration>,
-    /// The error of the last check. A repeated error is not logged again.
+    /// The error of the last check. The process does not log the same error again.
     reported: Option<String>,
 }
 
@@ -135,9 +138,9 @@ impl FollowedToken {
         }
     }
 
-    /// If the files have changed, or if their token must be proved again, reads their secrets and
-    /// uses them. After an error of the files, the process keeps its current secrets, and the next
-    /// check reads the files again.
+    /// If the files have changed, or if the process must prove their token again, reads and uses
+    /// the secrets in the files. After an error of the files, the process keeps its current
+    /// secrets, and the next check reads the files again.
     async fn look<P: Future<Output = Result<()>>>(
         &mut self,
         read: impl Fn() -> Result<JoinToken>,
@@ -202,8 +205,8 @@ impl FollowedToken {
         ));
     }
 
-    /// Replaces the secrets of this process by `changed`. Returns whether they differ from the
-    /// previous ones.
+    /// Replaces the secrets of this process by `changed`. Returns whether the new secrets differ
+    /// from the previous secrets.
     fn use_secrets(&self, changed: &Secrets) -> bool {
         let is_different = changed.held() != self.token.secrets.held();
         if is_different {
@@ -220,8 +223,8 @@ impl FollowedToken {
         }
     }
 
-    /// Returns `changed` with the addresses of management at the start of this process, because the
-    /// addresses in the changed token may not answer yet, or not any more.
+    /// Returns `changed` with the addresses of management at the start of this process, because
+    /// management may not answer at the addresses in the changed token yet, or no longer.
     fn with_known_addresses(&self, changed: &JoinToken) -> JoinToken {
         let mut token = changed.clone();
         let known = self.token.addresses.iter();
@@ -350,7 +353,7 @@ mod tests {
         assert!(error.contains("management refuses the token in /"), "{error}");
         assert!(error.contains("(changed at 20"), "{error}");
         assert_eq!(held(&old.secrets), std::slice::from_ref(&old_secret));
-        // The process proves the token again after some time, although the file is the same.
+        // The process proves the token again after some time, although the file has not changed.
         assert!(look(&mut followed, || read_token(&file), None).is_some());
         assert_eq!(held(&old.secrets), [old_secret]);
         followed.prove_at = Some(skep_env::now());
@@ -360,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn both_tokens_are_used_while_management_is_silent() {
+    fn old_and_new_tokens_are_used_while_management_is_silent() {
         let place = tempfile::tempdir().unwrap();
         let file = place.path().join("token");
         let (old, new) = (token(1), token(1));
@@ -378,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn token_is_proved_at_the_addresses_of_the_former_token_too() {
+    fn token_proof_also_tries_the_addresses_of_the_former_token() {
         skep_env::block_on(async {
             let place = tempfile::tempdir().unwrap();
             let file = place.path().join("token");

@@ -13,14 +13,15 @@ use std::path::Path;
 pub const FORMER_FILE: &str = "former-secrets";
 
 /// Words in the file `former-secrets` for the state of a previous secret. The service accepts an
-/// open secret from all nodes, and a closed one only from nodes that have joined already.
+/// open secret from all nodes, and a closed secret only from nodes that have joined already.
 const OPEN: &str = "open";
 const CLOSED: &str = "closed";
 /// Word after the id of a secret that was revoked for all nodes.
 const REVOKED: &str = "revoked";
 
 /// Maximum number of ids of revoked secrets in the file. An administrator replaces a token by hand,
-/// so a directory reaches this limit only after decades. At the limit, the oldest id is dropped.
+/// so a directory reaches this limit only after decades. At the limit, a new id replaces the oldest
+/// id.
 const MAX_REVOKED: usize = 256;
 
 /// The contents of the file [`FORMER_FILE`].

@@ -1,19 +1,20 @@
 //! The addresses of a cluster's management that this host has learned from cluster maps.
 //!
-//! A token, or an address on a command line, only has to reach the cluster once. It may name only
-//! one management node, and that node may be down while the others serve. So services, mounts and
-//! commands store the addresses of management in each new cluster map in a file of this host.
-//! Commands and new mounts try the addresses in this file after the given ones.
+//! A token, or an address on a command line, only has to reach the cluster once. The token or the
+//! command line may name only one management node, which may be down while the other management
+//! nodes serve. So services, mounts and commands store the addresses of management in each new
+//! cluster map in a file of this host. Commands and new mounts try the given addresses first, and
+//! then the addresses in this file.
 //!
-//! The file is only a cache. It contains no secret, and a host works without it as long as
-//! management replies at one of the given addresses. A wrong address in it is harmless, since each
-//! side of a connection proves that it has the cluster's secret.
+//! The file is only a cache. The file contains no secret, and a host works without the file as long
+//! as management replies at one of the given addresses. A wrong address in the file is harmless,
+//! because each side of a connection proves that it has the cluster's secret.
 //!
 //! [`skep_rpc::Management`] defines the order in which addresses are tried. [`crate::cached_map`]
 //! has the cached map of a service, and [`crate::known_map`] the cluster map of the host.
 //!
 //! # Format
-//! One file for each cluster, named by the id of the cluster. Each line is one address.
+//! A host has one file for each cluster, named by the id of the cluster. Each line is one address.
 
 use skep_store::atomic::replace_atomically;
 use skep_types::{ClusterId, Error, Result};
@@ -27,7 +28,7 @@ use std::path::{Path, PathBuf};
 /// for units with `CacheDirectory=`.
 const DIRECTORY_VARIABLE: &str = "CACHE_DIRECTORY";
 /// Directory of the files that commands of all users of this host read. Root and the user of the
-/// services write to it.
+/// services write to this directory.
 const OF_HOST: &str = "/var/cache/skep";
 /// Name of the directory in the cache directory of a user.
 const OF_USER: &str = "skep";
@@ -35,7 +36,7 @@ const OF_USER: &str = "skep";
 const ENDING: &str = ".management";
 /// Maximum number of addresses in the file. The management nodes of a cluster have fewer addresses.
 const MAX_ADDRESSES: usize = 64;
-/// Maximum size in bytes of a file that commands read. It is larger than any cluster map.
+/// Maximum size in bytes of a file that commands read. This limit is larger than any cluster map.
 const MAX_FILE: u64 = 1 << 26;
 
 /// Returns the addresses that this host has learned for a cluster. The list is empty if the host
@@ -46,7 +47,8 @@ pub fn learned_addresses(cluster: ClusterId) -> Vec<String> {
 
 /// Writes the addresses of management in the newest cluster map to the file of this host. `given`
 /// are the addresses in the token or the command line. If `given` has all addresses in the map, the
-/// host does not need the file, so the function does not create it, but updates an existing file.
+/// host does not need the file. In this case the function does not create the file, but updates an
+/// existing file.
 ///
 /// Blocks for the write if the addresses have changed. Failures are logged at the level debug only,
 /// since many users cannot write the file.
@@ -59,8 +61,8 @@ pub fn remember(cluster: ClusterId, given: &[String], learned: &[String]) {
     }
 }
 
-/// Returns the directories that may contain the files of this host. This user writes to the first
-/// of them.
+/// Returns the directories that may contain the files of this host. The calling user writes to the
+/// first of these directories.
 pub(crate) fn places() -> Vec<PathBuf> {
     let named = std::env::var_os(DIRECTORY_VARIABLE).filter(|it| !it.is_empty());
     if let Some(named) = named {
@@ -97,11 +99,11 @@ fn read_places(places: &[PathBuf], cluster: ClusterId) -> Vec<String> {
     found
 }
 
-/// Reads a file in a directory that the user of the services can change. A pipe or a device in its
-/// place must not block or change the commands of other users.
+/// Reads a file in a directory that the user of the services can change. A pipe or a device in the
+/// place of the file must not block or affect the commands of other users.
 ///
 /// # Errors
-/// Errors of the file system, and `InvalidData` if the file is no regular file or too large.
+/// Errors of the file system, and `InvalidData` if the file is not a regular file or is too large.
 pub(crate) fn read_regular(path: &Path) -> std::io::Result<Vec<u8>> {
     let wrong = |what: &str| Err(std::io::Error::new(std::io::ErrorKind::InvalidData, what));
     if !std::fs::metadata(path)?.is_file() {
@@ -140,7 +142,8 @@ fn remember_in(
     let file = file_in(place, cluster);
     let present = read_regular(&file).ok();
     // A new loopback address is no reason to create the file. Only the processes of this host reach
-    // a node at such an address, and they find the token of the node in its directory.
+    // a node at a loopback address, and these processes find the token of the node in its
+    // directory.
     let is_new = |address: &String| !given.contains(address) && !is_loopback(address);
     let is_needed = learned.iter().any(is_new);
     if learned.is_empty() || present.is_none() && !is_needed {

@@ -2,16 +2,16 @@
 //! no leader.
 //!
 //! Services, mounts and commands write each changed map to a file of this host. The health check
-//! takes from it only the addresses of the services. No service and no mount uses this file: a
+//! uses only the addresses of the services in this file. No service and no mount uses this file: a
 //! service starts with the map in its own directory ([`crate::cached_map`]), since that map must
 //! not be older than the service.
 //!
 //! [`crate::known_management`] has the directory of the file, and the addresses of management.
 //!
 //! # Format
-//! One file for each cluster, named by the id of the cluster, in the format of a cached map
-//! (`docs/format/cached-map.md`) with the node id zero. It has no clients, since a busy cluster has
-//! new clients all the time.
+//! A host has one file for each cluster, named by the id of the cluster, in the format of a cached
+//! map (`docs/format/cached-map.md`) with the node id zero. The map in the file has no clients,
+//! because the clients of a busy cluster change all the time.
 
 use crate::known_management::{is_loopback, places, read_regular};
 use skep_format::cached_map::CachedMap;
@@ -37,8 +37,8 @@ pub struct KnownMap {
     pub written_at: Option<SystemTime>,
 }
 
-/// Writes the newest cluster map to the file of this host, if the host may need it and if it
-/// differs from the map in the file by more than reachability and free space.
+/// Writes the newest cluster map to the file of this host, if the host may need the file and if the
+/// new map differs from the map in the file by more than reachability and free space.
 ///
 /// Blocks for the write. Failures are logged at the level debug only, since many users cannot write
 /// the file.
@@ -56,8 +56,8 @@ pub fn read(cluster: ClusterId) -> Option<KnownMap> {
     files.filter_map(|file| read_file(&file, cluster)).max_by_key(|it| it.map.version)
 }
 
-/// Reads a cluster map from a file in the format of a cached map. `None` if the file does not
-/// exist, or if its content cannot be used.
+/// Reads a cluster map from a file in the format of a cached map. Returns `None` if the file does
+/// not exist, or if its content is invalid.
 pub fn read_file(file: &Path, cluster: ClusterId) -> Option<KnownMap> {
     let CachedMap { map, .. } = CachedMap::from_file(&read_regular(file).ok()?).ok()?;
     let written_at = std::fs::metadata(file).and_then(|it| it.modified()).ok();
@@ -102,13 +102,14 @@ fn file_in(directory: &Path, cluster: ClusterId) -> PathBuf {
 
 fn remember_in(place: &Path, map: &ClusterMap) -> Result<()> {
     // If management has only loopback addresses, the commands of this host find the cluster by its
-    // directory, which contains the cached maps of the services. So they do not need this file.
+    // directory, which contains the cached maps of the services. So these commands do not need this
+    // file.
     if management_addresses(map).iter().all(|address| is_loopback(address)) {
         return Ok(());
     }
-    // With one management node, a missing leader always means that this node does not answer. Write
-    // no file in this case, also because the cluster of a batch job has one management node and
-    // leaves no file on the host.
+    // In a cluster with one management node, a missing leader always means that this node does not
+    // answer, so the file would not help. Also, the cluster of a batch job has one management node,
+    // and such a cluster must leave no file on the host.
     if map.nodes.iter().filter(|node| node.kind == NodeKind::Management).count() < 2 {
         return Ok(());
     }
@@ -149,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn host_stores_the_newest_map_of_servers_and_omits_clients() {
+    fn stored_map_has_the_newest_servers_and_no_clients() {
         let place = tempfile::tempdir().unwrap();
         let file = file_in(place.path(), CLUSTER);
         let known = || read_file(&file, CLUSTER).map(|it| (it.map.version.raw(), it.map.nodes));

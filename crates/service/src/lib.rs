@@ -1,6 +1,6 @@
 //! The code that all services of Skep have in common.
 //!
-//! This crate owns:
+//! This crate contains:
 //!
 //! - configuration with the origin of each value ([`config`]), its units ([`units`]), and settings
 //!   that all services have ([`node`])

@@ -1,5 +1,6 @@
-//! Requests that measure the network. Every service handles them on connections to the node itself.
-//! Storage targets also handle them on connections to the target, which normally carry file data.
+//! Requests that measure the network. Every service handles these requests on connections to the
+//! node itself. Storage targets also handle these requests on connections to the target, which
+//! normally carry file data.
 
 use skep_rpc::link_benchmark::{self, LinkPlan, LinkResult};
 use skep_rpc::{Identity, Incoming, MapCell, Outbox};
@@ -24,7 +25,7 @@ pub struct Links {
     is_measuring: Cell<bool>,
 }
 
-/// Shows that a measurement is running. The next measurement can begin after this guard is dropped.
+/// Marks a measurement as running. The next measurement can begin after this guard is dropped.
 struct MeasuringGuard<'a>(&'a Cell<bool>);
 
 impl Drop for MeasuringGuard<'_> {
@@ -42,8 +43,8 @@ impl Links {
 
     async fn measure(&self, request: MeasureLink, time_left: Duration) -> Result<MeasureLinkReply> {
         if self.is_measuring.replace(true) {
-            let problem =
-                "cannot measure the network: this node runs another measurement; try again later";
+            let problem = "cannot measure the network: this node runs another measurement; try \
+                           again after the end of that measurement";
             return Err(Error::new(ErrorCode::InUse, problem));
         }
         let _measuring = MeasuringGuard(&self.is_measuring);

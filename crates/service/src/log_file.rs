@@ -1,14 +1,15 @@
 //! Standard error as a log file whose size is limited.
 //!
 //! If standard error is a file that has reached its limit, the process renames the file to `.old`
-//! and continues in a new file. An older `.old` file is replaced. The process renames the file
-//! before it writes the first line that exceeds the limit, so no line is lost. At that moment,
-//! another thread may write to standard error without the logger, for example a panic message. This
-//! output goes to one of the two files.
+//! and continues in a new file. The renamed file replaces an older `.old` file. The process renames
+//! the file before it writes the first line that exceeds the limit, so no line is lost. At that
+//! moment, another thread may write to standard error without the logger, for example a panic
+//! message. This output goes to one of the two files.
 //!
 //! If another program, such as logrotate, renames or removes the file, the process continues in a
-//! new file with the former name. It looks at the name before each line, so no signal is needed.
-//! Lines that the process has written before stay in the renamed file.
+//! new file with the former name. The process checks the name before each line, so the other
+//! program need not send a signal. Lines that the process has written before the rename stay in the
+//! renamed file.
 //!
 //! The process does not rotate pipes, terminals, or systemd's journal.
 
@@ -29,8 +30,8 @@ const NEW_ENDING: &str = ".new";
 pub(crate) struct LogOutput {
     /// Maximum size of the log file in bytes. Zero means no limit.
     limit: u64,
-    /// Size of the log file in bytes, as far as this process knows it. Other processes may write to
-    /// the file, too.
+    /// Size of the log file in bytes as counted by this process. Other processes may also write to
+    /// the file.
     size: u64,
     has_warned: bool,
     /// The log file. `None` means that standard error is not a file.
@@ -49,7 +50,7 @@ impl LogFile {
         output_file(2).map(|(path, metadata)| Self { path, metadata })
     }
 
-    /// Whether the name of the file leads to another file or to none.
+    /// Whether the name of the file leads to another file or to no file.
     fn is_renamed(&self) -> bool {
         !std::fs::symlink_metadata(&self.path).is_ok_and(|named| is_same(&named, &self.metadata))
     }
@@ -65,7 +66,8 @@ impl LogOutput {
     /// Continues in a new file if another program has renamed or removed the log file.
     fn follow_rename(&mut self) {
         let Some(file) = self.file.take_if(|file| file.is_renamed()) else { return };
-        // If the process has since redirected standard error to something else, leave it as it is.
+        // If the process has redirected standard error to another file in the meantime, leave the
+        // redirection unchanged.
         if !behind(2).is_some_and(|used| is_same(&used, &file.metadata)) {
             return;
         }
@@ -88,7 +90,8 @@ impl LogOutput {
         }
     }
 
-    /// Starts a new log file if a line of `line` bytes would make the current one exceed the limit.
+    /// Starts a new log file if a line of `line` bytes would make the current log file exceed the
+    /// limit.
     fn rotate_if_full(&mut self, line: u64) {
         self.size += line;
         if self.limit == 0 || self.size <= self.limit {
@@ -100,8 +103,8 @@ impl LogOutput {
                 self.file = LogFile::current();
             }
             Err(error) => {
-                // After a failed rename, count from zero again, so that the next attempt follows
-                // after another `limit` bytes.
+                // After a failed rename, reset the count to zero, so that the next attempt follows
+                // after `limit` more bytes.
                 self.size = line;
                 self.warn_once(&format!(
                     "cannot rename the log file, so it grows beyond its limit: {error}"
@@ -128,7 +131,7 @@ impl Write for LogOutput {
 
 /// Returns an event as one line, with its final newline. Escapes all other control characters,
 /// because text from a peer or from a file name may contain them and could otherwise forge log
-/// lines. Does not escape the escape character (ESC), because the logger uses this character for
+/// lines. The escape character (ESC) stays unchanged, because the logger uses this character for
 /// colours, and has already escaped it in values.
 fn one_line(event: &[u8]) -> Cow<'_, [u8]> {
     let (text, end) = match event.strip_suffix(b"\n") {
@@ -176,8 +179,8 @@ fn is_same(one: &Metadata, other: &Metadata) -> bool {
     (one.dev(), one.ino()) == (other.dev(), other.ino())
 }
 
-/// Continues the log in a new file if a line of `line` bytes would make the current one exceed the
-/// limit. Returns the size of the file that is in use afterwards.
+/// Continues the log in a new file if a line of `line` bytes would make the current log file exceed
+/// the limit. Returns the size of the file that is in use afterwards.
 fn rotate(limit: u64, line: u64) -> io::Result<u64> {
     let Some((path, file)) = output_file(2) else { return Ok(0) };
     if file.len() + line <= limit {

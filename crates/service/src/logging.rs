@@ -13,9 +13,9 @@ use tracing_subscriber::EnvFilter;
 /// Controls the log of this process. There is one log per process.
 static CONTROL: OnceLock<Control> = OnceLock::new();
 
-/// Part of each filter that switches off the log lines of the Raft library. Those lines describe
-/// each step of an election and each lost message. Management itself logs which node is the leader,
-/// and failures of its log.
+/// Part of each filter that switches off the log lines of the Raft library. The lines of the
+/// library describe each step of an election and each lost message. Management itself logs which
+/// node is the leader, and failures of its log.
 const QUIET: &str = "openraft=off";
 
 type Apply = Box<dyn Fn(EnvFilter) -> std::result::Result<(), String> + Send + Sync>;

@@ -65,7 +65,7 @@ fn visit<T: Manual>(structs: &HashMap<String, Fields>, see: &mut impl FnMut(&str
 }
 
 /// Visits the fields with plain values first and then the fields with tables, as TOML requires.
-/// Within both, the order is the order of the fields in the struct.
+/// Both groups are in the order of the fields in the struct.
 fn visit_struct(
     structs: &HashMap<String, Fields>,
     name: &str,

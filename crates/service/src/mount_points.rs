@@ -1,7 +1,7 @@
 //! Finds mount points on which nothing is mounted. A directory below such a mount point would be on
 //! the wrong file system.
 //!
-//! This module owns only the check before `--init`. At later starts no check is needed, because a
+//! This module contains only the check before `--init`. A later start needs no check, because a
 //! service refuses a blank directory.
 
 use std::os::unix::fs::MetadataExt;

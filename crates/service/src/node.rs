@@ -21,22 +21,22 @@ pub(crate) const NO_PAGE: &str = "none";
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NodeSettings {
-    /// Directory in which the service keeps its identity and its state. `--init` creates it; there
-    /// is no default.
+    /// Directory in which the service keeps its identity and its state. `--init` creates this
+    /// directory; there is no default.
     pub directory: PathBuf,
-    /// Name for people, unique among the services of one kind. Empty: management assigns one, such
-    /// as `storage-1`.
+    /// Name for people, unique among the services of one kind. Empty: management assigns a name,
+    /// such as `storage-1`.
     pub name: String,
     /// Address to listen on, as `host:port` or `host`. `0.0.0.0` means all IPv4 addresses, `[::]`
     /// all addresses of both families. With port 0 the service chooses a free port at the first
-    /// start, writes the address to the file `address` in the directory, and uses it again at each
-    /// later start.
+    /// start, writes the address to the file `address` in the directory, and uses the same port at
+    /// each later start.
     pub listen: String,
     /// Addresses or names under which other nodes reach this service, as `host:port` or `host`,
     /// best first. Needed if other nodes reach the host through several networks or through network
-    /// address translation (NAT). Empty: the address on which the service listens. If it listens on
-    /// all addresses, this host's address on the route to management; for management itself, the
-    /// only address of this host or its address on the default route.
+    /// address translation (NAT). Empty: the address on which the service listens. If the service
+    /// listens on all addresses, this host's address on the route to management; for management
+    /// itself, the only address of this host or its address on the default route.
     pub advertise: Vec<String>,
     /// Address of the HTTP page `/metrics` with the metrics of this service, as `host:port`, for
     /// Prometheus and compatible programs. Set an address of the network, such as `0.0.0.0:7421`,
@@ -45,24 +45,24 @@ pub struct NodeSettings {
     /// in use; the file `metrics-address` in the directory has the address. `none`: no page.
     pub metrics: String,
     /// Failure domain, such as `rack-2`: hosts that share a rack or a power supply fail together.
-    /// Files with several targets get them from as many domains as possible. Empty: the domain of
-    /// the last start, or no domain at the first start. `none`: no domain, so the service is a
-    /// domain by itself.
+    /// The targets of a file are in as many domains as possible. Empty: the domain of the last
+    /// start, or no domain at the first start. `none`: no domain, so the service is a domain by
+    /// itself.
     pub domain: String,
-    /// CPUs on which the threads of the service run, as numbers and ranges: `0-7,16`. Set it where
-    /// other programs of the host have CPUs of their own. Empty: all CPUs.
+    /// CPUs on which the threads of the service run, as numbers and ranges: `0-7,16`. Set this
+    /// where other programs of the host have their own CPUs. Empty: all CPUs.
     pub cpus: String,
     /// Number of the NUMA node on whose CPUs the threads of the service run, such as `"1"`, and
-    /// from which they take memory as long as it has free memory. Set it on hosts with several
-    /// nodes to the node of the network interface and the disks; `skep tune check` compares them.
-    /// Empty: all nodes.
+    /// from which the threads take memory as long as the node has free memory. On hosts with
+    /// several nodes, set the number of the node that has the network interface and the disks;
+    /// `skep tune check` compares these nodes. Empty: all nodes.
     pub numa_node: String,
     /// Log level: `error`, `warn`, `info`, `debug` or `trace`, also for single parts, as in
     /// `info,skep_rpc=debug`.
     pub log: String,
-    /// If the log is a file and has grown to this size, the service renames it to `.old`, in place
-    /// of an older one, and starts a new file. Set it where no other program rotates the file.
-    /// Zero: no limit.
+    /// If the log is a file and has grown to this size, the service renames the file to `.old`,
+    /// replaces an older `.old` file, and starts a new file. Set this where no other program
+    /// rotates the file. Zero: no limit.
     pub log_limit: ByteSize,
 }
 
@@ -87,7 +87,8 @@ pub fn target_problems(targets: &[PathBuf], node: &NodeSettings) -> Vec<String> 
     problems
 }
 
-/// Returns a description of the problem with the setting `metrics`. `None` means that it is valid.
+/// Returns a description of the problem with the setting `metrics`. `None` means that the setting
+/// is valid.
 fn page_problem(metrics: &str) -> Option<String> {
     let is_address = || {
         let port = metrics.rsplit_once(':').map(|(_, port)| port.parse::<u16>());

@@ -1,4 +1,5 @@
-//! Requests about a running process. Every service handles them on connections to the node itself.
+//! Requests about a running process. Every service handles these requests on connections to the
+//! node itself.
 
 use crate::logging;
 use skep_rpc::{Incoming, Outbox};

@@ -7,8 +7,8 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 /// Notifies the service manager that the service is ready for requests.
 pub fn ready() {
-    // A failure is only a warning, not an error of the service. A manager that gets no notification
-    // has its own timeout.
+    // A failure is only a warning, not an error of the service. A manager without a notification
+    // ends the start after its own timeout.
     if let Err(error) = send(b"READY=1") {
         tracing::warn!(
             "cannot notify the service manager that this service is ready: {error}; the service \

@@ -7,11 +7,11 @@
 //! panics, the service delays its start. Panics of another version of the program do not count.
 //!
 //! This module does not prevent panics. A panic that no request has caused can delay the next
-//! start, but makes the service refuse no request.
+//! start, but causes no refusal of requests.
 //!
 //! # Hazard: the panic hook
-//! The hook may run at any point of the program. So the hook only reads one thread-local value, and
-//! writes one short line with a few system calls of its own.
+//! The panic hook may run at any point of the program. So the hook only reads one thread-local
+//! value, and writes one short line with a few direct system calls.
 
 use crate::PROGRAM_VERSION;
 use skep_types::codec::crc32c;
@@ -30,7 +30,7 @@ use std::time::Duration;
 pub const QUARANTINE_FILE: &str = "quarantine";
 /// Number of panics after which a request is refused. The first panic may have had another cause.
 const REFUSED_AFTER: usize = 3;
-/// Maximum number of lines of the file that a start reads. They are the newest lines.
+/// Maximum number of lines of the file that a start reads, beginning with the newest line.
 const MAX_LINES: usize = 1000;
 /// Age up to which a panic counts for the delay of the next start, in seconds.
 const RECENT_SECONDS: i64 = 300;
@@ -70,9 +70,9 @@ struct Quarantine {
 static QUARANTINE: OnceLock<Quarantine> = OnceLock::new();
 static HOOK: Once = Once::new();
 
-/// Reads the quarantine of a service's directory, and records later panics there. Each process must
-/// call this function once, before the service accepts requests. Returns the delay after which the
-/// service should start.
+/// Reads the quarantine of a service's directory, and records later panics in the file of this
+/// directory. Each process must call this function once, before the service accepts requests.
+/// Returns the delay after which the service should start.
 pub fn start(directory: &Path) -> Duration {
     let quarantine = Quarantine::read(directory, skep_env::wall_time().seconds);
     let delay = quarantine.delay();

@@ -1,20 +1,22 @@
 //! The user of the host that runs a service, and the files that this user needs.
 //!
 //! The units of systemd run services as an ordinary user. Administrators initialise, restore and
-//! repair the directories of a service as root. So before each start, the unit runs
-//! `skep KIND --give-to USER` as root, which calls the functions of this module. They give the
-//! directories of the service to the user, and let the group of the user read the settings.
+//! repair the directories of a service as root. So before each start, the unit runs `skep KIND
+//! --give-to USER` as root, which calls the functions of this module. These functions make the user
+//! the owner of the service's directories, and let the group of the user read the settings.
 //!
 //! # Hazard: files of a service that root changes
 //!
-//! A service must not gain access to other files of the host, not even after an attacker has taken
-//! it over. A service can put symbolic links, hard links and other directories into its own
-//! directories at any time. It can also write the list of its added targets. The rules:
+//! A service must not gain access to other files of the host, even if an attacker controls the
+//! service. A service can put symbolic links, hard links and other directories into its own
+//! directories at any time. A service can also write the list of its added targets. So this module
+//! follows these rules:
 //!
 //! - This module opens each file below a directory without following links, and changes the owner
 //!   of the opened file (`owners`).
 //! - A directory of root is given to the user only if root has named it, if it contains the record
-//!   of a service, and if no other user can add files to it. `/tmp` is no such directory.
+//!   of a service, and if no other user can add files to it. So root does not give `/tmp` to the
+//!   user.
 //! - A path that root has named must not lead through a directory in which the user could replace
 //!   the next name.
 //! - Root does not follow the links in `/proc`, which may lead into a mount namespace of the user.
@@ -43,7 +45,7 @@ const USERS: &str = "/etc/passwd";
 const MAX_LINKS: usize = 16;
 /// Maximum size of a list of added targets in bytes.
 const MAX_LIST: usize = 1 << 20;
-/// Mode of a new directory of a service. Only its owner can enter it.
+/// Mode of a new directory of a service, which only the owner of the directory can enter.
 const PRIVATE_MODE: u32 = 0o700;
 /// Mode of new directories above a directory of a service.
 const COMMON_MODE: u32 = 0o755;
@@ -122,7 +124,7 @@ impl ServiceUser {
         self.uid != 0 && (file.uid() == self.uid || is_open)
     }
 
-    /// Refuses a path if the user could make it lead to another file, by a change of a directory on
+    /// Refuses a path that the user could redirect to another file, by a change of a directory on
     /// the path or of a symbolic link. The file itself may belong to the user, or be missing.
     /// `links` is the number of symbolic links that were followed to get `path`.
     fn refuse_replaceable(&self, path: &Path, links: usize) -> Result<()> {
@@ -155,10 +157,10 @@ impl ServiceUser {
         ))
     }
 
-    /// Lets the user read a configuration file, and enter its directory if this is a directory of
-    /// Skep such as `/etc/skep`. If necessary, changes the group of the file and of the directory
-    /// to the group of the user. Both still belong to root, so the service cannot change its own
-    /// settings.
+    /// Lets the user read a configuration file, and enter the file's directory if this directory
+    /// belongs to Skep, as `/etc/skep` does. If necessary, changes the group of the file and of the
+    /// directory to the group of the user. File and directory still belong to root, so the service
+    /// cannot change its own settings.
     ///
     /// # Errors
     /// - `Configuration` if the user could change or replace the file.
@@ -186,7 +188,7 @@ impl ServiceUser {
     }
 
     /// Lets the user read a secret of root that this user's service needs, such as a token. If
-    /// necessary, makes the user its owner. A secret must not be readable by a group.
+    /// necessary, makes the user the owner of the file. A secret must not be readable by a group.
     ///
     /// # Errors
     /// - `Configuration` if the user could replace the file, or if the file has several names.
@@ -216,7 +218,7 @@ impl ServiceUser {
         if self.has_access(&metadata, access) || !is_free {
             return Ok(());
         }
-        // First the mode, so that the user has no other access at any moment.
+        // Change the mode before the group, so that the user has no further access at any moment.
         let mode = (metadata.mode() & 0o7707) | (access << 3);
         std::fs::set_permissions(path, Permissions::from_mode(mode)).map_err(io_failed(path))?;
         chown(path, None, Some(self.gid)).map_err(io_failed(path))?;
@@ -224,8 +226,8 @@ impl ServiceUser {
         Ok(())
     }
 
-    /// Logs a warning for each directory above a file that the user cannot enter. This is no error,
-    /// since the directory may have an access control list.
+    /// Logs a warning for each directory above a file that the user cannot enter. Such a directory
+    /// causes no error, because it may have an access control list that lets the user enter.
     fn warn_of_closed_directories(&self, path: &Path) {
         for directory in path.ancestors().skip(1) {
             let Ok(metadata) = std::fs::metadata(directory) else { continue };
@@ -295,8 +297,8 @@ impl ServiceUser {
             Err(Errno::NOENT) => return ignore(),
             top => top.map_err(failed(path))?,
         };
-        // Look for the record in the opened directory, and not at the path. Otherwise the service
-        // could replace the directory between these two steps.
+        // Look for the record in the opened directory, and not at the path. With the path, the
+        // service could replace the directory between the two steps.
         match statat(&top, IDENTITY_FILE, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(record) if FileType::from_raw_mode(record.st_mode) == FileType::RegularFile => {
                 Ok(Some(top))
@@ -370,7 +372,8 @@ impl ServiceUser {
             Err(Errno::NOENT) => return Ok((Vec::new(), false)),
             top => top.map_err(failed(node))?,
         };
-        // The user may have put a link or a pipe here. Do not follow it, or wait for it.
+        // The user may have put a link or a pipe here, so do not follow a link, and do not wait for
+        // a pipe.
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let list = match openat(&top, ADDED_TARGETS_FILE, flags, Mode::empty()) {
             Err(Errno::NOENT) => return Ok((Vec::new(), false)),
@@ -397,8 +400,8 @@ impl ServiceUser {
 
 /// Opens the top directory. The administrator has chosen its path, which may contain symbolic
 /// links. The path must not contain links such as `/proc/PID/root`, which lead into the mount
-/// namespace of a process. There, a user can mount any directory of the host below a directory of
-/// the user.
+/// namespace of a process. In such a namespace, a user can mount any directory of the host below a
+/// directory of the user.
 fn open_top(path: &Path) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_MAGICLINKS)

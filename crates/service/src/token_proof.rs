@@ -1,15 +1,15 @@
-//! The proof of a token to management. A command proves a token before it stores the token, and a
-//! running process before it uses the token (`followed_token`).
+//! The proof of a token to management. A command proves a token before it stores the token. A
+//! running process proves a token before it uses the token (`followed_token`).
 //!
-//! The reply of any management node is enough, since all of them have the token when a replacement
-//! of the token is complete.
+//! The reply of any management node is enough, because all management nodes have the token when a
+//! replacement of the token is complete.
 
 use skep_rpc::{Channel, Connection, Identity, JoinToken};
 use skep_types::{Error, ErrorCode, NodeId, NodeKind, Result, TargetId};
 use std::time::Duration;
 
 /// Interval at which a running process checks whether its token has changed. A check reads the
-/// metadata of at most two files, and reads the files themselves only if they have changed.
+/// metadata of at most two files, and reads the contents of changed files only.
 pub const FOLLOW_INTERVAL: Duration = Duration::from_secs(1);
 /// Time for which a token may be refused because management has not read its own new token yet.
 const REFUSED_FOR: Duration = FOLLOW_INTERVAL.saturating_mul(3);
@@ -23,11 +23,11 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// new token yet.
 ///
 /// # Errors
-/// `AuthenticationFailed` if a management node refuses the token and no other one accepts it, and
-/// otherwise the error of the last attempt if no management node replies.
+/// `AuthenticationFailed` if a management node refuses the token and no other management node
+/// accepts the token. If no management node replies, the error of the last attempt.
 pub async fn prove(token: &JoinToken) -> Result<()> {
     let until = skep_env::now() + REFUSED_FOR;
-    // Retry: a refused token is proved again every `PAUSE`, for `REFUSED_FOR`.
+    // Retry: the function proves a refused token again every `PAUSE`, for `REFUSED_FOR`.
     loop {
         let Err(error) = prove_once(token).await else { return Ok(()) };
         let is_refused = error.code() == ErrorCode::AuthenticationFailed;
@@ -54,8 +54,8 @@ pub async fn prove_once(token: &JoinToken) -> Result<()> {
     Err(failure)
 }
 
-/// Returns the addresses in `token` at which management refuses the token. Such a node does not
-/// have the token yet. Leaves out nodes that do not reply.
+/// Returns the addresses in `token` at which management refuses the token, because the node at the
+/// address does not have the token yet. Leaves out nodes that do not reply.
 pub async fn refusing_addresses(token: &JoinToken) -> Vec<String> {
     let mut refusing = Vec::new();
     for address in &token.addresses {
@@ -71,7 +71,7 @@ pub async fn refusing_addresses(token: &JoinToken) -> Vec<String> {
 /// accept the token within 3 s, because management reads its own new token after a moment.
 pub async fn lasting_refusals(token: &JoinToken) -> Vec<String> {
     let until = skep_env::now() + REFUSED_FOR;
-    // Retry: the token is proved again every `PAUSE`, for `REFUSED_FOR`.
+    // Retry: the function proves the token again every `PAUSE`, for `REFUSED_FOR`.
     loop {
         let refusing = refusing_addresses(token).await;
         if refusing.is_empty() || skep_env::now() >= until {
@@ -81,14 +81,14 @@ pub async fn lasting_refusals(token: &JoinToken) -> Vec<String> {
     }
 }
 
-/// Proves the newest secret of `token` at one address. The handshake contains no node id. With the
-/// id of a cluster member, a refusal would have the error `Disconnected` instead of
-/// `AuthenticationFailed`.
+/// Proves the newest secret of `token` at one address. The handshake contains no node id. If the
+/// handshake contained the id of a cluster member, a refusal would have the error `Disconnected`
+/// instead of `AuthenticationFailed`.
 async fn prove_at(address: &str, token: &JoinToken) -> Result<()> {
     let identity = Identity {
         cluster: token.cluster,
-        // Offer the newest secret only. Otherwise management could choose a previous secret that
-        // both sides hold, which proves nothing about the newest one.
+        // Offer only the newest secret. If the offer had previous secrets, management could choose
+        // a previous secret that both sides hold, which proves nothing about the newest secret.
         secrets: token.secrets.newest().into(),
         node: NodeId::default(),
         kind: NodeKind::Client,

@@ -1,8 +1,8 @@
-//! The tokens of a service's directory: the newest one, and previous ones that the service still
-//! accepts while an administrator replaces them.
+//! The tokens of a service's directory: the newest token, and previous tokens that the service
+//! still accepts while an administrator replaces the token.
 //!
-//! Owns the changes that `skep token` makes. Does not own the task of a running process that
-//! notices such a change ([`crate::followed_token`]).
+//! This module is responsible for the changes that `skep token` makes, but not for the task of a
+//! running process that notices such a change ([`crate::followed_token`]).
 //!
 //! `docs/design/0019-tokens.md` lists the steps of an administrator who replaces the token of a
 //! cluster.
@@ -24,7 +24,7 @@ const LOCK_ATTEMPTS: u32 = 20;
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
 /// Makes `token` the newest token of a directory. The previous newest secret becomes a previous
-/// secret. Returns `false` if the directory already has this token as its newest one.
+/// secret. Returns `false` if this token is already the newest token of the directory.
 ///
 /// # Errors
 /// - `Configuration` if the token is of another cluster, if its secret was revoked in this
@@ -37,7 +37,7 @@ pub fn install(directory: &Path, token: &JoinToken) -> Result<bool> {
     install_locked(directory, token)
 }
 
-/// Returns whether [`install`] would change the directory. Changes nothing.
+/// Returns whether [`install`] would change the directory, without changing it.
 ///
 /// # Errors
 /// As for [`install`], except for `InUse`.
@@ -59,7 +59,7 @@ fn install_locked(directory: &Path, token: &JoinToken) -> Result<bool> {
         Change::None => return Ok(false),
         Change::Addresses => {}
         // If the process crashes between the two writes, the previous newest secret is in both
-        // files, and the token is still the previous one.
+        // files, and the previous token is still in the token file.
         Change::Secret(former) => former_secrets::write(directory, &former)?,
     }
     write_token(directory, token)?;
@@ -118,7 +118,7 @@ pub fn replace(directory: &Path) -> Result<JoinToken> {
     install_locked(directory, &token).map(|_| token)
 }
 
-/// Replaces the addresses in the newest token of a directory. The secrets do not change.
+/// Replaces the addresses in the newest token of a directory, without changing the secrets.
 ///
 /// # Errors
 /// - `InUse` if another process changes the tokens of the directory.
@@ -152,12 +152,12 @@ fn lock_changes(directory: &Path) -> Result<File> {
     Err(failed(ErrorCode::InUse, what.to_owned()))
 }
 
-/// Revokes a previous secret in a directory. If `is_entire` is set, revokes it for all nodes,
-/// otherwise only for nodes that have not joined yet.
+/// Revokes a previous secret in a directory. If `is_entire` is set, the revocation is for all
+/// nodes, otherwise only for nodes that have not joined yet.
 ///
 /// # Errors
 /// - `NotFound` if the directory has no secret with this id.
-/// - `InUse` if the secret is the newest one, or if another process changes the tokens of the
+/// - `InUse` if the secret is the newest secret, or if another process changes the tokens of the
 ///   directory.
 /// - Errors of the file system.
 pub fn revoke(directory: &Path, id: SecretId, is_entire: bool) -> Result<()> {

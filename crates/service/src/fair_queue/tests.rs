@@ -23,7 +23,7 @@ enum Step {
     Take {
         except: u32,
     },
-    /// Removes the entry at this position of a client's list, if there is one.
+    /// Removes the entry at this position of a client's list, if there is such an entry.
     Remove {
         client: u32,
         at: usize,
@@ -121,7 +121,8 @@ proptest! {
         }
         let (least, most) = (used.values().min().unwrap(), used.values().max().unwrap());
         prop_assert_eq!(used.len(), costs.len());
-        // The numbers of visits differ by one at most, and each client may have an unused deficit.
+        // The numbers of visits of two clients differ by at most one, and each client may have an
+        // unused deficit.
         prop_assert!(most - least <= HIGHEST + 2 * QUANTUM, "{:?}", used);
     }
 }

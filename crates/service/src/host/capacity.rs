@@ -44,10 +44,10 @@ pub(super) fn capacity(path: &Path, reserve: fn(u64) -> u64) -> Capacity {
     )
 }
 
-/// Returns a number that identifies the file system of `path` across all hosts. It combines the
-/// device number, which is unique on a running host, with the random id of the host's boot. Each
-/// btrfs subvolume and ZFS dataset has its own device number, so it counts as a separate file
-/// system.
+/// Returns a number that identifies the file system of `path` across all hosts. The number combines
+/// the device number, which is unique on a running host, with the random id of the host's boot.
+/// Each btrfs subvolume and each ZFS dataset has its own device number, so each counts as a
+/// separate file system.
 fn file_system(path: &Path) -> std::io::Result<u128> {
     Ok(skep_env::boot_id()? ^ u128::from(skep_env::mount_mark(path)?.device))
 }

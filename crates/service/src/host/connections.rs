@@ -1,6 +1,6 @@
 //! Connections of a node. The main thread accepts and authenticates each connection, and passes it
 //! to the thread of the target that the peer's handshake names. This module handles requests to the
-//! node itself. It does not handle requests to targets.
+//! node itself, but not requests to targets.
 
 use super::targets::ServingNode;
 use super::{TargetEvent, target_requests};
@@ -62,8 +62,8 @@ impl ServingNode {
         let address = stream.peer();
         let peer = match authenticate(&stream, &identity, incarnation, is_served).await {
             Ok(peer) => peer,
-            // Log nothing. The peer retries as long as its map assigns the target to this node. The
-            // log and the target's health already contain the reason.
+            // Log nothing here: the peer retries as long as its map assigns the target to this
+            // node, and the log and the target's health already contain the reason.
             Err(error) if error.code() == ErrorCode::StaleMap => {
                 return tracing::debug!("refused a connection from {address}: {error:#}");
             }

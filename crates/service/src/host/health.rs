@@ -1,8 +1,8 @@
 //! The health of running targets: probes through the mailboxes of their threads.
 //!
-//! A target answers a probe after a small read of its device, so it does not answer if its thread
-//! or its device hangs. This module owns only the probes. `targets` reports the results to
-//! management.
+//! A target answers a probe after a small read of its device, so the target does not answer if its
+//! thread or its device hangs. This module contains only the probes. The module `targets` reports
+//! the results to management.
 
 use skep_types::map::{Condition, TargetHealth};
 use std::cell::Cell;
@@ -46,8 +46,8 @@ pub(super) struct Probes {
 }
 
 impl Probes {
-    /// Returns the health of the target. If the target has answered the last probe, calls `send` to
-    /// send the next probe.
+    /// Returns the health of the target. If the target has answered the last probe, the method
+    /// calls `send` to send the next probe.
     pub(super) fn health(&self, now: Duration, send: impl FnOnce(Probe)) -> TargetHealth {
         let (number, health) = {
             let answer = self.answer.lock().unwrap_or_else(PoisonError::into_inner);

@@ -32,8 +32,8 @@ pub struct Initialised {
 impl Host {
     /// Initialises blank directories for a new node and its targets in the token's cluster. If the
     /// node is initialised already, initialises only the targets that an administrator has added to
-    /// its settings. Also stores `token` if it differs from the token in the directory. If a call
-    /// was interrupted, the next call completes its work.
+    /// its settings. Also stores `token` if it differs from the token in the directory. After an
+    /// interrupted call, the next call completes the initialisation.
     ///
     /// Only a new node needs a token.
     ///
@@ -78,10 +78,10 @@ impl Host {
         }
         if !is_new && !has_new_token && new_targets == 0 {
             let what = format!(
-                "cannot initialise {}: it is initialised already, with all its targets and this \
-                 token; start without --init. If its node was removed from the cluster and must \
-                 join as a new node, first move this directory and the directories of all its \
-                 targets away",
+                "cannot initialise {}: the directory, all targets of its node and this token are \
+                 initialised already; start without --init. If the node was removed from the \
+                 cluster and must join as a new node, first move this directory and the \
+                 directories of all its targets away",
                 path.display()
             );
             return Err(Error::new(ErrorCode::Exists, what));
@@ -152,7 +152,7 @@ fn reopen(
 }
 
 /// Returns the target of `node` that was in the directory `path`, according to the cached cluster
-/// map of the node. `None` if the map has no such target, or if there is no cached map.
+/// map of the node. Returns `None` if the map has no such target, or if there is no cached map.
 fn former_target(path: &Path, node: &NodeDirectory) -> Option<Target> {
     let (map, path) = (cached_map::read(node)?, absolute(path));
     let own = node.directory.identity().node;
@@ -160,8 +160,8 @@ fn former_target(path: &Path, node: &NodeDirectory) -> Option<Target> {
 }
 
 /// Returns a warning if the directory `path` belongs to a target of `node` that may still exist.
-/// Uses the newer of the maps that the node and the commands of this host have stored. The service
-/// may have been away while an administrator removed the target.
+/// Uses the newer of the maps that the node and the commands of this host have stored. An
+/// administrator may have removed the target while the service was down.
 fn former_target_warning(path: &Path, node: &NodeDirectory) -> Option<String> {
     let known = known_map::read(node.token.cluster).map(|known| known.map);
     let maps = cached_map::read(node).into_iter().chain(known);
@@ -342,8 +342,8 @@ mod tests {
         assert!(in_group.contains("--init") && !in_group.contains("--lost"), "{in_group}");
         let alone = missing(&metadata, Some((GroupId::new(7), 1)));
         assert!(alone.contains("backups.md") && !alone.contains("--lost"), "{alone}");
-        // A target that was marked as lost does not come back, so a new target can take its
-        // place.
+        // A target that was marked as lost does not come back, so a new target can use its
+        // directory.
         cache_map(dir.path(), Consistency::Bad);
         let given_up = problem(&with_target);
         assert!(given_up.contains("marked as lost") && given_up.contains("--init"), "{given_up}");

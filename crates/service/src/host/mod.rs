@@ -1,13 +1,13 @@
-//! A node that serves targets, each on a thread of its own. Metadata and storage services share
-//! this code.
+//! A node that serves targets, with a separate thread for each target. Metadata and storage
+//! services share this code.
 //!
-//! The main thread opens the directories ([`init`]), registers with management, and listens. It
-//! passes each authenticated connection to the thread of the target that the peer names
-//! ([`connections`]), starts and watches the target threads ([`targets`]), and stops them
-//! ([`stopping`]). If management does not reply at the start, the main thread starts the targets
-//! that are in the cached cluster map ([`crate::cached_map`]). An administrator can add targets
-//! while the node runs ([`target_requests`]). A target that cannot be opened, or whose thread ends
-//! with an error, does not stop the other targets, and the node tries again to serve it
+//! The main thread opens the directories ([`init`]), registers with management, and listens. The
+//! main thread passes each authenticated connection to the thread of the target that the peer names
+//! ([`connections`]). It also starts and watches the target threads ([`targets`]), and stops these
+//! threads ([`stopping`]). If management does not reply at the start, the main thread starts the
+//! targets that are in the cached cluster map ([`crate::cached_map`]). An administrator can add
+//! targets while the node runs ([`target_requests`]). If a target cannot be opened, or its thread
+//! ends with an error, the other targets continue, and the node tries again to serve this target
 //! ([`unserved`], [`retries`]). The main thread probes the target threads and reports their health
 //! to management ([`health`]).
 //!
@@ -145,10 +145,10 @@ impl Host {
     /// Serves until `SIGTERM` or `SIGINT` arrives. This function handles the signals of the
     /// process, so the caller must call it before the process starts other threads.
     ///
-    /// For each target, a thread of its own runs `serve`, outside of any event loop. `serve` must
+    /// For each target, a separate thread runs `serve`, outside of any event loop. `serve` must
     /// return after [`TargetEvent::Stop`]. If `serve` returns an error, the node tries again to
-    /// serve the target, as long as the node serves another target. When it serves no target any
-    /// more, the service ends with an error. The service manager then shows the failure, and
+    /// serve the target, as long as the node serves another target. When the node serves no target
+    /// any more, the service ends with an error. The service manager then shows the failure, and
     /// restarts the service as a new process.
     ///
     /// # Errors
@@ -311,8 +311,8 @@ async fn until_signal<T>(
     }
 }
 
-/// Adds the remedy to the error of a service whose token management refuses. A service reads the
-/// token in its directory, so that a correction of another token file has no effect.
+/// Adds the remedy to the error of a service whose token management refuses. A service reads only
+/// the token in its directory, so a correction of another token file has no effect.
 fn with_token_remedy(error: Error, directory: &Path) -> Error {
     if error.code() != ErrorCode::AuthenticationFailed {
         return error;

@@ -1,4 +1,4 @@
-//! The attempts of a node to serve again the targets that it cannot serve at the moment.
+//! The repeated attempts of a node to serve the targets that the node cannot serve at the moment.
 //!
 //! The module `unserved` computes the pauses between the attempts, and `targets` starts the threads
 //! of targets.
@@ -15,7 +15,7 @@ use std::time::Duration;
 const LOOK: Duration = Duration::from_millis(250);
 
 impl ServingNode {
-    /// Tries again and again to serve the unserved targets, until this future is dropped.
+    /// Repeats the attempts to serve the unserved targets until this future is dropped.
     pub(super) async fn retry_unserved(self: Rc<Self>) {
         // Retry: the node tries again to serve a target after a pause of 1 s, which doubles up to
         // 60 s, without limit.

@@ -1,10 +1,10 @@
 //! The stop of the targets when the service ends.
 //!
-//! A primary of a metadata group that stops hands its group over to another member. Then its thread
-//! ends with `Deposed`, as after each change of its role. The node opens such a target once more,
-//! and stops it in its new role: as a backup member it releases the lease of the primary, so that
-//! the new primary need not wait. The same applies to a target whose role has changed just before
-//! the signal.
+//! A primary of a metadata group that stops hands its group over to another member. Then the thread
+//! of the old primary ends with `Deposed`, as after each change of its role. The node opens such a
+//! target once more, and stops the target in its new role: as a backup member, the target releases
+//! the lease of the primary, so that the new primary need not wait. The node treats a target whose
+//! role has changed just before the signal in the same way.
 //!
 //! The module `targets` starts and watches the threads.
 
@@ -54,8 +54,8 @@ impl ServingNode {
         }
     }
 
-    /// Takes the targets that only wait to be opened in their new role out of the list of unserved
-    /// targets. Returns their directories.
+    /// Removes the targets that only wait to be opened in their new role from the list of unserved
+    /// targets. Returns the directories of these targets.
     fn take_reopening(&self) -> Vec<PathBuf> {
         let mut unserved = self.unserved.borrow_mut();
         let all = std::mem::take(&mut *unserved);

@@ -64,8 +64,9 @@ impl ServingNode {
         // registers the target.
         self.added.borrow_mut().add(&path)?;
         let registered = self.register_late(&directory).await.inspect_err(|_| {
-            // Best effort. The caller reports the error of the registration, and the next start of
-            // the service tries to register the target if its path is still in the list.
+            // Ignore an error of this removal. The caller reports the error of the registration,
+            // and the next start of the service tries to register the target if its path is still
+            // in the list.
             let _ = self.added.borrow_mut().remove(&path);
         })?;
         if let Some(target) = registered {
@@ -124,8 +125,8 @@ impl ServingNode {
         Ok(())
     }
 
-    /// Initialises a blank directory. A separate thread does this, because a device that hangs must
-    /// not delay the heartbeats of this node.
+    /// Initialises a blank directory. A separate thread initialises the directory, because a device
+    /// that hangs must not delay the heartbeats of this node.
     async fn initialise_target(&self, path: &Path) -> Result<()> {
         let identity = self.host.new_identity(&self.node.borrow());
         let (sender, done) = Mailbox::new(1)?;
@@ -149,8 +150,8 @@ impl ServingNode {
         let file_system = capacity::capacity(path, self.host.reserve).file_system;
         let running = self.running.borrow();
         let others = running.iter().filter(|it| it.path != path);
-        // Compare with the file systems in the last reports of the targets, without a system call.
-        // A system call on a disk that hangs would delay the heartbeats of this node.
+        // Compare the file system of the new target with the file systems in the last reports of
+        // the targets. A system call on a disk that hangs would delay the heartbeats of this node.
         let mut shared = others.filter(|it| it.file_system() == Some(file_system));
         if let Some(other) = shared.next() {
             warnings.push(format!(
@@ -193,7 +194,8 @@ impl ServingNode {
         })
     }
 
-    /// Stops an added target. After that, later starts of the service do not serve the target.
+    /// Stops an added target. After this request, later starts of the service do not serve the
+    /// target.
     async fn stop_target(&self, body: &[u8]) -> Result<EmptyReply> {
         let StopTarget { target, is_dry_run } = StopTarget::from_bytes(body)?;
         let Some(path) = self.path_of(target) else { return Ok(EmptyReply {}) };

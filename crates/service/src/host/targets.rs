@@ -3,12 +3,12 @@
 //! these threads (`stopping`).
 //!
 //! If a target's function returns an error, the other targets continue, and the node tries again to
-//! serve the target (`retries`). If the last target fails, the service ends. Exception: if the disk
-//! of this target is full, the service waits for free space. A *panic* of a target's thread is a
-//! bug and aborts the process immediately, because no target may serve the state that an unfinished
-//! operation left. In the release profile `panic = "abort"` does this, and in other builds
-//! [`AbortOnPanic`] does it. The service manager restarts the process (`Restart=always` in the
-//! units), and the target recovers from its directory as after a crash.
+//! serve the target (`retries`). If the last target fails, the service ends. There is one
+//! exception: if the disk of the last target is full, the service waits for free space. A *panic*
+//! of a target's thread is a bug and aborts the process immediately, because no target may serve
+//! the state that an unfinished operation left. In the release profile, `panic = "abort"` aborts
+//! the process; in other builds, [`AbortOnPanic`] does. The service manager restarts the process
+//! (`Restart=always` in the units), and the target recovers from its directory as after a crash.
 
 use super::added_targets::AddedTargets;
 use super::capacity::{CapacityFigures, capacity};
@@ -72,12 +72,12 @@ pub(super) struct ServingNode {
     pub(super) unserved: RefCell<Vec<UnservedTarget>>,
     /// Targets that an administrator has added while the node ran.
     pub(super) added: RefCell<AddedTargets>,
-    /// Notified when a target's thread has ended.
+    /// The main task notifies the waiters when a target's thread has ended.
     pub(super) target_ended: Notify,
-    /// The metrics of each target that has had a thread. They are preserved after a failure of the
-    /// target, so that its counters continue after its next start.
+    /// The metrics of each target that has had a thread. The metrics of a failed target stay in
+    /// this map, so that its counters continue after its next start.
     pub(super) target_figures: RefCell<BTreeMap<TargetId, Arc<Registry>>>,
-    /// Whether the service is stopping its targets. If set, the service starts no further target.
+    /// Whether the service is stopping its targets. A stopping service starts no further target.
     pub(super) is_stopping: Cell<bool>,
     pub(super) host: Host,
 }
@@ -138,9 +138,9 @@ impl RunningTarget {
     }
 }
 
-/// In builds that unwind, aborts the process if the thread that owns this guard panics. Otherwise
-/// the service would continue without the target, and the service manager would not restart the
-/// service.
+/// In builds that unwind, aborts the process if the thread that owns this guard panics. Without the
+/// abort, the service would continue without the target, and the service manager would not restart
+/// the service.
 struct AbortOnPanic;
 
 impl Drop for AbortOnPanic {
@@ -259,7 +259,7 @@ impl ServingNode {
         self.start_thread(directory, pause)
     }
 
-    /// Starts the thread of a target that has none.
+    /// Starts the thread of a target that has no thread.
     pub(super) fn start_thread(&self, directory: Directory, pause: Option<Duration>) -> Result<()> {
         let target = directory.identity().target;
         let path = directory.path().to_owned();
@@ -275,8 +275,8 @@ impl ServingNode {
             metrics,
             events,
             ready: Ready::new(move || {
-                // Ignore an error. The main task empties this mailbox while it runs, and if it has
-                // ended, the process is ending anyway.
+                // Ignore an error of the send. The main task empties this mailbox as long as the
+                // task runs. If the task has ended, the process is ending.
                 let _ = ready.send(Report::Serves(target));
             }),
         };
@@ -405,8 +405,8 @@ impl ServingNode {
     }
 
     /// Records that a target is unserved, because its thread has ended. If no other target is left,
-    /// returns the error of the thread, and the service ends. Exception: if the disk is full and
-    /// the target has served before, the service continues and waits for free space.
+    /// returns the error of the thread, and the service ends. There is one exception: if the disk
+    /// is full and the target has served before, the service continues and waits for free space.
     fn on_target_end(&self, target: TargetId, result: Result<()>) -> Result<()> {
         let ended = self.remove_ended(target);
         if ended.is_leaving.get() {
@@ -431,9 +431,9 @@ impl ServingNode {
         }
         let is_last =
             self.running.borrow().is_empty() && self.waiting.borrow().iter().all(Option::is_none);
-        // If the target never served, an administrator gets the error of the full disk immediately.
-        // Otherwise the service continues, because there may be no service manager that would
-        // restart it.
+        // If the target has never served, the service ends, so that an administrator gets the error
+        // of the full disk immediately. A service whose target has served continues, because there
+        // may be no service manager that would restart the service.
         let has_served = ended.is_ready.get() || ended.pause.is_some();
         if is_last && !(is_full(&error) && has_served) {
             return Err(error);
@@ -444,8 +444,8 @@ impl ServingNode {
         Ok(())
     }
 
-    /// When all targets with a thread serve, logs them. When this happens for the first time, also
-    /// notifies the service manager.
+    /// Logs the targets when all targets with a thread serve. For the first of these log lines,
+    /// also notifies the service manager.
     fn on_target_ready(&self, target: TargetId, is_ready: &mut bool) {
         let running = self.running.borrow();
         // If the thread of the target has ended in the meantime, the target is not in the list any
@@ -461,7 +461,8 @@ impl ServingNode {
         if !std::mem::replace(is_ready, true) {
             notify::ready();
         }
-        // A metadata target without a group is ready, and serves nothing. Its thread logs this.
+        // A metadata target without a group is ready, and serves nothing. The thread of the target
+        // logs this state.
         let map = self.membership.map_cell().load();
         let serving = running.iter().filter(|it| map.group_of(it.target).is_some());
         let serving: Vec<_> = serving.map(|it| format!("target {}", it.target)).collect();

@@ -1,7 +1,7 @@
 //! Targets that this node should serve but does not, because the directory cannot be opened, or the
-//! target's thread has ended with an error. Meanwhile the node serves its other targets.
+//! target's thread has ended with an error. The node continues to serve its other targets.
 //!
-//! This module owns the pause until the next attempt to serve such a target, and the target's
+//! This module computes the pause until the next attempt to serve such a target, and the target's
 //! report to management. The module `retries` makes the attempts. The module `targets` decides
 //! whether the service ends because no target is left.
 
@@ -59,7 +59,7 @@ impl UnservedTarget {
     }
 
     /// Records that another attempt to serve the target has failed at `now`. Logs a new problem
-    /// immediately. Logs an unchanged problem again only at long intervals.
+    /// immediately, and repeats the log line of an unchanged problem only at long intervals.
     pub(super) fn failed_again(&mut self, error: &Error, now: Duration) {
         if self.is_worth_a_line(error, now) {
             log(&self.path, error);

@@ -1,5 +1,6 @@
 //! Lines for systemd's journal (sd-daemon(3)). The lines contain no time, because the journal adds
-//! it. They begin with a priority, so that `journalctl -p warning` finds them.
+//! the time. Each line begins with a priority, so that `journalctl -p warning` finds the lines of
+//! this priority.
 
 use std::os::unix::fs::MetadataExt;
 use tracing::{Event, Level, Subscriber};

@@ -1,8 +1,8 @@
 //! The change of the owner of all files below one directory of a service.
 //!
 //! While root changes the owners, the user may replace names in directories that belong to the
-//! user. So each file is opened without following links or entering mounts, and root changes the
-//! owner of the opened file.
+//! user. So root opens each file without following links or entering mounts, and changes the owner
+//! of the opened file.
 //!
 //! # The lock file records a complete change
 //!
@@ -32,8 +32,8 @@ const OPEN: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC)
 /// The kernel setting that lets users make hard links only to files that they can change.
 const PROTECTION: &str = "/proc/sys/fs/protected_hardlinks";
 
-/// Locks a directory of a service, so that no service of root creates further files meanwhile.
-/// `None` if the directory has no lock file.
+/// Locks a directory of a service, so that no service of root creates further files during the
+/// change. Returns `None` if the directory has no lock file.
 fn lock(top: &OwnedFd, path: &Path) -> Result<Option<OwnedFd>> {
     let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = match openat(top, LOCK_FILE, flags, Mode::empty()) {
@@ -79,7 +79,7 @@ pub(super) struct OwnerChange<'a> {
 
 impl<'a> OwnerChange<'a> {
     /// Makes `user` the owner of a directory, and of all files in it that belong to root. Returns
-    /// the number of files and directories that have changed.
+    /// the number of files and directories whose owner has changed.
     ///
     /// # Errors
     /// - `Configuration` for a file that may be part of the host, for directories that are nested
@@ -158,9 +158,9 @@ impl<'a> OwnerChange<'a> {
         );
     }
 
-    /// Changes the owner of an entry. The owner of a directory changes after that of its entries.
-    /// So if this process is interrupted, the next one continues with the remaining entries.
-    /// `is_of_user` states whether the directory of the entry belongs to the user.
+    /// Changes the owner of an entry. The owner of a directory changes after the owners of its
+    /// entries. So if this process is interrupted, the next process continues with the remaining
+    /// entries. `is_of_user` states whether the directory of the entry belongs to the user.
     fn of_entry(
         &mut self,
         file: &OwnedFd,

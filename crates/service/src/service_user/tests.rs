@@ -1,4 +1,4 @@
-//! Tests of the change of owners. They run as root, like all tests.
+//! Tests of the change of owners. These tests run as root, like all tests of Skep.
 
 use super::*;
 use std::os::unix::fs::symlink;
@@ -69,7 +69,7 @@ fn directory_of_root_is_given_to_the_user_once() {
     assert_eq!(site.owner("host"), 0, "the link is not followed");
     assert_eq!(site.owner("target/lost+found"), 0);
     assert_eq!(site.take().unwrap(), 0);
-    // Files that root creates later at the top are found, too.
+    // A further change also finds files that root creates at the top after the first change.
     std::fs::write(site.path("target/new"), "").unwrap();
     assert_eq!(site.take().unwrap(), 1);
     assert_eq!(site.owner("target/new"), OTHER);
@@ -101,7 +101,7 @@ fn directory_without_an_identity_keeps_its_owner() {
     let site = Site::new();
     std::fs::remove_file(site.path("target/skep-identity")).unwrap();
     assert_eq!(site.take().unwrap(), 0);
-    // A link to a file elsewhere is no record of an identity.
+    // A link to a file in another directory does not count as a record of an identity.
     symlink(site.path("host"), site.path("target/skep-identity")).unwrap();
     assert_eq!(site.take().unwrap(), 0);
     assert_eq!(site.owner("target"), 0);
@@ -194,7 +194,7 @@ fn directory_that_others_can_change_keeps_its_owner() {
     assert_eq!((site.owner("target"), site.owner("target/a/b")), (0, 0));
 }
 
-/// The user can mount directories of the host in a mount namespace of its own.
+/// The user can mount directories of the host in the user's own mount namespace.
 #[test]
 fn path_through_a_link_of_proc_is_refused() {
     let site = Site::new();
@@ -229,7 +229,7 @@ fn target_list_that_the_user_can_change_is_not_trusted() {
     assert_eq!(site.owner("target/a/b"), OTHER);
 }
 
-/// Root has run the service or a repair by hand after the user had got the directory.
+/// Root has run the service or a repair by hand after the user became the owner of the directory.
 #[test]
 fn owners_below_the_top_change_after_root_used_the_directory() {
     let site = Site::new();
