@@ -4,7 +4,7 @@
 //! The files are in a separate directory next to the chunk files. The target removes the files when
 //! a client stops the run, when no client has asked for the progress of the run for
 //! [`ABANDONED_AFTER`], and when the target ends. If the process was killed, the next start removes
-//! the files. If a removal fails, the next benchmark tries it again.
+//! the files. If a removal fails, the next benchmark repeats the removal.
 //!
 //! Every block goes through the event loop, so the target serves requests of clients between
 //! blocks. The benchmark and the clients share the device.
@@ -25,7 +25,8 @@ use std::time::Duration;
 
 /// Name of the directory for benchmark files, in a target's directory.
 const DIRECTORY: &str = "benchmark";
-/// Interval at which the target checks whether clients still ask about its current run.
+/// Interval at which the target checks whether a client still asks for the progress of the current
+/// run.
 const LOOK: Duration = Duration::from_secs(1);
 /// Interval at which [`Benchmark::stop`] checks whether the streams, or another removal, have
 /// ended.
@@ -49,7 +50,7 @@ struct Run {
     has_leftovers: Cell<bool>,
     /// Whether a call is removing the files of the run.
     is_removing: Cell<bool>,
-    /// Time of the last request of a client about the run.
+    /// Time of a client's last request for the progress of the run.
     asked: Cell<Duration>,
     phase: RefCell<Rc<Phase>>,
 }
@@ -78,7 +79,7 @@ struct Phase {
     begun: Duration,
     is_direct: Cell<bool>,
     moved: Cell<u64>,
-    /// Number of files whose I/O has not ended. The messages call these files streams.
+    /// Number of files whose I/O has not ended. In messages, these files are called streams.
     left: Cell<u16>,
     streams: RefCell<Vec<(u64, u64)>>,
     failure: RefCell<Option<String>>,
@@ -143,8 +144,8 @@ impl Benchmark {
         Rc::new(Self { target, directory, device, current: RefCell::default() })
     }
 
-    /// Removes the files that an earlier process left in a target's directory. This call blocks,
-    /// possibly for a long time, so it must not be made on an event loop.
+    /// Removes the files that an earlier process left in a target's directory. This call may block
+    /// for a long time, so the caller must not be an event loop.
     ///
     /// # Errors
     /// Errors of the file system.
@@ -152,11 +153,11 @@ impl Benchmark {
         remove_all(&directory.join(DIRECTORY))
     }
 
-    /// Tries again to remove the files of the last run, if their removal has failed. Otherwise,
-    /// these files would block all further benchmarks of the target.
+    /// Tries again to remove the files of the last run, if an earlier removal has failed. Files
+    /// that stay would block all further benchmarks of the target.
     ///
     /// # Errors
-    /// The error that still prevents the removal. It names the file.
+    /// The error that still prevents the removal, with the name of the file.
     pub(crate) async fn retry_removal(&self) -> Result<()> {
         let current = self.current.borrow().clone().filter(|run| run.has_leftovers.get());
         let Some(run) = current else { return Ok(()) };
@@ -181,7 +182,8 @@ impl Benchmark {
             }
             if run.id != plan.run || !phase.is_over() {
                 let problem = "cannot start a benchmark: another benchmark runs on this target; \
-                               wait until it has ended (the target ends it when its client stops)";
+                               wait for the end of that benchmark (the target ends a benchmark \
+                               whose client has stopped)";
                 return Err(Error::new(ErrorCode::InUse, problem));
             }
         }
@@ -223,7 +225,7 @@ impl Benchmark {
         run
     }
 
-    /// Stops the run if no client has asked about it for [`ABANDONED_AFTER`].
+    /// Stops the run if no client has asked for its progress for [`ABANDONED_AFTER`].
     async fn watch(self: &Rc<Self>, run: &Rc<Run>) {
         while !run.is_stopped.get() {
             skep_env::sleep(LOOK).await;
@@ -332,7 +334,7 @@ impl Benchmark {
         let Some(run) = current else { return Ok(()) };
         run.is_stopped.set(true);
         // One call at a time removes the files. All benchmarks of a target use the same file names,
-        // so the slower of two calls would remove the files of the next benchmark.
+        // so the slower of two concurrent calls would remove the files of the next benchmark.
         while run.is_removing.get() {
             skep_env::sleep(REMOVAL_LOOK).await;
         }

@@ -87,7 +87,8 @@ pub struct ChunkStore {
     spares: SpareDescriptors,
     dirty_log: DirtyLog,
     /// Regions that were in the dirty log at the start. A crash may have torn writes to these
-    /// regions. So in these regions, the target accepts data that does not match its checksums.
+    /// regions, so the target accepts data in these regions even if the data does not match its
+    /// checksums.
     suspects: RefCell<HashSet<DirtyRegion>>,
     dirty: DirtyRegions,
     space: SpaceGauge,
@@ -131,8 +132,8 @@ struct FullSync {
     /// The cleaner sets the flag after a sync of the whole file system has failed for lack of
     /// space.
     is_each_next: Cell<bool>,
-    /// Whether an earlier process may have left unsynced changes in the page cache. They become
-    /// durable with the next sync of the whole file system.
+    /// Whether an earlier process may have left unsynced changes in the page cache. These changes
+    /// become durable with the next sync of the whole file system.
     is_owed: Cell<bool>,
 }
 
@@ -146,7 +147,8 @@ pub struct CleanEnd {
 
 impl CleanEnd {
     /// Records the clean end of the target durably. No store of this target may be in use at the
-    /// same time. Blocks, so the caller must not be an event loop that serves other targets.
+    /// same time. The call blocks, so the caller must not be an event loop that serves other
+    /// targets.
     ///
     /// # Errors
     /// Errors of the file system, with the path.
@@ -211,8 +213,8 @@ impl PreparedStore {
         let state = TargetState::next_start(previous, host, fresh);
         let was_killed = previous.is_some_and(|previous| !previous.clean);
         let owes_full_sync = was_killed && state.kept_since < state.start;
-        // Make the state record durable before any page contains this start number. Otherwise,
-        // after a crash, the next start could use the same number again.
+        // Make the state record durable before any page contains this start number. If a page
+        // reached the device first, the next start after a crash could use the same number.
         let failure = match record_space::replace_record(directory, &path, &state.to_file()) {
             Err(error) if error.code() == ErrorCode::ReadOnly => Some(Error::new(
                 ErrorCode::DeviceFailed,
@@ -245,7 +247,8 @@ impl PreparedStore {
 }
 
 impl ChunkStore {
-    /// Opens the chunk files in a target's directory. Blocks, see [`PreparedStore::new`].
+    /// Opens the chunk files in a target's directory. The call blocks, as described at
+    /// [`PreparedStore::new`].
     ///
     /// # Errors
     /// Returns the same errors as [`PreparedStore::new`].
@@ -345,8 +348,8 @@ impl ChunkStore {
         self.space.free_bytes()
     }
 
-    /// Returns whether the target has refused a write for lack of space since the last call. If so,
-    /// the caller makes the node report its free space to management immediately.
+    /// Returns whether the target has refused a write for lack of space since the last call. After
+    /// such a refusal, the caller makes the node report its free space to management immediately.
     pub fn take_space_refusal(&self) -> bool {
         self.space.take_refusal()
     }
@@ -404,10 +407,11 @@ impl ChunkStore {
         let state = TargetState { failed: true, ..self.state.get() };
         self.state.set(state);
         // Acknowledged writes may be lost, so the next start must change the incarnation. If the
-        // state record cannot be written either, the file system is read-only or unavailable. While
-        // this lasts, the next start fails or refuses writes, since it cannot write the state
-        // record either. If the file system accepts writes again before that start, only a restart
-        // of the host makes the next start change the incarnation in all cases.
+        // target cannot write the state record, the file system is read-only or unavailable. As
+        // long as the file system stays in this state, the next start also cannot write the record,
+        // so the start fails or the target refuses writes. If the file system accepts writes again
+        // before the next start, only a restart of the host ensures that this start changes the
+        // incarnation.
         if let Err(error) = self.write_state(&state) {
             tracing::error!(
                 "target {}: cannot record in {} that a write failed: {error}; if the disk works \
@@ -443,9 +447,8 @@ impl ChunkStore {
         }
     }
 
-    /// Returns the chunk file with the key `key`. Creates the file if necessary. If the disk
-    /// refuses to create the file or its directory, this counts as a failed write
-    /// ([`Self::note_failure`]).
+    /// Returns the chunk file with the key `key`. Creates the file if necessary. A refusal of the
+    /// disk to create the file or its directory counts as a failed write ([`Self::note_failure`]).
     fn existing_or_new(&self, key: &ChunkFileKey) -> Result<Rc<ChunkFile>> {
         if let Some(file) = self.existing(key)? {
             return Ok(file);

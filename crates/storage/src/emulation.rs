@@ -3,8 +3,8 @@
 //! A target with an emulated rate replies like a device that serves one request after the other at
 //! this rate. Each reply waits until the device would have completed this request and all earlier
 //! requests. The target does the work immediately and delays only the reply, so its thread can
-//! serve other requests during the delay. A client gains no throughput from many requests in
-//! flight. A sync waits for all earlier requests.
+//! serve other requests during the delay. So a client's throughput does not grow with the number of
+//! its requests in flight. A sync waits for all earlier requests.
 //!
 //! [`RequestQueue`] computes the completion times and uses no clock. [`Device`] delays the replies
 //! until these times.
@@ -125,8 +125,8 @@ impl Device {
             messages::WriteChunk::ID => accept(incoming.data.as_ref().map_or(0, |it| it.len())),
             messages::ReadChunk::ID => Some(EmulatedRequest::Since(now)),
             messages::SyncChunk::ID => Some(EmulatedRequest::Until(self.0.borrow().drained(now))),
-            // Each byte of a copy counts twice, because the device reads and writes it. A request
-            // that cannot be decoded moves no bytes, because the handler refuses it.
+            // Each byte of a copy counts twice, because the device reads and writes the byte. A
+            // request that cannot be decoded moves no bytes, because the handler refuses it.
             messages::CopyChunk::ID => match messages::CopyChunk::from_bytes(&incoming.body) {
                 Ok(copy) => accept(copy.length as usize * 2),
                 Err(_) => None,

@@ -15,8 +15,8 @@
 //! without targets harms no target: the service continues, and the next target of the device gets a
 //! new loop.
 //!
-//! The module owns the loops and the choice of the loop for a target. `target_thread` does the work
-//! of a target.
+//! The module contains the loops and the choice of the loop for a target. The module
+//! `target_thread` does the work of a target.
 
 use crate::limits::{MAX_WAITING_TARGETS, WAIT_AGAIN, WORKERS_PER_PROCESSOR};
 use skep_env::{Mailbox, MailboxSender};
@@ -48,9 +48,9 @@ enum Message {
 pub(crate) struct EventLoops {
     /// Maximum number of loops for the targets of one device.
     limit: usize,
-    /// The loops of each device, by device number. The lock is held while a loop starts
-    /// or gets a target, but never while a target runs. No other lock is taken while this lock is
-    /// held.
+    /// The loops of each device, by device number. A thread holds the lock while a loop starts or
+    /// receives a target, but never while a target runs. A thread that holds this lock takes no
+    /// other lock.
     devices: Mutex<HashMap<u64, Vec<EventLoop>>>,
 }
 
@@ -66,7 +66,8 @@ struct EventLoop {
 /// The state of a loop that its thread and [`EventLoops`] share.
 #[derive(Debug, Default)]
 struct LoopState {
-    /// Number of targets that the loop runs. Changes only under the lock of [`EventLoops`].
+    /// Number of targets that the loop runs. The number changes only under the lock of
+    /// [`EventLoops`].
     targets: AtomicUsize,
     /// Whether the thread has ended: at the end of the service, or because its loop has failed.
     has_ended: AtomicBool,
@@ -91,8 +92,8 @@ struct EndOfLoop {
 
 impl Drop for EndOfLoop {
     fn drop(&mut self) {
-        // `EventLoops::place` sends a job before it checks this flag. If it finds the flag not set,
-        // it has sent the job before the next line, so the loop below drops the job.
+        // `EventLoops::place` sends a job before it checks this flag. If `place` finds the flag not
+        // set, it has sent the job before the next line, so the loop below drops the job.
         self.state.has_ended.store(true, Ordering::SeqCst);
         while self.mailbox.try_receive().is_some() {}
     }

@@ -1,6 +1,7 @@
-//! The permits of a target: how many requests it executes at the same time, and which waiting
-//! request comes next. Requests of one client get their permits in the order in which they began to
-//! wait. Clients share the target by the cost of their requests ([`skep_service::fair_queue`]).
+//! The permits of a target. The permits limit the number of requests that the target executes at
+//! the same time, and determine which waiting request comes next. Requests of one client get their
+//! permits in the order in which they began to wait. Clients share the target by the cost of their
+//! requests ([`skep_service::fair_queue`]).
 //!
 //! # Hazard: checks before the wait
 //! While a request waits, the cluster map may change, and requests of other clients overtake it. So
@@ -64,15 +65,15 @@ enum Turn {
     Taken,
 }
 
-/// A permit. Dropping it releases the permit.
+/// A permit. The drop of this value releases the permit.
 #[derive(Debug)]
 pub(crate) struct Permit {
     permits: Rc<FairPermits>,
     client: NodeId,
 }
 
-/// The position of a waiting request in the queue. Dropping this value removes the request from the
-/// queue. A permit that was already granted to the request goes to the next one.
+/// The position of a waiting request in the queue. The drop of this value removes the request from
+/// the queue. If the request already has a permit, the permit goes to the next request.
 struct Place<'a> {
     permits: &'a FairPermits,
     client: NodeId,
@@ -113,7 +114,7 @@ impl State {
 }
 
 impl FairPermits {
-    /// Creates `permits` free permits. One client holds at most `most_of_one` of them.
+    /// Creates `permits` free permits. One client holds at most `most_of_one` permits.
     pub(crate) fn new(permits: usize, most_of_one: usize) -> Rc<Self> {
         assert!((1..=permits).contains(&most_of_one), "a client may hold a permit");
         let waiting = FairQueue::new(CLIENT_QUANTUM);
@@ -155,7 +156,7 @@ impl FairPermits {
             Poll::Pending
         })
         .await;
-        // From here on, the permit belongs to the returned value and not to the position in the
+        // After this line, the permit belongs to the returned value and not to the position in the
         // queue.
         place.waiter.turn.set(Turn::Taken);
         permit()

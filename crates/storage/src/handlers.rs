@@ -54,8 +54,8 @@ pub(crate) struct Requester<'a> {
     pub(crate) meter: &'a RequestMeter,
     /// The arrival of the request, for the meter.
     pub(crate) arrival: Arrival,
-    /// Returns an error if the connection of the request has ended, or if the target must not
-    /// execute a request with this header any more.
+    /// Returns an error if the connection of the request has ended, or if the target must no longer
+    /// execute a request with this header.
     pub(crate) check: &'a dyn Fn(&Header) -> Result<()>,
 }
 

@@ -1,9 +1,9 @@
 //! Storage targets store chunk files and serve these files to clients.
 //!
-//! The crate owns the data of a storage target, and its recovery from crashes and damage
-//! ([`chunk_store`]). Each target belongs to one thread. A thread may own several targets of one
-//! device (`event_loops`). The crate does not own names, directories or files, since a storage
-//! target has only the ids of inodes.
+//! The crate is responsible for the data of a storage target, and for the target's recovery from
+//! crashes and damage ([`chunk_store`]). Each target belongs to one thread. A thread may own
+//! several targets of one device (`event_loops`). Names, directories and files are outside this
+//! crate, because a storage target has only the ids of inodes.
 
 mod benchmark;
 pub mod chunk_store;

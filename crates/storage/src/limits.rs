@@ -5,10 +5,12 @@ use std::time::Duration;
 /// Maximum number of targets that wait for their start in one event loop. The limit is above the
 /// number of targets of any service, and a loop starts a waiting target immediately.
 pub(crate) const MAX_WAITING_TARGETS: usize = 1024;
-/// Pause of a loop after an error of the kernel, before the loop waits for further targets again.
+/// Pause of a loop after an error of the kernel. After the pause, the loop waits for further
+/// targets.
 pub(crate) const WAIT_AGAIN: Duration = Duration::from_secs(1);
-/// Number of io_uring workers that a target may use for each processor. It equals the kernel's own
-/// limit for a loop. Workers sync files and write data back, and each worker waits for the device.
+/// Number of io_uring workers that a target may use for each processor. This number equals the
+/// kernel's own limit for a loop. Workers sync files and write data back, and each worker waits for
+/// the device.
 pub(crate) const WORKERS_PER_PROCESSOR: usize = 4;
 /// Maximum number of chunk files that a target keeps open. Each file needs a descriptor, a path and
 /// the first page. All files together need less than 20 MiB.
@@ -36,25 +38,28 @@ pub(crate) const CLEAN_INTERVAL: Duration = Duration::from_secs(30);
 /// Maximum number of files that the cleaner syncs one by one. For more files, one sync of the whole
 /// file system is cheaper.
 pub(crate) const SYNC_EACH_UP_TO: usize = 32;
-/// Maximum number of syncs or removals in flight. With this number, many of them share one commit
-/// of the file system's journal.
+/// Maximum number of syncs or removals in flight. With this number, many syncs share one commit of
+/// the file system's journal.
 pub(crate) const PARALLEL_SYNCS: usize = 32;
-/// Maximum age of the free-space value. An older value is read again.
+/// Maximum age of the free-space value. The target queries the free space again if the value is
+/// older.
 pub(crate) const SPACE_VALID: Duration = Duration::from_secs(1);
 /// Divisor of the file system's size. One in `RESERVE_DIVISOR` bytes stays free for the target's
 /// own records.
 pub(crate) const RESERVE_DIVISOR: u64 = 64;
-/// Maximum number of bytes that stay free. They are enough for a rewritten dirty log, a state
+/// Maximum number of bytes that stay free. This number is enough for a rewritten dirty log, a state
 /// record, and the region pages of writes in flight.
 pub(crate) const MAX_RESERVE_BYTES: u64 = 64 << 20;
 /// Free space below which each write reserves its space first, so that the file system cannot run
-/// out of space during the write. With more free space, reserving would only cost time.
+/// out of space during the write. With more free space than this, a reservation would only cost
+/// time.
 pub(crate) const SCARCE_BYTES: u64 = 256 << 20;
 /// Maximum number of bytes that one request reserves. A file system needs some milliseconds for
 /// this amount.
 pub(crate) const MAX_RESERVED_BYTES: u64 = 1 << 30;
 /// Maximum number of regions and of holes between regions, counted together, that one request
-/// clears. This is up to 1 GiB of data, and the target writes one page per region.
+/// clears. With this limit, a request clears up to 1 GiB of data, and the target writes one page
+/// per region.
 pub(crate) const MAX_CLEARED_STEPS: usize = 512;
 /// Number of region pages that a search for data or holes examines before it yields to other
 /// requests.
@@ -104,12 +109,12 @@ pub(crate) const MAX_REQUEST_COST: u64 = REQUEST_COST + (1 << 20) / REQUEST_COST
 pub(crate) const CLIENT_QUANTUM: u64 = 4 * REQUEST_COST;
 /// Maximum number of files that a benchmark writes or reads concurrently. Each file needs a buffer.
 pub(crate) const MAX_BENCHMARK_STREAMS: u16 = 64;
-/// Minimum block size of a benchmark. Each block size must be a multiple of this size, as direct
-/// I/O requires.
+/// Minimum block size of a benchmark. Direct I/O requires that each block size is a multiple of
+/// this size.
 pub(crate) const MIN_BENCHMARK_BLOCK_BYTES: u32 = 4096;
 /// Maximum block size of a benchmark. This bounds the memory for its buffers to 256 MiB.
 pub(crate) const MAX_BENCHMARK_BLOCK_BYTES: u32 = 4 << 20;
-/// Time after which a benchmark is stopped if no client has asked about it.
+/// Time after which the target stops a benchmark if no client has asked for its progress.
 pub(crate) const ABANDONED_AFTER: Duration = Duration::from_secs(30);
 /// Time for which a target's thread polls for the next request of an active connection before it
 /// sleeps. The value was measured in docs/design/0001-threads-and-store.md.

@@ -2,10 +2,11 @@
 //! has written data of a new file to storage, and the metadata target loses power before the
 //! creation of the file is durable.
 //!
-//! The clean-up checks only chunk files whose last change is at least one clean-up interval ago. It
-//! removes a chunk file only if metadata reports that the inode does not exist. This is safe
-//! because a client creates the chunk files of a file only after metadata has created the inode.
-//! Inode ids are never reused, so an inode that does not exist can never exist later.
+//! The clean-up checks only chunk files whose last change is at least one clean-up interval ago.
+//! The clean-up removes a chunk file only if metadata reports that the inode does not exist. This
+//! removal is safe, because a client creates the chunk files of a file only after metadata has
+//! created the inode. Inode ids are never reused, so an inode that does not exist can never exist
+//! later.
 
 use crate::chunk_store::ChunkStore;
 use skep_metrics::{Gauge, Registry, catalog};
@@ -22,7 +23,8 @@ use std::time::Duration;
 /// interval between checks is short, because an administrator may shorten the clean-up interval at
 /// any time.
 const LOOK: Duration = Duration::from_millis(500);
-/// Time limit for the reply of a metadata group. After a timeout, the next round asks again.
+/// Time limit for the reply of a metadata group. After a timeout, the next round repeats the
+/// question.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Counts of chunk files in one round of the clean-up.
@@ -63,7 +65,7 @@ impl CleanUpProgress {
 
 impl Drop for CleanUpProgress {
     /// Sets the metrics to zero. A round is dropped in the middle if the target is marked as lost,
-    /// but the target goes on to report its metrics.
+    /// but the target continues to report its metrics.
     fn drop(&mut self) {
         self.set(0, 0);
     }
@@ -105,7 +107,7 @@ pub(crate) async fn clean_up_forever(
             ),
             Err(error) => tracing::error!(
                 "the clean-up of target {target} cannot look for chunk files without an inode, \
-                 and retries later: {error:#}"
+                 and retries at the next clean-up: {error:#}"
             ),
         }
         match store.empty_quarantine().await {
@@ -115,7 +117,7 @@ pub(crate) async fn clean_up_forever(
             ),
             Err(error) => tracing::error!(
                 "the clean-up of target {target} cannot remove old files from the quarantine, and \
-                 retries later: {error:#}"
+                 retries at the next clean-up: {error:#}"
             ),
         }
     }

@@ -32,7 +32,7 @@ pub struct EmulationSettings {
     /// Variation of the rate in percent. Each target has a new rate each second, from a normal
     /// distribution with this standard deviation. At most 50.
     pub variability: u32,
-    /// Seed of the variation. The same number gives the same rates again.
+    /// Seed of the variation. The same seed gives the same rates.
     pub seed: u64,
 }
 

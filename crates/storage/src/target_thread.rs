@@ -39,7 +39,7 @@ struct ServedTarget {
     store: Rc<ChunkStore>,
     router: Rc<Router>,
     target: TargetId,
-    /// The target's cached position in the cluster map. It is valid for one map version.
+    /// The target's cached position in the cluster map, valid for one map version.
     position: Cell<Option<MapPosition>>,
     loss: Loss,
     /// The newest epochs of the groups whose primaries have sent requests.
@@ -82,8 +82,8 @@ pub(crate) fn serve(
     let serving = move || own(start, (store, loss), open_files, device);
     let ended = loops.run((number, path), serving)?;
     let recorded = ended.clean.and_then(CleanEnd::record);
-    // Release the lock of the directory only now, because another process may open the directory as
-    // soon as the lock is free.
+    // Release the lock of the directory only after the end of the target, because another process
+    // may open the directory as soon as the lock is free.
     drop(ended.directory);
     ended.result.and(recorded)
 }
@@ -175,7 +175,7 @@ async fn own(
         }
     };
     served.benchmark.end().await;
-    // From here on, the target accepts no new requests. Requests in progress run to completion,
+    // After this line, the target accepts no new requests. Requests in progress run to completion,
     // since a write that is dropped in the middle would be torn.
     drop((connections, clean_up));
     served.permits.all_released().await;
@@ -224,9 +224,9 @@ async fn take_requests(served: Rc<ServedTarget>, socket: OwnedFd, peer: Peer) {
         let queued = served.meter.queued();
         let permit = served.permits.acquire(peer.node, || fair_permits::cost(&incoming)).await;
         drop(queued);
-        // The map may have changed during the wait, so check the request again. If the sender was
-        // removed meanwhile, a write of another client to the same range may have been
-        // acknowledged.
+        // The map may have changed during the wait, so check the request again. If management has
+        // removed the sender in the meantime, the target may have acknowledged a write of another
+        // client to the same range.
         if let Err(error) = served.check(&incoming.header, &peer) {
             served.meter.refused(&arrival);
             outbox.refuse(&incoming.header, &error);
@@ -236,8 +236,8 @@ async fn take_requests(served: Rc<ServedTarget>, socket: OwnedFd, peer: Peer) {
         // The reply repeats `lowest_map` of the request's header. Raise `lowest_map` to the version
         // that this process requires, because the client then requires this version in all its
         // later requests. So after an administrator has marked a target as lost, a client with an
-        // older map gets the newer map. If the lost target still has the older map, it refuses the
-        // requests of this client, because they require a newer map.
+        // older map gets the newer map. A lost target that still has the older map then refuses the
+        // requests of this client, because these requests require a newer map.
         let lowest_map = &mut incoming.header.lowest_map;
         *lowest_map = (*lowest_map).max(served.router.needed());
         let (served, outbox) = (Rc::clone(&served), Rc::clone(&outbox));
@@ -275,8 +275,8 @@ async fn take_requests(served: Rc<ServedTarget>, socket: OwnedFd, peer: Peer) {
     }
 }
 
-/// Closes a connection when its task ends, or when the task is dropped because the target ends.
-/// Otherwise, the peer would wait for replies that are never sent.
+/// Closes a connection when its task ends, or when the task is dropped because the target ends. If
+/// the connection stayed open, the peer would wait for replies that no task sends.
 struct CloseAtEnd(Rc<Outbox>, Rc<ServedTarget>);
 
 impl Drop for CloseAtEnd {
@@ -312,8 +312,8 @@ impl ServedTarget {
 
     /// Checks that the target's map is new enough for a request, and that the sender has not been
     /// removed from the cluster. A sender that is a target must still be the primary of its group.
-    /// Unless the request is about the target itself, it must address the group that this target
-    /// leads as primary, in the group's epoch in the map.
+    /// A request that is not about the target itself must address the group that this target leads
+    /// as primary, in the group's epoch in the map.
     fn check(&self, header: &Header, peer: &Peer) -> Result<()> {
         let map = self.router.map();
         if map.has_removed(peer.node) {

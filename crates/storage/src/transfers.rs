@@ -1,6 +1,6 @@
 //! The time in which data of each client moves to or from a target. Simultaneous transfers of a
-//! client count once, since they share the link of the client. If each of them counted, the link of
-//! a client with many transfers would look slow.
+//! client count once, because they share the link of the client. If each transfer counted
+//! separately, the link of a client with many transfers would look slow.
 //!
 //! The module is pure: it uses no I/O and no clock. `request_meter` has the counters.
 
@@ -21,9 +21,9 @@ impl Transfers {
     /// another transfer of the client.
     ///
     /// Transfers are counted when they end, and only from the end of the transfer that was counted
-    /// last. So if transfer A begins before transfer B and ends after it, the time of A before the
-    /// beginning of B is not counted. If each transfer of a client begins before the transfer that
-    /// was counted last has ended, the sum of the counted times is the whole time.
+    /// last. So if transfer A begins before transfer B and ends after transfer B, the time of A
+    /// before the beginning of B is not counted. If each transfer of a client begins before the
+    /// transfer that was counted last has ended, the sum of the counted times is the whole time.
     pub(crate) fn count(&mut self, client: NodeId, began: Duration, now: Duration) -> Duration {
         if self.0.len() >= MAX_CLIENTS && !self.0.contains_key(&client) {
             self.0.clear();

@@ -69,7 +69,7 @@ fn invalid_benchmark_plans_are_refused() {
         assert!(!place.join(DIRECTORY).exists());
         benchmark.start(PLAN, 1 << 30)?;
         assert_eq!(refused(StartBenchmark { run: 8, ..PLAN }, 1 << 30), ErrorCode::InUse);
-        // Repeat the request, which must not start the phase again.
+        // A repeated request must not start the phase a second time.
         benchmark.start(PLAN, 1 << 30)?;
         assert_eq!(until_over(&benchmark, 7).await?.failure, None);
         benchmark.stop(8).await?;
@@ -139,7 +139,7 @@ fn next_benchmark_retries_a_failed_removal_of_files() {
 }
 
 #[test]
-fn second_stop_keeps_the_files_of_the_next_benchmark() {
+fn repeated_stop_keeps_the_files_of_the_next_benchmark() {
     on_loop(async |place| {
         let benchmark = Benchmark::new(TARGET, place, None);
         benchmark.start(PLAN, 1 << 30)?;

@@ -1,9 +1,9 @@
 //! An open chunk file, with its size, its region pages in memory, and the lock that orders the
 //! operations on the file.
 //!
-//! The module owns only the state of an open chunk file, and does no I/O of data. [`super::region`]
-//! decides which pages to trust. [`super::read`], [`super::write`] and the modules of the other
-//! operations do the I/O.
+//! The module contains only the state of an open chunk file, and does no I/O of data.
+//! [`super::region`] decides which pages to trust. [`super::read`], [`super::write`] and the
+//! modules of the other operations do the I/O.
 
 use super::range_lock::RangeLock;
 use skep_env::File;
@@ -16,7 +16,8 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::rc::Rc;
 
-/// A region's page in memory. It is always equal to the page that a read of the file would return.
+/// A region's page in memory. The page in memory is always equal to the page that a read of the
+/// file would return.
 #[derive(Debug)]
 pub(crate) struct Region {
     /// The header of the page. `None` means that the page and the data are a hole.
@@ -61,8 +62,8 @@ pub(crate) struct ChunkFile {
     pub(crate) syncing: Rc<Semaphore>,
     /// Whether the file's name in its directory is certainly on the device.
     pub(crate) is_name_synced: Cell<bool>,
-    /// Whether the file was removed. An operation that has waited for the lock must then open the
-    /// file again by its name.
+    /// Whether the file was removed. If the file was removed, an operation that has waited for the
+    /// lock must open the file again by its name.
     pub(crate) is_removed: Cell<bool>,
     /// Whether the write that created the file has not succeeded yet.
     pub(crate) is_new: Cell<bool>,
@@ -87,7 +88,7 @@ pub(crate) struct WritesInProgress {
     pub(crate) must_shrink: Cell<bool>,
 }
 
-/// The early write-backs of a chunk file that have not ended. They are numbered from one.
+/// The early write-backs of a chunk file that have not ended. Write-backs are numbered from one.
 #[derive(Debug, Default)]
 pub(crate) struct WriteBacksInProgress {
     numbers: RefCell<Vec<u64>>,
@@ -125,8 +126,8 @@ impl WriteBacksInProgress {
 }
 
 impl WritesInProgress {
-    /// Whether no early write-back of the file is in progress, and the error of none waits for a
-    /// sync.
+    /// Whether no early write-back of the file is in progress, and no error of a write-back waits
+    /// for a sync.
     pub(crate) fn are_write_backs_settled(&self) -> bool {
         self.failed_write_back.borrow().is_none() && self.write_backs.numbers.borrow().is_empty()
     }

@@ -61,9 +61,9 @@ impl ChunkStore {
         self.end().await?.record()
     }
 
-    /// Syncs all changes to the device, also the changes of an earlier process that was killed.
-    /// Returns the state record of a clean end, which shows the next start that no region can be
-    /// torn. No operation may write after this call has begun.
+    /// Syncs all changes to the device, including the changes of an earlier process that was
+    /// killed. Returns the state record of a clean end, which shows the next start that no region
+    /// can be torn. No operation may write after this call has begun.
     ///
     /// # Errors
     /// Returns the errors of [`Self::clean`], and `Io` if a dirty region cannot be cleaned. After
@@ -85,9 +85,9 @@ impl ChunkStore {
             }
         }
         self.sync_all(|| self.cleaner.full_sync.is_owed.get()).await?;
-        // The last round has marked pages as synced, and no later sync covers these marks. If a
-        // mark does not reach the device, the next start counts the page as unsynced. This error is
-        // harmless, because the data of the page is on the device.
+        // The last round has marked pages as synced, and no later sync makes these marks durable.
+        // If a mark does not reach the device, the next start counts the page as unsynced. This
+        // mistake is harmless, because the data of the page is on the device.
         self.check_writable()?;
         let state = TargetState { clean: true, ..self.state.get() };
         Ok(CleanEnd { directory: self.directory.clone(), state })
@@ -99,9 +99,9 @@ impl ChunkStore {
     /// `DeviceFailed` if a sync or write fails.
     pub async fn clean(self: &Rc<Self>) -> Result<()> {
         self.check_writable()?;
-        // First loads all dirty regions, because loading a region that a crash may have torn
-        // recomputes its checksums and so changes the region. Then cleans the regions that no
-        // operation is changing.
+        // The round first loads all dirty regions. A load of a region that a crash may have torn
+        // recomputes the checksums and so changes the region. Then the round cleans the regions
+        // that no operation is changing.
         let mut files = Vec::new();
         for settled in self.dirty.unchanged() {
             files.extend(self.load_unchanged(settled).await);
@@ -219,9 +219,9 @@ impl ChunkStore {
         result
     }
 
-    /// Syncs the whole file system. Uses a separate thread, since the sync takes a long time. Does
-    /// nothing if `is_needed` returns `false`, at once or after another sync of the file system has
-    /// ended.
+    /// Syncs the whole file system. Uses a separate thread, because the sync takes a long time.
+    /// Does nothing if `is_needed` returns `false`, either immediately or after another sync of the
+    /// file system has ended.
     ///
     /// If a sync of the whole file system fails, the error does not name the affected files. An
     /// open file reports the error again at its own next sync. A file that was evicted from the
@@ -301,8 +301,8 @@ impl ChunkStore {
         for (region, number) in regions {
             let _guard = file.lock.read(region_span(*region)).await;
             let Ok(loaded) = self.region(&file, *region).await else { continue };
-            // From here on there must be no await, since the next writer must see both the flag
-            // `synced` and the changed dirty log.
+            // The code after this line must contain no await, because the next writer must find
+            // both the flag `synced` and the changed dirty log.
             if file.is_removed.get() || !self.dirty.take_if_unchanged(key, *region, *number) {
                 continue;
             }

@@ -140,7 +140,8 @@ impl ChunkStore {
         self.record_overwrite(plan.parts.iter().map(|part| &*part.region)).await?;
         file.note_change();
         for hole in plan.holes {
-            // If the hole cannot be punched, its space stays allocated, and still reads as zeros.
+            // If the file system cannot punch the hole, the space of the range stays allocated, and
+            // still reads as zeros.
             self.punch_if_possible(file, hole).await?;
         }
         for part in &plan.parts {
@@ -174,8 +175,8 @@ impl ChunkStore {
         if cleared.is_ok() {
             part.region.checksums.borrow_mut()[first..first + count].fill(0);
         } else {
-            // The file system may have cleared some of the granules before the error. Each other
-            // granule keeps its checksum, so that existing damage is still detected.
+            // The file system may have cleared some of the granules before the error. Each granule
+            // that was not cleared keeps its checksum, so that reads still detect existing damage.
             let data = self.read_region(file, &part.range).await?;
             let (bytes, mut checksums) = (data.bytes(), part.region.checksums.borrow_mut());
             let granules = bytes.chunks(GRANULE_BYTES as usize);
@@ -190,14 +191,14 @@ impl ChunkStore {
         let start = self.state.get().start;
         part.region.header.set(Some(RegionHeader { synced: false, start, ..header }));
         let written = self.write_page(file, part.index, &part.region);
-        // A concurrent sync may have missed the changes, so count them again.
+        // A concurrent sync may have missed the changes, so count the changes a second time.
         file.note_change();
         cleared.and(written)
     }
 
     /// Overwrites whole granules of one region with zeros, because the file system has not punched
-    /// a hole. Does not write beyond the size of the file, since the size must not change. The
-    /// caller updates the checksums.
+    /// a hole. The method does not write beyond the size of the file, because the size must not
+    /// change. The caller updates the checksums.
     async fn overwrite_with_zeros(&self, file: &ChunkFile, range: &Range<u64>) -> Result<()> {
         let end = range.end.min(file.size.get());
         let zeros = Buf::new(end.saturating_sub(range.start) as usize);
@@ -235,8 +236,8 @@ impl ChunkStore {
     }
 
     /// Punches a hole into a physical range. Returns `false` if the file system does not support
-    /// holes, or has no space for the records of the hole. It may then have cleared a part of the
-    /// range.
+    /// holes, or has no space for the records of the hole. After `false`, a part of the range may
+    /// be cleared.
     async fn punch_if_possible(&self, file: &ChunkFile, range: Range<u64>) -> Result<bool> {
         match file.file.punch_through_ring(range).await {
             Err(error) if does_not_punch(&error) => Ok(false),

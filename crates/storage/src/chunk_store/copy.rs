@@ -1,16 +1,16 @@
 //! Copies ranges between chunk files of one target. Holes in the source become holes in the
 //! destination.
 //!
-//! A copy never holds the locks of both files at the same time. For each part, it reads from the
-//! source first, and then writes to the destination in the same way as a client.
+//! A copy never holds the locks of both files at the same time. For each part, the copy first reads
+//! from the source, and then writes to the destination in the same way as a client.
 //!
 //! # Hazard: late changes
 //! Every other request takes its place in the lock of its chunk file as soon as the target executes
-//! it. So it changes the file before all later requests. A copy takes a place for each part, after
-//! it has read the part from a device that may be slow. Meanwhile, the client may have repeated the
-//! request on another connection and got its reply, or it may have been removed from the cluster,
-//! and other bytes may have been acknowledged. So the copy checks before each change whether the
-//! request is still valid.
+//! it. So such a request changes the file before all later requests. A copy takes a place for each
+//! part only after it has read the part from a device that may be slow. During this read, the
+//! client may repeat the request on another connection and receive the reply, or management may
+//! remove the client from the cluster. In both cases the target may acknowledge other bytes for the
+//! range. So the copy checks before each change whether the request is still valid.
 
 use super::{ChunkStore, Destination, ReadData};
 use skep_types::codec::crc32c;

@@ -17,7 +17,7 @@ use std::path::Path;
 pub(super) struct SpareDescriptors(RefCell<Vec<File>>);
 
 impl SpareDescriptors {
-    /// Opens the spare descriptors. Opens fewer descriptors if the process has too few.
+    /// Opens the spare descriptors, or fewer of them if the process has too few free descriptors.
     pub(super) fn open() -> Self {
         let spares = Self(RefCell::default());
         while spares.add() {}

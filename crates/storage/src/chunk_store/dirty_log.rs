@@ -1,5 +1,5 @@
-//! The dirty log of a target. Before an operation changes a region that is on the device, it
-//! records the region in this log and syncs the log.
+//! The dirty log of a target. Before an operation changes a region that is on the device, the
+//! operation records the region in this log and syncs the log.
 //!
 //! The module owns the file `dirty-log`. Appends use group commit: the next sync writes all entries
 //! that operations add during the current sync. Only [`DirtyLog::rewrite`] removes entries from the
@@ -7,7 +7,8 @@
 //!
 //! # Hazard: syncs after an error
 //! After a failed sync, the kernel may treat pages as clean that are not on the device, so that the
-//! next sync succeeds. Therefore a file whose sync has failed is never synced again, but replaced.
+//! next sync succeeds. Therefore the target never repeats a failed sync of the file, but replaces
+//! the file.
 //!
 //! # Invariants
 //! Each pending entry is also in the set of unsynced entries ([`DirtyLog::check_invariants`]).
@@ -57,7 +58,7 @@ pub(crate) struct RecoveredLog {
 }
 
 impl RecoveredLog {
-    /// Opens the log, or creates an empty one. Blocks until the rewritten file is on the device.
+    /// Opens the log, or creates an empty log. Blocks until the rewritten file is on the device.
     ///
     /// # Errors
     /// - `Corrupt` if the header is damaged or belongs to another target.
@@ -192,8 +193,8 @@ impl DirtyLog {
     /// Replaces the file like [`Self::rewrite`]. The caller must hold `writing`.
     async fn replace(&self) -> Result<()> {
         let failed = |error: std::io::Error| Error::from(error).within(self.path.display());
-        // Open the directory before the file is replaced. If the process had no descriptor left
-        // after that, appends would go to the old file, which has no name any more.
+        // Open the directory before the file is replaced. If the process had no free descriptor
+        // after the replacement, appends would go to the old file, which no longer has a name.
         let directory = self.path.parent().expect("the log is in its target's directory");
         let directory = File::from(std::fs::File::open(directory).map_err(failed)?);
         let kept = self.recorded();
@@ -203,9 +204,10 @@ impl DirtyLog {
         file.write_now(&bytes, 0).map_err(failed)?;
         file.sync_data().await.map_err(failed)?;
         std::fs::rename(&temporary, &self.path).map_err(failed)?;
-        // From here on, appends go to the new file, whose name is not durable until the directory
-        // is synced. This task holds `writing` until then, so no append can begin before the sync.
-        // If the sync fails, the next flush replaces the file again.
+        // After this line, appends go to the new file, whose name is not durable until the
+        // directory is synced. This task holds `writing` until the directory is synced, so no
+        // append can begin before the sync. If the sync fails, the next flush replaces the file
+        // again.
         *self.file.borrow_mut() = file;
         self.length.set(bytes.len() as u64);
         self.is_doubtful.set(true);

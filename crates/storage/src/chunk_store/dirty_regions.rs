@@ -90,8 +90,8 @@ impl DirtyRegions {
         unchanged.filter(|(_, regions): &UnchangedRegions| !regions.is_empty()).collect()
     }
 
-    /// Removes a region unless it has changed since [`Self::unchanged`] returned `number` for it.
-    /// Returns whether the region was removed.
+    /// Removes a region unless the region has changed since [`Self::unchanged`] returned `number`
+    /// for this region. Returns whether the region was removed.
     pub(crate) fn take_if_unchanged(&self, key: &ChunkFileKey, region: u64, number: u64) -> bool {
         let mut files = self.files.borrow_mut();
         // After [`Self::unchanged`] was called, a truncation or the cleaner may have removed the
@@ -110,8 +110,8 @@ impl DirtyRegions {
     }
 
     /// Removes the regions of a chunk file from index `from` on, because the file was truncated or
-    /// removed. Regions that an operation is changing stay, and so do regions for which `is_kept`
-    /// returns `true`.
+    /// removed. Regions that an operation is changing stay in the set, as do regions for which
+    /// `is_kept` returns `true`.
     pub(crate) fn truncate(&self, key: &ChunkFileKey, from: u64, is_kept: impl Fn(u64) -> bool) {
         let mut files = self.files.borrow_mut();
         // A file without dirty regions has nothing to remove.

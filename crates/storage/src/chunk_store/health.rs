@@ -7,12 +7,12 @@ use skep_types::map::{Condition, TargetHealth};
 use skep_types::{Error, ErrorCode};
 use std::fs::OpenOptions;
 
-/// Length of the read that shows that the device answers. It is the smallest length that direct I/O
-/// permits on all devices.
+/// Length of the read that shows that the device answers. This length is the smallest length that
+/// direct I/O permits on all devices.
 const PROBED_BYTES: usize = 4096;
 
-/// Returns the reason in the text of a failure. Leaves out the target and the statement that it
-/// refuses writes, because management and the commands add both.
+/// Returns the reason in the text of a failure. Leaves out the target and the statement that the
+/// target refuses writes, because management and the commands add these parts.
 fn reason_of(failure: &str) -> &str {
     failure.split_once(", since ").map_or(failure, |(_, reason)| reason)
 }
@@ -34,7 +34,7 @@ impl ChunkStore {
         }
     }
 
-    /// Logs that the target has space again, if it was full.
+    /// If the target was full and has space again, logs this end.
     fn log_end_of_full(&self) {
         let Some((full_for, free)) = self.space.end_of_full(skep_env::now()) else { return };
         tracing::info!(

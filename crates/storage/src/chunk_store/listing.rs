@@ -42,8 +42,8 @@ impl ChunkStore {
 
     /// Returns the chunk files after `cursor`, and the cursor for the next page. A caller begins
     /// the listing with a cursor of zero. A returned cursor of zero means that the page is the last
-    /// one. Files that are created or removed between two pages may be missing. Every other file is
-    /// listed exactly once. A page may exceed `limit`, since files with the same position are
+    /// page. Files that are created or removed between two pages may be missing. Every other file
+    /// is listed exactly once. A page may exceed `limit`, since files with the same position are
     /// returned together.
     ///
     /// # Errors

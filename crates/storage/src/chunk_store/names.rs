@@ -2,8 +2,8 @@
 //! durable.
 //!
 //! A hash of the inode id without its low bits selects the leaf directory. So files with
-//! consecutive inode ids share leaf directories, and the syncs of these directories. If there are
-//! many files, all leaf directories contain a similar number of them.
+//! consecutive inode ids share leaf directories, and the syncs of these directories. With many
+//! files, all leaf directories contain a similar number of files.
 
 use crate::limits::PARALLEL_SYNCS;
 use skep_env::File;
@@ -34,8 +34,8 @@ enum Directory {
 #[derive(Debug)]
 pub(crate) struct Names {
     chunks: PathBuf,
-    /// Leaf directories with durable paths: since its start, this process has synced their names
-    /// and the names of the directories above.
+    /// Leaf directories with durable paths: this process has synced the names of these directories
+    /// and of the directories above them.
     anchored: RefCell<BTreeSet<u16>>,
     syncs: GroupSync,
 }
@@ -152,7 +152,7 @@ impl Names {
     /// the syncs.
     ///
     /// # Errors
-    /// Errors of `fsync`, with the path. The target must then stop writing.
+    /// Errors of `fsync`, with the path. After such an error, the target must stop writing.
     pub(crate) async fn sync_leaves(&self, leaves: &BTreeSet<u16>) -> Result<()> {
         let mut wanted = BTreeSet::new();
         for leaf in leaves {
@@ -185,8 +185,8 @@ fn subdirectories(path: &Path) -> Result<Vec<u8>> {
     Ok(found)
 }
 
-/// Group commit of directory syncs. The next round syncs the directories that callers add while a
-/// round runs.
+/// Group commit of directory syncs. Directories that callers add during a round are synced by the
+/// next round.
 #[derive(Debug, Default)]
 struct GroupSync {
     pending: RefCell<BTreeSet<Directory>>,
@@ -215,7 +215,7 @@ impl GroupSync {
                 self.round_ended.wait().await;
                 continue;
             }
-            // No round is in progress, so this caller runs a round for all waiting callers.
+            // Because no round is in progress, this caller runs a round for all waiting callers.
             self.is_running.set(true);
             let mut round = SyncRound { syncs: self, unfinished: self.pending.take() };
             self.begun.set(self.begun.get() + 1);

@@ -1,9 +1,9 @@
-//! The cache of open chunk files and of their region pages. Its size is limited.
+//! The cache of open chunk files and of their region pages. The size of the cache is limited.
 //!
-//! All cached contents are also in the files, because region pages are written through. So a file
-//! that no operation uses can be evicted at any time. The clock algorithm selects the file to
-//! evict. The hand of the clock skips a file once if an operation has used the file since the hand
-//! last passed it.
+//! All cached contents are also in the files, because the target writes each changed region page
+//! immediately. So a file that no operation uses can be evicted at any time. The clock algorithm
+//! selects the file to evict. The hand of the clock skips a file once if an operation has used the
+//! file since the hand last passed it.
 //!
 //! Files with unsynced changes are evicted last, since the kernel reports a failed write-back to
 //! the open descriptor, and might forget the error after the descriptor is closed. The cache stores
@@ -87,8 +87,8 @@ impl OpenFiles {
             self.pages -= file.regions.take().len();
         }
         self.unsynced.remove(key);
-        // The key stays in the clock until the hand passes it. If a new file with the same key is
-        // cached by then, the key stays for this file.
+        // The key stays in the clock until the hand passes the key. If the cache then has a new
+        // file with the same key, the key stays for the new file.
     }
 
     /// Evicts a file that no operation uses, to free its descriptor. Returns `false` if
@@ -117,7 +117,7 @@ impl OpenFiles {
     }
 
     /// Records that the changes of all files up to the eviction `last` are on the device, or that
-    /// their loss was reported.
+    /// the target has reported their loss.
     pub(crate) fn forget_evicted(&mut self, last: u64) {
         self.unsynced.retain(|_, number| *number > last);
     }
@@ -190,7 +190,8 @@ impl OpenFiles {
             let dropped = file.regions.borrow().len();
             self.pages -= dropped;
             self.files.remove(&key);
-            // The subtraction saturates, since a file may have more pages than are left to evict.
+            // The subtraction saturates, because a file may have more pages than the number of
+            // pages that must still be evicted.
             files = files.saturating_sub(1);
             pages = pages.saturating_sub(dropped);
         }

@@ -1,5 +1,5 @@
-//! The quarantine. Chunk files that no inode owns stay in the quarantine before they are removed
-//! permanently.
+//! The quarantine: chunk files that no inode owns stay in the quarantine for some time before the
+//! target removes them permanently.
 //!
 //! If metadata was restored from a backup, files that were created after the backup have no inode,
 //! and their chunk files look like chunk files of removed files. While these chunk files are in the

@@ -125,7 +125,7 @@ impl RangeLock {
 }
 
 impl RangeGuard<'_> {
-    /// Waits until no earlier entry conflicts with this one. Cancel-safe. Records the duration of
+    /// Waits until no earlier entry conflicts with this entry. Cancel-safe. Records the duration of
     /// the wait, so that this time does not count as time of the disk.
     pub(crate) async fn admission(&self) {
         let mut since = None;

@@ -13,7 +13,7 @@ use std::rc::Rc;
 /// The result of a read.
 #[derive(Debug)]
 pub struct ReadData {
-    /// The data. It is shorter than the requested length only at the end of the chunk file.
+    /// The data, which is shorter than the requested length only at the end of the chunk file.
     pub data: Buf,
     /// The CRC-32C of each granule piece of the data.
     pub checksums: Vec<u32>,
@@ -67,9 +67,9 @@ impl ChunkStore {
         for (index, piece) in region_pieces(whole.clone()) {
             let at = (piece.start - whole.start) as usize;
             let len = (piece.end - piece.start) as usize;
-            // If the region page is not cached, the target reads it and the data concurrently. The
-            // caller's lock ensures that neither the granules nor their checksums change between
-            // the two reads.
+            // If the region page is not cached, the target reads the page and the data
+            // concurrently. The caller's lock ensures that neither the granules nor their checksums
+            // change between the two reads.
             let data = self.read_into(file, piece.start, buf.slice(at..at + len));
             let (region, read) = zip(self.region(file, index), data).await;
             let region = region?;

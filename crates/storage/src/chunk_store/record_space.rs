@@ -15,7 +15,7 @@ use std::path::Path;
 
 /// Name of the file whose space is reserved.
 const RESERVED_FILE: &str = "reserved";
-/// Maximum size of the file. This is enough for a dirty log of `MAX_DIRTY_REGIONS` entries and a
+/// Maximum size of the file, which is enough for a dirty log of `MAX_DIRTY_REGIONS` entries and a
 /// state record.
 const MOST_BYTES: u64 = 4 << 20;
 /// Divisor of the file system's size. On a small file system, the file takes one in `SHARE` bytes
@@ -44,8 +44,9 @@ pub(super) fn replace_record(directory: &Path, path: &Path, bytes: &[u8]) -> Res
 }
 
 /// Replaces the state record like [`replace_record`]. If the disk has no space for a new file, this
-/// function overwrites the old record in place. On most file systems, this needs no new space. The
-/// record is shorter than a sector, so a power loss leaves no mixture of both records.
+/// function overwrites the old record in place. On most file systems, an overwrite needs no new
+/// space. The record is shorter than a sector, so a power loss leaves no mixture of the old and the
+/// new record.
 ///
 /// # Errors
 /// Errors of the file system, with the path.
@@ -79,8 +80,8 @@ fn release(directory: &Path) -> bool {
     file.set_len(0).and_then(|()| file.sync_all()).is_ok()
 }
 
-/// Allocates the space of the file `reserved`, unless the file has it already. If the disk has too
-/// little space, a later call repeats the allocation.
+/// Allocates the space of the file `reserved`, unless the file already has this space. If the disk
+/// has too little space, a later call repeats the allocation.
 pub(super) fn hold(directory: &Path) {
     let path = directory.join(RESERVED_FILE);
     let Ok(space) = skep_env::space(directory) else { return };

@@ -1,13 +1,13 @@
-//! Loads region pages, decides whether to trust them, and writes them.
+//! Loads and writes region pages, and decides whether the target may trust a page.
 //!
 //! The crash rule is as follows. Data that was written since the newest start of the target, or was
 //! on the device before that start, must match its checksums. If a crash may have torn the data of
-//! a region, the target accepts the data as it is and recomputes its checksums.
+//! a region, the target accepts the present data and recomputes the checksums.
 //!
 //! # Hazard: pages that read as zeros
 //! If the page of a region reads as zeros, but the region has data, there are two possible causes:
 //! a power loss has destroyed the page of a new region, or the page is damaged. The target cannot
-//! distinguish the causes. So it accepts the data, and logs a warning.
+//! distinguish the two causes, so it accepts the data and logs a warning.
 
 use super::ChunkStore;
 use super::chunk_file::{ChunkFile, Region};
@@ -119,7 +119,7 @@ impl ChunkStore {
         self.adopt(file, header, None).await
     }
 
-    /// Accepts the data of a region as it is, and recomputes its checksums. `stored` contains the
+    /// Accepts the present data of a region, and recomputes the checksums. `stored` contains the
     /// checksums of the page. `None` means that the page is missing or torn.
     async fn adopt(
         &self,

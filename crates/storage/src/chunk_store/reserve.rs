@@ -1,8 +1,8 @@
 //! Reserves space for later writes.
 //!
-//! Reserved space is allocated on the file system but not written. Space for the region pages,
-//! which contain the checksums, is also reserved. Reserved space reads as a hole, and no checksum
-//! changes. A full target ([`FreeSpace::None`]) still accepts writes to reserved space.
+//! Reserved space is allocated on the file system but not written. The target also reserves space
+//! for the region pages, which contain the checksums. Reserved space reads as a hole, and no
+//! checksum changes. A full target ([`FreeSpace::None`]) still accepts writes to reserved space.
 
 use super::ChunkStore;
 use super::chunk_file::{ChunkFile, whole_granules};

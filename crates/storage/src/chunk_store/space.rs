@@ -14,7 +14,7 @@ use std::time::Duration;
 pub(crate) enum FreeSpace {
     /// There is enough space, even for concurrent writes.
     Plenty,
-    /// There is enough space now, but the write must reserve it before it writes data.
+    /// There is enough space now, but the write must reserve the space before it writes data.
     Scarce,
     /// The target is full. A write may only overwrite space that is already allocated.
     None,
@@ -63,7 +63,7 @@ impl SpaceGauge {
     }
 
     /// Notes that the target refuses a write because it is full. If a log line is due, returns the
-    /// number of refused writes since the last line.
+    /// number of refused writes since the previous log line.
     pub(crate) fn note_refusal(&self, now: Duration) -> Option<u64> {
         self.has_refused.set(true);
         let count = self.refused_writes.count(now);
@@ -92,8 +92,8 @@ impl SpaceGauge {
     }
 
     fn look(&self) {
-        // If the query of the free space fails, the old value stays, and later writes are still
-        // subtracted from it.
+        // If the query of the free space fails, the old value stays, and the gauge still subtracts
+        // later writes from this value.
         if let Ok(found) = space(&self.path) {
             self.found.set(found);
             self.written_since.set(0);
@@ -166,8 +166,8 @@ mod tests {
         assert_eq!(gauge.end_of_full(at(1)), None, "no write was refused");
         assert_eq!(gauge.note_refusal(at(1)), Some(1));
         assert_eq!(gauge.note_refusal(at(9)), None);
-        // Simulates that other programs have filled the disk. The gauge uses this value for one
-        // second.
+        // Simulates that other programs have filled the disk. The gauge uses the simulated value
+        // for one second.
         gauge.written_since.set(u64::MAX);
         gauge.looked_at.set(skep_env::now());
         assert_eq!(gauge.end_of_full(at(10)), None, "the target is still full");

@@ -29,8 +29,8 @@ impl ChunkStore {
     ///
     /// # Errors
     /// - `NoSpace` if the device has no space for data that the file system has accepted.
-    /// - `DeviceFailed` if a sync or an earlier write has failed. The target refuses writes from
-    ///   then on.
+    /// - `DeviceFailed` if a sync or an earlier write has failed. After this error, the target
+    ///   refuses writes.
     pub async fn sync(&self, key: &ChunkFileKey) -> Result<()> {
         self.check_writable()?;
         match self.existing(key)? {
@@ -69,7 +69,8 @@ impl ChunkStore {
             return Ok(());
         }
         // When a file is closed, the kernel may drop the error of a failed write-back together with
-        // the file. So earlier changes of a file that was closed need a sync of the file system.
+        // the file. So the earlier changes of a file that was closed in between need a sync of the
+        // file system.
         let was_closed = || {
             self.cleaner.full_sync.is_owed.get()
                 || self.open.borrow().was_evicted_unsynced(&file.key)
@@ -109,7 +110,7 @@ impl ChunkStore {
         file.note_change();
         let mut is_complete = true;
         // Regions beyond the end may still be dirty, because their entries are in the dirty log. A
-        // truncation has removed their data, so none of it is lost.
+        // truncation has removed the data of these regions, so no data is lost.
         let last = region_of(file.size.get().saturating_sub(1));
         let dirty = self.dirty.regions_of(&file.key).into_iter();
         for index in dirty.filter(|index| *index <= last) {
@@ -149,7 +150,7 @@ impl ChunkStore {
                 is_complete = false;
             } else if *stored != 0 {
                 // A granule with a stored checksum of zero contains only zeros, and may be a hole.
-                // So do not write it.
+                // So do not write this granule.
                 let written = file.file.write_now(granule, physical_offset(start));
                 written.map_err(|error| self.note_failure(file.io_error(error)))?;
             }
@@ -187,8 +188,9 @@ impl ChunkStore {
         written
     }
 
-    /// Writes the state record again if the last write of it failed. Otherwise, a kill of the
-    /// process would bring back the old incarnation, and clients would get no report of a loss.
+    /// Writes the state record again if the last write of this record failed. Without the record,
+    /// the next start after a kill of the process would use the old incarnation, and clients would
+    /// get no report of a loss.
     pub(super) fn record_state_if_needed(&self) {
         if self.problems.is_state_unrecorded.get()
             && let Err(error) = self.write_state(&self.state.get())

@@ -1,4 +1,4 @@
-//! Tests of the whole store during use, after crashes, and with damage.
+//! Tests of the whole store: during use, after crashes, and with damaged files.
 
 mod allocation;
 mod concurrency;

@@ -1,5 +1,5 @@
-//! Truncates chunk files. Ignores truncations that arrive late, and refuses writes that a client
-//! began before a truncation that the target has already executed.
+//! Truncates chunk files. The module ignores truncations that arrive late, and refuses writes that
+//! a client began before a truncation that the target has already executed.
 
 use super::ChunkStore;
 use super::chunk_file::{ChunkFile, granule_in_region};
@@ -60,9 +60,10 @@ impl Generations {
 impl ChunkStore {
     /// Truncates a chunk file to `size`. Does nothing if the file is shorter or does not exist,
     /// since bytes beyond its end already read as zeros. Also does nothing if the file was
-    /// truncated in the same `generation` or a newer generation. In this case, the request is a
-    /// late copy, and the data of later writes must stay. A damaged granule at the new end stays
-    /// damaged, and so does a damaged page, unless `size` is zero. Not cancel-safe, see [`super`].
+    /// truncated in the same `generation` or a newer generation. A request with such a generation
+    /// is a late copy, and must not remove the data of later writes. A damaged granule at the new
+    /// end stays damaged, and so does a damaged page, unless `size` is zero. Not cancel-safe, see
+    /// [`super`].
     ///
     /// # Errors
     /// `DeviceFailed` if a write fails.

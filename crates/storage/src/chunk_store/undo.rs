@@ -36,13 +36,13 @@ impl ChunkStore {
             }
             // The file keeps bytes beyond its size if other writes in progress need this length. So
             // the bytes of this write beyond the size must become zeros. If the other writes also
-            // fail, the last of them truncates the file to its size.
+            // fail, the last write truncates the file to its size.
             let beyond = write.range.start.max(size)..write.range.end.min(end);
             self.zero(file, &beyond)?;
             self.refresh_checksums(file, write).await?;
             match self.write_page(file, write.index, &write.region) {
-                // There is no space for the page of a region that was blank. The next load accepts
-                // the data as it is, which is correct in this case.
+                // There is no space for the page of a region that was blank. The next load of the
+                // region accepts the present data, which is correct in this case.
                 Err(error) if error.code() == ErrorCode::NoSpace && write.was_blank => {}
                 other => other?,
             }

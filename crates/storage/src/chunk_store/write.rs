@@ -30,7 +30,8 @@ pub struct Destination<'a> {
     pub offset: u64,
     /// Truncate generation of the file when the client began the write.
     pub truncate_generation: u64,
-    /// Whether the chunk file was synced before. If such a file does not exist, it is lost.
+    /// Whether the chunk file was synced before. If a synced chunk file does not exist, the chunk
+    /// file is lost.
     pub must_exist: bool,
 }
 
@@ -108,7 +109,7 @@ impl ChunkStore {
     /// # Errors
     /// - `EndMoved` if the chunk file was truncated in a newer generation. The write has changed
     ///   nothing.
-    /// - `Corrupt` if a chunk file that must exist is lost. The file is not created.
+    /// - `Corrupt` if a chunk file that must exist is lost. The target does not create the file.
     /// - `Protocol` if the data does not match the checksums.
     /// - `NoSpace` if the target is full, `FileTooLarge` if the write ends beyond the longest chunk
     ///   file. No data has changed, but holes within the range may have been filled.
@@ -174,7 +175,8 @@ impl ChunkStore {
     }
 
     /// Records in the dirty log the loaded regions that a write will change. The write checks the
-    /// regions again when it holds the lock, since the cleaner may have cleaned a region meanwhile.
+    /// regions again when it holds the lock, because the cleaner may have cleaned a region before
+    /// that moment.
     async fn record_early(&self, file: &ChunkFile, range: &Range<u64>) -> Result<()> {
         let touched = region_of(range.start)..region_of(range.end - 1) + 1;
         let cached: Vec<_> = {
@@ -198,9 +200,9 @@ impl ChunkStore {
                 count => format!("{count} writes that need"),
             };
             tracing::error!(
-                "target {} is full: it has refused {writes} new space under {}; delete files, or \
-                 add targets; `skep target files --paths {}` lists its files, and the directories \
-                 whose pattern names it",
+                "target {} is full and has refused {writes} new space under {}; delete files, or \
+                 add targets; `skep target files --paths {}` lists the files on the target, and \
+                 the directories whose pattern names the target",
                 self.target,
                 self.directory.display(),
                 self.target.raw()
@@ -221,8 +223,7 @@ impl ChunkStore {
         Error::new(ErrorCode::Corrupt, what)
     }
 
-    /// Opens a chunk file to write to it. If it does not exist, creates it unless `must_exist` is
-    /// set.
+    /// Opens a chunk file for writing. A missing chunk file is created unless `must_exist` is set.
     ///
     /// # Errors
     /// - `Corrupt` if a chunk file that must exist is lost.
@@ -239,7 +240,7 @@ impl ChunkStore {
             _ => self.existing_or_new(key)?,
         };
         // If the file system has become read-only, the target may have opened the file for reading
-        // only. The write must then fail.
+        // only. In this case, the write must fail.
         self.check_writable()?;
         Ok(file)
     }
@@ -269,7 +270,7 @@ impl ChunkStore {
             Ok(()) => {
                 file.size.set(file.size.get().max(range.end));
                 file.is_new.set(false);
-                // A concurrent sync may have missed this write, so count the change again.
+                // A concurrent sync may have missed this write, so count the change a second time.
                 file.note_change();
                 for write in &writes {
                     self.disk.begin_write_back(file, write.index, &write.range);

@@ -1,21 +1,20 @@
 //! Measures the load of the disk, and writes streams back early.
 //!
-//! The kernel begins to write data back after 30 s, or when a tenth of the memory is dirty. So
-//! without the early write-back, the disk would be idle while a client writes a stream, and the
-//! client's `fsync` would wait until the whole stream is written. For this reason, when a stream
-//! reaches the end of a region, the target begins to write back the data of the region and the page
-//! with its checksums. The stream will not change this data or this page again. A write-back of
-//! smaller parts would cost more CPU time for the allocation of blocks. The data stays in the page
-//! cache, and the crash rule (docs/design/0003-chunk-store.md) holds whether the data or the page
-//! reaches the device first. An io_uring worker allocates the blocks and sends the requests to the
-//! disk.
+//! The kernel begins to write data back after 30 s, or when a tenth of the memory is dirty. Without
+//! an early write-back, the disk would be idle while a client writes a stream, and the client's
+//! `fsync` would wait until the whole stream is written. For this reason, when a stream reaches the
+//! end of a region, the target begins to write back the data of the region and the page with its
+//! checksums. The stream will not change this data or this page again. A write-back of smaller
+//! parts would cost more CPU time for the allocation of blocks. The data stays in the page cache,
+//! and the crash rule (docs/design/0003-chunk-store.md) holds whether the data or the page reaches
+//! the device first. An io_uring worker allocates the blocks and sends the requests to the disk.
 //!
 //! # Errors
 //! The kernel reports most errors of the device to the next sync. However, a file system that
 //! cannot allocate blocks may return the error only to the write-back, and drop the pages. So the
-//! target remembers such an error, and the next sync of the chunk file returns it. A sync also
-//! waits for the write-backs that have begun before it ends. Otherwise, it could succeed before the
-//! target gets the error of a write-back that has dropped pages.
+//! target stores such an error, and the next sync of the chunk file returns this error. A sync also
+//! waits for the write-backs that have begun before the end of the sync. Without this wait, the
+//! sync could succeed before the target gets the error of a write-back that has dropped pages.
 
 use super::chunk_file::ChunkFile;
 use crate::limits::{MAX_WRITE_BACKS, SLOW_PAUSE, SLOW_WRITE, WRITE_BACK_BYTES};

@@ -42,7 +42,7 @@ struct Target {
     /// The id of the newest request of each client that has got its permit.
     granted: HashMap<u32, usize>,
     arrived: usize,
-    /// Whether the futures are polled after each event. If not, a request may have been granted a
+    /// Whether the futures are polled after each event. Without these polls, a request may have a
     /// permit before its future is polled again.
     polls: bool,
 }

@@ -82,7 +82,7 @@ fn clean_up_removes_only_old_files_without_an_inode() {
         let an_hour = Duration::from_secs(3600);
         let found = clean_up(&store, &router, (an_hour, 1_000), &progress).await.unwrap();
         assert_eq!(found, CleanUpCounts::default(), "young files are left alone");
-        // There are more orphans than the limit, so the clean-up removes no orphan and reports a
+        // The number of orphans exceeds the limit, so the clean-up removes no orphan and reports a
         // problem.
         let found = clean_up(&store, &router, (Duration::ZERO, 499), &progress).await.unwrap();
         let counts = CleanUpCounts { looked_at: 1001, orphans: 500, removed: 0, unknown: 1 };
@@ -100,8 +100,8 @@ fn clean_up_removes_only_old_files_without_an_inode() {
         let found = clean_up(&store, &router, (Duration::ZERO, 500), &progress).await.unwrap();
         let counts = CleanUpCounts { looked_at: 501, orphans: 0, removed: 0, unknown: 1 };
         assert_eq!(found, counts);
-        // The metrics still have the values that the round set in its last directory: the number of
-        // all directories, and one directory that is left.
+        // The metrics still have the values that the round set at its last directory: the total
+        // number of directories, and one remaining directory.
         let leaves = store.leaves().unwrap().len();
         assert!(leaves > 1);
         assert_eq!((progress.directories.get(), progress.left.get()), (leaves as i64, 1));

@@ -430,7 +430,7 @@ fn waiting_write_of_a_removed_client_is_refused() {
         map.version = MapVersion::new(2);
         map.nodes.clear();
         cell.update(map);
-        // Another client writes the same range, and its write is acknowledged.
+        // Another client writes the same range, and the target acknowledges this write.
         let checksums = [crc32c(b"new")];
         let store = &served.store;
         let key = key(1);
@@ -464,12 +464,12 @@ fn emulated_rate_delays_only_replies() {
             skep_env::spawn(async move { write(&connection, key(number), &vec![1; bytes]).await })
         };
         let (first, second) = (send(1, 300_000), send(2, 200_000));
-        // The target replies immediately to requests that do not use the device, and the written
-        // data is visible to them.
+        // The target replies immediately to requests that do not use the device, and these requests
+        // return the written data.
         let stat = messages::StatChunk { key: key(2) };
         while !connection.call(&stat, &options).await.unwrap().0.exists {}
-        // Both writes must still wait for the device here, unless the calls above took longer than
-        // the first write.
+        // At this point, both writes must still wait for the device, unless the calls above took
+        // longer than the first write.
         if passed() < 0.3 {
             assert!(!first.is_finished() && !second.is_finished());
         }

@@ -1,4 +1,4 @@
-//! Tests of holes and reserved space. They check the offsets, the allocation, and the state after
+//! Tests of holes and reserved space. These tests check offsets, allocation, and the state after
 //! power losses.
 
 use super::*;
@@ -119,7 +119,7 @@ fn synced_region_is_logged_as_dirty_before_its_clearing() {
             store.clean().await.unwrap();
             assert_eq!(store.dirty_log.recorded(), []);
             drop(store);
-            // From now on the region counts as intact, so a mismatch is damage.
+            // After this clean end, the region counts as intact, so a mismatch is damage.
             tamper(&path, lost.start..lost.start + 1, |byte| byte ^ 1);
             assert!(read(&open(&dir), key(1), 2 * MIB, 4096).await.is_err());
         });
@@ -186,7 +186,7 @@ async fn part_of(store: &Rc<ChunkStore>, file: &Rc<ChunkFile>, range: Range<u64>
     RegionPart { index: 0, range, region: store.region(file, 0).await.unwrap() }
 }
 
-/// docs/semantics.md 2.11, 4.7.
+/// Checks docs/semantics.md 2.11 and 4.7.
 #[test]
 fn hole_refused_by_a_full_disk_leaves_matching_checksums() {
     run(|dir| async move {
@@ -209,7 +209,7 @@ fn hole_refused_by_a_full_disk_leaves_matching_checksums() {
     });
 }
 
-/// docs/semantics.md 2.11.
+/// Checks docs/semantics.md 2.11.
 #[test]
 fn clearing_on_a_file_system_without_holes_keeps_the_size() {
     run(|dir| async move {

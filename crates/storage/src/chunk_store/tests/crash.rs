@@ -117,7 +117,8 @@ fn page_torn_during_an_overwrite_does_not_count_as_damage() {
     });
 }
 
-/// Opens the store as after a power loss: with the boot id of another boot of the host.
+/// Opens the store as a start after a power loss does: with the boot id of another boot of the
+/// host.
 fn open_after_power_loss(dir: &Path) -> Rc<ChunkStore> {
     let host = host_mark(dir).unwrap();
     let host = HostMark { boot_id: host.boot_id ^ 1, ..host };

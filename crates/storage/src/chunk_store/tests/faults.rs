@@ -168,8 +168,8 @@ fn disk_that_refuses_new_files_makes_the_target_read_only() {
         write(&store, key(1), 0, b"old").await.unwrap();
         store.close().await.unwrap();
         drop(store);
-        // The leaf directory of the first new file exists, and the leaf directory of the second one
-        // is missing.
+        // The leaf directory of the first new file exists, and the leaf directory of the second new
+        // file is missing.
         let (with_directory, without) = (key(2), key(1 << 20));
         assert_eq!(leaf_of(&with_directory), leaf_of(&key(1)));
         assert_ne!(leaf_of(&without), leaf_of(&key(1)));
@@ -239,8 +239,8 @@ fn target_gets_a_new_incarnation_after_a_lost_write_back() {
         let store = open(&target);
         write_in_pieces(&store).await;
         let incarnation = store.incarnation();
-        // The file is evicted from the cache with unsynced changes. The kernel then tries to write
-        // its pages back, fails, and drops the pages and the error of the file.
+        // The target evicts the file from the cache with unsynced changes. The kernel then tries to
+        // write the file's pages back, fails, and drops the pages and the error of the file.
         assert!(store.open.borrow_mut().evict_one());
         let file = std::fs::File::open(&target).unwrap();
         let _no_space = skep_env::File::from(file).sync_file_system_now();
@@ -261,7 +261,7 @@ fn failed_write_back_of_a_killed_process_is_reported() {
         write_in_pieces(&store).await;
         let incarnation = store.incarnation();
         drop(store);
-        // `sync(2)` reports no errors. So the next start has to find the error.
+        // `sync(2)` reports no errors, so the next start of the target has to detect the error.
         assert!(Command::new("sync").status().unwrap().success());
         std::fs::write("/proc/sys/vm/drop_caches", "3").unwrap();
         thin.resize(200);
@@ -351,7 +351,8 @@ fn full_sync_does_not_hide_a_failed_early_write_back() {
     });
 }
 
-/// A removed region stays dirty while it is in the dirty log, but none of its data can be lost.
+/// A removed region stays dirty as long as the dirty log lists the region, but none of its data can
+/// be lost.
 #[test]
 fn failed_write_back_after_a_truncation_is_no_loss() {
     run(|dir| async move {

@@ -6,7 +6,7 @@ use skep_testkit::thin::may_mount;
 use std::process::Command;
 use std::time::Duration;
 
-/// A small file system. It is unmounted when this value is dropped.
+/// A small file system, which is unmounted when this value is dropped.
 struct Mounted(tempfile::TempDir);
 
 /// The kinds of file systems that the tests use. These file systems differ in the allocation of
@@ -61,7 +61,7 @@ fn fill(path: &Path) {
         while file.write_all(&vec![1; block]).is_ok() {}
     }
     // The sync makes the file system release the space that it had preallocated for this file, so
-    // fill this space, too.
+    // the test fills this space in a second pass.
     let _full = file.sync_all();
     while file.write_all(&[1; 4096]).is_ok() {}
 }
@@ -71,8 +71,8 @@ fn free_bytes(path: &Path) -> u64 {
 }
 
 /// Waits until a disk has `bytes` of free space. Kernel threads free the space of removed files.
-/// XFS always uses these threads, and other file systems use them if an io_uring worker closes the
-/// file last. This usually takes a short time, but much longer on a busy machine.
+/// XFS always uses such threads, and other file systems use such threads if an io_uring worker
+/// closes the file last. The threads usually need a short time, but much longer on a busy machine.
 async fn space_is_back(path: &Path, bytes: u64) {
     let deadline = skep_env::now() + Duration::from_secs(30);
     while free_bytes(path) < bytes {
@@ -139,7 +139,7 @@ fn loss_on_a_full_disk_survives_a_kill_of_the_process() {
         write(&store, key(1), 0, b"bytes").await.unwrap();
         store.sync(&key(1)).await.unwrap();
         let before = store.incarnation();
-        // Another program takes the reserved space too.
+        // Another program also uses the reserved space.
         std::fs::remove_file(dir.join("reserved")).unwrap();
         fill(&dir.join("other"));
         store.report_loss("a test").unwrap();
@@ -245,15 +245,15 @@ fn write_beyond_the_maximum_size_changes_no_byte() {
         let longest = longest_file(&dir);
         if longest > 1 << 60 {
             // The file system permits longer files than the chunk file format, so a write reaches
-            // the limit of the format first. Then there is nothing to test.
+            // the limit of the format first. In that case the test ends here.
             return;
         }
         let store = open(&dir);
         let data = pattern(3, 100_000);
         write(&store, key(1), 0, &data).await.unwrap();
         let end = skep_format::chunk::logical_size(longest);
-        // The writes are beyond the limit, across it, and across a region boundary with only the
-        // second region beyond the limit.
+        // The three writes are beyond the limit, across the limit, and across a region boundary
+        // with only the second region beyond the limit.
         let border = (end / REGION_BYTES + 1) * REGION_BYTES;
         for offset in [1 << 60, end + 4096, end - 50_000, border - 50_000] {
             let error = write(&store, key(1), offset, &data).await.unwrap_err();

@@ -1,5 +1,5 @@
-//! Tests of truncate generations, with late copies of truncations, and with writes that a client
-//! began before a truncation.
+//! Tests of truncate generations: late copies of truncations, and writes that a client began before
+//! a truncation.
 
 use super::*;
 

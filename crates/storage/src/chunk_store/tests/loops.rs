@@ -1,6 +1,6 @@
 //! Tests that an event loop neither writes nor syncs when a target starts or ends, since the other
-//! targets of the loop would have to wait. The file system is frozen meanwhile, so that each write
-//! or sync would block.
+//! targets of the loop would have to wait. The tests freeze the file system during these steps, so
+//! that each write or sync would block.
 
 use super::*;
 use skep_format::chunk::TargetState;

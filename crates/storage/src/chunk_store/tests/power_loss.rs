@@ -6,8 +6,8 @@
 //! changed. Synced data must be present unless it was overwritten later. The test does not check
 //! how much unsynced data survives.
 //!
-//! The test needs root and `mkfs.xfs`. If it does not run as root, it prints a line and passes. The
-//! seed in `SKEP_TEST_SEED` repeats a run.
+//! The test needs root and `mkfs.xfs`. Without root, the test prints a line and passes. The seed in
+//! `SKEP_TEST_SEED` repeats a run.
 
 use super::*;
 use skep_testkit::thin::may_mount;
@@ -158,8 +158,8 @@ impl Expected {
         self.synced_size = self.now.len();
     }
 
-    /// Checks the contents that a start found after a power loss. From then on, these are the
-    /// expected contents.
+    /// Checks the contents that a start found after a power loss. After this check, the found
+    /// contents are the expected contents.
     fn check(&mut self, found: Vec<u8>, name: &str) {
         assert!(
             found.len() >= self.synced_size,
@@ -190,7 +190,7 @@ impl Expected {
         }
         self.synced_size = 0;
         self.versions.clear();
-        // Until the next sync, it is not certain that any of these contents are on the device.
+        // Until the next sync, none of these contents is certainly on the device.
         for index in 0..found.len().div_ceil(GRANULE) {
             self.versions.insert(index, vec![vec![0; GRANULE], granule(&found, index)]);
         }
@@ -311,8 +311,8 @@ fn synced_chunk_data_survives_power_losses_and_is_readable() {
 }
 
 /// docs/semantics.md 3.5. A process that was killed has left writes in the page cache, and the next
-/// process ends cleanly. The end of the next process must make these writes durable, because the
-/// start after it keeps the incarnation.
+/// process ends cleanly. The end of this next process must make the writes durable, because the
+/// start after a clean end keeps the incarnation.
 #[test]
 fn clean_end_makes_writes_of_a_killed_process_durable() {
     let Some(mut disk) = Disk::new() else { return };

@@ -1,5 +1,5 @@
-//! Tests of targets that share an event loop. The file system is frozen while one of them starts or
-//! ends, so its writes and syncs block.
+//! Tests of targets that share an event loop. The tests freeze the file system while one of these
+//! targets starts or ends, so its writes and syncs block.
 
 use super::*;
 use skep_testkit::target_disk::Frozen;
