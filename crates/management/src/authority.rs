@@ -1,11 +1,12 @@
 //! The authority of a member of management: it proposes commands to the replicated log, and
 //! publishes cluster maps from the state of the cluster and the information in heartbeats.
 //!
-//! Owns the order of the steps of a command. The authority checks the command on a copy of the
-//! state, proposes it, waits until it is applied, and publishes the new map under the next version.
-//! No reply and no map contains the effect of a command before a majority has synced the command.
+//! This module is responsible for the order of the steps of a command. The authority checks the
+//! command on a copy of the state, proposes the command, waits until the command is applied, and
+//! publishes the new map under the next version. No reply and no map contains the effect of a
+//! command before a majority has synced the command.
 //!
-//! If management has several members, each of them has an authority. Only the leader's authority
+//! If management has several members, each member has an authority. Only the leader's authority
 //! replies to nodes ([`Authority::check_leader`]), publishes maps, and has the information from
 //! heartbeats. The authorities of the other members have the leader's newest map.
 //! [`crate::leadership`] begins and ends a leadership.
@@ -65,19 +66,19 @@ impl fmt::Debug for Authority {
 struct AuthorityState {
     /// The state that only a leader has. `None` means that this member is not the leader.
     lead: Option<Lead>,
-    /// The map that management sends to nodes. On a member that is not the leader, this is the
-    /// newest map of the leader.
+    /// The map that management sends to nodes. On a member that is not the leader, this field is
+    /// the newest map of the leader.
     published: Rc<ClusterMap>,
     /// The published map, encoded as the body of a `MapUpdate` at the first request. The encoding
     /// is cached, because management sends each new map to all nodes.
     encoded: Option<Rc<[u8]>>,
 }
 
-/// The state of a leader, from its election until the next one.
+/// The state of a leader, from its election until the next election.
 #[derive(Debug)]
 pub(crate) struct Lead {
-    /// The number of `Start` commands in the log up to the one of this leadership. No other
-    /// leadership has this number.
+    /// The number of `Start` commands in the log, up to and including the command of this
+    /// leadership. No other leadership has this number.
     starts: u64,
     /// Time at which the leader sent the newest request for a confirmation of its leadership
     /// (`CONFIRM_INTERVAL`) that a majority has confirmed.
@@ -88,7 +89,7 @@ pub(crate) struct Lead {
     /// Free space of the whole cluster. Updated when a map is published, and at each tick.
     total_capacity: Option<Capacity>,
     /// Time until which the leader collects heartbeats before it publishes its first map. `None`
-    /// means that it does not collect heartbeats.
+    /// means that the leader does not collect heartbeats.
     collects_until: Option<Duration>,
     /// The value of [`Machine::changes`] when the map was published.
     published_changes: u64,
@@ -190,8 +191,8 @@ impl Authority {
     /// Begins to lead. `starts` becomes [`Lead::starts`]. `confirmed_at` is the time at which the
     /// leader sent the request that the majority confirmed. If this member does not have the
     /// previous leader's map and is not the only voter, the leader first collects heartbeats for a
-    /// little more than one interval. Otherwise each election would show all nodes as unreachable
-    /// for a moment.
+    /// little more than one interval. If the leader did not collect heartbeats first, each election
+    /// would show all nodes as unreachable for a moment.
     pub(crate) fn begin_lead(&self, starts: u64, confirmed_at: Duration) {
         let mut inner = self.inner.borrow_mut();
         let has_map = inner.published.version.raw() > 0;
@@ -233,8 +234,8 @@ impl Authority {
         }
     }
 
-    /// Publishes the changes that happened while the leader could not publish, because it was
-    /// collecting heartbeats or because no majority had confirmed its leadership.
+    /// Publishes the changes from the time in which the leader could not publish, because the
+    /// leader was collecting heartbeats or because no majority had confirmed its leadership.
     pub(crate) fn publish_what_waits(&self) {
         if let Some(lead) = &mut self.inner.borrow_mut().lead {
             lead.collects_until.take_if(|until| skep_env::now() >= *until);
@@ -275,8 +276,8 @@ impl Authority {
     }
 
     /// Returns the capacity of the whole cluster for file data. `None` means that this member is
-    /// not the leader, or that it began to lead less than one lease of a node ago and some storage
-    /// targets have not reported to it yet.
+    /// not the leader, or that this member began to lead less than one lease of a node ago and some
+    /// storage targets have not reported to it yet.
     pub(crate) fn total_capacity(&self) -> Option<Capacity> {
         self.inner.borrow().lead.as_ref()?.total_capacity
     }
@@ -296,7 +297,7 @@ impl Authority {
     }
 
     /// Returns the clients whose ids are above `after`, in ascending order of ids, but at most
-    /// `most` of them.
+    /// `most` clients.
     pub(crate) fn clients(&self, after: NodeId, most: usize) -> Vec<ClientEntry> {
         let inner = self.inner.borrow();
         let now = now_ms();
@@ -316,7 +317,7 @@ impl Authority {
         })
     }
 
-    /// Returns the host name of each server that has reported it.
+    /// Returns the host name of each server that has reported its host.
     pub(crate) fn hosts(&self) -> Vec<(NodeId, String)> {
         self.member.with_state(|it| it.state.hosts().to_vec())
     }
@@ -365,7 +366,7 @@ impl Authority {
         self.publish_changes();
     }
 
-    /// Publishes a map if the state or the soft state has changed since the last one. Does nothing
+    /// Publishes a map if the state or the soft state has changed since the last map. Does nothing
     /// if this member is not the confirmed leader, or is still collecting heartbeats.
     fn publish_changes(&self) {
         if self.check_leader().is_err() {
@@ -398,8 +399,8 @@ impl Authority {
         {
             line.write();
         }
-        // Update the capacity here too, and not only at each tick, because a client that mounts
-        // right after the first targets have registered must not get a capacity of zero.
+        // Update the capacity also at this point, and not only at each tick, because a client that
+        // mounts right after the first targets have registered must not get a capacity of zero.
         lead.total_capacity = lead.soft.total_capacity(&map);
         *published = Rc::new(map);
         *encoded = None;

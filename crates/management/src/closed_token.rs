@@ -3,9 +3,9 @@
 //!
 //! When a node proves a closed secret in the handshake of a connection, it also states its node id.
 //! The handshake cannot verify this id. So management refuses the registration of every node that
-//! cannot show that it has joined before. This module makes this check. It does not check other
-//! requests over such a connection, because a node of the cluster may continue with a closed token
-//! (`docs/design/0019-tokens.md`). `skep_rpc::secret` chooses the secret.
+//! cannot prove an earlier registration. This module makes this check. Management does not check
+//! other requests over such a connection, because a node of the cluster may continue with a closed
+//! token (`docs/design/0019-tokens.md`). `skep_rpc::secret` chooses the secret.
 
 use crate::authority::Authority;
 use skep_rpc::{Incoming, Peer, Secrets};

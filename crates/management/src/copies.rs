@@ -1,10 +1,10 @@
 //! Backups of management's directory, and the recovery of a member after the loss of the other
 //! members. Management may run during a backup.
 //!
-//! A backup is a complete directory of management with a snapshot of the state and an empty log.
-//! The directory contains a mark that it is a backup. Therefore its first start continues with
-//! higher ids and as another member (module `directory`). `skep_consensus` defines the format of
-//! the files.
+//! A backup is a complete directory of management with a snapshot of the state and an empty log. A
+//! mark in the directory shows that the directory is a backup. Therefore its first start continues
+//! with higher ids and as another member (module `directory`). `skep_consensus` defines the format
+//! of the files.
 
 use crate::directory::{member_settings, read};
 use crate::former_log;
@@ -62,7 +62,7 @@ pub fn copy_directory(from: &Path, to: &Path) -> Result<DirectoryCopy> {
     // new log, whose only member has a new id.
     let member = member_settings(to, token.cluster, identity.node);
     Member::found(&member, token.addresses.clone(), (last_command.raw(), &machine))?;
-    // Copy the identity last, so that an interrupted backup is not mistaken for a complete one.
+    // Copy the identity last, so that an interrupted backup cannot be used like a complete backup.
     for name in [TOKEN_FILE, FORMER_FILE, ADDRESS_FILE, IDENTITY_FILE] {
         let source = from.join(name);
         match std::fs::read(&source) {
@@ -96,9 +96,9 @@ pub struct Recovery {
     pub cluster: ClusterId,
     /// Index of the last entry of the directory's log.
     pub last: u64,
-    /// Term of this entry. Of two members, the one with the higher term has all committed changes
-    /// of the other one. The index decides only if the terms are equal, because a former leader may
-    /// have many entries of an earlier term that no majority has stored.
+    /// Term of this entry. Of two members, the member with the higher term has all committed
+    /// changes of the other member. The index decides only if the terms are equal, because a former
+    /// leader may have many entries of an earlier term that no majority has stored.
     pub term: u64,
     /// The ids of the voting members, according to the directory.
     pub members: Vec<u64>,
@@ -106,8 +106,8 @@ pub struct Recovery {
 
 /// Makes the stopped member in `directory` the only member, after the majority of the members is
 /// lost for ever. The next start of the member continues as after a restore from a backup, because
-/// the lost members may have acknowledged changes that this member does not have. If `is_confirmed`
-/// is not set, only returns the information and changes nothing.
+/// the lost members may have acknowledged changes that this member does not have. Without
+/// `is_confirmed`, the function returns the information and changes nothing.
 ///
 /// # Errors
 /// - `Configuration` if `directory` is not a directory of management, or if management runs there.

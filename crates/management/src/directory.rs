@@ -1,10 +1,10 @@
 //! Management's directory: its identity, its join token, and the files of its member of the
 //! replicated log.
 //!
-//! This module owns the preparation of a directory before its member is opened. It creates the
-//! first member of a new cluster or an additional member, converts the files of an older version of
-//! the program, and prepares a directory that was restored from a backup. `skep_consensus` and
-//! `former_log` define the formats of the files.
+//! This module owns the preparation of a directory before its member is opened. The module creates
+//! the first member of a new cluster or an additional member, converts the files of an older
+//! version of the program, and prepares a directory that was restored from a backup.
+//! `skep_consensus` and `former_log` define the formats of the files.
 //!
 //! # A backup continues as another member
 //! The votes in a backup are old, and other members may still run. So the first start of a backup
@@ -38,15 +38,16 @@ const JOIN_PATIENCE: Duration = Duration::from_secs(30);
 /// cluster, and the addresses of management.
 ///
 /// `given` is a token that existed before the cluster, so that hosts that start at the same time as
-/// management can already have it. The cluster gets its id and its secret from `given`. `None`
-/// means that both are random. In both cases the addresses in the returned token come from
+/// management can already have this token. The cluster gets its id and its secret from `given`.
+/// `None` means that both are random. In both cases the addresses in the returned token come from
 /// `settings`.
 ///
 /// # Errors
 /// - `Exists` if the directory is initialised already.
 /// - `Configuration` if the directory is not blank.
 /// - `Configuration` if the settings must name the address of management, because this host has no
-///   address for other hosts, or has several and none of them is on the default route.
+///   address for other hosts, or has several addresses and none of these addresses is on the
+///   default route.
 /// - `Io` if management cannot listen on the configured address.
 /// - Errors of the file system.
 ///
@@ -76,7 +77,8 @@ pub async fn initialise(
 /// # Errors
 /// - The errors of [`initialise`].
 /// - `Configuration` if another management node has the name of this node.
-/// - The error of management if it refuses the registration for another reason or does not reply.
+/// - The error of management if management refuses the registration for another reason or does not
+///   reply.
 pub async fn join(settings: &ManagementSettings, token: JoinToken) -> Result<NodeId> {
     let path = settings.node.directory.clone();
     fill(settings, token, async |directory, token, own| {
@@ -111,7 +113,7 @@ fn refused_registration(error: Error) -> Error {
 }
 
 /// Initialises a blank directory, and calls the parameter `fill` with the directory, the token and
-/// the addresses of this host. If a step fails, removes the files that it has created.
+/// the addresses of this host. If a step fails, removes the files that this function has created.
 async fn fill(
     settings: &ManagementSettings,
     mut token: JoinToken,
@@ -120,8 +122,8 @@ async fn fill(
     let path = &settings.node.directory;
     let mut directory = NodeDirectory::initialise(path, DirectoryKind::Management, token.clone())?;
     let filled = async {
-        // Listen for a moment to choose the address. The address becomes part of the token and must
-        // not change later.
+        // Listen for a moment to choose the address. The address becomes part of the token, so it
+        // must not change after this step.
         let listener = listen(&settings.node.listen, path, IfTaken::Fail).await?;
         let advertised = advertise::of_management(&listener, &settings.node.advertise, &[])?;
         fill(&mut directory, &mut token, &advertised.addresses).await?;
@@ -267,8 +269,8 @@ pub(crate) fn registered_addresses(directory: &Directory) -> Option<Vec<String>>
     state.map().node(identity.node).map(|node| node.addresses.clone())
 }
 
-/// Reads the state in a directory of management. Changes nothing, so management may run at the same
-/// time.
+/// Reads the state in a directory of management. The function changes nothing, so management may
+/// run at the same time.
 ///
 /// # Errors
 /// - `Corrupt` with the file if a file is damaged.

@@ -1,9 +1,9 @@
-//! The work of a member of management that is not the leader. Like other nodes, it registers with
-//! the leader, sends heartbeats, and gets each new cluster map. So the member has the map of the
-//! previous leader when it is elected.
+//! The work of a member of management that is not the leader. Like other nodes, such a member
+//! registers with the leader, sends heartbeats, and receives each new cluster map. So a newly
+//! elected leader has the map of the previous leader.
 //!
-//! The process ends if the leader refuses the member. Such a member was removed, so it never leads
-//! again.
+//! The process ends if the leader refuses the member. Such a member was removed from management, so
+//! it never leads again.
 //!
 //! [`crate::leadership`] does the work of a member that may lead.
 
@@ -74,7 +74,7 @@ pub(crate) async fn keep(
         let following =
             skep_env::spawn(follow(Rc::clone(&authority), token.clone(), own.clone(), refusal));
         until(|| authority.is_leading()).await;
-        // Dropping this task ends the heartbeats to the previous leader.
+        // The drop of this task ends the heartbeats to the previous leader.
         drop(following);
     }
 }

@@ -150,7 +150,8 @@ pub(crate) mod tests {
         write(path, &state, &proposals);
         proposals.iter().for_each(|it| drop(state.execute(it).unwrap()));
         assert_eq!(read(path, CLUSTER).unwrap(), state);
-        // Damage the last command, as if a crash had torn it before it was acknowledged.
+        // Damage the last command, as if a crash had torn the command before management
+        // acknowledged it.
         let log = std::fs::read(path.join(LOG_FILE)).unwrap();
         std::fs::write(path.join(LOG_FILE), &log[..log.len() - 1]).unwrap();
         assert_eq!(read(path, CLUSTER).unwrap().map().nodes.len(), 2);

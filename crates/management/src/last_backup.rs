@@ -1,10 +1,10 @@
 //! The time of the last backup of management's directory, and the metrics about it.
 //!
-//! `skep cluster backup` works on the files of the directory without a request to management. So it
-//! leaves the file `last-backup` in the directory that it has copied. The modification time of the
-//! file is the time of the backup, so that `touch` can report the backup of another program. The
-//! text in the file is the absolute path of the copy. A copy of the directory does not contain the
-//! file.
+//! `skep cluster backup` works on the files of the directory without a request to management. So
+//! the command leaves the file `last-backup` in the directory that it has copied. The modification
+//! time of the file is the time of the backup, so that `touch` can report the backup of another
+//! program. The text in the file is the absolute path of the copy. A copy of the directory does not
+//! contain the file.
 
 use skep_metrics::{Definition, Snapshot, Source, catalog};
 use skep_store::atomic::replace_atomically;
@@ -16,7 +16,7 @@ use std::time::UNIX_EPOCH;
 /// Name of the file in the directory of management.
 const FILE: &str = "last-backup";
 
-/// Records in the directory of management that it was copied to the backup `copy`.
+/// Records in the directory of management that the directory was copied to the backup `copy`.
 ///
 /// # Errors
 /// Errors of the file system, for example if this process may only read the directory.

@@ -27,7 +27,7 @@ pub(crate) enum Line {
     /// The node is the leader now. An earlier line has reported that there was no leader. The
     /// duration is the whole time without a leader.
     LeadsAgain(NodeId, Duration),
-    /// There has been no leader for this time.
+    /// Management has had no leader for this time.
     NoLeader(Duration),
 }
 
@@ -88,8 +88,8 @@ mod tests {
         assert_eq!(log.observe(None, at(1)), None);
         assert_eq!(log.observe(Some(one), at(2)), Some(Line::Leads(one)));
         assert_eq!(log.observe(Some(one), at(3)), None);
-        // Each election causes a short time without a leader, so there is no line for such a short
-        // time.
+        // Each election causes a short time without a leader, so management logs no line about such
+        // a short time.
         assert_eq!(log.observe(None, at(4)), None);
         assert_eq!(log.observe(Some(two), at(5)), Some(Line::Leads(two)));
         assert_eq!(log.observe(None, at(6)), None);

@@ -1,11 +1,13 @@
-//! The leadership of a member of management: begins it, ends it, and asks a majority to confirm it.
+//! The leadership of a member of management: its beginning, its end, and its confirmation by a
+//! majority.
 //!
-//! A member serves nodes only while it is the leader ([`Authority::check_leader`]). Its leadership
-//! begins when a majority has confirmed it and has stored the member's `Start` command. It ends
-//! when the member gets the information that another member leads. At intervals, the leader asks
-//! the other members whether it is still the leader. If no majority has confirmed this for
-//! [`crate::limits::CONFIRMED_FOR`], the leader refuses all requests of nodes until a majority
-//! confirms again, because another member may be the leader.
+//! A member serves nodes only while it is the leader ([`Authority::check_leader`]). The leadership
+//! of a member begins when a majority has confirmed the leadership and has stored the member's
+//! `Start` command. The leadership ends when the member learns that another member leads. At
+//! intervals, the leader asks the other members whether it is still the leader. If no majority has
+//! confirmed the leadership for [`crate::limits::CONFIRMED_FOR`], the leader refuses all requests
+//! of nodes until a majority confirms the leadership again, because another member may be the
+//! leader.
 //!
 //! `skep_consensus` runs the elections, and [`crate::authority`] does the work of a leader.
 
@@ -43,7 +45,7 @@ pub(crate) async fn keep(
                 Ok(()) => {
                     take_overs.record(skep_env::now().saturating_sub(since));
                     // Forget this election immediately, because this node may lose the next
-                    // election and win the one after it within one turn of this loop.
+                    // election and win the following election within one turn of this loop.
                     elected_at = None;
                 }
                 Err(error) => {
@@ -97,8 +99,8 @@ pub(crate) async fn keep(
 
 /// Begins the leadership of this member after its election.
 async fn begin(authority: &Authority, own: &ServerRegistration) -> Result<()> {
-    // When the `Start` command is applied, a majority has stored it, which confirms the leadership.
-    // All commands of previous leaders are then applied, too.
+    // When the `Start` command is applied, a majority has stored this command, which confirms the
+    // leadership. At this point, all commands of previous leaders are also applied.
     let asked_at = skep_env::now();
     // Take the number of starts from the outcome of the command, because the state may already
     // contain the start of another leader.

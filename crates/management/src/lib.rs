@@ -1,12 +1,12 @@
-//! Management: the authority over the cluster map. Nodes register here and send heartbeats, and
-//! management pushes each new map to all nodes.
+//! Management: the authority over the cluster map. Nodes register with management and send
+//! heartbeats to it, and management pushes each new map to all nodes.
 //!
-//! Owns the publication of maps. The pure state machine in `skep-cluster` decides the effect of a
-//! command, and the replicated log in `skep-consensus` orders the commands and makes them durable,
-//! on one member or on several. Management is never on the I/O path: I/O continues while management
-//! is down.
+//! This crate is responsible for the publication of maps. The pure state machine in `skep-cluster`
+//! decides the effect of a command, and the replicated log in `skep-consensus` orders the commands
+//! and makes them durable, on one member or on several. Management is never on the I/O path: I/O
+//! continues while management is down.
 //!
-//! One thread runs everything. `docs/format/consensus.md` describes the files.
+//! One thread runs all tasks of management. `docs/format/consensus.md` describes the files.
 
 mod authority;
 mod closed_token;
@@ -63,8 +63,8 @@ use token_file::TokenFile;
 /// the caller must call it before the process starts other threads.
 ///
 /// # Errors
-/// The error that prevents the start, with a hint on how to fix it. Examples are a blank directory,
-/// a directory of another kind, a damaged log, and an address in use.
+/// The error that prevents the start, with a hint on how to fix the problem. Examples are a blank
+/// directory, a directory of another kind, a damaged log, and an address in use.
 pub fn run(settings: &ManagementSettings) -> Result<()> {
     skep_env::restrict_new_files();
     let signals = skep_service::end_signals()?;
@@ -99,7 +99,7 @@ struct RunningManagement {
 }
 
 impl RunningManagement {
-    /// Starts management. If this member is the only one, it serves nodes when this function
+    /// Starts management. If this member is the only member, it serves nodes when this function
     /// returns.
     async fn start(settings: &ManagementSettings) -> Result<Self> {
         let path = &settings.node.directory;
@@ -163,16 +163,17 @@ impl RunningManagement {
         Ok(running)
     }
 
-    /// Waits until this member fails, or until it was removed from management. Returns the error of
-    /// a failure.
+    /// Waits until this member fails, or until this member was removed from management. Returns the
+    /// error of a failure.
     async fn until_ended(&self) -> Result<()> {
         let failed = async { Err(self.authority.member().failure().await) };
         let ended = futures_lite::future::or(failed, self.refusal.until_refused()).await;
         ended.map_err(|error| error.within("management stops"))
     }
 
-    /// Waits until this member serves nodes, if it is the only member. If there are several
-    /// members, they must all start before they can elect a leader, so this function does not wait.
+    /// Waits until this member serves nodes, if this member is the only member. Several members can
+    /// elect a leader only after all of them have started, so in this case the function does not
+    /// wait.
     async fn until_served(&self) -> Result<()> {
         let Self { authority, .. } = self;
         let served = async {
@@ -189,8 +190,8 @@ impl RunningManagement {
 
 impl Drop for RunningManagement {
     fn drop(&mut self) {
-        // The tasks of the log continue without an owner, so end the member explicitly. This
-        // matters in tests, where the event loop continues, too.
+        // The tasks of the log continue without an owner, so end the member explicitly. This step
+        // also matters in tests, where the event loop continues.
         let member = Rc::clone(self.authority.member());
         skep_env::spawn(async move { member.end().await }).detach();
     }
@@ -204,9 +205,9 @@ async fn tick(authority: Rc<Authority>) {
     }
 }
 
-/// Returns the addresses of this management node. They are the addresses in the token, unless the
-/// settings or the addresses of this host have changed. The token may also contain addresses of
-/// other members.
+/// Returns the addresses of this management node. These addresses are the addresses in the token,
+/// unless the settings or the addresses of this host have changed. The token may also contain
+/// addresses of other members.
 fn addresses(
     listener: &TcpListener,
     settings: &ManagementSettings,
@@ -252,7 +253,7 @@ async fn accept(listener: TcpListener, service: Rc<Service>) {
             }
             Err(error) => {
                 // The most probable reason is that the process has no free file descriptor. Each
-                // connection that ends frees one, so accept again after a pause.
+                // connection that ends frees a file descriptor, so accept again after a pause.
                 refusals.note("an unknown address", error);
                 skep_env::sleep(limits::TICK).await;
             }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Maximum number of waiting `GetMap` requests. If more requests arrive, management replies
+/// Maximum number of waiting `GetMap` requests. To requests beyond this limit, management replies
 /// immediately that there is no newer map.
 pub(crate) const MAX_WAITING: usize = 200_000;
 /// Silence of a server after which an administrator may mark its targets as lost. A restart of a
@@ -16,22 +16,21 @@ pub(crate) const ANSWER_BEFORE_DEADLINE: Duration = Duration::from_millis(500);
 /// Longest wait of a request that has no deadline.
 pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(60);
 /// After a change of the map, management pauses before it replies to the waiting nodes: for this
-/// time, multiplied by the number of waiting nodes. This is about the time that management needs to
-/// send a map to one node. With ten thousand waiting clients, each client gets at most five maps a
-/// second.
+/// time, multiplied by the number of waiting nodes. Management needs about this time to send a map
+/// to one node. With ten thousand waiting clients, each client gets at most five maps a second.
 pub(crate) const PAUSE_PER_WAITING: Duration = Duration::from_micros(20);
 /// Longest pause between a change of the map and the replies to the waiting nodes. After this time,
 /// a node gets the new map in the reply to its heartbeat anyway.
 pub(crate) const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// Interval at which a leader asks the majority whether it is still the leader. It equals the
-/// interval of the heartbeats between members.
+/// Interval at which a leader asks the majority whether it is still the leader. This interval
+/// equals the interval of the heartbeats between members.
 pub(crate) const CONFIRM_INTERVAL: Duration = Duration::from_millis(150);
-/// Longest wait of a leader for the confirmation of the majority. It is shorter than
+/// Longest wait of a leader for the confirmation of the majority. This time is shorter than
 /// [`CONFIRMED_FOR`], so that one lost reply does not end a leadership.
 pub(crate) const CONFIRM_LIMIT: Duration = Duration::from_millis(500);
-/// Time for which a leader serves nodes after a confirmation of the majority. It equals the longest
-/// silence before an election. If a leader serves for a moment too long, nodes ignore its maps,
-/// because the maps of its successor have higher versions.
+/// Time for which a leader serves nodes after a confirmation of the majority. This time equals the
+/// longest silence before an election. If a deposed leader still serves for a moment, nodes ignore
+/// its maps, because the maps of its successor have higher versions.
 pub(crate) const CONFIRMED_FOR: Duration = Duration::from_millis(1_200);
 /// Time for which a new leader without a map collects heartbeats, in addition to one heartbeat
 /// interval. A node whose heartbeat the previous leader did not receive sends its next heartbeat
@@ -41,9 +40,9 @@ pub(crate) const COLLECT_MARGIN: Duration = Duration::from_millis(500);
 pub(crate) const COMMAND_LIMIT: Duration = Duration::from_secs(4);
 /// Longest wait for a new member to store the log, if the request has no deadline.
 pub(crate) const ADD_MEMBER_LIMIT: Duration = Duration::from_secs(60);
-/// Silence of another member after which management opens a new connection to it. It equals the
-/// longest time before an election. A shorter time would close connections because of one slow
-/// sync.
+/// Silence of another member after which management opens a new connection to this member. This
+/// time equals the longest time before an election. With a shorter time, one slow sync would close
+/// connections.
 pub(crate) const MEMBER_SILENCE: Duration = Duration::from_millis(1_200);
 /// Maximum number of members of management to which one member keeps connections. The connection
 /// that was used least recently is closed.

@@ -1,6 +1,6 @@
 //! Pending changes of clients' log levels. Clients accept no connections, so this module stores a
 //! change until the client's next heartbeat. Each reply to a heartbeat contains the change until
-//! the client confirms it.
+//! the client confirms the change.
 //!
 //! The changes are in memory only. The administration tool waits for the confirmation, and sends
 //! its request again if management ends before the confirmation.
@@ -27,7 +27,8 @@ struct Orders {
 
 impl LogLevelChanges {
     /// Adds a change for a client, and returns its id. The returned receiver gets the client's
-    /// confirmation. It gets `None` if a later change for the same client replaced this change.
+    /// confirmation. The channel gets `None` if a later change for the same client replaced this
+    /// change.
     ///
     /// # Errors
     /// `LimitReached` if `MAX_LOG_ORDERS` changes are pending already.
@@ -57,7 +58,7 @@ impl LogLevelChanges {
     }
 
     /// Completes the change that a client has confirmed or refused. Ignores the message of the
-    /// client if no request waits for it any more.
+    /// client if no request waits for the confirmation any more.
     pub(crate) fn confirm(&self, confirmation: ConfirmLogLevel) {
         if let Some(sender) = self.take(confirmation.client, confirmation.number) {
             let refused = || Error::new(ErrorCode::InvalidArgument, confirmation.refusal);
@@ -65,7 +66,7 @@ impl LogLevelChanges {
         }
     }
 
-    /// Removes a change because no request waits for it any more.
+    /// Removes a change because no request waits for the change any more.
     pub(crate) fn give_up(&self, client: NodeId, number: u64) {
         drop(self.take(client, number));
     }
@@ -107,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn later_log_level_change_replaces_an_earlier_one() {
+    fn later_log_level_change_replaces_the_pending_change() {
         let orders = LogLevelChanges::default();
         let (first, of_first) = orders.add(CLIENT, Some("debug".into())).unwrap();
         let (second, of_second) = orders.add(CLIENT, None).unwrap();

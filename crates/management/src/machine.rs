@@ -25,10 +25,11 @@ type AppliedRecord = ((u16, String), (Outcome, u64));
 /// The result that the proposer of a command gets when the log has applied the command.
 #[derive(Debug)]
 pub(crate) struct Applied {
-    /// The outcome of the command, or the error of the state machine if it refused the command.
+    /// The outcome of the command, or the error of the state machine if the state machine refused
+    /// the command.
     pub(crate) result: Result<Outcome>,
     /// Number of starts in the state directly after this command. The proposer must use this number
-    /// and not the current one in the state, because other commands may be applied before the
+    /// and not the current number in the state, because other commands may be applied before the
     /// proposer reads the state.
     pub(crate) starts: u64,
 }

@@ -63,7 +63,7 @@ fn online_line(server: &str, former: Reachability, outage: Option<Outage>) -> Op
             return None;
         }
         None => format!("{server} is online"),
-        // A new leader has seen only the end of the outage.
+        // A new leader has observed only the end of the outage.
         Some(Outage { lasted_ms: ..1_000, may_be_longer: true }) => {
             format!("{server} is online again")
         }
@@ -285,7 +285,7 @@ pub(crate) fn condition_line(map: &ClusterMap, target: TargetId, health: &Target
             let text = format!("target {name} in {path} is marked as lost, and is not served");
             return Line(Level::Info, text);
         }
-        // An administrator closes a target before it is removed. The map is from before the report.
+        // An administrator closes a target before its removal. The map is from before the report.
         let is_closed = found.is_some_and(|it| it.health.condition == Condition::Closed);
         if is_closed && health.known_reason() == Some(KnownReason::Unreported) {
             let text = format!(

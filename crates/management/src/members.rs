@@ -2,16 +2,17 @@
 //! their messages.
 //!
 //! This module owns the connections. `skep_consensus` defines the meaning of the messages, and
-//! decides which nodes are members. Management on one node has no other member, and sends nothing.
+//! decides which nodes are members. In management on one node, there are no other members, and this
+//! module sends nothing.
 //!
 //! A call of the replicated log has a short time limit, 150 ms for a heartbeat. A handshake may
 //! take longer. So an attempt to connect continues even after the call that began the attempt has
 //! ended.
 //!
 //! # Hazard: another member at the address
-//! A member whose directory was emptied returns under a new id, perhaps at the same address. If it
-//! replied to messages for its previous id, it could vote twice in one election. So each message
-//! contains the id of its receiver, and [`answer`] refuses messages for another id.
+//! A member whose directory was emptied returns under a new id, perhaps at the same address. A
+//! member that replied to messages for its previous id could vote twice in one election. So each
+//! message contains the id of its receiver, and [`answer`] refuses messages for another id.
 
 use crate::limits::{MAX_MEMBER_LINKS, MEMBER_SILENCE};
 use skep_consensus::{MAX_MESSAGE_BYTES, Member, StateMachine, Transport};
@@ -64,8 +65,8 @@ impl MemberConnections {
         Self { identity, links: RefCell::default() }
     }
 
-    /// Returns the link to a member. If there are too many links, removes the link that was used
-    /// least recently.
+    /// Returns the link to a member. If the number of links exceeds its limit, removes the least
+    /// recently used link.
     fn link(&self, to: u64) -> Rc<MemberLink> {
         let mut links = self.links.borrow_mut();
         if links.len() >= MAX_MEMBER_LINKS && !links.contains_key(&to) {

@@ -2,7 +2,7 @@
 //!
 //! The duration of a request that changes the state includes the wait until the change is stored.
 //! `GetMap`, `SetClientLogLevel` and `AddMember` may wait for an event before their reply. This
-//! wait is not part of their duration.
+//! wait is not part of the duration of these requests.
 
 use skep_exporter::message::Figures;
 use skep_metrics::{Completed, Histogram, OperationTable, Origin, Registry, Stage, catalog};

@@ -1,5 +1,6 @@
-//! The requests that wait for a group at their senders, as nodes report them in heartbeats. This is
-//! soft state. A restart of management loses it, and the next heartbeats restore it.
+//! The requests that wait for a group at their senders, as nodes report them in heartbeats. These
+//! waits are soft state: a restart of management loses the waits, and the next heartbeats restore
+//! them.
 
 use skep_types::NodeId;
 use skep_wire::limits::{MAX_LISTED_REQUEST_WAITS, MAX_REPORTED_WAITS, MAX_WAIT_ERROR_CHARS};
@@ -27,7 +28,7 @@ impl ReportedWaits {
     }
 
     /// Returns the reported waits, the longest first. Drops the waits of each node for which
-    /// `is_current` returns `false`, because the last heartbeat of that node is too old.
+    /// `is_current` returns `false`, because that node's last heartbeat is too old.
     pub(crate) fn list(&self, is_current: impl Fn(NodeId) -> bool) -> RequestWaitList {
         let mut reported = self.0.borrow_mut();
         reported.retain(|node, _| is_current(*node));

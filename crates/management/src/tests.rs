@@ -90,7 +90,8 @@ async fn join_client(token: &JoinToken) -> Arc<ClientMembership> {
     ClientMembership::join(token.clone(), request, limits).await.unwrap()
 }
 
-/// Records a client's events, and registers the client again after management has removed it.
+/// Records a client's events, and registers the client again after management has removed the
+/// client.
 struct RecordedEvents {
     client: Arc<ClientMembership>,
     removed: RefCell<Vec<NodeId>>,
@@ -246,7 +247,7 @@ fn server_starts_with_a_cached_map_and_registers_later() {
         assert!(newest.version < kept.version);
         assert_eq!(newest.node(registered.node).unwrap().reachability, Reachability::Online);
         // If management replies, the service does not use its cached map. If management refuses the
-        // service, the service does not use the cached map either.
+        // service, the service also does not use the cached map.
         let (_, again) =
             Membership::begin(&token, request.clone(), Some(kept.clone())).await.unwrap();
         assert_eq!(again.unwrap().node, registered.node);
@@ -346,8 +347,8 @@ fn eviction_by_a_deposed_metadata_target_is_refused() {
     });
 }
 
-/// A member that has all records takes over immediately. Members that may lack records take over
-/// only if all of them have reported this.
+/// A member that has all records takes over immediately. A member that may lack records takes over
+/// only if all serving members have reported that they may lack records.
 #[test]
 fn silent_primary_is_replaced_by_a_member_with_all_records() {
     let (_directory, settings, token) = cluster();

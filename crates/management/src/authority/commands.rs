@@ -1,4 +1,4 @@
-//! Checks commands on a copy of the state, proposes them, and publishes their effects.
+//! Checks commands on a copy of the state, proposes the commands, and publishes their effects.
 
 use super::Authority;
 use crate::limits::COMMAND_LIMIT;
@@ -32,8 +32,8 @@ impl Authority {
     /// # Errors
     /// - The error of the state machine if it refuses the command.
     /// - `NotLeader` if another member leads.
-    /// - `TimedOut` if no majority stores the command in time. In this case the command may be
-    ///   executed later.
+    /// - `TimedOut` if no majority stores the command in time. In this case management may still
+    ///   execute the command after the call has returned.
     /// - `NoSpace` if the disk of this member is full.
     pub(crate) async fn propose(&self, proposal: &Proposal) -> Result<Outcome> {
         self.check_leader()?;
@@ -87,8 +87,8 @@ impl Authority {
         result.map_err(|error| match error {
             ProposeError::NotLeader { .. } => self.not_leader(&self.map()),
             ProposeError::Refused(error) => error,
-            // It is unknown whether the command is executed. The sender retries its request, and
-            // the next leader executes the request.
+            // This member cannot determine whether management executes the command. The sender
+            // retries its request, and the next leader executes the request.
             ProposeError::Unknown(error) => {
                 let what = format!("{error}; management may still execute the change later");
                 Error::new(ErrorCode::TimedOut, what)
@@ -170,9 +170,9 @@ impl Authority {
     }
 
     /// Handles a node that has a newer map than management, or a map with an id that management has
-    /// not assigned. In this case management's directory was restored from an older backup. So new
-    /// ids and map versions continue above all numbers that were assigned after the backup was
-    /// made.
+    /// not assigned. A node then shows that management's directory was restored from an older
+    /// backup. So new ids and map versions continue above all numbers that were assigned after the
+    /// backup was made.
     pub(crate) async fn continue_above(&self, heartbeat: &Heartbeat) -> Result<()> {
         let Heartbeat { node, known, newest_node, .. } = heartbeat;
         let version = self.map().version;

@@ -1,4 +1,4 @@
-//! `AddMember`: copies the log of management to a node, and then makes it vote.
+//! `AddMember`: copies the log of management to a node, and then makes the node a voter.
 
 use super::longest_wait;
 use crate::authority::Authority;

@@ -1,7 +1,7 @@
 //! `Evict`: removes a dead client. A metadata target sends this request when a client has not
-//! renewed its session for the duration of a lease. An administrator may send it at any time. If a
-//! target has lost contact with many clients at the same time, it asks management to remove only
-//! the clients whose heartbeats management does not receive either.
+//! renewed its session for the duration of a lease. An administrator may send this request at any
+//! time. A target that has lost contact with many clients at the same time asks management to
+//! remove a client only if management also receives no heartbeats of this client.
 
 use crate::authority::Authority;
 use skep_cluster::RequestId;

@@ -1,9 +1,9 @@
 //! `GetMap`: replies as soon as there is a map newer than the sender's map, or as soon as another
 //! member of management leads. Replies at the latest shortly before the request's deadline.
 //!
-//! Many nodes wait at the same time, and each of them gets the whole map. So before it sends a map,
-//! management pauses for a time that grows with the number of waiting nodes. So the map that it
-//! sends then contains the changes during the pause too.
+//! Many nodes wait at the same time, and each node gets the whole map. So before it sends a map,
+//! management pauses for a time that grows with the number of waiting nodes. So the map that
+//! management sends after the pause also contains the changes during the pause.
 
 use super::{answer_map, longest_wait};
 use crate::authority::Authority;
@@ -15,8 +15,8 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 thread_local! {
-    /// Number of waiting `GetMap` requests. A thread-local counter is enough, since management has
-    /// one thread.
+    /// Number of waiting `GetMap` requests. A thread-local counter is enough, because management
+    /// has only one thread.
     static WAITING: Cell<usize> = const { Cell::new(0) };
 }
 

@@ -62,7 +62,7 @@ async fn read<R: Request>(
     }
 }
 
-/// Like [`read`], but for a request that changes the state. `handle` also gets the id of the
+/// Does the same as [`read`] for a request that changes the state. `handle` also gets the id of the
 /// request.
 async fn change<R: Request>(
     context: Context<'_>,
@@ -102,16 +102,17 @@ pub(crate) fn is_for_each_member(message: u16) -> bool {
         || link_requests::is_link_request(message)
 }
 
-/// Handles a request. Returns after the reply has been sent. Requests that may wait long, such as
-/// `GetMap`, are an exception: they wait in a separate task. So the requests of a connection are
-/// handled in their order, and only one of them is in memory.
+/// Handles a request. Returns after the reply has been sent. Requests that may wait for a long
+/// time, such as `GetMap`, are an exception: such a request waits in a separate task. So management
+/// handles the requests of a connection in their order, and has only one of these requests in
+/// memory.
 pub(crate) async fn dispatch(authority: &Rc<Authority>, incoming: Incoming, outbox: &Rc<Outbox>) {
     let message = incoming.header.message;
     if let Err(error) = quarantine::check(message, &incoming.body) {
         return outbox.refuse(&incoming.header, &error);
     }
     match message {
-        // Every member handles these requests itself, whether it is the leader or not.
+        // Every member handles these requests itself, even if the member is not the leader.
         node::SetLogLevel::ID => return skep_service::node_requests::answer(&incoming, outbox),
         _ if link_requests::is_link_request(message) => {
             return link_requests::answer(None, incoming, outbox);

@@ -62,8 +62,8 @@ fn still_served(target: &Target, map: &ClusterMap) -> Error {
     Error::new(ErrorCode::InUse, what)
 }
 
-/// Returns an error if the target is probably intact, because its service serves it or may only be
-/// restarting. Such a target must not be marked as lost.
+/// Returns an error if the target is probably intact, because its service serves the target or may
+/// only be restarting. Management must not mark such a target as lost.
 fn refuse_present(target: &Target, map: &ClusterMap, silence: Duration) -> Result<()> {
     let (id, node) = (target.id, name_of(target, map));
     let what = match (target.reachability, target.health.condition) {

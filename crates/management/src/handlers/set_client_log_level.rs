@@ -67,7 +67,7 @@ async fn order(
 }
 
 /// A pending change of a client's log level. A request waits until the client confirms or refuses
-/// the change. When this guard is dropped, it removes the change.
+/// the change. The drop of this guard removes the change.
 struct PendingOrder<'a> {
     authority: &'a Authority,
     client: NodeId,

@@ -90,7 +90,7 @@ impl Group {
         Rc::clone(&self.running.borrow()[&id].member)
     }
 
-    /// Starts a member, at its previous address if it has one.
+    /// Starts a member, at its previous address if the member was started before.
     async fn start(&self, id: u64) {
         let former = self.addresses.borrow().get(&id).cloned();
         let listener = TcpListener::bind(former.as_deref().unwrap_or("127.0.0.1:0")).unwrap();
@@ -174,7 +174,8 @@ fn proposals_succeed_after_the_leader_was_killed() {
         assert!(pause < Duration::from_secs(3), "{pause:?}");
         assert_ne!(next, leader);
         assert_eq!(group.member(next).propose(b"b".to_vec()).await.unwrap(), [2]);
-        // Start the member again. The other members must open new connections to it.
+        // Start the member again. The other members must open new connections to the restarted
+        // member.
         group.start(leader).await;
         group.has(leader, b"ab").await;
         let third = (1..=3).find(|id| ![leader, next].contains(id)).unwrap();

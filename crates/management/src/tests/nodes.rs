@@ -66,7 +66,8 @@ impl Nodes {
         self.running.insert(id, running);
     }
 
-    /// Ends a node. Its connections stay open, but the node takes no part in management any more.
+    /// Ends a node. The connections of a killed node stay open, but the node no longer takes part
+    /// in management.
     async fn kill(&mut self, id: u32) {
         let running = self.running.remove(&id).unwrap();
         let authority = Rc::clone(&running.authority);
@@ -75,7 +76,7 @@ impl Nodes {
         authority.end_lead();
     }
 
-    /// Waits until one of the running nodes serves. Returns its id.
+    /// Waits until a running node serves as the leader. Returns its id.
     async fn leader(&self) -> u32 {
         let deadline = skep_env::now() + Duration::from_secs(20);
         loop {
@@ -120,8 +121,8 @@ impl ReceivedMaps {
                     }
                 }
                 Err(_) => {
-                    // The subscriber also accepts a map that is older than its own, because a
-                    // previous leader might still send one.
+                    // The subscriber also accepts a map that is older than its own map, because a
+                    // previous leader might still send such a map.
                     known = MapVersion::new(0);
                     skep_env::sleep(Duration::from_millis(5)).await;
                 }
@@ -134,7 +135,7 @@ impl ReceivedMaps {
     }
 }
 
-/// Also tests that no other node is shown as unreachable after the leader has died.
+/// After the death of the leader, no other node may be shown as unreachable.
 #[test]
 fn new_leader_publishes_a_newer_map_within_3_s() {
     let made = cluster();
@@ -191,8 +192,8 @@ fn follower_names_the_leader_and_ends_waiting_requests() {
             skep_wire::consensus::leader_addresses(refusal.context()),
             [nodes.running[&leader].listens_on.clone()]
         );
-        // If the leadership of the first leader ends while a request waits there, the sender must
-        // send the request to the next leader.
+        // If the leadership of the first leader ends while a request waits at this leader, the
+        // sender must send the request to the next leader.
         let admin = nodes.admin();
         let known = nodes.map(leader).version;
         let waiting = skep_env::spawn({

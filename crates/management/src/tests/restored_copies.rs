@@ -87,8 +87,8 @@ fn management_skips_ids_after_a_heartbeat_with_a_newer_id() {
     });
 }
 
-/// A heartbeat of a faulty node must not use up all map versions. Otherwise management could not
-/// start again.
+/// A heartbeat of a faulty node must not use up all map versions. After such a heartbeat,
+/// management could not start again.
 #[test]
 fn heartbeat_with_an_implausible_version_or_id_is_refused() {
     let (_directory, settings, token) = cluster();
