@@ -1,10 +1,10 @@
 //! A replicated log of commands by the Raft protocol. Its 1, 3 or 5 members apply the same commands
 //! in the same order.
 //!
-//! Owns votes, entries and snapshots on disk, elections, and the members. [`Member`] is the whole
-//! interface. The interface does not name the library that implements Raft (`openraft`), so that
-//! the library can be replaced. Does not own the meaning of commands ([`StateMachine`]) and
-//! connections ([`Transport`]).
+//! This crate is responsible for votes, entries and snapshots on disk, elections, and the members.
+//! [`Member`] is the whole interface. The interface does not name the library that implements Raft
+//! (`openraft`), so that the library can be replaced. This crate is not responsible for the meaning
+//! of commands ([`StateMachine`]) and connections ([`Transport`]).
 //!
 //! `docs/design/0018-replicated-management.md` has the reasons for the design, and the failure
 //! cases. `docs/format/consensus.md` describes the files.

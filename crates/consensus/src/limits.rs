@@ -23,8 +23,8 @@ pub(crate) const MAX_ENTRIES: u64 = 64;
 /// Maximum length of one part of a snapshot. The limit for the message that contains the part is
 /// [`MAX_MESSAGE_BYTES`].
 pub(crate) const SNAPSHOT_PART_BYTES: usize = 1 << 20;
-/// Maximum length of a snapshot. It is 1 MiB below `skep_format::sealed::MAX_BODY_BYTES`, because
-/// the snapshot file also contains the position and the members.
+/// Maximum length of a snapshot. This limit is 1 MiB below `skep_format::sealed::MAX_BODY_BYTES`,
+/// because the snapshot file also contains the position and the members.
 pub(crate) const MAX_SNAPSHOT_BYTES: u64 = 63 << 20;
 /// Time limit for sending one part of a snapshot, including the installation after the last part.
 pub(crate) const SNAPSHOT_PART_LIMIT: Duration = Duration::from_secs(10);
@@ -39,11 +39,11 @@ pub(crate) const MAX_APPEND_BYTES: usize = 2 << 20;
 pub const MAX_MESSAGE_BYTES: usize = 4 << 20;
 /// Disk space that a log reserves beyond its end.
 pub(crate) const RESERVE_BYTES: u64 = 8 << 20;
-/// If less reserved space than this is left, a member reserves more. The space suffices for the
-/// longest command, and for the records of elections and of membership changes.
+/// A member that has less reserved space than this limit reserves more space. The space suffices
+/// for the longest command, and for the records of elections and of membership changes.
 pub(crate) const MIN_RESERVE_BYTES: u64 = 4 << 20;
-/// Maximum number of members. Five members survive the loss of two. The limit is higher, so that
-/// all members can be replaced one after the other.
+/// Maximum number of members. Five members survive the loss of two. The limit is higher than the
+/// usual number of members, so that an administrator can replace all members one after the other.
 pub(crate) const MAX_MEMBERS: usize = 9;
 /// Maximum number of addresses of a member.
 pub(crate) const MAX_ADDRESSES: usize = 16;

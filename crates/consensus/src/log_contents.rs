@@ -1,9 +1,9 @@
 //! The contents of a log in memory, and the required order of its records.
 //!
 //! # Order
-//! Indexes rise by one, and terms never fall. Records that would break this order are refused
-//! before they are written, because the next start would refuse the whole file. Does not own the
-//! file ([`crate::log_file`]).
+//! Indexes rise by one, and terms never fall. The log refuses records that would break this order
+//! before it writes them, because the next start would refuse the whole file. This module is not
+//! responsible for the file ([`crate::log_file`]).
 
 use skep_format::consensus::{LogEntry, LogPosition, LogRecord, VoteRecord};
 use skep_format::log::Record;
@@ -45,7 +45,7 @@ impl Contents {
     }
 
     /// Returns the position of an entry. `None` means that the log does not have this entry, or
-    /// that it has removed this entry and a later one.
+    /// that the log has removed this entry and a later entry.
     pub(crate) fn position_at(&self, index: u64) -> Option<LogPosition> {
         let at = self.entries.partition_point(|entry| entry.position.index < index);
         let entry = self.entries.get(at).map(|entry| entry.position);

@@ -1,19 +1,20 @@
 //! The file `raft-log`: the vote of a member and its copy of the log entries.
 //!
-//! Owns the durability and order of votes, entries and truncations. The whole log is also in
-//! memory, because management has at most some thousand entries. Does not own the rules of Raft.
+//! This module is responsible for the durability and order of votes, entries and truncations. The
+//! whole log is also in memory, because management has at most some thousand entries. This module
+//! is not responsible for the rules of Raft.
 //!
 //! # Crash rule
-//! Every write is synced before the next one begins, and before the member sends a reply. So a
+//! Every write is synced before the next write begins, and before the member sends a reply. So a
 //! crash can tear only the records of the last write, for which the member has not sent a reply
 //! yet. The next start truncates torn records. A start also writes the records of the last write
-//! again, because the sync of that write may have failed. If it has failed, the records are only in
-//! the page cache and not on the disk. Removed entries stay in the file until a new file without
-//! them replaces it.
+//! again, because the sync of that write may have failed. After a failed sync, the records are only
+//! in the page cache and not on the disk. Removed entries stay in the file until a new file without
+//! these entries replaces the file.
 //!
 //! After a failed write the file refuses all further writes, and the process must end. The member
 //! reserves disk space before it writes ([`LogFile::reserve`]), so that a full disk does not end
-//! the process. If it cannot reserve the space, it proposes no command.
+//! the process. A member that cannot reserve the space proposes no command.
 
 use crate::limits::{MIN_RESERVE_BYTES, RESERVE_BYTES};
 use crate::log_contents::{Contents, contents_of};
@@ -82,7 +83,7 @@ impl LogFile {
 
     /// Creates the log of the only member of a new replicated log. The member is the elected leader
     /// of the first term. The member's snapshot ends at the position `first`, and the log begins
-    /// after it.
+    /// after this position.
     ///
     /// # Errors
     /// The errors of [`Self::create`].
@@ -122,7 +123,7 @@ impl LogFile {
     }
 
     /// Reads the entries in the log of a directory, and changes nothing. Another process may append
-    /// to the log meanwhile.
+    /// to the log at the same time.
     ///
     /// # Errors
     /// - `Corrupt` with the path of the file if the file is damaged.
@@ -141,8 +142,8 @@ impl LogFile {
     /// Opens the log of a member.
     ///
     /// # Errors
-    /// - `Corrupt` with the path of the file if it is missing, and with the offset if synced bytes
-    ///   are damaged.
+    /// - `Corrupt` with the path if the file is missing, and with the offset if synced bytes are
+    ///   damaged.
     /// - `Configuration` if the log belongs to another cluster or member.
     /// - Errors of the file system.
     pub(crate) fn open(directory: &Path, cluster: ClusterId, member: u64) -> Result<Self> {
@@ -180,7 +181,7 @@ impl LogFile {
             has_failed: false,
         };
         log.trust_end(bytes.len(), &bytes[end - length..end])?;
-        // If the reservation fails, the member refuses commands later.
+        // If the reservation fails, the member refuses commands until it can reserve space.
         let _ = log.reserve();
         Ok(log)
     }
@@ -227,9 +228,9 @@ impl LogFile {
             )));
         }
         if last.is_none_or(|last| last.index < snapshot.index) {
-            // The member ended after it had stored a snapshot from the leader and before it updated
-            // the log. The entries in the log may differ from the entries that the snapshot
-            // replaces.
+            // The member's process ended after the member had stored a snapshot from the leader and
+            // before it updated the log. The entries in the log may differ from the entries that
+            // the snapshot replaces.
             self.remove_up_to(snapshot)?;
         }
         Ok(())
@@ -269,7 +270,7 @@ impl LogFile {
     /// Stores records durably, and applies them.
     ///
     /// # Errors
-    /// - `DeviceFailed` if this write or an earlier one failed. The member must then end.
+    /// - `DeviceFailed` if this write or an earlier write failed. The member must then end.
     /// - `TooLarge` if an entry is longer than a record may be. Nothing is written.
     /// - `Corrupt` if the records are out of order. Nothing is written.
     pub(crate) fn write(&mut self, records: Vec<LogRecord>) -> Result<()> {
@@ -302,7 +303,7 @@ impl LogFile {
     /// Removes all entries up to `position`, whose effects a durable snapshot contains.
     ///
     /// # Errors
-    /// - `DeviceFailed` if this write or an earlier one failed. The member must then end.
+    /// - `DeviceFailed` if this write or an earlier write failed. The member must then end.
     pub(crate) fn remove_up_to(&mut self, position: LogPosition) -> Result<()> {
         if self.has_failed {
             return Err(self.failed("a write failed before"));
@@ -334,13 +335,13 @@ impl LogFile {
                 self.last = Lsn::new(self.last.raw() + 1 + left.entries.len() as u64);
                 self.contents = left;
                 self.reserved = 0;
-                // If the reservation fails, the member refuses commands later.
+                // If the reservation fails, the member refuses commands until it can reserve space.
                 let _ = self.reserve();
                 Ok(())
             }
             Err(error) => {
-                // The path may already name the new file. Records that are later written to the old
-                // file would be lost.
+                // The path may already name the new file. Records that the member writes to the old
+                // file after this point would be lost.
                 self.has_failed = true;
                 Err(self.failed(&error.to_string()))
             }
@@ -370,7 +371,7 @@ impl LogFile {
                 );
                 Err(Error::new(ErrorCode::NoSpace, what))
             }
-            // The file system does not support `fallocate`. If the disk is full, a later write
+            // The file system does not support `fallocate`. If the disk stays full, a later write
             // fails and ends the member.
             Err(_) => Ok(()),
         }
@@ -420,7 +421,7 @@ fn parse(
     Ok((head, contents, scanned.records, scanned.end))
 }
 
-/// Encodes a whole log file with `contents`. Its first record has the LSN `first`.
+/// Encodes a whole log file with `contents`. The first record of the file has the LSN `first`.
 fn whole_file(cluster: ClusterId, member: u64, first: Lsn, contents: &Contents) -> Result<Vec<u8>> {
     let Contents { vote, removed, entries } = contents;
     let mut bytes = RaftLogHead { cluster, member, first }.to_file();
@@ -428,7 +429,8 @@ fn whole_file(cluster: ClusterId, member: u64, first: Lsn, contents: &Contents) 
     let appended = entries.iter().map(|entry| LogRecord::Append { entry: entry.clone() });
     let mut lsn = first;
     for record in std::iter::once(base).chain(appended) {
-        // The file is synced as a whole before it is renamed, so each record counts as synced.
+        // The member syncs the whole file before it renames the file, so each record counts as
+        // synced.
         let record = record.to_bytes();
         bytes.extend(encode_record(owner(cluster), Epoch::default(), lsn, lsn, &record)?);
         lsn = next(lsn);

@@ -1,8 +1,8 @@
-//! The log of a member, as the Raft library uses it.
+//! The log of a member, in the form that the Raft library uses.
 //!
-//! The library calls the log from several tasks of one thread. Each call ends before the next one
+//! The library calls the log from several tasks of one thread. Each call ends before the next call
 //! begins, so writes keep their order. Only [`RaftLogStorage::purge`] may wait for a snapshot
-//! before it changes anything. Does not own the file ([`LogFile`]).
+//! before it changes the log. This module is not responsible for the file ([`LogFile`]).
 
 use crate::log_file::LogFile;
 use crate::raft_types::{
@@ -23,7 +23,8 @@ use std::rc::Rc;
 #[derive(Debug, Clone)]
 pub(crate) struct LogStore {
     file: Rc<RefCell<LogFile>>,
-    /// The last entry whose effect the durable snapshot contains. The log removes no later entry.
+    /// The last entry whose effect the durable snapshot contains. The log removes no entry after
+    /// this end.
     snapshot_end: SnapshotEnd,
 }
 
@@ -101,7 +102,8 @@ impl RaftLogStorage<Types> for LogStore {
         I: IntoIterator<Item = Entry> + OptionalSend,
         I::IntoIter: OptionalSend,
     {
-        // A snapshot contains the effects of removed entries, so they are not stored again.
+        // A snapshot contains the effects of removed entries, so the log does not store these
+        // entries again.
         let removed = self.file.borrow().removed().map(|removed| removed.index);
         let is_needed = |entry: &Entry| removed.is_none_or(|removed| entry.log_id.index > removed);
         let record = |entry: Entry| LogRecord::Append { entry: record_of_entry(&entry) };

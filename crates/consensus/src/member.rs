@@ -1,7 +1,7 @@
 //! One member of a replicated log: proposes commands, answers other members, and adds and removes
 //! members.
 //!
-//! Does not own files, timers or connections.
+//! This module is not responsible for files, timers or connections.
 
 mod failures;
 
@@ -39,16 +39,19 @@ pub struct MemberSettings {
     /// The cluster to which the log belongs.
     pub cluster: ClusterId,
     /// Id of the member. The directory belongs to this id for ever. A member with an emptied
-    /// directory needs a new id, because it could otherwise vote twice in one election.
+    /// directory needs a new id, because with its old id the member could vote twice in one
+    /// election.
     pub id: u64,
 }
 
-/// The reason why a command was not executed, or why it is unknown whether it was executed.
+/// The reason why the log has not executed a command, or why the member cannot determine whether
+/// the command was executed.
 #[derive(Debug)]
 pub enum ProposeError {
     /// This member is not the leader, and the command was not executed.
     NotLeader {
-        /// The leader. `None` means that this member has seen no leader since the last election.
+        /// The leader. `None` means that this member has received no message of a leader since the
+        /// last election.
         leader: Option<u64>,
         /// Addresses of the leader. Empty if `leader` is `None`.
         addresses: Vec<String>,
@@ -63,7 +66,7 @@ pub enum ProposeError {
 /// The state of a replicated log, according to one member.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogStatus {
-    /// The newest term that the member has seen.
+    /// The newest term in the messages that the member has received.
     pub term: u64,
     /// The leader in this term. `None` while the member knows no leader.
     pub leader: Option<u64>,
@@ -84,7 +87,7 @@ pub struct MemberStatus {
     pub addresses: Vec<String>,
     /// Whether the member votes. A member without a vote only receives the log.
     pub is_voter: bool,
-    /// Index of the last entry that the member has stored. Only the leader has this index for other
+    /// Index of the last entry that the member has stored. Only the leader has this index of other
     /// members.
     pub stored: Option<u64>,
 }
@@ -137,7 +140,8 @@ impl<S: StateMachine> Member<S> {
     }
 
     /// Creates the files of the only member of a new replicated log. The log begins with the state
-    /// `machine` and the index `first`. The member is the leader as soon as it is opened.
+    /// `machine` and the index `first`. The member is the leader as soon as this function has
+    /// opened the member.
     ///
     /// # Errors
     /// - `Configuration` if the directory has a member.
@@ -289,7 +293,7 @@ impl<S: StateMachine> Member<S> {
     }
 
     /// Returns the addresses of the member that this member considers the leader. An empty list
-    /// means that this member has seen no leader since the last election began.
+    /// means that this member has received no message of a leader since the last election began.
     pub fn leader_addresses(&self) -> Vec<String> {
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow();
@@ -303,7 +307,7 @@ impl<S: StateMachine> Member<S> {
         self.raft.metrics().borrow().membership_config.voter_ids().collect()
     }
 
-    /// Whether this member is the only one that votes.
+    /// Whether this member is the only voter.
     pub fn is_only_voter(&self) -> bool {
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow();
@@ -355,8 +359,8 @@ impl<S: StateMachine> Member<S> {
         }
     }
 
-    /// Waits until the member has ended because it could not write its files or apply a command.
-    /// Returns the reason.
+    /// Waits until the member has ended because of a failure to write its files or to apply a
+    /// command. Returns the reason.
     pub async fn failure(&self) -> Error {
         let mut metrics = self.raft.metrics();
         loop {
@@ -445,7 +449,7 @@ impl<S: StateMachine> Member<S> {
         }
     }
 
-    /// Adds a part to the arriving snapshot. Returns the whole state if `part` was the last one.
+    /// Adds a part to the arriving snapshot. Returns the whole state if `part` was the last part.
     fn note_part(&self, part: Arriving, offset: u64) -> Result<Option<Vec<u8>>> {
         let mut arriving = self.arriving.borrow_mut();
         match &mut *arriving {
@@ -470,13 +474,13 @@ impl<S: StateMachine> Member<S> {
         Ok(arriving.take_if(is_complete).map(|it| it.state))
     }
 
-    /// Whether the member has ended: it could not write its files, it could not apply a command, or
+    /// Whether the member has ended: the member could not write its files or apply a command, or
     /// the caller has called [`Self::end`].
     pub fn has_ended(&self) -> bool {
         self.raft.metrics().borrow().running_state.is_err()
     }
 
-    /// Ends this member. If it was the leader, the other members elect another one.
+    /// Ends this member. If this member was the leader, the other members elect another leader.
     pub async fn end(&self) {
         // The call fails only if the task of the Raft library panicked, and a panic ends the
         // process.

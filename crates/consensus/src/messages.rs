@@ -28,7 +28,7 @@ choice! {
         Append = 2 {
             /// Term and winner of the election of this leader.
             vote: VoteRecord,
-            /// Position of the entry before the first one of `entries`.
+            /// Position of the entry before the first entry of `entries`.
             before: Option<LogPosition>,
             /// The entries.
             entries: Vec<LogEntry>,
@@ -83,7 +83,7 @@ choice! {
             /// The vote of the member.
             vote: VoteRecord,
         },
-        /// The member has received a part of a snapshot, and waits for the next one.
+        /// The member has received a part of a snapshot, and waits for the next part.
         PartReceived = 6,
         /// The member has received all of the snapshot.
         Installed = 7 {

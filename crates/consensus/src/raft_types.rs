@@ -1,7 +1,7 @@
 //! The types that the Raft library uses, and their conversion to and from records.
 //!
 //! Only this crate depends on the library. The layout of the records ([`skep_format::consensus`])
-//! does not depend on it.
+//! does not depend on the library.
 
 use crate::runtime::EventLoop;
 use openraft::{CommittedLeaderId, EntryPayload, Membership, Vote};

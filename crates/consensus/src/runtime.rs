@@ -87,7 +87,7 @@ impl<T> Drop for Running<T> {
     }
 }
 
-/// The error of a task. It cannot occur, because a panic ends the whole process.
+/// The error of a task. This error cannot occur, because a panic ends the whole process.
 #[derive(Debug)]
 pub(crate) enum Never {}
 

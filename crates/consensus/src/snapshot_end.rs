@@ -1,11 +1,12 @@
 //! The end of the durable snapshot, which is the index of the last entry whose effect the snapshot
-//! contains. The state machine reports this end to the log, and the log removes no entry beyond it.
+//! contains. The state machine reports this end to the log, and the log removes no entry after this
+//! end.
 //!
 //! # Hazard: entries that are only in memory
 //! The Raft library installs a snapshot in one task and removes the entries that the snapshot
 //! replaces in another task. If the log removed the entries first, a crash between both steps would
 //! lose acknowledged entries. The member would then have neither the entries nor the snapshot. So
-//! before it removes entries, the log waits in [`SnapshotEnd::reached`].
+//! the log waits in [`SnapshotEnd::reached`] before it removes entries.
 
 use skep_env::local::Notify;
 use skep_types::{Error, ErrorCode, Result};

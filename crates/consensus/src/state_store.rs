@@ -1,12 +1,12 @@
 //! The state machine of the application, and its snapshots in the file `raft-snapshot`.
 //!
-//! Owns the position up to which the state machine has applied the log, and the members at this
-//! position. The application owns the state itself ([`StateMachine`]).
+//! This module is responsible for the position up to which the state machine has applied the log,
+//! and the members at this position. The application owns the state itself ([`StateMachine`]).
 //!
 //! # Crash rule
-//! The state is only in memory. A start restores it from the snapshot. The member applies each
-//! entry after the snapshot again as soon as it knows that the entry is committed. A snapshot
-//! replaces the snapshot file atomically, and is durable before the log removes entries
+//! The state is only in memory. A start restores the state from the snapshot. The member applies
+//! each entry after the snapshot again as soon as the member knows that the entry is committed. A
+//! snapshot replaces the snapshot file atomically, and is durable before the log removes entries
 //! ([`SnapshotEnd`]).
 
 use crate::limits::MAX_SNAPSHOT_BYTES;
@@ -45,8 +45,8 @@ pub trait StateMachine: 'static {
     /// Replaces the state by the encoded state `state`.
     ///
     /// # Errors
-    /// Returns `Corrupt` if the bytes do not encode a state. In this case the state machine does
-    /// not change.
+    /// Returns `Corrupt` if the bytes do not encode a state. After such an error, the state machine
+    /// is unchanged.
     fn restore(&mut self, state: &[u8]) -> Result<()>;
 }
 
@@ -72,7 +72,7 @@ impl<S> Clone for StateStore<S> {
 }
 
 impl<S: StateMachine> StateStore<S> {
-    /// Restores the state machine from the snapshot file, if there is one.
+    /// Restores the state machine from the snapshot file, if this file exists.
     ///
     /// # Errors
     /// - `Corrupt` if the file is damaged or belongs to another cluster.
@@ -109,7 +109,7 @@ impl<S: StateMachine> StateStore<S> {
         self.0.borrow().snapshot.as_ref().and_then(|snapshot| snapshot.last)
     }
 
-    /// Returns a handle to the end of the durable snapshot. Each later snapshot advances this end.
+    /// Returns a handle to the end of the durable snapshot. Each new snapshot advances this end.
     pub(crate) fn snapshot_end(&self) -> SnapshotEnd {
         self.0.borrow().end.clone()
     }
@@ -172,7 +172,7 @@ impl<S: StateMachine> Inner<S> {
         }
     }
 
-    /// Reports to the log which entry is the last one whose effect the snapshot file contains.
+    /// Reports to the log the last entry whose effect the snapshot file contains.
     fn note_end(&self) {
         if let Some(last) = self.snapshot.as_ref().and_then(|snapshot| snapshot.last) {
             self.end.advance(last.index);
@@ -282,7 +282,7 @@ impl<S: StateMachine> RaftSnapshotBuilder<Types> for SnapshotWriter<S> {
         let index = |snapshot: &RaftSnapshot| snapshot.last.map(|last| last.index);
         let is_newer = |it: &&RaftSnapshot| index(it) > index(&self.snapshot);
         if let Some(newer) = inner.snapshot.as_ref().filter(is_newer) {
-            // While this task wrote the snapshot, the leader has sent a newer one.
+            // While this task wrote the snapshot, the leader has sent a newer snapshot.
             return Ok(library_snapshot(newer));
         }
         match inner.store(self.snapshot.clone()) {

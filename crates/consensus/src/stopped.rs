@@ -1,6 +1,7 @@
 //! Reads the state from the files of a member that does not run, or that runs in another process.
 //!
-//! Only [`replace_member`] changes files. Does not own the formats of the files.
+//! Only [`replace_member`] changes files. This module is not responsible for the formats of the
+//! files.
 
 use crate::log_file::{LOG_FILE, LogContents, LogFile};
 use crate::member::{Member, MemberSettings};
@@ -49,8 +50,8 @@ pub fn read_state<S: StateMachine>(
     mut machine: S,
 ) -> Result<StoredState<S>> {
     // Read the log before the snapshot, because a running member replaces the snapshot before it
-    // removes entries from the log. So the snapshot that is read here never ends before the log
-    // begins.
+    // removes entries from the log. So the snapshot that this function reads never ends before the
+    // log begins.
     let log = match has_log(directory) {
         true => LogFile::read(directory, cluster)?,
         false => LogContents { member: 0, removed: None, entries: Vec::new() },

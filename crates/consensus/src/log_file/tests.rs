@@ -214,7 +214,7 @@ fn log_on_a_full_disk_refuses_commands_beyond_its_reserve() {
     assert_eq!(error.code(), ErrorCode::NoSpace, "{error}");
     assert!(index > 0, "a start reserves space");
     // The reserved space suffices for an election, and for the replacement of the log file by a
-    // smaller one.
+    // smaller file.
     let vote = VoteRecord { term: 3, candidate: 1, is_elected: true };
     log.write(vec![LogRecord::Vote { vote }]).unwrap();
     log.remove_up_to(position(0)).unwrap();
