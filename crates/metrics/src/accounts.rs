@@ -6,8 +6,8 @@
 //! Abbadi, 2005). The new account inherits the rank of the replaced account. So a new account with
 //! much load stays in the table, and many new accounts with little load do not replace the heavy
 //! accounts. The load of a replaced account is added to the account [`LEFT_OUT`]. So the sum over
-//! all accounts is exact, except at the moment of a replacement, and a reader sees how much load
-//! belongs to no account.
+//! all accounts is exact, except at the moment of a replacement, and a reader can determine how
+//! much load belongs to no account.
 //!
 //! # Directories
 //! Programs visit millions of directories, and each account is a separate series in a monitoring
@@ -18,10 +18,10 @@
 //!
 //! # Reading while the owner counts
 //! One thread, the owner, counts, and other threads read. The values of an account are atomic
-//! variables. While the owner replaces an account, the `turn` of the account is odd. If the turn
-//! was odd or has changed, a reader reads the account again. So a reader never mixes the values of
-//! two accounts. The owner counts an operation in one dimension after the other. So a reader can
-//! see the last operation of each owner in one dimension and not yet in another.
+//! variables. While the owner replaces an account, the `turn` of the account is odd. A reader reads
+//! the account again if the turn was odd or has changed. So a reader never mixes the values of two
+//! accounts. The owner counts an operation in one dimension after the other. So a reader may find
+//! the last operation of an owner in one dimension and not yet in another dimension.
 
 use crate::counter::Counter;
 use crate::stage::STAGES;
@@ -30,8 +30,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::Duration;
 
-/// Maximum number of accounts in one table. This bounds the number of series of each dimension in
-/// the text form.
+/// Maximum number of accounts in one table. The limit bounds the number of series of each dimension
+/// in the text form.
 pub const MAX_ACCOUNTS: usize = 128;
 /// Id of the account with the sum of the load of all replaced accounts.
 pub const LEFT_OUT: u64 = u64::MAX;
@@ -46,8 +46,8 @@ pub(crate) const MAX_HEAVY_ACCOUNTS: usize = 16;
 const PROMOTED_PART: u64 = 32;
 /// Minimum rank of a candidate that gets an account, because a few requests are not a notable load.
 const PROMOTED_FROM: u64 = 64;
-/// A candidate must have at least this many times the rank of the account that it replaces.
-/// Otherwise two causes with similar load would replace each other again and again.
+/// A candidate must have at least this many times the rank of the account that it replaces. With a
+/// lower factor, two causes with similar load would replace each other repeatedly.
 const PROMOTED_FACTOR: u64 = 2;
 /// Number of bytes that raises the rank of an account as much as one operation does.
 const BYTES_PER_RANK: u64 = 16 << 10;
@@ -156,7 +156,7 @@ impl Load {
         self.operations + (self.read_bytes + self.written_bytes) / BYTES_PER_RANK
     }
 
-    /// Adds another amount of load to this one.
+    /// Adds the load `other` to this load.
     pub fn add(&mut self, other: &Self) {
         self.operations += other.operations;
         self.read_bytes += other.read_bytes;
@@ -258,7 +258,8 @@ impl Default for PublishedAccounts {
 }
 
 impl PublishedAccounts {
-    /// Returns all accounts, each with its id. If [`LEFT_OUT`] has load, it is the last account.
+    /// Returns all accounts, each with its id. If [`LEFT_OUT`] has load, [`LEFT_OUT`] is the last
+    /// account.
     pub(crate) fn read(&self) -> Vec<(u64, Load)> {
         let used = self.used.load(Ordering::Acquire) as usize;
         let mut all: Vec<_> = self.accounts[..used].iter().map(Figures::read).collect();
@@ -347,9 +348,9 @@ impl Accounts {
         }
     }
 
-    /// Returns the position of the candidate `id`. If `id` is not a candidate yet, it becomes one.
-    /// In a full table, it then replaces the candidate with the lowest rank, and inherits the rank
-    /// and the account of this candidate.
+    /// Returns the position of the candidate `id`. If `id` is not a candidate yet, `id` becomes a
+    /// candidate. In a full table, `id` replaces the candidate with the lowest rank, and inherits
+    /// the rank and the account of this candidate.
     fn position(&mut self, id: u64) -> usize {
         if let Some(position) = self.positions.get(&id) {
             return *position;
@@ -362,7 +363,7 @@ impl Accounts {
             return position;
         }
         // In a table for the heaviest causes, a cause keeps its account until a heavier cause
-        // replaces it. So a candidate with an account is not replaced here.
+        // replaces it. So this function does not replace a candidate with an account.
         let all = self.candidates.iter().enumerate();
         let replaceable = all.filter(|(_, it)| !self.is_of_heaviest || it.account.is_none());
         let lowest = replaceable.min_by_key(|(_, it)| it.rank).map_or(0, |(position, _)| position);
@@ -390,8 +391,8 @@ impl Accounts {
 
     /// Assigns an account to another id.
     fn give_account(&self, account: usize, id: u64) {
-        // During the replacement, a reader may see the load of the replaced account neither in the
-        // account nor in [`LEFT_OUT`]. The next snapshot contains it.
+        // During the replacement, a reader may find the load of the replaced account neither in the
+        // account nor in [`LEFT_OUT`]. The next snapshot contains this load.
         self.published.left_out.count(&self.published.accounts[account].replace(id));
     }
 

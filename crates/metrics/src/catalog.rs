@@ -1,4 +1,5 @@
-//! The table of all metrics. `docs/operations/metrics.md` is generated from it.
+//! The table of all metrics. `cargo xtask docs` generates `docs/operations/metrics.md` from this
+//! table.
 //!
 //! Names follow the conventions of Prometheus: units are base units, and the unit is at the end of
 //! the name. The text form appends `_total` to the names of counters. The number of values of each
@@ -27,8 +28,8 @@ const BALANCE_LABELS: &[&str] = &["of", "skep_cluster"];
 ///
 /// `operations!(STORAGE, "storage", true, true, ["target"], "of storage targets")` declares
 /// `STORAGE`, an [`OperationFamily`] with definitions such as `skep_storage_operations`. The first
-/// boolean states whether the table has accounts of load. The second one states whether the table
-/// belongs to a service, and not to a mount.
+/// boolean states whether the table has accounts of load. The second argument states whether the
+/// table belongs to a service, and not to a mount.
 macro_rules! operations {
     (
         $name:ident, $service:literal, $has_accounts:literal, $is_service:literal,

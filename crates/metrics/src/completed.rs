@@ -1,6 +1,6 @@
-//! The measurements of one operation that has ended. A thread passes them to its table of
-//! operations and to the records of single operations. [`crate::operations`] counts the operations,
-//! and [`crate::traces`] stores the records.
+//! The measurements of one operation that has ended. A thread passes these measurements to its
+//! table of operations and to the records of single operations. [`crate::operations`] counts the
+//! operations, and [`crate::traces`] stores the records.
 
 use crate::stage::{STAGES, Stage};
 use std::time::Duration;

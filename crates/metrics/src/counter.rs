@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 /// A number that only grows.
 ///
 /// # Hazard: two writers
-/// Only one thread may call [`Counter::add`], which consists of a load and a store. These two steps
-/// together are several times faster than an atomic addition. But if a second thread added at the
-/// same moment, one of the two additions could be lost.
+/// Only one thread may call [`Counter::add`], which consists of a load and a store. A load and a
+/// store together are several times faster than an atomic addition. But if a second thread added at
+/// the same moment, the counter could lose one of the two additions.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 
@@ -25,7 +25,7 @@ impl Counter {
     }
 }
 
-/// A number that rises and falls. Only one thread may change it, as for [`Counter`].
+/// A number that rises and falls. Only one thread may change a gauge, as for [`Counter`].
 #[derive(Debug, Default)]
 pub struct Gauge(AtomicI64);
 

@@ -11,8 +11,8 @@ pub enum Kind {
     Histogram,
 }
 
-/// The unit of a metric's value. Also determines the factor between the stored integer and the
-/// value.
+/// The unit of a metric's value. The unit also determines the factor between the stored integer and
+/// the value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unit {
     /// A count without a unit.

@@ -45,7 +45,7 @@ pub fn upper_bound_ns(bucket: usize) -> Option<u64> {
     Some(start + (split as u64 + 1) * (start >> SPLIT_BITS))
 }
 
-/// A histogram of durations. One thread fills it, and any thread can read it.
+/// A histogram of durations. One thread fills the histogram, and any thread can read the histogram.
 #[derive(Debug)]
 pub struct Histogram {
     buckets: [Counter; BUCKETS],
@@ -97,9 +97,10 @@ impl Default for HistogramValue {
 }
 
 impl HistogramValue {
-    /// Returns the histogram with the given buckets, as other programs send or store them: the
-    /// index of a bucket, and the number of durations in it. A newer program may have more buckets.
-    /// Durations in the additional buckets are counted in the last bucket.
+    /// Returns the histogram with the given buckets, in the form in which other programs send or
+    /// store buckets: the index of a bucket, and the number of durations in the bucket. A newer
+    /// program may have more buckets. Durations in the additional buckets are counted in the last
+    /// bucket.
     pub fn of_buckets(sum_ns: u64, buckets: impl IntoIterator<Item = (usize, u64)>) -> Self {
         let mut value = Self { sum_ns, ..Self::default() };
         for (bucket, count) in buckets {
@@ -172,7 +173,7 @@ impl HistogramValue {
     }
 
     /// Returns the upper bounds of every `octaves`-th octave in nanoseconds. Each bound has the
-    /// number of durations that are not longer than it.
+    /// number of durations that are not longer than the bound.
     pub fn cumulative(&self, octaves: usize) -> impl Iterator<Item = (u64, u64)> + '_ {
         let mut seen = 0;
         self.buckets.iter().enumerate().filter_map(move |(bucket, count)| {
@@ -239,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_buckets_of_other_programs_count_as_the_last_one() {
+    fn unknown_buckets_of_other_programs_count_as_the_last_bucket() {
         let found = HistogramValue::of_buckets(9, [(0, 2), (BUCKETS - 1, 1), (BUCKETS + 7, 3)]);
         assert_eq!((found.count(), found.sum_ns), (6, 9));
         assert_eq!((found.buckets[0], found.buckets[BUCKETS - 1]), (2, 4));

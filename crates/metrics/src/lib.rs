@@ -3,15 +3,16 @@
 //! slow and sampled operations.
 //!
 //! The crate owns the counting, the table of all metrics ([`catalog`]) and their text form
-//! ([`text`]). It is pure except for atomic variables: it uses no clock, no I/O and no threads.
-//! Callers measure durations and pass them to this crate. Other crates count the events.
+//! ([`text`]). The crate is pure except for atomic variables: it uses no clock, no I/O and no
+//! threads. Callers measure durations and pass them to this crate. Other crates count the events.
 //! `skep-exporter` has the HTTP server and the message that transport a snapshot.
 //!
 //! # Counting without locks
-//! Each thread has its own instances of the metrics. Only this thread changes them, by a plain load
-//! and store of an atomic variable ([`Counter::add`]). Other threads can read them at any time for
-//! a [`Snapshot`]. The [`Registry`] adds up the instances that have the same name and labels.
-//! Counting an operation allocates no memory, except for the first operation of its kind.
+//! Each thread has its own instances of the metrics. Only this thread changes its instances, by a
+//! plain load and store of an atomic variable ([`Counter::add`]). Other threads can read these
+//! instances at any time for a [`Snapshot`]. The [`Registry`] adds up the instances that have the
+//! same name and labels. Counting an operation allocates no memory, except for the first operation
+//! of its kind.
 
 mod accounts;
 mod cache_use;

@@ -1,6 +1,6 @@
 //! A limit for the log lines about an event that may occur often, such as a retry.
 //!
-//! The caller writes the line to the log, since this crate has no clock and no output.
+//! The caller writes the line to the log, because this crate has no clock and no output.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -28,8 +28,8 @@ impl LineLimit {
         Some(self.count.take())
     }
 
-    /// Like [`Self::count`], for events whose number does not matter. Returns whether a log line is
-    /// due.
+    /// Does the same as [`Self::count`] for events whose number does not matter. Returns whether a
+    /// log line is due.
     pub fn is_due(&self, now: Duration) -> bool {
         self.count(now).is_some()
     }

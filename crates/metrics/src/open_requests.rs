@@ -1,9 +1,9 @@
 //! The requests of one thread that have no reply yet: their number, and the start of the oldest
-//! one.
+//! request.
 //!
-//! A histogram contains a request only after the request has ended. Without this module, a request
-//! to a disk that never replies would not be visible anywhere. The caller omits requests whose
-//! purpose is to wait.
+//! A histogram contains a request only after the request has ended. Without this module, no metric
+//! would show a request to a disk that never replies. The caller omits requests whose purpose is to
+//! wait.
 
 use crate::counter::Gauge;
 use crate::switch::is_off;

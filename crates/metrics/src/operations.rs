@@ -2,7 +2,7 @@
 //! requests of the kernel to a mount.
 //!
 //! For each kind of operation the table has counters, a histogram of the duration, and a histogram
-//! for each stage in which the operation spends time. It also has the accounts of load
+//! for each stage in which the operation spends time. The table also has the accounts of load
 //! (`accounts`).
 
 use crate::accounts::{
@@ -43,8 +43,8 @@ struct Published {
     family: &'static OperationFamily,
     labels: Labels,
     name_of: fn(u32) -> Option<String>,
-    /// The counters and histograms of each kind. They are allocated when the first operation of the
-    /// kind is counted.
+    /// The counters and histograms of each kind. The table allocates the figures of a kind when it
+    /// counts the first operation of this kind.
     kinds: [OnceLock<Box<Figures>>; MAX_OPERATIONS],
     queued: Gauge,
     busy: Gauge,
@@ -103,8 +103,8 @@ impl OperationTable {
         self.record_with(completed, origin, TracedCalls::default);
     }
 
-    /// Like [`Self::record`], but can store the requests of the operation. If the table stores a
-    /// record, it calls `calls` to get these requests.
+    /// Does the same as [`Self::record`], but can also store the requests of the operation. A table
+    /// that stores a record calls `calls` to get these requests.
     pub fn record_with(
         &self,
         completed: &Completed,
@@ -170,8 +170,8 @@ impl OperationTable {
     }
 
     /// Adds the time that the thread spent sending reply data to the statistics of the kind
-    /// `operation`. The operation itself was already counted. `moving` is the part of this time in
-    /// which no other data of the client was transferred.
+    /// `operation`. The table has already counted the operation itself. `moving` is the part of
+    /// this time in which no other data of the client was transferred.
     pub fn record_sent(&self, operation: u32, time: Duration, moving: Duration, origin: &Origin) {
         if is_off() {
             return;
@@ -195,8 +195,8 @@ impl OperationTable {
     fn charge(&self, completed: &Completed, origin: &Origin) {
         let Some(accounts) = &self.accounts else { return };
         let Completed { received_bytes, sent_bytes, duration, .. } = *completed;
-        // If waits counted, an idle client would seem to cause load, because it waits for
-        // notifications all the time.
+        // If waits counted, an idle client would seem to cause load, because such a client waits
+        // for notifications all the time.
         let duration = if completed.is_wait { Duration::ZERO } else { duration };
         let load = Load::of_operation(sent_bytes, received_bytes, duration);
         for (accounts, dimension) in accounts.borrow_mut().iter_mut().zip(Dimension::ALL) {

@@ -1,4 +1,4 @@
-//! The registry of a process. All counters of the process belong to it.
+//! The registry of a process. All counters of the process belong to this registry.
 
 use crate::counter::{Counter, Gauge};
 use crate::definition::{Definition, Kind};
@@ -16,8 +16,8 @@ pub trait Source: Send + Sync {
 /// All sources of a process. A process creates one registry and shares it with its threads.
 #[derive(Default)]
 pub struct Registry {
-    /// The mutex protects only the list. A thread locks it when it adds a counter or takes a
-    /// snapshot, but not when it counts.
+    /// The mutex protects only the list. A thread locks the mutex when the thread adds a counter or
+    /// takes a snapshot, but not when it counts.
     sources: Mutex<Vec<Arc<dyn Source>>>,
     traces: Arc<TraceStore>,
 }
@@ -122,8 +122,8 @@ impl Registry {
     }
 }
 
-/// A registry can be a part of another registry. Then it can also be removed from that registry,
-/// together with all its series.
+/// A registry can be a part of another registry. The other registry can also remove such a registry
+/// again, together with all its series.
 impl Source for Registry {
     fn collect(&self, snapshot: &mut Snapshot) {
         let sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner).clone();

@@ -35,8 +35,8 @@ impl SlowOperations {
         self.line_about(completed, None, now, name)
     }
 
-    /// Like [`Self::line`]. `awaited` is the name of the target for which the operation has waited
-    /// in the stage `others`.
+    /// Does the same as [`Self::line`]. `awaited` is the name of the target for which the operation
+    /// has waited in the stage `others`.
     pub fn line_about(
         &self,
         completed: &Completed,

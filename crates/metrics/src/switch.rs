@@ -1,5 +1,5 @@
-//! The switch that turns the statistics of this process off. It exists only for measurements of
-//! their cost (`cargo xtask bench-cost`).
+//! The switch that turns the statistics of this process off. The switch exists only for
+//! measurements of the cost of statistics (`cargo xtask bench-cost`).
 //!
 //! The switch affects the work for each operation: counters and histograms of operations, counters
 //! of cache uses, accounts of load, tables of open requests, and records of operations. Gauges, and

@@ -50,8 +50,8 @@ mod tests {
         (0..2_000).for_each(|_| assert!(!tail.is_slow(us(100))));
         assert!(!tail.is_slow(us(999)) && !tail.is_slow(us(1_500)));
         assert!(tail.is_slow(us(2_000)));
-        // Now all operations take a long time, because the disk is slow. Only few of them count as
-        // slow, as long as users do not notice their duration.
+        // Now all operations take a long time, because the disk is slow. Only few of these
+        // operations count as slow, as long as users do not notice their duration.
         let slow = (0..20_000).filter(|_| tail.is_slow(us(20_000))).count();
         assert!((1..1_000).contains(&slow), "{slow}");
         assert!((0..2_000).all(|_| tail.is_slow(us(100_000))));

@@ -10,7 +10,7 @@
 //! - The rings are bounded. A new record replaces the oldest record of its ring.
 //!
 //! `Rings::check_invariants` checks the lengths of the rings. The first invariant concerns callers
-//! of this module: they create a record only for an operation that is slow or sampled.
+//! of this module: a caller creates a record only for an operation that is slow or sampled.
 //!
 //! Held by the tests `record_is_counted_as_lost_while_a_reader_holds_the_lock` (the second
 //! invariant) and `slow_trace_records_never_displace_sampled_ones` (the replaced records).
@@ -35,8 +35,8 @@ const SAMPLE_BITS: u32 = 10;
 /// operation are complete.
 pub fn is_sampled(trace: u128) -> bool {
     // The product depends on the process and on the operation, because the trace id contains the
-    // ids of both. Ids of operations count up, so a multiplication by the golden ratio spreads them
-    // evenly.
+    // ids of both. Ids of operations are ascending numbers, so a multiplication by the golden ratio
+    // spreads these ids evenly.
     let mixed = ((trace >> 64) as u64 ^ trace as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     trace != 0 && mixed >> (u64::BITS - SAMPLE_BITS) == 0
 }

@@ -1,4 +1,4 @@
-//! The switch that turns all statistics off. This file is a program of its own, because the switch
+//! The switch that turns all statistics off. This test is in a separate program, because the switch
 //! affects the whole process.
 
 use skep_metrics::{

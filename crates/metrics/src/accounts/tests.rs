@@ -97,7 +97,7 @@ fn busy_directories_get_and_keep_load_counters() {
         let counted = operations(&accounts, heavy);
         assert!(counted.is_some_and(|it| it > 49_000), "{heavy}: {counted:?}");
     }
-    // Record much load for other directories. Each of them gets an account as long as there are
+    // Record much load for other directories. Each directory gets an account as long as there are
     // free accounts.
     record_all(&mut accounts, 5..18);
     let read = accounts.published().read();
