@@ -2,7 +2,8 @@
 //! free file descriptor.
 //!
 //! After a failed accept, a listener accepts again after a short pause, so a line for each failure
-//! would fill the log. The listeners pause themselves, since their pauses differ.
+//! would fill the log. Each listener makes the pause itself, because listeners have different
+//! pauses.
 
 use skep_metrics::LineLimit;
 use std::io;
@@ -21,7 +22,7 @@ impl FailedAccepts {
         Self { listener: listener.into(), lines: LineLimit::default() }
     }
 
-    /// Logs a failed accept, or only counts it if the last line is less than a minute old.
+    /// Logs a failed accept, or only counts the failure if the last line is less than a minute old.
     pub fn note(&self, error: &io::Error) {
         if let Some(line) = self.line(skep_env::now(), error) {
             tracing::warn!("{line}");

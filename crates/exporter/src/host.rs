@@ -1,16 +1,16 @@
 //! Statistics of the host from `/proc`: load, CPUs, memory, page cache, pressure, network
-//! interfaces, and disks as `iostat -x` shows them. Also the clock of the host.
+//! interfaces, and disks as `iostat -x` shows them. The module also reads the clock of the host.
 //!
-//! The parsers are functions of a file's text. They skip a line that they cannot parse, because
-//! newer kernels add fields and lines.
+//! The parsers are functions of a file's text. The parsers skip a line that they cannot parse,
+//! because newer kernels add fields and lines.
 
 use skep_metrics::{Definition, Labels, Snapshot, Source, catalog};
 
-/// Clock ticks per second of the times in `/proc` (`USER_HZ`). It is 100 on all architectures that
-/// Skep supports.
+/// Clock ticks per second of the times in `/proc` (`USER_HZ`). This number is 100 on all
+/// architectures that Skep supports.
 const TICKS_PER_SECOND: u64 = 100;
-/// Length of a sector in `/proc/diskstats` in bytes. It does not depend on the sector size of the
-/// disk.
+/// Length of a sector in `/proc/diskstats` in bytes. This size does not depend on the sector size
+/// of the disk.
 const SECTOR_BYTES: u64 = 512;
 /// Maximum number of disks, and of interfaces, in a snapshot. Hosts with many containers have
 /// thousands of interfaces.
@@ -146,7 +146,7 @@ fn collect_disks(snapshot: &mut Snapshot, diskstats: &str) {
         let mut fields = line.split_whitespace().skip(2);
         let Some(name) = fields.next().filter(|name| is_disk(name)) else { continue };
         let numbers: Vec<u64> = fields.map_while(|field| field.parse().ok()).collect();
-        // A disk that has had no request since the boot is omitted.
+        // The statistics omit a disk that has had no request since the boot.
         let is_used = numbers.len() >= 11 && numbers[0] + numbers[4] > 0;
         if !is_used || shown == MAX_DEVICES {
             continue;

@@ -21,8 +21,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Maximum number of simultaneous connections. Further connections wait until the server accepts
-/// them.
+/// Maximum number of simultaneous connections. A connection beyond this limit waits until the
+/// server accepts it.
 const MAX_CONNECTIONS: usize = 16;
 /// Maximum length of a request's head.
 const MAX_HEAD_BYTES: usize = 8 << 10;
@@ -49,8 +49,8 @@ pub type Handler = dyn Fn(&Request) -> Answer;
 pub enum Answer {
     /// The reply is ready.
     Now(Reply),
-    /// The reply needs work that may block, such as reading a file. The future must have a time
-    /// limit of its own.
+    /// The reply needs work that may block, such as reading a file. The future must have its own
+    /// time limit.
     Later(Pin<Box<dyn Future<Output = HeldReply>>>),
 }
 
@@ -77,7 +77,8 @@ pub async fn serve_pages(
     handler: Rc<Handler>,
 ) {
     let permits = Semaphore::new(max_connections);
-    // Read the address now, because this needs a file descriptor, which may be missing later.
+    // Read the address before the loop, because the read needs a file descriptor, which may be
+    // missing later.
     let page = listener.local_address().map_or_else(|_| "?".into(), |it| it.to_string());
     let failed = FailedAccepts::new(format!("the page at {page}"));
     // Retry: after a failed accept, for example because no file descriptor is free, the thread
@@ -243,7 +244,8 @@ fn reply_to(request: &Request, registry: &Registry) -> Reply {
     }
 }
 
-/// Returns the head and the body of a reply. The body may be large, so it is not copied.
+/// Returns the head and the body of a reply. The body may be large, so this function does not copy
+/// the body.
 fn to_parts(reply: Reply, is_last: bool, has_body: bool) -> Vec<Vec<u8>> {
     let Reply { status, content_type, headers, body } = reply;
     let connection = if is_last { "close" } else { "keep-alive" };

@@ -1,5 +1,6 @@
 //! Replies to the message [`GetStatistics`] with a snapshot of all statistics, for `skep stats` and
-//! the monitor. Also replies to messages about records of operations ([`crate::traces`]).
+//! the monitor. The module also replies to messages about records of operations
+//! ([`crate::traces`]).
 
 use crate::traces::{self, ReportedTraces};
 use skep_metrics::{Registry, Snapshot, Value};

@@ -1,11 +1,11 @@
-//! Logs for how long the process did not run: none of its threads ran, because a signal or a
-//! debugger has stopped it, its host was suspended, or other programs used all processors. Without
-//! this line, the log of a server that other processes reported as silent would not show the cause.
+//! Logs the times in which no thread of the process ran, because a signal or a debugger had stopped
+//! the process, its host was suspended, or other programs used all processors. Without these lines,
+//! the log of a server that other processes reported as silent would not show the cause.
 
 use skep_types::{Timestamp, utc};
 use std::time::Duration;
 
-/// Interval between two looks at the clock.
+/// Interval between two readings of the clock.
 const PERIOD: Duration = Duration::from_secs(1);
 
 /// Minimum length of a pause that is logged. On a busy host, delays of a thread are shorter.

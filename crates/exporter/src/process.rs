@@ -24,7 +24,8 @@ impl Source for ProcessFigures {
             }
         }
         if let Ok(open) = std::fs::read_dir("/proc/self/fd") {
-            // One of the entries is the file descriptor that this function uses to list them.
+            // One of the entries is the file descriptor that this function uses to list the
+            // entries.
             let count = open.count().saturating_sub(1) as u64;
             snapshot.count(&PROCESS_FDS, Vec::new(), count);
         }

@@ -2,9 +2,9 @@
 //! thread.
 //!
 //! rustls does no I/O: it turns received bytes into plain bytes, and plain bytes into bytes to
-//! send. [`TlsStream`] moves these bytes between rustls and the socket. [`ServerTls`] owns the
-//! certificate and the key, and reads them again when their files change. rustls is built for TLS
-//! 1.3 only.
+//! send. [`TlsStream`] moves these bytes between rustls and the socket. [`ServerTls`] holds the
+//! certificate and the key, and reads both files again when a file changes. Skep builds rustls only
+//! for TLS 1.3.
 
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -98,7 +98,7 @@ impl ServerTls {
     /// Reads the files again after each change, until this future is dropped. If the new files are
     /// invalid, the server keeps the previous certificate.
     pub async fn follow(self: Rc<Self>) {
-        // Retry: looks for changed files every ten seconds, without limit.
+        // Retry: the task checks the files for changes every ten seconds, without limit.
         loop {
             skep_env::sleep(EVERY).await;
             if let Err(error) = self.read_changed().await {
@@ -109,7 +109,7 @@ impl ServerTls {
 
     /// Reads the files again if one of them has changed. A separate thread reads them, because the
     /// event loop must serve the page even if their file system hangs. At most one thread waits for
-    /// the file system, because the next attempt begins after the end of this one.
+    /// the file system, because the next attempt begins after the end of the previous attempt.
     ///
     /// # Errors
     /// The error of starting the thread.
@@ -128,7 +128,7 @@ impl ServerTls {
         Ok(())
     }
 
-    /// Uses the new files for the next connections, unless they are invalid.
+    /// Uses the new files for the next connections, unless these files are invalid.
     fn renew(&self, loaded: Result<Arc<ServerConfig>>) {
         match loaded {
             Ok(config) => {
@@ -223,7 +223,8 @@ pub enum Stream {
 }
 
 impl Stream {
-    /// Returns the connection of a client of the server. If `tls` is given, it is encrypted.
+    /// Returns the connection of a client of the server. The connection is encrypted if `tls` is
+    /// given.
     pub(crate) fn of_client(stream: TcpStream, tls: Option<&ServerTls>) -> io::Result<Self> {
         Ok(match tls {
             Some(tls) => Self::Encrypted(Box::new(tls.accept(stream)?)),
@@ -342,8 +343,8 @@ impl TlsStream {
         }
     }
 
-    /// Passes `count` received bytes to rustls. Returns `false` if they are the beginning of a
-    /// connection without TLS.
+    /// Passes `count` received bytes to rustls. Returns `false` if these bytes are the beginning of
+    /// a connection without TLS.
     fn take(&mut self, count: usize) -> io::Result<bool> {
         let bytes = self.buffer.bytes();
         let mut rest = &bytes[..count];
@@ -373,7 +374,7 @@ impl TlsStream {
     pub async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         let mut rest = bytes;
         while !rest.is_empty() {
-            // rustls accepts a limited number of bytes until they are sent.
+            // rustls accepts only a limited number of unsent bytes.
             let taken = self.tls.writer().write(rest)?;
             if taken == 0 {
                 return Err(ErrorKind::WriteZero.into());
@@ -384,7 +385,7 @@ impl TlsStream {
         Ok(())
     }
 
-    /// Does the handshake, if it is not complete.
+    /// Completes the handshake, if the handshake is not complete yet.
     ///
     /// # Errors
     /// As [`Self::receive`], and `UnexpectedEof` if the peer closes the connection.
@@ -413,7 +414,7 @@ impl TlsStream {
         // message that ends the stream for a part of the reply.
         if !self.tls.is_handshaking() {
             self.tls.send_close_notify();
-            // If the peer does not read any more, it needs no message.
+            // A peer that no longer reads needs no message.
             let _ = skep_env::timeout(END_PATIENCE, self.flush()).await;
         }
         self.socket.shutdown();

@@ -18,8 +18,8 @@ use std::time::Duration;
 
 /// Maximum number of mounts' records that management stores.
 const MAX_REPORTED: usize = 4096;
-/// Maximum total number of requests in the stored records of mounts. This limits the memory for
-/// these records to about 3 MB.
+/// Maximum total number of requests in the stored records of mounts. With this limit, the records
+/// take at most about 3 MB of memory.
 const MAX_REPORTED_CALLS: usize = 64 << 10;
 
 /// The time of a reply, measured by two clocks of the host.
@@ -88,8 +88,8 @@ pub fn record_of(kept: &KeptOperation, moment: Moment) -> TraceRecord {
     }
 }
 
-/// Returns a report that contains some of a mount's records. Management accepts a limited number of
-/// records in one report.
+/// Returns a report that contains some of a mount's records. Management accepts only a limited
+/// number of records in one report.
 pub fn report_of(chosen: &[&KeptOperation]) -> ReportTraces {
     debug_assert!(chosen.len() <= MAX_REPORTED_TRACES, "a report is bounded by its sender");
     let moment = Moment::read();
@@ -152,8 +152,8 @@ pub fn list(
     });
     records.extend(of_mounts.cloned());
     records.sort_by_key(|(number, _)| *number);
-    // If further records of this process do not fit into this page, later records of mounts belong
-    // to the next page, too.
+    // If this process has further records that do not fit into this page, later records of mounts
+    // also belong to the next page.
     records.retain(|(number, _)| *number <= next);
     if records.len() > limit {
         records.truncate(limit);

@@ -9,7 +9,7 @@ use std::fs;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 
-/// A certificate for `localhost` that signs itself, and its key. Only tests use them.
+/// A certificate for `localhost` that signs itself, and its key. Only tests use this certificate.
 const CERTIFICATE: &str = include_str!("test-certificate.pem");
 const KEY: &str = include_str!("test-key.pem");
 
