@@ -28,7 +28,7 @@ use ureq::{Agent, Body, SendBody};
 
 /// Number of bytes that are read from a body at a time.
 const BUFFER: usize = 256 << 10;
-/// Maximum length of a reply that is not an object. The longest one is a page of a listing, with
+/// Maximum length of a reply that is not an object. The longest reply is a page of a listing, with
 /// 1000 escaped keys of 1024 bytes.
 const MOST_REPLY: u64 = 16 << 20;
 /// Maximum number of entries in a page of a listing, as the value of a query parameter.
@@ -41,7 +41,7 @@ const METADATA: &str = "x-amz-meta-";
 /// The header that contains the CRC-32C of a body.
 const CRC: &str = "x-amz-checksum-crc32c";
 
-/// A client of one bucket. All threads of a copy share it.
+/// A client of one bucket. All threads of a copy share one client.
 #[derive(Debug)]
 pub struct Client {
     bucket: String,
@@ -458,8 +458,8 @@ fn head_of(headers: &HeaderMap) -> Option<Head> {
     let etag = header(headers, "etag").unwrap_or_default().to_owned();
     let kind = header(headers, "x-amz-checksum-type");
     // If the reply contains only a range of the object, the checksum in it is not the checksum of
-    // the object. For an object of a multipart upload, it may be the checksum of the parts'
-    // checksums. Some services do not mark this case.
+    // the object. For an object of a multipart upload, the checksum in the reply may be the
+    // checksum of the parts' checksums. Some services do not mark this case.
     let is_whole = whole.is_none() && kind != Some("COMPOSITE");
     let is_whole = is_whole && (kind == Some("FULL_OBJECT") || !etag.contains('-'));
     let crc = header(headers, CRC).filter(|_| is_whole).and_then(parse_checksum);

@@ -2,7 +2,7 @@
 //! AWS CLI, or from the metadata service of the container or the instance.
 //!
 //! Credentials of containers and instances expire. The provider gets new credentials some minutes
-//! before the old ones expire, or when the object store refuses the old ones.
+//! before the old credentials expire, or when the object store refuses the old credentials.
 
 use crate::retry::Attempts;
 use crate::settings::{Environment, Settings};
@@ -33,12 +33,12 @@ const TRUSTED_HOSTS: [&str; 6] =
 pub struct Credentials {
     /// The id of the access key, which is not secret.
     pub access_key_id: String,
-    /// The secret of the access key. It is never shown.
+    /// The secret of the access key. No output ever contains the secret key.
     pub secret_access_key: String,
     /// The session token of temporary credentials.
     pub session_token: Option<String>,
-    /// Time at which the credentials expire, in seconds since 1970. `None` means that they do not
-    /// expire.
+    /// Time at which the credentials expire, in seconds since 1970. `None` means that the
+    /// credentials do not expire.
     pub expires: Option<i64>,
 }
 
@@ -65,8 +65,8 @@ pub(crate) fn now() -> i64 {
 enum Place {
     /// There are no credentials, so requests are sent without a signature.
     Anonymous,
-    /// Another process has passed the credentials to this process. They stay the same, or the other
-    /// process renews them with [`Provider::set`].
+    /// Another process has passed the credentials to this process. These credentials stay the same,
+    /// or the other process renews them with [`Provider::set`].
     Given,
     /// The metadata service of a container returns the credentials. The values are the URL of this
     /// service, and the token that it requires.
@@ -76,17 +76,17 @@ enum Place {
     Instance(String),
 }
 
-/// Returns credentials for requests, and renews them before they expire.
+/// Returns credentials for requests, and renews the credentials before they expire.
 #[derive(Debug)]
 pub struct Provider {
     place: Place,
-    /// The newest credentials. The lock is held while a thread renews them, so that only one thread
-    /// does this.
+    /// The newest credentials. A thread holds the lock while it renews the credentials, so that
+    /// only one thread renews the credentials at a time.
     cached: Mutex<Option<Credentials>>,
 }
 
 impl Provider {
-    /// Looks for credentials in the same order as the AWS CLI, and gets them for the first time.
+    /// Searches for credentials in the same order as the AWS CLI, and gets the first credentials.
     ///
     /// # Errors
     /// Returns `AuthenticationFailed` if no credentials are found, and the error of a file that
@@ -142,7 +142,8 @@ impl Provider {
         let renewed = match &self.place {
             Place::Anonymous => return Ok(None),
             // Another process passed these credentials without the time at which they expire, so
-            // they are not checked here. The object store refuses expired credentials.
+            // this method does not check the credentials. The object store refuses expired
+            // credentials.
             Place::Given => return Ok(cached.clone()),
             Place::Container(url, token) => of_container(url, token.as_deref()),
             Place::Instance(url) => of_instance(url),
@@ -156,8 +157,8 @@ impl Provider {
         Ok(cached.clone())
     }
 
-    /// Returns the region of the instance from which the credentials come. `None` if they come from
-    /// another source, or if the instance does not report its region.
+    /// Returns the region of the instance from which the credentials come. `None` if the
+    /// credentials come from another source, or if the instance does not report its region.
     pub fn region(&self) -> Option<String> {
         let Place::Instance(url) = &self.place else { return None };
         let region = metadata(url, "placement/region").ok()?;
@@ -298,8 +299,8 @@ fn instance_url(environment: &Environment) -> String {
 }
 
 /// Sends a request to a metadata service, and returns the text of the reply. If the service closes
-/// the connection without a reply, or is overloaded, the request is retried. This is safe, because
-/// each of these requests can be repeated without harm.
+/// the connection without a reply, or is overloaded, the request is retried. A retry is safe,
+/// because a repetition of any of these requests has no further effect.
 fn ask(agent: &Agent, method: &str, url: &str, headers: &[(&str, &str)]) -> Result<String> {
     let failed = |reason: String| {
         let reason = format!("{url} sends no credentials ({})", shown(&reason, 200));

@@ -1,6 +1,6 @@
 //! A client for object stores that have the interface of Amazon's S3.
 //!
-//! Owns, from the lowest layer to the highest:
+//! This crate has the following modules, from the lowest layer to the highest layer:
 //! - `time`, `text`, [`checksum`]: times, escaped texts and checksums in the forms that the
 //!   protocol requires
 //! - `sign`: signs requests (SigV4)
@@ -9,12 +9,12 @@
 //! - [`settings`]: endpoint, region, certificates, and the environment variables of the process
 //! - `profiles`, [`credentials`]: where credentials come from
 //! - `transport`: connections by HTTP and TLS
-//! - `retry`: which failed requests are sent again, and when
+//! - `retry`: the rules for the repetition of failed requests
 //! - [`store`]: the operations on a bucket, as traits
 //! - [`client`]: the implementation of these traits
 //!
-//! `time`, `text`, `checksum`, `sign`, `xml`, `location` and `profiles` do no I/O. The crate has
-//! nothing to do with file systems. `skep-copy` decides which file becomes which object.
+//! `time`, `text`, `checksum`, `sign`, `xml`, `location` and `profiles` do no I/O. The crate does
+//! not use file systems. `skep-copy` decides which file becomes which object.
 //!
 //! # Invariants
 //! - Credentials are never in a command line, a log or an error.
@@ -24,7 +24,8 @@
 //!   entity tag.
 //! - A request is retried a limited number of times, with growing pauses.
 //!
-//! The invariants concern requests and texts, and not a state, so no function can check them.
+//! No function can check these invariants, because they concern requests and texts, and not a
+//! state.
 //!
 //! Held by the tests `secret_keys_appear_in_no_error_or_debug_output`,
 //! `errors_for_wrong_credentials_and_buckets_name_the_reason`,

@@ -2,29 +2,29 @@
 
 use std::time::Duration;
 
-/// Maximum number of attempts of one request. With the pauses, they take about a minute. After this
-/// time, a service that throttles or restarts usually answers again.
+/// Maximum number of attempts of one request. All attempts with their pauses take about a minute.
+/// After this time, a service that throttles or restarts usually answers again.
 pub(crate) const MOST_ATTEMPTS: u32 = 10;
-/// Maximum number of attempts while the service has answered no request yet. It is small, so that a
-/// wrong endpoint is reported soon.
+/// Maximum number of attempts while the service has answered no request yet. The number is small,
+/// so that the client reports a wrong endpoint soon.
 const MOST_FIRST_ATTEMPTS: u32 = 3;
-/// The pause after the first attempt. It doubles after each further attempt.
+/// The pause after the first attempt. The pause doubles after each further attempt.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
-/// Maximum pause, even if the service asks for a longer one.
+/// Maximum pause, even if the service asks for a longer pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(20);
 
 /// The next step of the client after the service has refused a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reaction {
-    /// Retry the same request, because it may succeed later.
+    /// Retry the same request, because a later attempt may succeed.
     Repeat,
-    /// Get new credentials, because the old ones have expired, and retry once.
+    /// Get new credentials, because the old credentials have expired, and retry once.
     Renew,
     /// Return the error, because the refusal is final.
     Give,
 }
 
-/// Returns what to do after a reply with the status `status` and the error code `code`.
+/// Returns the reaction to a reply with the status `status` and the error code `code`.
 pub(crate) fn reaction(status: u16, code: &str) -> Reaction {
     match code {
         "ExpiredToken" | "TokenRefreshRequired" | "ExpiredTokenException" => Reaction::Renew,

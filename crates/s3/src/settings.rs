@@ -1,5 +1,5 @@
-//! Endpoint, region and certificates of an object store. They come from options and from the
-//! environment.
+//! Endpoint, region and certificates of an object store. The settings come from options and from
+//! the environment.
 
 use crate::location::Location;
 use crate::profiles::Profiles;
@@ -29,8 +29,8 @@ pub struct Settings {
     pub region: Option<String>,
     /// Where URLs contain the name of the bucket.
     pub style: Option<Style>,
-    /// File with the certificates of trusted authorities. It is used instead of the certificates of
-    /// the system.
+    /// File with the certificates of trusted authorities. The client uses these certificates
+    /// instead of the certificates of the system.
     pub ca: Option<PathBuf>,
     /// Profile in the configuration files of the AWS CLI (`~/.aws/config`, `~/.aws/credentials`).
     pub profile: Option<String>,
@@ -38,7 +38,8 @@ pub struct Settings {
     pub is_anonymous: bool,
 }
 
-/// The environment variables of the process. They also name the configuration files of the AWS CLI.
+/// The environment variables of the process. These variables also name the configuration files of
+/// the AWS CLI.
 #[derive(Debug, Clone, Default)]
 pub struct Environment {
     variables: BTreeMap<String, String>,
@@ -60,7 +61,7 @@ impl Environment {
         Self { variables: variables.iter().map(own).collect() }
     }
 
-    /// Returns the value of a variable. `None` if it is missing or empty.
+    /// Returns the value of a variable. `None` if the variable is missing or empty.
     pub(crate) fn get(&self, name: &str) -> Option<&str> {
         self.variables.get(name).map(String::as_str).filter(|it| !it.is_empty())
     }
@@ -73,9 +74,9 @@ impl Environment {
         }
     }
 
-    /// Reads a configuration file of the AWS CLI. If it does not exist, returns an empty one.
-    /// The path of the file is the value of the environment variable `variable`, or if it is not
-    /// set, `.aws/NAME` in the home directory.
+    /// Reads a configuration file of the AWS CLI. If the file does not exist, returns an empty
+    /// file. The path of the file is the value of the environment variable `variable`, or if it is
+    /// not set, `.aws/NAME` in the home directory.
     pub(crate) fn file(&self, variable: &str, name: &str) -> Result<Profiles> {
         let path = match (self.get(variable), self.get("HOME")) {
             (Some(path), _) => PathBuf::from(path),

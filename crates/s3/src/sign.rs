@@ -2,7 +2,7 @@
 //! This module does no I/O.
 //!
 //! Source: "Signature Calculations for the Authorization Header" in Amazon's S3 reference. The four
-//! examples there are tests here.
+//! examples in this specification are tests of this module.
 
 use crate::credentials::Credentials;
 use crate::text::{escape, hex};
@@ -29,7 +29,8 @@ pub(crate) struct Unsigned<'a> {
     pub(crate) body: &'a str,
 }
 
-/// Returns the query of a request. Its parameters are in the order that the signature requires.
+/// Returns the query of a request. The parameters of the query are in the order that the signature
+/// requires.
 pub(crate) fn query(parameters: &[(String, String)]) -> String {
     let mut all: Vec<_> = parameters
         .iter()

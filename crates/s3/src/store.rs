@@ -25,7 +25,7 @@ pub struct Object {
 pub struct Page {
     /// The objects on this page.
     pub objects: Vec<Object>,
-    /// The token that requests the next page. `None` means that this page is the last one.
+    /// The token that requests the next page. `None` means that this page is the last page.
     pub next: Option<String>,
 }
 
@@ -41,7 +41,7 @@ pub struct Head {
     /// The metadata that the writer of the object has added (`x-amz-meta-*`), by their names in
     /// lower case without this prefix.
     pub metadata: BTreeMap<String, String>,
-    /// The CRC-32C of all bytes of the object. `None` means that the service does not store one.
+    /// The CRC-32C of all bytes of the object. `None` means that the service stores no checksum.
     pub crc: Option<u32>,
 }
 
@@ -54,12 +54,12 @@ pub struct StoredPart {
     pub size: u64,
     /// The entity tag of the part, with quotation marks.
     pub etag: String,
-    /// The CRC-32C of the bytes of the part. `None` means that the service does not store one.
+    /// The CRC-32C of the bytes of the part. `None` means that the service stores no checksum.
     pub crc: Option<u32>,
 }
 
-/// The bytes of an object or part for a request that stores it. They are read several times: once
-/// for the checksum, and once for each attempt to send them.
+/// The bytes of an object or part for a request that stores it. The client reads these bytes
+/// several times: once for the checksum, and once for each attempt to send the bytes.
 pub trait Content: Sync {
     /// Returns the number of bytes. Each reader must return exactly this number.
     fn size(&self) -> u64;
@@ -102,7 +102,7 @@ pub trait Objects: Sync {
     /// The errors that the trait lists.
     fn list(&self, prefix: &str, next: Option<&str>) -> Result<Page>;
 
-    /// Returns the attributes of an object. `None` means that it does not exist.
+    /// Returns the attributes of an object. `None` means that the object does not exist.
     ///
     /// # Errors
     /// The errors that the trait lists.
@@ -133,7 +133,7 @@ pub trait Objects: Sync {
         metadata: &BTreeMap<String, String>,
     ) -> Result<u32>;
 
-    /// Removes an object. It is not an error if the object does not exist.
+    /// Removes an object. A missing object is not an error.
     ///
     /// # Errors
     /// The errors that the trait lists.
@@ -168,7 +168,7 @@ pub trait Uploads: Sync {
     ) -> Result<StoredPart>;
 
     /// Completes an upload, which creates the object from its parts. `crc` is the checksum of the
-    /// whole object. It is `None` if a part has no checksum.
+    /// whole object. The checksum is `None` if a part has no checksum.
     ///
     /// # Errors
     /// The errors that [`Objects`] lists.
@@ -180,7 +180,7 @@ pub trait Uploads: Sync {
         crc: Option<u32>,
     ) -> Result<()>;
 
-    /// Removes an upload and its parts. It is not an error if the upload does not exist.
+    /// Removes an upload and its parts. A missing upload is not an error.
     ///
     /// # Errors
     /// The errors that [`Objects`] lists.

@@ -13,11 +13,11 @@ const CONNECT: Duration = Duration::from_secs(10);
 /// Time limit for the service to accept or send the next bytes. A slow connection that makes
 /// progress stays open.
 const PROGRESS: Duration = Duration::from_secs(60);
-/// Time limit for a request to a metadata service. It is short, because this service is near or
-/// does not exist.
+/// Time limit for a request to a metadata service. The limit is short, because this service is near
+/// or does not exist.
 const NEARBY: Duration = Duration::from_secs(2);
-/// Maximum number of connections without a current request. It allows one for each thread of a
-/// copy.
+/// Maximum number of connections without a current request. The number allows one connection for
+/// each thread of a copy.
 const MOST_IDLE: usize = 256;
 
 /// Creates the HTTP client for an object store. `ca` is the file with the certificates of trusted

@@ -111,7 +111,7 @@ pub(crate) fn upload_id(text: &str) -> Result<String, Malformed> {
 }
 
 /// Parses a page of the parts of an upload. Also returns the part number after which the next page
-/// begins, if there is one.
+/// begins, if there is a next page.
 pub(crate) fn parts(text: &str) -> Result<(Vec<StoredPart>, Option<u32>), Malformed> {
     let document = document(text)?;
     let root = document.root_element();
@@ -137,7 +137,7 @@ pub(crate) fn parts(text: &str) -> Result<(Vec<StoredPart>, Option<u32>), Malfor
 }
 
 /// Checks the reply to the request that completes an upload. The service begins its reply before it
-/// has completed the upload, so it can report an error with the status 200.
+/// has completed the upload, so a reply with the status 200 may contain an error.
 pub(crate) fn completed(text: &str) -> Result<(), Malformed> {
     check_name(document(text)?.root_element(), "CompleteMultipartUploadResult")
 }

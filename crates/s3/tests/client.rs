@@ -1,5 +1,5 @@
 //! Sends requests to the object store of the test kit. This store checks signatures and checksums
-//! with its own code, and can fail in the ways in which real services fail.
+//! with its own code, and can simulate the failures of real services.
 
 use skep_s3::client::Client;
 use skep_s3::credentials::{Credentials, Provider};
@@ -181,8 +181,9 @@ fn expiring_credentials_are_renewed_despite_lost_connections() {
     store.put("a", Stored::new(b"x", &[]));
     let service = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", service.local_addr().unwrap());
-    // The first credentials that the server returns are about to expire. All later ones are valid.
-    // The server answers the first request of each kind only when it is repeated.
+    // The first credentials that the server returns are about to expire. All later credentials are
+    // valid. The server answers the first request of each kind only when the client repeats the
+    // request.
     let server = std::thread::spawn(move || {
         let mut times = 0;
         let mut asked: Vec<String> = Vec::new();

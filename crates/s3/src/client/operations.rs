@@ -95,7 +95,7 @@ impl Reading {
             sink(bytes)?;
             self.at += count as u64;
         }
-        // Reads the end of the body. Otherwise the connection could not be used for another
+        // Reads the end of the body. A connection with unread bytes could not be used for another
         // request.
         let _ = body.read(&mut buffer[..1]);
         Ok(None)
@@ -161,7 +161,7 @@ impl Objects for Client {
                     false => Ok(head.clone()),
                 };
             };
-            // If an attempt has read some bytes, the count of attempts begins again.
+            // An attempt that has read some bytes resets the count of attempts.
             if reading.at > before {
                 attempts = Attempts::new(true);
             }
