@@ -1,5 +1,5 @@
 //! The environment of a host: its distribution, kernel, hardware, settings and mount. A run stores
-//! it with its results, so that readers can judge the results later.
+//! this record with its results, so that readers can judge the results afterwards.
 
 mod machine;
 
@@ -25,7 +25,7 @@ pub struct ProgramReport {
 pub struct Environment {
     /// Host name, as the kernel reports it.
     pub host_name: String,
-    /// Name and release of the distribution. Empty if the host has no file with it.
+    /// Name and release of the distribution. Empty if no file of the host names the distribution.
     pub distribution: String,
     /// Release of the kernel.
     pub kernel: String,
@@ -40,7 +40,7 @@ pub struct Environment {
     /// The kernel's boot id. Agents on the same kernel have the same id, for example in different
     /// network namespaces.
     pub boot_id: String,
-    /// Whether the agent runs as root. Only root can drop caches.
+    /// Whether the agent runs as root. Only root can drop the caches of the kernel.
     pub is_root: bool,
     /// The network interfaces, without the loopback interface.
     pub interfaces: Vec<Interface>,
@@ -49,9 +49,10 @@ pub struct Environment {
     /// Settings of the kernel that affect storage, by their names, such as `vm/swappiness`.
     pub tuning: BTreeMap<String, String>,
     /// For each role of a host in a cluster, the names of the rules of `skep tune check` from which
-    /// this host deviates. The agent does not know the roles of the host.
+    /// this host deviates. The agent has no information about the roles of the host.
     pub deviating_rules: BTreeMap<String, Vec<String>>,
-    /// The type, region and image of a virtual machine. `None` if the host does not report them.
+    /// The type, region and image of a virtual machine. `None` if the host does not report these
+    /// facts.
     pub instance: Option<Instance>,
     /// The mount on which the benchmark works. `None` if the benchmark uses no path, or if the path
     /// is in no mount.
@@ -106,7 +107,7 @@ impl Environment {
     }
 }
 
-/// Returns the boot id of this host's kernel. Empty if it cannot be read.
+/// Returns the boot id of this host's kernel. Empty if the id cannot be read.
 pub(crate) fn boot_id() -> String {
     let id = fs::read_to_string("/proc/sys/kernel/random/boot_id");
     id.unwrap_or_default().trim().to_owned()
@@ -115,8 +116,8 @@ pub(crate) fn boot_id() -> String {
 /// Returns the mount that contains an absolute path, from the contents of `/proc/self/mountinfo`.
 fn mount_of(mounts: &str, path: &Path) -> Option<Mount> {
     let found = mounts.lines().filter_map(parse).filter(|mount| path.starts_with(&mount.point));
-    // Among the mount points that contain the path, the longest one is used. If several mounts have
-    // this mount point, the last mount hides the others.
+    // Among the mount points that contain the path, the function uses the longest mount point. If
+    // several mounts have this mount point, the last mount hides the others.
     found.max_by_key(|mount| mount.point.len())
 }
 

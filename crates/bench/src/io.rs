@@ -1,5 +1,5 @@
-//! Reads and writes in IOR's patterns: N processes share one file, or each uses its own file. They
-//! transfer blocks and segments in sequential or random order.
+//! Reads and writes in IOR's patterns: N processes share one file, or each uses its own file. The
+//! processes transfer blocks and segments in sequential or random order.
 //!
 //! As in IOR, a phase begins when the first process begins to open its file, and ends when the last
 //! process has closed its file. Unlike in IOR, the first process creates a shared file before the

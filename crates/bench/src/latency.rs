@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// Number of bits after the highest one-bit of a duration. Together with the position of the
-/// highest one-bit, they determine the bucket of the duration.
+/// highest one-bit, these bits determine the bucket of the duration.
 const PRECISION_BITS: u32 = 4;
 
 /// The durations of operations, as the number of durations in each bucket.
@@ -18,8 +18,8 @@ const PRECISION_BITS: u32 = 4;
 #[serde(transparent)]
 pub struct Durations(BTreeMap<u32, u64>);
 
-/// The latencies of all operations of a phase. All times are in microseconds. Percentiles are the
-/// upper ends of their buckets, and so too large by at most a sixteenth.
+/// The latencies of all operations of a phase. All times are in microseconds. A percentile is the
+/// upper end of its bucket, so it is too large by at most a sixteenth.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
     /// Half of the operations took at most this time.
@@ -32,8 +32,8 @@ pub struct Latency {
     pub p999_us: f64,
     /// No operation took more than this time.
     pub max_us: f64,
-    /// The operations in ranges of durations. Each range ends at twice the end of the range before
-    /// it. Ranges without operations are left out.
+    /// The operations in ranges of durations. Each range ends at twice the end of the previous
+    /// range. Ranges without operations are left out.
     pub histogram: Vec<DurationRange>,
 }
 
@@ -50,7 +50,7 @@ pub struct DurationRange {
 fn bucket(nanoseconds: u64) -> u32 {
     let bits = u64::BITS - nanoseconds.leading_zeros();
     match bits.checked_sub(PRECISION_BITS + 1) {
-        // Each of these small durations has a bucket of its own.
+        // Each of these small durations has its own bucket.
         None | Some(0) => nanoseconds as u32,
         Some(shift) => (shift << PRECISION_BITS) + (nanoseconds >> shift) as u32,
     }
@@ -92,7 +92,8 @@ impl Durations {
         let all: u64 = self.0.values().sum();
         let microseconds = |bucket: u32| largest(bucket) as f64 / 1000.0;
         let percentile = |share: f64| {
-            // The rank, by duration, of the slowest operation in this share of the fastest ones.
+            // The rank, by duration, of the slowest operation in this share of the fastest
+            // operations.
             let rank = (all as f64 * share).ceil() as u64;
             let mut passed = 0;
             let found = self.0.iter().find(|(_, count)| {

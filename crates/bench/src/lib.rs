@@ -2,19 +2,21 @@
 //! which starts and synchronises processes, and the engines that these processes run.
 //!
 //! [`launcher`] starts an *agent* on each host, starts processes (*workers*) through the agent, and
-//! synchronises the workers with barriers. It also converts their times to one clock. [`io`] reads
-//! and writes data in IOR's patterns, and [`metadata`] creates and removes names like mdtest. Both
-//! measure any mounted file system. [`storage`] makes storage targets measure their own speed, and
-//! [`net`] measures the network between hosts and services. [`tool`] runs external programs (IOR,
-//! mdtest, fio, IOzone) instead of the built-in engines.
+//! synchronises the workers with barriers. The launcher also converts the times of the workers to
+//! one clock. [`io`] reads and writes data in IOR's patterns, and [`metadata`] creates and removes
+//! names like mdtest. Both [`io`] and [`metadata`] measure any mounted file system. [`storage`]
+//! makes storage targets measure their own speed, and [`net`] measures the network between hosts
+//! and services. [`tool`] runs external programs (IOR, mdtest, fio, IOzone) instead of the built-in
+//! engines.
 //!
 //! # Rules for every engine
 //! All processes begin a phase at one barrier. The time of a phase is from the start of the first
 //! process to the end of the last process. A run records the results of each process, and not only
-//! means. If a run fails, it returns the results that it has, with the reason for the failure.
+//! means. A run that fails returns the results before the failure, with the reason for the failure.
 //!
 //! `skep bench` is the command line of this crate. `cargo xtask bench` is a separate program for
-//! developers of Skep. It starts Skep and other file systems on one machine, and compares them.
+//! developers of Skep. That program starts Skep and other file systems on one machine, and compares
+//! their speed.
 
 pub mod environment;
 pub mod io;

@@ -1,8 +1,8 @@
 //! Operations on names, as in mdtest: processes create, stat, read and remove items in a tree of
 //! directories. An item is a file or a directory.
 //!
-//! Names have the form of mdtest (`test-dir.0`, `mdtest_tree.0`, `file.mdtest.3.17`). If one run
-//! creates items and another run reads them, both use the same names.
+//! Names have the form of mdtest (`test-dir.0`, `mdtest_tree.0`, `file.mdtest.3.17`). A run that
+//! creates items and another run that reads these items use the same names.
 
 mod items;
 mod outcome;

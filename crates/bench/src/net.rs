@@ -1,12 +1,12 @@
-//! Benchmarks of the network without storage devices, like BeeGFS's NetBench. They measure the
-//! links from client hosts to services, and the links between services.
+//! Benchmarks of the network without storage devices, like BeeGFS's NetBench. These benchmarks
+//! measure the links from client hosts to services, and the links between services.
 //!
 //! The messages have the form of messages with file data, including checksums, and use the same
-//! kind of connection. They are sent to the thread that owns a storage target, but no files are
-//! written or read (`skep_rpc::link_benchmark`). On client hosts, the launcher starts processes
-//! that measure links. Services measure links on request. For each pair of ends, the run measures
-//! the bandwidth in both directions, and the round trips. Before the first measurement, hosts probe
-//! whether packets of their interface's MTU arrive at the services.
+//! kind of connection. The messages go to the thread that owns a storage target, but the target
+//! neither writes nor reads files (`skep_rpc::link_benchmark`). On client hosts, the launcher
+//! starts processes that measure links. Services measure links on request. For each pair of ends,
+//! the run measures the bandwidth in both directions, and the round trips. Before the first
+//! measurement, hosts probe whether packets of their interface's MTU arrive at the services.
 
 pub(crate) mod outcome;
 mod plan;

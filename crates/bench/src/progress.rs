@@ -30,11 +30,11 @@ pub enum Progress {
     },
     /// A condition that does not stop the run, but may affect its results.
     Note(String),
-    /// A result, reported as soon as it is measured.
+    /// A result, which the run reports immediately after the measurement.
     Measured(Box<Measurement>),
 }
 
-/// One result of a run. The outcome of the run will contain it too.
+/// One result of a run. The outcome of the run also contains this result.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Measurement {
@@ -44,7 +44,7 @@ pub enum Measurement {
     Link {
         /// The two ends of the link.
         between: Pair,
-        /// The measurement. Its field `pair` is the index of the pair in the outcome.
+        /// The measurement. The field `pair` of the sample is the index of the pair in the outcome.
         #[serde(flatten)]
         sample: LinkSample,
     },
@@ -63,7 +63,8 @@ impl Progress {
 /// Whether the user has interrupted this process. All runs in this process read this flag.
 static IS_INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-/// Makes all runs of this process end soon. Each run returns the results that it has.
+/// Makes all runs of this process end soon. Each interrupted run returns the results that it has
+/// measured so far.
 pub fn interrupt() {
     IS_INTERRUPTED.store(true, Ordering::Relaxed);
 }

@@ -4,9 +4,9 @@ pub(crate) use skep_types::random::mix;
 
 /// A permutation of `0..count`.
 ///
-/// It uses four rounds of a Feistel network over a range that is at most four times as large as
-/// `count`. If a result is outside of `0..count`, it is passed through the network again. This
-/// happens fewer than four times on average.
+/// The permutation uses four rounds of a Feistel network over a range that is at most four times as
+/// large as `count`. A result outside of `0..count` passes through the network again, on average
+/// fewer than four times.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Permutation {
     count: u64,

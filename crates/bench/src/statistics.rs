@@ -33,8 +33,8 @@ impl Summary {
     }
 }
 
-/// If the first measurement is below the mean of the others by at least this share, it is as low as
-/// in a warm-up.
+/// A first measurement that is below the mean of the others by at least this share is as low as in
+/// a warm-up.
 const WARM_UP: f64 = 0.05;
 
 /// The first of repeated measurements of a rate, compared with the others.
@@ -66,22 +66,23 @@ impl FirstValue {
 
 /// Whether a first measurement that is below the others by the share `below` is as low as in a
 /// warm-up. This function does not check two further conditions. For one series, the first value
-/// must also be apart from the others ([`warm_up`]). For many series, the caller checks that in
-/// most of them the first value is the lowest.
+/// must also be apart from the other values ([`warm_up`]). For many series, the caller checks that
+/// in most series the first value is the lowest.
 pub fn is_as_low_as_a_warm_up(below: f64) -> bool {
     below >= WARM_UP
 }
 
 /// Compares the first of repeated measurements with the mean of the others. Returns the share that
-/// it lacks. `None` means that the measurements show no warm-up: there are fewer than three values,
-/// the share is less than 5 %, or the first value is not farther from the lowest of the others than
-/// these are from each other.
+/// the first value lacks to the mean of the other values. `None` means that the measurements show
+/// no warm-up: there are fewer than three values, the share is less than 5 %, or the first value is
+/// not farther from the lowest other value than the other values are from each other.
 pub fn warm_up(values: &[f64]) -> Option<f64> {
     let first = FirstValue::of(values)?;
     (is_as_low_as_a_warm_up(first.below) && first.is_apart).then_some(first.below)
 }
 
-/// Returns the median. If the number of values is even, this is the mean of the two middle values.
+/// Returns the median. For an even number of values, the median is the mean of the two middle
+/// values.
 pub fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -93,8 +94,8 @@ pub fn median(values: &[f64]) -> Option<f64> {
     }
 }
 
-/// Returns the median absolute deviation. It is scaled so that it equals the standard deviation if
-/// the values are normally distributed. Outliers hardly affect it.
+/// Returns the median absolute deviation. The deviation is scaled so that it equals the standard
+/// deviation of normally distributed values. Outliers hardly affect this deviation.
 pub fn median_deviation(values: &[f64]) -> Option<f64> {
     const OF_NORMAL: f64 = 1.4826;
     let middle = median(values)?;
@@ -116,7 +117,8 @@ mod tests {
     #[test]
     fn much_slower_first_repetition_counts_as_a_warm_up() {
         assert_eq!(warm_up(&[75.0, 100.0, 98.0, 102.0]), Some(0.25));
-        // Too few values, a small difference, values that vary as much, and a fast first one.
+        // The four lists have too few values, a small difference, a high variation of all values,
+        // and a fast first value.
         assert_eq!(warm_up(&[75.0, 100.0]), None);
         assert_eq!(warm_up(&[97.0, 100.0, 101.0]), None);
         assert_eq!(warm_up(&[75.0, 80.0, 100.0]), None);

@@ -36,9 +36,8 @@ fn named(target: &TargetRecord, error: &Error) -> Error {
     Error::new(error.code(), format!("target {id} on {node_name}: {words}"))
 }
 
-/// Measures targets. Then makes them remove their files, even if the measurement has failed. A
-/// target that cannot be reached gets no more requests for its progress, and then removes its files
-/// by itself.
+/// Measures targets. Then makes the targets remove their files, even if the measurement has failed.
+/// An unreachable target gets no more requests for its progress, and removes its files by itself.
 ///
 /// # Errors
 /// The errors of [`crate::io::run`].

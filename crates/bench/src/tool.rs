@@ -1,5 +1,6 @@
-//! Runs external programs instead of the built-in engines: IOR, mdtest, fio and IOzone. They get
-//! the same options, and their results have the same form.
+//! Runs external programs instead of the built-in engines: IOR, mdtest, fio and IOzone. The
+//! external programs get the same options as the built-in benchmarks, and their results have the
+//! same form.
 //!
 //! As for the built-in engines, the launcher handles hosts, repetitions, dropped caches and
 //! records. A phase is one execution of the program, or a part of an execution of mdtest. The run
@@ -59,7 +60,7 @@ impl Tool {
         matches!(self, Self::Ior | Self::Mdtest)
     }
 
-    /// Returns a text for users with the place where they can get the program.
+    /// Returns a text that names the package or the web page of the program.
     pub(crate) fn source(self) -> &'static str {
         match self {
             Self::Ior | Self::Mdtest => {
@@ -144,7 +145,7 @@ impl Runner {
     }
 
     /// Returns the hosts on which workers are started. With MPI, there is only one worker, on the
-    /// first host. It starts the MPI job for all processes.
+    /// first host. This worker starts the MPI job for all processes.
     ///
     /// # Errors
     /// `InvalidArgument`. The error lists every option that the program does not support.
@@ -231,7 +232,7 @@ struct Report {
     /// Duration in seconds, as the program reports it.
     seconds: f64,
     /// Parts of `seconds`: the time in open (`open_s`) and the time in close (`close_s`). Zero if
-    /// the program does not report them.
+    /// the program does not report this time.
     open_s: f64,
     close_s: f64,
     /// The program's own report, as JSON.

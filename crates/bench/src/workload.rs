@@ -1,6 +1,6 @@
 //! Runs the phases of a workload from start to end. [`crate::io`] and [`crate::metadata`] share
 //! this loop. A workload names its phases. This module starts the processes, runs the phases in
-//! their order, and stores the results. It does not depend on the work of a phase.
+//! their order, and stores the results. The loop does not depend on the work of a phase.
 
 use crate::launcher::{Fleet, Host, HostRecord, PhaseRecord, Setup, Step, processes};
 use crate::progress::{Measurement, Progress};
@@ -26,7 +26,7 @@ pub struct Outcome<P> {
     /// The record of each phase that was completed, in the order of time.
     pub phases: Vec<PhaseRecord>,
     /// Why the run ended before the plan was complete. `None` if the run completed the plan. The
-    /// results until then are in `phases`.
+    /// results before the failure are in `phases`.
     pub failure: Option<String>,
 }
 
@@ -35,8 +35,8 @@ pub struct Outcome<P> {
 pub(crate) enum Recording {
     /// The record is a result.
     Keep,
-    /// The phase has verified the data that the previous phase wrote. Its errors are added to the
-    /// record of the previous phase.
+    /// The phase has verified the data that the previous phase wrote. The errors of this phase are
+    /// added to the record of the previous phase.
     AddErrorsToLast,
     /// The phase has only removed files. The run drops the record.
     Discard,
@@ -58,7 +58,7 @@ pub(crate) struct Common<'a> {
     pub(crate) repetitions: u32,
     pub(crate) before_phase: Option<&'a str>,
     pub(crate) keep_caches: bool,
-    /// Hosts that run no processes, but whose caches are dropped too.
+    /// Hosts that run no processes, but whose caches are also dropped.
     pub(crate) server_hosts: &'a [Host],
     /// Seconds without progress of any process after which a phase fails.
     pub(crate) patience_s: u32,
@@ -72,9 +72,9 @@ pub(crate) trait Workload: Clone {
     /// `InvalidArgument`, with a text that lists every mistake in the plan.
     fn check(&self, processes: u32) -> Result<()>;
 
-    /// If the files of the run need a number that distinguishes them from the files of other runs,
-    /// and the plan has none, draws a random number. `is_own` is false if an external program is
-    /// run.
+    /// Draws a random number if the files of the run need a number that distinguishes them from the
+    /// files of other runs, and the plan has no such number. `is_own` is false if an external
+    /// program is run.
     fn draw_signature(&mut self, is_own: bool);
 
     /// Returns the plan in the form that is sent to the processes.

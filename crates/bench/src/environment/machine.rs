@@ -1,8 +1,8 @@
 //! The machine of a host: its network interfaces, disks, settings that affect storage, and the type
 //! of a virtual machine of a cloud.
 //!
-//! All values come from files of the kernel and of cloud-init. Nothing here uses the network or
-//! starts a program. A value that a file does not have is left out.
+//! All values come from files of the kernel and of cloud-init. This module neither uses the network
+//! nor starts a program. A value that a file does not have is left out.
 
 use crate::limits::MAX_DEVICES;
 use serde::{Deserialize, Serialize};
@@ -18,8 +18,8 @@ pub struct Interface {
     pub name: String,
     /// Maximum number of bytes of a packet.
     pub mtu: u32,
-    /// Rate of the link in Mbit/s. `None` if the interface does not report it, as most virtual
-    /// interfaces do not.
+    /// Rate of the link in Mbit/s. `None` if the interface does not report its speed, as for most
+    /// virtual interfaces.
     pub speed_mbit: Option<u32>,
     /// Name of the kernel's driver. `None` for interfaces without a device.
     pub driver: Option<String>,
@@ -30,7 +30,7 @@ pub struct Interface {
 pub struct Disk {
     /// Name of the block device.
     pub name: String,
-    /// The model, as the device reports it. Empty if it reports none.
+    /// The model, as the device reports it. Empty if the device reports no model.
     pub model: String,
     /// Size in bytes.
     pub size_bytes: u64,
@@ -47,14 +47,15 @@ pub struct Disk {
 pub struct Instance {
     /// Maker of the machine, as its firmware reports it, such as `Amazon EC2`.
     pub vendor: String,
-    /// Type of the machine, such as `c5n.18xlarge`. On clouds that do not put the type into the
-    /// firmware, it comes from cloud-init. Otherwise it is the product name of the firmware.
+    /// Type of the machine, such as `c5n.18xlarge`. The type is the product name of the firmware,
+    /// or, on clouds that do not put the type into the firmware, the type that cloud-init has
+    /// stored.
     pub kind: String,
-    /// Region of the cloud. `None` if cloud-init has not stored it.
+    /// Region of the cloud. `None` if cloud-init has not stored this value.
     pub region: Option<String>,
-    /// Availability zone. `None` if cloud-init has not stored it.
+    /// Availability zone. `None` if cloud-init has not stored this value.
     pub zone: Option<String>,
-    /// Image from which the machine was started. `None` if cloud-init has not stored it.
+    /// Image from which the machine was started. `None` if cloud-init has not stored this value.
     pub image: Option<String>,
 }
 
@@ -79,8 +80,7 @@ const CLOUD_DATA: &str = "run/cloud-init/instance-data.json";
 /// JSON pointer to the provider's own metadata in [`CLOUD_DATA`].
 const META: &str = "/ds/meta_data";
 
-/// Returns the text of a file below `root`. `None` if there is no such file, or if it cannot be
-/// read.
+/// Returns the text of a file below `root`. `None` if the file does not exist or cannot be read.
 fn text(root: &Path, path: &str) -> Option<String> {
     let text = fs::read_to_string(root.join(path)).ok()?;
     Some(text.trim().to_owned())
@@ -103,7 +103,7 @@ fn chosen(text: &str) -> String {
 }
 
 /// Returns the name of the distribution with its release, such as `Debian GNU/Linux 12 (bookworm)`.
-/// Empty if the host has no file with it.
+/// Empty if no file of the host names the distribution.
 pub(super) fn distribution(root: &Path) -> String {
     let text = text(root, "etc/os-release").unwrap_or_default();
     let name = text.lines().find_map(|line| line.strip_prefix("PRETTY_NAME="));
@@ -134,7 +134,7 @@ pub(super) fn disks(root: &Path) -> Vec<Disk> {
     let names = names(root, "sys/block").into_iter().filter(|name| !is_virtual(name));
     let disk = |name: String| {
         let value = |key: &str| text(root, &format!("sys/block/{name}/{key}"));
-        // The kernel counts in units of 512 bytes, whatever the size of a block is.
+        // The kernel counts in units of 512 bytes, independently of the size of a block.
         let sectors = value("size")?.parse::<u64>().ok().filter(|it| *it > 0)?;
         Some(Disk {
             model: value("device/model").unwrap_or_default(),
@@ -148,8 +148,8 @@ pub(super) fn disks(root: &Path) -> Vec<Disk> {
     names.filter_map(disk).take(MAX_DEVICES).collect()
 }
 
-/// Returns the settings of the host that affect storage. Their names are paths without `proc/sys`
-/// or `sys`.
+/// Returns the settings of the host that affect storage. The name of a setting is its path without
+/// `proc/sys` or `sys`.
 pub(super) fn tuning(root: &Path) -> BTreeMap<String, String> {
     let setting = |path: &&str| {
         let name = path.strip_prefix("proc/sys/").or(path.strip_prefix("sys/")).unwrap_or(path);
@@ -194,7 +194,7 @@ pub(super) fn instance(root: &Path) -> Option<Instance> {
 mod tests {
     use super::*;
 
-    /// Creates a tree with these files, and returns it.
+    /// Creates a directory tree with the given files, and returns this tree.
     fn tree(files: &[(&str, &str)]) -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
         for (path, text) in files {

@@ -16,8 +16,8 @@ pub(crate) struct Transfers {
     order: Option<Permutation>,
 }
 
-/// Returns the rank whose data a process reads. With the option `-C`, this is the next rank, which
-/// runs on the next host, because ranks are assigned to the hosts in turn.
+/// Returns the rank whose data a process reads. With the option `-C`, this rank is the next rank,
+/// which runs on the next host, because ranks are assigned to the hosts in turn.
 pub(crate) fn reads_data_of(plan: &Plan, rank: u32, processes: u32) -> u32 {
     if plan.reorder { (rank + 1) % processes } else { rank }
 }
@@ -57,8 +57,8 @@ mod tests {
 
     proptest! {
         /// All processes together write each byte exactly once, and no byte beyond the end of the
-        /// file. This holds for any order of transfers, for one shared file (N-1) and for one file
-        /// per process (N-N).
+        /// file. The guarantee holds for any order of transfers, for one shared file (N-1) and for
+        /// one file per process (N-N).
         #[test]
         fn processes_together_write_each_byte_of_a_file_once(
             per_block in 1_u64..5,
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn reorder_option_makes_each_rank_read_data_of_the_next_one() {
+    fn reorder_option_makes_each_rank_read_data_of_the_next_rank() {
         let mut plan = Plan::default();
         assert_eq!(reads_data_of(&plan, 3, 4), 3);
         plan.reorder = true;

@@ -7,7 +7,7 @@ use skep_types::{Error, ErrorCode, Result};
 use std::path::PathBuf;
 
 /// Alignment that direct I/O requires, in bytes. Offsets and lengths of transfers must be multiples
-/// of it.
+/// of this number.
 const DIRECT_UNIT: u64 = 512;
 /// Number of bytes in a word. A transfer consists of whole words.
 pub(crate) const WORD_BYTES: u64 = 8;
@@ -17,8 +17,9 @@ pub(crate) const WORD_BYTES: u64 = 8;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Plan {
-    /// `-o`: an absolute path. `{host}` in it stands for the name of the host on which a process
-    /// runs. If each process has its own file, a dot and the rank in eight digits are appended.
+    /// `-o`: an absolute path. In the path, `{host}` stands for the name of the host on which a
+    /// process runs. If each process has its own file, a dot and the rank in eight digits are
+    /// appended.
     pub path: String,
     /// `-t`: number of bytes that one system call transfers.
     pub transfer_bytes: u64,
@@ -45,7 +46,7 @@ pub struct Plan {
     pub use_existing: bool,
     /// `-i`: number of repetitions.
     pub repetitions: u32,
-    /// `-W`: the run reads the written data again and compares it with the expected data. The
+    /// `-W`: the run reads the written data again and compares the data with the expected data. The
     /// comparison is not part of the measured time.
     pub verify_write: bool,
     /// `-R`: processes compare the data that they read with the expected data, as part of the
@@ -53,8 +54,8 @@ pub struct Plan {
     pub verify_read: bool,
     /// `-B`: direct I/O, which bypasses the page cache.
     pub direct: bool,
-    /// `-G`: the signature in the written data, which is a number that identifies the run. It is
-    /// needed to compare the data of an earlier run.
+    /// `-G`: the signature in the written data, which is a number that identifies the run. A
+    /// comparison with the data of an earlier run needs this signature.
     pub signature: Option<u32>,
     /// Seed of the random order of transfers.
     pub seed: u64,
@@ -63,20 +64,21 @@ pub struct Plan {
     pub sample_interval_ms: Option<u64>,
     /// Whether the hosts keep their page caches between phases.
     pub keep_caches: bool,
-    /// Maximum bandwidth of the hardware in bytes per second. Results are also shown as a fraction
-    /// of it.
+    /// Maximum bandwidth of the hardware in bytes per second. The output also shows results as a
+    /// fraction of this limit.
     pub limit_bytes_per_s: Option<u64>,
-    /// Maximum rate of the hardware in operations per second. Results are also shown as a fraction
-    /// of it.
+    /// Maximum rate of the hardware in operations per second. The output also shows results as a
+    /// fraction of this limit.
     pub limit_operations_per_s: Option<u64>,
     /// Shell command that each host with processes runs before each phase, for example to remount
-    /// the file system. `{host}` in it stands for the host's name.
+    /// the file system. In the command, `{host}` stands for the host's name.
     pub before_phase: Option<String>,
-    /// Hosts that run no processes, but whose caches are dropped too.
+    /// Hosts that run no processes, but whose caches are also dropped.
     pub server_hosts: Vec<Host>,
     /// Seconds without progress of any process after which the run fails.
     pub patience_s: u32,
-    /// `-a MPIIO`: processes transfer data by MPI-IO. Only the external program IOR can do this.
+    /// `-a MPIIO`: processes transfer data by MPI-IO. Only the external program IOR supports
+    /// MPI-IO.
     pub mpi_io: bool,
     /// `-c`: all processes take part in each transfer of MPI-IO (collective I/O).
     pub collective: bool,
@@ -124,7 +126,7 @@ impl Default for Plan {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
     Write,
-    /// Reads the written data again and compares it with the expected data.
+    /// Reads the written data again and compares the data with the expected data.
     Check,
     Read,
     Remove,

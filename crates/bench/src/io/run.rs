@@ -1,5 +1,5 @@
 //! The phases of a run of `skep bench io`, in the order of IOR. The loop in [`crate::workload`]
-//! runs them.
+//! runs these phases.
 
 use super::plan::{Phase, Plan};
 use crate::launcher::Host;
@@ -17,7 +17,7 @@ use std::path::PathBuf;
 /// - Otherwise the reason why there is no result. Examples: the external program is missing or does
 ///   not support the plan, a host is unreachable, a file exists already, or a disk is full.
 ///
-/// If a run fails after its first result, it returns an outcome and no error. [`Outcome::failure`]
+/// A run that fails after its first result returns an outcome and no error. [`Outcome::failure`]
 /// then contains the reason why results are missing.
 pub fn run(
     runner: Option<&Runner>,

@@ -1,5 +1,5 @@
-//! The progress of one process over time: how many bytes it has transferred at which moments, in
-//! bounded memory.
+//! The progress of one process over time: the number of bytes that the process had transferred at
+//! several moments, in bounded memory.
 
 use crate::limits::MAX_SAMPLES;
 use std::time::Duration;
@@ -20,8 +20,8 @@ impl Sampler {
         Self { interval, due: Duration::ZERO, samples: Vec::new() }
     }
 
-    /// Takes a sample if it is due. At `now`, a transfer has ended, and the process has transferred
-    /// `bytes` in this phase so far.
+    /// Takes a sample if a sample is due. At `now`, a transfer has ended, and the process has
+    /// transferred `bytes` in this phase so far.
     pub(super) fn add(&mut self, now: Duration, bytes: u64) {
         if now < self.due {
             return;
@@ -44,8 +44,8 @@ impl Sampler {
         self.interval *= 2;
     }
 
-    /// Returns the samples as seconds and bytes. The last one is the end of the last transfer, at
-    /// `now` with `bytes` transferred.
+    /// Returns the samples as seconds and bytes. The last sample is the end of the last transfer,
+    /// at `now` with `bytes` transferred.
     pub(super) fn finish(mut self, now: Duration, bytes: u64) -> Vec<(f64, u64)> {
         if self.samples.last().is_none_or(|(_, last)| *last < bytes) {
             self.due = now;

@@ -58,7 +58,7 @@ impl Stamp {
     }
 
     /// Compares bytes that were read at `offset` with the expected bytes. Returns the difference.
-    /// `None` means that they are equal.
+    /// `None` means that both are equal.
     pub(crate) fn compare(self, buffer: &[u8], offset: u64) -> Option<Mismatch> {
         let mut first = None;
         let mut words = 0;

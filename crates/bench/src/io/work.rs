@@ -1,5 +1,5 @@
-//! The work of one process in a run of `skep bench io`. It opens its file, transfers its data, and
-//! removes its file.
+//! The work of one process in a run of `skep bench io`. The process opens its file, transfers its
+//! data, and removes its file.
 
 use super::pattern::{Transfers, reads_data_of};
 use super::plan::{Phase, Plan};
@@ -63,9 +63,9 @@ impl IoEngine {
     fn data_of(&self, phase: Phase) -> u32 {
         match phase {
             Phase::Write | Phase::Remove => self.seat.rank,
-            // With `-C`, the process reads data that another host has written. The check reads such
-            // data too, because a host may still cache the data that its own processes have
-            // written.
+            // With `-C`, the process reads data that another host has written. The check reads the
+            // data of another host, because a host may still cache the data that its own processes
+            // have written.
             Phase::Check | Phase::Read => reads_data_of(&self.plan, self.seat.rank, self.seat.of),
         }
     }
@@ -74,8 +74,8 @@ impl IoEngine {
         self.plan.file_of(rank, &self.seat.host)
     }
 
-    /// Whether this process creates and removes the file that it uses. For a file that all
-    /// processes share, only rank 0 does this.
+    /// Whether this process creates and removes the file that this process uses. For a file that
+    /// all processes share, only rank 0 does this.
     fn is_maker(&self) -> bool {
         self.plan.file_per_process || self.seat.rank == 0
     }
@@ -273,7 +273,7 @@ mod tests {
         Step { phase: phase.name().into(), repetition: 1, total: 0 }
     }
 
-    /// Returns an engine for each process of a plan. The test runs all of them in its own thread.
+    /// Returns an engine for each process of a plan. The test runs all engines in its own thread.
     fn engines(plan: &Plan, of: u32) -> Vec<IoEngine> {
         plan.check(of).unwrap();
         let seat = |rank| Seat { rank, of, host: "here".into() };

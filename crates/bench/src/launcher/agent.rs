@@ -1,8 +1,9 @@
 //! The agent, which is the process that the controller starts on each host.
 //!
-//! The agent starts the workers of its host, and forwards their messages to the controller. It has
-//! one thread for each worker, which reads the messages of this worker. The main thread reads the
-//! orders of the controller. If the controller exits, the agent and its workers exit too.
+//! The agent starts the workers of its host, and forwards their messages to the controller. The
+//! agent has one thread for each worker, which reads the messages of this worker. The main thread
+//! reads the orders of the controller. If the controller exits, the agent and its workers also
+//! exit.
 
 use super::protocol::{Answer, Order, WorkerMessage, read_line, write_line};
 use crate::environment::{Environment, ProgramReport, cpu_ticks};
@@ -20,7 +21,7 @@ use std::thread::JoinHandle;
 const WORKER_ARGUMENTS: [&str; 2] = ["bench", "worker"];
 
 /// The state that all threads of an agent share: the output to the controller, and the progress of
-/// the current phase. A thread locks it to send one line.
+/// the current phase. A thread locks this connection to send one line.
 struct Up {
     out: std::io::Stdout,
     working: usize,
@@ -35,8 +36,8 @@ impl Up {
         Ok(write_line(&mut self.out, answer)?)
     }
 
-    /// Counts a worker that has ended the phase. When all workers have ended it, reports the CPU
-    /// use to the controller.
+    /// Counts a worker that has ended the phase. When all workers have ended the phase, reports the
+    /// CPU use to the controller.
     fn one_is_done(&mut self) -> Result<()> {
         self.working = self.working.saturating_sub(1);
         if self.working > 0 {
@@ -72,7 +73,7 @@ pub fn agent(program: &ProgramReport) -> Result<()> {
     let shared: Shared = Arc::new(Mutex::new(up));
     let mut workers = Vec::new();
     let result = follow(&mut input, &shared, &mut workers, program);
-    // Closes the input of the workers. They then remove their files and exit.
+    // Closes the input of the workers. The workers then remove their files and exit.
     workers.iter_mut().for_each(|worker| worker.input = None);
     let deadline = skep_env::now() + END_PATIENCE;
     for worker in workers {
@@ -213,9 +214,9 @@ fn ending(child: &mut Child) -> String {
     }
 }
 
-/// Runs a command in a shell. Its output goes to a file and not to a pipe, because processes that
-/// the command leaves running could keep a pipe open. If the command fails, the returned text
-/// contains the last line of the output.
+/// Runs a command in a shell. The output of the command goes to a file and not to a pipe, because
+/// processes that the command leaves running could keep a pipe open. If the command fails, the
+/// returned text contains the last line of the output.
 fn run(command: &str) -> std::result::Result<(), String> {
     let name = format!("skep-bench-{:016x}", skep_env::random_u64());
     let path = std::env::temp_dir().join(name);
@@ -246,8 +247,8 @@ fn run_into(command: &str, path: &Path) -> std::result::Result<(), String> {
 /// Writes back the dirty pages of this host, and drops the caches of its kernel.
 fn drop_caches(path: Option<&str>) -> std::result::Result<(), String> {
     const FILE: &str = "/proc/sys/vm/drop_caches";
-    // Sync the measured file system first. If it stores its data in files of another file system,
-    // its write-back makes pages of the other file system dirty.
+    // Sync the measured file system first. If the measured file system stores its data in files of
+    // another file system, its write-back makes pages of the other file system dirty.
     let directory = path.and_then(|path| Path::new(path).parent());
     if let Some(file) = directory.and_then(|directory| fs::File::open(directory).ok()) {
         rustix::fs::syncfs(&file)

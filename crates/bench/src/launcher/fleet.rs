@@ -1,6 +1,6 @@
-//! All agents and workers of a run, as the controller sees them. This module starts them and waits
-//! for their answers. [`phase`] runs phases, [`ready`] prepares hosts for a phase, and [`end`] ends
-//! the run.
+//! The controller's connections to all agents and workers of a run. This module starts the agents
+//! and workers and waits for their answers. [`phase`] runs phases, [`ready`] prepares hosts for a
+//! phase, and [`end`] ends the run.
 
 mod end;
 mod phase;
@@ -22,7 +22,7 @@ use std::time::Duration;
 pub(crate) struct Setup<'a> {
     pub(crate) job: Job,
     pub(crate) hosts: &'a [Host],
-    /// Hosts that run no processes, but whose caches are dropped too.
+    /// Hosts that run no processes, but whose caches are also dropped.
     pub(crate) server_hosts: &'a [Host],
     pub(crate) processes_per_host: u32,
     /// Directory or file on which the benchmark works.
@@ -47,19 +47,20 @@ pub(crate) struct Fleet {
     /// Whether a phase has begun, so that there may be files to remove.
     has_begun: bool,
     caches_dropped: bool,
-    /// Whether this run has already reported that a host cannot drop its caches. It reports this
-    /// once.
+    /// Whether this run has already reported that a host cannot drop its caches. A run reports this
+    /// fact only once.
     has_noted_caches: bool,
-    /// Whether this run has already reported which command it runs on all hosts. It reports this
-    /// once.
+    /// Whether this run has already reported which command it runs on all hosts. A run reports this
+    /// fact only once.
     has_noted_command: bool,
 }
 
 /// How the loop that waits for answers continues after an answer.
 enum Turn {
-    /// The loop does not wait for this answer. The answer does not show progress either.
+    /// The loop does not wait for this answer. The answer is of another kind, and does not show
+    /// progress.
     Other,
-    /// The phase has made progress, so the time limit begins again.
+    /// The phase has made progress, so the time limit starts anew.
     Moved,
     /// All answers for which the loop waits have arrived.
     Complete,
@@ -113,8 +114,8 @@ impl Fleet {
         self.links.iter_mut().for_each(|link| link.send(order));
     }
 
-    /// Passes each answer to `take` until `take` returns [`Turn::Complete`]. Fails if there is no
-    /// progress for `patience`.
+    /// Passes each answer to `take` until `take` returns [`Turn::Complete`]. Fails if no process
+    /// makes progress for `patience`.
     fn wait(
         &mut self,
         what: &str,
@@ -206,8 +207,8 @@ impl Fleet {
         Ok(())
     }
 
-    /// Measures how far a host's clock is ahead of the clock of the controller. It makes several
-    /// round trips, and uses the shortest one, which gives the best estimate.
+    /// Measures how far a host's clock is ahead of the clock of the controller. The method makes
+    /// several round trips, and uses the shortest round trip, which gives the best estimate.
     fn compare_clock(&mut self, number: usize) -> Result<()> {
         let here = boot_id();
         if !here.is_empty() && self.records[number].environment.boot_id == here {

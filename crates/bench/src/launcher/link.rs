@@ -22,7 +22,7 @@ pub(super) enum AgentEvent {
     Ended(String),
 }
 
-/// An agent, as the controller sees it.
+/// The controller's connection to an agent.
 pub(super) struct Link {
     pub(super) name: String,
     child: Child,
@@ -89,7 +89,7 @@ impl Link {
 impl Drop for Link {
     fn drop(&mut self) {
         self.input = None;
-        // The agent has had the time to exit by itself, so it is killed now.
+        // The agent had time to exit by itself, so the controller kills an agent that still runs.
         if !self.has_ended() {
             let _ = self.child.kill();
         }
@@ -100,8 +100,8 @@ impl Drop for Link {
     }
 }
 
-/// Calls `is_over` again and again until it returns true or the time `limit` has passed. Returns
-/// whether it has returned true.
+/// Calls `is_over` repeatedly until it returns true or the time `limit` has passed. Returns whether
+/// `is_over` has returned true.
 fn within(limit: Duration, mut is_over: impl FnMut() -> bool) -> bool {
     let deadline = skep_env::now() + limit;
     while !is_over() {
@@ -113,9 +113,9 @@ fn within(limit: Duration, mut is_over: impl FnMut() -> bool) -> bool {
     true
 }
 
-/// Returns the path of the program `skep` for a host. If the host is reached by ssh, the name
-/// `skep` is returned, which is in the search path there. Otherwise, it is the executable of this
-/// process.
+/// Returns the path of the program `skep` for a host. For a host that is reached by ssh, returns
+/// the name `skep`, which must be in the search path of that host. For other hosts, returns the
+/// executable of this process.
 fn program_on(host: &Host) -> std::io::Result<PathBuf> {
     let is_remote = host.enter.first().is_some_and(|word| word.ends_with("ssh"));
     if is_remote { Ok("skep".into()) } else { std::env::current_exe() }
@@ -127,8 +127,8 @@ fn read_agent(
     errors: ChildStderr,
     inbox: &SyncSender<(usize, AgentEvent)>,
 ) {
-    // A separate thread reads the error output. Otherwise an agent whose error pipe is full would
-    // block.
+    // A separate thread reads the error output. Without this thread, an agent whose error pipe is
+    // full would block.
     let complaints = skep_env::spawn_thread(format!("errors-{number}"), None, || last_of(errors));
     let mut output = BufReader::new(output);
     let why = loop {

@@ -36,7 +36,7 @@ pub(crate) struct Step {
     /// The repetition, counted from 1.
     pub(crate) repetition: u32,
     /// Number of bytes or operations of all processes in the whole phase. The display of the
-    /// progress needs it.
+    /// progress needs this number.
     pub(crate) total: u64,
 }
 
@@ -73,8 +73,8 @@ pub(crate) enum Order {
     /// To all workers: remove the files of the run. The first worker of an agent also removes the
     /// files of the workers in `dead`, which have exited.
     Clean { dead: Vec<u32> },
-    /// To all workers: the run has succeeded, so the remaining files stay. Without this order, a
-    /// worker removes its files when its input ends.
+    /// To all workers: the run has succeeded, so the remaining files stay. A worker that does not
+    /// get this order removes its files when its input ends.
     Finish,
 }
 
@@ -85,10 +85,11 @@ pub(crate) enum Answer {
     Hello(Box<Environment>),
     /// The time of the agent's clock, in seconds since boot.
     Clock(f64),
-    /// The answer to `DropCaches`: the reason why the caches were not dropped, or `None` if they
-    /// were.
+    /// The answer to `DropCaches`: the reason why the agent has not dropped the caches, or `None`
+    /// if the agent has dropped them.
     CachesDropped(Option<String>),
-    /// The answer to `Run`: the reason why the shell command failed, or `None` if it succeeded.
+    /// The answer to `Run`: the reason why the shell command failed, or `None` if the command
+    /// succeeded.
     Ran(Option<String>),
     /// A message of a worker, which the agent forwards.
     Worker {
@@ -142,16 +143,16 @@ pub struct Measure {
     pub errors: u64,
     /// A description of the first operation that returned wrong data.
     pub first_error: Option<String>,
-    /// The progress of the process, if the plan asks for it: times in seconds, and the number of
-    /// bytes that the process had transferred by then. In the records of a run, the times are
-    /// converted to the clock of the controller.
+    /// The progress of the process, if the plan asks for samples: times in seconds, each with the
+    /// number of bytes that the process had transferred at this time. In the records of a run, the
+    /// times are converted to the clock of the controller.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub samples: Vec<(f64, u64)>,
     /// The durations of the operations. Empty in the records of a run, which have the latencies of
     /// all processes together.
     #[serde(default, skip_serializing_if = "Durations::is_empty")]
     pub durations: Durations,
-    /// The command line of the external program, if one was run.
+    /// The command line of the external program, if the process ran an external program.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<String>,
     /// The report of the external program, as JSON.
@@ -205,7 +206,7 @@ pub(crate) fn write_line<T: Serialize>(to: &mut impl Write, what: &T) -> std::io
     to.flush()
 }
 
-/// Reads one line and parses the message in it. Returns `None` at the end of the input.
+/// Reads one line and parses the message in this line. Returns `None` at the end of the input.
 ///
 /// # Errors
 /// - The error of the read.
@@ -232,7 +233,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn decoded_launcher_messages_equal_the_encoded_ones() {
+    fn decoded_launcher_messages_equal_the_encoded_messages() {
         let mut lines = Vec::new();
         let order = Order::Start {
             job: Box::new(Job::Io(io::Plan::default())),

@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 pub struct HostRecord {
     /// Name of the host in the plan.
     pub name: String,
-    /// Whether processes of the run ran on the host. If not, only its caches were dropped.
+    /// Whether processes of the run ran on the host. If the field is not set, the run only dropped
+    /// the caches of the host.
     pub has_processes: bool,
     /// The environment of the host, such as its kernel and CPU.
     pub environment: Environment,

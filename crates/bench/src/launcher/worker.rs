@@ -17,11 +17,11 @@ use std::sync::{Arc, Mutex};
 
 /// The work of a process in the phases of a job.
 pub(crate) trait Engine {
-    /// Prepares a phase. This is not part of the measured time.
+    /// Prepares a phase. The preparation is not part of the measured time.
     fn prepare(&mut self, step: &Step) -> std::result::Result<(), String>;
 
     /// Runs a phase, and stores its results in `measure`. The caller sets the times of the start
-    /// and the end, unless the engine has set them.
+    /// and the end, unless the engine has set these times.
     fn perform(
         &mut self,
         step: &Step,
@@ -61,7 +61,7 @@ impl Control {
     }
 }
 
-/// The standard output. A thread locks it to write one line.
+/// The standard output. A thread locks the output to write one line.
 type Out = Arc<Mutex<std::io::Stdout>>;
 
 fn send(out: &Out, message: &WorkerMessage) -> Result<()> {
@@ -74,8 +74,8 @@ fn send(out: &Out, message: &WorkerMessage) -> Result<()> {
 /// # Errors
 /// Fails if an order is malformed, or if an answer cannot be written.
 pub fn worker() -> Result<()> {
-    // When an agent exits, the kernel may send SIGHUP to its workers, if they are stopped. This
-    // signal must not prevent a worker from removing its files.
+    // When an agent exits, the kernel may send SIGHUP to workers of this agent that are stopped.
+    // This signal must not prevent a worker from removing its files.
     let _hang_up = skep_env::Signals::take(&[rustix::process::Signal::HUP.as_raw()])?;
     let mut input = BufReader::new(std::io::stdin());
     let Some(Order::Start { job, ranks, of, host }) = read_line(&mut input)? else {
@@ -127,7 +127,7 @@ fn listen(mut input: BufReader<std::io::Stdin>, orders: &SyncSender<Order>, cont
     control.has_ended.store(true, Ordering::Relaxed);
 }
 
-/// How the orders to a worker have ended: with `Finish`, or without it.
+/// How the orders to a worker have ended: with `Finish`, or without `Finish`.
 enum End {
     Finished,
     Lost,
@@ -188,7 +188,7 @@ fn perform(
     let heart = skep_env::spawn_thread("progress".into(), None, beat)?;
     let mut measure = Measure { begin_s: skep_env::now().as_secs_f64(), ..Measure::default() };
     let failure = engine.perform(step, &mut measure, control).err();
-    // Some engines measure the times more precisely, and have set them already.
+    // Some engines measure the times more precisely, and have already set these times.
     if measure.end_s == 0.0 {
         measure.end_s = skep_env::now().as_secs_f64();
     }

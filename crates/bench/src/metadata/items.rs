@@ -27,8 +27,8 @@ pub(crate) fn tree(plan: &Plan, top: &Path, owner: u32) -> Vec<PathBuf> {
     paths
 }
 
-/// Returns a path in the directory that contains `top`. Its name is the name of `top`, a dot, and
-/// `name`.
+/// Returns a path in the directory that contains `top`. The name of the returned path is the name
+/// of `top`, a dot, and `name`.
 fn beside(top: &Path, name: &str) -> PathBuf {
     let mut path = top.as_os_str().to_owned();
     path.push(".");

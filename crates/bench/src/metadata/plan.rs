@@ -11,8 +11,8 @@ use std::path::PathBuf;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Plan {
-    /// `-d`: the absolute path of an existing directory. `{host}` in it stands for the name of the
-    /// host on which a process runs.
+    /// `-d`: the absolute path of an existing directory. In the path, `{host}` stands for the name
+    /// of the host on which a process runs.
     pub directory: String,
     /// `-n`: number of items of each process in all directories together.
     pub items: Option<u64>,
@@ -51,24 +51,25 @@ pub struct Plan {
     /// `-y`: processes sync each file after writing.
     pub sync: bool,
     /// `-N`: difference between ranks. A process stats the items of the process whose rank is
-    /// larger by `stride`. It reads the items of the process whose rank is larger by twice the
-    /// stride, and removes the items of the process whose rank is larger by three times the stride.
+    /// larger by `stride`. Each process reads the items of the process whose rank is larger by
+    /// twice the stride, and removes the items of the process whose rank is larger by three times
+    /// the stride.
     pub stride: u32,
-    /// A number in the name of the run's directory. It makes the names of each run unique, because
-    /// hosts may still cache names that an earlier run has removed. `None` means that the run uses
-    /// the items of another run.
+    /// A number in the name of the run's directory. The id makes the names of each run unique,
+    /// because hosts may still cache names that an earlier run has removed. `None` means that the
+    /// run uses the items of another run.
     pub run: Option<u32>,
     /// Whether the hosts keep their caches between phases.
     pub keep_caches: bool,
     /// Shell command that each host with processes runs before each phase, for example to remount
-    /// the file system. `{host}` in it stands for the host's name.
+    /// the file system. In the command, `{host}` stands for the host's name.
     pub before_phase: Option<String>,
-    /// Hosts that run no processes, but whose caches are dropped too.
+    /// Hosts that run no processes, but whose caches are also dropped.
     pub server_hosts: Vec<Host>,
     /// Seconds without progress of any process after which the run fails.
     pub patience_s: u32,
-    /// Number of metadata servers of the file system. Results are also shown for one server. `None`
-    /// means that the number is not known.
+    /// Number of metadata servers of the file system. With this number, the output also shows
+    /// results for one server. `None` means that the number is not known.
     pub metadata_servers: Option<u32>,
     /// Name of the preset from which the command line took options that the user did not give.
     /// `None` if the user named no preset.
@@ -139,8 +140,8 @@ pub(crate) enum Object {
     File,
 }
 
-/// All phases, in the order in which a run does them. Each has its name, its kind of object, and
-/// its operation.
+/// All phases, in the order in which a run executes the phases. Each has its name, its kind of
+/// object, and its operation.
 #[rustfmt::skip]
 const PHASES: [(&str, Object, Act); 9] = [
     ("tree_creation", Object::Tree, Act::Create),
@@ -258,8 +259,8 @@ impl Plan {
         self.items_in_directory().saturating_mul(range.end - range.start)
     }
 
-    /// Returns the phases of a repetition in order. Each has the number of operations that all
-    /// processes do in it.
+    /// Returns the phases of a repetition in order. Each phase has the number of operations that
+    /// all processes perform in the phase.
     pub(crate) fn phases(&self, processes: u32) -> Vec<(&'static str, u64)> {
         let is_wanted = |object, act| match (object, act) {
             (Object::File, _) if self.directories_only => false,

@@ -1,5 +1,5 @@
 //! The phases of a run of `skep bench metadata`, in the order of mdtest. The loop in
-//! [`crate::workload`] runs them.
+//! [`crate::workload`] runs these phases.
 
 use super::plan::Plan;
 use crate::launcher::Host;

@@ -1,5 +1,5 @@
-//! The work of one process in a run of `skep bench metadata`. It creates, stats, reads and removes
-//! its items.
+//! The work of one process in a run of `skep bench metadata`. The process creates, stats, reads and
+//! removes its items.
 
 use super::items::{items, tree};
 use super::plan::{Act, Object, Plan, phase_named};
@@ -15,8 +15,8 @@ pub(crate) struct MetadataEngine {
     plan: Plan,
     seat: Seat,
     buffer: Vec<u8>,
-    /// The directory of the test. `None` if this process has not created it. With separate trees,
-    /// the top of this process's tree.
+    /// The directory of the test. `None` if this process has not created the directory. With
+    /// separate trees, the top of this process's tree.
     made: Option<PathBuf>,
     /// The directory that the test used in the most recent phase. `None` if the directories of
     /// other processes may belong to another run.
@@ -122,7 +122,7 @@ struct Tally<'a> {
 }
 
 impl Tally<'_> {
-    /// Does an operation on `path`, and counts it.
+    /// Performs an operation on `path`, and counts the operation.
     fn count(
         &mut self,
         path: &Path,
@@ -176,7 +176,7 @@ impl Engine for MetadataEngine {
         }
         self.change_tree(act, &top, &mut tally)?;
         // With one tree per process, the last process has to remove the directory that contains all
-        // trees. A process cannot find out whether it is the last one, so each process tries to
+        // trees. A process cannot find out whether it is the last process, so each process tries to
         // remove this directory.
         if act == Act::Remove {
             match fs::remove_dir(&top) {
@@ -206,8 +206,8 @@ impl Engine for MetadataEngine {
     }
 }
 
-/// Removes a directory with everything in it. The removal fails while other processes still create
-/// items, so it is retried.
+/// Removes a directory with all its contents. The removal fails while other processes still create
+/// items, so this function retries the removal.
 fn remove_all(directory: &Path) {
     for _ in 0..CLEAN_TRIES {
         match fs::remove_dir_all(directory) {
@@ -286,7 +286,7 @@ mod tests {
         run(&all, &mut engines(&all, 2)).unwrap();
         let files = fs::read_dir(place.path().join("test-dir.0/mdtest_tree.0")).unwrap().count();
         assert_eq!(files, 10);
-        // A second run finds the directory of the first run, and does not change it.
+        // A second run finds the directory of the first run, and does not change this directory.
         let mut again = engines(&all, 2);
         assert!(run(&all, &mut again).unwrap_err().contains("exists"));
         again.iter_mut().for_each(|engine| engine.clean(&[]));

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 pub struct Pair {
     /// Name of the host or service that opens the connection.
     pub from: String,
-    /// Node id of the service that opens the connection. `None` if a host opens it.
+    /// Node id of the service that opens the connection. `None` if a host opens the connection.
     pub from_node: Option<u32>,
     /// Kind of the end that opens the connection: `host`, or the kind of the service.
     pub from_kind: String,
@@ -121,7 +121,8 @@ pub struct PairPath {
 }
 
 impl PairPath {
-    /// Whether packets of the MTU of the host's interface do not arrive, although smaller ones do.
+    /// Whether packets of the MTU of the host's interface do not arrive, although smaller packets
+    /// do.
     pub fn is_too_small(&self) -> bool {
         self.probed.arriving_bytes.is_some_and(|bytes| bytes < self.probed.interface_mtu)
     }
@@ -157,7 +158,7 @@ pub struct Outcome {
     /// The paths from hosts to services that were probed. Services probe no paths.
     #[serde(default)]
     pub paths: Vec<PairPath>,
-    /// All measurements, in the order in which they were made.
+    /// All measurements, in the order of their times.
     pub samples: Vec<Sample>,
     /// The totals of all pairs, if all pairs were measured at the same time.
     pub totals: Vec<Total>,
@@ -184,7 +185,8 @@ impl Outcome {
         }
     }
 
-    /// Returns the index of a pair in `pairs`. Adds the pair if it is missing.
+    /// Returns the index of a pair in `pairs`. Adds the pair if the outcome does not have the pair
+    /// yet.
     pub(super) fn place_of(&mut self, pair: Pair) -> usize {
         let found = self.pairs.iter().position(|it| *it == pair);
         found.unwrap_or_else(|| {
@@ -234,8 +236,8 @@ impl Outcome {
         }
     }
 
-    /// Returns the pairs that are slower than the other pairs of the same kind. Includes pairs for
-    /// which the confidence is too low.
+    /// Returns the pairs that are slower than the other pairs of the same kind. The result includes
+    /// pairs for which the confidence is too low.
     pub fn outliers(&self) -> impl Iterator<Item = &Judged> {
         self.judged.iter().filter(|judged| judged.compared.verdict != Verdict::Fine)
     }
@@ -266,7 +268,7 @@ mod tests {
         };
         check(Some(1500), false);
         check(Some(1400), true);
-        // No packet was answered, so nothing is known about the path.
+        // No host has answered a packet, so nothing is known about the path.
         check(None, false);
     }
 

@@ -1,4 +1,5 @@
-//! The plan of a network benchmark. It determines which links are measured, and how.
+//! The plan of a network benchmark. The plan determines which links a run measures, and the way of
+//! the measurement.
 
 use crate::limits::{DEFAULT_PATIENCE_S, MAX_REPETITIONS};
 use serde::{Deserialize, Serialize};
@@ -17,8 +18,8 @@ pub struct Plan {
     /// Number of connections from each process to each service. Each connection has one message in
     /// flight.
     pub streams: u16,
-    /// Number of empty messages whose round trips are timed one by one. Zero means that no round
-    /// trips are measured.
+    /// Number of empty messages for which the run measures each round trip. Zero means that no
+    /// round trips are measured.
     pub round_trips: u32,
     /// Number of repetitions.
     pub repetitions: u32,
@@ -27,7 +28,7 @@ pub struct Plan {
     /// Whether to measure the links between services.
     pub between_servers: bool,
     /// Whether all hosts send to all services at the same time. `false` means that only one pair at
-    /// a time uses the network. Round trips are always measured for one pair at a time.
+    /// a time uses the network. A run always measures round trips for one pair at a time.
     pub all_at_once: bool,
     /// Time limit for a host or service to answer, in seconds.
     pub patience_s: u32,
@@ -63,7 +64,7 @@ pub enum Measured {
 }
 
 impl Measured {
-    /// All quantities, in the order in which they are measured.
+    /// All quantities, in the order in which a run measures them.
     pub const ALL: [Self; 3] = [Self::Send, Self::Receive, Self::RoundTrip];
 
     /// Returns the name of the quantity in results.
@@ -91,7 +92,7 @@ pub struct Server {
     pub addresses: Vec<String>,
     /// Ids of the storage targets that the service serves. Messages are sent to the threads of
     /// these targets, and the streams are assigned to the targets in turn. If the list is empty,
-    /// messages are sent to the service itself.
+    /// messages go to the service itself.
     pub targets: Vec<u32>,
 }
 
@@ -172,7 +173,7 @@ impl Plan {
     }
 }
 
-/// The text of a cluster's join token. It must never be printed.
+/// The text of a cluster's join token. No output may contain the key.
 #[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct Key(pub(crate) String);
 

@@ -219,8 +219,8 @@ async fn measure_servers(
     Ok(())
 }
 
-/// Connects to the thread of a service that measures links. In a storage service, this is the
-/// thread of one target.
+/// Connects to the thread of a service that measures links. In a storage service, the connection
+/// leads to the thread of one target.
 async fn connect(identity: &Identity, server: &Server) -> Result<Rc<Connection>> {
     let mut last =
         Error::new(ErrorCode::Disconnected, "the service has no address in the cluster map");

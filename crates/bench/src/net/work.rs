@@ -1,4 +1,5 @@
-//! The work of one process on a host in a network benchmark. It measures links to services.
+//! The work of one process on a host in a network benchmark. The process measures links to
+//! services.
 
 use super::plan::{Assignment, Leg, Measured, Server};
 use crate::launcher::{Control, Engine, LinkMeasure, Measure, ProbedPath, STOPPED, Seat, Step};
@@ -16,14 +17,15 @@ use std::sync::Arc;
 pub(crate) struct NetEngine {
     assignment: Assignment,
     seat: Seat,
-    /// The probed paths to services, by node id. They are reported with the next measurements.
+    /// The probed paths to services, by node id. The process reports these paths with its next
+    /// measurements.
     paths: BTreeMap<u32, ProbedPath>,
     /// The results of all probes, by the address of the host. `None` means that there is no result.
     probed: BTreeMap<IpAddr, Option<PathMtu>>,
 }
 
 /// Probes the path to a service. Returns `None` if this host has no path to the service through a
-/// network, or if the probe has failed. Then the measurement reports the reason.
+/// network, or if the probe has failed. In that case, the measurement reports the reason.
 ///
 /// `probed` contains the results so far. A host with several services is probed only once, because
 /// its kernel limits the rate of the ICMP messages that show which packets have arrived.
@@ -97,7 +99,7 @@ impl NetEngine {
         let hosts = self.assignment.hosts.len();
         let rank = self.seat.rank as usize;
         let Some((host, server)) = leg.pair else { return self.assignment.servers.clone() };
-        // Only one process on each host measures round trips.
+        // On each host, only one process measures round trips.
         let is_one = leg.measured != Measured::RoundTrip || rank < hosts;
         let is_mine = rank % hosts == host && is_one;
         is_mine.then(|| self.assignment.servers[server].clone()).into_iter().collect()

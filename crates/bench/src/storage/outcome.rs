@@ -47,7 +47,7 @@ pub struct Outcome {
     pub started_unix_s: i64,
     /// All targets that were measured.
     pub targets: Vec<TargetRecord>,
-    /// All measurements, in the order in which they were made.
+    /// All measurements, in the order of their times.
     pub samples: Vec<Sample>,
     /// Why the run ended before the plan was complete. `None` if the run completed the plan.
     pub failure: Option<String>,

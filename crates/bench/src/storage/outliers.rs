@@ -3,10 +3,10 @@
 //! The module compares the median of a target with the median of all other targets, and gives the
 //! difference also in units of the median absolute deviation. A few slow targets hardly affect the
 //! medians or this deviation. The Mann-Whitney test assumes that all samples come from one
-//! distribution. It gives the probability that, under this assumption, the target's samples are at
-//! least as far below the other samples as the measured ones are. This probability is multiplied by
-//! the number of targets, because any of them could look slow by chance (Bonferroni correction).
-//! The test does not assume a particular distribution of the rates.
+//! distribution. The test gives the probability that, under this assumption, the target's samples
+//! are at least as far below the other samples as the measured samples are. This module multiplies
+//! the probability by the number of targets, because each target could look slow by chance
+//! (Bonferroni correction). The test does not assume a particular distribution of the rates.
 
 use super::Outcome;
 use crate::statistics::{median, median_deviation};
@@ -48,7 +48,7 @@ pub struct Judged {
     pub verdict: Verdict,
 }
 
-/// The thresholds for a slow target. A target counts as slow only if it reaches both.
+/// The thresholds for a slow target. A target counts as slow only if it reaches both thresholds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Rules {
     /// The target must be slower than the other targets by at least this fraction, from 0 to 1.
@@ -145,19 +145,20 @@ pub fn compare(all: &[Vec<f64>], index: usize, rules: Rules) -> Option<Compared>
 }
 
 /// The test considers all orders of the values if the product of the lengths of both lists is at
-/// most this number. For longer lists, it uses the normal distribution as an approximation.
+/// most this number. For longer lists, the test uses the normal distribution as an approximation.
 const COUNTED_PAIRS: usize = 2_000;
 
-/// Returns the p-value of the one-sided Mann-Whitney test. It is the probability that the first
-/// list is at least as far below the second as observed, if both lists come from one distribution.
-/// A tie counts as "not below".
+/// Returns the p-value of the one-sided Mann-Whitney test. The p-value is the probability that the
+/// first list is at least as far below the second list as observed, if both lists come from one
+/// distribution. A tie counts as "not below".
 fn chance_of_being_so_low(first: &[f64], second: &[f64]) -> f64 {
     let (n, m) = (first.len(), second.len());
     if n == 0 || m == 0 {
         return 1.0;
     }
     // Number of pairs in which the value from the first list is not below the value from the second
-    // list. It is zero if all values of the first list are below all values of the second list.
+    // list. This number is zero if all values of the first list are below all values of the second
+    // list.
     let pairs = first.iter().map(|own| second.iter().filter(|other| own >= other).count());
     let above: usize = pairs.sum();
     if n * m <= COUNTED_PAIRS {

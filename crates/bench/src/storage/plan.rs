@@ -13,8 +13,8 @@ pub struct Plan {
     pub write: bool,
     /// Whether to measure reading.
     pub read: bool,
-    /// Number of files of each target. The target writes or reads all of them at the same time,
-    /// with one thread each.
+    /// Number of files of each target. The target writes or reads all its files at the same time,
+    /// with one thread for each file.
     pub threads: u16,
     /// Size of each file in bytes.
     pub size_bytes: u64,

@@ -25,8 +25,8 @@ fn drain(mut from: impl Read, keep: usize) -> String {
     String::from_utf8_lossy(&kept).into_owned()
 }
 
-/// A child process in its own process group. When this is dropped, all processes of the group are
-/// ended.
+/// A child process in its own process group. The drop of this value ends all processes of the
+/// group.
 struct Group(Child);
 
 impl Group {
@@ -43,7 +43,7 @@ impl Drop for Group {
             return;
         }
         // On SIGTERM, `mpirun` also ends the processes that it has started on other hosts. On
-        // SIGKILL, it does not.
+        // SIGKILL, `mpirun` leaves these processes running.
         self.signal(Signal::TERM);
         let deadline = skep_env::now() + TOOL_END_PATIENCE;
         while skep_env::now() < deadline && matches!(self.0.try_wait(), Ok(None)) {
@@ -57,8 +57,8 @@ impl Drop for Group {
 /// Runs a command until it exits or the phase is aborted.
 ///
 /// # Errors
-/// A text for users. It contains the reason why the command could not be started, or the way in
-/// which it failed and the end of its output.
+/// A text for users. The error contains the reason why the command could not be started, or the way
+/// in which the command failed and the end of its output.
 pub(super) fn run(command: &[String], control: &Control) -> Result<Printed, String> {
     let [program, arguments @ ..] = command else {
         return Err("cannot run the program: the command is empty".into());

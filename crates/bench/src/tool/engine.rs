@@ -16,8 +16,8 @@ use std::sync::Arc;
 /// Name of the phase that removes the directory of the repetition.
 pub(crate) const CLEAN_UP: &str = "clean up";
 
-/// The engine of one process that runs an external program. With MPI, only one process exists, and
-/// it starts the MPI job.
+/// The engine of one process that runs an external program. With MPI, only one process exists,
+/// which starts the MPI job.
 pub(crate) struct ToolEngine {
     assignment: Assignment,
     seat: Seat,
@@ -40,7 +40,7 @@ fn is_there(program: &str) -> bool {
     program.contains('/') || std::env::split_paths(&path).any(|place| place.join(program).is_file())
 }
 
-/// A unique path for a temporary file. When this is dropped, the file is removed.
+/// A unique path for a temporary file. The drop of this value removes the file.
 struct Temporary(PathBuf);
 
 impl Temporary {
@@ -104,7 +104,7 @@ impl ToolEngine {
     }
 
     /// Returns an error if a file of the run exists, as the built-in engine does. For fio with a
-    /// shared file, also creates this file, since fio would create it with a wrong size.
+    /// shared file, also creates this file, because fio would create the file with a wrong size.
     fn prepare_write(&mut self, plan: &IoPlan) -> InWords<()> {
         let is_maker = plan.file_per_process || self.seat.rank == 0;
         if plan.use_existing || !is_maker {
@@ -134,8 +134,8 @@ impl ToolEngine {
         reads_data_of(plan, self.seat.rank, self.seat.of)
     }
 
-    /// Checks that the files are long enough. This is needed because the programs would create
-    /// missing files.
+    /// Checks that the files are long enough. This check is needed because the programs would
+    /// create missing files.
     fn prepare_read(&self, plan: &IoPlan) -> InWords<()> {
         let files = match self.tool().is_mpi() {
             true => self.files(plan),
@@ -176,7 +176,7 @@ impl ToolEngine {
         Ok(())
     }
 
-    /// Runs a program as an MPI job. It runs in the directory `directory` on each host.
+    /// Runs a program as an MPI job. The job runs in the directory `directory` on each host.
     fn run_by_mpi(
         &self,
         program: &[String],
@@ -231,8 +231,8 @@ impl ToolEngine {
         Ok(Done { report, command: command.join(" "), end_s: printed.end_s })
     }
 
-    /// Returns the result of a phase. If the execution of mdtest that contains this phase has not
-    /// run yet, runs it.
+    /// Returns the result of a phase. Runs the execution of mdtest that contains this phase, unless
+    /// this execution has already run.
     fn work_on_names(
         &mut self,
         plan: &MetadataPlan,

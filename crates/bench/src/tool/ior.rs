@@ -25,7 +25,7 @@ fn file_name(plan: &Plan) -> Option<&str> {
 }
 
 /// Returns the command line that makes IOR do one phase. IOR writes its results to the file
-/// `summary`. It does not remove the data files.
+/// `summary`. IOR does not remove the data files in this phase.
 pub(super) fn command(plan: &Plan, is_write: bool, summary: &str) -> Vec<String> {
     let mut all = words(["ior", "-a", if plan.mpi_io { "MPIIO" } else { "POSIX" }, "-k"]);
     let name = file_name(plan).unwrap_or_default();

@@ -4,7 +4,7 @@
 use super::{Report, refused, words};
 use crate::io::plan::Plan;
 
-/// Number of bytes in a KiB. All sizes must be multiples of it.
+/// Number of bytes in a KiB. All sizes must be multiples of this number.
 const KIBIBYTE: u64 = 1024;
 
 /// Returns the options of the plan that IOzone does not support.

@@ -74,8 +74,8 @@ pub(super) fn command(plan: &Plan, part: Part, name: &str) -> Vec<String> {
     all
 }
 
-/// Parses the table that mdtest prints. `counts` contains the phases and the numbers of operations
-/// in them.
+/// Parses the table that mdtest prints. `counts` contains the phases, each with its number of
+/// operations.
 pub(super) fn parse(
     text: &str,
     counts: &[(&'static str, u64)],

@@ -50,8 +50,8 @@ pub(super) fn host_file(
     }
     let each = assignment.processes / hosts.len().max(1) as u32;
     let line = |name: &str| match dialect {
-        // Hydra starts one process for each line in turn, and then begins again with the first
-        // line.
+        // Hydra starts one process for each line in turn, and continues with the first line after
+        // the last line.
         Dialect::Hydra => format!("{name}:1\n"),
         Dialect::OpenMpi => format!("{name} slots={each}\n"),
     };
@@ -90,7 +90,7 @@ pub(super) fn command(
         }
         let count = if is_one { assignment.processes } else { 1 };
         words.extend(["-np".to_owned(), count.to_string(), "-wdir".into(), of(&host.name)]);
-        // `mpirun` itself runs on the first host, so the processes there need no prefix.
+        // `mpirun` itself runs on the first host, so the processes on this host need no prefix.
         if rank % hosts.len() > 0 {
             words.extend_from_slice(&host.enter);
         }

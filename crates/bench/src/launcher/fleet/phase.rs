@@ -1,5 +1,5 @@
-//! Runs one phase on all workers: waits until all are ready, lets them start, and waits for the
-//! last one.
+//! Runs one phase on all workers: waits until all workers are ready, starts them, and waits for the
+//! last worker.
 
 use super::{Fleet, Turn, protocol};
 use crate::launcher::protocol::{Answer, Measure, Order, Step, WorkerMessage};
@@ -16,7 +16,7 @@ struct Parts {
     measures: Vec<Option<Measure>>,
     moved: Vec<u64>,
     /// The share of the phase in which the CPUs of each host were busy. `None` until the agent of
-    /// the host has reported it.
+    /// the host has reported the CPU use.
     busy: Vec<Option<f64>>,
 }
 
@@ -51,7 +51,8 @@ impl Fleet {
     /// the last worker has finished.
     ///
     /// # Errors
-    /// The first failure of a worker. It is returned after all workers have given up the phase.
+    /// The first failure of a worker. The method returns this error after all workers have given up
+    /// the phase.
     pub(crate) fn phase(
         &mut self,
         step: &Step,
@@ -124,8 +125,8 @@ impl Fleet {
         while !parts.is_over(&self.dead) && !is_interrupted() {
             let again = self.take_parts(step, END_PATIENCE, &mut parts, progress);
             if again.is_err_and(|error| error.code() == ErrorCode::TimedOut) {
-                // Workers without a result have stopped sending messages. Mark them, so that the
-                // run does not wait for them when it ends.
+                // Workers without a result have stopped sending messages. Mark these workers, so
+                // that the run does not wait for them at its end.
                 let count = parts.measures.len() as u32;
                 let is_silent = |rank: &u32| parts.measures[*rank as usize].is_none();
                 self.hung.extend((0..count).filter(is_silent));
@@ -136,7 +137,7 @@ impl Fleet {
     }
 
     /// Processes the reports of workers about a phase, until all workers have ended the phase or
-    /// one has failed.
+    /// one worker has failed.
     fn take_parts(
         &mut self,
         step: &Step,

@@ -8,8 +8,8 @@ use skep_types::{Error, ErrorCode, Result};
 use std::collections::BTreeSet;
 
 impl Fleet {
-    /// Prepares all hosts for a measurement. Runs `command`, if there is one. Drops the caches of
-    /// the hosts, unless `keep_caches` is set.
+    /// Prepares all hosts for a measurement. Runs `command`, if there is a command. Drops the
+    /// caches of the hosts, unless `keep_caches` is set.
     ///
     /// # Errors
     /// Fails if the command fails on a host, or if an agent has exited.
@@ -55,9 +55,9 @@ impl Fleet {
         }
     }
 
-    /// Waits for the answers of the agents in `asked`. Returns the problems that they report, each
-    /// with the name of the host. `take` extracts the problem from an expected answer, and returns
-    /// any other answer as an error.
+    /// Waits for the answers of the agents in `asked`. Returns the problems that the agents report,
+    /// each with the name of the host. `take` extracts the problem from an expected answer, and
+    /// returns any other answer as an error.
     fn problems_of(
         &mut self,
         what: &str,
@@ -80,8 +80,8 @@ impl Fleet {
         Ok(problems)
     }
 
-    /// Drops the caches on all hosts. If several hosts share a kernel, drops them once. If a host
-    /// cannot drop its caches, reports this once in a run.
+    /// Drops the caches on all hosts. If several hosts share a kernel, drops the caches of this
+    /// kernel once. If a host cannot drop its caches, reports this once in a run.
     ///
     /// # Errors
     /// Fails if an agent has exited.
