@@ -28,11 +28,11 @@ pub struct BestResult {
     pub limit: f64,
     /// `mean` as a share of `limit`.
     pub share: f64,
-    /// Whether the share is at least the required one.
+    /// Whether the share is at least the required share.
     pub is_enough: bool,
 }
 
-/// The values for which there is one [`BestResult`].
+/// The values for which there is exactly one [`BestResult`].
 type Key<'a> = (&'a str, Option<u32>, Operation, Cache);
 
 /// Returns the best result of each operation with each number of servers, in ascending order of the
@@ -136,7 +136,8 @@ mod tests {
 
     #[test]
     fn run_with_few_clients_does_not_lower_the_server_limit() {
-        // One client attains all of its own 60 bytes per second, which are 30 % of two servers.
+        // One client attains its full rate of 60 bytes per second, which is 30 % of the rate of two
+        // servers.
         let rows = [row(2, 1, Operation::Read, 60.0), row(2, 8, Operation::Read, 140.0)];
         let found = check(&rows, 0.9).expect("limits");
         assert_eq!((found.len(), found[0].limit, found[0].is_enough), (1, 200.0, false));

@@ -1,6 +1,6 @@
-//! The aggregate bandwidth of applications that run at the same time. It is the number of bytes of
-//! all applications, divided by the time from the first start to the last end. This is equation (1)
-//! in the published study whose protocol this crate follows.
+//! The aggregate bandwidth of applications that run at the same time. The aggregate bandwidth is
+//! the number of bytes of all applications, divided by the time from the first start to the last
+//! end: equation (1) in the published study whose protocol this crate follows.
 
 use crate::record::ProcessRecord;
 
@@ -61,7 +61,7 @@ mod tests {
         // Two shares that overlap transfer 600 bytes in the four seconds from 1 to 5. The result is
         // not the sum of their rates.
         check(&[(1.0, 3.0, 200), (2.0, 5.0, 400)], Some(150.0));
-        // Two shares one after the other, with an idle second between them.
+        // The two shares follow each other, with an idle second between them.
         check(&[(0.0, 1.0, 100), (2.0, 4.0, 100)], Some(50.0));
         check(&[], None);
         check(&[(2.0, 2.0, 5)], None);

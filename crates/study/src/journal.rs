@@ -37,12 +37,12 @@ pub struct Journal {
 /// The content of a journal.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Contents {
-    /// The first record. It contains the plan, the lab or mount on which the study runs, and the
-    /// version of Skep.
+    /// The first record. This record contains the plan, the lab or mount on which the study runs,
+    /// and the version of Skep.
     pub study: StudyRecord,
     /// The plan, parsed from the first record.
     pub plan: Plan,
-    /// All other records, in the order in which they were written.
+    /// All other records, in the order of their lines.
     pub records: Vec<Record>,
     /// Total length of all complete lines, in bytes.
     whole_bytes: u64,
@@ -77,8 +77,8 @@ impl Journal {
         let mut journal = Self { path, file, len: 0 };
         journal.lock()?;
         if let Err(error) = journal.append(&Record::Study(study.clone())) {
-            // Remove the incomplete journal, which has no result yet. Otherwise the next attempt
-            // would fail with `Exists`.
+            // Remove the incomplete journal, which has no result yet. With the file, the next
+            // attempt would fail with `Exists`.
             let _ = std::fs::remove_file(&journal.path);
             return Err(error);
         }
@@ -146,8 +146,8 @@ impl Journal {
         let written = self.file.write_all(line.as_bytes()).and_then(|()| self.file.sync_data());
         if let Err(error) = written {
             let failed = self.unwritable(&error);
-            // If this fails too, the next process that opens the journal removes the incomplete
-            // line.
+            // If the truncation also fails, the next process that opens the journal removes the
+            // incomplete line.
             let _ = self.cut();
             return Err(failed);
         }
@@ -155,7 +155,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Truncates the journal after its last complete line. This also frees allocated space.
+    /// Truncates the journal after its last complete line. The truncation also frees allocated
+    /// space.
     fn cut(&self) -> Result<()> {
         let cut = self.file.set_len(self.len).and_then(|()| self.file.sync_data());
         cut.map_err(|error| {
@@ -220,7 +221,7 @@ fn parse(text: &[u8]) -> Result<Contents> {
     let mut whole_bytes = 0;
     for (index, line) in text.split_inclusive(|byte| *byte == b'\n').enumerate() {
         // A line without a newline comes from an interrupted write that was never synced. Ignore
-        // the line, even if it can be parsed. The resumed study repeats its run.
+        // the incomplete last line, even if it can be parsed. The resumed study repeats its run.
         let Some(line) = line.strip_suffix(b"\n") else { break };
         let record = serde_json::from_slice(line).map_err(|error| {
             Error::new(

@@ -12,8 +12,8 @@ fn wrong(what: String) -> Error {
     Error::new(ErrorCode::Configuration, what)
 }
 
-/// Returns the description of the lab that a plan describes: a predefined shape, with the changes
-/// that the plan makes to it.
+/// Returns the description of the lab that a plan describes: a predefined shape, with the plan's
+/// changes to this shape.
 ///
 /// # Errors
 /// `Configuration` if the shape is unknown or a rate is malformed. The error names the key of the
@@ -61,8 +61,8 @@ pub fn place(state: &State) -> Result<Place> {
     Ok(Place {
         name: format!("lab {}", state.name),
         hosts: clients.iter().map(host).collect(),
-        // All hosts of the lab share one kernel with its caches, so it suffices to drop the caches
-        // on the clients.
+        // All hosts of the lab share one kernel with its caches, so a drop of the caches on the
+        // clients suffices.
         server_hosts: Vec::new(),
         path: above.join("{host}").display().to_string(),
         path_here: above.join(&clients[0].name),

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// Maximum number of runs in a plan. With one minute for each run, these take more than two months,
-/// so a larger number is a mistake in the plan.
+/// Maximum number of runs in a plan. With one minute for each run, this number of runs takes more
+/// than two months, so a larger number is a mistake in the plan.
 pub const MAX_RUNS: usize = 100_000;
 /// Maximum number of applications that run at the same time. Each application needs its own client
 /// hosts.

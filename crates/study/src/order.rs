@@ -1,7 +1,8 @@
 //! The order of the runs. The list of runs is divided into blocks, and the blocks are shuffled.
 //!
 //! The order depends only on the seed in the plan and on the generator in this module. For this
-//! reason, a resumed study has the same order as before, even with a later version of the program.
+//! reason, a resumed study continues in its original order, even with a later version of the
+//! program.
 
 use crate::plan::{Condition, Plan};
 use skep_types::random::SplitMix64;
@@ -10,7 +11,8 @@ use std::time::Duration;
 /// One run of a plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Run {
-    /// Index of the run in the list of all runs, counted from 0. It always identifies the same run.
+    /// Index of the run in the list of all runs, counted from 0. A number always identifies the
+    /// same run of a plan.
     pub number: u32,
     /// Index of the block to which the run belongs.
     pub block: u32,

@@ -1,8 +1,9 @@
-//! The plan of a study, which names the factors to vary. It is read from a TOML file and checked.
+//! The plan of a study, which names the factors to vary. This module reads a plan from a TOML file
+//! and checks the plan.
 //!
 //! A plan has experiments. The conditions of an experiment are all combinations of the values of
 //! its factors, and each condition is repeated. A factor at the top level of a plan applies to all
-//! experiments that do not set it. Before the first run, this module refuses a plan that
+//! experiments that do not set this factor. Before the first run, this module refuses a plan that
 //! contradicts itself. [`Plan::check_system`] also refuses a plan that needs more hosts or targets
 //! than the system has.
 //!
@@ -30,7 +31,7 @@ pub use operation::Quantity;
 pub enum Level<T> {
     /// The plan contains the value.
     Fixed(T),
-    /// The calibration finds the value: the smallest one beyond which bandwidth no longer grows.
+    /// The calibration finds the value: the smallest value beyond which bandwidth no longer grows.
     Calibrated,
 }
 
@@ -71,9 +72,9 @@ pub enum DataPer {
     /// The data size is that of all processes of an application together.
     #[default]
     Application,
-    /// The data size is that of all processes on one client host.
+    /// The data size is the size of the data of all processes on one client host.
     Host,
-    /// The data size is that of one process.
+    /// The data size is the size of the data of one process.
     Process,
 }
 
@@ -90,7 +91,7 @@ pub enum Cache {
     Bypassed,
 }
 
-/// A number of client hosts, and the number of processes on each of them.
+/// A number of client hosts, and the number of processes on each host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Clients {
     /// Number of client hosts of one application.
@@ -130,7 +131,7 @@ pub struct Condition {
     pub chooser: Option<String>,
     /// Number of bytes that one call of write(2) or read(2) transfers.
     pub transfer_bytes: u64,
-    /// Whether processes share one file (N-1) or use one file each (N-N).
+    /// Whether processes share one file (N-1) or each process uses its own file (N-N).
     pub access: Access,
     /// Whether applications write or read.
     pub operation: Operation,
@@ -144,7 +145,7 @@ pub struct Condition {
     pub servers: Option<u32>,
     /// Whether the caches are dropped before the measured operation.
     pub cache: Cache,
-    /// Number of files of each process. Only operations on names use it.
+    /// Number of files of each process. Only operations on names use this number.
     pub files: u32,
 }
 
@@ -174,13 +175,14 @@ pub struct Factors {
 /// A set of conditions whose results are compared in one figure.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Experiment {
-    /// Name of the experiment. It is short and unique, and can be used in file names.
+    /// Name of the experiment. The name is short and unique, and can be used in file names.
     pub name: String,
     /// The question that the experiment answers, in one line.
     pub title: String,
     /// Number of runs of each condition.
     pub repetitions: u32,
-    /// The values of each factor. The conditions of the experiment are all combinations of them.
+    /// The values of each factor. The conditions of the experiment are all combinations of the
+    /// values of these factors.
     pub factors: Factors,
 }
 
@@ -199,7 +201,8 @@ pub struct Calibration {
     pub tolerance: f64,
 }
 
-/// The emulated cluster in which the plan runs. Its fields are the keys of `lab` in the document.
+/// The emulated cluster in which the plan runs. The fields of this struct are the keys of `lab` in
+/// the document.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Lab {
@@ -212,22 +215,23 @@ pub struct Lab {
     pub targets: Option<u16>,
     #[allow(missing_docs, reason = "documented above")]
     pub clients: Option<u16>,
-    /// Number of metadata hosts. It replaces the number of the shape.
+    /// Number of metadata hosts. This number replaces the number of the shape.
     pub metadata_servers: Option<u16>,
-    /// Rate of each metadata host's link. It replaces the rate of the shape.
+    /// Rate of each metadata host's link. This rate replaces the rate of the shape.
     pub metadata_link: Option<String>,
-    /// Rate of each server's link, such as `400Mbit`. It replaces the rate of the shape.
+    /// Rate of each server's link, such as `400Mbit`. This rate replaces the rate of the shape.
     pub link: Option<String>,
-    /// Rate of each client's link. It replaces the rate of the shape.
+    /// Rate of each client's link. This rate replaces the rate of the shape.
     pub client_link: Option<String>,
-    /// Rate of each target, such as `30MB/s`. It replaces the rate of the shape.
+    /// Rate of each target, such as `30MB/s`. This rate replaces the rate of the shape.
     pub target_rate: Option<String>,
 }
 
-/// The rates that the hardware can reach. Reports show results as a share of them.
+/// The rates that the hardware can reach. Reports show results as a share of these rates.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Limit {
-    /// Bytes per second that one server can move: the smaller rate of its link and of its devices.
+    /// Bytes per second that one server can transfer: the smaller rate of its link and of its
+    /// devices.
     pub server_bytes_per_second: Option<u64>,
     /// Bytes per second that one client host can move.
     pub client_bytes_per_second: Option<u64>,
@@ -238,7 +242,7 @@ pub struct Limit {
 /// The plan of a study.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
-    /// Name of the study. It is short, and can be used in file names.
+    /// Name of the study. The name is short, and can be used in file names.
     pub name: String,
     /// The subject of the study, in one line.
     pub title: String,
@@ -252,11 +256,12 @@ pub struct Plan {
     pub wait: Option<(Duration, Duration)>,
     /// The lab in which the plan runs. `None` means that the plan can run on any system.
     pub lab: Option<Lab>,
-    /// The rates of the hardware. A missing rate is that of the lab, if the study runs in one.
+    /// The rates of the hardware. In a study that runs in a lab, a missing rate is the rate of the
+    /// lab.
     pub limit: Limit,
     /// The parameters of the calibration.
     pub calibration: Calibration,
-    /// The experiments of the study. There is at least one.
+    /// The experiments of the study. The list has at least one experiment.
     pub experiments: Vec<Experiment>,
 }
 
@@ -264,8 +269,7 @@ impl Plan {
     /// Parses a plan and checks it.
     ///
     /// # Errors
-    /// `Configuration`. The error names the key that is wrong, and contains a hint on how to fix
-    /// it.
+    /// `Configuration`. The error names the wrong key, and contains a hint on how to fix the plan.
     pub fn parse(text: &str) -> Result<Self> {
         let plan = read::plan(text)?;
         check::plan(&plan)?;
@@ -302,7 +306,7 @@ impl Plan {
 
 impl Factors {
     /// Returns all combinations of the values of all factors. Of two factors in [`Factors`], the
-    /// later one varies faster.
+    /// later factor varies faster.
     pub fn conditions(&self) -> Vec<Condition> {
         let mut all = vec![self.first()];
         macro_rules! vary {

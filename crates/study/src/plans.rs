@@ -25,7 +25,7 @@ const READY: &[(&str, &str)] = &[
 /// Returns all predefined plans.
 ///
 /// # Panics
-/// Never, because a test parses each predefined plan.
+/// This function never panics, because a test parses each predefined plan.
 pub fn all() -> Vec<Plan> {
     READY.iter().map(|(_, text)| Plan::parse(text).expect("each built-in plan is valid")).collect()
 }
@@ -104,8 +104,8 @@ mod tests {
         }
     }
 
-    /// docs/operations/studies.md has a table with the run times of the plans on a small host.
-    /// `small` is not in it, and `site` needs a real system.
+    /// docs/operations/studies.md has a table with the run times of the plans on a small host. The
+    /// table omits `small`, and `site`, which needs a real system.
     #[test]
     fn table_of_run_times_has_the_number_of_runs_of_each_plan() {
         let page = include_str!("../../../docs/operations/studies.md");

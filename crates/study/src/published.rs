@@ -1,4 +1,4 @@
-//! Published measurements beside the results of a study, point by point.
+//! Compares published measurements with the results of a study, point by point.
 //!
 //! An emulated cluster is slower than the published systems, so rates cannot be compared. This
 //! module compares shapes: it divides each published rate by the highest published rate of its
@@ -20,7 +20,7 @@ use std::collections::BTreeSet;
 /// The built-in series, as a TOML document.
 pub const BUILT_IN: &str = include_str!("../published/series.toml");
 
-/// A study beside the published series of its plan.
+/// The results of a study, together with the published series of its plan.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Comparison {
     /// Name of the plan.
@@ -33,7 +33,7 @@ pub struct Comparison {
     pub without_results: Vec<String>,
 }
 
-/// A published series beside the results of a study.
+/// A published series, together with the results of a study.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ComparedSeries {
     /// Name of the series.
@@ -41,7 +41,7 @@ pub struct ComparedSeries {
     /// The publication.
     pub source: String,
     /// The condition of the runs that belong to the series, in words. Empty if all runs belong to
-    /// it.
+    /// the series.
     pub condition: String,
     /// Unit of the published rates.
     pub published_unit: String,
@@ -57,7 +57,7 @@ pub struct ComparedSeries {
     pub largest_difference: f64,
 }
 
-/// A published point beside the result of a study.
+/// A published point, together with the result of a study.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ComparedPoint {
     /// The published condition, in words.
@@ -119,8 +119,8 @@ pub fn compare(
     Ok(comparison)
 }
 
-/// Returns a series beside the results of a study. `None` means that the study has results for
-/// fewer than two points, which have no shape.
+/// Returns a series together with the results of a study. `None` means that the study has results
+/// for fewer than two points, which have no shape.
 fn compare_series(report: &Report, series: &Series) -> Result<Option<ComparedSeries>> {
     let mut found: Vec<(&Point, f64, usize)> = Vec::new();
     let mut quantities: BTreeSet<Quantity> = BTreeSet::new();
@@ -178,8 +178,8 @@ fn compare_series(report: &Report, series: &Series) -> Result<Option<ComparedSer
     }))
 }
 
-/// Returns the results of all runs that match all of `selectors`, and the quantities that they
-/// measure.
+/// Returns the results of all runs that match all of `selectors`, and the quantities that these
+/// runs measure.
 fn results(report: &Report, selectors: &[&Runs]) -> (BTreeSet<Quantity>, Vec<f64>) {
     let mut quantities = BTreeSet::new();
     let mut values = Vec::new();
@@ -216,7 +216,7 @@ fn results(report: &Report, selectors: &[&Runs]) -> (BTreeSet<Quantity>, Vec<f64
 /// Returns the built-in series.
 ///
 /// # Panics
-/// Never, because a test parses the built-in series.
+/// This function never panics, because a test parses the built-in series.
 pub fn built_in() -> Vec<Series> {
     parse(BUILT_IN).expect("the built-in series are valid")
 }

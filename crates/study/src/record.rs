@@ -1,8 +1,8 @@
-//! The records in the journal of a study. Each line is one record, and can be read without the
-//! other lines.
+//! The records in the journal of a study. Each line is one record, and a reader can parse each line
+//! without the other lines.
 //!
-//! Programs rely on the names of the fields. A later version may add fields, but must not rename
-//! any.
+//! Programs rely on the names of the fields. A later version of the program may add fields, but
+//! must not rename a field.
 
 use crate::plan::{Access, Cache, Condition, DataPer, Level, Operation, Targets};
 use serde::{Deserialize, Serialize};
@@ -14,13 +14,13 @@ use std::fmt;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Record {
-    /// The first record. It contains the plan, the lab or mount on which the study runs, and the
-    /// version of Skep.
+    /// The first record. This record contains the plan, the lab or mount on which the study runs,
+    /// and the version of Skep.
     Study(StudyRecord),
-    /// The description of the hosts. It is written after the first run that follows a start or a
-    /// resumption of the study.
+    /// The description of the hosts. The study writes this record after the first run that follows
+    /// a start or a resumption of the study.
     Environment(EnvironmentRecord),
-    /// The result of one run that was made for the calibration.
+    /// The result of one run of the calibration.
     Trial(RunRecord),
     /// The result of the calibration.
     Calibrated(CalibratedRecord),
@@ -46,8 +46,9 @@ pub struct StudyRecord {
     /// Number of storage targets of each server, by the name of the server. `None` if the file
     /// system does not report its targets.
     pub targets_per_server: Option<BTreeMap<String, u32>>,
-    /// The rates of the hardware, as far as the system reports them. `None` in journals of versions
-    /// that did not record them. The reports of such journals have no table of results.
+    /// The rates of the hardware, as far as the system reports these rates. `None` in journals of
+    /// versions that did not record the rates. The reports of such journals have no table of
+    /// results.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<LimitRecord>,
 }
@@ -56,9 +57,9 @@ pub struct StudyRecord {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LimitRecord {
     /// Bytes per second of one server: the smaller rate of its link and of all its targets. `None`
-    /// if the system does not report it.
+    /// if the system does not report this rate.
     pub server_bytes_per_second: Option<u64>,
-    /// Bytes per second of one client host. `None` if the system does not report it.
+    /// Bytes per second of one client host. `None` if the system does not report this rate.
     pub client_bytes_per_second: Option<u64>,
 }
 
@@ -75,13 +76,13 @@ pub struct EnvironmentRecord {
 pub struct CalibratedRecord {
     /// The smallest amount of data beyond which bandwidth does not grow, in bytes.
     pub data_bytes: u64,
-    /// Whether bandwidth does not grow beyond `data_bytes`. If not, `data_bytes` is the largest
-    /// amount that the calibration tried.
+    /// Whether bandwidth does not grow beyond `data_bytes`. If this field is not set, `data_bytes`
+    /// is the largest amount that the calibration tried.
     pub is_data_enough: bool,
     /// The smallest number of client hosts beyond which bandwidth does not grow.
     pub hosts: u32,
-    /// Whether bandwidth does not grow beyond `hosts` hosts. If not, `hosts` is the largest number
-    /// that the calibration tried.
+    /// Whether bandwidth does not grow beyond `hosts` hosts. If this field is not set, `hosts` is
+    /// the largest number that the calibration tried.
     pub are_hosts_enough: bool,
 }
 
@@ -140,15 +141,15 @@ pub struct RunRecord {
     /// `None` if the run measures bandwidth.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub operations_per_second: Option<f64>,
-    /// The result of each application. There are several only if the run had several applications
-    /// at the same time.
+    /// The result of each application. The list has several entries only if the run had several
+    /// applications at the same time.
     pub applications: Vec<ApplicationRecord>,
     /// Whether all caches had been dropped before the measurement.
     pub caches_dropped: bool,
     /// Whether the run describes the storage system. `false` means that the CPU of the host that
     /// emulates the cluster was the bottleneck.
     pub is_valid: bool,
-    /// Why the run is invalid. `None` if it is valid.
+    /// Why the run is invalid. `None` if the run is valid.
     pub invalid_because: Option<String>,
 }
 
@@ -166,7 +167,7 @@ pub struct ApplicationRecord {
     /// The processes of the application. All times in a run are on the same clock.
     pub processes: Vec<ProcessRecord>,
     /// The latencies of the application's operations. `None` in journals of versions that did not
-    /// measure them.
+    /// measure latencies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency: Option<Latency>,
     /// The targets of the application's files. `None` if the file system does not report targets.
@@ -192,8 +193,8 @@ pub struct ProcessRecord {
 /// The targets on which the files of an application are stored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Allocation {
-    /// Ids of the targets. If the application has one file, they are in stripe order. Otherwise
-    /// they are in ascending order.
+    /// Ids of the targets. The targets of an application with one file are in stripe order. The
+    /// targets of several files are in ascending order.
     pub targets: Vec<u32>,
     /// The smallest and the largest number of the application's targets on one server.
     pub min_max: MinMax,
@@ -202,9 +203,9 @@ pub struct Allocation {
 /// The smallest and the largest number of the application's targets on one server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct MinMax(
-    /// Number of the application's targets on the server that has the fewest of them.
+    /// Number of the application's targets on the server with the fewest of these targets.
     pub u32,
-    /// Number of the application's targets on the server that has the most of them.
+    /// Number of the application's targets on the server with the most of these targets.
     pub u32,
 );
 
@@ -274,7 +275,7 @@ impl RunRecord {
     }
 
     /// Returns a percentile of the latencies of the run, in microseconds. Of several applications,
-    /// the one with the longest latency counts. `None` if the run has no latencies.
+    /// the application with the longest latency counts. `None` if the run has no latencies.
     pub fn latency_us(&self, of: fn(&Latency) -> f64) -> Option<f64> {
         let all = self.applications.iter().filter_map(|it| it.latency.as_ref()).map(of);
         all.reduce(f64::max)

@@ -1,5 +1,5 @@
-//! The report of a study: groups, tests, figures and conclusions. It is made from the study's
-//! journal only.
+//! The report of a study: groups, tests, figures and conclusions. A report uses only the study's
+//! journal.
 //!
 //! The same journal always gives the same report, byte by byte. This module measures nothing, and
 //! does not access the measured system.
@@ -52,17 +52,17 @@ pub struct Report {
     pub runs_planned: usize,
     /// Number of runs that have a record in the journal.
     pub runs_done: usize,
-    /// Number of runs that have records in the journal, but no valid one. The storage system was
+    /// Number of runs that have records in the journal, but no valid record. The storage system was
     /// not the bottleneck in these runs.
     pub runs_invalid: usize,
-    /// All records of invalid runs, also of runs that were repeated later.
+    /// All records of invalid runs, including runs that the study has repeated.
     pub invalid: Vec<InvalidRun>,
     /// Whether figures and statistics include invalid runs.
     pub includes_invalid: bool,
     /// Number of runs before which some caches were not dropped. In these runs, data may have been
     /// read from a cache.
     pub runs_with_caches: usize,
-    /// The result of the calibration. `None` if there was no calibration.
+    /// The result of the calibration. `None` if the study had no calibration.
     pub calibrated: Option<CalibratedRecord>,
     /// The table of results: a row for each number of servers, clients and processes. Empty for
     /// journals that do not have the rates of the hardware, which older versions did not record.
@@ -145,7 +145,7 @@ pub struct Comparison {
     pub first: String,
     /// Value of the factor in the second condition.
     pub second: String,
-    /// The values of the other factors that vary. Both conditions have the same values.
+    /// The values of the other factors that vary. These values are the same in both conditions.
     pub among: String,
     /// Number of runs under each condition.
     pub runs: [usize; 2],
@@ -187,7 +187,8 @@ pub fn analyse(contents: &Contents, includes_invalid: bool) -> Report {
     let mut runs: Vec<(String, String, Vec<&RunRecord>)> = Vec::new();
     let mut calibrated = None;
     let mut trials: Vec<&RunRecord> = Vec::new();
-    // An invalid run may have been repeated. In this case, only its last record is used.
+    // An invalid run may have been repeated. For a repeated run, the report uses only the last
+    // record.
     let mut is_valid: BTreeMap<u32, bool> = BTreeMap::new();
     let mut last: BTreeMap<u32, &RunRecord> = BTreeMap::new();
     for record in &contents.records {
@@ -310,8 +311,8 @@ fn title(contents: &Contents, name: &str) -> String {
     }
 }
 
-/// Returns the report of an experiment. `is_paired` means that its plan lists pairs of hosts and
-/// processes, which are then one factor.
+/// Returns the report of an experiment. `is_paired` means that the plan lists pairs of hosts and
+/// processes, which then form one factor.
 fn experiment(
     name: &str,
     title: &str,
@@ -432,7 +433,7 @@ fn compare_allocations(group: &Group) -> Vec<AllocationComparison> {
             let Some(welch) = welch(&first.values, &second.values) else { continue };
             comparisons.push(AllocationComparison {
                 // The list `allocations` is in ascending order of the smaller number in the
-                // allocation. So of two allocations in the list, the later one is more even.
+                // allocation. So of two allocations in the list, the later allocation is more even.
                 first: first.min_max,
                 second: second.min_max,
                 among: group.label.clone(),

@@ -1,9 +1,9 @@
 //! Executes the runs of a study, one at a time. The module chooses the next run, writes the record
 //! of each run to the journal, and decides when to stop.
 //!
-//! A [`Bench`] measures runs. [`Site`] implements it for real systems. Each result is written to
-//! the journal before the next run begins. For this reason, a study can stop or fail at any time,
-//! and can be resumed later.
+//! A [`Bench`] measures runs. [`Site`] implements [`Bench`] for real systems. The module writes
+//! each result to the journal before the next run begins. For this reason, a study can stop or fail
+//! at any time, and a user can resume the study.
 
 mod calibration;
 mod files;
@@ -36,7 +36,7 @@ const RECORD_BYTES: u64 = 8 << 10;
 const PROCESS_BYTES: u64 = 200;
 /// Maximum size of one target in a record, in bytes.
 const TARGET_BYTES: u64 = 12;
-/// Interval at which a study that waits between two blocks checks whether it must stop.
+/// Interval at which a study that waits between two blocks checks whether the study must stop.
 const TICK: Duration = Duration::from_millis(100);
 
 /// Measures runs on a system.
@@ -55,7 +55,7 @@ pub trait Bench {
 /// The measured result of a run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Measured {
-    /// The result of each application. There is at least one.
+    /// The result of each application. The list has at least one application.
     pub applications: Vec<ApplicationRecord>,
     /// Whether all caches had been dropped before the measurement.
     pub caches_dropped: bool,
@@ -84,7 +84,7 @@ pub enum Event {
         all: usize,
         /// Description of the run's condition.
         condition: String,
-        /// Estimated time for all remaining runs. `None` if it is not known yet.
+        /// Estimated time for all remaining runs. `None` if the remaining time is not known yet.
         left: Option<Duration>,
     },
     /// A run has ended.
@@ -93,12 +93,12 @@ pub enum Event {
         value: f64,
         /// The quantity that the run measures.
         quantity: Quantity,
-        /// Why the run is invalid. `None` if it is valid.
+        /// Why the run is invalid. `None` if the run is valid.
         invalid_because: Option<String>,
     },
 }
 
-/// The state of a study when it has ended.
+/// The state of a study at its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct End {
     /// Number of runs that have a result in the journal.
@@ -113,7 +113,7 @@ pub struct End {
 pub struct Control<'a> {
     /// The caller sets this flag to make the study stop after its current run.
     pub stop: &'a AtomicBool,
-    /// Called for each progress event.
+    /// The runner calls this function for each progress event.
     pub tell: &'a mut dyn FnMut(Event),
     /// Returns the current time in UTC, as text for people.
     pub time: &'a dyn Fn() -> String,
@@ -139,8 +139,8 @@ impl Control<'_> {
     }
 }
 
-/// Returns the shortest and the longest wait between two blocks. If the plan does not set them,
-/// both are zero on an emulated system, because it has no other users.
+/// Returns the shortest and the longest wait between two blocks. If the plan sets no bounds, both
+/// bounds are zero on an emulated system, because such a system has no other users.
 pub fn wait_of(plan: &Plan, is_emulated: bool) -> (Duration, Duration) {
     let unsaid = if is_emulated { (Duration::ZERO, Duration::ZERO) } else { SHARED_WAIT };
     plan.wait.unwrap_or(unsaid)

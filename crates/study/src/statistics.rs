@@ -16,11 +16,11 @@ use serde::Serialize;
 /// The summary of a sample.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Summary {
-    /// Number of values. Never zero.
+    /// Number of values. The number is never zero.
     pub count: usize,
     /// Arithmetic mean of the values.
     pub mean: f64,
-    /// Standard deviation of the sample (divided by n - 1). Zero if there is only one value.
+    /// Standard deviation of the sample (divided by n - 1). Zero if the sample has only one value.
     pub sd: f64,
     /// The smallest value.
     pub min: f64,
@@ -82,7 +82,7 @@ pub(crate) fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len().max(1) as f64
 }
 
-/// Returns the variance of a sample (divided by n - 1). Zero if there are fewer than two values.
+/// Returns the variance of a sample (divided by n - 1). Returns zero for fewer than two values.
 pub(crate) fn variance(values: &[f64]) -> f64 {
     if values.len() < 2 {
         return 0.0;

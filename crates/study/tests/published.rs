@@ -67,8 +67,8 @@ fn of_allocation<'a>(groups: impl IntoIterator<Item = &'a Group>, wanted: MinMax
 fn published_plans_are_built_in_and_reports_match_results() {
     for name in ["scenario1", "scenario2", "concurrent", "six-targets"] {
         let (contents, report) = study(name);
-        // The study `six-targets` has no predefined plan. It was made later, for a question that
-        // the other studies had left open.
+        // The study `six-targets` has no predefined plan. This study was made after the other
+        // studies, for a question that they had left open.
         let ready = plans::text(name).ok();
         assert!(ready.is_some() || name == "six-targets", "{name}");
         assert!(ready.is_none_or(|ready| contents.study.plan == ready), "{name}");
@@ -131,7 +131,7 @@ fn slow_links_make_the_busiest_server_the_limit() {
     let of_all = |it| of_allocation(&counts.groups, it);
     let gain = of_all(MinMax(3, 3)) / of_all(MinMax(1, 3));
     assert!((1.4..1.55).contains(&gain) && rounded(gain * 100.0) == 146, "{gain}");
-    // The published table. It has the mean for each allocation.
+    // The published table. The report has the mean for each allocation.
     for (count, of_round_robin, of_balanced) in [
         (1, &[((0, 1), 47)][..], 47),
         (2, &[((0, 2), 47), ((1, 1), 94)], 94),

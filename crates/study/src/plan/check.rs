@@ -102,8 +102,8 @@ fn one_quantity(factors: &Factors) -> Result<()> {
     }
 }
 
-/// Checks that a condition with an operation on names sets no factor that has no effect on it, such
-/// as the number of targets, and needs no calibrated number of hosts.
+/// Checks that a condition with an operation on names sets no factor without an effect on such
+/// operations, such as the number of targets, and needs no calibrated number of hosts.
 fn names(condition: &Condition) -> Result<()> {
     if !condition.operation.is_on_names() {
         return Ok(());
@@ -132,7 +132,7 @@ fn names(condition: &Condition) -> Result<()> {
 }
 
 /// Checks that the data of an application can be divided evenly among its processes. If the
-/// calibration finds the amount of data, checks each amount that it may find.
+/// calibration finds the amount of data, checks each amount that the calibration may find.
 fn shares(plan: &Plan, condition: &Condition) -> Result<()> {
     if condition.operation.is_on_names() {
         return Ok(());

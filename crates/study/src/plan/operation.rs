@@ -1,5 +1,5 @@
 //! The properties of operations: the quantity that a run measures, and the phase of the benchmark
-//! in which it is measured.
+//! that measures this quantity.
 
 use super::Operation;
 use serde::Serialize;
@@ -26,7 +26,8 @@ impl Quantity {
         }
     }
 
-    /// Converts a result, in bytes or operations per second, to the unit in which reports show it.
+    /// Converts a result, in bytes or operations per second, to the unit in which reports show the
+    /// result.
     pub fn shown(self, value: f64) -> f64 {
         match self {
             Self::Bandwidth => value / f64::from(1 << 20),

@@ -137,7 +137,7 @@ fn wait(texts: &[String]) -> Result<(Duration, Duration)> {
 }
 
 /// Returns the values of all factors of an experiment. If the experiment does not set a factor, the
-/// value at the top level of the plan applies. If that is missing too, the factor has its default.
+/// value at the top level of the plan applies. A factor that the plan also omits has its default.
 fn factors(own: &FactorKeys, plan: &FactorKeys) -> Result<Factors> {
     macro_rules! values {
         ($field:ident, $key:literal, $default:expr, $one:expr) => {
@@ -213,7 +213,7 @@ fn pairs(own: &FactorKeys, plan: &FactorKeys) -> Result<Vec<Clients>> {
 }
 
 /// Returns a pair for each total number of processes in the table `keys`. Up to the number of hosts
-/// in the table, each process has a host of its own. Larger totals use all these hosts.
+/// in the table, each process has its own host. Larger totals use all these hosts.
 fn spread(keys: &Value) -> Result<Vec<Clients>> {
     let of = |what: String| wrong(format!("`clients`: {what}"));
     let keys: SpreadKeys =

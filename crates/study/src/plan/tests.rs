@@ -157,7 +157,7 @@ fn contradictions_between_keys_are_refused_with_a_fix() {
             &["`data-size`", "100MiB", "`hosts` 3", "`processes` 8", "multiple of 24MiB"][..],
         ),
         ("data-size = '4MiB'\nhosts = 8", &["`data-size`", "multiple of 64MiB"]),
-        // The calibration may find any of the sizes that it tries, so each of them is checked.
+        // The calibration may find any of the sizes that it tries, so `parse` checks each size.
         ("hosts = 3", &["`data-size`", "256MiB", "`hosts` 3"]),
         (
             "targets = 'shared'\napplications = 2\ncount = 4\nchooser = 'balanced'",

@@ -55,7 +55,7 @@ pub(super) fn bytes(value: &Value) -> Result<u64, String> {
         .ok_or_else(|| format!("invalid size {value}: expected a number or a text like \"256MiB\""))
 }
 
-/// Parses one of the words in `all`, and returns the value that belongs to it.
+/// Parses a word in `all`, and returns the value that belongs to the word.
 pub(super) fn word<T: Copy>(value: &Value, all: &[(&str, T)]) -> Result<T, String> {
     let found = all.iter().find(|(word, _)| value.as_str() == Some(word));
     found.map(|(_, meaning)| *meaning).ok_or_else(|| {

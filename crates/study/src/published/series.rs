@@ -9,17 +9,17 @@ use toml::Value;
 /// A series: points that were measured on one system, and published.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Series {
-    /// Name of the series. It is unique in its document.
+    /// Name of the series. The name is unique in its document.
     pub name: String,
     /// Name of the plan whose studies are compared with the series.
     pub plan: String,
     /// The publication.
     pub source: String,
-    /// Unit of the rates. The comparison only prints it.
+    /// Unit of the rates. The comparison only prints the unit.
     pub unit: String,
     /// Selects the runs that belong to the series.
     pub at: Runs,
-    /// The points. There are at least two, because one point has no shape.
+    /// The points. The list has at least two points, because one point has no shape.
     pub points: Vec<Point>,
 }
 
@@ -93,7 +93,7 @@ struct PointKeys {
 /// Reads a document with published series.
 ///
 /// # Errors
-/// `Configuration`. The error names the series and what is wrong in it.
+/// `Configuration`. The error names the series and the invalid key.
 pub fn parse(text: &str) -> Result<Vec<Series>> {
     let document: Document =
         toml::from_str(text).map_err(|error| wrong(error.to_string().trim_end()))?;

@@ -16,7 +16,7 @@ fn series<'a>(comparison: &'a Comparison, name: &str) -> &'a ComparedSeries {
     comparison.series.iter().find(|it| it.name == name).expect(name)
 }
 
-/// Returns the shares of a series in percent: the published and the measured one of each point.
+/// Returns the published share and the measured share of each point of a series, in percent.
 fn percent(series: &ComparedSeries) -> Vec<(u32, u32)> {
     let rounded = |share: f64| (share * 100.0).round() as u32;
     let of = |it: &ComparedPoint| (rounded(it.published_share), rounded(it.measured_share));
@@ -57,7 +57,8 @@ fn relative_rates_of_allocations_equal_the_published_ones() {
     assert_eq!(targets.condition, "experiment count");
     let allocations = series(&found, "boito-allocations-scenario1");
     assert_eq!(percent(allocations), [(67, 68), (100, 100)]);
-    // One client host of the lab nearly saturates the links, and one published node does not.
+    // One client host of the lab nearly saturates the links, in contrast to one node of the
+    // published measurement.
     let hosts = series(&found, "boito-figure4-scenario1");
     assert_eq!(percent(hosts), [(60, 95), (100, 100)]);
     assert!((hosts.mean_difference - hosts.largest_difference / 2.0).abs() < 1e-9);

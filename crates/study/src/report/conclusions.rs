@@ -1,7 +1,8 @@
-//! The conclusions of a report, in sentences. Each contains the numbers on which it is based.
+//! The conclusions of a report, in sentences. Each conclusion contains the numbers on which it is
+//! based.
 //!
-//! The doc comment of each function states the rule for its conclusion. If the results do not
-//! support a sentence, it is left out.
+//! The doc comment of each function states the rule for its conclusion. The module leaves out each
+//! sentence that the results do not support.
 
 mod limits;
 mod warm_up;
@@ -369,8 +370,7 @@ fn applications(experiment: &ExperimentReport) -> Option<Conclusion> {
             figures.push(bandwidth(format!("together, {what}"), group.summary.mean));
             figures.push(bandwidth(format!("each, {what}"), group.mean_of_each_application));
         }
-        // If there are too few runs, there is no test result. The sentence then claims no
-        // difference.
+        // With too few runs, there is no test result. The sentence then claims no difference.
         let growth = found.filter(is_difference).map_or(0.0, |it| it.gain);
         figures.extend(
             found.map(|it| number(format!("p-value of the difference{}", among(common)), it.p)),
@@ -386,7 +386,8 @@ fn applications(experiment: &ExperimentReport) -> Option<Conclusion> {
     (!text.is_empty()).then(|| conclusion("applications", experiment, text, figures))
 }
 
-/// If the results of a group have two modes, describes both, and how allocations explain them.
+/// If the results of a group have two modes, describes both modes, and the allocations that explain
+/// the modes.
 fn modes(experiment: &ExperimentReport, group: &Group) -> Option<Conclusion> {
     let found = group.bimodality.filter(|it| it.is_bimodal)?;
     let [low, high] = found.modes;

@@ -12,7 +12,7 @@ use skep_types::size;
 pub enum Factor {
     Servers,
     Count,
-    /// Client hosts together with processes on each of them, in plans that list such pairs.
+    /// Client hosts together with the processes on each host, in plans that list such pairs.
     Clients,
     Hosts,
     Applications,
@@ -127,7 +127,7 @@ impl Factor {
     /// value is not a number.
     pub fn number(self, settings: &Settings) -> u64 {
         match self {
-            // `None` means all servers. Sort it after each number of servers.
+            // `None` means all servers. Sort this value after each number of servers.
             Self::Servers => u64::from(settings.servers.unwrap_or(u32::MAX)),
             Self::Count => u64::from(settings.count.unwrap_or(0)),
             // Sort pairs by their total number of processes, and then by their number of hosts.

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 pub(super) const SIZE: (u32, u32) = (900, 420);
-/// The colours of Okabe and Ito. People with colour blindness can distinguish them.
+/// The colours of Okabe and Ito. People with colour blindness can distinguish these colours.
 pub(super) const COLOURS: [RGBColor; 7] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -46,7 +46,7 @@ struct Cell {
     summary: Summary,
 }
 
-/// The content of a figure, before it is drawn.
+/// The content of a figure that is not drawn yet.
 struct Layout {
     quantity: Quantity,
     axis: String,
@@ -116,8 +116,9 @@ fn by_axis(experiment: &ExperimentReport) -> Layout {
 }
 
 /// Returns the figure with the results by allocation. `None` if there is only one allocation. Each
-/// combination of the other factors is a series. The placement policy and the number of targets are
-/// ignored, because only the allocation matters here, and not the way in which it was chosen.
+/// combination of the other factors is a series. This figure ignores the placement policy and the
+/// number of targets, because it shows the effect of the allocation, and not of the choice of the
+/// allocation.
 fn by_allocation(experiment: &ExperimentReport) -> Option<Layout> {
     let is_other = |it: &&Factor| !matches!(it, Factor::Count | Factor::Chooser);
     let others: Vec<Factor> = experiment.varied.iter().filter(is_other).copied().collect();
@@ -270,8 +271,8 @@ fn middle(slot: &Range<f64>) -> f64 {
     f64::midpoint(slot.start, slot.end)
 }
 
-/// Draws the values as points next to each other, in the order in which they were measured. Also
-/// draws a line at their mean.
+/// Draws the values as points next to each other, in the order of the measurements. Also draws a
+/// line at the mean of the values.
 fn points(
     cell: &Cell,
     slot: &Range<f64>,

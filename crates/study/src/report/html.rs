@@ -1,4 +1,5 @@
-//! The report as one HTML page that needs no network. It has text, tables and embedded figures.
+//! The report as one HTML page that needs no network. The page has text, tables and embedded
+//! figures.
 
 use super::figures::Drawn;
 use super::{Conclusion, ExperimentReport, Group, InvalidRun, Report, Row, Shown, scaling};

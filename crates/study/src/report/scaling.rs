@@ -1,5 +1,5 @@
-//! The figures of results by number of servers, with the line that the hardware allows and nine
-//! tenths of it.
+//! The figures of results by number of servers, with a line for the limit of the hardware and a
+//! line for nine tenths of this limit.
 
 use super::figures::{COLOURS, Drawn, SIZE};
 use super::table::{Row, cached};
@@ -19,10 +19,11 @@ const DASHES: u32 = 12;
 /// Maximum number of labels on the axis of the servers. More would overlap.
 const MAX_LABELS: u32 = 24;
 
-/// Numbers of servers with the results that they reached, in the unit of the figure.
+/// Numbers of servers, each with the result that was reached with this number, in the unit of the
+/// figure.
 type Line = BTreeMap<u32, f64>;
 
-/// The content of a figure, before it is drawn.
+/// The content of a figure that is not drawn yet.
 struct Layout {
     quantity: Quantity,
     series: BTreeMap<String, Line>,
@@ -99,7 +100,8 @@ fn layout(rows: &[Row], quantity: Quantity) -> Option<Layout> {
     (servers.len() > 1).then_some(layout)
 }
 
-/// Sets the value for a number of servers, unless the line has a higher value there.
+/// Sets the value for a number of servers, unless the line already has a higher value for this
+/// number.
 fn raise(line: &mut Line, servers: u32, value: f64) {
     let old = line.entry(servers).or_insert(value);
     *old = old.max(value);

@@ -1,6 +1,6 @@
 //! The table of results: a row for each number of servers, clients and processes, and a column for
-//! each operation. It has the rates that the hardware can reach, and the share of them that was
-//! reached.
+//! each operation. The table has the rates that the hardware can reach, and the reached share of
+//! these rates.
 
 use super::points::quoted;
 use super::{ExperimentReport, Factor, Group, label};
@@ -24,12 +24,13 @@ pub struct Row {
     pub clients: u32,
     /// Number of processes of all applications together.
     pub processes: u64,
-    /// The values of the other factors that vary, such as `count 4`. Empty if no other one varies.
+    /// The values of the other factors that vary, such as `count 4`. Empty if no other factor
+    /// varies.
     pub condition: String,
-    /// Bytes per second that the servers and clients of this row can move. `None` if it is not
-    /// known.
+    /// Bytes per second that the servers and clients of this row can move. `None` if the limit is
+    /// not known.
     pub limit_bytes_per_second: Option<f64>,
-    /// Operations per second that the servers of this row can do. `None` if it is not known.
+    /// Operations per second that the servers of this row can do. `None` if the limit is not known.
     pub limit_operations_per_second: Option<f64>,
     /// The results, in the order of their operations. Each operation occurs at most once with
     /// dropped caches, and at most once with unchanged caches.
@@ -281,7 +282,7 @@ struct Columns<'a> {
 }
 
 impl Columns<'_> {
-    /// Adds a column, unless it has no value in any row.
+    /// Adds a column, unless the column has no value in any row.
     fn add(&mut self, title: &str, value: &dyn Fn(&Row) -> Option<String>) {
         let values: Vec<Option<String>> = self.rows.iter().map(value).collect();
         if values.iter().any(Option::is_some) {

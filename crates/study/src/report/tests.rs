@@ -234,7 +234,7 @@ fn report_names_a_warm_up_of_the_first_runs() {
     let found = about(&report, "warm-up");
     assert_eq!(found.len(), 1, "{found:?}");
     assert!(found[0].text.contains("20 % below the other runs"), "{}", found[0].text);
-    // Too small a difference, and too few slow blocks.
+    // The first case has too small a difference, and the second case has too few slow blocks.
     assert!(about(&with_first(0.97, 1), "warm-up").is_empty());
     assert!(about(&with_first(0.8, 2), "warm-up").is_empty());
 }

@@ -1,9 +1,9 @@
-//! The calibration, which is the first step of a study. It finds the amount of data and the number
-//! of client hosts beyond which bandwidth does not grow.
+//! The calibration, which is the first step of a study. The calibration finds the amount of data
+//! and the number of client hosts beyond which bandwidth does not grow.
 //!
-//! It first tries amounts of data in ascending order, with the largest number of client hosts in
-//! the plan. Then it tries numbers of client hosts, with the amount of data that it has found. Each
-//! search ends when two further steps gain nothing.
+//! The calibration first tries amounts of data in ascending order, with the largest number of
+//! client hosts in the plan. Then the calibration tries numbers of client hosts, with the found
+//! amount of data. Each search ends when two further steps gain nothing.
 
 use super::{Bench, Control, Event, RunName, one};
 use crate::journal::Journal;

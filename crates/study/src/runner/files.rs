@@ -1,7 +1,7 @@
 //! The files of runs: sets their stripe patterns, and finds the targets that store them.
 //!
 //! All access goes through the mount, with the extended attributes that docs/operations/patterns.md
-//! describes. For this reason, users without the cluster's token can run studies too. File systems
+//! describes. For this reason, users without the cluster's token can also run studies. File systems
 //! other than Skep do not have these attributes. On such a file system, the study creates files
 //! without a pattern, and cannot find their targets.
 
@@ -17,24 +17,25 @@ use std::path::Path;
 
 const PATTERN: &str = "user.skep.pattern";
 const MAP: &str = "user.skep.map";
-/// Size of a buffer for the longest map of a file. It has 16 components of 256 groups each.
+/// Size of a buffer for the longest map of a file. The longest map has 16 components with 256
+/// groups each.
 const MAX_MAP_BYTES: usize = 1 << 20;
 
-/// A storage target, and the server that owns it.
+/// A storage target, and the server of this target.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Target {
     pub(super) server: String,
     pub(super) id: u32,
 }
 
-/// Creates an empty file. Sets its stripe pattern if the run requires one.
+/// Creates an empty file. Sets the stripe pattern of the file if the run requires a pattern.
 pub(super) fn create(path: &Path, pattern: Option<&str>) -> Result<()> {
     File::create_new(path).map_err(|error| {
         Error::from(error).within(format_args!("cannot create {}", path.display()))
     })?;
     let Some(pattern) = pattern else { return Ok(()) };
     set_pattern(path, pattern).inspect_err(|_| {
-        // A file without the required pattern must not stay, so remove it.
+        // A file without the required pattern must not stay, so remove the file.
         let _ = std::fs::remove_file(path);
     })
 }
@@ -80,7 +81,7 @@ pub(super) fn targets(path: &Path) -> Result<Option<Vec<Target>>> {
         let words: Vec<&str> = line.split(' ').collect();
         let [_, _, chunk, _, _, _, target, node, _] = words[..] else { return Err(unreadable()) };
         if chunk == "0" {
-            // Inline bytes are stored in metadata, so they have no storage targets.
+            // Metadata stores inline bytes, so inline bytes have no storage targets.
             continue;
         }
         let id = target.strip_prefix('t').and_then(|id| id.parse().ok()).ok_or_else(unreadable)?;
@@ -102,7 +103,7 @@ pub(super) fn allocation(files: &[Vec<Target>], all: &[Target]) -> Allocation {
         counts.values().copied().max().unwrap_or(0),
     );
     let targets = match files {
-        // If there is only one file, its targets are left in stripe order.
+        // The targets of a single file stay in stripe order.
         [only] => only.iter().map(|it| it.id).collect(),
         _ => {
             let mut ids: Vec<u32> = used.iter().map(|it| it.id).collect();

@@ -1,12 +1,13 @@
-//! A barrier from which threads can withdraw. After a thread has withdrawn, the others do not wait
-//! for it.
+//! A barrier from which threads can withdraw. The other threads do not wait for a thread that has
+//! withdrawn.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 
 /// A barrier that can be used several times.
 #[derive(Debug)]
 pub(super) struct Meeting {
-    // A thread holds this lock only while it counts threads, and takes no other lock in this time.
+    // A thread holds this lock only while it counts threads, and takes no other lock during this
+    // time.
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -35,8 +36,8 @@ impl Meeting {
         }
     }
 
-    /// Withdraws the calling thread from the barrier. The other threads do not wait for it any
-    /// more.
+    /// Withdraws the calling thread from the barrier. The other threads no longer wait for this
+    /// thread.
     pub(super) fn leave(&self) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.members -= 1;

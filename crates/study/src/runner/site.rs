@@ -24,17 +24,17 @@ pub struct Place {
     pub name: String,
     /// The client hosts.
     pub hosts: Vec<Host>,
-    /// Hosts that run no processes, but whose caches are dropped too.
+    /// Hosts that run no processes, but whose caches are also dropped.
     pub server_hosts: Vec<Host>,
-    /// The directory for the files of the study, as a path on each client host. `{host}` in it
-    /// stands for the name of the host.
+    /// The directory for the files of the study, as a path on each client host. In the path,
+    /// `{host}` stands for the name of the host.
     pub path: String,
     /// The path of the directory `path`, on the host of this process.
     pub path_here: PathBuf,
-    /// Whether all hosts are emulated on the host of this process. If so, the CPU of this host may
-    /// be the bottleneck.
+    /// Whether all hosts are emulated on the host of this process. On an emulated system, the CPU
+    /// of this host may be the bottleneck.
     pub is_emulated: bool,
-    /// The rates of the hardware, as far as they are known.
+    /// The known rates of the hardware.
     pub limit: LimitRecord,
 }
 
@@ -42,8 +42,8 @@ pub struct Place {
 #[derive(Debug)]
 pub struct Site {
     place: Place,
-    /// Name of the directory in which the study creates its files. Its parent is the directory
-    /// `path` of [`Place`].
+    /// Name of the directory in which the study creates its files. The parent of this directory is
+    /// the directory `path` of [`Place`].
     work: String,
     /// All storage targets. `None` if the file system does not report targets.
     targets: Option<Vec<Target>>,
@@ -127,7 +127,7 @@ impl Site {
         let server_hosts = &self.place.server_hosts;
         if settings.operation.is_on_names() {
             // Directories in the root of Skep are on all metadata servers. Directories below the
-            // directory of the study would all be on the same one.
+            // directory of the study would all be on the same metadata target.
             return Ok(Work::on_names(settings, self.place.path.clone(), server_hosts));
         }
         let all = usable(settings, self.targets.as_deref().unwrap_or_default());
@@ -135,9 +135,9 @@ impl Site {
         let has_own_patterns = has_pattern_for_each_file(settings);
         match settings.access {
             // The file is directly in the directory of the study, so that one metadata target
-            // creates all such files. A policy that chooses targets in turn has a position of its
-            // own on each metadata target, so files of different metadata targets could get the
-            // same storage targets.
+            // creates all such files. A policy that chooses targets in turn has a separate position
+            // on each metadata target, so files of different metadata targets could get the same
+            // storage targets.
             Access::SharedFile => create(&here, pattern(0).as_deref())?,
             Access::FilePerProcess => {
                 std::fs::create_dir(&here).map_err(|error| {
@@ -232,8 +232,8 @@ fn file_name(label: &str, application: u32) -> String {
     format!("{label}-{}", application + 1)
 }
 
-/// Finds all storage targets. For this, it sets a stripe pattern with as many targets as possible
-/// on the empty file `probe`, and reads the targets of this file.
+/// Finds all storage targets. For this list, the function sets a stripe pattern with as many
+/// targets as possible on the empty file `probe`, and reads the targets of this file.
 fn all_targets(probe: &Path) -> Result<Option<Vec<Target>>> {
     if targets(probe)?.is_none() {
         return Ok(None);
@@ -242,7 +242,7 @@ fn all_targets(probe: &Path) -> Result<Option<Vec<Target>>> {
     targets(probe)
 }
 
-/// Removes a file or a directory, if it exists.
+/// Removes a file or a directory. Ignores a missing file or directory.
 fn remove(path: &Path) -> Result<()> {
     let removed = match std::fs::symlink_metadata(path) {
         Ok(metadata) if metadata.is_dir() => std::fs::remove_dir_all(path),
@@ -280,7 +280,7 @@ impl PhaseWatch {
 }
 
 /// Runs all applications at the same time, each on its own hosts. All processes begin when the last
-/// one is ready. On an emulated cluster, measures the CPU use during the measured phase.
+/// process is ready. On an emulated cluster, measures the CPU use during the measured phase.
 fn together(
     work: &[Work],
     place: &Place,

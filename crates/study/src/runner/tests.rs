@@ -14,8 +14,8 @@ const SEARCH: &str = "name = 'x'\ntitle = 't'\nrepetitions = 2\n\
     calibration = { data-size = ['64MiB', '128MiB', '256MiB', '512MiB', '1GiB'], hosts = [1, 2, 4, 8, 16] }\n\
     [[experiment]]\nname = 'a'\ntitle = 'a'\nfactors = { processes = 2, count = [1, 4] }\n";
 
-/// An artificial system. Its bandwidth grows with the number of hosts up to four, and is low with
-/// little data.
+/// An artificial system. The bandwidth of this system grows with the number of hosts up to four,
+/// and is low with little data.
 struct MadeUp {
     labels: Vec<String>,
     settings: Vec<Settings>,
@@ -82,7 +82,7 @@ fn begin(directory: &Path, plan: &str) -> Journal {
     Journal::create(directory, &study).expect("a new journal")
 }
 
-/// Runs or resumes a study. Stops it after `stop_after` runs have begun.
+/// Runs or resumes a study. Stops the study after `stop_after` runs have begun.
 fn study(
     directory: &Path,
     text: &str,

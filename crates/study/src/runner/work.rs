@@ -22,7 +22,7 @@ pub(super) struct Done {
     /// All hosts with their environments.
     pub(super) hosts: Vec<HostRecord>,
     phases: Vec<PhaseRecord>,
-    /// Why some phases have no result. `None` if all have one.
+    /// Why some phases have no result. `None` if all applications have a result.
     failure: Option<String>,
 }
 
@@ -45,7 +45,7 @@ impl Work {
             write: true,
             read: is_read,
             random: settings.operation.is_random(),
-            // Each host reads data that another host has written, so that it does not read from its
+            // Each host reads data that another host has written, so that no host reads from its
             // own cache.
             reorder: is_read && settings.cache != Cache::Kept,
             fsync: true,
@@ -60,7 +60,7 @@ impl Work {
 
     /// Returns work on names. Each process works in its own tree, directly in the existing
     /// directory `directory`. The work always has all phases up to the removal of the files,
-    /// although only one of them is measured.
+    /// although the study measures only one phase.
     pub(super) fn on_names(settings: &Settings, directory: String, server_hosts: &[Host]) -> Self {
         Self::Names(Box::new(metadata::Plan {
             directory,
@@ -72,7 +72,7 @@ impl Work {
             stat: true,
             read: false,
             remove: true,
-            // Each host uses files that another host has created, so that it does not use its own
+            // Each host uses files that another host has created, so that no host uses its own
             // cache.
             stride: u32::from(settings.cache != Cache::Kept),
             keep_caches: settings.cache == Cache::Kept,

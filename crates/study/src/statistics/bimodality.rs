@@ -1,10 +1,11 @@
 //! A test that decides whether a sample has two modes, which are two groups of values with a gap
 //! between them.
 //!
-//! The test fits one normal distribution, and a mixture of two, and compares both by the Bayesian
-//! information criterion. It also requires a minimum of Ashman's D, which is the distance between
-//! the two means in units of the standard deviations. This second condition is needed because a
-//! skewed sample with one mode also fits two overlapping distributions better than one.
+//! The test fits one normal distribution, and a mixture of two normal distributions, and compares
+//! the two fits by the Bayesian information criterion. It also requires a minimum of Ashman's D,
+//! which is the distance between the two means in units of the standard deviations. This second
+//! condition is needed because a skewed sample with one mode also fits two overlapping
+//! distributions better than one distribution.
 
 use super::{mean, sorted, variance};
 use serde::Serialize;
@@ -49,7 +50,8 @@ pub struct Mode {
 pub struct Bimodality {
     /// Whether the sample has two modes.
     pub is_bimodal: bool,
-    /// By how much two distributions are better than one, in the Bayesian information criterion.
+    /// The advantage of two distributions over one distribution, in the Bayesian information
+    /// criterion.
     pub evidence: f64,
     /// Ashman's D: the distance between the two means in units of the standard deviations.
     pub separation: f64,
@@ -57,8 +59,8 @@ pub struct Bimodality {
     pub modes: [Mode; 2],
 }
 
-/// Tests whether a sample has two modes. Returns `None` if it has fewer than 8 values, or if all
-/// values are equal.
+/// Tests whether a sample has two modes. Returns `None` if the sample has fewer than 8 values, or
+/// if all values are equal.
 pub fn bimodality(values: &[f64]) -> Option<Bimodality> {
     let values = sorted(values);
     let sd = variance(&values).sqrt();
@@ -84,7 +86,7 @@ pub fn bimodality(values: &[f64]) -> Option<Bimodality> {
 }
 
 /// Splits a sample into two groups so that the sum of squares within the groups is smallest. In one
-/// dimension, these are the optimal two clusters.
+/// dimension, these two groups are the optimal two clusters.
 fn split(sorted: &[f64]) -> [Mode; 2] {
     let within = |part: &[f64]| variance(part) * (part.len() - 1) as f64;
     let cost = |at: &usize| within(&sorted[..*at]) + within(&sorted[*at..]);
@@ -129,7 +131,8 @@ fn weighted(values: &[f64], weights: &[f64], least_sd: f64) -> Mode {
     Mode { mean, sd: variance.sqrt().max(least_sd), share: weight / values.len() as f64 }
 }
 
-/// Returns the density of a mixture at `value`. It is never 0, so that its logarithm is finite.
+/// Returns the density of a mixture at `value`. The density is never 0, so that its logarithm is
+/// finite.
 fn density(modes: &[Mode], value: f64) -> f64 {
     let of = |mode: &Mode| {
         let distance = (value - mode.mean) / mode.sd;

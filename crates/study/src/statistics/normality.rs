@@ -18,8 +18,9 @@ const MAX_DRAWN: usize = 200;
 /// The result of a test for a normal distribution.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Normality {
-    /// The Kolmogorov-Smirnov statistic. It is the largest distance between the distribution of the
-    /// sample and the normal distribution that has the mean and standard deviation of the sample.
+    /// The Kolmogorov-Smirnov statistic. The statistic is the largest distance between the
+    /// distribution of the sample and the normal distribution that has the mean and standard
+    /// deviation of the sample.
     pub distance: f64,
     /// The probability of a distance that is at least as large, if the sample is from a normal
     /// distribution.
@@ -28,7 +29,8 @@ pub struct Normality {
 
 /// Runs the Kolmogorov-Smirnov test for normality in the form of Lilliefors. This form takes into
 /// account that the mean and the standard deviation come from the sample itself. (The original test
-/// assumes that both are known in advance. It would accept nearly every sample as normal.)
+/// assumes that mean and standard deviation are known in advance, so it would accept nearly every
+/// sample as normal.)
 ///
 /// Returns `None` if there are fewer than [`MIN_JUDGED`] values, or if all values are equal.
 pub fn lilliefors(values: &[f64]) -> Option<Normality> {
@@ -94,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn critical_value_of_a_large_sample_is_the_published_one() {
+    fn critical_value_of_a_large_sample_is_as_published() {
         // For a large n, the critical value at 5 % is 0.895 / (sqrt(n) - 0.01 + 0.85 / sqrt(n)).
         let root = 1000_f64.sqrt();
         let critical = 0.895 / (root - 0.01 + 0.85 / root);

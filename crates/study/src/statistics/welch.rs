@@ -11,8 +11,8 @@ pub struct Welch {
     pub t: f64,
     /// Degrees of freedom, by the Welch-Satterthwaite equation.
     pub freedom: f64,
-    /// The two-sided p-value: the probability of a difference in either direction that is at least
-    /// as large, if both means are equal.
+    /// The two-sided p-value: the probability that two samples with equal means differ by at least
+    /// the observed difference, in either direction.
     pub p: f64,
     /// The mean of the first group divided by the mean of the second, minus 1.
     pub gain: f64,

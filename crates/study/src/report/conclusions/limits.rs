@@ -1,6 +1,6 @@
 //! Finds the part that limits a system: its clients, the links of its servers, or its targets. One
-//! conclusion covers all three, so that results with few clients do not seem to contradict results
-//! with many.
+//! conclusion covers clients, links and targets, so that results with few clients do not seem to
+//! contradict results with many clients.
 
 use super::{
     Conclusion, Figure, against, among, bandwidth, best, conclusion, first_as_good, lines, mean_of,
@@ -13,7 +13,7 @@ use crate::statistics::mean;
 use std::collections::BTreeMap;
 
 /// If more targets on each server increase the bandwidth by at most this fraction, the targets are
-/// not the limit. In this case, the limit is the server or its link.
+/// not the limit. If bandwidth grows by at most this share, the limit is the server or its link.
 const FLAT: f64 = 0.15;
 
 /// The part that limits a system that has enough clients.
@@ -46,7 +46,7 @@ struct Clients<'a> {
 }
 
 /// Returns one conclusion about clients and servers together. If the experiments disagree about the
-/// limit of the servers, returns one for each limit.
+/// limit of the servers, returns one conclusion for each limit.
 pub(super) fn draw(experiments: &[ExperimentReport]) -> Vec<Conclusion> {
     let mut found: Vec<Servers<'_>> = Vec::new();
     let experiments: Vec<&ExperimentReport> =

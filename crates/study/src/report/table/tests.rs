@@ -140,7 +140,7 @@ fn report_files_contain_the_table_of_conditions() {
     assert!(page.contains("<h2>Results</h2>") && page.contains("<th>cached read MiB/s</th>"));
     assert!(page.contains("<th>random-read % of limit</th>"));
     for name in ["scaling-bandwidth.svg", "scaling-iops.svg"] {
-        // One circle for each of three numbers of servers and each operation.
+        // The figure has one circle for each of three numbers of servers and each operation.
         let circles = if name.contains("iops") { 3 } else { 6 };
         assert_eq!(text(name).matches("<circle").count(), circles, "{name}");
         assert!(text(name).contains("limit"), "{name}");
