@@ -72,8 +72,8 @@ pub fn is_as_low_as_a_warm_up(below: f64) -> bool {
     below >= WARM_UP
 }
 
-/// Compares the first of repeated measurements with the mean of the others. Returns the share that
-/// the first value lacks to the mean of the other values. `None` means that the measurements show
+/// Compares the first of repeated measurements with the mean of the others. Returns how far the
+/// first value is below this mean, as a share of the mean. `None` means that the measurements show
 /// no warm-up: there are fewer than three values, the share is less than 5 %, or the first value is
 /// not farther from the lowest other value than the other values are from each other.
 pub fn warm_up(values: &[f64]) -> Option<f64> {
