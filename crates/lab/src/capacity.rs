@@ -2,11 +2,11 @@
 //! whether it is fast enough to emulate the rates of the lab.
 //!
 //! For half a second, one pair of threads for each two processors sends data over the loopback
-//! interface. Both threads of a pair compute checksums of the data, as the processes of a lab do.
-//! The rate that a lab can move is the measured rate divided by [`COST_OF_A_LAB`], since the bytes
-//! of a lab also pass through a mount, a page cache and two more interfaces. The measurement counts
-//! bytes in elapsed time, not in CPU time. So the load of other programs on this machine lowers the
-//! result.
+//! interface. The two threads of a pair compute checksums of the data, as the processes of a lab
+//! do. The rate that a lab can move is the measured rate divided by [`COST_OF_A_LAB`], since the
+//! bytes of a lab also pass through a mount, a page cache and two more interfaces. The measurement
+//! counts bytes in elapsed time, not in CPU time. So the load of other programs on this machine
+//! lowers the result.
 
 use skep_types::codec::crc32c;
 use skep_types::{Error, ErrorCode, Result};
@@ -60,8 +60,8 @@ pub fn capacity() -> Result<u64> {
 fn send(mut to: TcpStream, is_over: &AtomicBool) {
     let mut piece = vec![0x5a; PIECE];
     while !is_over.load(Ordering::Relaxed) {
-        // Each message contains the checksum of the previous one. So the compiler cannot remove the
-        // computation of the checksum.
+        // Each message contains the checksum of the previous message. So the compiler cannot remove
+        // the computation of the checksum.
         let sum = crc32c(&piece);
         piece[..4].copy_from_slice(&sum.to_le_bytes());
         if to.write_all(&piece).is_err() {

@@ -10,12 +10,13 @@ use crate::state::{State, namespaces_of};
 use skep_types::{Error, ErrorCode, Result};
 use std::process::Command;
 
-/// Shell commands that create interfaces and queues of the same kinds as a lab. They run in a
-/// temporary network namespace, which the kernel removes when the commands have ended.
+/// Shell commands that create interfaces and queues of the same kinds as a lab. The commands run in
+/// a temporary network namespace, which the kernel removes when the commands have ended.
 const TRY_NETWORK: &str = "ip link add name b type bridge && ip link add name v type veth peer \
                            name w && tc qdisc add dev v root tbf rate 1mbit burst 20000 limit \
                            20000";
-/// Shell command that delays packets as a lab does. It also runs in a temporary network namespace.
+/// Shell command that delays packets as a lab does. The command runs in a temporary network
+/// namespace.
 const TRY_DELAY: &str = "tc qdisc add dev lo root netem delay 1ms";
 
 fn refused(code: ErrorCode, what: impl Into<String>) -> Error {
@@ -82,7 +83,8 @@ pub(crate) fn check(name: &str, description: &Description) -> Result<()> {
     Ok(())
 }
 
-/// Checks that `free` bytes of memory are enough for the storage targets if they are in memory.
+/// If the storage targets are in memory, checks that `free` bytes of memory are enough for these
+/// targets.
 fn check_memory(description: &Description, free: u64) -> Result<()> {
     let targets = u64::from(description.servers) * u64::from(description.targets);
     let needed = targets * MIN_TARGET_MEMORY;

@@ -23,7 +23,7 @@ pub(crate) fn marked(lab: &str, program: &str) -> Command {
     command
 }
 
-/// Runs a command until it exits. Returns the text that it wrote to its standard output.
+/// Runs a command until it exits. Returns the standard output of the command.
 ///
 /// # Errors
 /// Returns `Io` if the command fails. The error contains the command and its standard error.
@@ -60,7 +60,7 @@ pub(crate) fn ip_lines(lab: &str, namespace: &str, lines: &str) -> Result<()> {
     command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(|error| failed(&error.to_string()))?;
     let mut input = child.stdin.take().expect("the standard input is a pipe");
-    // If `ip` ends before it has read all lines, its standard error has the reason.
+    // If `ip` ends before it has read all lines, the standard error of `ip` has the reason.
     let written = input.write_all(lines.as_bytes());
     drop(input);
     let output = child.wait_with_output().map_err(|error| failed(&error.to_string()))?;

@@ -1,5 +1,5 @@
-//! Detects whether the processors of this machine were the bottleneck of a measurement. Such a
-//! measurement does not describe the emulated cluster.
+//! Detects whether the processors of this machine were the bottleneck of a measurement. A
+//! measurement with this bottleneck does not describe the emulated cluster.
 //!
 //! [`CpuWatch`] reads `/proc/stat` at regular intervals. A sample is the idle share of the
 //! processors since the previous reading. A sample below [`IDLE_ENOUGH`] is *saturated*. If more
@@ -13,9 +13,9 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Interval between two samples. It is short, so that runs of a few seconds have enough samples.
-/// The counters of the kernel advance in ticks of up to 10 ms, so the error of a sample is about
-/// two percent.
+/// Interval between two samples. The interval is short, so that runs of a few seconds have enough
+/// samples. The counters of the kernel advance in ticks of up to 10 ms, so the error of a sample is
+/// about two percent.
 const PERIOD: Duration = Duration::from_millis(250);
 /// Minimum idle share of the processors in a sample that is not saturated. If the share is lower, a
 /// process may have had to wait for a processor.
@@ -48,7 +48,7 @@ impl Ticks {
     }
 
     /// Returns the idle share since the earlier reading. `None` means that the counters have not
-    /// advanced since then.
+    /// advanced since the earlier reading.
     fn idle_since(self, earlier: Self) -> Option<f64> {
         let all = self.all.checked_sub(earlier.all).filter(|all| *all > 0)?;
         // The kernel sometimes decreases the counter `iowait`, so the difference could be negative.
@@ -67,7 +67,8 @@ pub struct CpuUse {
     pub mean_idle: f64,
     /// Idle share of the sample with the least idle time, from 0 to 1.
     pub least_idle: f64,
-    /// Whether the processors were the bottleneck. If so, the measurement is invalid.
+    /// Whether the processors were the bottleneck. If the processors were the limit, the
+    /// measurement is invalid.
     pub is_limit: bool,
 }
 
@@ -122,7 +123,7 @@ impl CpuWatch {
         Self { end, thread }
     }
 
-    /// Ends the thread, and returns how busy the processors were since the start.
+    /// Ends the thread, and returns the use of the processors since the start.
     pub fn finish(self) -> CpuUse {
         // The thread ends as soon as the sender `end` is dropped.
         drop(self.end);

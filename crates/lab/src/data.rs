@@ -1,5 +1,5 @@
 //! Creates and removes the data directory of a lab. The directory contains a marker file with the
-//! name of the lab. A directory without this marker is removed only if it is empty.
+//! name of the lab. `down` removes a directory without this marker only if the directory is empty.
 
 use crate::command::{call, marked};
 use crate::names::{MARKER_FILE, memory_name};
@@ -18,8 +18,8 @@ pub(crate) struct Mount {
 /// Returns all mounts on a directory or below it. The innermost mounts come first.
 ///
 /// # Errors
-/// Returns `Io` if the mount table cannot be read. The caller must then not remove the directory,
-/// since it may contain mounted file systems.
+/// Returns `Io` if the mount table cannot be read. After an error, the caller must not remove the
+/// directory, because the directory may contain mounted file systems.
 pub(crate) fn mounts_below(directory: &Path) -> Result<Vec<Mount>> {
     let table = fs::read_to_string("/proc/self/mounts")?;
     let mut found: Vec<Mount> = table
@@ -108,7 +108,7 @@ pub(crate) fn make(state: &State, memory_bytes: u64) -> Result<()> {
 ///
 /// # Errors
 /// - `InUse`: a file system that does not belong to the lab is mounted on the directory or below
-///   it.
+///   the directory.
 /// - `Exists`: the directory is not empty and does not have the marker of the lab.
 pub(crate) fn remove(lab: &str, directory: &Path) -> Result<bool> {
     let own = memory_name(lab);
@@ -122,12 +122,12 @@ pub(crate) fn remove(lab: &str, directory: &Path) -> Result<bool> {
             );
             return Err(Error::new(ErrorCode::InUse, what));
         }
-        // Unmount lazily, since a program of a user may still have files of the file system open.
+        // Unmount lazily, because a program of a user may still have files of the file system open.
         call(marked(lab, "umount").arg("--lazy").arg(directory))?;
     }
     let named = |error: std::io::Error| Error::from(error).within(directory.display());
-    // If `up` was killed before it wrote the marker, the directory is empty. So first try to remove
-    // an empty directory.
+    // If `up` was killed before it wrote the marker, the directory is still empty. So first try to
+    // remove an empty directory.
     match fs::remove_dir(directory) {
         Ok(()) => return Ok(true),
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),

@@ -1,5 +1,5 @@
-//! The description of a lab. It is read from a file, is a predefined shape, or is built from the
-//! options of the command.
+//! The description of a lab. A description comes from a file, is a predefined shape, or is built
+//! from the options of the command.
 
 use crate::limits::{
     MAX_DELAY, MAX_HOSTS, MAX_METADATA_SERVERS, MAX_METADATA_TARGETS, MAX_NAME, MAX_TARGETS,
@@ -103,8 +103,8 @@ pub struct Description {
     pub targets: u16,
     /// Number of client hosts, each with one mount of the cluster.
     pub clients: u16,
-    /// Number of metadata hosts, each with one metadata service. The first one also runs the
-    /// management service.
+    /// Number of metadata hosts, each with one metadata service. The first metadata host also runs
+    /// the management service.
     pub metadata_servers: u16,
     /// Number of metadata targets on each metadata host.
     pub metadata_targets: u16,
@@ -125,8 +125,8 @@ pub struct Description {
     /// Name of the policy that chooses the storage targets of new files. `None` means Skep's
     /// default policy.
     pub chooser: Option<String>,
-    /// Whether the data of the targets is in memory. Then the disk of this machine cannot be the
-    /// bottleneck.
+    /// Whether the data of the targets is in memory. With targets in memory, the disk of this
+    /// machine cannot be the bottleneck.
     pub in_memory: bool,
     /// Directory for the data of the lab. `None` means a directory below /var/tmp/skep-lab.
     pub directory: Option<PathBuf>,
@@ -222,8 +222,9 @@ impl Description {
     }
 
     /// Returns the maximum number of bytes per second that all clients and servers can transfer
-    /// together. It is the smallest of three sums: the rates of all servers' links, of all storage
-    /// targets, and of all clients' links. `None` means that none of these rates has a limit.
+    /// together. The total rate is the smallest of three sums: the rates of all servers' links, of
+    /// all storage targets, and of all clients' links. `None` means that none of these rates has a
+    /// limit.
     pub fn total_rate(&self) -> Option<u64> {
         let of = |rate: Option<Rate>, count: u64| {
             rate.map(|rate| rate.bytes_per_second().saturating_mul(count))
@@ -238,8 +239,8 @@ impl Description {
     }
 }
 
-/// Checks the name of a lab. A name must not contain dashes, since longer names contain the name of
-/// the lab and use dashes as separators.
+/// Checks the name of a lab. A name must not contain dashes, because longer names contain the name
+/// of the lab and use dashes as separators.
 ///
 /// # Errors
 /// Returns `Configuration` if the name is invalid. The error contains the rules for names.

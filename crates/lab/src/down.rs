@@ -1,4 +1,4 @@
-//! Removes a lab, even if it was only partly created or partly removed.
+//! Removes a lab, even a lab that was only partly created or partly removed.
 //!
 //! No step of the removal assumes that `up` has completed. Processes are found by the state file,
 //! by their network namespaces, and by an environment variable. Network namespaces are found by
@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 /// Name of the process that starts the lab, in the list of processes in the lab's state.
 pub(crate) const MAKER: &str = "up";
 
-/// The parts of a lab that [`down`] has removed, or that it would remove.
+/// The parts of a lab that [`down`] has removed, or that [`down`] would remove.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Removed {
     /// Name of the lab.
@@ -46,8 +46,8 @@ struct LabRemains {
 
 impl LabRemains {
     fn of(lab: &str) -> Result<Self> {
-        // Ignore an unreadable state file, because the other parts of the lab can be found without
-        // it.
+        // Ignore an unreadable state file, because `down` can find the other parts of the lab
+        // without this file.
         let state = State::load(lab).ok();
         let run = state_directory(lab);
         let data = match &state {
@@ -64,8 +64,8 @@ impl LabRemains {
 
     /// Returns the ids of all running processes of the lab.
     fn processes(&self, lab: &str) -> Vec<u32> {
-        // Look for network namespaces again, since `up` may have created more since the last
-        // search.
+        // Look for network namespaces again, because `up` may have created more namespaces since
+        // the last search.
         let mut found = of_lab(lab, &namespaces_of(lab));
         let noted = self.state.iter().filter(|state| state.is_of_this_boot());
         for process in noted.flat_map(|state| &state.processes) {
@@ -88,14 +88,14 @@ impl LabRemains {
 /// # Errors
 /// - `Configuration`: the name is invalid.
 /// - `NotPermitted`: this process does not run as root.
-/// - Another error: a process, a mount or a directory cannot be removed. The remaining parts then
-///   stay, and another call of this function tries to remove them.
+/// - Another error: a process, a mount or a directory cannot be removed. In that case the remaining
+///   parts stay, and another call of this function tries to remove them.
 pub fn down(lab: &str) -> Result<Removed> {
     crate::description::check_name(lab)?;
     crate::check::check_root()?;
     let found = LabRemains::of(lab)?;
-    // First kill the process that starts the lab, and the children of this process. Otherwise they
-    // would create more parts.
+    // First kill the process that starts the lab, and the children of this process. Running
+    // processes could create more parts.
     let maker = found.state.iter().filter(|state| state.is_of_this_boot());
     let maker = maker.flat_map(|state| &state.processes).find(|process| process.name == MAKER);
     let mut processes = 0;
@@ -182,7 +182,7 @@ fn remove_run(lab: &str, run: &Path) -> Result<()> {
         );
         return Err(Error::new(ErrorCode::InUse, what));
     }
-    // Remove the mount points one by one, and only if they are empty. Otherwise the removal could
+    // Remove the mount points one by one, and only if they are empty. A recursive removal could
     // delete files of a file system that is still mounted.
     let points = run.join("mnt");
     for entry in fs::read_dir(&points).into_iter().flatten() {
@@ -195,7 +195,7 @@ fn remove_run(lab: &str, run: &Path) -> Result<()> {
     }
     ignore_missing(fs::remove_dir(run))
         .map_err(|error| error.within(format_args!("cannot remove lab '{lab}'")))?;
-    // Ignore the error. These directories cannot be removed while other labs use them.
+    // Ignore the error. The removal of these directories fails while other labs use them.
     for root in [STATE_ROOT, DATA_ROOT] {
         let _ = fs::remove_dir(root);
     }

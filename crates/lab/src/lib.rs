@@ -3,10 +3,11 @@
 //! A lab has hosts for metadata, a host for each server and a host for each client. Each host is a
 //! network namespace with one link to the other hosts. The rate of a link can be limited in each
 //! direction, and packets can be delayed if the kernel supports it. The rate of each storage target
-//! can also be limited. Services and mounts are processes of the program `skep`. They keep running
-//! after [`up`](fn@up) has returned, and [`State`] lists them.
+//! can also be limited. Services and mounts are processes of the program `skep`. The processes
+//! continue to run after [`up`](fn@up) has returned, and [`State`] lists the processes.
 //!
-//! [`up`](fn@up) starts a lab. [`down`](fn@down) removes a lab, even if it was only partly created.
+//! [`up`](fn@up) starts a lab. [`down`](fn@down) removes a lab, even a lab that was only partly
+//! created.
 //!
 //! The crate measures nothing. The crates for benchmarks and studies run their programs on the
 //! hosts of a lab.

@@ -8,8 +8,8 @@ use std::time::Duration;
 pub(crate) const MAX_HOSTS: u16 = 250;
 /// Maximum number of storage targets of one server. Each target needs a thread.
 pub(crate) const MAX_TARGETS: u16 = 64;
-/// Maximum number of metadata hosts. Like a server, each of them needs a network namespace, a link
-/// and a process.
+/// Maximum number of metadata hosts. Like a server, each metadata host needs a network namespace, a
+/// link and a process.
 pub(crate) const MAX_METADATA_SERVERS: u16 = 64;
 /// Maximum number of metadata targets of one metadata host. Each target needs a thread.
 pub(crate) const MAX_METADATA_TARGETS: u16 = 64;
@@ -30,15 +30,15 @@ pub(crate) const MAX_DELAY: Duration = Duration::from_millis(500);
 /// leave 99.3 % of a link's rate to data.
 pub(crate) const MTU: u32 = 9000;
 /// Burst of a link, which is the amount of data that the link may send without a delay after a
-/// pause. It is given as the time that the link needs for this data at its rate. The burst is
-/// longer than the usual delay of a timer, which is a few milliseconds. So a late timer does not
+/// pause. The burst is given as the time that the link needs for this data at its rate. The burst
+/// is longer than the usual delay of a timer, which is a few milliseconds. So a late timer does not
 /// lower the rate. The burst is too short to change the duration of a transfer.
 pub(crate) const BURST: Duration = Duration::from_millis(5);
 /// Minimum burst of a link, in frames. With a smaller burst, the link would never send a frame.
 pub(crate) const MIN_BURST_FRAMES: u32 = 2;
-/// Maximum number of bytes in the queue in front of a link. It exceeds the sum of the TCP windows
-/// of all connections. So the queue never drops a packet, as in a network with flow control, and
-/// retransmissions take no part of the rate.
+/// Maximum number of bytes in the queue in front of a link. The length exceeds the sum of the TCP
+/// windows of all connections. So the queue never drops a packet, as in a network with flow
+/// control, and retransmissions take no part of the rate.
 pub(crate) const QUEUE_BYTES: u32 = 64 << 20;
 /// Maximum number of packets in the queue of a link with a delay.
 pub(crate) const DELAYED_PACKETS: u32 = 100_000;
@@ -48,8 +48,8 @@ pub(crate) const START_PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) const END_PATIENCE: Duration = Duration::from_secs(20);
 /// Interval between two checks of processes.
 pub(crate) const TICK: Duration = Duration::from_millis(20);
-/// Minimum memory in bytes for each storage target in memory. It suffices for the internal files of
-/// the target and for small tests.
+/// Minimum memory in bytes for each storage target in memory. This size suffices for the internal
+/// files of the target and for small tests.
 pub(crate) const MIN_TARGET_MEMORY: u64 = 64 << 20;
 /// The storage targets in memory may use at most the available memory divided by this number.
 pub(crate) const MEMORY_SHARE: u64 = 2;

@@ -15,14 +15,15 @@ pub const STATE_ROOT: &str = "/run/skep-lab";
 pub const DATA_ROOT: &str = "/var/tmp/skep-lab";
 /// Directory that contains a file for each named network namespace.
 pub const NAMESPACES: &str = "/run/netns";
-/// Environment variable of all processes of a lab. Its value is the name of the lab.
+/// Environment variable of all processes of a lab. The value of the variable is the name of the
+/// lab.
 pub const PROCESS_VARIABLE: &str = "SKEP_LAB_PROCESS";
 /// Name of the marker file in a data directory. The file contains the name of the lab to which the
 /// directory belongs.
 pub(crate) const MARKER_FILE: &str = "skep-lab-data";
 /// Prefix of the names of a lab's network namespaces and in-memory file system.
 const PREFIX: &str = "skep-lab-";
-/// Port of the management service. The ports of services are fixed, since each host has its own
+/// Port of the management service. The ports of services are fixed, because each host has its own
 /// network namespace and runs at most one service of each kind.
 pub(crate) const MANAGEMENT_PORT: u16 = 7400;
 pub(crate) const METADATA_PORT: u16 = 7410;

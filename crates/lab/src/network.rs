@@ -17,8 +17,8 @@
 //! # Hazard: large packets
 //! The kernel passes up to 64 KiB to an interface in one piece, and splits this data into frames
 //! later. If the burst of the token bucket is smaller than this data, the split happens earlier, at
-//! the bucket. This takes more CPU time, but does not change the rate. So the burst need not be 64
-//! KiB, and [`Bucket::of`] computes it from the rate alone.
+//! the bucket. The splitting takes more CPU time, but does not change the rate. So the burst need
+//! not be 64 KiB, and [`Bucket::of`] computes it from the rate alone.
 
 use crate::command::{ip, ip_lines, tc};
 use crate::limits::{BURST, DELAYED_PACKETS, MIN_BURST_FRAMES, MTU, QUEUE_BYTES};
@@ -30,7 +30,8 @@ use skep_types::{Error, ErrorCode, Result};
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-/// Length in bytes of the header of an Ethernet frame. The kernel counts it as part of each frame.
+/// Length in bytes of the header of an Ethernet frame. The kernel counts this header as part of
+/// each frame.
 const HEADER_BYTES: u32 = 14;
 /// Name of the bridge, which is also a network interface.
 const BRIDGE: &str = "bridge";
@@ -112,7 +113,7 @@ pub(crate) fn make_host(state: &State, host: &Host) -> Result<()> {
 }
 
 /// Gives each host the hardware addresses of the other hosts. Clients get only the addresses of
-/// servers and metadata hosts, because they do not use each other.
+/// servers and metadata hosts, because no client sends packets to another client.
 pub(crate) fn make_neighbours(state: &State) -> Result<()> {
     let is_client = |host: &Host| host.role == Role::Client;
     for host in &state.hosts {
@@ -131,8 +132,9 @@ pub(crate) fn make_neighbours(state: &State) -> Result<()> {
     Ok(())
 }
 
-/// Returns the hardware address of the host with this IP address. It contains the IP address, so it
-/// is unique in the lab. Its first byte means that the address is locally administered.
+/// Returns the hardware address of the host with this IP address. The hardware address contains the
+/// IP address, so it is unique in the lab. The first byte means that the address is locally
+/// administered.
 fn hardware_address(address: &str) -> String {
     let address: Ipv4Addr = address.parse().expect("each host has an IPv4 address");
     let [a, b, c, d] = address.octets();

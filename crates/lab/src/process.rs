@@ -19,14 +19,14 @@ pub struct Process {
     pub host: String,
     /// Process id.
     pub pid: u32,
-    /// Start time of the process, in ticks of the kernel's clock since boot. If a later process
-    /// gets the same id, it has a different start time.
+    /// Start time of the process, in ticks of the kernel's clock since boot. A later process with
+    /// the same id has a different start time.
     pub start_time: u64,
 }
 
 impl Process {
-    /// Returns the process with the id `pid`, which has just been started. `None` means that it has
-    /// already ended.
+    /// Returns the process with the id `pid`, which has just been started. `None` means that the
+    /// process has already ended.
     pub(crate) fn of(name: &str, host: &str, pid: u32) -> Option<Self> {
         let start_time = skep_env::process_start_time(pid)?;
         Some(Self { name: name.into(), host: host.into(), pid, start_time })
@@ -88,7 +88,7 @@ pub(crate) fn children(parent: u32) -> Vec<u32> {
 }
 
 /// Kills all processes that `find` returns, and calls `find` again. Ends when `find` has returned
-/// no process two times in a row. One empty result is not enough, since a process gets its
+/// no process two times in a row. One empty result is not enough, because a process gets its
 /// environment variable a short time after its start. Returns the number of killed processes.
 ///
 /// # Errors
@@ -112,7 +112,7 @@ pub(crate) fn kill_all(find: impl Fn() -> Vec<u32>) -> Result<usize> {
         }
         for pid in left {
             killed.insert(pid);
-            // Ignore the error, since the process may have ended in the meantime.
+            // Ignore the error, because the process may have ended in the meantime.
             let _ = skep_env::send_signal(pid, libc::SIGKILL);
         }
         std::thread::sleep(TICK);

@@ -5,7 +5,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 use std::fmt;
 use std::str::FromStr;
 
-/// A rate in bytes per second. It is within the range of rates that a lab can emulate.
+/// A rate in bytes per second. The rate is within the range of rates that a lab can emulate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Rate(u64);
 

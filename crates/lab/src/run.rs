@@ -14,9 +14,9 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Time limit for a command to end after SIGTERM, which it gets at its timeout. After this time,
-/// the command gets SIGKILL. Also the time limit for the output of background processes after the
-/// end of the commands.
+/// Time limit for a command to end after SIGTERM, which the command gets at its timeout. After this
+/// time, the command gets SIGKILL. The same limit applies to the output of background processes
+/// after the end of the commands.
 const END_PATIENCE: Duration = Duration::from_secs(2);
 /// Environment variable that contains the name of the host on which a command runs.
 const HOST_VARIABLE: &str = "SKEP_LAB_HOST";
@@ -54,8 +54,8 @@ pub struct Run {
     pub seconds: f64,
     /// How busy the processors of this machine were during the run.
     pub cpu: CpuUse,
-    /// Whether measurements in this run are valid. They are invalid if the processors of this
-    /// machine were the bottleneck.
+    /// Whether measurements in this run are valid. The measurements are invalid if the processors
+    /// of this machine were the bottleneck.
     pub is_valid: bool,
 }
 
@@ -84,13 +84,13 @@ struct HostProcess {
 }
 
 /// Runs a command on several hosts at the same time. On a client host, the working directory of the
-/// command is the mount. Passes each output line to `on_line`. If background processes that the
-/// command leaves behind have its output open, waits for them at most two seconds.
+/// command is the mount. Passes each output line to `on_line`. Waits at most two seconds for
+/// background processes that the command leaves behind and that have its output open.
 ///
 /// # Errors
 /// - `InvalidArgument`: the command is empty, or no host is named.
 /// - `Io`: the command cannot be started on one of the hosts, or the traffic of a host cannot be
-///   read. If the command cannot be started, it is killed on the other hosts.
+///   read. If the command cannot be started on a host, it is killed on the other hosts.
 pub fn run(
     state: &State,
     hosts: &[&Host],
@@ -164,8 +164,7 @@ fn start_on(
         starting.current_dir(point);
     }
     starting.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    // The child process gets a process group of its own, and gets SIGTERM when the calling thread
-    // ends.
+    // The child process gets its own process group, and gets SIGTERM when the calling thread ends.
     let mut child = skep_env::spawn_child(&mut starting)
         .map_err(|error| Error::from(error).within(format_args!("on {}", host.name)))?;
     let readers = vec![

@@ -1,5 +1,5 @@
-//! Starts the services and mounts of a lab. Each of them is a process of the program `skep`, which
-//! runs on one host of the lab.
+//! Starts the services and mounts of a lab. Each service and each mount is a process of the program
+//! `skep`, which runs on one host of the lab.
 
 use crate::command::{call, marked};
 use crate::description::Description;
@@ -17,7 +17,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// Shell command that sets the host name that programs on a host see, and then runs a program.
+/// Shell command that sets the name of a host for the programs on this host, and then runs a
+/// program.
 const SET_HOST_NAME: &str = "echo \"$0\" > /proc/sys/kernel/hostname && exec \"$@\"";
 /// Size of a log at which a mount process renames the log to `FILE.old` and begins a new one.
 const LOG_LIMIT: &str = "16MiB";
@@ -29,15 +30,15 @@ pub(crate) struct Starter<'a> {
     /// Path of the program `skep`.
     pub(crate) program: &'a Path,
     pub(crate) state: &'a mut State,
-    /// The socket to which processes report that they are ready. It has a path in the file system,
-    /// since abstract socket names are visible only in one network namespace.
+    /// The socket to which processes report that they are ready. The socket has a path in the file
+    /// system, because an abstract socket name is visible only in one network namespace.
     readiness: UnixDatagram,
     socket: PathBuf,
 }
 
 /// Returns a command that runs a program on a host. The program has the same process id as the
-/// command. It runs in the mount namespace of this machine, so that its mounts are visible to all
-/// processes.
+/// command. The command runs in the mount namespace of this machine, so that its mounts are visible
+/// to all processes.
 fn on_host(lab: &str, host: &Host) -> Command {
     let mut command = marked(lab, "nsenter");
     command.arg(format!("--net={NAMESPACES}/{}", host.namespace));
@@ -215,7 +216,8 @@ impl<'a> Starter<'a> {
         }
     }
 
-    /// Waits until all targets are online. Then formats the cluster, and sets its placement policy.
+    /// Waits until all targets are online. After this wait, formats the cluster, and sets its
+    /// placement policy.
     pub(crate) fn format(&self, pause: Duration) -> Result<()> {
         let Description { metadata_servers, metadata_targets, .. } = self.state.description;
         let metadata = usize::from(metadata_servers) * usize::from(metadata_targets);

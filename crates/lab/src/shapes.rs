@@ -72,7 +72,8 @@ target_variability = "10%"
 in_memory = true
 "#;
 
-// Each server has one target, as there, where a target is an array of ten disks.
+// Each server has one target, as in the published cluster, in which a target is an array of ten
+// disks.
 const AZURE: &str = r#"
 servers = 20
 targets = 1

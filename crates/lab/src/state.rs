@@ -1,5 +1,5 @@
 //! The state of a lab, which is stored in a file. Other commands use the state to find the parts of
-//! the lab, and `down` uses it to remove them.
+//! the lab, and `down` uses the state to remove these parts.
 //!
 //! `up` writes the file before it creates any part of the lab. So the file contains the names of
 //! all parts that may exist. `up` writes the file again after the start of each process.
@@ -86,7 +86,7 @@ pub struct State {
     pub boot: String,
     /// Name of the network namespace that contains the bridge.
     pub network: String,
-    /// Address of the management service. It can be reached only from the hosts of the lab.
+    /// Address of the management service. Only the hosts of the lab can reach this address.
     pub cluster: String,
     /// Path of the file with the join token of the lab's cluster.
     pub token_file: PathBuf,
@@ -109,7 +109,7 @@ fn configuration(what: String) -> Error {
 }
 
 impl State {
-    /// Returns the state of a lab that will be started. Creates nothing.
+    /// Returns the state of a lab that will be started. The function creates nothing.
     pub(crate) fn plan(name: &str, description: &Description) -> Self {
         let run = state_directory(name);
         let directory = match &description.directory {
@@ -166,7 +166,7 @@ impl State {
     /// Reads the state of a lab from the state file.
     ///
     /// # Errors
-    /// - `NotFound`: there is no lab with this name.
+    /// - `NotFound`: this host has no lab with this name.
     /// - `Configuration`: the name is invalid, or the state file has invalid contents or another
     ///   version.
     /// - Another error: the state file cannot be read.

@@ -18,7 +18,7 @@ pub struct Status {
     /// Whether the start of the lab has completed, all hosts exist, and all processes and mounts
     /// are running.
     pub is_well: bool,
-    /// Address of the management service. It can be reached only from the hosts of the lab.
+    /// Address of the management service. Only the hosts of the lab can reach this address.
     pub cluster: String,
     /// Path of the file with the join token of the lab's cluster.
     pub token_file: PathBuf,

@@ -17,8 +17,8 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
-/// Runs all checks before the start of a lab, and returns the initial state of this lab. Creates
-/// nothing. Passes the measured capacity of this machine to `report`.
+/// Runs all checks before the start of a lab, and returns the initial state of this lab. The
+/// function creates nothing. Passes the measured capacity of this machine to `report`.
 ///
 /// # Errors
 /// Returns the errors that [`up`] returns before it creates any part.
@@ -38,7 +38,7 @@ pub fn plan(
 
 /// Starts a lab, and returns its state when all mounts are ready. `program` is the path of `skep`.
 /// Passes the name of each step to `report`. If a step fails, removes all parts that were created.
-/// If `is_forced` is set, starts the lab even if this machine is too slow for its rates.
+/// If `is_forced` is set, starts the lab even if this machine is too slow for the rates of the lab.
 ///
 /// # Errors
 /// Errors before any part of the lab is created:
@@ -69,8 +69,8 @@ pub fn up(
     made.map(|()| state)
 }
 
-/// Creates the lab's state directory, and so reserves the name of the lab. If two processes try
-/// this at the same time, only one of them succeeds.
+/// Creates the lab's state directory, and so reserves the name of the lab. If two processes create
+/// the directory at the same time, only one process succeeds.
 fn claim(state: &mut State) -> Result<()> {
     let run = state_directory(&state.name);
     let named = |error: std::io::Error| Error::from(error).within(run.display());

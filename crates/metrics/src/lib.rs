@@ -2,7 +2,7 @@
 //! and accounts of load by client, user, group, job and directory. The crate also stores records of
 //! slow and sampled operations.
 //!
-//! The crate owns the counting, the table of all metrics ([`catalog`]) and their text form
+//! The crate contains the counters, the table of all metrics ([`catalog`]) and their text form
 //! ([`text`]). The crate is pure except for atomic variables: it uses no clock, no I/O and no
 //! threads. Callers measure durations and pass them to this crate. Other crates count the events.
 //! `skep-exporter` has the HTTP server and the message that transport a snapshot.

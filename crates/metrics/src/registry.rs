@@ -122,8 +122,8 @@ impl Registry {
     }
 }
 
-/// A registry can be a part of another registry. The other registry can also remove such a registry
-/// again, together with all its series.
+/// A registry can be a part of another registry. A child registry can be removed from its parent
+/// registry, together with all series of the child.
 impl Source for Registry {
     fn collect(&self, snapshot: &mut Snapshot) {
         let sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner).clone();

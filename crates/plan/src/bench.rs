@@ -37,8 +37,8 @@ struct Host {
     name: String,
 }
 
-/// Reads a result of `skep bench io --output json`. It was measured on `system`, with clients whose
-/// links have a rate of `client_gbit_s`.
+/// Reads a result of `skep bench io --output json`. The benchmark ran on `system`, with clients
+/// whose links have a rate of `client_gbit_s`.
 ///
 /// # Errors
 /// `InvalidArgument` if the text is not a result of `skep bench io`, or if the benchmark marked the

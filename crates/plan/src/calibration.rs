@@ -4,8 +4,8 @@
 //! Each parameter has an assumed value with an uncertainty ([`crate::PARAMETERS`]), and
 //! measurements change both. The method is a maximum a posteriori estimate, by the algorithm of
 //! Levenberg and Marquardt on the logarithms of the parameters. Each table has the same weight,
-//! whatever its number of rows. A parameter on which no measurement depends keeps its assumed value
-//! and uncertainty. This uncertainty makes the intervals of predictions wider.
+//! independently of its number of rows. A parameter on which no measurement depends keeps its
+//! assumed value and uncertainty. This uncertainty makes the intervals of predictions wider.
 
 use crate::model::{self, Outcome};
 use crate::parameter::{COUNT, Parameters};
@@ -15,7 +15,7 @@ use serde::Serialize;
 
 /// Relative error of a measured rate that the fit assumes.
 const MEASUREMENT_DEVIATION: f64 = 0.05;
-/// Each table has the weight of this number of rows, whatever its real number of rows.
+/// Each table has the weight of this number of rows, independently of its real number of rows.
 const ROWS_PER_TABLE: f64 = 5.0;
 /// A normally distributed variable is within this many standard deviations of its mean with a
 /// probability of 90 %.
@@ -189,7 +189,7 @@ impl Range {
     }
 
     /// Returns descriptions of the quantities that are outside of the range of the measurements.
-    /// Also returns the variance that this extrapolation adds to the prediction.
+    /// The function also returns the variance that the extrapolation adds to the prediction.
     fn beyond(&self, system: &System, workload: &Workload) -> (Vec<String>, f64) {
         let mut found = Vec::new();
         let mut variance = 0.0;
@@ -222,8 +222,8 @@ impl Range {
     }
 }
 
-/// Returns the weighted errors of the predictions for all points. They are followed by the weighted
-/// deviations of the parameters from their assumed values.
+/// Returns the weighted errors of the predictions for all points. After these values follow the
+/// weighted deviations of the parameters from their assumed values.
 fn residuals(logs: &Vector, points: &[(&Point, f64)]) -> Vec<f64> {
     let parameters = Parameters::from_logs(logs);
     let of_point = |(point, weight): &(&Point, f64)| {

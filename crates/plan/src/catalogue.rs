@@ -143,7 +143,8 @@ impl Catalogue {
         catalogue
     }
 
-    /// Adds the entries of a file. They replace earlier entries with the same names.
+    /// Adds the entries of a file. The entries of the file replace earlier entries with the same
+    /// names.
     ///
     /// # Errors
     /// `InvalidArgument`, with the name of the file, the entry and the reason. The catalogue is

@@ -77,7 +77,8 @@ fn price(catalogue: &Catalogue, system: &System) -> Result<Option<f64>> {
 mod tests {
     use super::*;
 
-    /// The published summary of two systems. It contains their measured rates.
+    /// The published summary of two systems. The summary contains the measured rates of these
+    /// systems.
     const PUBLISHED: &str = include_str!("../data/published/alces_cost.csv");
 
     #[test]

@@ -1,9 +1,10 @@
-//! Predicts the speed and the cost of a system before it is bought (`skep plan`).
+//! Predicts the speed and the cost of a system before its purchase (`skep plan`).
 //!
-//! The crate owns the catalogue of servers, disks and prices, and the model that predicts rates. It
-//! also owns the calibration of the model by measurements, the search for systems that meet given
-//! needs, and the sizes of disks, memory and processors. All of this is pure. The callers read and
-//! write the files. `docs/design/0013-planning-model.md` explains the model.
+//! The crate owns the catalogue of servers, disks and prices, and the model that predicts rates.
+//! The crate also contains the calibration of the model by measurements, the search for systems
+//! that meet given needs, and the sizes of disks, memory and processors. All code of the crate is
+//! pure. The callers read and write the files. `docs/design/0013-planning-model.md` explains the
+//! model.
 //!
 //! `skep-bench` and `skep-study` make the measurements, and `skep-ctl` prints the results.
 //!

@@ -1,4 +1,4 @@
-//! The model. It predicts the rate of a workload on a system, from the parameters.
+//! The model. The model predicts the rate of a workload on a system, from the parameters.
 //!
 //! Clients demand data, and servers supply it. Each side has several limits, and the smallest limit
 //! is decisive. If demand and supply are about equal, neither side is fully used. For this reason,
@@ -15,7 +15,8 @@ use statrs::distribution::{ContinuousCDF, Normal};
 /// same time.
 const REQUEST_BYTES: f64 = 1_048_576.0;
 /// Processor time of a server for each MB of data, in core seconds. `docs/benchmarks.md` has the
-/// time of a whole machine on which clients and servers run. This value is half of that time.
+/// time of a whole machine on which clients and servers run. This value is half of the measured
+/// time.
 const CORE_SECONDS_PER_MB: f64 = 0.0006;
 /// Processor time of a server for a small read or write, in core seconds, from
 /// `docs/benchmarks.md`.

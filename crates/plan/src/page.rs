@@ -11,7 +11,7 @@ use skep_types::{Error, ErrorCode, Result};
 use std::fmt::Write;
 
 const SIZE: (u32, u32) = (900, 420);
-/// The colours of Okabe and Ito. People with colour blindness can distinguish them.
+/// The colours of Okabe and Ito. People with colour blindness can distinguish these colours.
 const COLOURS: [RGBColor; 6] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -110,7 +110,7 @@ pub fn of_comparisons(comparisons: &[Comparison]) -> Result<String> {
 }
 
 /// Titles of the columns for proposed systems. Columns that also occur in the published summary
-/// have the same titles as there.
+/// have the same titles as in this summary.
 pub const COLUMNS: [&str; 13] = [
     "system",
     "disks",

@@ -10,8 +10,8 @@ pub struct Parameters {
     /// The rate of file data over a link, as a share of the maximum rate of TCP payload over this
     /// link.
     pub link: f64,
-    /// The rate that transfers attain, as a share of the limits of disks. It also applies to the
-    /// provider's limits for disks.
+    /// The rate that transfers attain, as a share of the limits of disks. This share also applies
+    /// to the provider's limits for disks.
     pub disk: f64,
     /// Time that a process waits in each request in addition to the transfer, in microseconds.
     pub request_us: f64,

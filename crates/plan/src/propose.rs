@@ -1,8 +1,9 @@
 //! Searches the catalogue for the systems that meet given needs, and ranks them by price.
 //!
 //! For each server type and choice of disks, the search finds the smallest number of servers that
-//! meets every need. A need for a rate is met if the lower end of the predicted interval meets it.
-//! If no system meets the needs, the search returns changes of the needs that would help.
+//! meets every need. A system meets a need for a rate if the lower end of the predicted interval
+//! meets the need. If no system meets the needs, the search returns changes of the needs that would
+//! help.
 
 use crate::calibration::{Calibration, Prediction};
 use crate::catalogue::{Catalogue, ServerType};
@@ -35,12 +36,12 @@ pub struct Needs {
     pub mtu: u32,
     /// Redundancy of the disks that form one target.
     pub redundancy: Redundancy,
-    /// Maximum price. `None` means that any price is accepted, even if it is unknown.
+    /// Maximum price. `None` means that the search accepts any price, even an unknown price.
     pub budget_usd_per_hour: Option<f64>,
     /// Providers or regions from which systems are chosen. Empty means all.
     pub places: Vec<String>,
     /// Servers that run management and metadata separately from the storage servers. `None` means
-    /// that the storage servers run them.
+    /// that the storage servers also run the metadata services.
     pub metadata: Option<MetadataServers>,
 }
 
@@ -53,7 +54,7 @@ pub struct Candidate {
     pub origin: crate::catalogue::Origin,
     /// Source of the server's data and price.
     pub source: String,
-    /// Cost of the system. It contains the rates with all clients.
+    /// Cost of the system. The cost contains the rates with all clients.
     pub cost: Cost,
     /// The part of the system that limits the rate of sequential writes.
     pub binds: LimitKind,
@@ -70,7 +71,7 @@ pub struct Rate {
     pub operation: &'static str,
     /// Unit of the rate.
     pub unit: &'static str,
-    /// The rate that the needs name. `None` means that they do not name this operation.
+    /// The rate that the needs name. `None` means that the needs do not name this operation.
     pub needed: Option<f64>,
     /// The predicted rate.
     pub prediction: Prediction,
@@ -199,7 +200,7 @@ fn workload(needs: &Needs, operation: Operation, clients: u32) -> Workload {
 }
 
 /// Returns the smallest number of servers that makes the system meet the needs. `None` means that
-/// even [`MAX_SERVERS`] servers do not meet them.
+/// even [`MAX_SERVERS`] servers do not meet the needs.
 fn smallest(calibration: &Calibration, needs: &Needs, of_one: &System) -> Option<u32> {
     let meets = |servers: u32| {
         let system = System { servers, ..of_one.clone() };

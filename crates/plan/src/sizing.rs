@@ -65,7 +65,7 @@ pub struct Needs {
     pub files: u64,
     /// Mean size of a file, in bytes.
     pub mean_bytes: u64,
-    /// Number of files that are in use at a time. Their metadata should be in memory.
+    /// Number of files that are in use at a time. The metadata of these files should be in memory.
     pub files_in_use: u64,
     /// Mean length of a name, in bytes.
     pub name_bytes: u64,
@@ -136,7 +136,8 @@ pub fn size(needs: &Needs) -> Result<ClusterSize> {
     let chunk_files_of_file = chunk_files(needs);
     let each = metadata_bytes_of_file(needs, chunk_files_of_file);
     let data_bytes = needs.files.saturating_mul(data_bytes_of_file(needs, chunk_files_of_file));
-    // Each group of targets has the files of its shards, and each copy has all of them.
+    // Each group of targets has the files of its shards, and each copy in the group has all these
+    // files.
     let metadata_bytes = needs.files.saturating_mul(each).saturating_mul(needs.copies);
     let metadata_targets = needs.metadata.hosts * needs.metadata.targets;
     let cached = needs.files_in_use.saturating_mul(each).saturating_mul(needs.copies);

@@ -41,8 +41,8 @@ pub struct Disks {
     pub count: u32,
     /// Type of the disks.
     pub of: DiskType,
-    /// Whether the disks are attached to the server and paid for separately. `false` means that
-    /// they are built into the server.
+    /// Whether the disks are attached to the server and paid for separately. `false` means that the
+    /// disks are built into the server.
     pub are_attached: bool,
     /// Redundancy of the disks that form one target.
     pub redundancy: Redundancy,
@@ -174,7 +174,8 @@ pub enum Spread {
         /// Number of targets of a file. `None` means all targets.
         targets: Option<u32>,
     },
-    /// One file for all processes. It is on `targets` targets, with the same number on each server.
+    /// One file for all processes. The file is on `targets` targets, with the same number on each
+    /// server.
     Shared {
         /// Number of targets of the file.
         targets: u32,
@@ -266,15 +267,15 @@ impl System {
         f64::from(self.servers) * of_server * self.disks.redundancy.capacity_share()
     }
 
-    /// Returns the rate of TCP payload over a link of `gbit_s`, in MB/s. It depends on the packet
-    /// size of the system.
+    /// Returns the rate of TCP payload over a link of `gbit_s`, in MB/s. This rate depends on the
+    /// packet size of the system.
     pub(crate) fn payload_mb_s(&self, gbit_s: f64) -> f64 {
         let mtu = f64::from(self.mtu);
         gbit_s * 125.0 * (mtu - HEADER_BYTES) / (mtu + FRAME_BYTES)
     }
 
-    /// Returns the rate of one disk, in MB/s or operations per second. It includes the cost of the
-    /// redundancy.
+    /// Returns the rate of one disk, in MB/s or operations per second. The rate includes the cost
+    /// of the redundancy.
     pub(crate) fn disk_rate(&self, operation: Operation) -> f64 {
         let (disk, redundancy) = (&self.disks.of, self.disks.redundancy);
         match operation {

@@ -1,7 +1,7 @@
 //! Tables of measured rates. Each row also describes the system on which it was measured.
 //!
 //! A description in TOML names a CSV file and its columns. `data/published/tables.toml` describes
-//! the built-in tables. It is also the example for users who add tables.
+//! the built-in tables. That file is also the example for users who add tables.
 
 use crate::catalogue::Catalogue;
 use crate::invalid;
@@ -81,7 +81,7 @@ struct WorkloadColumns {
     /// Number of targets of each file, if each process has its own file.
     targets_per_file: Option<Cell>,
     /// Number of targets of the file that all processes share. Each server has the same number of
-    /// them.
+    /// these targets.
     targets_of_shared: Option<Cell>,
     /// Column with the numbers of targets of the shared file on each of two servers, such as
     /// `(1,3)`.
@@ -221,7 +221,7 @@ fn points(of: &Description, csv: &str, catalogue: &Catalogue) -> Result<Vec<Poin
         (unit, _) => return Err(invalid(format!("invalid unit '{unit}' of {}", operation.word()))),
     };
     let mut points = Vec::new();
-    // The limits of one server, from the first row that has them. They are used for rows without
+    // The limits of one server, from the first row that has them. Rows without limits use these
     // limits.
     let mut known: [Option<f64>; 2] = [None; 2];
     for row in rows(csv) {
@@ -255,7 +255,7 @@ fn is_wanted(of: &Description, row: &Row) -> Result<bool> {
     Ok(true)
 }
 
-/// Returns the system of a row. `known` contains the limits of one server from an earlier row.
+/// Returns the system of a row. `known` has the limits of one server from an earlier row.
 fn system(
     of: &SystemColumns,
     row: &Row,

@@ -1,5 +1,5 @@
-//! Validation: computes the errors of predictions for measured tables. These include tables that
-//! were not used for the calibration.
+//! Validation: computes the errors of predictions for measured tables. The tables include tables
+//! that were not used for the calibration.
 
 use crate::calibration::{Calibration, Prediction};
 use crate::table::{Point, Table};

@@ -1,4 +1,4 @@
-//! Computes the errors of the model for the published tables again, and checks that
+//! Computes the errors of the model for the published tables, and checks that
 //! `docs/operations/planning.md` contains the same numbers.
 
 use skep_plan::validation::{Group, compare, cross_validate, errors};

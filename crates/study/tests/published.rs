@@ -131,7 +131,7 @@ fn slow_links_make_the_busiest_server_the_limit() {
     let of_all = |it| of_allocation(&counts.groups, it);
     let gain = of_all(MinMax(3, 3)) / of_all(MinMax(1, 3));
     assert!((1.4..1.55).contains(&gain) && rounded(gain * 100.0) == 146, "{gain}");
-    // The published table. The report has the mean for each allocation.
+    // The published table. The table has the mean for each allocation.
     for (count, of_round_robin, of_balanced) in [
         (1, &[((0, 1), 47)][..], 47),
         (2, &[((0, 2), 47), ((1, 1), 94)], 94),

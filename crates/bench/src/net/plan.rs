@@ -173,7 +173,7 @@ impl Plan {
     }
 }
 
-/// The text of a cluster's join token. No output may contain the key.
+/// The text of a cluster's join token. No output may contain this text.
 #[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct Key(pub(crate) String);
 

@@ -170,7 +170,7 @@ impl Authority {
     }
 
     /// Handles a node that has a newer map than management, or a map with an id that management has
-    /// not assigned. A node then shows that management's directory was restored from an older
+    /// not assigned. Such a node shows that management's directory was restored from an older
     /// backup. So new ids and map versions continue above all numbers that were assigned after the
     /// backup was made.
     pub(crate) async fn continue_above(&self, heartbeat: &Heartbeat) -> Result<()> {
